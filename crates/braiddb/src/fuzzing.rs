@@ -59,7 +59,7 @@ pub fn salvage(
     sink: &mut dyn FnMut(Finding),
 ) -> Result<(SalvageReport, Database)> {
     let (report, db) = salvage_device(from, || Ok((None, into)), options, sink)?;
-    let store = &db.inner().store;
+    let store = &db.engine().store;
     store.verify(&mut |damage| panic!("the new database is damaged: {}", damage.what))?;
     Ok((report, db))
 }

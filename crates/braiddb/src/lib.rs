@@ -118,6 +118,8 @@
     )
 )]
 
+mod base;
+mod catalog;
 mod database;
 mod engine;
 mod error;
@@ -133,14 +135,15 @@ mod observe;
 mod offline;
 mod options;
 mod read;
-mod readers;
 mod recovery;
 mod schema;
 mod services;
-mod sync;
 mod txn;
 mod types;
 
+pub use base::limits::MAX_TABLE_NAME_LEN;
+pub use base::position::Position;
+pub use base::table_options::{Compression, TableOptions};
 pub use braid_io::{Device, DeviceChoice, MemoryDevice};
 pub use braid_log::{LockRelease, LogStats, ProtocolKind as Protocol};
 #[doc(hidden)]
@@ -149,24 +152,22 @@ pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, StoreStats};
 pub use bytes::Bytes;
 pub use database::Database;
 pub use database::estimate::{Estimate, TableStats};
-pub use error::{ConflictKind, Error, Result};
-pub use observe::stats::{Health, Stats};
+pub use error::{BackupError, ConflictKind, Error, Result};
+pub use observe::health::Health;
+pub use observe::recovery::{RecoveryProgress, RecoveryReport};
+pub use observe::stats::Stats;
+pub use offline::restore::{Restore, RestoreReport, restore};
 pub use offline::salvage::{Finding, SalvageReport, salvage};
 pub use offline::upgrade::{UpgradeReport, upgrade};
 pub use offline::verify::{VerifyReport, dump, verify};
 pub use options::{Builder, Durability, Isolation, TransactionOptions};
 pub use read::scan::Range;
 pub use read::snapshot::{Readable, Snapshot};
-pub use recovery::{RecoveryProgress, RecoveryReport};
-pub use schema::catalog::MAX_TABLE_NAME_LEN;
 pub use schema::table::Table;
-pub use schema::value_format::{Compression, TableOptions};
-pub use services::backup::{
-    Backup, BackupError, BackupInfo, BackupProgress, BackupReport, Restore, RestoreReport, Until,
-    backup_info, restore,
-};
+pub use services::archive::Until;
+pub use services::backup::{Backup, BackupInfo, BackupProgress, BackupReport, backup_info};
 pub use services::bulk::BulkLoader;
-pub use services::changes::{Change, ChangeSet, Changes, Feed, Position};
+pub use services::changes::{Change, ChangeSet, Changes, Feed};
 pub use services::compact::CompactReport;
 pub use txn::commit::{Commit, Ticket};
 pub use txn::savepoint::Savepoint;

@@ -36,7 +36,7 @@ impl Database {
         table: &Table<K, V>,
         range: impl KeyRange<K>,
     ) -> Result<Estimate> {
-        let core = self.inner().table_here(&table.core)?;
+        let core = self.engine().table_here(&table.core)?;
         let (lower, upper) = range.into_key_bounds();
         let lower = lower.as_ref().map(|key| &key[..]);
         let upper = upper.as_ref().map(|key| &key[..]);
@@ -67,7 +67,7 @@ impl Database {
         table: &Table<K, V>,
         exact: bool,
     ) -> Result<TableStats> {
-        self.inner().check_table(&table.core)?;
+        self.engine().check_table(&table.core)?;
         Ok(table.core.tree.stats(exact)?)
     }
 }

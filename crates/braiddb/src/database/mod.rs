@@ -1,8 +1,17 @@
 //! The database: its handle, and how it is opened.
 
+mod backup;
+mod bulk;
+mod changes;
+mod compact;
 pub(crate) mod estimate;
+mod ingest;
 mod open;
+mod refresh;
+mod snapshots;
+mod tables;
 mod transact;
+mod ttl;
 
 use std::fmt;
 use std::path::Path;
@@ -10,18 +19,17 @@ use std::sync::Arc;
 
 use braid_store::ValueRef;
 
-use crate::engine::{Closer, Inner};
+use crate::engine::Engine;
 use crate::error::Result;
-use crate::observe::stats::{Health, Stats};
+use crate::observe::health::Health;
+use crate::observe::recovery::RecoveryReport;
+use crate::observe::stats::Stats;
 use crate::options::{Builder, TransactionOptions};
 use crate::read::snapshot::Snapshot;
-use crate::recovery::RecoveryReport;
 use crate::schema::table::Table;
-use crate::services::archive::Archiver;
+use crate::services::{Closer, Instance};
 use crate::txn::transaction::Transaction;
 use crate::types::{AsKey, Key, Value};
-
-pub(crate) use self::open::check_file_mode;
 
 /// Transactional database of ordered tables.
 ///
@@ -65,20 +73,27 @@ pub(crate) use self::open::check_file_mode;
 /// ```
 #[derive(Clone)]
 pub struct Database {
-    inner: Arc<Inner>,
+    instance: Arc<Instance>,
+    /// That of the instance: reads get along without it.
+    engine: Arc<Engine>,
     _closer: Arc<Closer>,
 }
 
 impl Database {
-    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+    pub(crate) fn from_instance(instance: Arc<Instance>) -> Self {
         Self {
-            _closer: Arc::new(Closer(inner.clone())),
-            inner,
+            _closer: Arc::new(Closer(instance.clone())),
+            engine: instance.engine.clone(),
+            instance,
         }
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.inner
+    pub(crate) fn instance(&self) -> &Arc<Instance> {
+        &self.instance
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     /// Opens the database in a directory, and creates it if it is missing.
@@ -191,7 +206,7 @@ impl Database {
     /// # }
     /// ```
     pub fn begin_with(&self, options: TransactionOptions) -> Transaction {
-        self.inner.begin(options)
+        Transaction::begin(&self.engine, options)
     }
 
     /// Takes a read-only view of the current durable state.
@@ -210,12 +225,12 @@ impl Database {
     /// ```
     #[must_use = "a snapshot is there to be read"]
     pub fn snapshot(&self) -> Snapshot {
-        self.keep_open(Snapshot::new(self.inner.clone()))
+        self.keep_open(Snapshot::new(self.engine.clone()))
     }
 
     /// A state that is only read stays open for its snapshots, though the handle moves on.
     pub(crate) fn keep_open(&self, snapshot: Snapshot) -> Snapshot {
-        match self.inner.view.get() {
+        match self.instance.view.get() {
             None => snapshot,
             Some(_) => snapshot.keeping_open(self._closer.clone()),
         }
@@ -241,12 +256,12 @@ impl Database {
         table: &Table<K, V>,
         key: &(impl AsKey<K> + ?Sized),
     ) -> Result<Option<V>> {
-        let inner = &self.inner;
-        let core = &**inner.table_here(&table.core)?;
+        let engine = &self.engine;
+        let core = &**engine.table_here(&table.core)?;
         let mut found =
-            key.with_key_bytes(|key| inner.read_durable(core, key, |value| value.to_bytes()))?;
+            key.with_key_bytes(|key| engine.read_durable(core, key, |value| value.to_bytes()))?;
         if core.value_format.is_some() {
-            found = core.open_stored(found, || inner.clock.now())?;
+            found = core.open_stored(found, || engine.clock.now())?;
         }
         found.map(V::from_value_bytes).transpose()
     }
@@ -273,14 +288,14 @@ impl Database {
         key: &(impl AsKey<K> + ?Sized),
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R> {
-        let inner = &self.inner;
-        let core = &**inner.table_here(&table.core)?;
+        let engine = &self.engine;
+        let core = &**engine.table_here(&table.core)?;
         let read = |out: &mut Vec<u8>| {
-            let found =
-                key.with_key_bytes(|key| inner.read_durable(core, key, |value| value.copy_to(out)));
+            let found = key
+                .with_key_bytes(|key| engine.read_durable(core, key, |value| value.copy_to(out)));
             Ok(found?.is_some())
         };
-        core.with_value(read, || inner.clock.now(), f)
+        core.with_value(read, || engine.clock.now(), f)
     }
 
     /// Calls `take` with a key's encoded value in place, and returns its result. If a concurrent
@@ -294,13 +309,13 @@ impl Database {
         key: &[u8],
         take: impl FnMut(ValueRef<'_>) -> R,
     ) -> Result<Option<R>> {
-        let inner = &self.inner;
-        let core = &**inner.table_here(&table.core)?;
+        let engine = &self.engine;
+        let core = &**engine.table_here(&table.core)?;
         match core.value_format {
-            None => inner.read_durable(core, key, take),
+            None => engine.read_durable(core, key, take),
             Some(_) => core.take_opened(
-                inner.read_durable(core, key, |value| value.to_bytes())?,
-                || inner.clock.now(),
+                engine.read_durable(core, key, |value| value.to_bytes())?,
+                || engine.clock.now(),
                 take,
             ),
         }
@@ -324,8 +339,8 @@ impl Database {
     /// # Errors
     /// [`crate::Error::Poisoned`], [`crate::Error::Closed`].
     pub fn sync(&self) -> Result<()> {
-        self.inner.check_open()?;
-        Ok(self.inner.log.sync()?)
+        self.engine.check_open()?;
+        Ok(self.engine.log.sync()?)
     }
 
     /// Blocks until the transaction with this [sequence number](crate::Ticket::into_seqno), and
@@ -357,7 +372,7 @@ impl Database {
     /// number yet.
     #[inline]
     pub fn wait_durable(&self, number: u64) -> Result<()> {
-        let log = &self.inner.log;
+        let log = &self.engine.log;
         if log.durable_seqno() >= number {
             return Ok(());
         }
@@ -368,7 +383,7 @@ impl Database {
                 newest,
             });
         }
-        self.inner.check_open()?;
+        self.engine.check_open()?;
         Ok(log.ticket(number).wait()?)
     }
 
@@ -386,7 +401,7 @@ impl Database {
     /// # }
     /// ```
     pub fn durable_seqno(&self) -> u64 {
-        self.inner.log.durable_seqno()
+        self.engine.log.durable_seqno()
     }
 
     /// Writes a checkpoint: the log before it is no longer needed, and its space is reused.
@@ -407,11 +422,11 @@ impl Database {
     /// previous checkpoint stays valid.
     pub fn checkpoint(&self) -> Result<()> {
         // On a poisoned database the checkpoint itself fails, so that the failure is an event.
-        if !self.inner.log.is_poisoned() {
-            self.inner.check_writable()?;
+        if !self.engine.log.is_poisoned() {
+            self.engine.check_writable()?;
         }
-        let outcome = self.inner.checkpoint();
-        outcome.inspect_err(|error| self.inner.note_failure(error))
+        let outcome = self.instance.checkpoint();
+        outcome.inspect_err(|error| self.engine.note_failure(error))
     }
 
     /// Copies all durable transactions to the archive of the log, durably, and returns the last
@@ -427,9 +442,9 @@ impl Database {
     /// backup contains some transactions, because the log released them: make a backup. Everything
     /// else is archived then.
     pub fn archive_now(&self) -> Result<Option<u64>> {
-        self.inner.check_open()?;
-        self.inner.run_archiver()?;
-        Ok(self.inner.archiver.as_ref().map(Archiver::archived))
+        self.engine.check_open()?;
+        self.instance.run_archiver()?;
+        Ok(self.instance.archive.archived())
     }
 
     /// Stops keeping log for the database's archive: the next opening with [`Builder::archive`]
@@ -439,10 +454,10 @@ impl Database {
     /// # Errors
     /// [`crate::Error::Io`], [`crate::Error::OpenedReadOnly`], [`crate::Error::Closed`].
     pub fn end_archive(&self) -> Result<()> {
-        self.inner.check_writable()?;
-        if self.inner.archiver.is_none() {
-            self.inner.copies.end_archive()?;
-            self.inner.retention.set_archive(None);
+        self.engine.check_writable()?;
+        if !self.instance.archive.is_on() {
+            self.instance.copies.end_archive()?;
+            self.instance.retention.set_archive(None);
         }
         Ok(())
     }
@@ -459,7 +474,7 @@ impl Database {
     /// # }
     /// ```
     pub fn stats(&self) -> Stats {
-        self.inner.stats()
+        self.instance.stats()
     }
 
     /// Publishes the statistics through the facade `metrics`, with a label `database` of this
@@ -484,7 +499,7 @@ impl Database {
     /// # }
     /// ```
     pub fn health(&self) -> Health {
-        self.inner.health()
+        self.engine.health()
     }
 
     /// Returns what opening the database recovered.
@@ -499,7 +514,7 @@ impl Database {
     /// # }
     /// ```
     pub fn recovery(&self) -> &RecoveryReport {
-        &self.inner.recovery
+        &self.instance.recovery
     }
 
     /// Closes the database: makes all committed transactions durable, writes a last checkpoint,
@@ -524,12 +539,12 @@ impl Database {
     /// [`crate::Error::Poisoned`], or those of a checkpoint; acknowledged transactions are safe
     /// even then.
     pub fn close(self) -> Result<()> {
-        self.inner.shutdown()
+        self.instance.shutdown()
     }
 }
 
 impl fmt::Debug for Database {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
+        self.instance.fmt(f)
     }
 }

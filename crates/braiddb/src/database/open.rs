@@ -3,15 +3,14 @@
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use braid_io::{CatchingDevice, Device};
-use braid_log::LogOptions;
 
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::options::Builder;
-use crate::readers::Source;
+use crate::recovery;
+use crate::services::readers::Source;
 
 impl Builder {
     /// Opens the database in a directory, and creates it if it is missing.
@@ -29,7 +28,7 @@ impl Builder {
     /// [`Error::Locked`], [`Error::NotADatabase`], [`Error::Incompatible`], [`Error::Corrupted`],
     /// [`Error::ReadOnly`], [`Error::OutOfSpace`], [`Error::InvalidOption`] or [`Error::Io`].
     pub fn open(self, path: impl AsRef<Path>) -> Result<Database> {
-        Database::open_directory(path.as_ref(), self)
+        recovery::open_directory(path.as_ref(), self).map(Database::from_instance)
     }
 
     /// Opens the database on a device, and creates it if it is missing: for memory, simulated or
@@ -53,7 +52,8 @@ impl Builder {
     /// # Errors
     /// As [`Builder::open`].
     pub fn open_on(self, device: Arc<dyn Device>) -> Result<Database> {
-        Database::open_device(Arc::new(CatchingDevice::new(device)), None, self)
+        let device = Arc::new(CatchingDevice::new(device));
+        recovery::open_device(device, None, self).map(Database::from_instance)
     }
 
     /// Opens the database on a device as [`Builder::open_on`], and holds `lock` while the database
@@ -82,7 +82,7 @@ impl Builder {
         device: Arc<dyn Device>,
         lock: impl Any + Send + Sync,
     ) -> Result<Database> {
-        Database::open_device(device, Some(Box::new(lock)), self)
+        recovery::open_device(device, Some(Box::new(lock)), self).map(Database::from_instance)
     }
 
     /// Opens the database in a directory read-only: changes and creates no file. The directory and
@@ -117,7 +117,8 @@ impl Builder {
     /// creation did not finish, regardless of [`Builder::create_if_missing`]; [`Error::Locked`] if
     /// a writer recovers for longer than ten seconds.
     pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Database> {
-        Database::open_directory_read_only(path.as_ref(), self.reading())
+        let opened = recovery::open_directory_read_only(path.as_ref(), self.reading());
+        opened.map(Database::from_instance)
     }
 
     /// Opens the database on a device read-only; see [`Builder::open_read_only`]. If the device has
@@ -146,111 +147,6 @@ impl Builder {
         let table =
             table.map_err(|e| Error::io("cannot open the reader table (file READERS)", e))?;
         let source = Source::new(device, Default::default(), table, None);
-        Database::open_source(Arc::new(source), options, None)
+        recovery::open_source(Arc::new(source), options, None).map(Database::from_instance)
     }
-
-    /// The options of one who only reads: nothing is done unasked, and how it was written stays as it is.
-    pub(crate) fn reading(self) -> Self {
-        Self {
-            read_only: true,
-            archive: None,
-            stats_directory: None,
-            background: false,
-            create_if_missing: false,
-            protocol: None,
-            strands: None,
-            lanes: None,
-            max_log_bytes: 0,
-            preallocated_log_bytes: 0,
-            ..self
-        }
-    }
-
-    pub(crate) fn validate(&self) -> Result<()> {
-        let check = |ok: bool, option: &'static str, reason: &str| {
-            if ok {
-                Ok(())
-            } else {
-                Err(Error::InvalidOption {
-                    option,
-                    reason: reason.into(),
-                })
-            }
-        };
-        let strands = self.strands.unwrap_or(1);
-        check(
-            (1..=256).contains(&strands),
-            "strands",
-            "must be from 1 to 256",
-        )?;
-        let lanes = self.lanes.unwrap_or(1);
-        let lanes_fit = (1..=LogOptions::MAX_LANES).contains(&lanes)
-            && (self.strands.is_none() || lanes <= strands);
-        check(
-            lanes_fit,
-            "lanes",
-            "must be from 1 to 32, and at most the number of strands",
-        )?;
-        check(
-            self.pool_bytes >= 1 << 20,
-            "pool_bytes",
-            "must be at least 1 MiB",
-        )?;
-        let segment_fits = (64 << 10..=1 << 30).contains(&self.segment_bytes);
-        check(
-            segment_fits,
-            "segment_bytes",
-            "must be from 64 KiB to 1 GiB",
-        )?;
-        let checkpoint_fits = self.checkpoint_log_bytes >= 64 << 10;
-        check(
-            checkpoint_fits,
-            "checkpoint_log_bytes",
-            "must be at least 64 KiB",
-        )?;
-        let log_fits =
-            self.max_log_bytes == 0 || self.max_log_bytes / 2 >= self.checkpoint_log_bytes;
-        check(
-            log_fits,
-            "max_log_bytes",
-            "must be 0, or at least twice checkpoint_log_bytes",
-        )?;
-        let preallocated_fits =
-            self.max_log_bytes == 0 || self.preallocated_log_bytes <= self.max_log_bytes;
-        check(
-            preallocated_fits,
-            "preallocated_log_bytes",
-            "must be at most max_log_bytes",
-        )?;
-        let transaction_fits = (1 << 10..=1 << 30).contains(&self.transaction_bytes_max);
-        check(
-            transaction_fits,
-            "transaction_bytes_max",
-            "must be from 1 KiB to 1 GiB",
-        )?;
-        let epoch_fits =
-            (Duration::from_micros(10)..=Duration::from_secs(10)).contains(&self.epoch);
-        check(epoch_fits, "epoch", "must be from 10 µs to 10 s")?;
-        let interval_fits = !self.archive_interval.is_zero();
-        check(interval_fits, "archive_interval", "must be more than zero")?;
-        check_file_mode(self.file_mode)?;
-        let flushes = self.flushes_in_flight.unwrap_or(1);
-        let flushes_fit = (1..=LogOptions::MAX_IN_FLIGHT).contains(&flushes);
-        check(flushes_fit, "flushes_in_flight", "must be from 1 to 16")
-    }
-}
-
-/// Whether files can have these permissions.
-///
-/// # Errors
-/// [`Error::InvalidOption`].
-pub(crate) fn check_file_mode(mode: u32) -> Result<()> {
-    if mode & 0o600 == 0o600 && mode & !0o666 == 0 {
-        return Ok(());
-    }
-    let reason = "must grant the owner reading and writing (0o600), and no one executing";
-    Err(Error::InvalidOption {
-        option: "file_mode",
-        reason: reason.into(),
-    })
 }

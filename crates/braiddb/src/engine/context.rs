@@ -12,13 +12,13 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use braid_store::{RecordMeta, SHORT_KEY_MAX, Stamp, WriterRoom, layer_entries};
 
-use crate::engine::hint_cache::HintCache;
+use super::hint_cache::HintCache;
+use super::savepoints::Savepoints;
 use crate::format::redo::{self, Redo};
 use crate::locks::table::{Owner, User, next_owner};
 use crate::mvcc::range_reads::RangeReads;
 use crate::mvcc::registry::Registration;
 use crate::schema::table::TableCore;
-use crate::txn::savepoint::Savepoints;
 
 /// Up to this many writes a linear search beats a hash table.
 const LINEAR_MAX: usize = 16;

@@ -1,18 +1,16 @@
 //! Deferred unlocks: write locks that outlive their transaction.
 //!
-//! Some protocols let a lock go only when the flush that carries its transaction has its number (`gwsn`),
-//! or is durable (`serial`, `gwsn-strict`). Such locks wait here, apart from the transaction's context,
-//! which goes back to its pool at once. A whole flush's locks are released together, by one callback.
+//! Some protocols release a lock only when the flush that carries its transaction has its number
+//! (`gwsn`), or is durable (`serial`, `gwsn-strict`). Such locks wait here, apart from the
+//! transaction's context, which returns to its pool at once. One callback releases the locks of a
+//! whole flush.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use braid_log::UnlockPoint;
 use braid_rt::Mutex;
 use crossbeam_utils::CachePadded;
 
-use crate::engine::Inner;
-use crate::engine::context::Context;
 use crate::locks::table::Owner;
 
 #[derive(Debug)]
@@ -24,7 +22,7 @@ struct DeferredUnlock {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Nearly in the order of their points. One that comes late in it is held a flush longer.
+    /// Nearly in the order of their points. A lock that comes late in it is held a flush longer.
     locks: VecDeque<DeferredUnlock>,
     /// Whether a callback is on its way.
     armed: bool,
@@ -38,50 +36,41 @@ impl DeferredUnlocks {
     pub(crate) fn new(strands: usize) -> Self {
         Self((0..strands).map(|_| CachePadded::default()).collect())
     }
-}
 
-impl Inner {
-    /// Keeps the transaction's locks until `point` is reached. The context is free for another transaction.
-    pub(crate) fn defer_unlocks(self: &Arc<Self>, state: &mut Context, point: UnlockPoint) {
-        let owner = state.renew_owner();
-        let mut queue = self.deferred_unlocks.0[point.strand()].lock();
-        for stripe in state.locks.drain(..) {
+    /// Adds locks that are held until `point`. Returns whether a callback is on its way; if not,
+    /// the caller arms one.
+    pub(crate) fn push(
+        &self,
+        point: UnlockPoint,
+        owner: Owner,
+        stripes: impl Iterator<Item = usize>,
+    ) -> bool {
+        let mut queue = self.0[point.strand()].lock();
+        for stripe in stripes {
             queue.locks.push_back(DeferredUnlock {
                 at: point.at(),
                 owner,
                 stripe,
             });
         }
-        let armed = std::mem::replace(&mut queue.armed, true);
-        drop(queue);
-        if !armed {
-            self.arm(point);
-        }
+        std::mem::replace(&mut queue.armed, true)
     }
 
-    fn arm(self: &Arc<Self>, point: UnlockPoint) {
-        // Weak: the log, which keeps the callback, is the database's own.
-        let inner = Arc::downgrade(self);
-        self.log.when_unlockable(point, move || {
-            if let Some(inner) = inner.upgrade() {
-                inner.release_deferred(point);
-            }
-        });
-    }
-
-    /// Releases what may go of the point's strand.
-    #[cold]
-    fn release_deferred(self: &Arc<Self>, point: UnlockPoint) {
-        let mut queue = self.deferred_unlocks.0[point.strand()].lock();
-        let reached = self.log.unlockable(point.strand());
+    /// Unlocks what is unlockable of the point's strand. Returns the next point, for which the
+    /// caller arms a callback.
+    pub(crate) fn release(
+        &self,
+        point: UnlockPoint,
+        unlockable: impl FnOnce() -> u64,
+        unlock: impl Fn(usize, Owner),
+    ) -> Option<UnlockPoint> {
+        let mut queue = self.0[point.strand()].lock();
+        let reached = unlockable();
         while let Some(lock) = queue.locks.pop_front_if(|lock| lock.at <= reached) {
-            self.locks.unlock(lock.stripe, lock.owner);
+            unlock(lock.stripe, lock.owner);
         }
         let next = queue.locks.front().map(|lock| point.later(lock.at));
         queue.armed = next.is_some();
-        drop(queue);
-        if let Some(next) = next {
-            self.arm(next);
-        }
+        next
     }
 }

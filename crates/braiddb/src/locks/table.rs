@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use braid_rt::to_usize;
 
+use crate::base::sync::{AtomicU64, Condvar, Mutex, MutexGuard, spin_loop};
 use crate::mvcc::versions::VersionChain;
-use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, spin_loop};
 
 const COMMITTING: u64 = 1;
 const WAITERS: u64 = 2;

@@ -1,4 +1,4 @@
-//! Version garbage collection: frees old versions and tombstones that no snapshot can see.
+//! Old versions and tombstones that wait until no snapshot can see them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,30 +7,24 @@ use std::sync::atomic::Ordering;
 use braid_rt::{Mutex, MutexGuard};
 use crossbeam_utils::CachePadded;
 
-use braid_store::{Change, Record};
-
-use crate::engine::Inner;
+use crate::base::sync::AtomicU64;
 use crate::mvcc::versions::SpareVersions;
 use crate::schema::table::TableCore;
-use crate::sync::AtomicU64;
 
 const SHARDS: usize = 16;
-
-/// At most this many are examined by one commit, so that none pays for all.
-const STEP_MAX: usize = 64;
 
 /// Something that can go once the watermark reaches `end`.
 #[derive(Debug)]
 pub(crate) struct Retired {
-    end: u64,
-    stripe: usize,
-    tombstone: Option<Box<Tombstone>>,
+    pub(crate) end: u64,
+    pub(crate) stripe: usize,
+    pub(crate) tombstone: Option<Box<Tombstone>>,
 }
 
 #[derive(Debug)]
-struct Tombstone {
-    table: Arc<TableCore>,
-    key: Box<[u8]>,
+pub(crate) struct Tombstone {
+    pub(crate) table: Arc<TableCore>,
+    pub(crate) key: Box<[u8]>,
 }
 
 impl Retired {
@@ -60,7 +54,7 @@ impl Retired {
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     /// Nearly in the order of the numbers.
-    retired: VecDeque<Retired>,
+    pub(crate) retired: VecDeque<Retired>,
     pub(crate) spare: SpareVersions,
 }
 
@@ -68,6 +62,11 @@ impl Shard {
     /// Adds what can go once the watermark reaches its end.
     pub(crate) fn retire(&mut self, retired: Retired) {
         self.retired.push_back(retired);
+    }
+
+    /// The same, for what can go at once.
+    pub(crate) fn retire_first(&mut self, retired: Retired) {
+        self.retired.push_front(retired);
     }
 }
 
@@ -91,7 +90,7 @@ impl Gc {
     /// trees before: the absences that it found have been ones at `seqno`, too.
     pub(crate) fn none_purged_from(&self, seqno: u64) -> bool {
         // Acquire: with the latch of the leaf, whose reader sees what was stored before the removal; pairs
-        // with the Release in `purge`.
+        // with the Release in `note_purge`.
         self.purged.load(Ordering::Acquire) < seqno || braid_rt::mutant!("forget_purges")
     }
 
@@ -100,206 +99,21 @@ impl Gc {
         self.shards[braid_rt::thread::index() % SHARDS].lock()
     }
 
+    /// Notes that the tombstone of commit `end` goes. Called before it goes.
+    pub(crate) fn note_purge(&self, end: u64) {
+        // Release: see `none_purged_from`.
+        self.purged.fetch_max(end, Ordering::Release);
+    }
+
+    /// The shards of all threads.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = &Mutex<Shard>> {
+        self.shards.iter().map(|shard| &**shard)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.shards
             .iter()
             .map(|shard| shard.lock().retired.len())
             .sum()
-    }
-}
-
-impl Inner {
-    /// Does this thread's share of the collecting.
-    pub(crate) fn collect_versions(&self) {
-        let shard = &self.gc.shards[braid_rt::thread::index() % SHARDS];
-        self.collect_shard(&mut shard.lock(), STEP_MAX);
-    }
-
-    /// Collects all that can go.
-    pub(crate) fn collect_all_versions(&self) {
-        for shard in &self.gc.shards {
-            self.collect_shard(&mut shard.lock(), usize::MAX);
-        }
-    }
-
-    fn collect_shard(&self, shard: &mut Shard, at_most: usize) {
-        let Some(first) = shard.retired.front() else {
-            return;
-        };
-        let mut watermark = self.snapshots.watermark();
-        if first.end > watermark {
-            let durable_seqno = self.log.durable_seqno();
-            if first.end > durable_seqno {
-                return;
-            }
-            self.snapshots.advance(durable_seqno);
-            watermark = self.snapshots.watermark();
-        }
-        for _ in 0..at_most {
-            let due = |retired: &mut Retired| retired.end <= watermark;
-            let Some(retired) = shard.retired.pop_front_if(due) else {
-                break;
-            };
-            match &retired.tombstone {
-                None => {
-                    let mut chain = self.locks.versions(retired.stripe).lock();
-                    chain.trim(watermark, &mut shard.spare);
-                }
-                Some(tombstone) if !self.store.has_room_to_purge(&tombstone.key) => {
-                    // A checkpoint makes some.
-                    shard.retired.push_front(retired);
-                    break;
-                }
-                Some(tombstone) => self.purge(tombstone, retired.end),
-            }
-        }
-        for large in shard.spare.large.drain(..) {
-            self.store.free_detached(large);
-        }
-    }
-
-    /// Takes the tombstone of commit `end` out of its tree.
-    #[cold]
-    fn purge(&self, tombstone: &Tombstone, end: u64) {
-        // A checkpoint must not switch the epoch while a page changes; if it is about to, this
-        // tombstone stays until a scan finds it.
-        let Some(_gate) = self.page_gate.try_read() else {
-            return;
-        };
-        if tombstone.table.is_dropped() {
-            return;
-        }
-        // An error here costs space only: the tombstone stays, and the next user of the page meets the
-        // same error.
-        let _ = tombstone.table.tree.modify(&tombstone.key, |old| {
-            let is_it = old
-                .map(|old| old.meta())
-                .is_some_and(|meta| meta.tombstone && meta.version == end);
-            if is_it {
-                // Release: before the tombstone goes, see `none_purged_from`.
-                self.gc.purged.fetch_max(end, Ordering::Release);
-            }
-            (if is_it { Change::Remove } else { Change::Keep }, ())
-        });
-    }
-
-    /// Called when a scan meets a tombstone: those that nobody has in mind any more, because they were
-    /// there when the database was opened, are retired now.
-    pub(crate) fn note_tombstone(&self, table: &Arc<TableCore>, record: Record<'_>) {
-        if record.meta.version <= self.opened_at && !self.is_read_only() {
-            let retired = Retired::tombstone(record.meta.version, 0, table.clone(), record.key);
-            self.gc.lock_shard().retired.push_front(retired);
-        }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use std::sync::Arc;
-
-    use braid_io::SimDevice;
-
-    use crate::{Database, Isolation, Readable, Table, TransactionOptions};
-
-    fn open(device: &SimDevice) -> (Database, Table<u64, u64>) {
-        let builder = Database::builder().strands(2).pool_bytes(1 << 20);
-        let builder = builder.segment_bytes(64 << 10).background_threads(false);
-        let db = builder.open_on(Arc::new(device.clone())).unwrap();
-        let table = db.open_table("t").unwrap();
-        (db, table)
-    }
-
-    /// A database whose key 1 was removed and whose key 2 is there.
-    fn with_a_removal(device: &SimDevice) -> (Database, Table<u64, u64>) {
-        let (db, t) = open(device);
-        let both = |tx: &mut crate::Transaction| (1..3).try_for_each(|key| tx.insert(&t, &key, &7));
-        db.transact(both).unwrap();
-        db.transact(|tx| tx.remove(&t, &1)).unwrap();
-        (db, t)
-    }
-
-    fn has_tombstone(db: &Database, table: &Table<u64, u64>) -> bool {
-        let tree = db.inner().store.tree(table.core.id).unwrap();
-        let found = tree.get(&1u64.to_be_bytes(), |_| false).unwrap();
-        found.is_some_and(|found| found.meta.tombstone)
-    }
-
-    #[test]
-    fn a_recovered_removal_is_collected() {
-        let device = SimDevice::new(1);
-        let before = with_a_removal(&device);
-        let device = device.after_crash();
-        let (db, t) = open(&device);
-        assert!(has_tombstone(&db, &t));
-        assert_eq!(db.stats().old_versions, 1);
-        db.inner().collect_all_versions();
-        assert!(!has_tombstone(&db, &t));
-        assert_eq!(db.get(&t, &2).unwrap(), Some(7));
-        drop(before);
-    }
-
-    #[test]
-    fn a_tombstone_of_a_checkpoint_is_collected_after_a_scan() {
-        let device = SimDevice::new(2);
-        let (db, t) = with_a_removal(&device);
-        db.close().unwrap();
-        drop(t);
-        let (db, t) = open(&device);
-        assert!(has_tombstone(&db, &t));
-        db.inner().collect_all_versions();
-        assert!(has_tombstone(&db, &t));
-        assert_eq!(db.snapshot().iter(&t).unwrap().count(), 1);
-        assert_eq!(db.stats().old_versions, 1);
-        db.inner().collect_all_versions();
-        assert!(!has_tombstone(&db, &t));
-        // A removal of this opening is retired by its commit alone.
-        db.transact(|tx| tx.insert(&t, &1, &7)).unwrap();
-        db.transact(|tx| tx.remove(&t, &1)).unwrap();
-        let gc = db.stats().old_versions;
-        assert_eq!(db.snapshot().iter(&t).unwrap().count(), 1);
-        assert_eq!(db.stats().old_versions, gc);
-    }
-
-    #[test]
-    fn a_tombstone_stays_when_an_older_one_of_its_key_is_collected() {
-        let (db, t) = open(&SimDevice::new(4));
-        let put = |value: u64| db.transact(|tx| tx.insert(&t, &1, &value)).unwrap();
-        let remove = || db.transact(|tx| tx.remove(&t, &1)).unwrap();
-        put(1);
-        let before = db.snapshot();
-        remove();
-        put(2);
-        let between = db.snapshot();
-        remove();
-        // From here on the first tombstone can go, and the second cannot.
-        drop(before);
-        db.inner().collect_all_versions();
-        assert!(has_tombstone(&db, &t));
-        assert_eq!(between.get(&t, &1).unwrap(), Some(2));
-        drop(between);
-        db.inner().collect_all_versions();
-        assert!(!has_tombstone(&db, &t));
-    }
-
-    #[test]
-    fn a_transaction_closes_its_snapshot_however_it_ends() {
-        let (db, t) = open(&SimDevice::new(3));
-        let options = TransactionOptions {
-            isolation: Isolation::Snapshot,
-            ..TransactionOptions::default()
-        };
-        let begin = |key: u64| {
-            let mut tx = db.begin_with(options);
-            assert_eq!(tx.get(&t, &0).unwrap(), None);
-            tx.insert(&t, &key, &key).unwrap();
-            assert_eq!(db.stats().snapshots, 1);
-            tx
-        };
-        begin(1).commit().unwrap();
-        assert_eq!(db.stats().snapshots, 0);
-        begin(2).commit_async().unwrap().wait().unwrap();
-        assert_eq!(db.stats().snapshots, 0);
-        drop(begin(3));
-        assert_eq!(db.stats().snapshots, 0);
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::{AtomicU64, AtomicUsize, Mutex};
+use crate::base::sync::{AtomicU64, AtomicUsize, Mutex};
 
 const SLOTS: usize = match (cfg!(all(test, loom)), cfg!(miri)) {
     (true, _) => 1,

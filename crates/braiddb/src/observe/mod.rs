@@ -2,5 +2,6 @@
 
 pub(crate) mod health;
 pub(crate) mod metrics;
+pub(crate) mod recovery;
 pub(crate) mod stats;
 pub(crate) mod trace;

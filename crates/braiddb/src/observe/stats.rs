@@ -7,10 +7,6 @@ use crossbeam_utils::CachePadded;
 use braid_log::{LogStats, ProtocolKind};
 use braid_store::StoreStats;
 
-use crate::engine::Inner;
-use crate::error::Error;
-use crate::services::archive::Archiver;
-
 const SHARDS: usize = 16;
 
 #[derive(Debug, Default)]
@@ -18,6 +14,13 @@ struct Shard {
     commits: AtomicU64,
     conflicts: AtomicU64,
     checkpoints: AtomicU64,
+}
+
+/// Sums of the event counters.
+pub(crate) struct Counts {
+    pub(crate) commits: u64,
+    pub(crate) conflicts: u64,
+    pub(crate) checkpoints: u64,
 }
 
 /// Event counters, by thread so that counting contends for nothing.
@@ -45,6 +48,15 @@ impl Counters {
 
     pub(crate) fn checkpoint(&self) {
         self.shard().checkpoints.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counts so far.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            commits: self.sum(|s| &s.commits),
+            conflicts: self.sum(|s| &s.conflicts),
+            checkpoints: self.sum(|s| &s.checkpoints),
+        }
     }
 
     fn sum(&self, counter: impl Fn(&Shard) -> &AtomicU64) -> u64 {
@@ -88,9 +100,9 @@ pub struct Stats {
     pub durable_seqno: u64,
     /// Bytes of log after the newest checkpoint, which a recovery would read.
     pub log_bytes_to_recover: u64,
-    /// Whether the last checkpoint failed; [`Health`] says why.
+    /// Whether the last checkpoint failed; [`Health`](crate::Health) says why.
     pub checkpoint_failing: bool,
-    /// Whether a failed write or sync has made the database read-only; [`Health`] says which.
+    /// Whether a failed write or sync has made the database read-only; [`Health`](crate::Health) says which.
     pub poisoned: bool,
     /// The log's counters.
     pub log: LogStats,
@@ -101,79 +113,4 @@ pub struct Stats {
     pub archived: Option<u64>,
     /// Sequence number after which all changes can still be read.
     pub changes_kept_from: u64,
-}
-
-/// State of a database, whether it can be written to; see [`crate::Database::health`].
-///
-/// ```
-/// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::in_memory()?;
-/// assert!(matches!(db.health(), braid::Health::Good));
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Health {
-    /// Everything works.
-    Good,
-    /// The last checkpoint failed. Commits continue while there is log space; checkpoints are
-    /// retried.
-    CheckpointFailing {
-        /// Why it failed.
-        error: Error,
-    },
-    /// The last commit found no space in the log. Smaller ones may succeed; a checkpoint or free
-    /// space on the medium helps.
-    OutOfSpace {
-        /// What needed the space.
-        what: String,
-    },
-    /// Writing the archive fails and is retried; commits continue while the log, which is kept for
-    /// the archive, has space. Or the archive lacks transactions that no backup contains, see
-    /// [`crate::Database::archive_now`].
-    ArchiveFailing {
-        /// Why it failed.
-        error: Error,
-    },
-    /// A write or sync failed: reads continue, writes fail until the database is reopened.
-    Poisoned {
-        /// The first failure.
-        cause: String,
-    },
-    /// Pages that recovery must change, or that describe the database's contents, are damaged. The
-    /// database was opened read-only: everything not named can be read, and nothing is written, so
-    /// the log keeps the data for the damaged pages. Salvage it into a new database with
-    /// [`crate::salvage`] (`braid verify --repair DB --into DIR`), or restore a backup.
-    Damaged {
-        /// Tables and ranges of keys that cannot be read, and why.
-        what: String,
-    },
-    /// The database was closed.
-    Closed,
-}
-
-impl Inner {
-    pub(crate) fn stats(&self) -> Stats {
-        let (snapshots, oldest_snapshot) = self.snapshots.census();
-        let log = self.log.stats();
-        Stats {
-            log_bytes_to_recover: self.maintenance.log_bytes_to_recover(log.written_bytes),
-            checkpoint_failing: self.maintenance.last_error.lock().is_some(),
-            poisoned: self.poisoned().is_some(),
-            commits: self.counters.sum(|s| &s.commits),
-            conflicts: self.counters.sum(|s| &s.conflicts),
-            checkpoints: self.counters.sum(|s| &s.checkpoints),
-            snapshots,
-            oldest_snapshot,
-            old_versions: self.gc.len(),
-            expired: self.sweeps.removed(),
-            durable_seqno: self.log.durable_seqno(),
-            log,
-            protocol: self.meta.protocol,
-            store: self.store.stats(),
-            archived: self.archiver.as_ref().map(Archiver::archived),
-            changes_kept_from: self.retention.oldest(),
-        }
-    }
 }

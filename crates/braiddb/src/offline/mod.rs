@@ -1,5 +1,6 @@
-//! Operations on the files of a closed database: verification, salvage, upgrade.
+//! Operations on the files of a closed database: verification, salvage, upgrade, restore.
 
+pub(crate) mod restore;
 pub(crate) mod salvage;
 pub(crate) mod upgrade;
 pub(crate) mod verify;

@@ -12,15 +12,17 @@ use braid_io::{Device, DirectoryLock, Gate, Held};
 use braid_log::{CheckpointPosition, Log, LogOptions, LogRecord, Recovered};
 use braid_store::{Change, Loss, Salvage, SalvagedEntry, StoreError};
 
+use crate::catalog::Catalog;
 use crate::database::Database;
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::format::meta::Meta;
 use crate::offline::verify::Offline;
 use crate::options::Builder;
 use crate::recovery;
 use crate::recovery::replay::Replay;
-use crate::schema::catalog::{CATALOG_ID, ID_END};
+use crate::schema::entry::{CATALOG_ID, ID_END};
+use crate::services::Instance;
 
 /// Damage or loss found by [`salvage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,11 +107,11 @@ pub(crate) fn salvage_device(
         .as_ref()
         .map_or(start.seqno, |log| log.cut.max(start.seqno));
     let mut filled = Filled::default();
-    let fill = |inner: &Arc<Inner>| filled.fill(inner, &source, log.as_ref(), seqno);
+    let fill = |instance: &Instance| filled.fill(&instance.engine, &source, log.as_ref(), seqno);
     let gate = Gate::new(lock);
     let device = gate.device(new_device);
-    let inner = recovery::create(&gate, device, options, meta, seqno, fill)?;
-    let db = Database::from_inner(inner);
+    let instance = recovery::create(&gate, device, options, meta, seqno, fill)?;
+    let db = Database::from_instance(instance);
     for note in std::mem::take(&mut filled.made_good) {
         tell(Finding::Damaged(note));
     }
@@ -181,7 +183,7 @@ struct Filled {
 impl Filled {
     fn fill(
         &mut self,
-        inner: &Arc<Inner>,
+        engine: &Arc<Engine>,
         source: &Salvage,
         log: Option<&Recovered>,
         seqno: u64,
@@ -190,7 +192,7 @@ impl Filled {
         let removals = match log {
             None => Vec::new(),
             Some(log) => {
-                let replay = Replay::new(&inner.store);
+                let replay = Replay::new(&engine.store);
                 let transactions = std::sync::atomic::AtomicU64::new(0);
                 log.for_each_parallel(1, |log_record: LogRecord<'_>| {
                     transactions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -200,7 +202,7 @@ impl Filled {
                 replay.finish(1)?.removals
             }
         };
-        let used = inner.store.tree_ids().into_iter().chain(source.tree_ids());
+        let used = engine.store.tree_ids().into_iter().chain(source.tree_ids());
         let last = used.max().unwrap_or(CATALOG_ID);
         if last >= ID_END {
             return Err(Error::Corrupted {
@@ -234,7 +236,7 @@ impl Filled {
                     *tree
                 }
             };
-            inner.store.tree(tree)?.modify(entry.key, |old| {
+            engine.store.tree(tree)?.modify(entry.key, |old| {
                 let newer = old.is_some_and(|old| old.meta().version >= entry.version);
                 let change = match newer {
                     true => Change::Keep,
@@ -248,7 +250,7 @@ impl Filled {
         };
         self.made_good = source.read(&mut entry, &mut |loss| losses.push(loss))?;
         for (table, key, version) in removals {
-            inner.store.tree(table)?.modify(&key, |old| match old {
+            engine.store.tree(table)?.modify(&key, |old| match old {
                 Some(old) if old.meta().tombstone && old.meta().version == version => {
                     (Change::Remove, ())
                 }
@@ -265,12 +267,12 @@ impl Filled {
                 .keys()
                 .any(|(trees, _)| trees.contains(&CATALOG_ID));
         let found: BTreeSet<u32> = self.ambiguous.values().map(|(_, tree)| *tree).collect();
-        inner.adopt_trees(names_lost, &found)
+        Catalog::of(engine).adopt_trees(names_lost, &found)
     }
 
     /// The losses, by the names that the tables have now.
     fn named_losses(&self, db: &Database) -> Result<Vec<String>> {
-        let names = db.inner().table_names_by_id()?;
+        let names = Catalog::of(db.engine()).names_by_id()?;
         let name = |tree: &u32| match (names.get(tree), *tree) {
             (Some(name), _) => format!("table {name:?}"),
             (None, CATALOG_ID) => "the catalog, which holds the names of tables".to_owned(),

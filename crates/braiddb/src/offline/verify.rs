@@ -11,8 +11,8 @@ use braid_store::{Store, StoreOptions};
 use crate::error::{Error, Result};
 use crate::format::meta::Meta;
 use crate::format::redo;
-use crate::readers::{Attempt, Pins};
 use crate::recovery::read_source;
+use crate::services::readers::{Attempt, Pins};
 
 /// Result of [`verify`].
 ///

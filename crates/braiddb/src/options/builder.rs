@@ -7,10 +7,9 @@ use std::time::{Duration, SystemTime};
 use braid_io::{CatchingDevice, Device, DeviceChoice};
 use braid_log::{LogOptions, ProtocolKind};
 
-use crate::observe::health::HealthCallback;
-use crate::observe::stats::Health;
-use crate::recovery::RecoveryProgress;
-use crate::schema::value_format::Clock;
+use super::clock::Clock;
+use crate::observe::health::{Health, HealthCallback};
+use crate::observe::recovery::RecoveryProgress;
 
 type ProgressCallback = Arc<dyn Fn(&RecoveryProgress) + Send + Sync>;
 

@@ -1,8 +1,12 @@
 //! How a database is opened and how a transaction behaves.
 
 mod builder;
+mod clock;
 mod transaction;
+mod validate;
 
 pub(crate) use self::builder::ArchivePlace;
 pub use self::builder::Builder;
+pub(crate) use self::clock::{Clock, millis};
 pub use self::transaction::{Durability, Isolation, TransactionOptions};
+pub(crate) use self::validate::check_file_mode;

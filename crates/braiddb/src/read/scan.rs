@@ -11,7 +11,7 @@ use bytes::Bytes;
 use braid_rt::Mutex;
 use braid_store::{Direction, LeafScan, Position, Record};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::engine::context::{OwnWrite, in_bounds};
 use crate::error::Result;
 use crate::mvcc::range_reads::{Fingerprint, RangeReads};
@@ -168,7 +168,7 @@ impl End {
 
 /// A scan of raw bytes; [`Range`] puts the types on.
 pub(crate) struct RawRange<'a> {
-    inner: &'a Inner,
+    engine: &'a Engine,
     table: Arc<TableCore>,
     view: View,
     /// For entries that have a time.
@@ -187,7 +187,7 @@ pub(crate) struct RawRange<'a> {
 
 impl<'a> RawRange<'a> {
     pub(crate) fn new(
-        inner: &'a Inner,
+        engine: &'a Engine,
         table: Arc<TableCore>,
         view: View,
         now: u64,
@@ -205,7 +205,7 @@ impl<'a> RawRange<'a> {
             met: false,
         };
         Self {
-            inner,
+            engine,
             table,
             view,
             now,
@@ -318,7 +318,7 @@ impl<'a> RawRange<'a> {
                         read.fingerprint.add(record.key, record.meta.version);
                     }
                 }
-                leaf.peeked = visible(self.inner, &self.table, self.view, record)?;
+                leaf.peeked = visible(self.engine, &self.table, self.view, record)?;
                 continue;
             }
             let bound = match direction {
@@ -336,7 +336,7 @@ impl<'a> RawRange<'a> {
 
     /// Brings one end into its next leaf, if there is one.
     fn enter(&mut self, direction: Direction) -> Result<bool> {
-        self.inner.check_open()?;
+        self.engine.check_open()?;
         let next = std::mem::replace(&mut self.end(direction).next, Next::Nowhere);
         let (near, far) = match direction {
             Direction::Forward => (as_slices(&self.lower), self.back.bound(&self.upper)),
@@ -354,7 +354,7 @@ impl<'a> RawRange<'a> {
         let tree = &self.table.tree;
         let scan = tree.scan_leaf(position, from, far, direction, batch)?;
         if let Some((reads, _)) = self.tracked {
-            self.inner.check_shown(|| {
+            self.engine.check_shown(|| {
                 let newest = scan.records().map(|record| record.meta.version).max();
                 reads.lock().newest().max(newest.unwrap_or(0))
             })?;
@@ -467,18 +467,18 @@ impl Drop for RawRange<'_> {
 
 /// What a view sees of a record.
 fn visible(
-    inner: &Inner,
+    engine: &Engine,
     table: &Arc<TableCore>,
     view: View,
     record: Record<'_>,
 ) -> Result<Option<Visible>> {
     Ok(match view {
         View::At(snapshot) if record.meta.version > snapshot => {
-            let value = inner.read_old(table, record.key, snapshot, |value| value.to_bytes())?;
+            let value = engine.read_old(table, record.key, snapshot, |value| value.to_bytes())?;
             value.map(Visible::Old)
         }
         _ if record.meta.tombstone => {
-            inner.note_tombstone(table, record);
+            engine.note_tombstone(table, record);
             None
         }
         _ => Some(Visible::Newest),

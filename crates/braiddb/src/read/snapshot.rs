@@ -1,13 +1,14 @@
 //! Reading: the trait that transactions and snapshots share, and the snapshot itself.
 
+use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
 use braid_store::{RecordMeta, TOGETHER, ValueRef};
 
+use crate::engine::Engine;
 use crate::engine::context::hash_key;
-use crate::engine::{Closer, Inner};
 use crate::error::Result;
 use crate::mvcc::registry::Registration;
 use crate::mvcc::versions::OldValue;
@@ -348,10 +349,10 @@ pub trait Readable {
 /// ```
 #[derive(Debug)]
 pub struct Snapshot {
-    inner: Arc<Inner>,
+    engine: Arc<Engine>,
     hold: Hold,
     /// Of a state that is only read, see [`Database::refresh`](crate::Database::refresh).
-    _open: Option<Arc<Closer>>,
+    _open: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// What keeps the old versions that a snapshot needs.
@@ -362,27 +363,27 @@ enum Hold {
 }
 
 impl Snapshot {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        let hold = Hold::Own(inner.open_snapshot(), OnceLock::new());
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        let hold = Hold::Own(engine.open_snapshot(), OnceLock::new());
         Self {
-            inner,
+            engine,
             hold,
             _open: None,
         }
     }
 
-    pub(crate) fn named(inner: Arc<Inner>, hold: Arc<NamedHold>) -> Self {
+    pub(crate) fn named(engine: Arc<Engine>, hold: Arc<NamedHold>) -> Self {
         let hold = Hold::Named(hold);
         Self {
-            inner,
+            engine,
             hold,
             _open: None,
         }
     }
 
-    pub(crate) fn keeping_open(self, closer: Arc<Closer>) -> Self {
+    pub(crate) fn keeping_open(self, handle: Arc<dyn Any + Send + Sync>) -> Self {
         let mut this = self;
-        this._open = Some(closer);
+        this._open = Some(handle);
         this
     }
 
@@ -409,7 +410,7 @@ impl Snapshot {
             Hold::Own(_, time) => time,
             Hold::Named(named) => &named.time,
         };
-        *time.get_or_init(|| self.inner.clock.now())
+        *time.get_or_init(|| self.engine.clock.now())
     }
 
     fn read(&self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
@@ -423,8 +424,8 @@ impl Snapshot {
         key: &[u8],
         take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
-        let core = self.inner.table_here(core)?;
-        self.inner.read_at(core, key, self.seqno(), take)
+        let core = self.engine.table_here(core)?;
+        self.engine.read_at(core, key, self.seqno(), take)
     }
 
     /// What `take` makes of a key's encoded value where it lies. Only what it returned last counts: others may be
@@ -454,14 +455,14 @@ impl Snapshot {
         core: &Arc<TableCore>,
         bounds: (std::ops::Bound<Vec<u8>>, std::ops::Bound<Vec<u8>>),
     ) -> Result<RawRange<'_>> {
-        let core = self.inner.table_here(core)?;
+        let core = self.engine.table_here(core)?;
         let view = View::At(self.seqno());
         let now = match &core.value_format {
             Some(value_format) if value_format.is_timed() => self.time(),
             _ => 0,
         };
         Ok(RawRange::new(
-            &self.inner,
+            &self.engine,
             core.clone(),
             view,
             now,
@@ -502,7 +503,7 @@ impl Readable for Snapshot {
         table: &Table<K, V>,
         keys: impl IntoIterator<Item = &'q Q>,
     ) -> Result<()> {
-        let core = self.inner.table_here(&table.core)?;
+        let core = self.engine.table_here(&table.core)?;
         core.prefetch(keys, |_, _| {});
         Ok(())
     }
@@ -531,14 +532,14 @@ impl Readable for Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         if let Hold::Own(registration, _) = &self.hold
-            && !self.inner.is_inherited()
+            && !self.engine.is_inherited()
         {
-            self.inner.snapshots.close(registration);
+            self.engine.snapshots.close(registration);
         }
     }
 }
 
-impl Inner {
+impl Engine {
     /// What `take` makes of the stored value of a key at a registered snapshot's number.
     pub(crate) fn read_at<T>(
         &self,

@@ -1,5 +1,5 @@
 //! Tables: their handles, the catalog that lists them, and the format of their values.
 
-pub(crate) mod catalog;
+pub(crate) mod entry;
 pub(crate) mod table;
 pub(crate) mod value_format;

@@ -12,8 +12,9 @@ use bytes::Bytes;
 use braid_store::{LeafHint, TOGETHER, Tree, ValueRef};
 
 use crate::MAX_VALUE_LEN;
+use crate::base::table_options::TableOptions;
 use crate::error::{Error, Result};
-use crate::schema::value_format::{TableOptions, ValueFormat};
+use crate::schema::value_format::ValueFormat;
 use crate::types::{AsKey, Key, Value};
 
 /// A thread's buffer for values that are only looked at is kept up to this size.

@@ -5,13 +5,15 @@
 //! length (u32) if the bit `LZ4` is set; and the value, or an LZ4 block of it. The write set, the log, the trees
 //! and the old versions hold this form, so nothing below a transaction's reads and writes knows of it.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use braid_rt::narrow;
 use bytes::Bytes;
 
 use crate::MAX_VALUE_LEN;
+use crate::base::table_options::{Compression, TableOptions};
 use crate::error::{Error, Result};
+use crate::options::millis;
 
 const TIMED: u8 = 1;
 const LZ4: u8 = 2;
@@ -21,65 +23,6 @@ const COMPRESSED_FROM: usize = 32;
 
 /// The most that the stored form is longer than the value.
 const OVERHEAD_MAX: usize = 1 + 8;
-
-/// Compression of a table's values.
-///
-/// ```
-/// # fn main() -> braid::Result<()> {
-/// # let db = braid::Database::in_memory()?;
-/// use braid::{Compression, TableOptions};
-/// let options = TableOptions {
-///     compression: Compression::Lz4,
-///     ..TableOptions::default()
-/// };
-/// let pages = db.open_table_with::<u32, String>("pages", options)?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Compression {
-    /// No compression.
-    #[default]
-    None,
-    /// Each value separately as an LZ4 block, if that is smaller: fast, and best for values of a
-    /// hundred bytes and more.
-    Lz4,
-}
-
-/// Options of a table, given when it is created and stored with it; see
-/// [`Database::open_table_with`](crate::Database::open_table_with).
-///
-/// ```
-/// use std::time::Duration;
-/// use braid::{Compression, Database, Readable, TableOptions};
-///
-/// # fn main() -> braid::Result<()> {
-/// # let db = Database::in_memory()?;
-/// let options = TableOptions {
-///     compression: Compression::Lz4,
-///     time_to_live: Some(Duration::from_secs(30 * 60)),
-/// };
-/// let sessions = db.open_table_with::<u64, String>("sessions", options)?;
-/// db.transact(|tx| tx.insert(&sessions, &7, "Ada"))?;
-/// assert_eq!(db.get(&sessions, &7)?.as_deref(), Some("Ada")); // for half an hour
-/// assert_eq!(db.open_table::<u64, String>("sessions")?.options(), options);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TableOptions {
-    /// Compression of values. Keys are not compressed.
-    pub compression: Compression,
-    /// Time to live of an entry after its last write, in whole milliseconds; `None` to keep entries
-    /// forever. Reads and scans do not see an expired entry; the maintenance thread or
-    /// [`Database::remove_expired`](crate::Database::remove_expired) removes it later.
-    ///
-    /// The reference is the system's clock, or [`Builder::clock`](crate::Builder::clock), when the
-    /// transaction or snapshot first accesses a table with a time to live, so entries do not vanish
-    /// between two reads of the same transaction. If the clock is set back, entries live longer.
-    pub time_to_live: Option<Duration>,
-}
 
 impl TableOptions {
     /// That a table can be made with them.
@@ -124,30 +67,6 @@ impl TableOptions {
         let lz4 = self.compression == Compression::Lz4;
         let ttl = self.time_to_live.map_or(0, millis);
         (lz4 || ttl > 0).then_some(ValueFormat { lz4, ttl })
-    }
-}
-
-/// A duration in milliseconds; `u64::MAX` of one that is longer.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The times that entries are written and looked at.
-#[derive(Clone, Default)]
-pub(crate) struct Clock(Option<std::sync::Arc<dyn Fn() -> SystemTime + Send + Sync>>);
-
-impl Clock {
-    pub(crate) fn new(clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
-        Self(Some(std::sync::Arc::new(clock)))
-    }
-
-    /// In milliseconds since 1970.
-    pub(crate) fn now(&self) -> u64 {
-        let since = match &self.0 {
-            Some(clock) => clock().duration_since(UNIX_EPOCH).unwrap_or_default(),
-            None => braid_rt::wall_clock(),
-        };
-        millis(since)
     }
 }
 

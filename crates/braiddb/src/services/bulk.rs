@@ -16,18 +16,19 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use braid_store::{TreeLoader, WriterRoom, layer_entries};
-use bytes::Bytes;
 
+use super::Instance;
 use crate::MAX_VALUE_LEN;
-use crate::database::Database;
-use crate::engine::Inner;
+use crate::base::table_options::TableOptions;
+use crate::catalog::Catalog;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::schema::table::{Table, type_names};
-use crate::schema::value_format::{TableOptions, ValueFormat};
-use crate::txn::transaction::check_key;
+use crate::schema::table::Table;
+use crate::schema::value_format::ValueFormat;
+use crate::txn::transaction::{Transaction, check_key};
 use crate::types::{AsKey, AsValue, Key, Value};
 
-/// Loader of a new table from entries in ascending key order; see [`Database::bulk_load`].
+/// Loader of a new table from entries in ascending key order; see [`crate::Database::bulk_load`].
 ///
 /// Dropping it before [`BulkLoader::finish`] aborts the load and leaves no trace.
 ///
@@ -44,7 +45,7 @@ use crate::types::{AsKey, AsValue, Key, Value};
 /// ```
 #[must_use = "the table is there once the loader is finished"]
 pub struct BulkLoader<K: Key, V: Value> {
-    inner: Arc<Inner>,
+    instance: Arc<Instance>,
     tree: TreeLoader,
     long: LongKeys,
     id: u32,
@@ -67,7 +68,7 @@ pub struct BulkLoader<K: Key, V: Value> {
 
 /// The keys of a loader that the store holds already; frees them unless they become a table's.
 struct LongKeys {
-    inner: Arc<Inner>,
+    engine: Arc<Engine>,
     id: u32,
     is_some: bool,
     /// Room in the data file for the next one.
@@ -84,9 +85,9 @@ impl LongKeys {
         version: u64,
         value: &[u8],
     ) -> Result<()> {
-        let _gate = self.inner.page_gate.read();
+        let _gate = self.engine.page_gate.read();
         let size = (1 + layer_entries(key.len()), key.len() + value.len());
-        let store = &self.inner.store;
+        let store = &self.engine.store;
         store.expect_long_keys();
         store.admit(&mut self.room, size, || false)?;
         self.is_some = true;
@@ -98,22 +99,63 @@ impl LongKeys {
     /// Leaves them to their table.
     fn release(&mut self) {
         self.is_some = false;
-        self.inner.store.release_room(&mut self.room);
+        self.engine.store.release_room(&mut self.room);
     }
 }
 
 impl Drop for LongKeys {
     fn drop(&mut self) {
-        self.inner.store.release_room(&mut self.room);
+        self.engine.store.release_room(&mut self.room);
         // What is not freed here is when the database is opened again.
-        if self.is_some && self.inner.check_writable().is_ok() {
-            let _gate = self.inner.page_gate.read();
-            let _ = self.inner.store.drop_tree(self.id);
+        if self.is_some && self.engine.check_writable().is_ok() {
+            let _gate = self.engine.page_gate.read();
+            let _ = self.engine.store.drop_tree(self.id);
         }
     }
 }
 
 impl<K: Key, V: Value> BulkLoader<K, V> {
+    pub(crate) fn begin(
+        instance: &Arc<Instance>,
+        name: &str,
+        type_names: String,
+        options: TableOptions,
+    ) -> Result<Self> {
+        options.check()?;
+        let engine = &instance.engine;
+        engine.check_writable()?;
+        let (id, version) = {
+            let change = engine.tables.change.lock();
+            let catalog = Catalog::of(engine);
+            catalog.check_name_is_free(&change, name)?;
+            let mut tx = Transaction::begin(engine, Default::default());
+            let id = catalog.take_id(&mut tx)?;
+            (id, tx.commit()?.seqno())
+        };
+        Ok(Self {
+            instance: instance.clone(),
+            tree: engine.store.load(id, engine.settings.background)?,
+            long: LongKeys {
+                engine: engine.clone(),
+                id,
+                is_some: false,
+                room: WriterRoom::default(),
+            },
+            id,
+            name: name.to_owned(),
+            type_names,
+            version,
+            entries: 0,
+            last: Vec::new(),
+            options,
+            value_format: options.value_format(),
+            encoded: Vec::new(),
+            time: options.time_to_live.map_or(0, |_| engine.clock.now()),
+            failed: None,
+            types: PhantomData,
+        })
+    }
+
     /// Adds an entry. Its encoded key must be greater than all previous ones.
     ///
     /// ```
@@ -181,7 +223,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     fn check_usable(&self) -> Result<()> {
         match &self.failed {
             Some(error) => Err(error.clone()),
-            None => self.inner.check_writable(),
+            None => self.instance.engine.check_writable(),
         }
     }
 
@@ -256,7 +298,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
     pub fn finish(mut self) -> Result<Table<K, V>> {
         self.check_usable()?;
         let Self {
-            inner,
+            instance,
             mut long,
             id,
             name,
@@ -264,25 +306,27 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             options,
             ..
         } = self;
-        inner.check_name_is_free(&inner.catalog_change.lock(), &name)?;
+        let engine = &instance.engine;
+        let catalog = Catalog::of(engine);
+        catalog.check_name_is_free(&engine.tables.change.lock(), &name)?;
         self.tree.finish()?;
         let tree = {
-            let _gate = inner.page_gate.read();
+            let _gate = engine.page_gate.read();
             long.release();
             self.tree.attach()
         };
         let make_durable = || match braid_rt::mutant!("name_before_contents") {
             true => Ok(()),
-            false => inner.checkpoint(),
+            false => instance.checkpoint(),
         };
         let named =
-            make_durable().and_then(|()| inner.name_loaded(&name, id, tree, type_names, options));
+            make_durable().and_then(|()| catalog.name_loaded(&name, id, tree, type_names, options));
         let core = named.inspect_err(|error| {
             // Whether the commit of a failed log counts is not known: if it does, the tree is wanted.
             if !matches!(error, Error::Poisoned { .. }) {
-                let _gate = inner.page_gate.read();
+                let _gate = engine.page_gate.read();
                 // Pages that can't be freed now are when the database is opened again.
-                let _ = inner.store.drop_tree(id);
+                let _ = engine.store.drop_tree(id);
             }
         })?;
         Ok(Table::new(core))
@@ -295,135 +339,5 @@ impl<K: Key, V: Value> fmt::Debug for BulkLoader<K, V> {
             .field("table", &self.name)
             .field("entries", &self.entries)
             .finish_non_exhaustive()
-    }
-}
-
-impl Database {
-    /// Begins to load a new table from entries in ascending key order, at about the speed of
-    /// sequential writes to the medium: full pages are written once, and nothing is logged.
-    ///
-    /// Because the entries are not logged, readers of [changes](Database::changes) see the
-    /// [loaded](crate::ChangeSet::loaded) table, but not its entries, and an archive cannot restore
-    /// a backup past the load, so make a backup after it.
-    ///
-    /// The table does not exist before [`BulkLoader::finish`]; other transactions continue
-    /// meanwhile. To replace an existing table, load another one and swap their names
-    /// ([`Database::rename_table`]).
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// use braid::Readable;
-    /// # let db = braid::Database::in_memory()?;
-    /// let mut loader = db.bulk_load::<u64, String>("squares")?;
-    /// for n in 0..10_000u64 {
-    ///     loader.insert(&n, &(n * n).to_string())?;
-    /// }
-    /// let squares = loader.finish()?; // durable, and visible to others
-    /// assert_eq!(db.get(&squares, &99)?.as_deref(), Some("9801"));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::TableExists`], [`Error::InvalidTableName`], or those of a commit.
-    pub fn bulk_load<K: Key, V: Value>(&self, name: &str) -> Result<BulkLoader<K, V>> {
-        self.bulk_load_with(name, TableOptions::default())
-    }
-
-    /// Begins to load a new table with options, as [`Database::bulk_load`]. A time to live counts
-    /// from this call.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::in_memory()?;
-    /// use braid::{Compression, TableOptions};
-    /// let options = TableOptions {
-    ///     compression: Compression::Lz4,
-    ///     ..TableOptions::default()
-    /// };
-    /// let mut loader = db.bulk_load_with::<u32, String>("pages", options)?;
-    /// loader.insert(&1, &"text ".repeat(1_000))?;
-    /// let pages = loader.finish()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Database::bulk_load`], and [`Error::InvalidOption`].
-    pub fn bulk_load_with<K: Key, V: Value>(
-        &self,
-        name: &str,
-        options: TableOptions,
-    ) -> Result<BulkLoader<K, V>> {
-        self.loader(name, Table::<K, V>::types(), options)
-    }
-
-    /// Builds a table of the types with these names from encoded entries, as [`Database::bulk_load_with`] does for
-    /// types that are known when the program is compiled; see [`Database::create_untyped_table`].
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::in_memory()?;
-    /// use braid::{AsKey, TableOptions};
-    /// let mut loader = db.bulk_load_untyped("ages", "u64", "string", TableOptions::default())?;
-    /// AsKey::<u64>::with_key_bytes(&7, |key| loader.insert(key, b"Ada"))?;
-    /// loader.finish()?;
-    /// let ages = db.open_table::<u64, String>("ages")?;
-    /// assert_eq!(db.get(&ages, &7)?.as_deref(), Some("Ada"));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Database::bulk_load_with`]. Entries are not checked: bytes that are not a valid key or
-    /// value of the types fail with [`Error::Decode`] when they are read through a typed handle.
-    pub fn bulk_load_untyped(
-        &self,
-        name: &str,
-        key_type: &str,
-        value_type: &str,
-        options: TableOptions,
-    ) -> Result<BulkLoader<Bytes, Bytes>> {
-        self.loader(name, type_names(key_type, value_type), options)
-    }
-
-    fn loader<K: Key, V: Value>(
-        &self,
-        name: &str,
-        type_names: String,
-        options: TableOptions,
-    ) -> Result<BulkLoader<K, V>> {
-        options.check()?;
-        let inner = self.inner();
-        inner.check_writable()?;
-        let (id, version) = {
-            let change = inner.catalog_change.lock();
-            inner.check_name_is_free(&change, name)?;
-            let mut tx = inner.begin(Default::default());
-            let id = inner.take_id(&mut tx)?;
-            (id, tx.commit()?.seqno())
-        };
-        Ok(BulkLoader {
-            inner: inner.clone(),
-            tree: inner.store.load(id, inner.background)?,
-            long: LongKeys {
-                inner: inner.clone(),
-                id,
-                is_some: false,
-                room: WriterRoom::default(),
-            },
-            id,
-            name: name.to_owned(),
-            type_names,
-            version,
-            entries: 0,
-            last: Vec::new(),
-            options,
-            value_format: options.value_format(),
-            encoded: Vec::new(),
-            time: options.time_to_live.map_or(0, |_| inner.clock.now()),
-            failed: None,
-            types: PhantomData,
-        })
     }
 }

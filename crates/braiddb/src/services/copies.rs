@@ -9,9 +9,8 @@ use std::sync::Arc;
 use braid_io::{Device, Entry};
 use braid_rt::Mutex;
 
-use crate::error::{Error, Result};
+use crate::error::{BackupError, Error, Result};
 use crate::format::note::{self, Found};
-use crate::services::backup::BackupError;
 
 /// Refuses a place for a backup or an archive inside the database's directory: a loss of the directory would take the
 /// copy along.

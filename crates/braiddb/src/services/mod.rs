@@ -1,13 +1,22 @@
-//! Work around the engine: background threads, checkpoints, the archive, change feeds, backups, loading.
+//! Services around the engine: background threads, checkpoints, the archive, change feeds, backups,
+//! loading, and readers in other processes.
 
 pub(crate) mod archive;
 pub(crate) mod backup;
 pub(crate) mod bulk;
 pub(crate) mod changes;
+mod checkpoint;
+mod close;
 pub(crate) mod compact;
 pub(crate) mod copies;
-pub(crate) mod ingest;
-pub(crate) mod maintenance;
+mod instance;
+mod maintenance;
 pub(crate) mod publish;
+pub(crate) mod readers;
 pub(crate) mod retention;
-pub(crate) mod ttl;
+mod stats;
+mod threads;
+mod ttl;
+
+pub(crate) use self::close::Closer;
+pub(crate) use self::instance::{Instance, Parts};

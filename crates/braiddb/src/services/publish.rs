@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use braid_rt::Mutex;
 
-use crate::engine::Inner;
+use super::Instance;
 #[cfg(feature = "metrics")]
 use crate::observe::trace::call_user;
 use crate::options::Builder;
@@ -67,7 +67,17 @@ pub(crate) fn remove(directory: &Path) {
     }
 }
 
-impl Inner {
+impl Publisher {
+    /// Removes the file when the database is closed: the last statistics are not current any more.
+    /// The caller ensures that nobody publishes meanwhile.
+    pub(crate) fn unpublish(&self) {
+        if let Some(directory) = &self.directory {
+            remove(directory);
+        }
+    }
+}
+
+impl Instance {
     /// Publishes the statistics if a second has passed and somebody wants them.
     pub(crate) fn publish_stats(&self) {
         let publisher = &self.publisher;
@@ -89,21 +99,13 @@ impl Inner {
                 stats.publish(label);
             });
         }
-        if let Some(directory) = &publisher.directory
-            && let Err(error) = self
-                .gate
-                .pass(|| write(directory, publisher.file_mode, &stats.to_prometheus()))
-        {
-            crate::observe::trace::stats_file_failed(&error);
+        if let Some(directory) = &publisher.directory {
+            let text = stats.to_prometheus();
+            let file = || write(directory, publisher.file_mode, &text);
+            if let Err(error) = self.files.gate.pass(file) {
+                crate::observe::trace::stats_file_failed(&error);
+            }
         }
         *last = Some(now);
-    }
-
-    /// Removes the file when the database is closed: the last statistics are no present ones. The caller makes sure that
-    /// nobody publishes meanwhile.
-    pub(crate) fn unpublish_stats(&self) {
-        if let Some(directory) = &self.publisher.directory {
-            remove(directory);
-        }
     }
 }

@@ -14,14 +14,14 @@ use std::time::Duration;
 use braid_rt::Mutex;
 use bytes::Bytes;
 
-use braid_store::Direction;
-
-use crate::database::Database;
-use crate::engine::Inner;
+use crate::catalog::Catalog;
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::observe::trace::call_user;
 use crate::options::{Durability, TransactionOptions};
+use crate::read::leaves::Leaves;
 use crate::schema::table::TableCore;
+use crate::txn::transaction::Transaction;
 
 /// Leaves that the maintenance thread looks at in one tick.
 const LEAVES_MAX: usize = 64;
@@ -55,36 +55,57 @@ impl Sweeps {
     }
 }
 
-impl Inner {
+impl Sweeps {
+    /// Removes all expired entries of all tables. Returns how many there were.
+    pub(crate) fn sweep_all(&self, engine: &Arc<Engine>) -> Result<u64> {
+        let now = engine.clock.now();
+        let catalog = Catalog::of(engine);
+        let mut removed = 0;
+        for name in catalog.names()? {
+            if let Some(core) = catalog.find(&name)? {
+                removed += self
+                    .sweep(engine, &core, Bound::Unbounded, now, usize::MAX)?
+                    .0;
+            }
+        }
+        Ok(removed)
+    }
+
     /// A step of the sweep of each table in use.
-    pub(crate) fn sweep_some(self: &Arc<Self>) -> Result<()> {
+    pub(crate) fn sweep_some(&self, engine: &Arc<Engine>) -> Result<()> {
         let timed = |core: &&Arc<TableCore>| {
             core.value_format
                 .is_some_and(|value_format| value_format.is_timed())
         };
-        let mut cores: Vec<Arc<TableCore>> =
-            self.tables.read().values().filter(timed).cloned().collect();
+        let mut cores: Vec<Arc<TableCore>> = engine
+            .tables
+            .by_name
+            .read()
+            .values()
+            .filter(timed)
+            .cloned()
+            .collect();
         // What happens first must not depend on how names are hashed: a simulation could not be repeated.
         cores.sort_unstable_by_key(|core| core.id);
-        if cores.is_empty() || self.is_read_only() {
+        if cores.is_empty() || engine.is_read_only() {
             return Ok(());
         }
         // Relaxed, both: only the maintenance thread comes here.
-        if self.sweeps.clock_failed.load(Ordering::Relaxed) {
+        if self.clock_failed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let Some(now) = call_user("the clock", || self.clock.now()) else {
-            self.sweeps.clock_failed.store(true, Ordering::Relaxed);
+        let Some(now) = call_user("the clock", || engine.clock.now()) else {
+            self.clock_failed.store(true, Ordering::Relaxed);
             return Ok(());
         };
         for core in cores {
-            let from = match self.sweeps.tables.lock().get(&core.id) {
+            let from = match self.tables.lock().get(&core.id) {
                 None => Bound::Unbounded,
                 Some(Sweep::At(from)) => from.clone(),
                 Some(Sweep::Done(pause)) if pause.contains(&now) => continue,
                 Some(Sweep::Done(_)) => Bound::Unbounded,
             };
-            let (_, next) = self.sweep(&core, from, now, LEAVES_MAX)?;
+            let (_, next) = self.sweep(engine, &core, from, now, LEAVES_MAX)?;
             let pause = core
                 .value_format
                 .map_or(0, |value_format| value_format.sweep_pause());
@@ -92,32 +113,28 @@ impl Inner {
                 Some(next) => Sweep::At(next),
                 None => Sweep::Done(now..now.saturating_add(pause)),
             };
-            self.sweeps.tables.lock().insert(core.id, sweep);
+            self.tables.lock().insert(core.id, sweep);
         }
         Ok(())
     }
 
     /// Removes what is over from some leaves; says how much, and where to go on.
     fn sweep(
-        self: &Arc<Self>,
+        &self,
+        engine: &Arc<Engine>,
         core: &Arc<TableCore>,
-        mut from: Bound<Bytes>,
+        from: Bound<Bytes>,
         now: u64,
         leaves: usize,
     ) -> Result<(u64, Option<Bound<Bytes>>)> {
         let Some(value_format) = core.value_format else {
             return Ok((0, None));
         };
-        let (mut removed, mut position) = (0, None);
-        for _ in 0..leaves {
-            let lower = from.as_ref().map(|key| &key[..]);
-            let leaf = core.tree.scan_leaf(
-                position,
-                lower,
-                Bound::Unbounded,
-                Direction::Forward,
-                usize::MAX,
-            )?;
+        let mut removed = 0;
+        let lower = from.as_ref().map(|key| &key[..]);
+        let mut all = Leaves::new(&core.tree, lower, Bound::Unbounded);
+        for leaf in all.by_ref().take(leaves) {
+            let leaf = leaf?;
             let is_over = |stored: &[u8]| {
                 value_format.is_expired(stored, now) || braid_rt::mutant!("expire_the_living")
             };
@@ -126,26 +143,24 @@ impl Inner {
                 .filter(|r| !r.meta.tombstone && is_over(r.value));
             if let Some(first) = over.next() {
                 let keys = std::iter::once(first).chain(over).map(|record| record.key);
-                removed += self.remove_expired(core, keys, is_over)?;
-            }
-            match &leaf.next {
-                Some(next) => (from, position) = (next.clone(), leaf.position),
-                None => return Ok((removed, None)),
+                removed += self.remove_expired(engine, core, keys, is_over)?;
             }
         }
-        Ok((removed, Some(from)))
+        Ok((removed, all.position()))
     }
 
     fn remove_expired<'k>(
-        self: &Arc<Self>,
+        &self,
+        engine: &Arc<Engine>,
         core: &Arc<TableCore>,
         keys: impl Iterator<Item = &'k [u8]>,
         is_over: impl Fn(&[u8]) -> bool,
     ) -> Result<u64> {
-        let mut tx = self.begin(TransactionOptions {
+        let options = TransactionOptions {
             durability: DURABILITY,
             ..TransactionOptions::default()
-        });
+        };
+        let mut tx = Transaction::begin(engine, options);
         let mut removed = 0;
         let outcome = (|| {
             for key in keys {
@@ -161,37 +176,7 @@ impl Inner {
             Err(crate::Error::TableDropped { .. }) => return Ok(0),
             Err(error) => return Err(error),
         }
-        self.sweeps.removed.fetch_add(removed, Ordering::Relaxed);
-        Ok(removed)
-    }
-}
-
-impl Database {
-    /// Removes all expired entries of all tables and returns their number; see
-    /// [`TableOptions::time_to_live`](crate::TableOptions::time_to_live). The maintenance thread
-    /// does this gradually, for tables that were opened since the database was opened. Both skip
-    /// keys that a transaction has locked.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// # let db = braid::Database::in_memory()?;
-    /// assert_eq!(db.remove_expired()?, 0);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Those of reading and of a commit.
-    pub fn remove_expired(&self) -> Result<u64> {
-        let inner = self.inner();
-        inner.check_writable()?;
-        let now = inner.clock.now();
-        let mut removed = 0;
-        for name in self.table_names()? {
-            if let Some(core) = inner.find_table(&name)? {
-                removed += inner.sweep(&core, Bound::Unbounded, now, usize::MAX)?.0;
-            }
-        }
+        self.removed.fetch_add(removed, Ordering::Relaxed);
         Ok(removed)
     }
 }

@@ -9,11 +9,13 @@
 //! What was read under a lock must stay locked: a transaction that did so keeps to the first way. So does one under
 //! snapshot isolation, whose first committer wins because a write looks, under its lock, for what came before.
 
-use crate::engine::Inner;
+use braid_log::LockRelease;
+
+use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::error::{ConflictKind, Error, Result};
 use crate::locks::table::{Deadlock, Locked};
-use crate::schema::catalog::CATALOG_ID;
+use crate::schema::entry::CATALOG_ID;
 use crate::schema::table::TableCore;
 
 /// A transaction of more writes than these takes its locks in the commit.
@@ -23,7 +25,7 @@ const LOCKED_AT_ONCE_MAX: usize = 64;
 /// are small and done at once, or in the same order.
 const ATTEMPTS: u32 = 32;
 
-impl Inner {
+impl Engine {
     /// Takes the lock of a key that is about to be written, or leaves it for the commit.
     #[inline(always)]
     pub(crate) fn lock_write(
@@ -56,7 +58,7 @@ impl Inner {
     fn lock_key(&self, state: &mut Context, core: &TableCore, key: &[u8], hash: u64) -> Result<()> {
         self.check_writable()?;
         self.check_table(core)?;
-        // Those who change the catalog exclude each other (`catalog_change`) until their commit is durable. The locks of its
+        // Those who change the catalog exclude each other (`Tables::change`) until their commit is durable. The locks of its
         // keys would be shared with other tables' keys, which the caller may have locked in a transaction of its own.
         if core.id != CATALOG_ID || braid_rt::mutant!("lock_the_catalog") {
             let stripe = self.locks.stripe_of(hash);
@@ -78,6 +80,24 @@ impl Inner {
             state.locks.push(stripe);
         }
         Ok(())
+    }
+
+    /// Takes a write lock. Where locks are held until the flush, a transaction that finds the lock
+    /// held triggers the flush.
+    #[inline(always)]
+    fn lock_stripe(&self, stripe: usize, owner: u64) -> Result<Locked, Deadlock> {
+        if self.settings.lock_release != LockRelease::Precommit
+            && self.locks.is_held_by_other(stripe, owner)
+        {
+            self.flush_for_lock();
+        }
+        self.locks.lock(stripe, owner)
+    }
+
+    #[cold]
+    fn flush_for_lock(&self) {
+        // This transaction's own commit reports an error.
+        let _ = self.log.sync();
     }
 
     /// First committer wins: what was changed after the snapshot can't be written over.
@@ -159,7 +179,7 @@ mod tests {
         let device = Arc::new(MemoryDevice::new());
         let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
         let t: Table<u64, u64> = db.open_table("t").unwrap();
-        let locks = &db.inner().locks;
+        let locks = &db.engine().locks;
         let stripe_of = |key: u64| locks.stripe_of(hash_key(t.core.id, &key.to_be_bytes()));
         let is_locked = |key: u64| locks.is_held_by_other(stripe_of(key), 0);
         // Each has stripes of its own, so that they do not wait for each other.

@@ -11,7 +11,7 @@ use crate::MAX_KEY_LEN;
 use braid_store::ValueRef;
 
 use crate::engine::context::{Context, hash_key};
-use crate::engine::{Inner, PooledContext};
+use crate::engine::{Engine, PooledContext};
 use crate::error::{Error, Result};
 use crate::format::redo;
 use crate::locks::table::Locked;
@@ -55,9 +55,9 @@ pub struct Transaction {
 
 impl Transaction {
     #[inline]
-    pub(crate) fn new(context: PooledContext, options: TransactionOptions) -> Self {
+    fn new(context: PooledContext, options: TransactionOptions) -> Self {
         if options.isolation == Isolation::Snapshot {
-            let registration = context.inner.open_applied_snapshot();
+            let registration = context.engine.open_applied_snapshot();
             context.state.borrow_mut().snapshot = Some(registration);
         }
         Self {
@@ -66,14 +66,20 @@ impl Transaction {
         }
     }
 
+    /// Begins a transaction.
+    #[inline]
+    pub(crate) fn begin(engine: &Arc<Engine>, options: TransactionOptions) -> Self {
+        Self::new(engine.context(), options)
+    }
+
     fn context(&self) -> &PooledContext {
         self.context
             .as_ref()
             .expect("only the transaction's end takes its context")
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.context().inner
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.context().engine
     }
 
     pub(crate) fn state(&self) -> &RefCell<Box<Context>> {
@@ -111,8 +117,8 @@ impl Transaction {
         key: &[u8],
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
-        let inner = self.inner();
-        let core = inner.table_here(core)?;
+        let engine = self.engine();
+        let core = engine.table_here(core)?;
         let hash = hash_key(core.id, key);
         let mut state = self.state().borrow_mut();
         let state = &mut **state;
@@ -123,15 +129,15 @@ impl Transaction {
         }
         if let Some(snapshot) = &state.snapshot {
             state.reads.newest = state.reads.newest.max(snapshot.seqno());
-            return inner.read_at(core, key, snapshot.seqno(), take);
+            return engine.read_at(core, key, snapshot.seqno(), take);
         }
         let hint = state.hints.of_key(hash);
         let found = core.tree.read_at(hint, key, |_| true, take)?;
         let meta = found.as_ref().map(|(meta, _)| *meta);
-        let stripe = inner.locks.stripe_of(hash);
+        let stripe = engine.locks.stripe_of(hash);
         let stamp = hint.stamp();
         state.reads.add_point(table, stripe, key, meta, stamp);
-        inner.check_shown(|| state.reads.newest)?;
+        engine.check_shown(|| state.reads.newest)?;
         Ok(found.and_then(|(_, value)| value))
     }
 
@@ -155,7 +161,7 @@ impl Transaction {
         check_key(key)?;
         let hash = hash_key(core.id, key);
         let mut state = self.state().borrow_mut();
-        self.inner().lock_read(&mut state, core, key, hash)?;
+        self.engine().lock_read(&mut state, core, key, hash)?;
         let table = state.table_index(core);
         if let Some(own) = state.writes.find(hash, table, key) {
             return Ok(own.map(|own| take(ValueRef::from(own))));
@@ -165,10 +171,10 @@ impl Transaction {
             return Ok(None);
         };
         state.reads.newest = state.reads.newest.max(meta.version);
-        if self.inner().wants_dependencies {
+        if self.engine().settings.wants_dependencies {
             state.reads.locked.push(meta.version);
         }
-        self.inner().check_shown(|| state.reads.newest)?;
+        self.engine().check_shown(|| state.reads.newest)?;
         Ok(value)
     }
 
@@ -219,7 +225,7 @@ impl Transaction {
         key: &[u8],
         value: &[u8],
     ) -> Result<()> {
-        let clock = &self.inner().clock;
+        let clock = &self.engine().clock;
         let mut stored = {
             let state = &mut **self.state().borrow_mut();
             let time = &mut state.time;
@@ -241,14 +247,14 @@ impl Transaction {
         value: Option<&[u8]>,
     ) -> Result<()> {
         let context = self.context();
-        let (inner, state) = (&*context.inner, &mut **context.state.borrow_mut());
-        let max = inner.transaction_bytes_max;
+        let (engine, state) = (&*context.engine, &mut **context.state.borrow_mut());
+        let max = engine.settings.transaction_bytes_max;
         let needed = key.len() + value.map_or(0, <[u8]>::len) + redo::OVERHEAD_MAX;
         if state.writes.bytes() + needed > max {
             return Err(Error::TransactionTooLarge { max });
         }
         let hash = hash_key(core.id, key);
-        inner.lock_write(state, core, key, hash)?;
+        engine.lock_write(state, core, key, hash)?;
         let table = state.table_index(core);
         state.writes.put(hash, table, core.id, key, value);
         Ok(())
@@ -262,9 +268,9 @@ impl Transaction {
         key: &[u8],
         which: impl Fn(&[u8]) -> bool,
     ) -> Result<bool> {
-        let stripe = self.inner().locks.stripe_of(hash_key(core.id, key));
+        let stripe = self.engine().locks.stripe_of(hash_key(core.id, key));
         let owner = self.state().borrow().owner;
-        match self.inner().locks.try_lock(stripe, owner) {
+        match self.engine().locks.try_lock(stripe, owner) {
             Some(Locked::Now) => self.state().borrow_mut().locks.push(stripe),
             Some(Locked::Already) => {}
             None => return Ok(false),
@@ -290,7 +296,7 @@ impl Transaction {
 
     /// The time of this transaction for tables in which entries have one.
     fn time(&self, state: &mut Context) -> u64 {
-        *state.time.get_or_insert_with(|| self.inner().clock.now())
+        *state.time.get_or_insert_with(|| self.engine().clock.now())
     }
 
     /// Sets the value of a key, whether the key exists or not. Reads nothing.
@@ -400,8 +406,8 @@ impl Transaction {
         core: &Arc<TableCore>,
         bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     ) -> Result<RawRange<'_>> {
-        let inner = self.inner();
-        let core = inner.table_here(core)?;
+        let engine = self.engine();
+        let core = engine.table_here(core)?;
         let mut state = self.state().borrow_mut();
         state.user.reads();
         let table = state.table_index(core);
@@ -424,7 +430,7 @@ impl Transaction {
         };
         drop(state);
         Ok(RawRange::new(
-            inner,
+            engine,
             core.clone(),
             view,
             now,
@@ -473,11 +479,11 @@ impl Readable for Transaction {
         table: &Table<K, V>,
         keys: impl IntoIterator<Item = &'q Q>,
     ) -> Result<()> {
-        let inner = self.inner();
-        let core = inner.table_here(&table.core)?;
+        let engine = self.engine();
+        let core = engine.table_here(&table.core)?;
         core.prefetch(keys, |key, hint| {
             let hash = hash_key(core.id, key);
-            inner.locks.prefetch(inner.locks.stripe_of(hash));
+            engine.locks.prefetch(engine.locks.stripe_of(hash));
             // For each anew: what makes the keys may read in this transaction.
             *self.state().borrow_mut().hints.of_key(hash) = hint;
         });

@@ -8,9 +8,13 @@
 mod batch;
 mod owner;
 mod read;
+mod service;
+mod until;
 mod write;
 
 pub(crate) use read::{Archive, ArchivedTransaction};
+pub(crate) use service::ArchiveWriter;
+pub use until::Until;
 pub(crate) use write::Archiver;
 
 pub(crate) use batch::nanos;

@@ -7,9 +7,8 @@
 
 use braid_io::Device;
 
-use crate::error::{Error, Result};
+use crate::error::{BackupError, Error, Result};
 use crate::format::note::{self, Found};
-use crate::services::backup::BackupError;
 
 const OWNER_FILE: &str = "OWNER";
 const MAGIC: [u8; 8] = *b"BRAIDOW\x01";

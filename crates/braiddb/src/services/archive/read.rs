@@ -9,8 +9,8 @@ use braid_rt::to_usize;
 
 use super::batch::{BATCH_HEADER, BLOCK, BatchHeader, FORMAT, FileHeader, transactions};
 use super::owner::Owner;
-use crate::error::{Error, Result};
-use crate::services::backup::{BackupError, Until};
+use super::until::Until;
+use crate::error::{BackupError, Error, Result};
 
 /// A transaction in an archive.
 #[derive(Clone, Copy, Debug)]

@@ -11,8 +11,7 @@ use braid_rt::{Mutex, narrow, to_usize};
 use super::batch::{BATCH_HEADER, BLOCK, BatchHeader, FileHeader};
 use super::owner::Owner;
 use super::read::{Archive, Hole, file_name, open_device};
-use crate::error::{Error, Result};
-use crate::services::backup::BackupError;
+use crate::error::{BackupError, Error, Result};
 use crate::services::copies::Copies;
 use crate::services::retention::Retention;
 

@@ -12,55 +12,55 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 use crate::error::Result;
 use crate::services::archive::nanos;
 
-pub(super) const MAGIC: [u8; 8] = *b"BRAIDBK\x01";
-pub(super) const END_MAGIC: [u8; 8] = *b"BRAIDEND";
+pub(crate) const MAGIC: [u8; 8] = *b"BRAIDBK\x01";
+pub(crate) const END_MAGIC: [u8; 8] = *b"BRAIDEND";
 const MANIFEST_MAGIC: [u8; 8] = *b"BRAIDMAN";
-pub(super) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 2;
 
 /// The oldest format that is read: the same, without trees of layers (see `docs/file-format.md`).
 const OLDEST: u32 = 1;
 
 /// Pages in a batch, at most.
-pub(super) const BATCH_PAGES: usize = 64;
+pub(crate) const BATCH_PAGES: usize = 64;
 
 /// Bytes in front of a batch's pages: how many, and their checksum.
-pub(super) const BATCH_HEADER: usize = 8;
+pub(crate) const BATCH_HEADER: usize = 8;
 
 /// A page and its number.
-pub(super) const PAGE_RECORD: usize = 8 + PAGE_SIZE;
+pub(crate) const PAGE_RECORD: usize = 8 + PAGE_SIZE;
 
 /// The last bytes: the manifest's length, and a magic.
-pub(super) const FOOTER: usize = 16;
+pub(crate) const FOOTER: usize = 16;
 
 /// The backup that another one builds on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parent {
+pub(crate) struct Parent {
     /// The digest of its manifest.
-    pub(super) digest: u128,
-    pub(super) seqno: u64,
+    pub(crate) digest: u128,
+    pub(crate) seqno: u64,
 }
 
 /// What a backup says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
     /// The identity of the database's log.
-    pub(super) identity: u128,
+    pub(crate) identity: u128,
     /// It has the transactions up to this number.
-    pub(super) seqno: u64,
+    pub(crate) seqno: u64,
     /// The checkpoint that was copied.
-    pub(super) sequence: u64,
+    pub(crate) sequence: u64,
     /// When it was made, since 1970.
-    pub(super) time: Duration,
-    pub(super) parent: Option<Parent>,
+    pub(crate) time: Duration,
+    pub(crate) parent: Option<Parent>,
     /// Pages in the batches.
-    pub(super) pages: u64,
+    pub(crate) pages: u64,
     /// The digest of everything before the manifest.
-    pub(super) pages_digest: u128,
+    pub(crate) pages_digest: u128,
     /// The superblock's bytes about the database.
-    pub(super) meta: Vec<u8>,
-    pub(super) trees: BTreeMap<u32, PageId>,
+    pub(crate) meta: Vec<u8>,
+    pub(crate) trees: BTreeMap<u32, PageId>,
     /// The page map, see [`braid_store::PinnedCheckpoint::entries`].
-    pub(super) entries: Vec<u64>,
+    pub(crate) entries: Vec<u64>,
 }
 
 /// Why bytes are no manifest.
@@ -162,7 +162,7 @@ impl Manifest {
     }
 
     /// What tells this backup from all others.
-    pub(super) fn digest(&self) -> u128 {
+    pub(crate) fn digest(&self) -> u128 {
         xxh3_128(&self.encode())
     }
 }
@@ -195,7 +195,7 @@ impl<'a> Fields<'a> {
 }
 
 /// Writes a backup, batch by batch.
-pub(super) struct Batches<'a> {
+pub(crate) struct Batches<'a> {
     out: &'a mut dyn Write,
     digest: Xxh3,
     written: u64,
@@ -203,7 +203,7 @@ pub(super) struct Batches<'a> {
 }
 
 impl<'a> Batches<'a> {
-    pub(super) fn begin(out: &'a mut dyn Write) -> Result<Self> {
+    pub(crate) fn begin(out: &'a mut dyn Write) -> Result<Self> {
         let mut batches = Self {
             out,
             digest: Xxh3::new(),
@@ -222,7 +222,7 @@ impl<'a> Batches<'a> {
     }
 
     /// Writes pages.
-    pub(super) fn put(&mut self, pages: &[(PageId, AlignedBuf)]) -> Result<()> {
+    pub(crate) fn put(&mut self, pages: &[(PageId, AlignedBuf)]) -> Result<()> {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
         batch.extend([0; BATCH_HEADER]);
@@ -239,7 +239,7 @@ impl<'a> Batches<'a> {
     }
 
     /// Writes the end; returns how many bytes the backup has.
-    pub(super) fn finish(mut self, mut manifest: Manifest) -> Result<u64> {
+    pub(crate) fn finish(mut self, mut manifest: Manifest) -> Result<u64> {
         // A batch without pages is the last.
         self.write(&[0; BATCH_HEADER])?;
         manifest.pages_digest = self.digest.digest128();

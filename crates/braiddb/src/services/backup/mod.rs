@@ -9,30 +9,25 @@
 //!
 //! Format and use: `docs/backup.md`.
 
-mod error;
-mod format;
-mod restore;
+pub(crate) mod format;
 mod sink;
-mod source;
+pub(crate) mod source;
 
-pub use error::BackupError;
-pub use restore::{Restore, RestoreReport, Until, restore};
 pub use source::{BackupInfo, backup_info};
 
-pub(crate) use restore::RESTORING_FILE;
+/// While this file exists, a restore into the directory is incomplete.
+pub(crate) const RESTORING_FILE: &str = "RESTORING";
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use format::seal;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use braid_store::PAGE_SIZE;
 
-use crate::database::Database;
-use crate::engine::Inner;
-use crate::error::{Error, Result};
+use super::Instance;
+use crate::error::{BackupError, Error, Result};
 use crate::format::meta::Meta;
 use crate::services::copies::check_outside;
 use format::{BATCH_PAGES, Batches, Manifest, Parent};
@@ -72,7 +67,7 @@ const READERS_SEQUENCE: u64 = u64::MAX / 2;
 /// Options of a backup, from [`Database::backup_options`].
 #[must_use]
 pub struct Backup<'a> {
-    inner: &'a Arc<Inner>,
+    instance: &'a Instance,
     parent: Option<PathBuf>,
     progress: Option<Box<dyn Fn(BackupProgress) + 'a>>,
 }
@@ -85,58 +80,15 @@ impl std::fmt::Debug for Backup<'_> {
     }
 }
 
-impl Database {
-    /// Makes a full backup while the database is in use; see [`Backup::to_path`].
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// let db = braid::Database::open(dir.path().join("shop"))?;
-    /// let orders = db.open_table::<u64, String>("orders")?;
-    /// db.transact(|tx| tx.insert(&orders, &1, "tea"))?;
-    ///
-    /// let full = db.backup(dir.path().join("monday"))?;
-    /// db.transact(|tx| tx.insert(&orders, &2, "cups"))?;
-    /// let since = db
-    ///     .backup_options()
-    ///     .incremental_from(dir.path().join("monday"))
-    ///     .to_path(dir.path().join("tuesday"))?;
-    /// assert!(since.seqno > full.seqno);
-    ///
-    /// let chain = [dir.path().join("monday"), dir.path().join("tuesday")];
-    /// braid::restore(&chain, dir.path().join("restored"))?;
-    /// let restored = braid::Database::open(dir.path().join("restored"))?;
-    /// let orders = restored.open_table::<u64, String>("orders")?;
-    /// assert_eq!(restored.get(&orders, &2)?.as_deref(), Some("cups"));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Backup::to_path`].
-    pub fn backup(&self, path: impl AsRef<Path>) -> Result<BackupReport> {
-        self.backup_options().to_path(path)
-    }
-
-    /// Writes a full backup to a stream while the database is in use; see [`Backup::to_writer`].
-    ///
-    /// # Errors
-    /// As [`Backup::to_writer`].
-    pub fn backup_to(&self, writer: &mut dyn Write) -> Result<BackupReport> {
-        self.backup_options().to_writer(writer)
-    }
-
-    /// Returns the options of a backup, which then makes it.
-    pub fn backup_options(&self) -> Backup<'_> {
-        Backup {
-            inner: self.inner(),
+impl<'a> Backup<'a> {
+    pub(crate) fn new(instance: &'a Instance) -> Self {
+        Self {
+            instance,
             parent: None,
             progress: None,
         }
     }
-}
 
-impl<'a> Backup<'a> {
     /// Copies only the pages that changed since an earlier full or incremental backup of this
     /// database. To restore the new backup, give it together with the earlier one and all that the
     /// earlier one builds on.
@@ -164,10 +116,10 @@ impl<'a> Backup<'a> {
     /// here, the file exists, or the path is inside the database's directory. At most a file
     /// `….partial` remains then.
     pub fn to_path(self, path: impl AsRef<Path>) -> Result<BackupReport> {
-        self.inner.check_open()?;
-        check_outside(self.inner.directory.as_deref(), path.as_ref())?;
+        self.instance.engine.check_open()?;
+        check_outside(self.instance.files.directory.as_deref(), path.as_ref())?;
         let parent = self.read_parent()?;
-        let mut sink = sink::FileSink::create(path.as_ref(), self.inner.file_mode)?;
+        let mut sink = sink::FileSink::create(path.as_ref(), self.instance.files.mode)?;
         let mut report = self.copy(parent, &mut sink)?;
         report.path = Some(sink.finish(report.seqno)?);
         self.note(&report);
@@ -180,7 +132,7 @@ impl<'a> Backup<'a> {
     /// # Errors
     /// As [`Backup::to_path`], and those of the writer as [`Error::Io`].
     pub fn to_writer(self, writer: &mut dyn Write) -> Result<BackupReport> {
-        self.inner.check_open()?;
+        self.instance.engine.check_open()?;
         let parent = self.read_parent()?;
         let report = self.copy(parent, writer)?;
         writer.flush().map_err(failed)?;
@@ -191,8 +143,8 @@ impl<'a> Backup<'a> {
     /// Notes the backup, so that an archive knows what it continues. The backup is good without: then the next
     /// archiving may ask for another one.
     fn note(&self, report: &BackupReport) {
-        if !self.inner.is_read_only() {
-            let _ = self.inner.copies.note_backup(report.seqno);
+        if !self.instance.engine.is_read_only() {
+            let _ = self.instance.copies.note_backup(report.seqno);
         }
     }
 
@@ -201,10 +153,10 @@ impl<'a> Backup<'a> {
             return Ok(None);
         };
         let manifest = source::read_manifest(path)?;
-        if self.inner.view.get().is_some() || manifest.sequence == READERS_SEQUENCE {
+        if self.instance.view.get().is_some() || manifest.sequence == READERS_SEQUENCE {
             return Err(BackupError::MadeByReader.into());
         }
-        let identity = self.inner.log.identity();
+        let identity = self.instance.engine.log.identity();
         if manifest.identity != identity {
             return Err(BackupError::OtherDatabase {
                 backup: source::name_of(path),
@@ -216,12 +168,12 @@ impl<'a> Backup<'a> {
 
     fn copy(&self, parent: Option<Manifest>, writer: &mut dyn Write) -> Result<BackupReport> {
         let pinned = {
-            let _one_at_a_time = self.inner.checkpoint_running.lock();
-            self.inner.check_open()?;
+            let _one_at_a_time = self.instance.checkpoints.running.lock();
+            self.instance.engine.check_open()?;
             if !braid_rt::mutant!("backup_of_the_last_checkpoint") || parent.is_some() {
-                self.inner.checkpoint_locked()?;
+                self.instance.checkpoint_locked()?;
             }
-            self.inner.store.pin_checkpoint()
+            self.instance.engine.store.pin_checkpoint()
         };
         if let Some(parent) = &parent
             && parent.sequence > pinned.sequence()
@@ -231,7 +183,7 @@ impl<'a> Backup<'a> {
             }
             .into());
         }
-        let sequence = match self.inner.view.get() {
+        let sequence = match self.instance.view.get() {
             Some(_) => READERS_SEQUENCE,
             None => pinned.sequence(),
         };
@@ -262,7 +214,7 @@ impl<'a> Backup<'a> {
             }
         }
         let written_bytes = batches.finish(Manifest {
-            identity: self.inner.log.identity(),
+            identity: self.instance.engine.log.identity(),
             seqno: start.seqno,
             sequence,
             time: braid_rt::wall_clock(),

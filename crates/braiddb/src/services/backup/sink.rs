@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::{BackupError, failed};
-use crate::error::{Error, Result};
+use super::failed;
+use crate::error::{BackupError, Error, Result};
 
 /// See the module's text.
 pub(super) struct FileSink {

@@ -10,11 +10,10 @@ use braid_rt::to_usize;
 use braid_store::{PAGE_SIZE, PageId};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::BackupError;
 use super::format::{
     BATCH_HEADER, BATCH_PAGES, END_MAGIC, FOOTER, FORMAT, MAGIC, Manifest, NoManifest, PAGE_RECORD,
 };
-use crate::error::{Error, Result};
+use crate::error::{BackupError, Error, Result};
 
 /// Description of a backup; see [`backup_info`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,12 +47,12 @@ pub fn backup_info(path: impl AsRef<Path>) -> Result<BackupInfo> {
 }
 
 /// A backup's name for people.
-pub(super) fn name_of(path: &Path) -> String {
+pub(crate) fn name_of(path: &Path) -> String {
     path.display().to_string()
 }
 
 /// Reads the manifest from a file's end.
-pub(super) fn read_manifest(path: &Path) -> Result<Manifest> {
+pub(crate) fn read_manifest(path: &Path) -> Result<Manifest> {
     let name = name_of(path);
     let reading = |error| Error::io(format!("cannot read the backup {name}"), error);
     let mut file = File::open(path).map_err(reading)?;
@@ -110,7 +109,7 @@ fn decode(name: &str, bytes: &[u8]) -> Result<Manifest> {
 }
 
 /// Reads a backup from its beginning.
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     name: String,
     from: Box<dyn Read + 'a>,
     digest: Xxh3,
@@ -119,14 +118,14 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn open(path: &Path) -> Result<Reader<'static>> {
+    pub(crate) fn open(path: &Path) -> Result<Reader<'static>> {
         let name = name_of(path);
         let file = File::open(path);
         let file = file.map_err(|e| Error::io(format!("cannot open the backup {name}"), e))?;
         Reader::new(name, Box::new(BufReader::with_capacity(1 << 20, file)))
     }
 
-    pub(super) fn new(name: String, from: Box<dyn Read + 'a>) -> Result<Self> {
+    pub(crate) fn new(name: String, from: Box<dyn Read + 'a>) -> Result<Self> {
         let mut reader = Self {
             name,
             from,
@@ -148,7 +147,7 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
@@ -171,7 +170,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next pages; `None` behind the last.
-    pub(super) fn pages(&mut self) -> Result<Option<Vec<(PageId, AlignedBuf)>>> {
+    pub(crate) fn pages(&mut self) -> Result<Option<Vec<(PageId, AlignedBuf)>>> {
         let mut header = [0; BATCH_HEADER];
         self.fill(&mut header)?;
         let word = |at: usize| {
@@ -204,7 +203,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The manifest, behind the last page.
-    pub(super) fn manifest(mut self) -> Result<Manifest> {
+    pub(crate) fn manifest(mut self) -> Result<Manifest> {
         let digest = self.digest.digest128();
         let mut rest = Vec::new();
         let read = self.from.read_to_end(&mut rest);

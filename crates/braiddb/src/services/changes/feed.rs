@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Changes, Position};
-use crate::database::Database;
-use crate::engine::Inner;
+use super::Changes;
+use crate::base::limits::MAX_TABLE_NAME_LEN;
+use crate::base::position::Position;
+use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::read::snapshot::Readable;
-use crate::schema::catalog::MAX_TABLE_NAME_LEN;
+use crate::services::Instance;
+use crate::txn::transaction::Transaction;
 
 /// The first byte of the catalog's keys that name feeds.
 const FEEDS: u8 = b'F';
@@ -39,7 +41,7 @@ fn decode(value: &[u8]) -> Result<u64> {
 /// Changes that were read but not acknowledged are delivered again.
 #[derive(Clone)]
 pub struct Feed {
-    inner: Arc<Inner>,
+    instance: Arc<Instance>,
     name: String,
 }
 
@@ -51,83 +53,58 @@ impl fmt::Debug for Feed {
     }
 }
 
-impl Database {
-    /// Opens a feed by name, or creates it durably if it is missing: a new feed begins after the
-    /// current durable transactions.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// let db = braid::Database::in_memory()?;
-    /// let stock = db.open_table::<String, u32>("stock")?;
-    /// let feed = db.feed("search index")?;
-    /// db.transact(|tx| tx.insert(&stock, "cups", &12))?;
-    /// for set in feed.changes()? {
-    ///     let set = set?;
-    ///     // … take it over, then:
-    ///     feed.acknowledge(set.position)?;
-    /// }
-    /// assert_eq!(feed.changes()?.count(), 0);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::InvalidTableName`] for an empty or too long name, or those of a commit.
-    pub fn feed(&self, name: &str) -> Result<Feed> {
-        let inner = self.inner();
-        inner.check_open()?;
+impl Feed {
+    /// Opens a consumer, and creates it if it does not exist.
+    pub(crate) fn open(instance: &Arc<Instance>, name: &str) -> Result<Self> {
+        let (engine, retention) = (&instance.engine, &instance.retention);
+        engine.check_open()?;
         let key = feed_key(name)?;
-        let _change = inner.catalog_change.lock();
-        if inner.retention.feed(name).is_none() {
-            // A checkpoint that is under way has decided already which log it gives up; those from here on
-            // know of this feed.
-            let _no_checkpoint = inner.checkpoint_running.lock();
-            let seqno = inner.log.durable_seqno();
-            inner.retention.set_feed(name, seqno);
-            let mut tx = inner.begin(Default::default());
+        let _change = engine.tables.change.lock();
+        if retention.feed(name).is_none() {
+            // A checkpoint that is under way has already decided which log it releases. Later
+            // checkpoints know this feed.
+            let _no_checkpoint = instance.checkpoints.running.lock();
+            let seqno = engine.log.durable_seqno();
+            retention.set_feed(name, seqno);
+            let mut tx = Transaction::begin(engine, Default::default());
             let done = tx
-                .insert(&inner.catalog_table(), &key, &seqno.to_le_bytes())
+                .insert(&Catalog::of(engine).table(), &key, &seqno.to_le_bytes())
                 .and_then(|_| tx.commit());
             if let Err(error) = done {
-                inner.retention.remove_feed(name);
+                retention.remove_feed(name);
                 return Err(error);
             }
         }
-        Ok(Feed {
-            inner: inner.clone(),
+        Ok(Self {
+            instance: instance.clone(),
             name: name.to_owned(),
         })
     }
 
-    /// Returns the names of all feeds, with the positions up to which they were acknowledged.
-    pub fn feeds(&self) -> Vec<(String, Position)> {
-        let inner = self.inner();
-        if inner.is_inherited() {
+    /// The names and positions of all consumers.
+    pub(crate) fn all(instance: &Instance) -> Vec<(String, Position)> {
+        let engine = &instance.engine;
+        if engine.is_inherited() {
             return Vec::new();
         }
-        let feeds = inner.retention.feeds().into_iter();
+        let feeds = instance.retention.feeds().into_iter();
         feeds
-            .map(|(name, seqno)| (name, inner.position(seqno)))
+            .map(|(name, seqno)| (name, engine.position(seqno)))
             .collect()
     }
 
-    /// Removes a feed, so that the log is no longer kept for it. Returns whether it existed.
-    ///
-    /// # Errors
-    /// What a commit can fail with.
-    pub fn drop_feed(&self, name: &str) -> Result<bool> {
-        let inner = self.inner();
-        inner.check_open()?;
-        let _change = inner.catalog_change.lock();
-        let mut tx = inner.begin(Default::default());
-        let was_there = tx.remove(&inner.catalog_table(), &feed_key(name)?)?;
+    /// Removes a consumer. Returns whether it existed.
+    pub(crate) fn remove(instance: &Instance, name: &str) -> Result<bool> {
+        let engine = &instance.engine;
+        engine.check_open()?;
+        let _change = engine.tables.change.lock();
+        let mut tx = Transaction::begin(engine, Default::default());
+        let was_there = tx.remove(&Catalog::of(engine).table(), &feed_key(name)?)?;
         tx.commit()?;
-        inner.retention.remove_feed(name);
+        instance.retention.remove_feed(name);
         Ok(was_there)
     }
-}
 
-impl Feed {
     /// Returns the feed's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -138,12 +115,12 @@ impl Feed {
     /// # Errors
     /// [`Error::FeedNotFound`] if it was dropped.
     pub fn position(&self) -> Result<Position> {
-        self.inner.check_open()?;
-        let seqno = self.inner.retention.feed(&self.name);
+        self.instance.engine.check_open()?;
+        let seqno = self.instance.retention.feed(&self.name);
         let missing = || Error::FeedNotFound {
             name: self.name.clone(),
         };
-        Ok(self.inner.position(seqno.ok_or_else(missing)?))
+        Ok(self.instance.engine.position(seqno.ok_or_else(missing)?))
     }
 
     /// Reads the transactions that are not acknowledged.
@@ -153,7 +130,7 @@ impl Feed {
     /// written than is kept for feeds. Then rescan the tables in a snapshot, acknowledge its
     /// [position](Database::position_behind), and resume from there.
     pub fn changes(&self) -> Result<Changes> {
-        Changes::open(&self.inner, self.position()?)
+        Changes::open(&self.instance, self.position()?)
     }
 
     /// Records durably that everything up to `position` was consumed. A position older than the
@@ -164,35 +141,35 @@ impl Feed {
     /// # Errors
     /// [`Error::FeedNotFound`], [`Error::ForeignPosition`], or those of a commit.
     pub fn acknowledge(&self, position: Position) -> Result<()> {
-        let inner = &self.inner;
-        inner.check_open()?;
-        inner.check_position(position)?;
-        let _change = inner.catalog_change.lock();
+        let engine = &self.instance.engine;
+        engine.check_open()?;
+        engine.check_position(position)?;
+        let _change = engine.tables.change.lock();
         if self.position()?.seqno >= position.seqno {
             return Ok(());
         }
-        let mut tx = inner.begin(Default::default());
+        let mut tx = Transaction::begin(engine, Default::default());
         let seqno = position.seqno.to_le_bytes();
-        tx.insert(&inner.catalog_table(), &feed_key(&self.name)?, &seqno)?;
+        let catalog = Catalog::of(engine).table();
+        tx.insert(&catalog, &feed_key(&self.name)?, &seqno)?;
         match braid_rt::mutant!("acknowledge_in_memory") {
             true => tx.abort(),
             false => drop(tx.commit()?),
         }
         // Only now: the log is given up when this is sure to be found again.
-        inner.retention.set_feed(&self.name, position.seqno);
+        self.instance.retention.set_feed(&self.name, position.seqno);
         Ok(())
     }
 }
 
-impl Inner {
-    /// Reads the feeds when the database is opened.
-    pub(crate) fn load_feeds(self: &Arc<Self>) -> Result<()> {
-        let tx = self.begin(Default::default());
-        for entry in tx.prefix(&self.catalog_table(), &[FEEDS])? {
-            let (key, value): (Bytes, Bytes) = entry?;
-            let name = String::from_utf8_lossy(&key[1..]);
-            self.retention.set_feed(&name, decode(&value)?);
-        }
-        Ok(())
+/// Reads the positions of all consumers from the catalog, when the database is opened.
+pub(crate) fn load_feeds(instance: &Instance) -> Result<()> {
+    let engine = &instance.engine;
+    let tx = Transaction::begin(engine, Default::default());
+    for entry in tx.prefix(&Catalog::of(engine).table(), &[FEEDS])? {
+        let (key, value): (Bytes, Bytes) = entry?;
+        let name = String::from_utf8_lossy(&key[1..]);
+        instance.retention.set_feed(&name, decode(&value)?);
     }
+    Ok(())
 }

@@ -6,13 +6,14 @@
 
 mod feed;
 mod notifier;
+mod position;
 
 pub use feed::Feed;
+pub(crate) use feed::load_feeds;
 pub(crate) use notifier::Notifier;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,81 +21,19 @@ use std::time::Duration;
 use braid_log::{LogError, TailReader};
 use bytes::Bytes;
 
-use crate::database::Database;
-use crate::engine::Inner;
+use super::Instance;
+use super::retention::Retention;
+use crate::base::position::Position;
+use crate::base::table_options::TableOptions;
+use crate::catalog::Catalog;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::format::redo;
-use crate::schema::catalog::{CATALOG_ID, loaded_table, table_of_entry};
-use crate::schema::value_format::{TableOptions, ValueFormat};
+use crate::schema::entry::{CATALOG_ID, loaded_table, table_of_entry};
+use crate::schema::value_format::ValueFormat;
 
 /// Bytes of transactions that are read ahead.
 const READ_BYTES: usize = 256 << 10;
-
-/// Position in the order of a database's transactions, after one of them, from which a consumer of
-/// changes resumes. Valid for the lifetime of the database; a restored database has other
-/// positions.
-///
-/// Can be stored as text (`Display`, `FromStr`) or as [bytes](Position::to_bytes).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Position {
-    identity: u128,
-    seqno: u64,
-}
-
-impl Position {
-    /// Returns the sequence number of the transaction before the position.
-    pub fn seqno(&self) -> u64 {
-        self.seqno
-    }
-
-    /// Encodes the position as 24 bytes.
-    pub fn to_bytes(self) -> [u8; 24] {
-        let mut bytes = [0; 24];
-        bytes[..16].copy_from_slice(&self.identity.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.seqno.to_le_bytes());
-        bytes
-    }
-
-    /// Decodes the bytes of [`Position::to_bytes`].
-    pub fn from_bytes(bytes: [u8; 24]) -> Self {
-        let word = |at: usize| {
-            bytes[at..at + 8]
-                .iter()
-                .rev()
-                .fold(0, |n, b| n << 8 | u64::from(*b))
-        };
-        Self {
-            identity: u128::from(word(0)) | u128::from(word(8)) << 64,
-            seqno: word(16),
-        }
-    }
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}:{}", self.identity, self.seqno)
-    }
-}
-
-impl FromStr for Position {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let parse = || {
-            let (identity, seqno) = text.split_once(':')?;
-            Some(Self {
-                identity: u128::from_str_radix(identity, 16).ok()?,
-                seqno: seqno.parse().ok()?,
-            })
-        };
-        parse().ok_or_else(|| Error::Decode {
-            type_name: "Position",
-            reason: format!(
-                "{text:?} is not a position; use the text that a position was written as"
-            ),
-        })
-    }
-}
 
 /// Change of one key by a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +71,7 @@ pub struct ChangeSet {
 /// [`Changes::next_within`] waits. While it is open, the log that it has not read is kept, up to
 /// [`crate::Builder::feed_log_bytes`].
 pub struct Changes {
-    inner: Arc<Inner>,
+    instance: Arc<Instance>,
     tail: TailReader,
     /// How far that has come: less than `read_to` at first, since it begins where a checkpoint began.
     tail_at: u64,
@@ -171,55 +110,9 @@ impl fmt::Debug for Changes {
     }
 }
 
-impl Database {
-    /// Reads the transactions after a position, in commit order.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// let db = braid::Database::in_memory()?;
-    /// let stock = db.open_table::<String, u32>("stock")?;
-    /// let from = db.position();
-    /// db.transact(|tx| tx.insert(&stock, "cups", &12))?;
-    ///
-    /// let mut changes = db.changes(from)?;
-    /// let set = changes.next().expect("one transaction")?;
-    /// let change = &set.changes[0];
-    /// assert_eq!(change.table.as_deref(), Some("stock"));
-    /// assert_eq!(&change.key[..], b"cups");
-    /// assert!(changes.next().is_none(), "no more for now");
-    /// let stored = set.position.to_string(); // go on from here another day
-    /// # let _ = stored;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::PositionLost`] if the log after the position was released,
-    /// [`Error::ForeignPosition`] if the position belongs to another database, [`Error::Closed`],
-    /// [`Error::Corrupted`] or [`Error::Io`].
-    pub fn changes(&self, from: Position) -> Result<Changes> {
-        Changes::open(self.inner(), from)
-    }
-
-    /// Returns the position after the newest durable transaction.
-    pub fn position(&self) -> Position {
-        self.position_behind(self.durable_seqno())
-    }
-
+impl Engine {
     /// Returns the position after the transaction with this sequence number.
-    pub fn position_behind(&self, seqno: u64) -> Position {
-        self.inner().position(seqno)
-    }
-
-    /// Returns the oldest position from which changes can be read: without feeds, the start of the
-    /// newest checkpoint.
-    pub fn oldest_position(&self) -> Position {
-        self.inner().position(self.inner().retention.oldest())
-    }
-}
-
-impl Inner {
-    fn position(&self, seqno: u64) -> Position {
+    pub(crate) fn position(&self, seqno: u64) -> Position {
         Position {
             identity: self.log.identity(),
             seqno,
@@ -233,28 +126,28 @@ impl Inner {
         }
         Err(Error::ForeignPosition { position })
     }
+}
 
-    fn position_lost(&self, asked: u64) -> Error {
-        Error::PositionLost {
-            asked,
-            oldest: self.retention.oldest(),
-        }
+fn position_lost(retention: &Retention, asked: u64) -> Error {
+    Error::PositionLost {
+        asked,
+        oldest: retention.oldest(),
     }
 }
 
 impl Changes {
-    fn open(inner: &Arc<Inner>, from: Position) -> Result<Self> {
-        inner.check_open()?;
-        inner.check_position(from)?;
+    pub(crate) fn open(instance: &Arc<Instance>, from: Position) -> Result<Self> {
+        instance.engine.check_open()?;
+        instance.engine.check_position(from)?;
         let seqno = from.seqno;
-        let lost = || inner.position_lost(seqno);
-        if let Some(view) = inner.view.get() {
+        let lost = || position_lost(&instance.retention, seqno);
+        if let Some(view) = instance.view.get() {
             view.pin_log();
         }
-        let held = inner.retention.add_reader(seqno).ok_or_else(lost)?;
-        let tail = tail(inner, seqno)?;
+        let held = instance.retention.add_reader(seqno).ok_or_else(lost)?;
+        let tail = tail(instance, seqno)?;
         Ok(Self {
-            inner: inner.clone(),
+            instance: instance.clone(),
             tail,
             tail_at: 0,
             ahead: VecDeque::new(),
@@ -269,7 +162,7 @@ impl Changes {
     /// Returns the position after the transactions returned so far, and after those without changes
     /// that followed them.
     pub fn position(&self) -> Position {
-        self.inner.position(self.position)
+        self.instance.engine.position(self.position)
     }
 
     /// Returns the next transaction, waiting for one at most for `time`.
@@ -283,10 +176,10 @@ impl Changes {
             if let Some(next) = self.next() {
                 return next.map(Some);
             }
-            if !self
-                .inner
-                .clone()
-                .wait_for_progress(self.position, deadline)?
+            let instance = self.instance.clone();
+            if !instance
+                .notifier
+                .wait(&instance.engine, self.position, deadline)?
             {
                 return Ok(None);
             }
@@ -294,7 +187,7 @@ impl Changes {
     }
 
     fn advance(&mut self) -> Result<Option<ChangeSet>> {
-        self.inner.check_open()?;
+        self.instance.engine.check_open()?;
         loop {
             while let Some((seqno, payload)) = self.ahead.pop_front() {
                 self.go_to(seqno);
@@ -304,7 +197,7 @@ impl Changes {
                 }
             }
             self.go_to(self.read_to);
-            if self.read_to >= self.inner.log.durable_seqno() || !self.read()? {
+            if self.read_to >= self.instance.engine.log.durable_seqno() || !self.read()? {
                 return Ok(None);
             }
         }
@@ -329,7 +222,7 @@ impl Changes {
             Ok(to) => to,
             Err(LogError::Released { .. }) => {
                 self.ahead.clear();
-                self.tail = tail(&self.inner, after)?;
+                self.tail = tail(&self.instance, after)?;
                 self.tail_at = 0;
                 return Ok(true);
             }
@@ -377,7 +270,7 @@ impl Changes {
         }
         Ok(ChangeSet {
             seqno,
-            position: self.inner.position(seqno),
+            position: self.instance.engine.position(seqno),
             changes,
             loaded: names,
         })
@@ -387,7 +280,7 @@ impl Changes {
     fn table(&mut self, id: u32) -> Result<Option<&TableInfo>> {
         if !self.tables.contains_key(&id) {
             self.catalog_scans += 1;
-            for (id, name, options) in self.inner.tables_by_id()? {
+            for (id, name, options) in Catalog::of(&self.instance.engine).tables()? {
                 let info = || Some(TableInfo::new(name, options));
                 self.tables.entry(id).or_insert_with(info);
             }
@@ -400,13 +293,17 @@ impl Changes {
 }
 
 /// Follows the log from before a number.
-fn tail(inner: &Inner, seqno: u64) -> Result<TailReader> {
-    let start = inner.retention.position_before(seqno);
-    let start = start.ok_or_else(|| inner.position_lost(seqno))?;
-    inner.log.tail(&start).map_err(|error| match error {
-        LogError::Released { .. } => inner.position_lost(seqno),
-        error => error.into(),
-    })
+fn tail(instance: &Instance, seqno: u64) -> Result<TailReader> {
+    let start = instance.retention.position_before(seqno);
+    let start = start.ok_or_else(|| position_lost(&instance.retention, seqno))?;
+    instance
+        .engine
+        .log
+        .tail(&start)
+        .map_err(|error| match error {
+            LogError::Released { .. } => position_lost(&instance.retention, seqno),
+            error => error.into(),
+        })
 }
 
 /// # Errors

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use braid_log::Log;
 use braid_rt::{Condvar, Mutex};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::{Error, Result};
 
 /// Notified by the log's progress, while a reader waits for it. With no reader waiting nothing is
@@ -39,40 +40,45 @@ impl Notifier {
     }
 }
 
-impl Inner {
+impl Notifier {
     /// Waits until something behind `seqno` is durable, or the time has come; says which.
-    pub(crate) fn wait_for_progress(&self, seqno: u64, deadline: Option<Instant>) -> Result<bool> {
+    pub(crate) fn wait(
+        self: &Arc<Self>,
+        engine: &Engine,
+        seqno: u64,
+        deadline: Option<Instant>,
+    ) -> Result<bool> {
         loop {
-            let notifications = self.notifier.state.lock().notifications;
-            self.check_open()?;
+            let notifications = self.state.lock().notifications;
+            engine.check_open()?;
             // `gsn` acknowledges ahead of the durable seqno: what other lanes had before is flushed
             // for it.
-            let acknowledged = self.log.acknowledged();
-            if acknowledged > self.log.durable_seqno() {
-                self.log.ticket(acknowledged).wait()?;
+            let acknowledged = engine.log.acknowledged();
+            if acknowledged > engine.log.durable_seqno() {
+                engine.log.ticket(acknowledged).wait()?;
             }
-            if self.log.durable_seqno() > seqno {
+            if engine.log.durable_seqno() > seqno {
                 return Ok(true);
             }
-            if let Some(cause) = self.poisoned() {
+            if let Some(cause) = engine.poisoned() {
                 return Err(Error::Poisoned { cause });
             }
-            self.arm_notifier(seqno);
-            let mut state = self.notifier.state.lock();
+            self.arm(&engine.log, seqno);
+            let mut state = self.state.lock();
             while state.notifications == notifications {
-                let notified = &self.notifier.notified;
+                let notified = &self.notified;
                 if notified.wait_until_or_forever(&mut state, deadline) {
-                    return Ok(self.log.durable_seqno() > seqno);
+                    return Ok(engine.log.durable_seqno() > seqno);
                 }
             }
         }
     }
 
     /// Arms the notifier for the moment when anything after `seqno` is acknowledged.
-    fn arm_notifier(&self, seqno: u64) {
-        let kinds = self.log.progress_kinds();
+    fn arm(self: &Arc<Self>, log: &Log, seqno: u64) {
+        let kinds = log.progress_kinds();
         let unarmed: Vec<usize> = {
-            let mut state = self.notifier.state.lock();
+            let mut state = self.state.lock();
             state.armed.resize(kinds, false);
             let unarmed = (0..kinds).filter(|&kind| !state.armed[kind]).collect();
             state.armed.fill(true);
@@ -80,9 +86,8 @@ impl Inner {
         };
         // Outside of the lock: it may notify at once.
         for kind in unarmed {
-            let notifier = Arc::clone(&self.notifier);
-            self.log
-                .on_progress(kind, seqno, move || notifier.notify_for(kind));
+            let notifier = Arc::clone(self);
+            log.on_progress(kind, seqno, move || notifier.notify_for(kind));
         }
     }
 }

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use braid_io::{
     Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode, READERS_FILE_NAME,
@@ -15,32 +14,16 @@ use bytes::Bytes;
 
 use braid_store::{PageId, Store, StoreOptions, StoreWriter};
 
-use super::format::Manifest;
-use super::source::{Reader, read_manifest};
-use super::{BackupError, BackupProgress};
-use crate::database::check_file_mode;
-use crate::error::{Error, Result};
+use crate::error::{BackupError, Error, Result};
 use crate::format::meta::Meta;
 use crate::format::redo::{self, Redo};
+use crate::options::check_file_mode;
 use crate::recovery::replay::Replay;
-use crate::schema::catalog::{CATALOG_ID, loaded_table, table_of_entry};
-use crate::services::archive::{Archive, ArchivedTransaction};
-
-/// There while a database is being restored: what is beside it is not a database yet.
-pub(crate) const RESTORING_FILE: &str = "RESTORING";
-
-/// Point to which a database is restored; see [`Restore::until`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Until {
-    /// The end of the backups and the archive.
-    End,
-    /// After the transaction with this sequence number.
-    Seqno(u64),
-    /// After the transactions that were durable at this time, with the resolution of the archive:
-    /// it records the durable sequence number at intervals of [`crate::Builder::archive_interval`].
-    Time(SystemTime),
-}
+use crate::schema::entry::{CATALOG_ID, loaded_table, table_of_entry};
+use crate::services::archive::{Archive, ArchivedTransaction, Until};
+use crate::services::backup::format::Manifest;
+use crate::services::backup::source::{Reader, name_of, read_manifest};
+use crate::services::backup::{BackupProgress, RESTORING_FILE};
 
 /// Result of a restore.
 #[derive(Clone, Debug)]
@@ -239,7 +222,7 @@ impl<'a> Restore<'a> {
                 // It is checked when it has been read.
                 return Ok(());
             };
-            chain.add(read_manifest(path)?, &super::source::name_of(path))?;
+            chain.add(read_manifest(path)?, &name_of(path))?;
         }
         let (manifest, _) = chain.last.ok_or(BackupError::Nothing)?;
         let archive = match &self.archive {

@@ -6,9 +6,8 @@
 //! the checkpoint before needs. In this order, either the writer sees the pin, or the reader sees
 //! the new superblock.
 
-mod tables;
 mod view;
 mod writer;
 
-pub(crate) use self::view::{Attempt, Pins, Source, View};
+pub(crate) use self::view::{Attempt, LogPin, Pins, Source, View};
 pub(crate) use self::writer::Readers;

@@ -6,7 +6,7 @@
 //! for the iterator; and a conflict repeats the transaction without the iterator. Sorted keys make the rest fast: the
 //! writes follow each other in the leaves.
 
-use crate::database::Database;
+use super::Database;
 use crate::error::{Error, Result};
 use crate::format::redo;
 use crate::schema::table::Table;
@@ -91,10 +91,10 @@ impl Database {
         table: &Table<K, V>,
         entries: impl IntoIterator<Item = (Q, W)>,
     ) -> Result<Commit> {
-        let (inner, core) = (self.inner(), &table.core);
-        inner.check_writable()?;
-        inner.check_table(core)?;
-        let max = inner.transaction_bytes_max;
+        let (engine, core) = (self.engine(), &table.core);
+        engine.check_writable()?;
+        engine.check_table(core)?;
+        let max = engine.settings.transaction_bytes_max;
         let mut sorted = Sorted::default();
         for (key, value) in entries {
             key.with_key_bytes(|key| {

@@ -1,5 +1,7 @@
 //! What can go wrong, and what to do about it.
 
+mod backup;
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,6 +10,8 @@ use std::sync::Arc;
 use braid_io::Refused;
 use braid_log::LogError;
 use braid_store::StoreError;
+
+pub use self::backup::BackupError;
 
 /// The result of a database operation.
 ///
@@ -170,7 +174,7 @@ pub enum Error {
     },
 
     /// A value is longer than [`crate::MAX_VALUE_LEN`], or than that less 9 bytes in a table with
-    /// [`crate::TableOptions`].
+    /// [`crate::base::table_options::TableOptions`].
     #[error(
         "cannot write a value of {len} bytes: the limit is {max}; divide it among several entries"
     )]
@@ -230,7 +234,7 @@ pub enum Error {
     },
 
     /// The table's name is empty or over [`crate::MAX_TABLE_NAME_LEN`].
-    #[error("invalid table name {name:?}: must be 1 to {max} bytes long", max = crate::MAX_TABLE_NAME_LEN)]
+    #[error("invalid table name {name:?}: must be 1 to {max} bytes long", max = crate::base::limits::MAX_TABLE_NAME_LEN)]
     InvalidTableName {
         /// The requested name.
         name: String,
@@ -257,9 +261,9 @@ pub enum Error {
         /// The table's name.
         name: String,
         /// Its options.
-        found: Box<crate::TableOptions>,
+        found: Box<crate::base::table_options::TableOptions>,
         /// The requested options.
-        asked: Box<crate::TableOptions>,
+        asked: Box<crate::base::table_options::TableOptions>,
     },
 
     /// A table handle of another database was used.
@@ -317,7 +321,7 @@ pub enum Error {
     )]
     ForeignPosition {
         /// The position.
-        position: crate::services::changes::Position,
+        position: crate::base::position::Position,
     },
 
     /// No transaction of this database has this sequence number yet.
@@ -353,7 +357,7 @@ pub enum Error {
 
     /// A backup or an archive cannot be made or used.
     #[error(transparent)]
-    Backup(crate::services::backup::BackupError),
+    Backup(BackupError),
 
     /// The database was closed. A commit that fails with this wrote nothing.
     #[error("the database is closed; open it again")]
@@ -570,7 +574,7 @@ mod tests {
             }
             Error::FeedNotFound { .. } => Error::SnapshotNotFound { name: name() },
             Error::SnapshotNotFound { .. } => Error::OpenedReadOnly,
-            Error::OpenedReadOnly => Error::Backup(crate::services::backup::BackupError::Nothing),
+            Error::OpenedReadOnly => Error::Backup(BackupError::Nothing),
             Error::Backup(_) => Error::Closed,
             Error::Closed => Error::Forked,
             Error::Forked => Error::io("cannot open /db", io::ErrorKind::PermissionDenied.into()),

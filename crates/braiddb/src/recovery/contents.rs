@@ -17,8 +17,8 @@ use braid_io::{AlignedBuf, Device, Entry, LOCK_FILE_NAME, OpenMode, READERS_FILE
 use braid_log::Log;
 use braid_store::DataFileCreation;
 
+use super::DATA_FILE;
 use crate::error::{Error, Result};
-use crate::recovery::{DATA_FILE, sync_names};
 use crate::services::backup::RESTORING_FILE;
 use crate::services::copies::Copies;
 
@@ -207,4 +207,10 @@ pub(crate) fn remove(device: &dyn Device, files: &[String]) -> Result<()> {
     }
     sync_names(device)?;
     unmark(device)
+}
+
+pub(super) fn sync_names(device: &dyn Device) -> Result<()> {
+    device
+        .sync_directory()
+        .map_err(|e| Error::io("cannot sync the directory", e))
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use braid_io::{
     Announcement, Device, DirectoryLock, OverlayDevice, ReaderGuard, ReaderNeeds, ReaderTable,
@@ -11,8 +11,6 @@ use braid_log::{CheckpointPosition, Recovered};
 use braid_rt::Mutex;
 use braid_store::Store;
 
-use crate::database::Database;
-use crate::engine::Inner;
 use crate::error::{Error, Result};
 use crate::options::Builder;
 use crate::schema::table::Identity;
@@ -85,8 +83,8 @@ pub(crate) struct View {
 
 /// The log behind a checkpoint.
 #[derive(Debug)]
-struct LogPin {
-    start: CheckpointPosition,
+pub(crate) struct LogPin {
+    pub(crate) start: CheckpointPosition,
     _pin: Box<dyn ReaderGuard>,
 }
 
@@ -282,6 +280,48 @@ fn wait_for_notice(table: &dyn ReaderTable, before: Announcement) -> Result<Opti
 }
 
 impl View {
+    /// Makes the view of a state whose checkpoint began at `start`; `log` are older pins of log,
+    /// for readers of changes.
+    pub(crate) fn new(
+        source: Arc<Source>,
+        options: Builder,
+        mut pins: Option<Pins>,
+        start: CheckpointPosition,
+        mut log: Vec<Arc<LogPin>>,
+    ) -> Self {
+        let log_pin = pins.as_mut().and_then(|pins| pins.log.take());
+        if !log.is_empty()
+            && let Some(pin) = log_pin
+        {
+            let start = start.clone();
+            log.push(Arc::new(LogPin { start, _pin: pin }));
+        }
+        Self {
+            source,
+            options,
+            pins,
+            start,
+            log: Mutex::new(log),
+        }
+    }
+
+    pub(crate) fn source(&self) -> &Arc<Source> {
+        &self.source
+    }
+
+    pub(crate) fn options(&self) -> &Builder {
+        &self.options
+    }
+
+    /// The pins of log that readers of changes need, which continue at `needed`.
+    pub(crate) fn log_pins(&self, needed: u64) -> Vec<Arc<LogPin>> {
+        let log = self.log.lock();
+        let oldest = log.iter().map(|pin| pin.start.seqno);
+        let from = oldest.filter(|&seqno| seqno <= needed).max();
+        let is_needed = |pin: &&Arc<LogPin>| Some(pin.start.seqno) >= from;
+        log.iter().filter(is_needed).cloned().collect()
+    }
+
     /// Keeps the log behind the checkpoint of this state for readers of changes, as far as it is still there.
     pub(crate) fn pin_log(&self) {
         let (Some(table), Some(pins)) = (&self.source.table, &self.pins) else {
@@ -299,7 +339,7 @@ impl View {
     }
 
     /// Whether a newer state can be there.
-    fn may_be_old(&self) -> Result<bool> {
+    pub(crate) fn may_be_old(&self) -> Result<bool> {
         let (Some(table), Some(pins)) = (&self.source.table, &self.pins) else {
             return Ok(false);
         };
@@ -316,109 +356,5 @@ impl View {
         Ok(!is_same
             || is_claimed != pins.is_claimed
             || Store::newest_checkpoint(self.source.base.clone())? != pins.checkpoint)
-    }
-}
-
-impl Database {
-    /// Opens the newest state of a source.
-    pub(crate) fn open_source(
-        source: Arc<Source>,
-        options: Builder,
-        before: Option<&Inner>,
-    ) -> Result<Self> {
-        let began: Instant = braid_rt::now();
-        let older = before.and_then(|before| before.view.get().map(|view| (before, view)));
-        // Readers of changes go on where they were, so the log from there on is needed.
-        let log_pins: Vec<Arc<LogPin>> = match older {
-            None => Vec::new(),
-            Some((before, view)) => {
-                let log = view.log.lock();
-                let needed = before.retention.needed_start();
-                let oldest = log.iter().map(|pin| pin.start.seqno);
-                let from = oldest.filter(|&seqno| seqno <= needed).max();
-                let is_needed = |pin: &&Arc<LogPin>| Some(pin.start.seqno) >= from;
-                log.iter().filter(is_needed).cloned().collect()
-            }
-        };
-        let kept_from = log_pins.first().map(|pin| &pin.start);
-        let (inner, mut pins) = source.open_with(kept_from, |attempt| {
-            crate::recovery::recover_view(attempt, &options, began)
-        })?;
-        let log_pin = pins.as_mut().and_then(|pins| pins.log.take());
-        let start = inner.retention.newest();
-        let mut log = log_pins;
-        if !log.is_empty()
-            && let Some(pin) = log_pin
-        {
-            let start = start.clone();
-            log.push(Arc::new(LogPin { start, _pin: pin }));
-        }
-        let view = View {
-            source,
-            options,
-            pins,
-            start,
-            log: Mutex::new(log),
-        };
-        let set = inner.view.set(view);
-        debug_assert!(set.is_ok(), "it is new");
-        Ok(Self::from_inner(inner))
-    }
-
-    /// Moves a database that was opened [read-only](Builder::open_read_only) to the newest durable
-    /// state, and returns whether that is newer than the previous one. Only this handle moves:
-    /// earlier snapshots, and clones of this handle, keep their state and what they pin. Handles of
-    /// tables are valid in every state. A table handle keeps the memory of the state in which it
-    /// was opened, so a reader that refreshes often should reopen its tables from time to time.
-    ///
-    /// While another process writes, the newest durable state contains every transaction that was
-    /// acknowledged before this call, and none that could still be lost. Moving replays the log
-    /// after the newest checkpoint, which takes time in proportion to its size. If nothing was
-    /// committed since, this takes microseconds.
-    ///
-    /// Has no effect on a database that is open for writing.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// use braid::{Database, Readable, Table};
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # let path = dir.path();
-    /// let writer = Database::open(path)?;
-    /// let stock = writer.open_table::<String, u32>("stock")?;
-    ///
-    /// let mut reader = Database::open_read_only(path)?; // mostly in another process
-    /// let read: Table<String, u32> = reader.open_table("stock")?;
-    /// let before = reader.snapshot();
-    /// writer.transact(|tx| tx.insert(&stock, "cups", &12))?;
-    /// # if cfg!(target_os = "linux") {
-    /// assert!(reader.refresh()?);
-    /// assert_eq!(reader.get(&read, "cups")?, Some(12));
-    /// assert_eq!(before.get(&read, "cups")?, None);
-    /// assert!(before.seqno() < reader.snapshot().seqno());
-    /// # }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Builder::open_read_only`]; the handle keeps its state then.
-    pub fn refresh(&mut self) -> Result<bool> {
-        let inner = self.inner();
-        let Some(view) = inner.view.get() else {
-            return Ok(false);
-        };
-        if inner.is_closed() {
-            return Err(Error::Closed);
-        }
-        if !view.may_be_old()? {
-            return Ok(false);
-        }
-        let source = view.source.clone();
-        let newer = Self::open_source(source, view.options.clone(), Some(inner))?;
-        let (before, now) = (inner.opened_at, newer.inner().opened_at);
-        if now >= before {
-            *self = newer;
-        }
-        Ok(now > before)
     }
 }

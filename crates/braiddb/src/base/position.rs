@@ -1,0 +1,49 @@
+//! Position in the sequence of committed transactions, for readers of changes.
+
+use std::fmt;
+
+/// Position in the order of a database's transactions, after one of them, from which a consumer of
+/// changes resumes. Valid for the lifetime of the database; a restored database has other
+/// positions.
+///
+/// Can be stored as text (`Display`, `FromStr`) or as [bytes](Position::to_bytes).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Position {
+    pub(crate) identity: u128,
+    pub(crate) seqno: u64,
+}
+
+impl Position {
+    /// Returns the sequence number of the transaction before the position.
+    pub fn seqno(&self) -> u64 {
+        self.seqno
+    }
+
+    /// Encodes the position as 24 bytes.
+    pub fn to_bytes(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        bytes[..16].copy_from_slice(&self.identity.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.seqno.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes the bytes of [`Position::to_bytes`].
+    pub fn from_bytes(bytes: [u8; 24]) -> Self {
+        let word = |at: usize| {
+            bytes[at..at + 8]
+                .iter()
+                .rev()
+                .fold(0, |n, b| n << 8 | u64::from(*b))
+        };
+        Self {
+            identity: u128::from(word(0)) | u128::from(word(8)) << 64,
+            seqno: word(16),
+        }
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}:{}", self.identity, self.seqno)
+    }
+}

@@ -1,0 +1,321 @@
+//! The catalog: the table of tables. Its changes are ordinary transactions: logged, atomic, and
+//! recovered like any other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use braid_rt::MutexGuard;
+use braid_store::Tree;
+
+use crate::base::table_options::TableOptions;
+use crate::engine::{Engine, TableMap};
+use crate::error::{Error, Result};
+use crate::read::snapshot::Readable;
+use crate::schema::entry::{
+    CATALOG_ID, CatalogEntry, FIRST_ID, ID_END, NAMES, NEXT_ID, damaged, loaded_key, name_key,
+    table_of_entry,
+};
+use crate::schema::table::{Table, TableCore};
+use crate::txn::transaction::Transaction;
+
+/// Opens, creates, renames and drops tables of an engine.
+#[derive(Clone, Copy)]
+pub(crate) struct Catalog<'e> {
+    engine: &'e Arc<Engine>,
+}
+
+/// Returns all tables of an engine. The engine reads the tables of handles from other states with it.
+pub(crate) fn list_tables(engine: &Arc<Engine>) -> Result<TableMap> {
+    let catalog = Catalog::of(engine);
+    let mut found = TableMap::new();
+    for (id, name, _) in catalog.tables()? {
+        if let Some(core) = catalog.find(&name)? {
+            found.insert(id, core);
+        }
+    }
+    Ok(found)
+}
+
+impl<'e> Catalog<'e> {
+    pub(crate) fn of(engine: &'e Arc<Engine>) -> Self {
+        Self { engine }
+    }
+}
+
+impl Catalog<'_> {
+    fn begin(&self) -> Transaction {
+        Transaction::begin(self.engine, Default::default())
+    }
+
+    /// The numbers, names and options of all tables that exist.
+    pub(crate) fn tables(&self) -> Result<Vec<(u32, String, TableOptions)>> {
+        let tx = self.begin();
+        let names = tx.prefix(&self.table(), &[NAMES])?;
+        names
+            .map(|entry| entry.map(|(key, value): (Bytes, Bytes)| table_of_entry(&key, &value)))
+            .filter_map(Result::transpose)
+            .collect()
+    }
+
+    /// The names of all tables that exist.
+    pub(crate) fn names_by_id(&self) -> Result<BTreeMap<u32, String>> {
+        let tables = self.tables()?.into_iter();
+        Ok(tables.map(|(id, name, _)| (id, name)).collect())
+    }
+
+    /// The numbers of all tables that exist.
+    pub(crate) fn ids(&self) -> Result<Vec<u32>> {
+        let tx = self.begin();
+        let names = tx.prefix(&self.table(), &[NAMES])?;
+        names
+            .map(|entry| entry.and_then(|(_, value)| Ok(CatalogEntry::decode(&value)?.id)))
+            .collect()
+    }
+
+    /// Puts right what a catalog that was salvaged says: trees without a name are dropped, as those of dropped
+    /// tables, unless names are lost; then, and if they were `found`, they get one, and are of bytes. A tree that
+    /// is used has a number below the next one's.
+    pub(crate) fn adopt_trees(&self, names_lost: bool, found: &BTreeSet<u32>) -> Result<()> {
+        let catalog = self.table();
+        let names = self.names_by_id()?;
+        let mut tx = self.begin();
+        let mut next = FIRST_ID;
+        for id in self.engine.store.tree_ids() {
+            if id == CATALOG_ID {
+                continue;
+            }
+            if !names.contains_key(&id) {
+                if !names_lost && !found.contains(&id) {
+                    self.engine.store.drop_tree(id)?;
+                    continue;
+                }
+                let mut name = format!("salvaged-{id}");
+                while names.values().any(|other| *other == name) {
+                    name.push('+');
+                }
+                let entry = CatalogEntry {
+                    id,
+                    types: Table::<Bytes, Bytes>::types(),
+                    options: TableOptions::default(),
+                };
+                tx.insert(&catalog, &name_key(&name)?, &entry.encode())?;
+            }
+            next = next.max(id + 1);
+        }
+        // A table without a tree is empty, and has a number, too.
+        next = next.max(names.keys().max().map_or(FIRST_ID, |id| id + 1));
+        let known: Option<Bytes> = tx.get(&catalog, NEXT_ID)?;
+        let known = known.and_then(|bytes| bytes[..].try_into().ok());
+        if known.is_none_or(|bytes| u32::from_le_bytes(bytes) < next) {
+            tx.insert(&catalog, NEXT_ID, &next.to_le_bytes())?;
+        }
+        tx.commit()?;
+        Ok(())
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        Table::new(self.engine.tables.catalog.clone())
+    }
+
+    fn core(&self, name: &str, entry: CatalogEntry) -> Result<Arc<TableCore>> {
+        // Creating the tree changes pages.
+        let _gate = self.engine.page_gate.read();
+        let tree = self.engine.store.tree(entry.id)?;
+        let core = TableCore::new(
+            entry.id,
+            self.engine.tables.identity,
+            tree,
+            name,
+            entry.types,
+        );
+        Ok(Arc::new(core.with_options(entry.options)))
+    }
+
+    /// Looks a name up, in memory first.
+    pub(crate) fn find(&self, name: &str) -> Result<Option<Arc<TableCore>>> {
+        self.engine.check_open()?;
+        if let Some(core) = self.engine.tables.by_name.read().get(name) {
+            return Ok(Some(core.clone()));
+        }
+        // What the catalog says while it is being changed may not be durable, and may be over when it has been
+        // read: the table would get a second core, which knows neither since when it is there nor of its end.
+        if braid_rt::mutant!("look_while_it_changes") {
+            return self.find_in(&braid_rt::Mutex::default().lock(), name);
+        }
+        self.find_in(&self.engine.tables.change.lock(), name)
+    }
+
+    /// The same for who keeps the catalog as it is.
+    pub(crate) fn find_in(
+        &self,
+        _unchanged: &MutexGuard<'_, ()>,
+        name: &str,
+    ) -> Result<Option<Arc<TableCore>>> {
+        if let Some(core) = self.engine.tables.by_name.read().get(name) {
+            return Ok(Some(core.clone()));
+        }
+        let tx = self.begin();
+        let Some(entry) = tx.get(&self.table(), &name_key(name)?)? else {
+            return Ok(None);
+        };
+        let core = self.core(name, CatalogEntry::decode(&entry)?)?;
+        self.engine
+            .tables
+            .by_name
+            .write()
+            .insert(name.to_owned(), core.clone());
+        Ok(Some(core))
+    }
+
+    pub(crate) fn create(
+        &self,
+        name: &str,
+        types: String,
+        options: TableOptions,
+    ) -> Result<Arc<TableCore>> {
+        let mut tx = self.begin();
+        let id = self.take_id(&mut tx)?;
+        let entry = CatalogEntry { id, types, options };
+        tx.insert(&self.table(), &name_key(name)?, &entry.encode())?;
+        tx.commit()?;
+        let core = self.core(name, entry)?;
+        self.engine
+            .tables
+            .by_name
+            .write()
+            .insert(name.to_owned(), core.clone());
+        Ok(core)
+    }
+
+    /// Assigns the number of a new table.
+    pub(crate) fn take_id(&self, tx: &mut Transaction) -> Result<u32> {
+        let catalog = self.table();
+        let next: Option<Bytes> = tx.get_for_update(&catalog, NEXT_ID)?;
+        let id = match next {
+            None => FIRST_ID,
+            Some(bytes) => {
+                let bytes = bytes[..]
+                    .try_into()
+                    .map_err(|_| damaged("the next table number is malformed"))?;
+                u32::from_le_bytes(bytes)
+            }
+        };
+        if id >= ID_END {
+            return Err(Error::OutOfSpace {
+                what: "all table numbers are in use".into(),
+            });
+        }
+        tx.insert(&catalog, NEXT_ID, &(id + 1).to_le_bytes())?;
+        Ok(id)
+    }
+
+    /// Gives a loaded tree, which a checkpoint has made durable, its name: from here on it is a table.
+    pub(crate) fn name_loaded(
+        &self,
+        name: &str,
+        id: u32,
+        tree: Tree,
+        types: String,
+        options: TableOptions,
+    ) -> Result<Arc<TableCore>> {
+        let change = self.engine.tables.change.lock();
+        self.check_name_is_free(&change, name)?;
+        let mut tx = self.begin();
+        let entry = CatalogEntry { id, types, options };
+        tx.insert(&self.table(), &name_key(name)?, &entry.encode())?;
+        // See `LOADED`.
+        tx.insert(&self.table(), &loaded_key(id)[..], &[][..])?;
+        tx.remove(&self.table(), &loaded_key(id)[..])?;
+        let core = TableCore::new(id, self.engine.tables.identity, tree, name, entry.types);
+        let core = core.with_options(options);
+        // After an error the name may be in the catalog of a database that has failed, and not be durable. Nobody
+        // is shown it then (I8).
+        let since = tx.commit()?.seqno();
+        let core = Arc::new(core.loaded_at(since));
+        let mut tables = self.engine.tables.by_name.write();
+        tables.insert(name.to_owned(), core.clone());
+        Ok(core)
+    }
+
+    /// That a table may be given this name.
+    pub(crate) fn check_name_is_free(
+        &self,
+        unchanged: &MutexGuard<'_, ()>,
+        name: &str,
+    ) -> Result<()> {
+        name_key(name)?;
+        match self.find_in(unchanged, name)? {
+            None => Ok(()),
+            Some(_) => Err(Error::TableExists {
+                name: name.to_owned(),
+            }),
+        }
+    }
+
+    /// Commits the removal of a table's name. The table is dead from before the commit assigns its
+    /// number.
+    fn commit_drop(&self, tx: Transaction, core: &Arc<TableCore>) -> Result<()> {
+        core.set_dropped(true);
+        if let Err(error) = tx.commit() {
+            core.set_dropped(false);
+            return Err(error);
+        }
+        self.engine.tables.dropped.lock().push(core.clone());
+        Ok(())
+    }
+
+    /// The names of all tables, sorted.
+    pub(crate) fn names(&self) -> Result<Vec<String>> {
+        let tx = self.begin();
+        let names = tx.prefix(&self.table(), &[NAMES])?;
+        let decode = |key: Bytes| {
+            String::from_utf8(key[1..].to_vec()).map_err(|_| damaged("a table name is not UTF-8"))
+        };
+        names
+            .map(|entry| entry.and_then(|(key, _): (Bytes, Bytes)| decode(key)))
+            .collect()
+    }
+
+    /// Drops a table. Returns whether it existed.
+    pub(crate) fn drop_table(&self, name: &str) -> Result<bool> {
+        self.engine.check_open()?;
+        let change = self.engine.tables.change.lock();
+        let Some(core) = self.find_in(&change, name)? else {
+            return Ok(false);
+        };
+        let mut tx = self.begin();
+        tx.remove(&self.table(), &name_key(name)?)?;
+        self.commit_drop(tx, &core)?;
+        self.engine.tables.by_name.write().remove(name);
+        Ok(true)
+    }
+
+    /// Renames a table.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.engine.check_open()?;
+        let (from_key, to_key) = (name_key(from)?, name_key(to)?);
+        let change = self.engine.tables.change.lock();
+        let missing = || Error::TableNotFound {
+            name: from.to_owned(),
+        };
+        let core = self.find_in(&change, from)?.ok_or_else(missing)?;
+        self.check_name_is_free(&change, to)?;
+        let catalog = self.table();
+        let mut tx = self.begin();
+        tx.remove(&catalog, &from_key)?;
+        let entry = CatalogEntry {
+            id: core.id,
+            types: core.types.clone(),
+            options: core.options,
+        };
+        tx.insert(&catalog, &to_key, &entry.encode())?;
+        tx.commit()?;
+        let mut tables = self.engine.tables.by_name.write();
+        tables.remove(from);
+        *core.name.write() = to.to_owned();
+        tables.insert(to.to_owned(), core);
+        Ok(())
+    }
+}

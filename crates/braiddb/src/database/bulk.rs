@@ -1,0 +1,105 @@
+//! Loading a new table from sorted entries.
+
+use bytes::Bytes;
+
+use super::Database;
+use crate::base::table_options::TableOptions;
+use crate::error::Result;
+use crate::schema::table::{Table, type_names};
+use crate::services::bulk::BulkLoader;
+use crate::types::{Key, Value};
+
+impl Database {
+    /// Begins to load a new table from entries in ascending key order, at about the speed of
+    /// sequential writes to the medium: full pages are written once, and nothing is logged.
+    ///
+    /// Because the entries are not logged, readers of [changes](Database::changes) see the
+    /// [loaded](crate::ChangeSet::loaded) table, but not its entries, and an archive cannot restore
+    /// a backup past the load, so make a backup after it.
+    ///
+    /// The table does not exist before [`BulkLoader::finish`]; other transactions continue
+    /// meanwhile. To replace an existing table, load another one and swap their names
+    /// ([`Database::rename_table`]).
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use braid::Readable;
+    /// # let db = braid::Database::in_memory()?;
+    /// let mut loader = db.bulk_load::<u64, String>("squares")?;
+    /// for n in 0..10_000u64 {
+    ///     loader.insert(&n, &(n * n).to_string())?;
+    /// }
+    /// let squares = loader.finish()?; // durable, and visible to others
+    /// assert_eq!(db.get(&squares, &99)?.as_deref(), Some("9801"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::InvalidTableName`], or those of a commit.
+    pub fn bulk_load<K: Key, V: Value>(&self, name: &str) -> Result<BulkLoader<K, V>> {
+        self.bulk_load_with(name, TableOptions::default())
+    }
+
+    /// Begins to load a new table with options, as [`Database::bulk_load`]. A time to live counts
+    /// from this call.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// use braid::{Compression, TableOptions};
+    /// let options = TableOptions {
+    ///     compression: Compression::Lz4,
+    ///     ..TableOptions::default()
+    /// };
+    /// let mut loader = db.bulk_load_with::<u32, String>("pages", options)?;
+    /// loader.insert(&1, &"text ".repeat(1_000))?;
+    /// let pages = loader.finish()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::bulk_load`], and [`Error::InvalidOption`].
+    pub fn bulk_load_with<K: Key, V: Value>(
+        &self,
+        name: &str,
+        options: TableOptions,
+    ) -> Result<BulkLoader<K, V>> {
+        BulkLoader::begin(self.instance(), name, Table::<K, V>::types(), options)
+    }
+
+    /// Builds a table of the types with these names from encoded entries, as [`Database::bulk_load_with`] does for
+    /// types that are known when the program is compiled; see [`Database::create_untyped_table`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// use braid::{AsKey, TableOptions};
+    /// let mut loader = db.bulk_load_untyped("ages", "u64", "string", TableOptions::default())?;
+    /// AsKey::<u64>::with_key_bytes(&7, |key| loader.insert(key, b"Ada"))?;
+    /// loader.finish()?;
+    /// let ages = db.open_table::<u64, String>("ages")?;
+    /// assert_eq!(db.get(&ages, &7)?.as_deref(), Some("Ada"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::bulk_load_with`]. Entries are not checked: bytes that are not a valid key or
+    /// value of the types fail with [`Error::Decode`] when they are read through a typed handle.
+    pub fn bulk_load_untyped(
+        &self,
+        name: &str,
+        key_type: &str,
+        value_type: &str,
+        options: TableOptions,
+    ) -> Result<BulkLoader<Bytes, Bytes>> {
+        BulkLoader::begin(
+            self.instance(),
+            name,
+            type_names(key_type, value_type),
+            options,
+        )
+    }
+}

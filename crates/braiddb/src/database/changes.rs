@@ -1,0 +1,93 @@
+//! Reading committed changes, and named consumers of them.
+
+use super::Database;
+use crate::base::position::Position;
+use crate::error::Result;
+use crate::services::changes::{Changes, Feed};
+
+impl Database {
+    /// Reads the transactions after a position, in commit order.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// let db = braid::Database::in_memory()?;
+    /// let stock = db.open_table::<String, u32>("stock")?;
+    /// let from = db.position();
+    /// db.transact(|tx| tx.insert(&stock, "cups", &12))?;
+    ///
+    /// let mut changes = db.changes(from)?;
+    /// let set = changes.next().expect("one transaction")?;
+    /// let change = &set.changes[0];
+    /// assert_eq!(change.table.as_deref(), Some("stock"));
+    /// assert_eq!(&change.key[..], b"cups");
+    /// assert!(changes.next().is_none(), "no more for now");
+    /// let stored = set.position.to_string(); // go on from here another day
+    /// # let _ = stored;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PositionLost`] if the log after the position was released,
+    /// [`Error::ForeignPosition`] if the position belongs to another database, [`Error::Closed`],
+    /// [`Error::Corrupted`] or [`Error::Io`].
+    pub fn changes(&self, from: Position) -> Result<Changes> {
+        Changes::open(self.instance(), from)
+    }
+
+    /// Returns the position after the newest durable transaction.
+    pub fn position(&self) -> Position {
+        self.position_behind(self.durable_seqno())
+    }
+
+    /// Returns the position after the transaction with this sequence number.
+    pub fn position_behind(&self, seqno: u64) -> Position {
+        self.engine().position(seqno)
+    }
+
+    /// Returns the oldest position from which changes can be read: without feeds, the start of the
+    /// newest checkpoint.
+    pub fn oldest_position(&self) -> Position {
+        self.engine().position(self.instance().retention.oldest())
+    }
+}
+
+impl Database {
+    /// Opens a feed by name, or creates it durably if it is missing: a new feed begins after the
+    /// current durable transactions.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// let db = braid::Database::in_memory()?;
+    /// let stock = db.open_table::<String, u32>("stock")?;
+    /// let feed = db.feed("search index")?;
+    /// db.transact(|tx| tx.insert(&stock, "cups", &12))?;
+    /// for set in feed.changes()? {
+    ///     let set = set?;
+    ///     // … take it over, then:
+    ///     feed.acknowledge(set.position)?;
+    /// }
+    /// assert_eq!(feed.changes()?.count(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidTableName`] for an empty or too long name, or those of a commit.
+    pub fn feed(&self, name: &str) -> Result<Feed> {
+        Feed::open(self.instance(), name)
+    }
+
+    /// Returns the names of all feeds, with the positions up to which they were acknowledged.
+    pub fn feeds(&self) -> Vec<(String, Position)> {
+        Feed::all(self.instance())
+    }
+
+    /// Removes a feed, so that the log is no longer kept for it. Returns whether it existed.
+    ///
+    /// # Errors
+    /// What a commit can fail with.
+    pub fn drop_feed(&self, name: &str) -> Result<bool> {
+        Feed::remove(self.instance(), name)
+    }
+}

@@ -1,0 +1,165 @@
+//! Access control: whether the database may be read and written, by this process, now.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_rt::Process;
+
+use super::Engine;
+use crate::error::{Error, Result};
+use crate::observe::trace::PoisonReported;
+
+/// Reasons why a database cannot be used.
+#[derive(Debug)]
+pub(super) struct Access {
+    process: Process,
+    /// The number of `process`; that of no process once the database is closed.
+    open_in: AtomicU64,
+    /// Nothing is written to the medium, whatever happens in memory.
+    opened_read_only: bool,
+    /// The damage for which the database was opened read-only.
+    damage: OnceLock<String>,
+    poison_reported: PoisonReported,
+}
+
+impl Access {
+    pub(super) fn new(opened_read_only: bool) -> Self {
+        let process = Process::current();
+        Self {
+            process,
+            open_in: AtomicU64::new(process.number()),
+            opened_read_only,
+            damage: OnceLock::new(),
+            poison_reported: PoisonReported::default(),
+        }
+    }
+}
+
+impl Engine {
+    /// Whether the database is closed, or open in the parent of this process only.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        // Relaxed: a transaction that begins while another thread closes may come before or after
+        // the close.
+        !Process::from_number(self.access.open_in.load(Ordering::Relaxed)).is_current()
+    }
+
+    /// Refuses all further use. Returns whether the database was open.
+    pub(crate) fn refuse_users(&self) -> bool {
+        let none = Process::none().number();
+        // SeqCst: a transaction that does not see this store is in the log before the log is
+        // sealed, or fails to enter the log.
+        self.access.open_in.swap(none, Ordering::SeqCst) != none
+    }
+
+    /// Checks that this process may use the database.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Forked`].
+    #[inline]
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.is_closed() {
+            return Err(self.not_open());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn not_open(&self) -> Error {
+        match self.access.process.is_current() {
+            true => Error::Closed,
+            false => Error::Forked,
+        }
+    }
+
+    /// Whether a parent of this process opened the database. Threads that this process does not
+    /// have may then hold its locks, so the process must not touch it.
+    #[inline]
+    pub(crate) fn is_inherited(&self) -> bool {
+        !self.access.process.is_current()
+    }
+
+    /// Whether the database was opened only to be read.
+    pub(crate) fn was_opened_read_only(&self) -> bool {
+        self.access.opened_read_only
+    }
+
+    /// Notes the damage for which the database was opened read-only. The first one counts.
+    pub(crate) fn set_damage(&self, damage: String) {
+        let _ = self.access.damage.set(damage);
+    }
+
+    /// The damage for which the database was opened read-only.
+    pub(crate) fn damage(&self) -> Option<&String> {
+        self.access.damage.get()
+    }
+
+    /// I8: after a failure that leaves the state in doubt, no transaction is acknowledged and no
+    /// checkpoint is published. The log keeps the cause, because the log acknowledges.
+    pub(crate) fn poison(&self, cause: &str) {
+        self.log.poison(cause);
+        self.access.poison_reported.tell(Some(cause));
+    }
+
+    /// Returns why the database is poisoned, if it is.
+    pub(crate) fn poisoned(&self) -> Option<String> {
+        let cause = self.log.poisoned();
+        self.access.poison_reported.tell(cause.as_deref());
+        cause
+    }
+
+    /// Fails once the database is poisoned (I8).
+    pub(crate) fn check_not_poisoned(&self) -> Result<()> {
+        match self.poisoned() {
+            Some(cause) => Err(Error::Poisoned { cause }),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that a transaction may return what it read in place, where `newest` is the newest
+    /// version that it read.
+    ///
+    /// After a failure, versions above the durable seqno may belong to an incomplete transaction.
+    /// All transactions up to the durable seqno are complete, so a reader that meets no greater
+    /// version sees the state at the durable seqno.
+    #[inline(always)]
+    pub(crate) fn check_shown(&self, newest: impl FnOnce() -> u64) -> Result<()> {
+        match self.log.is_poisoned() {
+            true => self.check_durable(newest()),
+            false => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn check_durable(&self, newest: u64) -> Result<()> {
+        if newest <= self.log.durable_seqno() || braid_rt::mutant!("read_what_failed") {
+            return Ok(());
+        }
+        self.check_not_poisoned()
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.access.opened_read_only || self.is_closed() || self.log.is_poisoned()
+    }
+
+    #[inline]
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Err(self.not_writable());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn not_writable(&self) -> Error {
+        match self.check_not_poisoned() {
+            Err(error) => error,
+            Ok(()) if self.is_closed() => self.not_open(),
+            Ok(()) if let Some(damage) = self.damage() => Error::Corrupted {
+                what: "cannot write: the database is damaged and was opened read-only".into(),
+                location: damage.clone(),
+            },
+            Ok(()) => Error::OpenedReadOnly,
+        }
+    }
+}

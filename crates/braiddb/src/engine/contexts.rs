@@ -1,0 +1,159 @@
+//! The pool of transaction contexts.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_rt::Mutex;
+use crossbeam_utils::CachePadded;
+
+use super::Engine;
+use super::context::Context;
+use crate::locks::table::{User, first_owner};
+use crate::mvcc::range_reads::RangeReads;
+
+const SHARDS: usize = 16;
+
+/// Contexts beyond this number are freed: a burst of transactions must not keep its memory.
+const POOLED_MAX: usize = 64;
+
+/// A context and its engine. The pool keeps both together, so that beginning a transaction touches
+/// no shared reference count.
+pub(crate) struct PooledContext {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) state: RefCell<Box<Context>>,
+    /// The ranges that scans read. The scans note them here, maybe on other threads, while the
+    /// transaction continues.
+    pub(crate) ranges: Box<Mutex<RangeReads>>,
+}
+
+impl Drop for PooledContext {
+    /// Contexts are dropped when the pool is full or is emptied, and then hold nothing but room in
+    /// the data file. A context that is dropped by a panic in a commit releases its locks and its
+    /// snapshot here: other transactions would wait for them forever.
+    fn drop(&mut self) {
+        if !braid_rt::mutant!("keep_locks_on_unwind") {
+            let state = &mut **self.state.get_mut();
+            self.engine.unlock_all(state);
+            self.engine.close_snapshot(state);
+        }
+        let room = &mut self.state.get_mut().room;
+        self.engine.store.release_room(room);
+    }
+}
+
+impl fmt::Debug for PooledContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PooledContext").finish_non_exhaustive()
+    }
+}
+
+/// Wraps a context for one transaction's single thread.
+pub(super) fn cell(context: Context) -> RefCell<Box<Context>> {
+    RefCell::new(Box::new(context))
+}
+
+/// Contexts of ended transactions, by thread, for the next ones.
+pub(super) struct ContextPool {
+    shards: Box<[CachePadded<Mutex<Vec<PooledContext>>>]>,
+    next: AtomicU64,
+}
+
+impl ContextPool {
+    pub(super) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            next: AtomicU64::new(1),
+        }
+    }
+
+    #[inline(always)]
+    fn shard(&self) -> &Mutex<Vec<PooledContext>> {
+        &self.shards[braid_rt::thread::index() % SHARDS]
+    }
+}
+
+impl Engine {
+    /// Returns a context for a transaction, from the pool if it has one.
+    #[inline]
+    pub(crate) fn context(self: &Arc<Self>) -> PooledContext {
+        if self.is_closed() {
+            // In a child made by `fork`, the pool's lock may be held forever.
+            return self.new_context();
+        }
+        let pooled = self.contexts.shard().lock().pop();
+        match pooled {
+            Some(context) => context,
+            None => self.new_context(),
+        }
+    }
+
+    #[cold]
+    fn new_context(self: &Arc<Self>) -> PooledContext {
+        let owner = first_owner(self.contexts.next.fetch_add(1, Ordering::Relaxed));
+        let user = match self.is_inherited() {
+            true => User::of_nobody(owner),
+            false => self.locks.user(owner),
+        };
+        PooledContext {
+            engine: self.clone(),
+            state: cell(Context::new(owner, user)),
+            ranges: Box::default(),
+        }
+    }
+
+    /// Makes a context ready for the next transaction and returns it to the pool.
+    #[inline(always)]
+    pub(crate) fn recycle(mut context: PooledContext) {
+        context.state.get_mut().clear();
+        context.ranges.get_mut().clear();
+        // The engine's pointer is read without touching the shared reference count, which every
+        // transaction of every core would otherwise write to twice.
+        let engine = Arc::as_ptr(&context.engine);
+        // SAFETY: `context.engine` keeps the engine alive until `context` is moved into the pool.
+        // From then on the pool's copy does, because only `empty_pool`, whose caller has a
+        // reference, empties it. If the database is closed, the context is dropped last, after the
+        // guard.
+        let engine = unsafe { &*engine };
+        let mut pool = engine.contexts.shard().lock();
+        // The flag is read under the pool's lock, and closing sets it before it takes that lock.
+        if !engine.is_closed() && pool.len() < POOLED_MAX {
+            pool.push(context);
+        } else {
+            drop(pool);
+            drop(context);
+        }
+    }
+
+    /// Makes idle contexts release dropped tables. A context that is in use does so when it is
+    /// recycled.
+    pub(crate) fn forget_dropped_tables(&self) {
+        if braid_rt::mutant!("remember_dropped_tables") {
+            return;
+        }
+        for shard in &self.contexts.shards {
+            for context in &mut *shard.lock() {
+                context.state.get_mut().forget_dropped_tables();
+            }
+        }
+    }
+
+    /// Makes idle contexts release the room in the data file that they keep.
+    pub(crate) fn release_idle_room(&self) {
+        for shard in &self.contexts.shards {
+            for context in &mut *shard.lock() {
+                self.store.release_room(&mut context.state.get_mut().room);
+            }
+        }
+        self.store.give_room_back();
+    }
+
+    /// Empties the pool, whose contexts refer back to the engine.
+    pub(crate) fn empty_pool(&self) {
+        for shard in &self.contexts.shards {
+            let contexts = std::mem::take(&mut *shard.lock());
+            drop(contexts);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The health of the engine, and reporting its changes.
+
+use std::fmt;
+use std::mem::discriminant;
+use std::sync::Arc;
+
+use braid_rt::Mutex;
+
+use super::Engine;
+use crate::error::Error;
+use crate::observe::health::{Health, HealthCallback};
+use crate::observe::trace::call_user;
+
+/// Returns why writing the archive fails, if it does.
+pub(crate) type ArchiveError = Arc<dyn Fn() -> Option<Error> + Send + Sync>;
+
+/// Failures that were noticed and may pass.
+pub(crate) struct HealthWatch {
+    /// What a commit lacked space for, and the newest sequence number then: a number assigned since
+    /// shows that there is space again.
+    no_space: Mutex<Option<(u64, String)>>,
+    checkpoint_error: Mutex<Option<Error>>,
+    archive_error: Option<ArchiveError>,
+    listener: Option<HealthCallback>,
+    /// The health that the listener knows.
+    told: Mutex<Health>,
+}
+
+impl HealthWatch {
+    pub(super) fn new(
+        listener: Option<HealthCallback>,
+        archive_error: Option<ArchiveError>,
+    ) -> Self {
+        Self {
+            no_space: Mutex::default(),
+            checkpoint_error: Mutex::default(),
+            archive_error,
+            listener,
+            told: Mutex::new(Health::Good),
+        }
+    }
+
+    /// Notes the outcome of the last checkpoint, or of other maintenance.
+    pub(crate) fn set_checkpoint_error(&self, error: Option<Error>) {
+        *self.checkpoint_error.lock() = error;
+    }
+
+    pub(crate) fn is_checkpoint_failing(&self) -> bool {
+        self.checkpoint_error.lock().is_some()
+    }
+}
+
+impl fmt::Debug for HealthWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HealthWatch").finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    pub(crate) fn health(&self) -> Health {
+        if let Some(cause) = self.poisoned() {
+            return Health::Poisoned { cause };
+        }
+        if self.is_closed() {
+            return Health::Closed;
+        }
+        if let Some(what) = self.damage() {
+            return Health::Damaged { what: what.clone() };
+        }
+        let no_space = self.health.no_space.lock().clone();
+        if let Some((seqno, what)) = no_space
+            && seqno == self.log.last_seqno()
+        {
+            return Health::OutOfSpace { what };
+        }
+        if let Some(error) = self.health.checkpoint_error.lock().clone() {
+            return Health::CheckpointFailing { error };
+        }
+        match self.health.archive_error.as_ref().and_then(|error| error()) {
+            Some(error) => Health::ArchiveFailing { error },
+            None => Health::Good,
+        }
+    }
+
+    /// Notes why a commit failed. Called without locks.
+    #[cold]
+    pub(crate) fn note_failure(&self, error: &Error) {
+        if let Error::OutOfSpace { what } = error {
+            let noted = (self.log.last_seqno(), what.clone());
+            *self.health.no_space.lock() = Some(noted);
+        }
+        self.tell_health();
+    }
+
+    /// Calls the listener, if there is one, when the health has changed.
+    pub(crate) fn tell_health(&self) {
+        let Some(listener) = &self.health.listener else {
+            return;
+        };
+        let health = self.health();
+        let before = std::mem::replace(&mut *self.health.told.lock(), health.clone());
+        if discriminant(&before) != discriminant(&health) {
+            call_user("the health listener", || listener(&health));
+        }
+    }
+}

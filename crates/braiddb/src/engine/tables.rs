@@ -1,0 +1,120 @@
+//! The tables that handles refer to.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
+
+use braid_rt::{Mutex, RwLock};
+
+use super::Engine;
+use crate::error::Result;
+use crate::schema::table::{Identity, TableCore};
+
+/// Tables by their numbers.
+pub(crate) type TableMap = BTreeMap<u32, Arc<TableCore>>;
+
+/// Lists all tables of an engine. The catalog does so, with a transaction: it is above the engine.
+pub(crate) type ListTables = fn(&Arc<Engine>) -> Result<TableMap>;
+
+/// The open tables of a database.
+pub(crate) struct Tables {
+    /// Tables that were asked for. Changed only by the holder of `change`, so that a table has one
+    /// core.
+    pub(crate) by_name: RwLock<HashMap<String, Arc<TableCore>>>,
+    /// Held while a table is created, renamed or dropped.
+    pub(crate) change: Mutex<()>,
+    /// Dropped tables whose pages are freed once no handle is left.
+    pub(crate) dropped: Mutex<Vec<Arc<TableCore>>>,
+    pub(crate) catalog: Arc<TableCore>,
+    pub(crate) identity: Identity,
+    /// All tables of this state, once a handle from another state is used.
+    of_state: OnceLock<TableMap>,
+    list: ListTables,
+}
+
+impl Tables {
+    pub(crate) fn new(catalog: Arc<TableCore>, identity: Identity, list: ListTables) -> Self {
+        Self {
+            by_name: RwLock::default(),
+            change: Mutex::default(),
+            dropped: Mutex::default(),
+            catalog,
+            identity,
+            of_state: OnceLock::new(),
+            list,
+        }
+    }
+}
+
+impl Engine {
+    /// Returns the table of a handle as it is in this state of the database, to be read.
+    #[inline]
+    pub(crate) fn table_here<'a>(
+        self: &'a Arc<Self>,
+        table: &'a Arc<TableCore>,
+    ) -> Result<&'a Arc<TableCore>> {
+        if table.database.state != self.tables.identity.state {
+            return self.table_of_state(table);
+        }
+        self.check_open()?;
+        table.check_alive()?;
+        Ok(table)
+    }
+
+    /// Checks that the table may be written here.
+    #[inline]
+    pub(crate) fn check_table(&self, table: &TableCore) -> Result<()> {
+        if table.database.state != self.tables.identity.state {
+            return Err(table.foreign());
+        }
+        self.check_open()?;
+        table.check_alive()
+    }
+
+    /// Returns the table with the number of a handle from another state of the same database.
+    #[cold]
+    #[inline(never)]
+    fn table_of_state(self: &Arc<Self>, table: &TableCore) -> Result<&Arc<TableCore>> {
+        let is_foreign = table.database.source != self.tables.identity.source;
+        if is_foreign && !braid_rt::mutant!("read_foreign_tables") {
+            return Err(table.foreign());
+        }
+        self.check_open()?;
+        braid_rt::coverage_point("readers: a table's handle is used in another state");
+        let tables = match self.tables.of_state.get() {
+            Some(tables) => tables,
+            None => {
+                let found = (self.tables.list)(self)?;
+                self.tables.of_state.get_or_init(|| found)
+            }
+        };
+        let found = match braid_rt::mutant!("find_tables_by_name") {
+            true => tables
+                .values()
+                .find(|found| *found.name.read() == *table.name.read()),
+            false => tables.get(&table.id),
+        };
+        found.ok_or_else(|| table.not_alive())
+    }
+
+    /// Frees the pages of dropped tables that no handle, and so no reader, refers to any more.
+    pub(crate) fn free_dropped_tables(&self) -> Result<()> {
+        let mut dropped = self.tables.dropped.lock();
+        if dropped.iter().any(|core| Arc::strong_count(core) > 1) {
+            self.forget_dropped_tables();
+        }
+        let mut i = 0;
+        while i < dropped.len() {
+            // One is the list's own. A dropped table is in no map, so no new reference can appear.
+            if Arc::strong_count(&dropped[i]) > 1 {
+                i += 1;
+                continue;
+            }
+            let core = dropped.swap_remove(i);
+            let id = core.id;
+            drop(core);
+            let _gate = self.page_gate.read();
+            self.store.drop_tree(id)?;
+        }
+        Ok(())
+    }
+}

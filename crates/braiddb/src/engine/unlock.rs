@@ -1,0 +1,57 @@
+//! Release of what a transaction holds: its locks, at once or after a flush, and its snapshot.
+
+use std::sync::Arc;
+
+use braid_log::UnlockPoint;
+
+use super::Engine;
+use super::context::Context;
+
+impl Engine {
+    /// Releases the transaction's locks.
+    pub(crate) fn unlock_all(&self, state: &mut Context) {
+        let owner = state.owner;
+        state
+            .locks
+            .drain(..)
+            .for_each(|stripe| self.locks.unlock(stripe, owner));
+    }
+
+    pub(crate) fn close_snapshot(&self, state: &mut Context) {
+        if let Some(snapshot) = state.snapshot.take() {
+            self.snapshots.close(&snapshot);
+        }
+    }
+
+    /// Keeps the transaction's locks until `point` is reached. The context is free for another
+    /// transaction.
+    pub(crate) fn defer_unlocks(self: &Arc<Self>, state: &mut Context, point: UnlockPoint) {
+        let owner = state.renew_owner();
+        let is_armed = self
+            .deferred_unlocks
+            .push(point, owner, state.locks.drain(..));
+        if !is_armed {
+            self.arm_unlocks(point);
+        }
+    }
+
+    fn arm_unlocks(self: &Arc<Self>, point: UnlockPoint) {
+        // Weak: the engine owns the log, which keeps the callback.
+        let engine = Arc::downgrade(self);
+        self.log.when_unlockable(point, move || {
+            if let Some(engine) = engine.upgrade() {
+                engine.release_deferred(point);
+            }
+        });
+    }
+
+    /// Releases the deferred locks of the point's strand that may go.
+    #[cold]
+    fn release_deferred(self: &Arc<Self>, point: UnlockPoint) {
+        let unlockable = || self.log.unlockable(point.strand());
+        let unlock = |stripe, owner| self.locks.unlock(stripe, owner);
+        if let Some(next) = self.deferred_unlocks.release(point, unlockable, unlock) {
+            self.arm_unlocks(next);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Creation of a database.
+
+use std::sync::Arc;
+
+use braid_io::{Device, Gate};
+use braid_log::{Log, LogOptions};
+use braid_rt::narrow;
+use braid_store::{Store, StoreOptions};
+
+use super::assemble::{catalog, log_options, open_archive, retention};
+use super::contents::{self, sync_names};
+use crate::error::Result;
+use crate::format::meta::Meta;
+use crate::observe::recovery::RecoveryReport;
+use crate::options::Builder;
+use crate::schema::table::Identity;
+use crate::services::copies::Copies;
+use crate::services::readers::Readers;
+use crate::services::{Instance, Parts};
+
+pub(super) fn new_meta(options: &Builder) -> Meta {
+    let protocol = options.protocol.unwrap_or_default();
+    let strands = protocol
+        .forced_strands()
+        .or(options.strands)
+        .unwrap_or(LogOptions::default().strands);
+    let lanes = options.lanes.unwrap_or(1).min(strands);
+    Meta {
+        protocol,
+        strands: narrow(strands),
+        lanes: narrow(lanes),
+    }
+}
+
+/// Creates a database whose transactions have numbers greater than `seqno`, with what `fill` puts
+/// into it, on a device behind its gate.
+pub(crate) fn create(
+    gate: &Gate,
+    device: Arc<dyn Device>,
+    options: &Builder,
+    meta: Meta,
+    seqno: u64,
+    fill: impl FnOnce(&Instance) -> Result<()>,
+) -> Result<Arc<Instance>> {
+    let began = braid_rt::now();
+    // The marker is durable before anything else, and goes once everything else is.
+    let identity = contents::mark(&*device)?;
+    let readers = Readers::claim(&*device, options.background)?;
+    let log_options = log_options(options, &meta);
+    let log = Log::create_as(device.clone(), log_options, seqno, identity)?;
+    let store_options = StoreOptions {
+        pool_bytes: options.pool_bytes,
+    };
+    let store = Store::create_as(device.clone(), store_options, identity)?;
+    let identity = Identity::new(None);
+    let catalog = catalog(&store, identity)?;
+    let recovery = RecoveryReport {
+        duration: braid_rt::now() - began,
+        ..RecoveryReport::default()
+    };
+    let opened_at = log.durable_seqno();
+    let retention = retention(options, &log, [log.quiesce(|start| start)].into());
+    let copies = Copies::open(device.clone(), log.identity())?;
+    let archiver = open_archive(gate, options, &log, &retention, &copies)?;
+    let parts = Parts {
+        log,
+        store,
+        meta,
+        catalog,
+        retention,
+        copies,
+        archiver,
+        opened_at,
+        identity,
+        recovery,
+        gate: gate.clone(),
+        readers,
+    };
+    let instance = Instance::new(parts, options);
+    fill(&instance).inspect_err(|_| instance.abandon())?;
+    instance.checkpoint()?;
+    sync_names(&*device)?;
+    contents::unmark(&*device)?;
+    if let Some(readers) = &instance.readers {
+        readers.open(&instance.engine.log);
+    }
+    Ok(instance)
+}

@@ -1,0 +1,121 @@
+//! Opening a directory.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use braid_io::{DirectoryLock, LockError};
+
+use super::DATA_FILE;
+use super::open::open_device;
+use super::view::open_source;
+use crate::error::{Error, Result};
+use crate::options::Builder;
+use crate::services::readers::Source;
+use crate::services::{Instance, publish};
+
+pub(crate) fn open_directory(path: &Path, mut options: Builder) -> Result<Arc<Instance>> {
+    options.validate()?;
+    let opening = |error| opening(path, error);
+    let missing = || Error::NotADatabase {
+        path: path.to_owned(),
+        reason: "the directory does not exist; check the path, or create the database".into(),
+    };
+    let exists = path.try_exists().map_err(opening)?;
+    if !exists && !options.create_if_missing {
+        return Err(missing());
+    }
+    let is_database = path.join(DATA_FILE).try_exists().map_err(opening)?;
+    if !is_database {
+        // Nothing may be left behind in a directory that turns out to be something else.
+        if !options.create_if_missing || (exists && !path.is_dir()) {
+            return Err(Error::NotADatabase {
+                path: path.to_owned(),
+                reason: format!(
+                    "it contains no {DATA_FILE}; check the path, or create a database there"
+                ),
+            });
+        }
+        // What will be acknowledged is worth nothing in a directory whose name is lost.
+        braid_io::create_directory_with_mode(path, options.file_mode).map_err(opening)?;
+    }
+    let mode = options.file_mode;
+    let lock = DirectoryLock::acquire_with_mode(path, mode);
+    let lock = lock.map_err(|error| locking(path, error))?;
+    let device = braid_io::open_directory_with_mode(path, options.device, mode);
+    let device = device.map_err(opening)?;
+    if is_database {
+        publish::remove(path);
+    }
+    options.stats_directory = options.stats_file.then(|| path.to_owned());
+    options.directory = path.canonicalize().ok();
+    let opened = open_device(device, Some(Box::new(lock)), options);
+    opened.map_err(|error| name_directory(path, error))
+}
+
+pub(crate) fn open_directory_read_only(path: &Path, mut options: Builder) -> Result<Arc<Instance>> {
+    options.validate()?;
+    if !path.try_exists().map_err(|e| opening(path, e))? {
+        return Err(Error::NotADatabase {
+            path: path.to_owned(),
+            reason: "the directory does not exist; check the path, or create the database".into(),
+        });
+    }
+    options.directory = path.canonicalize().ok();
+    let source = read_source(path)?;
+    let opened = open_source(Arc::new(source), options, None);
+    opened.map_err(|error| name_directory(path, error))
+}
+
+/// A directory to read from. Where there is a reader table, nobody is kept out; where there is none, writers
+/// are.
+pub(crate) fn read_source(path: &Path) -> Result<Source> {
+    let base = braid_io::open_directory_read_only(path).map_err(|e| opening(path, e))?;
+    let table = || base.reader_table(false).map_err(|e| opening(path, e));
+    let (mut found, mut lock) = (table()?, None);
+    if found.is_none() {
+        match DirectoryLock::acquire_shared(path) {
+            Ok(shared) => lock = Some(shared),
+            Err(error) => {
+                // A writer may just have made it.
+                found = table()?;
+                if found.is_none() {
+                    return Err(locking(path, error));
+                }
+            }
+        }
+    }
+    Ok(Source::new(base, path.to_owned(), found, lock))
+}
+
+/// What a failure to open a directory means.
+fn opening(path: &Path, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly {
+            path: path.to_owned(),
+        },
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => Error::NotADatabase {
+            path: path.to_owned(),
+            reason: "it is not a directory".into(),
+        },
+        _ => Error::io(format!("cannot open {}", path.display()), error),
+    }
+}
+
+fn locking(path: &Path, error: LockError) -> Error {
+    match error {
+        LockError::Held => Error::locked(path),
+        LockError::Io(error) => opening(path, error),
+    }
+}
+
+/// Names the directory in an error of its device, which does not know it.
+fn name_directory(path: &Path, error: Error) -> Error {
+    match error {
+        Error::NotADatabase { reason, .. } => Error::NotADatabase {
+            path: path.to_owned(),
+            reason,
+        },
+        error => error,
+    }
+}

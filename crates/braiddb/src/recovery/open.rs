@@ -1,0 +1,98 @@
+//! Opening a device.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use braid_io::{Device, Gate, Held, OverlayDevice};
+
+use super::DATA_FILE;
+use super::contents::{self, Contents, look_at};
+use super::create::{create, new_meta};
+use super::recover::recover;
+use crate::error::{Error, Result};
+use crate::options::Builder;
+use crate::services::Instance;
+
+pub(crate) fn open_device(
+    device: Arc<dyn Device>,
+    lock: Option<Held>,
+    options: Builder,
+) -> Result<Arc<Instance>> {
+    options.validate()?;
+    let gate = Gate::new(lock);
+    let opened = open_gated(&gate, gate.device(device), options);
+    if opened.is_err() {
+        // I9: what an opening that failed has left must not go on beside the next one.
+        gate.shut(|| ());
+    }
+    opened
+}
+
+fn open_gated(gate: &Gate, device: Arc<dyn Device>, options: Builder) -> Result<Arc<Instance>> {
+    let began = braid_rt::now();
+    let (fresh, marked) = match look_at(&*device)? {
+        Contents::Database { marked } => (false, marked),
+        Contents::Foreign(reason) => {
+            return Err(Error::NotADatabase {
+                path: Default::default(),
+                reason,
+            });
+        }
+        Contents::Nothing if !options.create_if_missing => {
+            return Err(Error::NotADatabase {
+                path: Default::default(),
+                reason: format!(
+                    "it contains no {DATA_FILE}; check the path, or create a database there"
+                ),
+            });
+        }
+        Contents::Nothing => (true, false),
+        Contents::Unfinished(files) => {
+            braid_rt::coverage_point("opening: an unfinished creation goes");
+            contents::remove(&*device, &files)?;
+            (true, false)
+        }
+    };
+    let instance = match fresh {
+        true => {
+            let meta = new_meta(&options);
+            create(gate, device.clone(), &options, meta, 0, |_| Ok(()))?
+        }
+        false => recover_or_read_only(gate, &device, &options, began)?,
+    };
+    if marked && !instance.engine.is_read_only() {
+        braid_rt::coverage_point("opening: the marker of a finished creation goes");
+        contents::unmark(&*device).inspect_err(|_| instance.abandon())?;
+    }
+    if instance.engine.settings.background {
+        let started = instance.start_maintenance();
+        let started = started.and_then(|()| instance.start_archiver());
+        started.inspect_err(|_| instance.abandon())?;
+    }
+    Ok(instance)
+}
+
+/// Recovers a database. One with damaged pages that recovery has to change, or without which it is not known what
+/// the database holds, is opened read-only: nothing is written to the device, so the log keeps what the damaged
+/// pages lack, and everything else can be read.
+fn recover_or_read_only(
+    gate: &Gate,
+    device: &Arc<dyn Device>,
+    options: &Builder,
+    began: Instant,
+) -> Result<Arc<Instance>> {
+    let error = match recover(gate, device.clone(), options, began, None) {
+        Err(error @ Error::Corrupted { .. }) if !options.read_only => error,
+        recovered => return recovered,
+    };
+    let overlay = OverlayDevice::new(device.clone());
+    let overlay = overlay.map_err(|e| Error::io("cannot list the device's files", e))?;
+    let device = Arc::new(overlay);
+    match recover(gate, device, &options.clone().reading(), began, None) {
+        Ok(instance) if instance.engine.damage().is_some() => {
+            braid_rt::coverage_point("opening: read-only, since a page is damaged");
+            Ok(instance)
+        }
+        _ => Err(error),
+    }
+}

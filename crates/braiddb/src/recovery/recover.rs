@@ -1,0 +1,406 @@
+//! Recovery of an existing database.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use braid_io::{Device, Gate};
+use braid_log::{CheckpointPosition, Log, LogError, LogRecord, Recovered, ScanProgress};
+use braid_store::{DamagedRange, Store, StoreError, StoreOptions, Tree};
+
+use super::assemble::{catalog, log_options, open_archive, retention};
+use super::meta::apply_options;
+use super::replay::{Removal, Replay, Replayed};
+use crate::catalog::Catalog;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::format::meta::Meta;
+use crate::mvcc::gc::Retired;
+use crate::observe::recovery::{RecoveryProgress, RecoveryReport};
+use crate::observe::trace::{Phase, call_user};
+use crate::options::Builder;
+use crate::read::leaves::Leaves;
+use crate::schema::entry::CATALOG_ID;
+use crate::schema::table::{Identity, TableCore};
+use crate::services::changes::load_feeds;
+use crate::services::copies::Copies;
+use crate::services::readers::{Attempt, Readers};
+use crate::services::{Instance, Parts};
+
+/// Transactions between two progress reports of a replaying thread.
+const REPORT_EVERY: u64 = 4096;
+
+/// Opens an existing database: to write, or, with an attempt, to read next to a writer.
+pub(super) fn recover(
+    gate: &Gate,
+    device: Arc<dyn Device>,
+    options: &Builder,
+    began: Instant,
+    attempt: Option<&Attempt>,
+) -> Result<Arc<Instance>> {
+    let readers = match options.read_only {
+        true => None,
+        false => Readers::claim(&*device, options.background)?,
+    };
+    let phase = Phase::recovery();
+    let progress = Progress { options, began };
+    let opened = open_checkpoint(&device, options, readers.as_deref(), attempt)?;
+    let mut recovered = scan_log(&device, options, &opened, attempt, &progress)?;
+    let scan = braid_rt::now() - began;
+    phase.scanned(recovered.scanned_bytes());
+    let (replayed, transactions) = replay_log(&recovered, &opened.store, options, &progress)?;
+    if !options.read_only {
+        // Before anything is written: without the catalog the database is opened read-only.
+        check_readable(&opened.store.tree(CATALOG_ID)?)?;
+    }
+    if let Some(attempt) = attempt {
+        attempt.settle(&recovered)?;
+    }
+    let kept_from = keep_log(&mut recovered, &opened, attempt)?;
+    let mut recovery = RecoveryReport {
+        log_bytes: recovered.scanned_bytes(),
+        transactions,
+        discarded: recovered.discarded_records(),
+        scan,
+        duration: Duration::ZERO,
+    };
+    let opened_at = recovered.cut;
+    let log = begin_log(recovered, &opened.store, options)?;
+    if let Some(readers) = &readers {
+        readers.open(&log);
+    }
+    let kept_from = still_there(&log, kept_from)?;
+    let starts = kept_from.into_iter().chain([opened.start.clone()]);
+    let retention = retention(options, &log, starts.collect());
+    let copies = Copies::open(device, log.identity())?;
+    let archiver = open_archive(gate, options, &log, &retention, &copies)?;
+    phase.replayed(transactions, recovery.discarded);
+    recovery.duration = braid_rt::now() - began;
+    let identity = Identity::new(attempt.map(|attempt| attempt.source));
+    let catalog = catalog(&opened.store, identity)?;
+    let parts = Parts {
+        log,
+        store: opened.store,
+        meta: opened.meta,
+        catalog,
+        retention,
+        copies,
+        archiver,
+        opened_at,
+        identity,
+        recovery,
+        gate: gate.clone(),
+        readers,
+    };
+    let instance = Instance::new(parts, options);
+    finish(&instance, options, opened.start.seqno, replayed)?;
+    if opened.switched {
+        braid_rt::coverage_point("opening: another protocol");
+        // The new incarnation of the log follows the new protocol already. From here on so does the
+        // database, however it is opened.
+        instance.checkpoint().inspect_err(|_| instance.abandon())?;
+    }
+    Ok(instance)
+}
+
+/// Reports the progress of a recovery to the caller.
+struct Progress<'a> {
+    options: &'a Builder,
+    began: Instant,
+}
+
+impl Progress<'_> {
+    fn report(&self, progress: RecoveryProgress) {
+        if let Some(callback) = &self.options.progress {
+            let progress = RecoveryProgress {
+                elapsed: braid_rt::now() - self.began,
+                ..progress
+            };
+            call_user("the recovery's progress callback", || callback(&progress));
+        }
+    }
+}
+
+/// The newest checkpoint.
+struct Opened {
+    store: Store,
+    meta: Meta,
+    /// The position in the log from which replay starts.
+    start: CheckpointPosition,
+    /// An older position, from which log is kept for an archive or a feed.
+    kept_from: Option<CheckpointPosition>,
+    /// Whether the open asks for another protocol.
+    switched: bool,
+}
+
+fn open_checkpoint(
+    device: &Arc<dyn Device>,
+    options: &Builder,
+    readers: Option<&Readers>,
+    attempt: Option<&Attempt>,
+) -> Result<Opened> {
+    let store_options = StoreOptions {
+        pool_bytes: options.pool_bytes,
+    };
+    let (store, meta) = match options.read_only {
+        true => Store::open_read_only(device.clone(), store_options)?,
+        false => Store::open(device.clone(), store_options)?,
+    };
+    let checkpoint = store.stats().checkpoint_sequence;
+    if let Some(attempt) = attempt {
+        attempt.check_checkpoint(checkpoint)?;
+    }
+    if let Some(readers) = readers {
+        readers.pin_older(&store, checkpoint)?;
+    }
+    let (mut meta, start, kept_from) = Meta::decode_all(&meta)?;
+    let switched = apply_options(options, &mut meta)?;
+    Ok(Opened {
+        store,
+        meta,
+        start,
+        kept_from,
+        switched,
+    })
+}
+
+fn scan_log(
+    device: &Arc<dyn Device>,
+    options: &Builder,
+    opened: &Opened,
+    attempt: Option<&Attempt>,
+    progress: &Progress<'_>,
+) -> Result<Recovered> {
+    let scanning = |scan: ScanProgress| {
+        progress.report(RecoveryProgress {
+            scanned_bytes: scan.bytes,
+            total_bytes: scan.total,
+            ..RecoveryProgress::default()
+        });
+    };
+    let (source, log_options) = (device.clone(), log_options(options, &opened.meta));
+    let start = &opened.start;
+    Ok(match attempt.and_then(|attempt| attempt.durable) {
+        None => Log::recover(source, log_options, start, &scanning)?,
+        Some(durable) => Log::recover_up_to(source, log_options, start, durable, &scanning)?,
+    })
+}
+
+/// Replays the recovered transactions. Returns how many there were, too.
+fn replay_log(
+    recovered: &Recovered,
+    store: &Store,
+    options: &Builder,
+    progress: &Progress<'_>,
+) -> Result<(Replayed, u64)> {
+    let scanned_bytes = recovered.scanned_bytes();
+    let replay = match options.read_only {
+        true => Replay::around_damage(store),
+        false => Replay::new(store),
+    };
+    let transactions = AtomicU64::new(0);
+    let threads = match options.background {
+        true => braid_rt::thread::parallelism(),
+        false => 1,
+    };
+    // Twice as many readers as processors, because half of them wait for the device; but no thread
+    // without background threads.
+    let replaying = if options.background { 2 * threads } else { 1 };
+    recovered.for_each_parallel(replaying, |log_record: LogRecord<'_>| {
+        replay.add(log_record)?;
+        let count = transactions.fetch_add(1, Ordering::Relaxed) + 1;
+        if count.is_multiple_of(REPORT_EVERY) {
+            progress.report(RecoveryProgress {
+                scanned_bytes,
+                total_bytes: scanned_bytes,
+                transactions: count,
+                ..RecoveryProgress::default()
+            });
+        }
+        Ok::<(), Error>(())
+    })?;
+    Ok((replay.finish(threads)?, transactions.into_inner()))
+}
+
+/// Keeps the log that an archive, a feed or an older state needs. Returns where it begins.
+fn keep_log(
+    recovered: &mut Recovered,
+    opened: &Opened,
+    attempt: Option<&Attempt>,
+) -> Result<Option<CheckpointPosition>> {
+    let older_start = attempt.and_then(|attempt| attempt.kept_from.clone());
+    let kept_from = older(opened.kept_from.clone(), older_start);
+    if let Some(kept_from) = kept_from
+        .as_ref()
+        .filter(|_| !braid_rt::mutant!("forget_kept_log"))
+    {
+        braid_rt::coverage_point("opening: log is kept for an archive or a feed");
+        recovered.retain(kept_from.clone())?;
+    }
+    Ok(kept_from)
+}
+
+/// Makes the recovered log one to append to. It begins its incarnation with the first write, after
+/// the checkpoint that was found is durable.
+fn begin_log(recovered: Recovered, store: &Store, options: &Builder) -> Result<Log> {
+    let log = recovered.into_idle_log()?;
+    log.before_begin({
+        let store = store.clone();
+        move || store.settle().map_err(as_log_error)
+    });
+    if options.preallocated_log_bytes > 0 || braid_rt::mutant!("begin_at_once") {
+        log.begin()?;
+    }
+    Ok(log)
+}
+
+/// Completes the state in memory: what the checkpoint covers, the catalog, damage, tombstones.
+fn finish(
+    instance: &Arc<Instance>,
+    options: &Builder,
+    checkpointed: u64,
+    replayed: Replayed,
+) -> Result<()> {
+    let engine = &instance.engine;
+    let recovery = &instance.recovery;
+    // Where nothing was replayed, the checkpoint covers everything, also the numbers that recovery
+    // skips (`gsn`): closing writes no other one.
+    let covered = match recovery.transactions {
+        0 if !braid_rt::mutant!("cover_no_skipped_numbers") => engine.log.last_seqno(),
+        _ => checkpointed,
+    };
+    // The log that was replayed counts towards the next checkpoint.
+    instance
+        .checkpoints
+        .set_recovered(checkpointed, covered, recovery.log_bytes);
+    let looked = remove_dead_tables(engine).and_then(|()| load_feeds(instance));
+    match looked {
+        // What the catalog lacks cannot be known.
+        Err(error @ Error::Corrupted { .. }) if options.read_only => {
+            engine.set_damage(error.to_string());
+        }
+        looked => looked.inspect_err(|_| instance.abandon())?,
+    }
+    if let Some(damage) = describe_damage(engine, &replayed) {
+        engine.set_damage(damage);
+    }
+    retire_tombstones(engine, replayed.removals);
+    Ok(())
+}
+
+/// Checks that every leaf of a tree can be read.
+fn check_readable(tree: &Tree) -> Result<()> {
+    for leaf in Leaves::all(tree) {
+        leaf?;
+    }
+    Ok(())
+}
+
+/// The log cannot begin while the checkpoint that was found is not durable.
+fn as_log_error(error: StoreError) -> LogError {
+    let (what, source) = match error {
+        StoreError::Io { what, source } => (what, source),
+        other => (
+            "cannot make the checkpoint of data.braid durable".to_owned(),
+            Arc::new(io::Error::other(other)),
+        ),
+    };
+    LogError::Io { what, source }
+}
+
+/// What is damaged and keeps the database from being written to, for people.
+fn describe_damage(engine: &Arc<Engine>, replayed: &Replayed) -> Option<String> {
+    let names = Catalog::of(engine).names_by_id().unwrap_or_default();
+    let name = |tree: u32| match names.get(&tree) {
+        Some(name) => format!("table {name:?} (tree {tree})"),
+        None if tree == CATALOG_ID => "the catalog of tables".to_owned(),
+        None => format!("the table of tree {tree}"),
+    };
+    let range = |(range, writes): &(DamagedRange, u64)| {
+        let (name, keys, cause) = (name(range.tree), range.keys(), &range.cause);
+        format!("{name}, {keys} ({writes} logged writes wait there): {cause}")
+    };
+    let ranges = replayed.damage.iter().map(range);
+    let leaves = engine.store.lost_map_leaves().map(StoreError::to_string);
+    let all: Vec<String> = leaves.chain(ranges).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// The older of two positions.
+fn older(
+    one: Option<CheckpointPosition>,
+    other: Option<CheckpointPosition>,
+) -> Option<CheckpointPosition> {
+    one.into_iter().chain(other).min_by_key(|start| start.seqno)
+}
+
+/// The position from which log was kept, if there still is some.
+fn still_there(
+    log: &Log,
+    kept_from: Option<CheckpointPosition>,
+) -> Result<Option<CheckpointPosition>> {
+    let Some(kept_from) = kept_from else {
+        return Ok(None);
+    };
+    match log.tail(&kept_from) {
+        Ok(_) => Ok(Some(kept_from)),
+        // The next opening may find it: whoever opened without it would release it.
+        Err(error @ LogError::Io { .. }) if !braid_rt::mutant!("an_error_is_an_absence") => {
+            Err(error.into())
+        }
+        // Somebody tidied up, or it is damaged. Then it is lost to feeds, and to nobody else.
+        Err(_) => Ok(None),
+    }
+}
+
+/// Frees trees that no table refers to: of dropped tables, whose pages were still in use then.
+fn remove_dead_tables(engine: &Arc<Engine>) -> Result<()> {
+    let mut alive: HashSet<u32> = Catalog::of(engine).ids()?.into_iter().collect();
+    alive.insert(CATALOG_ID);
+    for id in engine.store.tree_ids() {
+        if !alive.contains(&id) {
+            braid_rt::coverage_point("opening: a tree that no table refers to");
+            match engine.store.drop_tree(id) {
+                // Its pages that can't be found stay in use, and nothing else is wrong with that.
+                Err(StoreError::Corrupted { .. }) => {}
+                dropped => dropped?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn retire_tombstones(engine: &Engine, removals: Vec<Removal>) {
+    let alive: HashSet<u32> = engine.store.tree_ids().into_iter().collect();
+    let mut cores: Vec<Arc<TableCore>> = Vec::new();
+    for (table, key, version) in removals {
+        let known = cores.iter().find(|core| core.id == table).cloned();
+        let core = known.or_else(|| {
+            let tree = alive
+                .contains(&table)
+                .then(|| engine.store.tree(table).ok())
+                .flatten()?;
+            let core = TableCore::new(
+                table,
+                engine.tables.identity,
+                tree,
+                "(recovered)",
+                String::new(),
+            );
+            cores.push(Arc::new(core));
+            cores.last().cloned()
+        });
+        if core.is_none() {
+            braid_rt::coverage_point("opening: a removal from a table that is dropped");
+        }
+        if let Some(core) = core {
+            braid_rt::coverage_point("opening: a tombstone to be purged");
+            engine
+                .gc
+                .lock_shard()
+                .retire(Retired::tombstone(version, 0, core, &key));
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Checkpoints.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_rt::Mutex;
+use braid_store::{Checkpoint, CheckpointReport};
+
+use super::Instance;
+use crate::error::Result;
+use crate::format::meta::Meta;
+use crate::observe::trace::Phase;
+
+/// The state of checkpointing.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    /// Held while a checkpoint is written.
+    pub(crate) running: Mutex<()>,
+    pub(crate) meta: Meta,
+    /// Bytes of log after which a checkpoint is due.
+    log_bytes_due: u64,
+    /// Sequence number of the newest published checkpoint.
+    checkpointed: AtomicU64,
+    /// Sequence number up to which checkpoints contain every transaction.
+    covered: AtomicU64,
+    /// Bytes of log written before the newest published checkpoint.
+    log_bytes_at_checkpoint: AtomicU64,
+    /// Bytes of log that were replayed by the open and that no checkpoint covers yet.
+    replayed_bytes: AtomicU64,
+}
+
+impl Checkpoints {
+    pub(crate) fn new(meta: Meta, log_bytes_due: u64) -> Self {
+        Self {
+            running: Mutex::default(),
+            meta,
+            log_bytes_due,
+            checkpointed: AtomicU64::new(0),
+            covered: AtomicU64::new(0),
+            log_bytes_at_checkpoint: AtomicU64::new(0),
+            replayed_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes the checkpoint from which the database was recovered, and the log that was replayed.
+    pub(crate) fn set_recovered(&self, checkpointed: u64, covered: u64, replayed_bytes: u64) {
+        self.checkpointed.store(checkpointed, Ordering::Release);
+        self.covered.store(covered, Ordering::Release);
+        self.replayed_bytes.store(replayed_bytes, Ordering::Relaxed);
+    }
+
+    /// Notes a published checkpoint, before which `log_bytes` were written.
+    fn set_published(&self, seqno: u64, log_bytes: u64) {
+        self.checkpointed.store(seqno, Ordering::Release);
+        self.covered.store(seqno, Ordering::Release);
+        self.log_bytes_at_checkpoint
+            .store(log_bytes, Ordering::Relaxed);
+        self.replayed_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Bytes of log that no checkpoint covers, if `written` bytes were written in all.
+    pub(crate) fn log_bytes_to_recover(&self, written: u64) -> u64 {
+        // Relaxed: a checkpoint that ends just now may be seen in part, which the next look
+        // corrects.
+        let replayed = self.replayed_bytes.load(Ordering::Relaxed);
+        let before = self.log_bytes_at_checkpoint.load(Ordering::Relaxed);
+        (written + replayed).saturating_sub(before)
+    }
+}
+
+impl Instance {
+    /// Whether enough log was written for a checkpoint, or a checkpoint can release enough log that
+    /// was kept for the archive or a feed.
+    pub(crate) fn is_log_long(&self) -> bool {
+        let written = self.engine.log.stats().written_bytes;
+        let releasable = self.retention.releasable(self.archive.archived());
+        let to_recover = self.checkpoints.log_bytes_to_recover(written);
+        to_recover.max(releasable) >= self.checkpoints.log_bytes_due
+    }
+
+    /// Whether a transaction was refused for lack of room in the data file, and a checkpoint may
+    /// make room: what the newest checkpoint replaces is free only after the next.
+    pub(crate) fn lacks_checkpoint(&self) -> bool {
+        let store = &self.engine.store;
+        store.has_refused() && (self.is_checkpoint_due() || store.has_dirty_pages())
+    }
+
+    /// Whether a transaction was committed since the newest checkpoint.
+    pub(crate) fn is_checkpoint_due(&self) -> bool {
+        self.engine.log.last_seqno() != self.checkpoints.covered.load(Ordering::Acquire)
+    }
+
+    /// Writes a checkpoint of the state between two transactions.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        let _one_at_a_time = self.checkpoints.running.lock();
+        self.engine.check_open()?;
+        self.checkpoint_locked()
+    }
+
+    /// As [`Instance::checkpoint`], for a caller that holds [`Checkpoints::running`].
+    pub(crate) fn checkpoint_locked(&self) -> Result<()> {
+        self.checkpoint_with(|_| {})
+    }
+
+    /// Writes a checkpoint that makes the data file as short as it can.
+    pub(crate) fn shrinking_checkpoint(&self) -> Result<()> {
+        let _one_at_a_time = self.checkpoints.running.lock();
+        self.engine.check_open()?;
+        self.checkpoint_with(Checkpoint::shrink)
+    }
+
+    fn checkpoint_with(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<()> {
+        let phase = Phase::checkpoint();
+        let report = self
+            .write_checkpoint(prepare)
+            .inspect_err(|error| phase.failed(error))?;
+        phase.published(report.sequence, report.pages_written);
+        Ok(())
+    }
+
+    fn check_publishable(&self) -> Result<()> {
+        match braid_rt::mutant!("checkpoint_what_failed") {
+            true => Ok(()),
+            false => self.engine.check_not_poisoned(),
+        }
+    }
+
+    fn write_checkpoint(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<CheckpointReport> {
+        let (log, store) = (&self.engine.log, &self.engine.store);
+        // Transactions that recovery discarded must be discarded in the log before a checkpoint
+        // lets recovery begin later.
+        if !braid_rt::mutant!("checkpoint_what_may_come_back") {
+            log.begin()?;
+        }
+        let log_bytes = log.stats().written_bytes;
+        let archived = self.archive_at_checkpoint();
+        let replaced = store.stats().checkpoint_sequence;
+        self.keep_log_for_readers(replaced);
+        // Between the transactions, for as long as it takes to switch the epoch.
+        let gate = self.engine.page_gate.write();
+        let begun = log.quiesce(|start| {
+            // I8: a transaction that could not be applied poisons the log before it leaves its
+            // commit slot, so it is seen here, and its pages are in no image.
+            self.check_publishable()?;
+            let kept_from = self.retention.begin_checkpoint(&start, archived);
+            let meta = self.checkpoints.meta.encode(&start, Some(&kept_from));
+            let checkpoint = store.begin_checkpoint(meta)?;
+            Ok::<_, crate::Error>((start, kept_from, checkpoint))
+        });
+        drop(gate);
+        let (start, kept_from, mut checkpoint) = begun?;
+        prepare(&mut checkpoint);
+        if braid_rt::mutant!("reuse_log_before_checkpoint") {
+            log.release(&start)?;
+        }
+        if log.durable_seqno() < start.seqno {
+            braid_rt::coverage_point("checkpoint: waits for the log");
+        }
+        checkpoint.write(&|_| {
+            self.publish_stats();
+            self.look_for_readers();
+        })?;
+        // I5: log before checkpoint. Everything in the images is durable in the log before a
+        // durable superblock refers to them.
+        let durable = log.ticket(start.seqno).wait();
+        if !braid_rt::mutant!("checkpoint_what_failed") {
+            durable?;
+            assert!(
+                log.durable_seqno() >= start.seqno,
+                "I5: the log before the checkpoint"
+            );
+        }
+        // I8: a failure since the epoch switch concerns no image, but nothing is published after
+        // it.
+        self.check_publishable()?;
+        let report = self.publish_checkpoint(checkpoint)?;
+        self.keep_log_for_readers(replaced);
+        self.checkpoints.set_published(start.seqno, log_bytes);
+        self.engine.health.set_checkpoint_error(None);
+        self.engine.counters.checkpoint();
+        // I6: checkpoint before reuse. The superblock that makes this log unneeded is durable.
+        let kept_from = self.retention.end_checkpoint(&kept_from, &start);
+        log.release(&kept_from)?;
+        self.look_for_readers();
+        Ok(report)
+    }
+
+    /// Publishes a checkpoint, and keeps the pages that it replaces if readers in other processes
+    /// need them.
+    fn publish_checkpoint(&self, checkpoint: Checkpoint) -> Result<CheckpointReport> {
+        let needs_pages = |sequence| {
+            let readers = self.readers.as_ref();
+            readers.is_some_and(|readers| readers.needs_pages(sequence))
+        };
+        let (report, kept) = checkpoint.publish_keeping(needs_pages)?;
+        if let (Some(readers), Some(kept)) = (&self.readers, kept) {
+            readers.keep_pages(kept);
+        }
+        Ok(report)
+    }
+
+    /// Looks for readers in other processes.
+    pub(crate) fn look_for_readers(&self) {
+        if let Some(readers) = &self.readers {
+            readers.look(&self.engine.log);
+        }
+    }
+
+    /// Keeps the log after the newest checkpoint if a reader in another process needs it.
+    fn keep_log_for_readers(&self, sequence: u64) {
+        if let Some(readers) = &self.readers {
+            let seqno = self.checkpoints.checkpointed.load(Ordering::Acquire);
+            readers.keep_log(sequence, seqno, &self.retention);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Closing a database.
+
+use std::sync::Arc;
+
+use super::Instance;
+use crate::error::{Error, Result};
+
+impl Instance {
+    /// Closes the database: refuses further commits, flushes, writes a last checkpoint, stops the
+    /// threads, shuts the gate, and releases the lock on the directory.
+    pub(crate) fn shutdown(&self) -> Result<()> {
+        let engine = &self.engine;
+        if engine.is_inherited() {
+            return Err(Error::Forked);
+        }
+        if !engine.refuse_users() {
+            return Ok(());
+        }
+        self.stop_threads();
+        self.notifier.notify();
+        // Commits that were assigned a number before this are in the log, and the flush writes
+        // them. Others fail.
+        if !braid_rt::mutant!("accept_commits_after_close") {
+            engine.log.seal();
+        }
+        let written = {
+            // A checkpoint that is under way ends first, and no other one begins.
+            let _last = self.checkpoints.running.lock();
+            self.final_checkpoint()
+        };
+        let result = written.and(engine.log.clone().close().map_err(Error::from));
+        self.release();
+        engine.tell_health();
+        result
+    }
+
+    /// Ends what an open that failed half way has begun, without writing anything. The caller shuts
+    /// the gate, unless it tries again.
+    pub(crate) fn abandon(&self) {
+        self.engine.refuse_users();
+        self.stop_threads();
+        self.engine.empty_pool();
+    }
+
+    fn stop_threads(&self) {
+        self.engine.flush_timer.stop();
+        self.maintenance.stop();
+        self.archive.ticker.stop();
+    }
+
+    /// Shuts the gate (I9), which releases the lock on the directory.
+    fn release(&self) {
+        self.engine.empty_pool();
+        self.engine.store.give_room_back();
+        self.files.gate.shut(|| {
+            self.publisher.unpublish();
+            self.archive.release();
+            if let Some(readers) = &self.readers {
+                readers.release();
+            }
+        });
+    }
+
+    fn final_checkpoint(&self) -> Result<()> {
+        let engine = &self.engine;
+        engine.check_not_poisoned()?;
+        engine.log.sync()?;
+        if engine.was_opened_read_only() {
+            return Ok(());
+        }
+        // If it fails, the log is kept, and the next open continues with it.
+        let _ = self.run_archiver();
+        let _ = self.archive.note(&engine.log, &self.copies);
+        match self.is_checkpoint_due() {
+            true => self.checkpoint_locked(),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Closes the database when the last handle is dropped.
+#[derive(Debug)]
+pub(crate) struct Closer(pub(crate) Arc<Instance>);
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        if self.0.engine.is_inherited() {
+            // Everything in it belongs to the parent process, threads and locks included: it stays
+            // as it is, forever.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
+        // Nobody can receive the error. Acknowledged transactions are in the log, where the next
+        // open finds them.
+        let _ = self.0.shutdown();
+    }
+}

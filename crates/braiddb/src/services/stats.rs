@@ -1,0 +1,31 @@
+//! Collection of the statistics.
+
+use super::Instance;
+use crate::observe::stats::Stats;
+
+impl Instance {
+    pub(crate) fn stats(&self) -> Stats {
+        let engine = &*self.engine;
+        let (snapshots, oldest_snapshot) = engine.snapshots.census();
+        let log = engine.log.stats();
+        let counts = engine.counters.counts();
+        Stats {
+            log_bytes_to_recover: self.checkpoints.log_bytes_to_recover(log.written_bytes),
+            checkpoint_failing: engine.health.is_checkpoint_failing(),
+            poisoned: engine.poisoned().is_some(),
+            commits: counts.commits,
+            conflicts: counts.conflicts,
+            checkpoints: counts.checkpoints,
+            snapshots,
+            oldest_snapshot,
+            old_versions: engine.gc.len(),
+            expired: self.sweeps.removed(),
+            durable_seqno: engine.log.durable_seqno(),
+            log,
+            protocol: self.checkpoints.meta.protocol,
+            store: engine.store.stats(),
+            archived: self.archive.archived(),
+            changes_kept_from: self.retention.oldest(),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Applying a logged transaction to the trees.
+
+use std::sync::Arc;
+
+use braid_store::Change;
+
+use crate::engine::Engine;
+use crate::engine::context::Context;
+use crate::error::{Error, Result};
+use crate::mvcc::gc::Retired;
+
+/// Puts the writes into the trees and keeps the versions that they replace for snapshots.
+#[inline(never)]
+pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: u64) -> Result<()> {
+    let mut shard = engine.gc.lock_shard();
+    let Context {
+        writes,
+        tables,
+        hints,
+        ..
+    } = state;
+    for write in writes.live() {
+        let table = &tables[write.table as usize];
+        let key = writes.key(write);
+        let value = writes.value(write);
+        let hint = hints.of_write(write.hash, key, write.table, &table.tree);
+        let stripe = engine.locks.stripe_of(write.hash);
+        let mut kept = false;
+        // Next to the result, which the tree would move about.
+        let mut failed = None;
+        table.tree.modify_at(hint, key, |old| {
+            let keep = (Change::Keep, ());
+            if let Some(old) = old {
+                let meta = old.meta();
+                // Assigned to no transaction of this log: the page was damaged before its checksum
+                // was made.
+                if meta.version >= seqno && meta.version > engine.log.last_seqno() {
+                    failed = Some(from_nowhere(table.id, meta.version));
+                    return keep;
+                }
+                // I7: a key's versions follow the numbers, because its lock is held from before
+                // the assignment until now.
+                if meta.version >= seqno {
+                    disordered(meta.version, seqno);
+                }
+                if !meta.tombstone {
+                    let mut replaced = shard.spare.take();
+                    let (len, before) = (old.inline_len(), meta.version);
+                    let bytes = replaced.begin(table.id, key, len, before, seqno);
+                    match old.keep_value(bytes) {
+                        Ok(None) => {}
+                        Ok(Some(large)) => replaced.set_large(large),
+                        Err(error) => {
+                            failed = Some(error.into());
+                            return keep;
+                        }
+                    }
+                    // Before the new version is in place, so that a snapshot that finds the new
+                    // version too new finds this one here.
+                    engine.locks.versions(stripe).lock().push(replaced);
+                    kept = true;
+                }
+            } else if value.is_none() {
+                return keep;
+            }
+            let change = match value {
+                Some(value) => Change::Put {
+                    version: seqno,
+                    value,
+                },
+                None => Change::Tombstone { version: seqno },
+            };
+            (change, ())
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if kept {
+            shard.retire(Retired::version(seqno, stripe));
+        }
+        if value.is_none() {
+            shard.retire(Retired::tombstone(seqno, stripe, Arc::clone(table), key));
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn disordered(version: u64, seqno: u64) -> ! {
+    panic!("version {version} after {seqno}");
+}
+
+#[cold]
+fn from_nowhere(table: u32, version: u64) -> Error {
+    Error::Corrupted {
+        what: format!("a record has version {version}, which was assigned to no transaction"),
+        location: format!("data.braid, table {table}"),
+    }
+}

@@ -1,0 +1,174 @@
+//! The precommit: from private writes to a transaction that others see.
+
+use braid_log::{LockRelease, PendingCommit};
+use braid_rt::narrow;
+use braid_store::SHORT_KEY_MAX;
+
+use super::Precommitted;
+use super::apply::apply;
+use super::dependencies::dependencies;
+use super::validate::validate;
+use crate::engine::context::Context;
+use crate::engine::{Engine, PooledContext};
+use crate::error::{Error, Result};
+use crate::options::{Durability, Isolation, TransactionOptions};
+
+impl PooledContext {
+    pub(super) fn precommit(
+        &mut self,
+        options: TransactionOptions,
+        waits: bool,
+    ) -> Result<Precommitted> {
+        let engine = &*self.engine;
+        let state = &mut **self.state.get_mut();
+        let ranges = self.ranges.get_mut();
+        state.reads.add_ranges(ranges, || engine.log.last_seqno());
+        if state.writes.is_empty() {
+            return precommit_reads(engine, state, options);
+        }
+        engine.check_writable()?;
+        if state.locks_in_commit {
+            engine.lock_for_commit(state)?;
+        }
+        state.user.ends();
+        let records = narrow(state.writes.live_len());
+        let bytes = state.writes.log_payload().len();
+        admit(engine, state, bytes)?;
+        let mut pending = engine.log.enter(bytes)?;
+        for &stripe in &state.locks {
+            engine.locks.mark_committing(stripe);
+        }
+        pending.set_signature(state.writes.signature());
+        let seqno = pending.assign(records);
+        if let Err(error) = check(engine, state, options, &mut pending, bytes) {
+            pending.abort();
+            engine.unlock_all(state);
+            drop(pending.finish());
+            return Err(error);
+        }
+        pending.append(&[state.writes.log_payload()]);
+        if braid_rt::mutant!("unlock_before_apply") {
+            engine.unlock_all(state);
+        }
+        if let Err(error) = apply(engine, state, seqno) {
+            return Err(fail_logged(engine, pending, &error));
+        }
+        engine.store.trim_room(&mut state.room);
+        if engine.settings.lock_release == LockRelease::Precommit {
+            engine.unlock_all(state);
+        } else {
+            state
+                .locks
+                .iter()
+                .for_each(|&stripe| engine.locks.unmark_committing(stripe));
+        }
+        // A waiting commit flushes on its own thread. Others ask for the flush, unless their
+        // durability needs none.
+        let ticket = match (options.durability, waits) {
+            (Durability::Immediate, false) => pending.finish_async(),
+            _ => pending.finish(),
+        };
+        engine.counters.commit();
+        engine.collect_versions();
+        Ok(Precommitted { seqno, ticket })
+    }
+}
+
+/// The commit of a transaction without writes: it serializes after the newest transaction, and
+/// everything it read must be durable (I4).
+fn precommit_reads(
+    engine: &Engine,
+    state: &mut Context,
+    options: TransactionOptions,
+) -> Result<Precommitted> {
+    engine.check_open()?;
+    if options.isolation == Isolation::Serializable {
+        validate(engine, state, engine.log.last_seqno() + 1)?;
+    }
+    engine.check_shown(|| state.reads.newest)?;
+    engine.unlock_all(state);
+    engine.counters.commit();
+    let seqno = state.reads.newest;
+    Ok(Precommitted {
+        seqno,
+        ticket: engine.log.ticket(seqno),
+    })
+}
+
+/// Reserves room in the data file for what the transaction changes. Once it is logged, it cannot be
+/// refused.
+#[inline(always)]
+fn admit(engine: &Engine, state: &mut Context, bytes: usize) -> Result<()> {
+    match bytes > SHORT_KEY_MAX {
+        true => admit_large(engine, state, bytes),
+        false => admit_entries(engine, state, 0, bytes),
+    }
+}
+
+/// Admits a transaction that may have written long keys.
+#[cold]
+#[inline(never)]
+fn admit_large(engine: &Engine, state: &mut Context, bytes: usize) -> Result<()> {
+    let mut entries = state.writes.layer_entries();
+    if entries > 0 {
+        engine.store.expect_long_keys();
+    }
+    if braid_rt::mutant!("admit_long_keys_as_short_ones") {
+        entries = 0;
+    }
+    admit_entries(engine, state, entries, bytes)
+}
+
+/// Admits a transaction whose long keys add at most so many entries to the layers.
+#[inline(always)]
+fn admit_entries(engine: &Engine, state: &mut Context, entries: usize, bytes: usize) -> Result<()> {
+    let writes = &state.writes;
+    let size = (writes.len() + entries, bytes);
+    let removes_only = || writes.live().all(|write| write.removes);
+    Ok(engine.store.admit(&mut state.room, size, removes_only)?)
+}
+
+/// Checks a transaction that has its sequence number, and passes its dependencies to the log. After
+/// an error the caller appends an abort record.
+#[inline(always)]
+fn check(
+    engine: &Engine,
+    state: &Context,
+    options: TransactionOptions,
+    pending: &mut PendingCommit<'_>,
+    bytes: usize,
+) -> Result<()> {
+    check_tables(state)?;
+    if options.isolation == Isolation::Serializable && !state.reads.is_empty() {
+        // The transaction's first number: all its numbers are its own.
+        validate(engine, state, pending.first_seqno())?;
+    }
+    // After the validation, which may have passed the locks of a transaction that could not be
+    // applied: that transaction poisons the log before it releases them.
+    if engine.log.is_poisoned() && !braid_rt::mutant!("commit_after_failure") {
+        engine.check_not_poisoned()?;
+    }
+    if engine.settings.wants_dependencies {
+        pending.depends_on(&dependencies(engine, state)?, bytes);
+    }
+    Ok(())
+}
+
+fn check_tables(state: &Context) -> Result<()> {
+    state
+        .writes
+        .live()
+        .try_for_each(|w| state.tables[w.table as usize].check_alive())
+}
+
+/// Poisons the database after a transaction that is logged but not completely in memory: only a
+/// recovery can show a correct state. The error says so, too, because that of the store would
+/// promise that nothing was written.
+#[cold]
+fn fail_logged(engine: &Engine, pending: PendingCommit<'_>, error: &Error) -> Error {
+    braid_rt::coverage_point("commit: a logged transaction can't be applied");
+    let cause = format!("cannot apply a logged transaction: {error}");
+    pending.fail(&cause);
+    engine.poisoned();
+    Error::Poisoned { cause }
+}

@@ -1,0 +1,135 @@
+//! Validation: whether what a transaction read is still what a transaction with its sequence number
+//! would read.
+
+use crate::engine::Engine;
+use crate::engine::context::{Context, PointRead, signature_of};
+use crate::error::{ConflictKind, Result};
+use crate::mvcc::range_reads::{Fingerprint, RangeRead};
+use crate::read::leaves::Leaves;
+
+/// How long a validation waits for another transaction that is committing a key it read, before it
+/// fails: a commit takes about a microsecond unless its thread lost the processor.
+const MARK_SPINS: u32 = 200;
+const MARK_YIELDS: u32 = 50;
+
+/// Validates the reads of a transaction with this sequence number.
+pub(super) fn validate(engine: &Engine, state: &Context, seqno: u64) -> Result<()> {
+    for read in &state.reads.points {
+        if braid_rt::mutant!("skip_validation") {
+            continue;
+        }
+        validate_point(engine, state, read, seqno)?;
+    }
+    if !state.reads.ranges.is_empty() {
+        validate_ranges(engine, state, seqno)?;
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn validate_point(engine: &Engine, state: &Context, read: &PointRead, seqno: u64) -> Result<()> {
+    if !wait_for_mark(engine, read.stripe(), state.owner) {
+        return Err(engine.conflict(ConflictKind::Read));
+    }
+    let tree = &state.tables[read.table as usize].tree;
+    if tree.is_current(read.stamp) {
+        return Ok(());
+    }
+    let found = tree.get(state.reads.key(read), |_| false)?;
+    let holds = match found.map(|found| found.meta) {
+        Some(meta) if meta.version == read.version => true,
+        // The key is absent, as it was. It must have been absent all the time, at this number, too:
+        // a removal with a greater number comes later, and what it removed may have come before.
+        Some(meta) => {
+            let before = meta.version < seqno || braid_rt::mutant!("believe_absence");
+            if read.absent && meta.tombstone && !before {
+                braid_rt::coverage_point("validation: an absence of a greater number");
+            }
+            read.absent && meta.tombstone && before
+        }
+        None => read.absent && engine.gc.none_purged_from(seqno),
+    };
+    match holds {
+        true => Ok(()),
+        false => Err(engine.conflict(ConflictKind::Read)),
+    }
+}
+
+fn validate_ranges(engine: &Engine, state: &Context, seqno: u64) -> Result<()> {
+    if !braid_rt::mutant!("ranges_do_not_wait") {
+        // A transaction with a smaller number may be about to insert into the range. Waiting
+        // follows the numbers downwards, so there is no cycle.
+        let read = state.reads.ranges.iter();
+        let tables = read.map(|read| signature_of(state.tables[read.table as usize].id));
+        let tables = match braid_rt::mutant!("ranges_wait_for_one_table") {
+            true => tables.last().unwrap_or_default(),
+            false => tables.fold(0, |all, table| all | table),
+        };
+        engine.log.wait_applied(seqno, tables);
+    }
+    for read in state.reads.ranges.iter() {
+        let tree = &state.tables[read.table as usize].tree;
+        if tree.is_current(read.stamp) {
+            continue;
+        }
+        if read.fingerprint.is_none() && !braid_rt::mutant!("forget_forgotten_scans") {
+            return Err(engine.conflict(ConflictKind::Range));
+        }
+        let now = fingerprint(state, read, seqno)?;
+        if braid_rt::mutant!("skip_range_validation") || read.fingerprint.is_none() {
+            continue;
+        }
+        // After the reads, two transactions may have inserted a key into the range and removed it
+        // again, the first before this number and the second after it. A transaction that has
+        // assigned its number keeps the second one's tombstone. One without writes has not: it
+        // validates at a number that others may get, and their tombstone may be gone by now (see
+        // the test `a_purged_removal_behind_the_number_is_a_conflict`).
+        let purged =
+            !engine.gc.none_purged_from(seqno) && !braid_rt::mutant!("forget_purges_in_ranges");
+        if now != read.fingerprint || purged {
+            return Err(engine.conflict(ConflictKind::Range));
+        }
+    }
+    Ok(())
+}
+
+/// Waits until no other transaction is about to write in the stripe. Returns `false` after a while,
+/// because two transactions could wait for each other.
+fn wait_for_mark(engine: &Engine, stripe: usize, owner: u64) -> bool {
+    for round in 0..MARK_SPINS + MARK_YIELDS {
+        if !engine.locks.is_committing_by_other(stripe, owner) {
+            return true;
+        }
+        if round < MARK_SPINS {
+            braid_rt::thread::spin_loop();
+        } else {
+            braid_rt::thread::yield_now();
+        }
+    }
+    false
+}
+
+/// Returns the fingerprint of what the range contains now; `None` if an entry was removed from it at
+/// this number or a greater one, so that it may have contained more before.
+fn fingerprint(state: &Context, read: &RangeRead, seqno: u64) -> Result<Option<Fingerprint>> {
+    let tree = &state.tables[read.table as usize].tree;
+    let mut fingerprint = Fingerprint::default();
+    let (lower, upper) = state.reads.ranges.bounds(read);
+    for leaf in Leaves::new(tree, lower, upper) {
+        for record in leaf?.records() {
+            match record.meta.tombstone {
+                // At this number, too: a transaction without writes has no number of its own, so
+                // the number that it validates at may be that of the removal.
+                true if record.meta.version > seqno => return Ok(None),
+                true if record.meta.version == seqno
+                    && !braid_rt::mutant!("share_a_number_with_a_removal") =>
+                {
+                    return Ok(None);
+                }
+                true => {}
+                false => fingerprint.add(record.key, record.meta.version),
+            }
+        }
+    }
+    Ok(Some(fingerprint))
+}
