@@ -13,6 +13,7 @@ exceptions! {
     SnapshotExistsError SnapshotNotFoundError TableDroppedError TableExistsError TableNotFoundError TableNameError
     TableOptionsError TableTypeError TransactionEndedError WouldDeadlockError
 }
+
 /// Converts the result of an operation of the engine.
 pub(crate) trait IntoPyResult<T> {
     fn py(self) -> PyResult<T>;
@@ -45,25 +46,25 @@ pub(crate) fn exception(error: EngineError) -> PyErr {
         EngineError::KeyTooLong { .. }
         | EngineError::ValueTooLong { .. }
         | EngineError::TransactionTooLarge { .. } => LimitError::new_err(message),
-        EngineError::TableMissing { .. } => TableNotFoundError::new_err(message),
+        EngineError::TableNotFound { .. } => TableNotFoundError::new_err(message),
         EngineError::TableExists { .. } => TableExistsError::new_err(message),
         EngineError::TableDropped { .. } => TableDroppedError::new_err(message),
-        EngineError::TableName { .. } => TableNameError::new_err(message),
-        EngineError::TableType { .. } => TableTypeError::new_err(message),
+        EngineError::InvalidTableName { .. } => TableNameError::new_err(message),
+        EngineError::TableTypeMismatch { .. } => TableTypeError::new_err(message),
         EngineError::ForeignTable { .. } => ForeignTableError::new_err(message),
         EngineError::OpenedReadOnly => OpenedReadOnlyError::new_err(message),
-        EngineError::SavepointGone => SavepointError::new_err(message),
+        EngineError::InvalidSavepoint => SavepointError::new_err(message),
         EngineError::OutOfOrder { .. } => OutOfOrderError::new_err(message),
-        EngineError::TableOptions { .. } => TableOptionsError::new_err(message),
+        EngineError::TableOptionsMismatch { .. } => TableOptionsError::new_err(message),
         EngineError::SnapshotExists { .. } => SnapshotExistsError::new_err(message),
-        EngineError::SnapshotMissing { .. } => SnapshotNotFoundError::new_err(message),
+        EngineError::SnapshotNotFound { .. } => SnapshotNotFoundError::new_err(message),
         EngineError::PositionLost { .. } => PositionLostError::new_err(message),
         EngineError::ForeignPosition { .. } => ForeignPositionError::new_err(message),
-        EngineError::FeedMissing { .. } => FeedNotFoundError::new_err(message),
+        EngineError::FeedNotFound { .. } => FeedNotFoundError::new_err(message),
         EngineError::SelfDeadlock => WouldDeadlockError::new_err(message),
         EngineError::Backup(_) => BackupError::new_err(message),
         EngineError::Decode { .. } => DecodeError::new_err(message),
-        EngineError::Options { .. } => OptionError::new_err(message),
+        EngineError::InvalidOption { .. } => OptionError::new_err(message),
         EngineError::Closed => ClosedError::new_err(message),
         EngineError::Forked => ForkError::new_err(message),
         EngineError::Io { source, .. } => match system_error(&source) {
