@@ -747,6 +747,14 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
+// Returns the message of this thread's last call that returned a negative status, in English; an
+// empty string if there was none. The string belongs to this thread and is valid until the
+// thread's next failing call.
+const char *braid_error_message(void);
+
+// Returns the version of the library, such as `"0.1.0"`.
+const char *braid_version(void);
+
 // Makes a backup while the database is in use. If `parent` is NULL, the backup is full. If
 // `parent` is the path of an earlier backup of this database, the backup contains only the pages
 // that changed since then. `path` is a file that must not exist yet, or an existing directory, in
@@ -823,14 +831,6 @@ braid_status braid_restore(const braid_restore_options *options,
 //
 // `seqno` is NULL or points to writable memory for the number.
 braid_status braid_db_archive_now(braid_db *db, uint64_t *seqno);
-
-// Returns the message of this thread's last call that returned a negative status, in English; an
-// empty string if there was none. The string belongs to this thread and is valid until the
-// thread's next failing call.
-const char *braid_error_message(void);
-
-// Returns the version of the library, such as `"0.1.0"`.
-const char *braid_version(void);
 
 // Begins a bulk load: it builds a new table from entries in ascending key order, and bypasses the
 // log. Use it for large amounts of data. The table is invisible until `braid_loader_finish`. If
@@ -1473,13 +1473,6 @@ braid_status braid_snapshot_contains(braid_snapshot *snapshot,
 // `len` is NULL or points to writable memory for a number.
 braid_status braid_snapshot_len(braid_snapshot *snapshot, braid_table *table, uint64_t *len);
 
-// Returns the name of a status, such as `"BRAID_CONFLICT"`, or `"unknown"` for a number that is
-// not a status.
-const char *braid_status_name(int status);
-
-// Returns whether running the same transaction again can succeed without any other change.
-bool braid_status_is_retryable(int status);
-
 // Opens a table whose keys and values are byte strings, and creates it, durably, if there is no
 // table of this name.
 //
@@ -1762,15 +1755,6 @@ braid_status braid_tx_remove_range(braid_tx *tx,
                                    const braid_range *range,
                                    uint64_t *count);
 
-// Frees a value and clears it, so that freeing it again has no effect. NULL is allowed and has no
-// effect.
-//
-// # Safety
-//
-// `value` is NULL, or points to a value that a function of this library has set or that is all
-// zeros, and of which no copy was freed.
-void braid_value_free(braid_value *value);
-
 // Checks a database: every checksum, the order of the trees, the accounting of space, and the
 // chains of the log. It writes nothing. It passes each finding to `callback` on this thread, and
 // the counts to `report`; both may be NULL. While another process writes the database, the
@@ -1837,6 +1821,22 @@ braid_status braid_db_submit(braid_db *db,
                              const braid_write *writes,
                              size_t count,
                              uint64_t *seqno);
+
+// Returns the name of a status, such as `"BRAID_CONFLICT"`, or `"unknown"` for a number that is
+// not a status.
+const char *braid_status_name(int status);
+
+// Returns whether running the same transaction again can succeed without any other change.
+bool braid_status_is_retryable(int status);
+
+// Frees a value and clears it, so that freeing it again has no effect. NULL is allowed and has no
+// effect.
+//
+// # Safety
+//
+// `value` is NULL, or points to a value that a function of this library has set or that is all
+// zeros, and of which no copy was freed.
+void braid_value_free(braid_value *value);
 
 #ifdef __cplusplus
 }  // extern "C"

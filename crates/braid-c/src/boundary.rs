@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use braid::Error;
 
-use crate::handles::HandleError;
+use crate::handle_error::HandleError;
 use crate::status::{self, braid_status};
 
 /// Why a call failed. It is boxed, so that the result of a body fits into registers.

@@ -8,6 +8,7 @@
 //! - **A handle is a number**, not an address, though it looks like a pointer to C: it names a slot
 //!   of a table, a generation of this slot and a kind of object, and all three are checked at each
 //!   use (`handles`). So a handle that was freed, ended or belongs to something else is an error.
+//!   `registry` has the tables of all kinds.
 //! - **`unsafe`** is limited to the tables of handles, and to reads and writes of C's memory
 //!   (`memory`, `value`).
 
@@ -27,60 +28,27 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("a handle needs the 64 bits of a pointer");
 
-mod backup;
 mod boundary;
-mod bulk;
-mod changes;
-mod cursor;
-mod database;
-mod feed;
+mod functions;
+mod handle_error;
 mod handles;
-mod health;
 mod limits;
-mod maintenance;
-mod many;
 mod memory;
-mod modify;
-mod options;
-mod scan;
-mod snapshot;
-mod stats;
+mod objects;
+mod registry;
 mod status;
 mod stream;
-mod table;
-mod table_options;
-mod ticket;
-mod transaction;
 mod value;
-mod verify;
-mod write;
 
-pub use backup::*;
 pub use boundary::*;
-pub use bulk::*;
-pub use changes::*;
-pub use cursor::*;
-pub use database::*;
-pub use feed::*;
+pub use functions::*;
 pub use handles::{
     braid_changes, braid_cursor, braid_db, braid_feed, braid_loader, braid_options, braid_snapshot,
     braid_table, braid_ticket, braid_tx,
 };
-pub use health::*;
 pub use limits::*;
-pub use maintenance::*;
-pub use many::*;
 pub use memory::braid_slice;
-pub use modify::*;
-pub use options::*;
-pub use snapshot::*;
-pub use stats::*;
+pub use objects::{braid_change, braid_change_set, braid_position};
 pub use status::*;
 pub use stream::{braid_read_callback, braid_source, braid_write_callback};
-pub use table::*;
-pub use table_options::*;
-pub use ticket::*;
-pub use transaction::*;
 pub use value::{braid_value, braid_value_free};
-pub use verify::*;
-pub use write::*;

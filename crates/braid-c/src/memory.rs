@@ -5,7 +5,6 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 
 use crate::boundary::{Failure, Outcome};
-use crate::value::braid_value;
 
 /// Bytes in memory that belongs to the program or to the library.
 #[repr(C)]
@@ -58,38 +57,6 @@ impl<T> Out<T> {
     pub(crate) fn set(&mut self, value: T) {
         // SAFETY: the contract of `new`.
         unsafe { self.0.write(value) }
-    }
-}
-
-impl Out<braid_value> {
-    /// As [`Out::new`]; also sets the value to none, so that freeing it after a failed call is
-    /// safe.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Out::new`].
-    #[inline]
-    pub(crate) unsafe fn value(pointer: *mut braid_value) -> Outcome<Self> {
-        // SAFETY: this function's contract.
-        unsafe { Self::named(pointer, "value") }
-    }
-
-    /// As [`Out::value`], for an argument with another name.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Out::new`].
-    #[inline]
-    pub(crate) unsafe fn named(pointer: *mut braid_value, name: &'static str) -> Outcome<Self> {
-        // SAFETY: this function's contract.
-        let out = unsafe { Self::new(pointer, name) }?;
-        // Data and length alone mark the absence of a value.
-        // SAFETY: as above; no reference is created to memory that may be uninitialized.
-        unsafe {
-            (&raw mut (*pointer).data).write(std::ptr::null());
-            (&raw mut (*pointer).len).write(0);
-        }
-        Ok(out)
     }
 }
 

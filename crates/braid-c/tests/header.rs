@@ -68,16 +68,18 @@ fn declared(header: &str) -> BTreeSet<String> {
 /// Returns the names of the functions that Rust exports.
 fn exported() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for entry in std::fs::read_dir(crate_dir().join("src")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_none_or(|extension| extension != "rs") {
-            continue;
-        }
-        let source = std::fs::read_to_string(&path).unwrap();
-        for part in source.split("#[unsafe(no_mangle)]").skip(1) {
-            let (_, rest) = part.split_once("fn ").unwrap();
-            let name = rest.split('(').next().unwrap();
-            names.insert(name.to_owned());
+    for folder in ["src", "src/functions"] {
+        for entry in std::fs::read_dir(crate_dir().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
+            let source = std::fs::read_to_string(&path).unwrap();
+            for part in source.split("#[unsafe(no_mangle)]").skip(1) {
+                let (_, rest) = part.split_once("fn ").unwrap();
+                let name = rest.split('(').next().unwrap();
+                names.insert(name.to_owned());
+            }
         }
     }
     names
@@ -122,7 +124,8 @@ fn the_manual_describes_every_function() {
         described.insert(name.to_owned());
     }
     assert_eq!(described, exported());
-    let sources = ["src/status.rs", "src/options.rs"].map(|path| crate_dir().join(path));
+    let sources = ["status", "functions/options", "functions/protocol"]
+        .map(|module| crate_dir().join(format!("src/{module}.rs")));
     for source in sources {
         let source = std::fs::read_to_string(source).unwrap();
         let names = source

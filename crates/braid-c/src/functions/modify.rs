@@ -4,13 +4,13 @@ use std::ffi::c_void;
 
 use braid::{Bytes, Result, Transaction};
 
+use super::range::{bounds_of, braid_range};
 use crate::boundary::{Failure, Outcome, call};
-use crate::cursor::{bounds_of, braid_range};
 use crate::handles::{braid_table, braid_tx};
 use crate::memory::{Optional, Out, UserData, braid_slice};
+use crate::objects::BytesTable;
+use crate::registry::{TRANSACTIONS, table};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
-use crate::table::{BytesTable, table};
-use crate::transaction::TRANSACTIONS;
 use crate::value::{Value, braid_value};
 
 /// Decides whether an entry stays. The entry is valid during the call.

@@ -5,18 +5,16 @@ use std::time::Duration;
 
 use braid::{Bytes, Durability, Isolation, Readable, Savepoint, TransactionOptions, ValueRef};
 
+use super::range::{bounds_of, braid_range};
+use super::ticket::give_ticket;
 use crate::boundary::{Failure, Outcome, call};
-use crate::cursor::{bounds_of, braid_range};
-use crate::database::database;
-use crate::handles::{Ended, Exclusive, braid_db, braid_table, braid_ticket, braid_tx, number};
+use crate::handle_error::Ended;
+use crate::handles::{braid_db, braid_table, braid_ticket, braid_tx, number};
 use crate::memory::{Optional, Out, braid_slice, bytes, entry, optional, optional_bytes};
-use crate::scan::Tx;
+use crate::objects::Tx;
+use crate::registry::{TRANSACTIONS, database, table};
 use crate::status::braid_status::{self, BRAID_EXISTS, BRAID_MISMATCH, BRAID_NOT_FOUND, BRAID_OK};
-use crate::table::table;
-use crate::ticket::give_ticket;
 use crate::value::{Found, Value, braid_value, found_in, give};
-
-pub(crate) static TRANSACTIONS: Exclusive<braid_tx, Tx> = Exclusive::new();
 
 /// Isolation of concurrent transactions from each other.
 #[repr(C)]

@@ -4,13 +4,13 @@ use std::ffi::c_int;
 
 use braid::Transaction;
 
+use super::ticket::give_ticket;
 use crate::boundary::{Failure, Outcome, call};
-use crate::database::database;
 use crate::handles::{braid_db, braid_table, braid_ticket, number};
 use crate::memory::{Optional, Out, braid_slice, bytes, elements};
+use crate::objects::OpenTable;
+use crate::registry::{TABLES, database, table};
 use crate::status::braid_status::{self, BRAID_OK};
-use crate::table::{OpenTable, TABLES, table};
-use crate::ticket::give_ticket;
 
 /// Operation of a write.
 #[repr(C)]

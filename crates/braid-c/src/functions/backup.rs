@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use braid::{Backup, BackupProgress, BackupReport, Database, Restore, RestoreReport, Until};
 
+use super::options::device;
+use super::stats::microseconds;
 use crate::boundary::{Failure, Outcome, call};
-use crate::database::database;
 use crate::handles::braid_db;
 use crate::memory::{self, Optional, Out, UserData, required};
-use crate::options::device;
+use crate::registry::database;
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
 use crate::stream::{Sink, braid_source, braid_write_callback};
 
@@ -257,7 +258,7 @@ pub unsafe extern "C" fn braid_backup_read_info(
         out.set(braid_backup_info {
             identity: info.identity.to_le_bytes(),
             seqno: info.seqno,
-            time_us: crate::stats::microseconds(since.unwrap_or_default()),
+            time_us: microseconds(since.unwrap_or_default()),
             is_incremental: info.parent.is_some(),
             parent: info.parent.unwrap_or(0),
             pages: info.pages,

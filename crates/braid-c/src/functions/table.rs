@@ -2,45 +2,17 @@
 
 use std::ffi::{c_char, c_void};
 
-use braid::{Bytes, ValueRef};
+use braid::ValueRef;
 
+use super::table_options::braid_table_options;
 use crate::boundary::{Failure, Outcome, call};
-use crate::database::{OpenDatabase, database};
-use crate::handles::{Ended, Pinned, Process, Shared, braid_db, braid_table, number};
+use crate::handle_error::Ended;
+use crate::handles::{braid_db, braid_table, number};
 use crate::memory::{Out, braid_slice, bytes, optional, text};
+use crate::objects::{OpenDatabase, OpenTable};
+use crate::registry::{TABLES, database, table};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
-use crate::table_options::braid_table_options;
 use crate::value::{Found, braid_value, found_in};
-
-pub(crate) type BytesTable = braid::Table<Bytes, Bytes>;
-
-/// Object of a table's handle.
-pub(crate) struct OpenTable {
-    pub(crate) table: BytesTable,
-    database: OpenDatabase,
-}
-
-impl OpenTable {
-    pub(crate) fn new(table: BytesTable, database: OpenDatabase) -> Self {
-        Self { table, database }
-    }
-
-    #[inline]
-    pub(crate) fn database(&self) -> &OpenDatabase {
-        &self.database
-    }
-}
-
-impl Process for braid_table {
-    type Object = OpenTable;
-}
-
-pub(crate) static TABLES: Shared<braid_table, OpenTable> = Shared::new();
-
-#[inline(always)]
-pub(crate) fn table(handle: *mut braid_table) -> Outcome<Pinned<'static, braid_table, OpenTable>> {
-    TABLES.pin(handle)
-}
 
 /// Opens a table whose keys and values are byte strings, and creates it, durably, if there is no
 /// table of this name.
@@ -187,7 +159,7 @@ unsafe fn get(
     let table = self::table(table)?;
     let open = &*table;
     let put = |value: ValueRef<'_>| out.put(value);
-    let found = open.database.current().get_by(&open.table, key, put);
+    let found = open.database().current().get_by(&open.table, key, put);
     found_in(out, found)
 }
 

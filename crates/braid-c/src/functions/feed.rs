@@ -2,21 +2,14 @@
 
 use std::ffi::{c_char, c_void};
 
-use braid::Feed;
-
+use super::table::{braid_name_callback, tell_names};
 use crate::boundary::call;
-use crate::changes::{CHANGES, Reader, braid_position};
-use crate::database::database;
-use crate::handles::{Ended, Process, Shared, braid_changes, braid_db, braid_feed, number};
+use crate::handle_error::Ended;
+use crate::handles::{braid_changes, braid_db, braid_feed, number};
 use crate::memory::{Out, required, text};
+use crate::objects::{Reader, braid_position};
+use crate::registry::{CHANGES, FEEDS, database};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
-use crate::table::{braid_name_callback, tell_names};
-
-impl Process for braid_feed {
-    type Object = Feed;
-}
-
-pub(crate) static FEEDS: Shared<braid_feed, Feed> = Shared::new();
 
 /// Opens the feed of a name. If there is none, the function creates it, durably, at the current
 /// durable position. The database remembers the position of a feed, and keeps the log after it, up

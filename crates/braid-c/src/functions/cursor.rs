@@ -2,53 +2,18 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use braid::{Bytes, Error, Readable, prefix_bounds};
 
+use super::range::{bounds_of, braid_range};
 use crate::boundary::{Failure, Outcome, call};
-use crate::handles::{
-    Ended, Exclusive, Locked, braid_cursor, braid_snapshot, braid_table, braid_tx, number,
-};
-use crate::memory::{Out, array, braid_slice, bytes, optional};
-use crate::scan::{BytesRange, SnapshotScan, Tx};
-use crate::snapshot::SNAPSHOTS;
+use crate::handle_error::Ended;
+use crate::handles::{Locked, braid_cursor, braid_snapshot, braid_table, braid_tx, number};
+use crate::memory::{Out, array, braid_slice, bytes};
+use crate::objects::{Bounds, BytesRange, Cursor, Given, SnapshotScan, Source, Tx, rest};
+use crate::registry::{CURSORS, SNAPSHOTS, TRANSACTIONS, table};
 use crate::status::braid_status::{self, BRAID_END, BRAID_OK};
-use crate::table::{BytesTable, table};
-use crate::transaction::TRANSACTIONS;
-
-/// Kind of bound at one end of a range.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum braid_bound_kind {
-    /// No bound; the key is ignored.
-    BRAID_UNBOUNDED = 0,
-    /// The range includes the key.
-    BRAID_INCLUDED = 1,
-    /// The range excludes the key.
-    BRAID_EXCLUDED = 2,
-}
-
-/// One end of a range.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct braid_bound {
-    /// A `braid_bound_kind`.
-    pub kind: c_int,
-    /// The key.
-    pub key: braid_slice,
-}
-
-/// A range of keys. With all fields zero, it contains all keys.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct braid_range {
-    /// Lower end.
-    pub lower: braid_bound,
-    /// Upper end.
-    pub upper: braid_bound,
-}
 
 /// A key and its value, in the library's memory.
 #[repr(C)]
@@ -76,94 +41,7 @@ enum Direction {
     Reverse,
 }
 
-type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
-
-impl braid_bound {
-    /// # Safety
-    ///
-    /// If the bound has a key, as for [`bytes`].
-    unsafe fn parse(&self, name: &'static str) -> Outcome<Bound<Vec<u8>>> {
-        use braid_bound_kind::*;
-        // SAFETY: this function's contract.
-        let key = || unsafe { bytes(self.key.data, self.key.len, name) }.map(<[u8]>::to_vec);
-        if self.kind == BRAID_UNBOUNDED as c_int {
-            Ok(Bound::Unbounded)
-        } else if self.kind == BRAID_INCLUDED as c_int {
-            Ok(Bound::Included(key()?))
-        } else if self.kind == BRAID_EXCLUDED as c_int {
-            Ok(Bound::Excluded(key()?))
-        } else {
-            let what = format!(
-                "invalid {name} bound kind {}: use BRAID_UNBOUNDED, BRAID_INCLUDED or BRAID_EXCLUDED",
-                self.kind
-            );
-            Err(Failure::argument(what))
-        }
-    }
-}
-
-/// # Safety
-///
-/// `range` is NULL or points to a range whose keys meet the contract of [`bytes`].
-pub(crate) unsafe fn bounds_of(range: *const braid_range) -> Outcome<Bounds> {
-    // SAFETY: this function's contract.
-    let Some(range) = (unsafe { optional(range) }) else {
-        return Ok((Bound::Unbounded, Bound::Unbounded));
-    };
-    // SAFETY: this function's contract.
-    Ok(unsafe { (range.lower.parse("lower")?, range.upper.parse("upper")?) })
-}
-
-/// Source of a cursor.
-enum Source {
-    /// A transaction, by the number of its handle: after the transaction has ended, using the
-    /// cursor is an error.
-    Transaction(usize),
-    Snapshot(SnapshotScan),
-}
-
-/// Entries that the caller is reading.
-type Given = Vec<(Bytes, Bytes)>;
-
-/// Object of a cursor's handle.
-pub(crate) struct Cursor {
-    source: Source,
-    table: BytesTable,
-    bounds: Bounds,
-    /// The entries last returned from each end: if the range was closed, it is reopened there.
-    front: Given,
-    back: Given,
-    /// The end was reached, or reading failed; the result is final.
-    over: Option<Result<(), Error>>,
-}
-
-pub(crate) static CURSORS: Exclusive<braid_cursor, Cursor> = Exclusive::new();
-
-/// Returns the bounds of the remaining range.
-fn rest<'a>(
-    bounds: &'a Bounds,
-    front: &'a Given,
-    back: &'a Given,
-) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
-    let end = |bound: &'a Bound<Vec<u8>>, given: &'a Given| match given.last() {
-        Some((key, _)) => Bound::Excluded(&key[..]),
-        None => bound.as_ref().map(|key| &key[..]),
-    };
-    (end(&bounds.0, front), end(&bounds.1, back))
-}
-
 impl Cursor {
-    fn new(source: Source, table: BytesTable, bounds: Bounds) -> Self {
-        Self {
-            source,
-            table,
-            bounds,
-            front: Given::new(),
-            back: Given::new(),
-            over: None,
-        }
-    }
-
     /// Returns the next entry without copying, if the cursor reads a snapshot. A write to a
     /// transaction closes its ranges, but must not invalidate returned entries.
     #[inline]

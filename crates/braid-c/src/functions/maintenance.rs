@@ -5,9 +5,9 @@ use std::ffi::{CString, c_char, c_void};
 use braid::Finding;
 
 use crate::boundary::call;
-use crate::database::database;
 use crate::handles::braid_db;
 use crate::memory::{self, Optional};
+use crate::registry::database;
 use crate::status::braid_status::{self, BRAID_OK};
 
 /// Result of `braid_db_compact`.

@@ -5,14 +5,14 @@ use std::ffi::{CString, c_char, c_void};
 use braid::Ticket;
 
 use crate::boundary::{Failure, Outcome, call};
-use crate::handles::{Ended, Exclusive, braid_ticket};
+use crate::handle_error::Ended;
+use crate::handles::braid_ticket;
 use crate::memory::{Optional, Out, UserData};
+use crate::registry::TICKETS;
 use crate::status::{
     braid_status::{self, BRAID_OK, BRAID_PENDING},
     of_error,
 };
-
-pub(crate) static TICKETS: Exclusive<braid_ticket, Ticket> = Exclusive::new();
 
 /// Returns a ticket, if the caller wants it.
 #[inline(always)]

@@ -5,10 +5,9 @@ use std::ffi::{CString, c_char, c_void};
 use braid::{Error, Health};
 
 use crate::boundary::{Failure, call};
-use crate::database::database;
 use crate::handles::{braid_db, braid_options};
 use crate::memory::UserData;
-use crate::options::OPTIONS;
+use crate::registry::{OPTIONS, database};
 use crate::status::braid_status::{
     self, BRAID_ARCHIVE_FAILING, BRAID_CHECKPOINT_FAILING, BRAID_OK, BRAID_OUT_OF_SPACE,
 };

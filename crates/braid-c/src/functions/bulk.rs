@@ -2,23 +2,14 @@
 
 use std::ffi::{c_char, c_void};
 
-use braid::{BulkLoader, Bytes};
-
+use super::table_options::braid_table_options;
 use crate::boundary::call;
-use crate::database::{OpenDatabase, database};
-use crate::handles::{Ended, Exclusive, braid_db, braid_loader, braid_table};
+use crate::handle_error::Ended;
+use crate::handles::{braid_db, braid_loader, braid_table};
 use crate::memory::{Optional, Out, entry, optional, text};
+use crate::objects::{Loading, OpenDatabase, OpenTable};
+use crate::registry::{LOADERS, TABLES, database};
 use crate::status::braid_status::{self, BRAID_OK};
-use crate::table::{OpenTable, TABLES};
-use crate::table_options::braid_table_options;
-
-/// Object of a loader's handle.
-pub(crate) struct Loading {
-    loader: BulkLoader<Bytes, Bytes>,
-    database: OpenDatabase,
-}
-
-pub(crate) static LOADERS: Exclusive<braid_loader, Loading> = Exclusive::new();
 
 /// Begins a bulk load: it builds a new table from entries in ascending key order, and bypasses the
 /// log. Use it for large amounts of data. The table is invisible until `braid_loader_finish`. If

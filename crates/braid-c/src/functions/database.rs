@@ -1,108 +1,19 @@
 //! Opening and closing databases, and operations on whole databases.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::mem;
-use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
-use braid::{Commit, ConflictKind, Database, Error, MemoryDevice};
+use braid::{Commit, ConflictKind, Error, MemoryDevice};
 
-use crate::boundary::{Failure, Outcome, call};
-use crate::bulk::LOADERS;
-use crate::changes::CHANGES;
-use crate::cursor::CURSORS;
-use crate::feed::FEEDS;
-use crate::handles::{Ended, Pinned, Process, Shared, braid_db, braid_options, braid_tx, number};
+use super::options::options_of;
+use super::stats::{braid_recovery_report, braid_stats};
+use crate::boundary::{Failure, call};
+use crate::handle_error::Ended;
+use crate::handles::{braid_db, braid_options, braid_tx, number};
 use crate::memory::{self, Optional, Out};
-use crate::options::options_of;
-use crate::scan::Tx;
-use crate::snapshot::SNAPSHOTS;
-use crate::stats::{braid_recovery_report, braid_stats};
+use crate::objects::{OpenDatabase, Tx};
+use crate::registry::{DATABASES, TRANSACTIONS, database, end_all_of};
 use crate::status::braid_status::{self, BRAID_CONFLICT, BRAID_OK};
-use crate::table::TABLES;
-use crate::transaction::TRANSACTIONS;
-
-/// Object of a database's handle.
-#[derive(Clone)]
-pub(crate) enum OpenDatabase {
-    /// Open for writing.
-    Writer(Database),
-    /// Opened read-only: the newest state that the caller requested.
-    Reader(Arc<RwLock<Database>>),
-}
-
-/// A database in the state that new reads see.
-pub(crate) enum Current<'a> {
-    Writer(&'a Database),
-    State(Database),
-}
-
-impl Deref for Current<'_> {
-    type Target = Database;
-
-    #[inline(always)]
-    fn deref(&self) -> &Database {
-        match self {
-            Current::Writer(database) => database,
-            Current::State(database) => database,
-        }
-    }
-}
-
-impl OpenDatabase {
-    fn new(database: Database, read_only: bool) -> Self {
-        match read_only {
-            true => Self::Reader(Arc::new(RwLock::new(database))),
-            false => Self::Writer(database),
-        }
-    }
-
-    #[inline(always)]
-    pub(crate) fn current(&self) -> Current<'_> {
-        match self {
-            Self::Writer(database) => Current::Writer(database),
-            Self::Reader(newest) => Current::State(state(newest)),
-        }
-    }
-
-    /// Moves to the newest durable state; returns whether it is newer.
-    fn refresh(&self) -> Outcome<bool> {
-        let Self::Reader(newest) = self else {
-            return Ok(false);
-        };
-        // Meanwhile, readers continue with the previous state.
-        let mut database = state(newest);
-        if !database.refresh()? {
-            return Ok(false);
-        }
-        let mut newest = newest.write().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have refreshed to a newer state.
-        if database.durable_seqno() <= newest.durable_seqno() {
-            return Ok(false);
-        }
-        let before = mem::replace(&mut *newest, database);
-        drop(newest);
-        drop(before);
-        Ok(true)
-    }
-}
-
-#[inline(never)]
-fn state(newest: &RwLock<Database>) -> Database {
-    let newest = newest.read().unwrap_or_else(PoisonError::into_inner);
-    newest.clone()
-}
-
-impl Process for braid_db {
-    type Object = OpenDatabase;
-}
-
-static DATABASES: Shared<braid_db, OpenDatabase> = Shared::new();
-
-#[inline(always)]
-pub(crate) fn database(handle: *mut braid_db) -> Outcome<Pinned<'static, braid_db, OpenDatabase>> {
-    DATABASES.pin(handle)
-}
 
 /// Opens the database in a directory, and creates it if it is missing.
 ///
@@ -162,13 +73,7 @@ pub extern "C" fn braid_db_close(db: *mut braid_db) -> braid_status {
         DATABASES.end(db, Ended::Closed)?;
         let outcome = database.current().clone().close();
         let (owner, ended) = (number(db), Ended::DatabaseClosed);
-        CURSORS.end_all_of(owner, ended);
-        TRANSACTIONS.end_all_of(owner, ended);
-        SNAPSHOTS.end_all_of(owner, ended);
-        TABLES.end_all_of(owner, ended);
-        LOADERS.end_all_of(owner, ended);
-        CHANGES.end_all_of(owner, ended);
-        FEEDS.end_all_of(owner, ended);
+        end_all_of(owner, ended);
         outcome?;
         Ok(BRAID_OK)
     })

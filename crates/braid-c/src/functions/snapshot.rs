@@ -3,22 +3,16 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use braid::{Readable, Snapshot, ValueRef};
+use braid::{Readable, ValueRef};
 
+use super::table::{braid_name_callback, tell_names};
 use crate::boundary::{Outcome, call};
-use crate::database::database;
-use crate::handles::{Ended, Process, Shared, braid_db, braid_snapshot, braid_table, number};
+use crate::handle_error::Ended;
+use crate::handles::{braid_db, braid_snapshot, braid_table, number};
 use crate::memory::{Optional, Out, bytes, text};
+use crate::registry::{SNAPSHOTS, database, table};
 use crate::status::braid_status::{self, BRAID_NOT_FOUND, BRAID_OK};
-use crate::table::{braid_name_callback, table, tell_names};
 use crate::value::{Found, braid_value, found_in};
-
-impl Process for braid_snapshot {
-    type Object = Arc<Snapshot>;
-}
-
-/// A cursor over a snapshot keeps the snapshot alive.
-pub(crate) static SNAPSHOTS: Shared<braid_snapshot, Arc<Snapshot>> = Shared::new();
 
 /// Takes a read-only view of the durable state. A snapshot never blocks a writer, never waits for
 /// one, and never conflicts. While it is open, overwritten values stay in memory for it. Free it

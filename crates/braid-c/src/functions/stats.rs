@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid::{RecoveryReport, Stats};
 
-use crate::options::braid_protocol;
+use super::protocol::braid_protocol;
 
 pub(crate) fn microseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)

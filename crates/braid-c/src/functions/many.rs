@@ -4,14 +4,13 @@ use std::mem::MaybeUninit;
 
 use braid::{Bytes, Readable};
 
+use super::range::{bounds_of, braid_range};
 use crate::boundary::{Outcome, call};
-use crate::cursor::{bounds_of, braid_range};
 use crate::handles::{braid_snapshot, braid_table, braid_tx};
 use crate::memory::{Optional, Out, array, braid_slice, bytes, elements};
-use crate::snapshot::SNAPSHOTS;
+use crate::objects::BytesTable;
+use crate::registry::{SNAPSHOTS, TRANSACTIONS, table};
 use crate::status::braid_status::{self, BRAID_OK};
-use crate::table::{BytesTable, table};
-use crate::transaction::TRANSACTIONS;
 use crate::value::{Value, braid_value};
 
 /// Returns the caller's keys.

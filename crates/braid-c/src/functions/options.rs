@@ -3,12 +3,16 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
-use braid::{Builder, Database, DeviceChoice, Protocol, RecoveryProgress};
+use braid::{DeviceChoice, RecoveryProgress};
 
+use super::protocol::braid_protocol;
+use super::stats::microseconds;
 use crate::boundary::{Failure, Outcome, call};
-use crate::handles::{Ended, Exclusive, braid_options};
+use crate::handle_error::Ended;
+use crate::handles::braid_options;
 use crate::memory::{self, Out, UserData};
-use crate::stats::microseconds;
+use crate::objects::Options;
+use crate::registry::OPTIONS;
 use crate::status::braid_status::{self, BRAID_OK};
 
 /// Options for `braid_options_set`, with the meaning of their values. An option that is not set has
@@ -83,49 +87,6 @@ pub enum braid_option {
     BRAID_OPTION_FILE_MODE = 21,
 }
 
-/// Commit protocols: which transactions a commit waits for, and when locks are released. All give
-/// the same guarantees.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum braid_protocol {
-    /// Parallel logs with one sequence number for each transaction; the default.
-    BRAID_PROTOCOL_GLSN = 1,
-    /// One log; locks are held until the flush has ended.
-    BRAID_PROTOCOL_SERIAL = 2,
-    /// One log; locks are released before the flush.
-    BRAID_PROTOCOL_AETHER = 3,
-    /// Parallel logs; commits are acknowledged by epochs.
-    BRAID_PROTOCOL_EPOCH = 4,
-    /// Parallel logs; a commit waits for other logs only as far as it depends on them.
-    BRAID_PROTOCOL_GSN = 5,
-    /// Parallel logs with a number for each flush; locks are held until the flush is durable.
-    BRAID_PROTOCOL_GWSN_STRICT = 6,
-    /// Parallel logs with a number for each flush; locks are released once the flush has its
-    /// number.
-    BRAID_PROTOCOL_GWSN = 7,
-    /// A protocol that this version of the interface has no name for.
-    BRAID_PROTOCOL_OTHER = 0,
-}
-
-use braid_protocol::*;
-
-const PROTOCOLS: &[(braid_protocol, Protocol)] = &[
-    (BRAID_PROTOCOL_GLSN, Protocol::Glsn),
-    (BRAID_PROTOCOL_SERIAL, Protocol::Serial),
-    (BRAID_PROTOCOL_AETHER, Protocol::Aether),
-    (BRAID_PROTOCOL_EPOCH, Protocol::Epoch),
-    (BRAID_PROTOCOL_GSN, Protocol::Gsn),
-    (BRAID_PROTOCOL_GWSN_STRICT, Protocol::GwsnStrict),
-    (BRAID_PROTOCOL_GWSN, Protocol::Gwsn),
-];
-
-impl braid_protocol {
-    pub(crate) fn of(protocol: Protocol) -> Self {
-        let found = PROTOCOLS.iter().find(|(_, known)| *known == protocol);
-        found.map_or(BRAID_PROTOCOL_OTHER, |(number, _)| *number)
-    }
-}
-
 /// How the medium of a database is accessed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,24 +101,7 @@ pub enum braid_device {
     BRAID_DEVICE_MEMORY = 3,
 }
 
-/// Object of an options handle.
-#[derive(Clone)]
-pub(crate) struct Options {
-    pub(crate) builder: Builder,
-    /// Whether the database is in memory, without a directory.
-    pub(crate) in_memory: bool,
-    pub(crate) read_only: bool,
-}
-
 impl Options {
-    pub(crate) fn new() -> Self {
-        Self {
-            builder: Database::builder(),
-            in_memory: false,
-            read_only: false,
-        }
-    }
-
     fn set(self, option: c_int, value: u64) -> Outcome<Self> {
         use braid_option::*;
         let (mut in_memory, mut read_only) = (self.in_memory, self.read_only);
@@ -170,8 +114,8 @@ impl Options {
         };
         let is = |known: braid_option| known as c_int == option;
         let builder = if is(BRAID_OPTION_PROTOCOL) {
-            let known = PROTOCOLS.iter().find(|(known, _)| *known as u64 == value);
-            builder.protocol(known.ok_or_else(|| misfit(option, value))?.1)
+            let known = braid_protocol::parse(value);
+            builder.protocol(known.ok_or_else(|| misfit(option, value))?)
         } else if is(BRAID_OPTION_DEVICE) {
             in_memory = value == braid_device::BRAID_DEVICE_MEMORY as u64;
             builder.device(device(value).ok_or_else(|| misfit(option, value))?)
@@ -244,8 +188,6 @@ fn misfit(option: c_int, value: u64) -> Failure {
         "invalid value {value} of option {option}: see its description for the range"
     ))
 }
-
-pub(crate) static OPTIONS: Exclusive<braid_options, Options> = Exclusive::new();
 
 /// Returns the options of a handle, or the defaults if it is NULL.
 pub(crate) fn options_of(handle: *mut braid_options) -> Outcome<Options> {

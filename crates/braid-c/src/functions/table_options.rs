@@ -6,9 +6,9 @@ use std::time::Duration;
 use braid::{Compression, TableOptions};
 
 use crate::boundary::{Failure, Outcome, call};
-use crate::database::database;
 use crate::handles::braid_db;
 use crate::memory::Optional;
+use crate::registry::database;
 use crate::status::braid_status::{self, BRAID_OK};
 
 /// Compression of a table's values. Keys are not compressed.

@@ -1,0 +1,45 @@
+//! The functions that C calls, and the types of their arguments, by subject.
+
+mod backup;
+mod bulk;
+mod changes;
+mod cursor;
+mod database;
+mod feed;
+mod health;
+mod maintenance;
+mod many;
+mod modify;
+mod options;
+mod protocol;
+mod range;
+mod snapshot;
+mod stats;
+mod table;
+mod table_options;
+mod ticket;
+mod transaction;
+mod verify;
+mod write;
+
+pub use backup::*;
+pub use bulk::*;
+pub use changes::*;
+pub use cursor::*;
+pub use database::*;
+pub use feed::*;
+pub use health::*;
+pub use maintenance::*;
+pub use many::*;
+pub use modify::*;
+pub use options::*;
+pub use protocol::*;
+pub use range::*;
+pub use snapshot::*;
+pub use stats::*;
+pub use table::*;
+pub use table_options::*;
+pub use ticket::*;
+pub use transaction::*;
+pub use verify::*;
+pub use write::*;
