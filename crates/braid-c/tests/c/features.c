@@ -32,13 +32,13 @@ static void savepoints(void) {
     EXPECT(BRAID_NOT_FOUND, braid_tx_contains(tx, table, S("pears")));
     OK(braid_tx_rollback_to(tx, outer));
     OK(braid_tx_rollback_to(tx, outer));
-    EXPECT(BRAID_SAVEPOINT_GONE, braid_tx_rollback_to(tx, inner));
+    EXPECT(BRAID_INVALID_SAVEPOINT, braid_tx_rollback_to(tx, inner));
     MESSAGE("savepoint");
     OK(braid_tx_get(tx, table, S("apples"), &value));
     CHECK(value_is(&value, "3"));
     OK(braid_tx_begin(db, NULL, &other));
-    EXPECT(BRAID_SAVEPOINT_GONE, braid_tx_rollback_to(other, outer));
-    EXPECT(BRAID_SAVEPOINT_GONE, braid_tx_rollback_to(other, UINT64_MAX));
+    EXPECT(BRAID_INVALID_SAVEPOINT, braid_tx_rollback_to(other, outer));
+    EXPECT(BRAID_INVALID_SAVEPOINT, braid_tx_rollback_to(other, UINT64_MAX));
     OK(braid_tx_abort(other));
     OK(braid_tx_commit(tx, NULL));
     EXPECT(BRAID_STALE_HANDLE, braid_tx_rollback_to(tx, outer));
