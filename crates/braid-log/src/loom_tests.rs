@@ -17,6 +17,7 @@ use braid_loom::{Condvar, JoinHandle, explore, spawn};
 
 use crate::base::callbacks::{Action, Callbacks};
 use crate::base::event::{Event, GroupWords};
+use crate::base::numbers::GroupNo;
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex, UnsafeCell};
 use crate::buffer::commit_slots::CommitSlots;
 use crate::buffer::consolidation::Consolidation;
@@ -152,6 +153,9 @@ fn an_event_loses_no_wake_up() {
     });
 }
 
+/// The flush group that the tests of [`GroupWords`] wait for.
+const GROUP: GroupNo = GroupNo::new(1);
+
 /// The end of a group wakes all that wait for it.
 ///
 /// Needs SeqCst in `listen` and in the first look of `finish`.
@@ -165,16 +169,16 @@ fn the_end_of_a_group_wakes_its_waiters() {
                 spawn(move || {
                     let (words, acknowledged) = &*shared;
                     while acknowledged.load(SeqCst) < 1 {
-                        let key = words.listen(1);
+                        let key = words.listen(GROUP);
                         if acknowledged.load(SeqCst) < 1 {
-                            words.wait(1, key);
+                            words.wait(GROUP, key);
                         }
                     }
                 })
             })
             .collect();
         shared.1.store(1, SeqCst);
-        shared.0.finish(1);
+        shared.0.finish(GROUP);
         for waiter in waiters {
             waiter.join().unwrap();
         }
@@ -194,19 +198,19 @@ fn a_free_permit_is_handed_on() {
                 spawn(move || {
                     let (words, taken) = &*shared;
                     loop {
-                        let key = words.listen(1);
+                        let key = words.listen(GROUP);
                         if !taken.load(SeqCst) && !taken.swap(true, SeqCst) {
                             taken.store(false, SeqCst);
-                            words.wake_one(1);
+                            words.wake_one(GROUP);
                             break;
                         }
-                        words.wait(1, key);
+                        words.wait(GROUP, key);
                     }
                 })
             })
             .collect();
         shared.1.store(false, SeqCst);
-        shared.0.wake_one(1);
+        shared.0.wake_one(GROUP);
         for waiter in waiters {
             waiter.join().unwrap();
         }
@@ -579,10 +583,10 @@ fn flushes_are_acknowledged_by_their_numbers() {
                 let (order, durable, acknowledged) = &*shared;
                 for group in 1..=2 {
                     let flush = order.assign();
-                    durable[flush as usize - 1].store(true, Relaxed);
-                    let empty = FlushGroup::empty(group, flush);
+                    durable[flush.get() as usize - 1].store(true, Relaxed);
+                    let empty = FlushGroup::empty(GroupNo::new(group), flush);
                     for group in order.finish(vec![FlushGroup { lane, ..empty }]) {
-                        let below = &durable[..group.flush as usize];
+                        let below = &durable[..group.flush.get() as usize];
                         assert!(below.iter().all(|durable| durable.load(Relaxed)));
                         acknowledged.fetch_add(1, Relaxed);
                     }

@@ -17,6 +17,7 @@ use braid_io::AlignedBuf;
 use braid_rt::{narrow, to_usize};
 
 use crate::LogError;
+use crate::base::numbers::FlushNo;
 use crate::flush::core::Core;
 use crate::flush::lane::DurableEnd;
 use crate::format::BLOCK;
@@ -35,7 +36,7 @@ const WINDOW: usize = 256 << 10;
 /// A transaction that was read and waits for those before it.
 struct Waiting {
     lane: usize,
-    flush: u64,
+    flush: FlushNo,
     records: u32,
     payload: Vec<u8>,
 }

@@ -124,7 +124,7 @@ pub(super) const CHECKPOINT_POSITION: Target = Target {
         };
         let start = CheckpointPosition {
             seqno: 7,
-            flush: 0,
+            flush: braid_log::FlushNo::NONE,
             lanes: vec![lane; 2],
         };
         vec![start.encode()]

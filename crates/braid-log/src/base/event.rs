@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
 
+use crate::base::numbers::GroupNo;
 use crate::base::sync::{AtomicU32, wait, wake_all, wake_one};
 
 /// A counter that threads sleep on until it moves. Waking costs a system call only if one sleeps.
@@ -90,12 +91,12 @@ impl GroupWords {
         }
     }
 
-    fn word(&self, group: u64) -> &AtomicU32 {
-        &self.words[(group % RING) as usize]
+    fn word(&self, group: GroupNo) -> &AtomicU32 {
+        &self.words[(group.get() % RING) as usize]
     }
 
     /// Announces a waiter of `group`; check the condition again, then [`GroupWords::wait`].
-    pub(crate) fn listen(&self, group: u64) -> u32 {
+    pub(crate) fn listen(&self, group: GroupNo) -> u32 {
         // SeqCst: pairs with `finish` and `wake_one`: either they see the bit, or the caller's check
         // after this sees what they did before.
         self.word(group).fetch_or(SLEEPERS, Ordering::SeqCst) | SLEEPERS
@@ -103,17 +104,17 @@ impl GroupWords {
 
     /// Whether somebody has announced itself since the last [`GroupWords::finish`].
     #[cfg(test)]
-    pub(crate) fn has_waiters(&self, group: u64) -> bool {
+    pub(crate) fn has_waiters(&self, group: GroupNo) -> bool {
         self.word(group).load(Ordering::SeqCst) & SLEEPERS != 0
     }
 
     /// Sleeps until the word moves from `key`.
-    pub(crate) fn wait(&self, group: u64, key: u32) {
+    pub(crate) fn wait(&self, group: GroupNo, key: u32) {
         wait(self.word(group), key);
     }
 
     /// Wakes all waiters of `group`. The caller made their condition true before.
-    pub(crate) fn finish(&self, group: u64) {
+    pub(crate) fn finish(&self, group: GroupNo) {
         let word = self.word(group);
         // SeqCst: pairs with `listen`.
         let old = word.load(Ordering::SeqCst);
@@ -133,7 +134,7 @@ impl GroupWords {
     }
 
     /// Wakes one waiter of `group`, if there is one, to make it leader.
-    pub(crate) fn wake_one(&self, group: u64) {
+    pub(crate) fn wake_one(&self, group: GroupNo) {
         let word = self.word(group);
         // SeqCst: pairs with `listen`.
         if word.load(Ordering::SeqCst) & SLEEPERS == 0 {
@@ -146,6 +147,6 @@ impl GroupWords {
 
     /// Wakes everybody, for good.
     pub(crate) fn finish_all(&self) {
-        (0..RING).for_each(|group| self.finish(group));
+        (0..RING).for_each(|group| self.finish(GroupNo::new(group)));
     }
 }

@@ -3,4 +3,5 @@
 pub(crate) mod backoff;
 pub(crate) mod callbacks;
 pub(crate) mod event;
+pub(crate) mod numbers;
 pub(crate) mod sync;

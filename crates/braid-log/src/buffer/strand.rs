@@ -8,6 +8,7 @@ use braid_io::Device;
 use braid_rt::narrow;
 
 use crate::base::callbacks::Action;
+use crate::base::numbers::GroupNo;
 use crate::base::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
 use crate::buffer::consolidation::Consolidation;
 use crate::buffer::shared_buffer::{Reservation, SharedBuffer};
@@ -91,7 +92,7 @@ pub(crate) struct Request {
 }
 
 /// What it gets: its part of a slot, and the flush group that will take it. `None` if the log failed.
-type Share = Option<(Reservation, u64)>;
+type Share = Option<(Reservation, GroupNo)>;
 
 /// The part of a strand under its latch.
 #[derive(Debug)]
@@ -103,9 +104,9 @@ pub(crate) struct StrandState {
     /// while the slot is in flight.
     unflushed: [u64; SLOTS_PER_STRAND],
     /// The flush group that will take what is appended now.
-    group: u64,
+    group: GroupNo,
     /// What to do once the groups that take these log records have assigned their number.
-    on_numbered: Vec<(u64, Action)>,
+    on_numbered: Vec<(GroupNo, Action)>,
     /// What of the slots is used.
     limits: BufferLimits,
 }
@@ -134,7 +135,7 @@ impl Strand {
         lane: usize,
         slot_bytes: usize,
         used: BufferLimits,
-        group: u64,
+        group: GroupNo,
     ) -> Self {
         let free = (0..SLOTS_PER_STRAND)
             .rev()
@@ -223,7 +224,7 @@ impl Strand {
     }
 
     /// Keeps `action` until `group` has its number; gives it back if it has it already.
-    pub(crate) fn when_numbered(&self, group: u64, action: Action) -> Option<Action> {
+    pub(crate) fn when_numbered(&self, group: GroupNo, action: Action) -> Option<Action> {
         let mut state = self.state.lock();
         if state.group > group {
             return Some(action);
@@ -233,7 +234,7 @@ impl Strand {
     }
 
     /// The flush group that takes what is appended now.
-    pub(crate) fn open_group(&self) -> u64 {
+    pub(crate) fn open_group(&self) -> GroupNo {
         self.state.lock().group
     }
 
@@ -250,7 +251,7 @@ impl Strand {
         kind: LogRecordKind,
         payload: &[&[u8]],
         payload_len: usize,
-    ) -> Option<u64> {
+    ) -> Option<GroupNo> {
         let need = payload_len + RECORD_HEADER_MAX;
         let mut state = self.state.lock();
         if !state.make_room(need) {
@@ -269,7 +270,7 @@ impl Strand {
         offset: u64,
         total: u64,
         payload: &[u8],
-    ) -> Option<(usize, u64)> {
+    ) -> Option<(usize, GroupNo)> {
         let mut state = self.state.lock();
         if !state.make_room(RECORD_HEADER_MAX + 1) {
             return None;
@@ -346,7 +347,7 @@ impl Strand {
 
     /// Appends a log record that is not split, in a strand that [`Strand::consolidates`]. Where
     /// there is no buffer space, `wait` is to call what it is given until that returns true, or the
-    /// log has failed. Returns the group that will flush the log record; 0 if the log has failed.
+    /// log has failed. Returns the group that will flush the log record; [`GroupNo::NONE`] if the log has failed.
     pub(crate) fn append_together(
         &self,
         hint: usize,
@@ -354,7 +355,7 @@ impl Strand {
         numbers: AssignedNumbers,
         payload: &[&[u8]],
         wait: impl Fn(&mut dyn FnMut() -> bool),
-    ) -> u64 {
+    ) -> GroupNo {
         let mut room = [0; RECORD_HEADER_MAX];
         // Which log record comes before is not known yet.
         let header_len = header.encode(None, &mut room);
@@ -364,7 +365,7 @@ impl Strand {
             bytes: header_len + header.payload_len,
         };
         let Some((part, group)) = self.obtain(hint, request, wait) else {
-            return 0;
+            return GroupNo::NONE;
         };
         // Beside the others, and without the latch.
         let header = std::iter::once(&room[..header_len]);
@@ -543,7 +544,7 @@ impl StrandState {
     }
 
     /// What is to be done now that groups before `group` have their numbers.
-    pub(crate) fn take_numbered(&mut self, group: u64) -> impl Iterator<Item = Action> {
+    pub(crate) fn take_numbered(&mut self, group: GroupNo) -> impl Iterator<Item = Action> {
         let due = self.on_numbered.extract_if(.., |(of, _)| *of < group);
         due.map(|(_, action)| action)
             .collect::<Vec<_>>()
@@ -551,7 +552,7 @@ impl StrandState {
     }
 
     /// Sets the flush group that will take what is appended from now on.
-    pub(crate) fn set_group(&mut self, group: u64) {
+    pub(crate) fn set_group(&mut self, group: GroupNo) {
         self.group = group;
     }
 }
@@ -571,10 +572,10 @@ mod tests {
             slot_bytes: 8192,
             slots,
         };
-        Strand::new(&MemoryDevice::new(), 0, 8192, limits, 1)
+        Strand::new(&MemoryDevice::new(), 0, 8192, limits, GroupNo::new(1))
     }
 
-    fn append(strand: &Strand, seqno: u64, len: usize) -> Option<u64> {
+    fn append(strand: &Strand, seqno: u64, len: usize) -> Option<GroupNo> {
         let payload = vec![7; len];
         let numbers = AssignedNumbers {
             first: seqno,
@@ -614,8 +615,8 @@ mod tests {
             strand.recycle(slot);
         }
         assert_eq!(strand.oldest_unflushed(), u64::MAX);
-        strand.lock().set_group(5);
-        assert_eq!(append(&strand, 100, 10), Some(5));
+        strand.lock().set_group(GroupNo::new(5));
+        assert_eq!(append(&strand, 100, 10), Some(GroupNo::new(5)));
         assert_eq!(strand.oldest_unflushed(), 100);
     }
 

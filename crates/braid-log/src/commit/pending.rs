@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::base::numbers::GroupNo;
 use crate::buffer::commit_slots::CommitSlot;
 use crate::buffer::strand::{AssignedNumbers, Strand};
 use crate::commit::ticket::{StrandHandle, Ticket};
@@ -23,8 +24,8 @@ pub struct PendingCommit<'a> {
     strand: &'a Strand,
     slot: CommitSlot,
     numbers: Option<AssignedNumbers>,
-    /// The flush group that takes the log record; 0 while nothing is appended.
-    group: u64,
+    /// The flush group that takes the log record; [`GroupNo::NONE`] while nothing is appended.
+    group: GroupNo,
     appended: bool,
     /// Whether what was appended are writes, which must be applied.
     has_writes: bool,
@@ -48,7 +49,7 @@ impl<'a> PendingCommit<'a> {
             strand: &strand_handle.core.strands[strand_handle.strand],
             slot,
             numbers: None,
-            group: 0,
+            group: GroupNo::NONE,
             appended: false,
             has_writes: false,
             dependencies: Vec::new(),
@@ -192,7 +193,7 @@ impl<'a> PendingCommit<'a> {
         kind: LogRecordKind,
         payload: &[&[u8]],
         len: usize,
-    ) -> u64 {
+    ) -> GroupNo {
         let core: &Core = &self.strand_handle.core;
         let header = LogRecordHeader {
             seqno: numbers.last,
@@ -215,9 +216,9 @@ impl<'a> PendingCommit<'a> {
         kind: LogRecordKind,
         payload: &[&[u8]],
         len: usize,
-    ) -> u64 {
+    ) -> GroupNo {
         let (core, strand) = (&*self.strand_handle.core, self.strand);
-        let mut group = 0;
+        let mut group = GroupNo::NONE;
         // If the log is poisoned meanwhile the bytes are dropped; the ticket tells.
         core.wait_for_buffer(self.strand_handle.strand, &mut || match strand
             .try_append(numbers, kind, payload, len)
@@ -234,9 +235,9 @@ impl<'a> PendingCommit<'a> {
     /// Streams a log record larger than a slot through several of them. Other transactions' log
     /// records may lie between the parts. I2: recovery takes all parts or none.
     #[cold]
-    fn stream(&self, numbers: AssignedNumbers, payload: &[&[u8]], total: usize) -> u64 {
+    fn stream(&self, numbers: AssignedNumbers, payload: &[&[u8]], total: usize) -> GroupNo {
         let (core, strand) = (&*self.strand_handle.core, self.strand);
-        let mut group = 0;
+        let mut group = GroupNo::NONE;
         let mut offset = 0u64;
         for mut rest in payload.iter().copied() {
             while !rest.is_empty() {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use crate::LogError;
 use crate::base::callbacks::Action;
+use crate::base::numbers::GroupNo;
 use crate::flush::core::{Core, WaitTarget};
 use crate::options::FlushMode;
 use crate::protocol::kind::LockRelease;
@@ -37,12 +38,12 @@ pub(crate) struct StrandHandle {
 pub struct Ticket {
     strand_handle: Arc<StrandHandle>,
     seqno: u64,
-    /// The flush group of the strand's lane that takes the bytes; 0 if unknown.
-    group: u64,
+    /// The flush group of the strand's lane that takes the bytes; [`GroupNo::NONE`] if unknown.
+    group: GroupNo,
 }
 
 impl Ticket {
-    pub(crate) fn new(strand_handle: Arc<StrandHandle>, seqno: u64, group: u64) -> Self {
+    pub(crate) fn new(strand_handle: Arc<StrandHandle>, seqno: u64, group: GroupNo) -> Self {
         Self {
             strand_handle,
             seqno,
@@ -92,7 +93,7 @@ impl Ticket {
     /// Drops the ticket without asking for a flush: the transaction becomes durable with whatever is flushed next.
     pub fn detach(mut self) {
         // The mark of a ticket that asks for nothing when it is dropped.
-        self.group = 0;
+        self.group = GroupNo::NONE;
     }
 
     /// Calls `f` with the outcome, as soon as it is known: on the thread that finishes the flush, or at
@@ -137,7 +138,7 @@ impl Ticket {
     pub fn unlock_point(&self) -> UnlockPoint {
         let at = match self.strand_handle.core.protocol.lock_release() {
             LockRelease::Precommit => 0,
-            LockRelease::Numbered => self.group,
+            LockRelease::Numbered => self.group.get(),
             LockRelease::Durable => self.seqno,
         };
         UnlockPoint {
@@ -194,7 +195,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         // Nobody may ask again, and still the transaction shall become durable soon.
         let core = &self.strand_handle.core;
-        if self.group != 0 && !core.is_reached(self.target()) {
+        if self.group != GroupNo::NONE && !core.is_reached(self.target()) {
             self.request_flush();
         }
     }

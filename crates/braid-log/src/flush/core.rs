@@ -11,6 +11,7 @@ use crate::LogError;
 use crate::base::backoff::backoff;
 use crate::base::callbacks::{Action, Callbacks};
 use crate::base::event::Event;
+use crate::base::numbers::GroupNo;
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex, fence};
 use crate::buffer::commit_slots::CommitSlots;
 use crate::buffer::strand::Strand;
@@ -29,9 +30,9 @@ use crate::segments::quota::Quota;
 pub(crate) struct WaitTarget {
     /// The lane that is flushed for it.
     pub(crate) lane: usize,
-    /// The flush group of that lane that takes the number's bytes; 0 if everything up to the number is
-    /// waited for.
-    pub(crate) group: u64,
+    /// The flush group of that lane that takes the number's bytes; [`GroupNo::NONE`] if everything up to the number
+    /// is waited for.
+    pub(crate) group: GroupNo,
     pub(crate) seqno: u64,
 }
 
@@ -40,7 +41,7 @@ impl WaitTarget {
     pub(crate) fn everything(seqno: u64) -> Self {
         Self {
             lane: 0,
-            group: 0,
+            group: GroupNo::NONE,
             seqno,
         }
     }
@@ -141,7 +142,7 @@ impl Core {
             .map(|index| {
                 let lane = index % options.lanes;
                 let used = lanes[lane].log_space.buffers(&options);
-                let strand = Strand::new(&*device, lane, options.slot_bytes, used, 1);
+                let strand = Strand::new(&*device, lane, options.slot_bytes, used, GroupNo::new(1));
                 CachePadded::new(if protocol.consolidates() {
                     strand.consolidating()
                 } else {
@@ -195,7 +196,9 @@ impl Core {
     /// Whether what somebody waits for is acknowledged.
     pub(crate) fn is_reached(&self, target: WaitTarget) -> bool {
         match self.acknowledgement.lanes() {
-            Some(hardening) if target.group != 0 => hardening.hardened(target.lane) >= target.seqno,
+            Some(hardening) if target.group != GroupNo::NONE => {
+                hardening.hardened(target.lane) >= target.seqno
+            }
             _ => self.durable_seqno() >= target.seqno,
         }
     }
@@ -266,7 +269,10 @@ impl Core {
             self.run_callbacks();
             self.callbacks.run(u64::MAX, &Err(error.clone()));
             for strand in &self.strands {
-                let due: Vec<_> = strand.lock().take_numbered(u64::MAX).collect();
+                let due: Vec<_> = strand
+                    .lock()
+                    .take_numbered(GroupNo::new(u64::MAX))
+                    .collect();
                 due.into_iter()
                     .for_each(|action| action.run(&Err(error.clone())));
             }
@@ -472,7 +478,7 @@ impl Core {
     /// Registers what to do once a target is durable.
     pub(crate) fn register(&self, strand: usize, target: WaitTarget, action: Action) {
         // Whoever waits for everything has a shard of its own, since it is reached later.
-        let shard = if target.group == 0 {
+        let shard = if target.group == GroupNo::NONE {
             self.strands.len()
         } else {
             strand

@@ -10,6 +10,7 @@ use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 
 use crate::base::event::{Event, GroupWords};
+use crate::base::numbers::{FlushNo, GroupNo};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
 use crate::buffer::strand::Slot;
 use crate::flush::reservation::LaneSpace;
@@ -38,7 +39,7 @@ pub(crate) struct SealState {
     /// CRC of the last chunk.
     pub(crate) link: u32,
     /// The next flush group.
-    pub(crate) group: u64,
+    pub(crate) group: GroupNo,
 }
 
 impl SealState {
@@ -104,7 +105,7 @@ pub(crate) struct FirstFlush {
 #[derive(Debug)]
 pub(crate) struct FlushGroup {
     pub(crate) lane: usize,
-    pub(crate) group: u64,
+    pub(crate) group: GroupNo,
     pub(crate) segment: Segment,
     pub(crate) offset: u64,
     /// What goes to the medium besides, if this is its segment's first flush.
@@ -114,7 +115,7 @@ pub(crate) struct FlushGroup {
     pub(crate) end: u64,
     pub(crate) last: u64,
     /// Its number, if it has chunks and the protocol numbers flushes.
-    pub(crate) flush: u64,
+    pub(crate) flush: FlushNo,
 }
 
 impl Flush for FlushGroup {
@@ -122,7 +123,7 @@ impl Flush for FlushGroup {
         self.lane
     }
 
-    fn flush(&self) -> u64 {
+    fn flush(&self) -> FlushNo {
         self.flush
     }
 }
@@ -130,7 +131,7 @@ impl Flush for FlushGroup {
 #[cfg(test)]
 impl FlushGroup {
     /// A group without chunks, for tests.
-    pub(crate) fn empty(group: u64, flush: u64) -> Self {
+    pub(crate) fn empty(group: GroupNo, flush: FlushNo) -> Self {
         use braid_io::{Device, MemoryDevice, OpenMode};
         let file = MemoryDevice::new().open("x", OpenMode::CreateNew);
         Self {
@@ -145,7 +146,7 @@ impl FlushGroup {
             first: None,
             chunks: Vec::new(),
             end: 0,
-            last: group,
+            last: group.get(),
             flush,
         }
     }
@@ -164,9 +165,9 @@ pub(crate) struct DurableEnd {
 pub(crate) struct Completion {
     end: DurableEnd,
     /// The last group that was acknowledged.
-    acknowledged: u64,
+    acknowledged: GroupNo,
     /// Finished groups behind one that is not.
-    waiting: BTreeMap<u64, FlushGroup>,
+    waiting: BTreeMap<GroupNo, FlushGroup>,
 }
 
 impl Completion {
@@ -191,7 +192,7 @@ impl Completion {
         );
         let mut ready = Vec::new();
         let mut next = Some(group);
-        if let Some(early) = next.take_if(|group| group.group > self.acknowledged + 1) {
+        if let Some(early) = next.take_if(|group| group.group > self.acknowledged.next()) {
             let replaced = self.waiting.insert(early.group, early);
             assert!(replaced.is_none(), "a flush group finishes once");
         }
@@ -204,7 +205,7 @@ impl Completion {
                 };
             }
             ready.push(group);
-            next = self.waiting.remove(&(self.acknowledged + 1));
+            next = self.waiting.remove(&self.acknowledged.next());
         }
         ready
     }
@@ -287,7 +288,7 @@ impl Lane {
             chunk: at.chunk,
             link: at.link,
             // Groups are counted from 1.
-            group: 1,
+            group: GroupNo::new(1),
         };
         Self {
             index,
@@ -369,28 +370,28 @@ impl Lane {
     }
 
     /// Notes that a group takes nothing more. Under the latch of what is sealed.
-    pub(crate) fn set_sealed(&self, group: u64) {
+    pub(crate) fn set_sealed(&self, group: GroupNo) {
         // Relaxed: a hint, see `is_being_written`.
-        self.sealed.store(group, Ordering::Relaxed);
+        self.sealed.store(group.get(), Ordering::Relaxed);
     }
 
     /// Whether a flush under way has, or had, `group`: then it is acknowledged, or the log poisoned, without
     /// anybody's help. An old answer is no, and costs at most a flush that could have waited.
-    pub(crate) fn is_being_written(&self, group: u64) -> bool {
-        group != 0 && self.sealed.load(Ordering::Relaxed) >= group
+    pub(crate) fn is_being_written(&self, group: GroupNo) -> bool {
+        group != GroupNo::NONE && self.sealed.load(Ordering::Relaxed) >= group.get()
     }
 
     /// Whether all of `group` is durable and acknowledged in order.
-    pub(crate) fn is_acknowledged(&self, group: u64) -> bool {
+    pub(crate) fn is_acknowledged(&self, group: GroupNo) -> bool {
         // SeqCst: pairs with `acknowledge`; the caller announced itself in the group's word before.
-        self.acknowledged.load(Ordering::SeqCst) >= group
+        self.acknowledged.load(Ordering::SeqCst) >= group.get()
     }
 
     /// Marks a group and wakes its waiters.
-    pub(crate) fn acknowledge(&self, group: u64) {
+    pub(crate) fn acknowledge(&self, group: GroupNo) {
         // SeqCst: before the look at the group's word, see `is_acknowledged`. Max, for two leaders may
         // come here in either order.
-        self.acknowledged.fetch_max(group, Ordering::SeqCst);
+        self.acknowledged.fetch_max(group.get(), Ordering::SeqCst);
         self.groups.finish(group);
     }
 }
@@ -414,9 +415,9 @@ mod tests {
         let mut completion = Completion::default();
         let mut finish = |n| {
             completion
-                .finish(FlushGroup::empty(n, 0))
+                .finish(FlushGroup::empty(GroupNo::new(n), FlushNo::NONE))
                 .iter()
-                .map(|g| g.group)
+                .map(|g| g.group.get())
                 .collect::<Vec<_>>()
         };
         assert_eq!(finish(2), [0; 0]);

@@ -6,6 +6,7 @@ use braid_rt::narrow;
 
 use crate::LogError;
 use crate::base::callbacks::Action;
+use crate::base::numbers::FlushNo;
 use crate::buffer::strand::{Slot, StrandState, Taken};
 use crate::flush::core::Core;
 use crate::flush::lane::{
@@ -84,7 +85,7 @@ impl Core {
                 let mut state = self.strands[index].lock();
                 self.take_from(lane, &mut seal, index, &mut state, &mut load)?;
             }
-            (0, Vec::new())
+            (FlushNo::NONE, Vec::new())
         };
         // The headers are made outside the strands' latches.
         let Load {
@@ -104,7 +105,7 @@ impl Core {
         lane.set_last_flush(log_records, end - start);
         let group = seal.group;
         seal.offset = end;
-        seal.group += 1;
+        seal.group = seal.group.next();
         lane.set_sealed(group);
         lane.segment_left
             .store(seal.segment.len - end, Ordering::Release);
@@ -134,7 +135,7 @@ impl Core {
         lane: &Lane,
         seal: &mut SealState,
         load: &mut Load,
-    ) -> Result<(u64, Vec<Action>), LogError> {
+    ) -> Result<(FlushNo, Vec<Action>), LogError> {
         // All latches are held at once; the order is that of the strands everywhere.
         let latches = lane.strands().map(|index| self.strands[index].lock());
         let mut latches: Vec<_> = latches.collect();
@@ -147,7 +148,7 @@ impl Core {
         }
         let mut numbered = Vec::new();
         for state in &mut latches {
-            numbered.extend(state.take_numbered(seal.group + 1));
+            numbered.extend(state.take_numbered(seal.group.next()));
         }
         if braid_rt::mutant!("number_after_latches") {
             latches.clear();
@@ -156,7 +157,7 @@ impl Core {
         let flush = match self.acknowledgement.flushes() {
             // While the latches are held: whoever appends from here on may depend on what we took.
             Some(order) if !load.chunks.is_empty() => order.assign(),
-            _ => 0,
+            _ => FlushNo::NONE,
         };
         Ok((flush, numbered))
     }
@@ -172,7 +173,7 @@ impl Core {
     ) -> Result<(), LogError> {
         // What is appended to this strand from here on goes with a later group. (What does not fit now
         // goes with a later one too; its waiters look again.)
-        state.set_group(seal.group + 1);
+        state.set_group(seal.group.next());
         loop {
             let slot = match self.strands[index].take(state, seal.segment.len - load.end) {
                 Taken::Slot(slot) => slot,
@@ -387,7 +388,7 @@ impl Load {
 #[derive(Clone, Copy)]
 struct FlushPlace {
     /// The number of the flush.
-    flush: u64,
+    flush: FlushNo,
     /// Chunks that follow.
     more: usize,
 }
@@ -401,6 +402,7 @@ mod tests {
     use braid_io::{File, Layer, LayeredDevice, MemoryDevice};
 
     use super::*;
+    use crate::base::numbers::GroupNo;
     use crate::{FlushMode, Log, LogOptions};
 
     /// Durable writes that end when the gate is open.
@@ -443,7 +445,7 @@ mod tests {
             let waiter = scope.spawn(|| second.wait());
             // The first write was small: another one may overlap it, but is not this waiter's business.
             let lane = &log.core().lanes[0];
-            while begun() == 1 && !lane.groups.has_waiters(1) {
+            while begun() == 1 && !lane.groups.has_waiters(GroupNo::new(1)) {
                 thread::yield_now();
             }
             let begun_by_waiter = begun() - 1;

@@ -3,6 +3,7 @@
 use braid_rt::narrow;
 
 use crate::LogError;
+use crate::base::numbers::FlushNo;
 use crate::format::chunk::{INCARNATIONS_MAX, NUMBERS_MAX};
 use crate::format::segment::LANES_MAX;
 
@@ -28,8 +29,8 @@ pub struct LanePosition {
 pub struct CheckpointPosition {
     /// The last number that the checkpoint covers.
     pub seqno: u64,
-    /// The last number of a flush before the positions; 0 with a protocol that does not number flushes.
-    pub flush: u64,
+    /// The last number of a flush before the positions; [`FlushNo::NONE`] with a protocol that does not number flushes.
+    pub flush: FlushNo,
     /// One position a lane.
     pub lanes: Vec<LanePosition>,
 }
@@ -42,7 +43,7 @@ impl CheckpointPosition {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(20 + LANE_BYTES * self.lanes.len());
         out.extend_from_slice(&self.seqno.to_le_bytes());
-        out.extend_from_slice(&self.flush.to_le_bytes());
+        out.extend_from_slice(&self.flush.get().to_le_bytes());
         out.extend_from_slice(&narrow::<u32>(self.lanes.len()).to_le_bytes());
         for lane in &self.lanes {
             out.extend_from_slice(&lane.segment.to_le_bytes());
@@ -107,13 +108,14 @@ impl CheckpointPosition {
             .collect();
         let start = Self {
             seqno: u64::from_le_bytes(*seqno),
-            flush: u64::from_le_bytes(*flush),
+            flush: FlushNo::new(u64::from_le_bytes(*flush)),
             lanes,
         };
         let is_possible = |lane: &LanePosition| {
             lane.segment.max(lane.chunk) < NUMBERS_MAX && lane.incarnation < INCARNATIONS_MAX
         };
-        if start.seqno.max(start.flush) >= NUMBERS_MAX || !start.lanes.iter().all(is_possible) {
+        if start.seqno.max(start.flush.get()) >= NUMBERS_MAX || !start.lanes.iter().all(is_possible)
+        {
             return Err(wrong());
         }
         Ok((start, rest))
@@ -135,7 +137,7 @@ mod tests {
         };
         let start = CheckpointPosition {
             seqno: 42,
-            flush: 7,
+            flush: FlushNo::new(7),
             lanes: vec![lane, LanePosition { segment: 8, ..lane }],
         };
         let bytes = start.encode();

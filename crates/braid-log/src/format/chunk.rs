@@ -20,6 +20,7 @@
 //!
 //! Numbers are little-endian. The payload follows; zeroes pad to the block.
 
+use crate::base::numbers::FlushNo;
 use crate::format::BLOCK;
 
 /// Numbers, of transactions, flushes, chunks and segments, stay below: none of them is ever
@@ -53,7 +54,7 @@ pub(crate) struct ChunkHeader {
     /// Chunks of the same flush that follow: it arrived as a whole with the one where this is 0.
     pub(crate) more: u16,
     /// The number of the flush.
-    pub(crate) flush: u64,
+    pub(crate) flush: FlushNo,
 }
 
 /// Rounds up to the block.
@@ -99,7 +100,7 @@ impl ChunkHeader {
         chunk[40..48].copy_from_slice(&self.durable_seqno.to_le_bytes());
         chunk[48..52].copy_from_slice(&self.payload_len.to_le_bytes());
         chunk[52..56].copy_from_slice(&self.log_records.to_le_bytes());
-        chunk[56..64].copy_from_slice(&self.flush.to_le_bytes());
+        chunk[56..64].copy_from_slice(&self.flush.get().to_le_bytes());
         chunk[64..68].copy_from_slice(&self.link.to_le_bytes());
         let crc = checksum(chunk, end);
         chunk[CRC_AT..CHUNK_HEADER].copy_from_slice(&crc.to_le_bytes());
@@ -124,7 +125,7 @@ impl ChunkHeader {
             log_records: get_u32(bytes, 52),
             link: get_u32(bytes, 64),
             more: get_u16(bytes, 10),
-            flush: get_u64(bytes, 56),
+            flush: FlushNo::new(get_u64(bytes, 56)),
         })
     }
 
@@ -160,7 +161,7 @@ mod tests {
             log_records: 3,
             link: 0xdead_beef,
             more: 2,
-            flush: 1 << 40,
+            flush: FlushNo::new(1 << 40),
         };
         let mut chunk = vec![0xaa; 172];
         chunk.resize(BLOCK, 0);

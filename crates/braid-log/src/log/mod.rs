@@ -15,6 +15,7 @@ use braid_rt::thread::JoinHandle;
 use crate::LogError;
 use crate::base::backoff::backoff;
 use crate::base::callbacks::Action;
+use crate::base::numbers::{FlushNo, GroupNo};
 use crate::commit::pending::PendingCommit;
 use crate::commit::ticket::{StrandHandle, Ticket, UnlockPoint};
 use crate::flush::core::{Core, CoreParts, WaitTarget};
@@ -175,7 +176,7 @@ impl Log {
 
     /// A ticket for everything up to `seqno`.
     pub fn ticket(&self, seqno: u64) -> Ticket {
-        Ticket::new(Arc::clone(&self.0.strand_handles[0]), seqno, 0)
+        Ticket::new(Arc::clone(&self.0.strand_handles[0]), seqno, GroupNo::NONE)
     }
 
     /// Blocks until everything assigned so far is durable.
@@ -209,7 +210,7 @@ impl Log {
         match core.protocol.lock_release() {
             LockRelease::Precommit => u64::MAX,
             // Flushes assign their number before they let go of the latch that this takes.
-            LockRelease::Numbered => core.strands[strand].open_group() - 1,
+            LockRelease::Numbered => core.strands[strand].open_group().get() - 1,
             LockRelease::Durable => core.durable_seqno(),
         }
     }
@@ -226,11 +227,14 @@ impl Log {
             }
             LockRelease::Numbered => {
                 let action = Action::Call(Box::new(move |_| f()));
-                if let Some(action) = strand.when_numbered(point.at(), action) {
+                if let Some(action) = strand.when_numbered(GroupNo::new(point.at()), action) {
                     action.run(&Ok(()));
                 } else if let Some(error) = core.poison() {
                     // It may have failed in between, and nobody seals any more.
-                    let due: Vec<_> = strand.lock().take_numbered(u64::MAX).collect();
+                    let due: Vec<_> = strand
+                        .lock()
+                        .take_numbered(GroupNo::new(u64::MAX))
+                        .collect();
                     due.into_iter()
                         .for_each(|action| action.run(&Err(error.clone())));
                 }
@@ -337,7 +341,10 @@ impl Log {
             let lanes = lanes.collect();
             f(CheckpointPosition {
                 seqno: core.commit_slots.last_seqno(),
-                flush: core.acknowledgement.flushes().map_or(0, FlushOrder::newest),
+                flush: core
+                    .acknowledgement
+                    .flushes()
+                    .map_or(FlushNo::NONE, FlushOrder::newest),
                 lanes,
             })
         })

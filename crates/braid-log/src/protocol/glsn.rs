@@ -41,6 +41,7 @@ impl Protocol for Glsn {
 mod tests {
     use super::super::{Frontier, Run};
     use super::*;
+    use crate::base::numbers::FlushNo;
 
     #[test]
     fn durable_seqno_is_the_least_of_all() {
@@ -74,7 +75,7 @@ mod tests {
             let run = |&(first, last): &(u64, u64)| Run {
                 first,
                 last,
-                flush: 0,
+                flush: FlushNo::NONE,
             };
             runs.iter().map(run).collect::<Vec<_>>()
         };

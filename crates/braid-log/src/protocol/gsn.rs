@@ -262,12 +262,13 @@ impl Hardening {
 mod tests {
     use super::super::{Dependent, Run};
     use super::*;
+    use crate::base::numbers::FlushNo;
 
     fn run(seqno: u64) -> Run {
         Run {
             first: seqno,
             last: seqno,
-            flush: 0,
+            flush: FlushNo::NONE,
         }
     }
 

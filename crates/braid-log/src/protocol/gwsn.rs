@@ -27,6 +27,7 @@ use super::acknowledgement::Order;
 use super::prefix::check_acknowledged;
 use super::{Dependence, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
+use crate::base::numbers::FlushNo;
 use crate::base::sync::{AtomicU64, Mutex};
 
 /// The setting of the paper's theorem: strict two-phase locking. What a transaction depends on is durable before
@@ -53,11 +54,13 @@ impl Protocol for GwsnStrict {
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
         check_acknowledged(scanned)?;
         let newest = scanned.flushes.last().copied();
-        Ok(Kept::Flushes(newest.unwrap_or(0).max(scanned.flush_base)))
+        Ok(Kept::Flushes(
+            newest.unwrap_or_default().max(scanned.flush_base),
+        ))
     }
 
     fn kept(&self, _base: u64, words: &[u64]) -> Kept {
-        Kept::Flushes(words.first().copied().unwrap_or(0))
+        Kept::Flushes(FlushNo::new(words.first().copied().unwrap_or(0)))
     }
 }
 
@@ -86,7 +89,7 @@ impl Protocol for Gwsn {
         check_acknowledged(scanned)?;
         let mut cut = scanned.flush_base;
         for &flush in &scanned.flushes {
-            if flush > cut + 1 && !braid_rt::mutant!("skip_gap_rule") {
+            if flush > cut.next() && !braid_rt::mutant!("skip_gap_rule") {
                 braid_rt::coverage_point("gap rule: flushes behind a gap");
                 break;
             }
@@ -96,7 +99,7 @@ impl Protocol for Gwsn {
     }
 
     fn kept(&self, _base: u64, words: &[u64]) -> Kept {
-        Kept::Flushes(words.first().copied().unwrap_or(0))
+        Kept::Flushes(FlushNo::new(words.first().copied().unwrap_or(0)))
     }
 }
 
@@ -105,8 +108,8 @@ pub(crate) trait Flush {
     /// Its lane.
     fn lane(&self) -> usize;
 
-    /// Its number; 0 if it has no chunks.
-    fn flush(&self) -> u64;
+    /// Its number; [`FlushNo::NONE`] if it has no chunks.
+    fn flush(&self) -> FlushNo;
 }
 
 /// The order of flushes over all lanes: a flush is acknowledged once it and all flushes with smaller
@@ -120,7 +123,7 @@ pub(crate) struct FlushOrder<G> {
 #[derive(Debug)]
 struct Finished<G> {
     /// Every flush up to this number is acknowledged.
-    acknowledged: u64,
+    acknowledged: FlushNo,
     /// For each lane, durable groups that wait, in the lane's order.
     waiting: Box<[VecDeque<G>]>,
 }
@@ -131,23 +134,23 @@ impl<G> FlushOrder<G> {
         Self {
             newest: CachePadded::new(AtomicU64::new(0)),
             finished: Mutex::new(Finished {
-                acknowledged: 0,
+                acknowledged: FlushNo::NONE,
                 waiting: (0..lanes).map(|_| VecDeque::new()).collect(),
             }),
         }
     }
 
     /// The newest number assigned.
-    pub(crate) fn newest(&self) -> u64 {
+    pub(crate) fn newest(&self) -> FlushNo {
         // Acquire: pairs with `assign`; the caller has kept out everybody who might assign for what
         // matters.
-        self.newest.load(Ordering::Acquire)
+        FlushNo::new(self.newest.load(Ordering::Acquire))
     }
 
     /// The next flush's number.
-    pub(crate) fn assign(&self) -> u64 {
+    pub(crate) fn assign(&self) -> FlushNo {
         // AcqRel: the numbers follow the latches under which they are assigned; see `newest`.
-        self.newest.fetch_add(1, Ordering::AcqRel) + 1
+        FlushNo::new(self.newest.fetch_add(1, Ordering::AcqRel) + 1)
     }
 }
 
@@ -169,7 +172,7 @@ impl<G: Flush> FlushOrder<G> {
             for waiting in waiting.iter_mut() {
                 while let Some(group) = waiting.front() {
                     // A group without chunks has no number.
-                    if group.flush() != 0 && group.flush() != *acknowledged + 1 {
+                    if group.flush() != FlushNo::NONE && group.flush() != acknowledged.next() {
                         break;
                     }
                     *acknowledged = (*acknowledged).max(group.flush());
@@ -188,20 +191,21 @@ mod tests {
 
     #[test]
     fn flushes_count_up_to_the_first_gap() {
+        let kept = |last| Kept::Flushes(FlushNo::new(last));
         let scanned = Scanned {
-            flush_base: 3,
-            flushes: vec![2, 4, 5, 7],
+            flush_base: FlushNo::new(3),
+            flushes: [2, 4, 5, 7].map(FlushNo::new).to_vec(),
             ..Scanned::default()
         };
-        assert_eq!(Gwsn.cut(&scanned).unwrap(), Kept::Flushes(5));
-        assert_eq!(GwsnStrict.cut(&scanned).unwrap(), Kept::Flushes(7));
+        assert_eq!(Gwsn.cut(&scanned).unwrap(), kept(5));
+        assert_eq!(GwsnStrict.cut(&scanned).unwrap(), kept(7));
         let covered = Scanned {
-            flush_base: 3,
-            flushes: vec![2, 3],
+            flush_base: FlushNo::new(3),
+            flushes: [2, 3].map(FlushNo::new).to_vec(),
             ..Scanned::default()
         };
-        assert_eq!(Gwsn.cut(&covered).unwrap(), Kept::Flushes(3));
-        assert_eq!(GwsnStrict.cut(&covered).unwrap(), Kept::Flushes(3));
+        assert_eq!(Gwsn.cut(&covered).unwrap(), kept(3));
+        assert_eq!(GwsnStrict.cut(&covered).unwrap(), kept(3));
         let lost = Scanned {
             durable_seqno: 2,
             found_to_durable: 1,

@@ -16,6 +16,7 @@ use self::acknowledgement::Order;
 use self::kind::{LockRelease, ProtocolKind};
 
 use crate::LogError;
+use crate::base::numbers::FlushNo;
 use crate::format::chunk::NUMBERS_MAX;
 
 /// What the durable seqno is computed from. The order of collection matters: `assigned` first,
@@ -39,7 +40,7 @@ pub(crate) struct Run {
     pub(crate) first: u64,
     pub(crate) last: u64,
     /// The number of the flush that brought (the last part of) it.
-    pub(crate) flush: u64,
+    pub(crate) flush: FlushNo,
 }
 
 /// A transaction that counts only if others do.
@@ -62,9 +63,9 @@ pub(crate) struct Scanned {
     /// Behind the durable seqno, sorted, of all lanes.
     pub(crate) tail: Vec<Run>,
     /// The last flush that the checkpoint covers.
-    pub(crate) flush_base: u64,
+    pub(crate) flush_base: FlushNo,
     /// Flushes that are there as a whole, sorted. Those that the checkpoint covers change nothing.
-    pub(crate) flushes: Vec<u64>,
+    pub(crate) flushes: Vec<FlushNo>,
     /// For each lane, its transactions with dependencies, sorted.
     pub(crate) dependents: Vec<Vec<Dependent>>,
 }
@@ -75,7 +76,7 @@ pub(crate) enum Kept {
     /// Transactions up to a number.
     Numbers(u64),
     /// Flushes up to a number.
-    Flushes(u64),
+    Flushes(FlushNo),
     /// Of each lane, transactions up to a number.
     Lanes(Vec<u64>),
 }
@@ -83,7 +84,7 @@ pub(crate) enum Kept {
 impl Kept {
     /// Of a log that another process writes, which is read up to a number only: see
     /// [`Log::recover_up_to`](crate::Log::recover_up_to).
-    pub(crate) const ALL_FLUSHES: Self = Kept::Flushes(NUMBERS_MAX - 1);
+    pub(crate) const ALL_FLUSHES: Self = Kept::Flushes(FlushNo::new(NUMBERS_MAX - 1));
 
     /// The same of a log that another process writes and calls durable up to `limit`.
     pub(crate) fn up_to(self, limit: u64) -> Self {
@@ -97,13 +98,14 @@ impl Kept {
     /// The same in a segment header's form.
     pub(crate) fn words(&self, lanes: usize) -> Vec<u64> {
         match self {
-            Kept::Numbers(last) | Kept::Flushes(last) => vec![*last; lanes],
+            Kept::Numbers(last) => vec![*last; lanes],
+            Kept::Flushes(last) => vec![last.get(); lanes],
             Kept::Lanes(last) => last.clone(),
         }
     }
 
     /// Whether a transaction counts.
-    pub(crate) fn holds(&self, lane: usize, seqno: u64, flush: u64) -> bool {
+    pub(crate) fn holds(&self, lane: usize, seqno: u64, flush: FlushNo) -> bool {
         match self {
             Kept::Numbers(last) => seqno <= *last,
             Kept::Flushes(last) => flush <= *last,

@@ -41,6 +41,7 @@ impl Protocol for Serial {
 mod tests {
     use super::super::Run;
     use super::*;
+    use crate::base::numbers::FlushNo;
 
     #[test]
     fn cut_keeps_what_is_behind_a_gap() {
@@ -52,7 +53,7 @@ mod tests {
                 .map(|(first, last)| Run {
                     first,
                     last,
-                    flush: 0,
+                    flush: FlushNo::NONE,
                 })
                 .to_vec(),
             ..Scanned::default()

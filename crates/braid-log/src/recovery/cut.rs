@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use braid_rt::to_usize;
 
 use crate::LogError;
+use crate::base::numbers::FlushNo;
 use crate::format::checkpoint_position::CheckpointPosition;
 use crate::format::segment::segment_name;
 use crate::protocol::kind::ProtocolKind;
@@ -231,13 +232,13 @@ impl Incarnations {
 }
 
 /// The last flush of the newest incarnation that the checkpoint covers.
-fn flush_base(start: &CheckpointPosition, incarnation: u32) -> u64 {
+fn flush_base(start: &CheckpointPosition, incarnation: u32) -> FlushNo {
     let mut lanes = start.lanes.iter();
     if lanes.all(|lane| lane.incarnation == incarnation) {
         return start.flush;
     }
     braid_rt::coverage_point("recovery: begins in an older incarnation");
-    0
+    FlushNo::NONE
 }
 
 fn note_empty_lanes(lanes: &[LaneScan]) {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use braid_io::{Device, OpenMode};
 
 use crate::LogError;
+use crate::base::numbers::FlushNo;
 use crate::flush::lane::{Lane, LaneEnd};
 use crate::format::BLOCK;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
@@ -55,7 +56,7 @@ pub(crate) fn oldest_position(device: &dyn Device) -> Result<CheckpointPosition,
     let segments = find_segments(device, LogOptions::MAX_LANES)?;
     let mut start = CheckpointPosition {
         seqno: u64::MAX,
-        flush: 0,
+        flush: FlushNo::NONE,
         lanes: Vec::new(),
     };
     for (lane, segments) in segments.iter().enumerate() {

@@ -292,6 +292,7 @@ mod tests {
     use braid_io::{MemoryDevice, OpenMode};
 
     use super::*;
+    use crate::base::numbers::FlushNo;
 
     /// A recycled segment is full of valid chunks; only the expected one counts.
     #[test]
@@ -317,7 +318,7 @@ mod tests {
             log_records: 1,
             link: 4,
             more: 0,
-            flush: 0,
+            flush: FlushNo::NONE,
         };
         let mut chunk = device.allocate(2 * BLOCK);
         header.seal(&mut chunk);

@@ -6,6 +6,7 @@ use braid_io::AlignedBuf;
 use braid_rt::{Mutex, to_usize};
 
 use crate::LogError;
+use crate::base::numbers::FlushNo;
 use crate::format::BLOCK;
 use crate::format::log_record::{LogRecordKind, LogRecords};
 use crate::format::segment::segment_name;
@@ -66,7 +67,7 @@ impl Recovered {
         })
     }
 
-    fn counts(&self, lane: usize, incarnation: u32, seqno: u64, flush: u64) -> bool {
+    fn counts(&self, lane: usize, incarnation: u32, seqno: u64, flush: FlushNo) -> bool {
         if braid_rt::mutant!("resurrect_the_dead") {
             return seqno > self.start.seqno;
         }

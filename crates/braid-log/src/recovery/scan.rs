@@ -6,6 +6,7 @@ use braid_io::Device;
 use braid_rt::{narrow, to_usize};
 
 use crate::LogError;
+use crate::base::numbers::FlushNo;
 use crate::format::BLOCK;
 use crate::format::checkpoint_position::LanePosition;
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, NUMBERS_MAX};
@@ -74,7 +75,7 @@ pub(crate) struct Streamed {
     pub(crate) total: u64,
     found: u64,
     /// The number of the flush that brought its last part.
-    pub(crate) flush: u64,
+    pub(crate) flush: FlushNo,
     pub(crate) parts: Vec<Part>,
 }
 
@@ -88,7 +89,7 @@ pub(crate) struct Found {
     /// What the header says of the incarnation before.
     pub(crate) kept: Vec<u64>,
     /// Numbers of flushes.
-    pub(crate) flushes: Vec<u64>,
+    pub(crate) flushes: Vec<FlushNo>,
     pub(crate) dependents: Vec<Dependent>,
     /// Numbers of log records up to the durable seqno that were folded away.
     folded: u64,
@@ -545,7 +546,7 @@ impl LaneScan {
                 reported += size;
             }
             reader.keep_from(offset);
-            if header.flush > 0 {
+            if header.flush != FlushNo::NONE {
                 let found = self.found.entry(header.incarnation).or_default();
                 found.flushes.push(header.flush);
             }
@@ -584,7 +585,7 @@ impl LaneScan {
         offset: u64,
         header: &ChunkHeader,
     ) -> Result<(), LogError> {
-        if header.durable_seqno.max(header.flush) >= NUMBERS_MAX {
+        if header.durable_seqno.max(header.flush.get()) >= NUMBERS_MAX {
             let name = segment_name(pass.lane, segment.sequence);
             let what = "a chunk with a good CRC has numbers that no log comes to";
             return Err(LogError::corrupted(what, &name, offset));

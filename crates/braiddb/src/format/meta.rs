@@ -111,7 +111,7 @@ mod tests {
     fn what_is_encoded_is_decoded() {
         let start = CheckpointPosition {
             seqno: 42,
-            flush: 0,
+            flush: braid_log::FlushNo::NONE,
             lanes: Vec::new(),
         };
         let (decoded, decoded_start) = Meta::decode(&meta().encode(&start, Some(&start))).unwrap();
@@ -133,7 +133,7 @@ mod tests {
     fn another_format_is_named_and_damage_is_typed() {
         let start = CheckpointPosition {
             seqno: 1,
-            flush: 0,
+            flush: braid_log::FlushNo::NONE,
             lanes: Vec::new(),
         };
         let mut bytes = meta().encode(&start, None);

@@ -221,7 +221,7 @@ mod tests {
         };
         CheckpointPosition {
             seqno,
-            flush: 0,
+            flush: braid_log::FlushNo::NONE,
             lanes: vec![lane],
         }
     }

@@ -1,0 +1,52 @@
+//! The numbers of a log. Each kind has a type of its own, so that none can be passed for another.
+
+use std::fmt;
+
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $vis:vis struct $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        $vis struct $name(u64);
+
+        impl $name {
+            /// No number: the numbers themselves start from 1.
+            $vis const NONE: Self = Self(0);
+
+            /// The number with this value.
+            #[inline]
+            $vis const fn new(value: u64) -> Self {
+                Self(value)
+            }
+
+            /// The number's value.
+            #[inline]
+            $vis const fn get(self) -> u64 {
+                self.0
+            }
+
+            /// The number after this one.
+            #[inline]
+            #[must_use]
+            $vis const fn next(self) -> Self {
+                Self(self.0 + 1)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+
+numbers! {
+    /// The number of a flush in the order over all lanes, with the protocols `gwsn` and `gwsn-strict`. They
+    /// start from 1 in each incarnation of the log.
+    pub struct FlushNo;
+
+    /// The number of a flush group in its lane: the transactions that one flush takes, and that wait for it
+    /// together. With [`GroupNo::NONE`] a thread waits for everything up to a sequence number.
+    pub(crate) struct GroupNo;
+}
