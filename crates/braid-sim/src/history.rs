@@ -1,5 +1,7 @@
 //! One history: rounds of opening, working, and crashing, each checked.
 
+mod watched;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +13,7 @@ use braid_io::{FileCopies, FileFaults, MediaFaults, SimDevice};
 use braid_rt::{simulation, thread};
 use fastrand::Rng;
 
+use self::watched::Watched;
 use crate::background::{Archive, Background, Callbacks, OfRound, exactly_up_to};
 use crate::check::{Survival, Violation, check};
 use crate::client::{Client, Notes, Tables};
@@ -102,6 +105,8 @@ struct History {
     next: TxId,
     /// Whether the next crash kills the process only.
     kill: bool,
+    /// Whether the last one did.
+    was_killed: bool,
     /// What lies on the medium may not be what was written there, now or when somebody looks.
     decayed: bool,
     /// Whether a page of a tree, or a block that nothing refers to, is all that damaged.
@@ -182,6 +187,7 @@ impl History {
             phase: Arc::new(Mutex::new((Phase::Opening, None))),
             outcome: Outcome::default(),
             kill: false,
+            was_killed: false,
             decayed: false,
             one_page: false,
             tampered: false,
@@ -198,18 +204,26 @@ impl History {
         self.phase.lock().expect("nobody panics with it").0 = phase;
     }
 
-    /// Lets the power go after some time, whatever is done then.
+    /// Lets the power go after some time, whatever is done then. A process is often killed while something is written
+    /// and not yet durable.
     fn arm(&mut self, within: Duration) -> thread::JoinHandle {
         let device = self.device.clone();
         let archive = self.archive.as_ref().map(Archive::medium);
         let phase = self.phase.clone();
         let after = within.mul_f64(self.rng.f64());
+        let kill = self.kill;
+        let watched = kill.then(|| Watched::choose(&device, archive.as_ref(), &mut self.rng));
         thread::spawn("power", move || {
             braid_rt::sleep(after);
+            if let Some(watched) = watched.flatten() {
+                watched.wait();
+            }
             if !device.has_crashed() {
-                device.power_off();
-                if let Some(archive) = archive {
-                    archive.power_off();
+                for device in [Some(device), archive].into_iter().flatten() {
+                    match kill {
+                        true => device.kill(),
+                        false => device.power_off(),
+                    }
                 }
                 // Nobody may be interrupted while it has this lock, which knows nothing of tasks.
                 let mut phase = phase.lock().expect("nobody panics with it");
@@ -241,14 +255,22 @@ impl History {
         if let Some(archive) = &mut self.archive {
             archive.restart(self.kill);
         }
-        self.kill = self.rng.u32(..4) == 0;
+        // Mostly the power goes next after a kill, and soon, while what the killed process wrote may be volatile.
+        self.was_killed = self.kill;
+        self.kill = self.rng.u32(..5) < if self.was_killed { 1 } else { 2 };
     }
 
     /// Opens, through as many crashes as come, and looks at everything.
     fn open(&mut self) -> Result<Opened, Violation> {
         self.enter(Phase::Opening);
+        let mut shown = BTreeSet::new();
         for attempt in 0.. {
-            let armed = self.plan.crashes && attempt < 3 && self.rng.u32(..4) == 0;
+            if attempt < 3 && self.plan.crashes && self.plan.readers {
+                self.look(&mut shown);
+            }
+            let armed = self.plan.crashes
+                && attempt < 3
+                && self.rng.u32(..if self.was_killed { 2 } else { 4 }) == 0;
             let power = armed.then(|| self.arm(Duration::from_millis(3)));
             let mut fault = None;
             if self.plan.errors && attempt < 3 && self.rng.u32(..12) == 0 {
@@ -306,6 +328,14 @@ impl History {
                 Ok((db, tables, found))
             });
             broken?;
+            if let Ok((_, _, found)) = &opened
+                && !(self.decayed || self.tampered || self.plan.lies)
+            {
+                if let Some(id) = shown.difference(&found.marks).next() {
+                    return Err(format!("an earlier opening has shown transaction {id}"));
+                }
+                shown.clone_from(&found.marks);
+            }
             if let Some(fault) = fault.filter(|_| self.device.faults() > 0) {
                 self.count(fault);
             }
@@ -357,6 +387,27 @@ impl History {
             return Err(format!("a working device can't be opened: {error}"));
         }
         unreachable!("the fourth attempt is not disturbed")
+    }
+
+    /// Looks at the database without writing, now and then, as a process that ends before the next one opens it to
+    /// write, and before the power goes, if it goes. What cannot be opened is told later.
+    fn look(&mut self, shown: &mut BTreeSet<TxId>) {
+        if self.decayed || self.tampered || self.plan.lies || self.rng.u32(..3) > 0 {
+            return;
+        }
+        let builder = Database::builder().pool_bytes(1 << 20);
+        let opened = builder.open_read_only_on(Arc::new(self.device.clone()));
+        let found = opened.and_then(|db| Tables::existing(&db)?.found_in(&db.snapshot()));
+        if let Ok(found) = found {
+            self.count("looked at before it is opened to write");
+            *shown = found.marks;
+            if self.rng.bool() {
+                self.device = self.device.after_crash();
+                if let Some(archive) = &mut self.archive {
+                    archive.restart(false);
+                }
+            }
+        }
     }
 
     fn run(&mut self) -> Result<(), Violation> {
@@ -515,7 +566,8 @@ impl History {
         self.background.readers.set_device(self.device.clone());
         let reopens = self.plan.reopens && !self.decayed && self.rng.u32(..4) > 0;
         let crash = self.plan.crashes && self.rng.u32(..8) > 0 && !reopens;
-        let time = Duration::from_micros(100 << self.rng.u32(..7));
+        let longest = if self.was_killed { 5 } else { 7 };
+        let time = Duration::from_micros(100 << self.rng.u32(..longest));
         let power = crash.then(|| self.arm(time));
         let disturbed = self.disturb();
         let clients: Vec<_> = (0..self.plan.clients)

@@ -838,7 +838,8 @@ fn a_superblock_that_is_not_durable_leads_nobody_to_reuse_log() {
             failed += u32::from(db.checkpoint().is_err());
             device.repair();
             drop(db);
-            // What the system still has is not durable: `after_kill` would write it.
+            // The next process finds what the system still has, which is not durable.
+            let device = device.after_kill();
             let db = open_sim(&device).unwrap();
             let (more, error) = fill_range(&db, 3000, 120..180);
             assert!(error.is_none(), "{error:?}");

@@ -49,6 +49,8 @@ pub(super) struct Content {
     synced_len: u64,
     /// Counts changes.
     pub(super) clock: u64,
+    /// The changes up to this one were made by earlier processes, which were killed.
+    inherited: u64,
 }
 
 /// What a sync has to make durable: the length, and the blocks with their bytes.
@@ -113,6 +115,16 @@ impl Content {
                 self.dirty.set(block..block + 1, 0);
             }
         }
+    }
+
+    /// The process that made all changes so far was killed, and another one opens the file.
+    pub(super) fn inherit(&mut self) {
+        self.inherited = self.clock;
+    }
+
+    /// Whether a killed process made the change at `time`.
+    pub(super) fn is_inherited(&self, time: u64) -> bool {
+        time <= self.inherited
     }
 
     /// Loses what was not synced.

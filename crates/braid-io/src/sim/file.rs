@@ -167,9 +167,12 @@ impl File for SimFile {
             return Err(error);
         }
         let unsynced = state.contents[self.id].unsynced();
+        state.syncs.push(self.id);
         drop(state);
         self.device.take_time(20..200);
         let mut state = self.device.own();
+        let ended = state.syncs.iter().position(|id| *id == self.id);
+        ended.map(|at| state.syncs.swap_remove(at));
         if state.crashed {
             return Err(crashed());
         }

@@ -122,6 +122,18 @@ impl SimDevice {
         self.state.lock().power_off();
     }
 
+    /// Ends the process that uses the device: everything that it does from now on fails. [`SimDevice::after_kill`]
+    /// is what the next one finds.
+    pub fn kill(&self) {
+        self.state.lock().kill();
+    }
+
+    /// Whether a sync (`false`) or a durable write (`true`) is in flight that `pick` accepts, with the name of its file:
+    /// the data is or soon will be visible, and is not durable yet.
+    pub fn is_syncing(&self, pick: impl Fn(&str, bool) -> bool) -> bool {
+        self.state.lock().is_syncing(pick)
+    }
+
     /// Whether the power is off.
     pub fn has_crashed(&self) -> bool {
         self.state.lock().crashed
@@ -204,18 +216,15 @@ impl SimDevice {
     /// What the medium holds if the power goes now, or went before, as a new device that works.
     #[must_use]
     pub fn after_crash(&self) -> Self {
-        let mut state = self.state.lock();
-        let names = state.rng.bool();
-        Self::in_state(state.left(names, fastrand::Rng::bool))
+        Self::in_state(self.state.lock().left())
     }
 
-    /// What the next process finds if this one is killed now and the machine runs on, as a new device that
-    /// works. (Of writes under way, any part.)
+    /// The device as the next process finds it if this process is killed now and the machine runs on, as a new
+    /// device that works. The next process reads everything that was written (of writes in flight, any part), but
+    /// what was not synced stays volatile: unless somebody syncs it, a later loss of power may lose it.
     #[must_use]
     pub fn after_kill(&self) -> Self {
-        let mut state = self.state.lock();
-        // The system still has what was not synced, and may lose it later; here it has written it.
-        Self::in_state(state.left(true, |_| true))
+        Self::in_state(self.state.lock().inherited())
     }
 
     /// Lets the time of an operation pass.

@@ -42,6 +42,8 @@ impl Failing {
 pub(super) struct State {
     pub(super) names: BTreeMap<String, usize>,
     pub(super) name_changes: u64,
+    /// How many of these changes earlier processes made, which were killed.
+    pub(super) inherited_name_changes: u64,
     /// The names that a crash leaves for sure, and how many changes there were up to them.
     pub(super) durable_names: BTreeMap<String, usize>,
     pub(super) durable_name_changes: u64,
@@ -49,6 +51,8 @@ pub(super) struct State {
     /// Writes under way, under a simulation.
     pub(super) writes: BTreeMap<u64, Write>,
     pub(super) next_write: u64,
+    /// Files with syncs under way, under a simulation.
+    pub(super) syncs: Vec<usize>,
     pub(super) rng: fastrand::Rng,
     pub(super) steps: u64,
     pub(super) crash_at: Option<u64>,
@@ -118,6 +122,32 @@ impl State {
             return Err(io::Error::other("simulated I/O error"));
         }
         Ok(())
+    }
+
+    /// Whether a sync (`false`) or a durable write (`true`) is under way that `pick` accepts, with its file's name.
+    pub(super) fn is_syncing(&self, pick: impl Fn(&str, bool) -> bool) -> bool {
+        let writes = self.writes.values().filter(|write| write.durable);
+        let syncs = self.syncs.iter().map(|&file| (file, false));
+        let mut all = syncs.chain(writes.map(|write| (write.file, true)));
+        all.any(|(file, is_write)| {
+            let mut names = self.names.iter();
+            names.any(|(name, &id)| id == file && pick(name, is_write))
+        })
+    }
+
+    /// Ends the process: the system still does some of the writes under way, and tears others.
+    pub(super) fn kill(&mut self) {
+        self.crashed = true;
+        for write in std::mem::take(&mut self.writes).into_values() {
+            let torn = self.rng.bool();
+            self.put(
+                &Write {
+                    durable: false,
+                    ..write
+                },
+                torn,
+            );
+        }
     }
 
     /// Tears what is under way.
@@ -230,12 +260,55 @@ impl State {
         Ok(())
     }
 
-    /// What is left of the files when what is not durable survives as `keep` says.
-    pub(super) fn left(
-        &mut self,
-        kept_names: bool,
-        mut keep: impl FnMut(&mut fastrand::Rng) -> bool,
-    ) -> State {
+    /// The state that the next process finds after the process that uses the device was killed: everything that was
+    /// written, as volatile as before, and any part of each write in flight.
+    pub(super) fn inherited(&mut self) -> State {
+        let names = self.names.values().chain(self.durable_names.values());
+        let mut ids: Vec<usize> = names.copied().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let new_id = |id: usize| ids.binary_search(&id).ok();
+        let names = |names: &BTreeMap<String, usize>| {
+            let names = names.iter();
+            let names = names.filter_map(|(name, &id)| Some((name.clone(), new_id(id)?)));
+            names.collect()
+        };
+        let stale = |stale: &BTreeMap<(usize, usize), Vec<u8>>| {
+            let stale = stale.iter();
+            let stale = stale.filter_map(|(&(id, at), old)| Some(((new_id(id)?, at), old.clone())));
+            stale.collect()
+        };
+        let mut next = State {
+            names: names(&self.names),
+            name_changes: self.name_changes,
+            inherited_name_changes: self.name_changes,
+            durable_names: names(&self.durable_names),
+            durable_name_changes: self.durable_name_changes,
+            contents: ids.iter().map(|&id| self.contents[id].clone()).collect(),
+            rng: self.rng.fork(),
+            stale: self.stale.as_ref().map(stale),
+            stale_pages: stale(&self.stale_pages),
+            lies: self.lies,
+            ..State::default()
+        };
+        for write in self.writes.values() {
+            if let Some(file) = new_id(write.file) {
+                let bytes = write.bytes.clone();
+                let write = Write {
+                    file,
+                    bytes,
+                    ..*write
+                };
+                next.put(&write, true);
+            }
+        }
+        next.contents.iter_mut().for_each(Content::inherit);
+        next
+    }
+
+    /// The state after a loss of power: of everything that is not durable, each part survives or not.
+    pub(super) fn left(&mut self) -> State {
+        let kept_names = self.rng.bool();
         let rng = &mut self.rng;
         let mut left = State {
             rng: rng.fork(),
@@ -249,19 +322,23 @@ impl State {
         };
         if *names != self.names {
             braid_rt::coverage_point("device: names are lost");
+            if self.durable_name_changes < self.inherited_name_changes {
+                braid_rt::coverage_point("device: names of a killed process are lost");
+            }
         }
-        let mut is_lost = false;
+        let (mut is_lost, mut is_inherited_lost) = (false, false);
         for (name, &id) in names {
             let content = &self.contents[id];
             let long = content.current.len();
-            let len = if keep(rng) {
+            let len = if rng.bool() {
                 long
             } else {
                 content.durable.len()
             };
             let mut bytes = content.durable.clone();
             bytes.set_len(len);
-            for (block, _) in content.dirty.iter() {
+            for (block, at) in content.dirty.iter() {
+                let is_inherited = content.is_inherited(at);
                 if bytes.share(&content.current, block) {
                     continue;
                 }
@@ -271,10 +348,11 @@ impl State {
                     if sector.start < sector.end
                         && bytes.get(sector.clone()) != content.current.get(sector.clone())
                     {
-                        if keep(rng) {
+                        if rng.bool() {
                             bytes.put(sector.start, content.current.get(sector));
                         } else {
                             is_lost = true;
+                            is_inherited_lost |= is_inherited;
                         }
                     }
                 }
@@ -299,6 +377,9 @@ impl State {
         }
         if is_lost {
             braid_rt::coverage_point("device: a sector that was not synced is lost");
+        }
+        if is_inherited_lost {
+            braid_rt::coverage_point("device: a sector of a killed process is lost");
         }
         if self.stale.is_some() {
             left.stale.get_or_insert_default();

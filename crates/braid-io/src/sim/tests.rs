@@ -110,6 +110,45 @@ fn a_killed_process_leaves_what_it_wrote_and_a_lying_cache_does_not() {
     assert!(lost.count() > 25);
 }
 
+/// What a killed process wrote is there for the next one, and is no more durable than before.
+#[test]
+fn what_a_killed_process_wrote_lasts_once_it_is_synced() {
+    let bytes = block(2).to_vec();
+    let mut lost = [0; 4];
+    for seed in 0..if cfg!(miri) { 8 } else { 100 } {
+        let device = SimDevice::new(seed);
+        let file = device.open("f", OpenMode::CreateNew).unwrap();
+        file.write_at(&[&block(1)], 0).unwrap();
+        file.sync().unwrap();
+        device.sync_directory().unwrap();
+        file.write_at(&[&block(2)], 0).unwrap();
+        device.rename("f", "g").unwrap();
+        drop(device.open("h", OpenMode::CreateNew).unwrap());
+        // Killed twice: the data of the first process is the third one's, too.
+        let killed = device.after_kill().after_kill();
+        assert_eq!(bytes_of(&killed, "g").as_ref(), Some(&bytes), "seed {seed}");
+        let (syncs_names, syncs_file) = (seed % 2 == 1, seed % 4 >= 2);
+        if syncs_names {
+            killed.sync_directory().unwrap();
+        }
+        if syncs_file {
+            let file = killed.open("g", OpenMode::Existing).unwrap();
+            file.sync().unwrap();
+        }
+        let after = killed.after_crash();
+        let names: Vec<String> = after.list().unwrap().into_iter().map(|e| e.name).collect();
+        let keeps_names = names == ["g", "h"];
+        assert!(keeps_names || (names == ["f"] && !syncs_names), "{names:?}");
+        let name = if keeps_names { "g" } else { "f" };
+        let keeps_bytes = bytes_of(&after, name).as_ref() == Some(&bytes);
+        assert!(keeps_bytes || !syncs_file, "seed {seed}");
+        lost[usize::from(syncs_names) + 2 * usize::from(syncs_file)] +=
+            u32::from(!keeps_names) + u32::from(!keeps_bytes);
+    }
+    assert!(lost[..3].iter().all(|&lost| lost > 0), "{lost:?}");
+    assert_eq!(lost[3], 0);
+}
+
 #[test]
 fn what_was_cut_off_may_come_back() {
     let seen: std::collections::BTreeSet<Vec<u8>> = (0..100)

@@ -163,8 +163,9 @@ impl Recovered {
         })
     }
 
-    /// Makes the log from its start to its end durable, of which a part may be in a volatile cache only: for a
-    /// reader, which begins no incarnation. Where nothing can be written, there is nothing to be made durable.
+    /// Makes the log from its start to its end and the names of all files durable, of which a part may be in a
+    /// volatile cache only: for a reader, which begins no incarnation. Where nothing can be written, there is
+    /// nothing to be made durable.
     ///
     /// # Errors
     /// [`LogError::Io`].
@@ -181,7 +182,13 @@ impl Recovered {
                 }
             }
         }
-        Ok(())
+        match device.sync_directory() {
+            Err(error) if !is_unwritable(&error) => Err(LogError::io(
+                "cannot make the names of the database's files durable",
+                error,
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the log from its start to its end is still there, though another process may have released

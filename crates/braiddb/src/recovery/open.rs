@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use braid_io::{Device, Gate, Held, OverlayDevice};
+use braid_io::{Device, Gate, Held};
 
 use super::DATA_FILE;
 use super::contents::{self, Contents, look_at};
@@ -12,6 +12,7 @@ use super::recover::recover;
 use crate::error::{Error, Result};
 use crate::options::Builder;
 use crate::services::Instance;
+use crate::services::readers::Attempt;
 
 pub(crate) fn open_device(
     device: Arc<dyn Device>,
@@ -62,6 +63,11 @@ fn open_gated(gate: &Gate, device: Arc<dyn Device>, options: Builder) -> Result<
     };
     if marked && !instance.engine.is_read_only() {
         braid_rt::coverage_point("opening: the marker of a finished creation goes");
+        // The checkpoint that finished the creation may be that of a killed process, and volatile (I10).
+        if !braid_rt::mutant!("unmark_unsettled") {
+            let settled = instance.engine.store.settle();
+            settled.inspect_err(|_| instance.abandon())?;
+        }
         contents::unmark(&*device).inspect_err(|_| instance.abandon())?;
     }
     if instance.engine.settings.background {
@@ -85,10 +91,9 @@ fn recover_or_read_only(
         Err(error @ Error::Corrupted { .. }) if !options.read_only => error,
         recovered => return recovered,
     };
-    let overlay = OverlayDevice::new(device.clone());
-    let overlay = overlay.map_err(|e| Error::io("cannot list the device's files", e))?;
-    let device = Arc::new(overlay);
-    match recover(gate, device, &options.clone().reading(), began, None) {
+    let attempt = Attempt::alone(device.clone())?;
+    let (device, options) = (attempt.device.clone(), options.clone().reading());
+    match recover(gate, device, &options, began, Some(&attempt)) {
         Ok(instance) if instance.engine.damage().is_some() => {
             braid_rt::coverage_point("opening: read-only, since a page is damaged");
             Ok(instance)

@@ -11,6 +11,7 @@ use braid_log::{CheckpointPosition, Log, LogError, LogRecord, Recovered, ScanPro
 use braid_store::{DamagedRange, Store, StoreError, StoreOptions, Tree};
 
 use super::assemble::{catalog, log_options, open_archive, retention};
+use super::contents::sync_names;
 use super::meta::apply_options;
 use super::replay::{Removal, Replay, Replayed};
 use crate::catalog::Catalog;
@@ -54,6 +55,10 @@ pub(super) fn recover(
     if !options.read_only {
         // Before anything is written: without the catalog the database is opened read-only.
         check_readable(&opened.store.tree(CATALOG_ID)?)?;
+        // I10: a killed process may have changed names without a sync, and from here on they are relied on.
+        if !braid_rt::mutant!("names_unsettled") {
+            sync_names(&*device)?;
+        }
     }
     if let Some(attempt) = attempt {
         attempt.settle(&recovered)?;

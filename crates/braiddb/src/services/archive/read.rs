@@ -209,6 +209,24 @@ impl Archive {
         self.batches.iter().map(|batch| batch.header.last).max()
     }
 
+    /// Makes the newest batch durable: a killed process may have written it without a sync. Every older batch was
+    /// durable before the next one was written.
+    pub(super) fn settle(&self) -> Result<()> {
+        let newest = self.batches.iter().max_by_key(|batch| batch.header.last);
+        let newest = newest.filter(|_| !braid_rt::mutant!("archive_unsettled"));
+        let synced = newest.map(|batch| (batch, batch.file.sync()));
+        match synced {
+            Some((batch, Err(error))) => Err(Error::io(
+                format!(
+                    "cannot make {} of the archive {} durable",
+                    batch.name, self.name
+                ),
+                error,
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the archive says of this number that everything before it was archived or is missing.
     pub(super) fn mentions(&self, seqno: u64) -> bool {
         self.known.contains(&seqno) || self.last() == Some(seqno)

@@ -111,6 +111,7 @@ impl Archiver {
             }
             .into());
         }
+        archive.settle()?;
         // What is missing in between is gone: a hole.
         let archived = match braid_rt::mutant!("archive_begins_anew") {
             true => log.durable_seqno(),

@@ -1,0 +1,46 @@
+//! When a process is killed: often while it writes something that is not durable yet.
+
+use std::time::Duration;
+
+use braid_io::SimDevice;
+use fastrand::Rng;
+
+/// A file that a killer watches: the process is killed when data in it is visible and not durable yet.
+pub(super) struct Watched {
+    device: SimDevice,
+    /// How the names of the files begin.
+    name: &'static str,
+}
+
+impl Watched {
+    /// How often, and after how long, the killer looks.
+    const LOOKS: u32 = 500;
+    const PAUSE: Duration = Duration::from_micros(5);
+
+    pub(super) fn choose(
+        device: &SimDevice,
+        archive: Option<&SimDevice>,
+        rng: &mut Rng,
+    ) -> Option<Self> {
+        let (device, name) = match (rng.u32(..6), archive) {
+            (0, Some(archive)) => (archive, "archive"),
+            // Superblocks: pages that are written and not synced mean nothing.
+            (0..3, _) => (device, "data.braid"),
+            (3, _) => (device, ""),
+            _ => return None,
+        };
+        let device = device.clone();
+        Some(Self { device, name })
+    }
+
+    pub(super) fn wait(&self) {
+        let is_data = self.name == "data.braid";
+        let pick = |name: &str, is_write| name.starts_with(self.name) && (is_write || !is_data);
+        for _ in 0..Self::LOOKS {
+            if self.device.has_crashed() || self.device.is_syncing(pick) {
+                return;
+            }
+            braid_rt::sleep(Self::PAUSE);
+        }
+    }
+}
