@@ -7,6 +7,7 @@
 #     DESTDIR               directory that stands for / during the installation, for packagers
 #     LIBDIR, INCLUDEDIR    absolute directories instead of PREFIX/lib and PREFIX/include
 #     BUILT                 directory with libraries that are already built; nothing is built
+#     STATIC_LIMIT          largest static library to install, in bytes; 12000000 unless BUILT is given
 set -euo pipefail
 
 usage() {
@@ -28,6 +29,9 @@ destdir=${DESTDIR:+$(absolute "${DESTDIR%/}")}
 libdir=${LIBDIR:-$prefix/lib}
 includedir=${INCLUDEDIR:-$prefix/include}
 built=${BUILT:+$(absolute "$BUILT")}
+# The limit is for the profile dist; given libraries may have been built with another one.
+limit=${STATIC_LIMIT:-${BUILT:+0}}
+limit=${limit:-12000000}
 cd "$(dirname "$0")/.."
 
 if [[ -z $built ]]; then
@@ -42,14 +46,25 @@ case $version in
     *) interface=${version%%.*} ;;
 esac
 
+static=$(mktemp)
+trap 'rm -f "$static"' EXIT
+cp "$built/libbraid_c.a" "$static"
+# The compiler does not strip static libraries. A strip that does not know the format leaves the
+# library unchanged, and its size says nothing then.
+strip -S "$static" || limit=0
+size=$(wc -c <"$static")
+if ((limit > 0 && size > limit)); then
+    printf 'cannot install %s: it has %d bytes without debug information, more than the limit of %d; %s\n' \
+        "$built/libbraid_c.a" "$size" "$limit" \
+        'check the profile dist in Cargo.toml (link-time optimization), or set STATIC_LIMIT' >&2
+    exit 1
+fi
+
 lib=$destdir$libdir
 include=$destdir$includedir
 mkdir -p "$lib/pkgconfig" "$include"
 install -m 644 crates/braid-c/include/braid.h "$include/braid.h"
-install -m 644 "$built/libbraid_c.a" "$lib/libbraid_c.a"
-# The compiler does not strip static libraries. A strip that does not know the format leaves the
-# library unchanged.
-strip -S "$lib/libbraid_c.a" || true
+install -m 644 "$static" "$lib/libbraid_c.a"
 if [[ -e $built/libbraid_c.dylib ]]; then
     install -m 755 "$built/libbraid_c.dylib" "$lib/libbraid_c.$interface.dylib"
     ln -sf "libbraid_c.$interface.dylib" "$lib/libbraid_c.dylib"

@@ -127,6 +127,27 @@ fn packagers_install_into_a_directory_that_stands_for_the_root() {
 }
 
 #[test]
+fn a_static_library_above_the_limit_is_not_installed() {
+    if !has("strip") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = dir.path().join("prefix");
+    let output = install(&prefix)
+        .env("STATIC_LIMIT", "1000")
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("more than the limit of 1000"), "{error}");
+    assert!(!prefix.exists());
+    // As large as it is, it is installed.
+    let size = library("libbraid_c.a").metadata().unwrap().len();
+    succeed(install(&prefix).env("STATIC_LIMIT", size.to_string()));
+    assert!(prefix.join("lib/libbraid_c.a").is_file());
+}
+
+#[test]
 fn a_call_without_a_prefix_installs_nothing() {
     for arguments in [&[][..], &["--help"], &["a", "b"]] {
         let mut command = Command::new(root().join("scripts/install-c.sh"));
