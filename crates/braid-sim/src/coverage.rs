@@ -84,6 +84,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("looked at before it is opened to write", LONG),
     ("lost sector in the data file", LONG),
     ("lost sector in the log", LONG),
+    ("no residue of clients", LONG),
     ("number of strands changed", LONG),
     ("opened again beside old handles", LONG),
     ("opened in spite of a tampered log file", LONG),

@@ -1,5 +1,6 @@
 //! One history: rounds of opening, working, and crashing, each checked.
 
+mod idle;
 mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -630,6 +631,9 @@ impl History {
         over.store(true, Ordering::Relaxed);
         if let Some(consumer) = consumer {
             consumer.join().expect("the simulation ends with a panic");
+        }
+        if power.is_none() && disturbed.is_empty() && !self.decayed {
+            self.check_idle(&db, &tables)?;
         }
         let mut shown = Vec::new();
         if matches!(db.health(), Health::Poisoned { .. }) {
