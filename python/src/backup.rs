@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use braid::{BackupProgress, Restore, Until};
+use braid::backup::{BackupProgress, Restore, Until};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
@@ -172,7 +172,7 @@ pub(crate) fn make<'py>(
 #[pyfunction]
 pub(crate) fn backup_info(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
     let _active = Active::begin()?;
-    let info = py.detach(|| braid::backup_info(path)).py()?;
+    let info = py.detach(|| braid::backup::info(path)).py()?;
     reports::backup_info(py, &info)
 }
 
@@ -235,7 +235,7 @@ pub(crate) fn restore<'py>(
         .collect();
     let until = until.map_or(Ok(Until::End), until_of)?;
     let device = device.map(|device| parsed("device", device)).transpose()?;
-    if device == Some(braid::DeviceChoice::Memory) {
+    if device == Some(braid::device::DeviceChoice::Memory) {
         return Err(OptionError::new_err(
             "cannot restore into memory: choose another device",
         ));

@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// It stays valid as long as the database exists; a restored database has other positions.
 #[pyclass(frozen, eq, hash, module = "braid")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Position(pub(crate) braid::Position);
+pub(crate) struct Position(pub(crate) braid::changes::Position);
 
 #[pymethods]
 impl Position {
@@ -35,7 +35,7 @@ impl Position {
     /// Converts the result of to_bytes back to a position.
     #[classmethod]
     fn from_bytes(_class: &Bound<'_, PyType>, bytes: [u8; 24]) -> Self {
-        Self(braid::Position::from_bytes(bytes))
+        Self(braid::changes::Position::from_bytes(bytes))
     }
 
     /// Returns the position as 24 bytes.
@@ -114,7 +114,7 @@ impl ChangeSet {
 }
 
 struct Reader {
-    changes: braid::Changes,
+    changes: braid::changes::Changes,
     /// Types of the tables, by table identifier; None if Python has no class for them.
     schemas: HashMap<u32, Option<Schema>>,
 }
@@ -133,7 +133,7 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    pub(crate) fn new(handle: Arc<Handle>, changes: braid::Changes) -> Self {
+    pub(crate) fn new(handle: Arc<Handle>, changes: braid::changes::Changes) -> Self {
         let reader = Reader {
             changes,
             schemas: HashMap::new(),
@@ -153,7 +153,7 @@ impl Changes {
         &self,
         py: Python<'_>,
         reader: &mut Reader,
-        set: braid::ChangeSet,
+        set: braid::changes::ChangeSet,
     ) -> PyResult<ChangeSet> {
         let database = self.handle.open()?;
         let mut changes = Vec::with_capacity(set.changes.len());
@@ -281,18 +281,18 @@ impl Changes {
 #[pyclass(frozen, weakref, module = "braid")]
 pub(crate) struct Feed {
     handle: Arc<Handle>,
-    feed: Own<braid::Feed>,
+    feed: Own<braid::changes::Feed>,
 }
 
 impl Feed {
-    pub(crate) fn new(handle: Arc<Handle>, feed: braid::Feed) -> Self {
+    pub(crate) fn new(handle: Arc<Handle>, feed: braid::changes::Feed) -> Self {
         Self {
             handle,
             feed: Own::new(feed),
         }
     }
 
-    fn open(&self) -> PyResult<&braid::Feed> {
+    fn open(&self) -> PyResult<&braid::changes::Feed> {
         self.handle.open()?;
         self.feed.get()
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use braid::Finding;
+use braid::offline::Finding;
 use pyo3::prelude::*;
 
 use crate::errors::IntoPyResult;
@@ -19,7 +19,7 @@ pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>
     let _active = Active::begin()?;
     let mut findings = Vec::new();
     let report = py
-        .detach(|| braid::verify(&path, &mut |finding| findings.push(finding)))
+        .detach(|| braid::offline::verify(&path, &mut |finding| findings.push(finding)))
         .py()?;
     report!(py, "VerifyReport",
         pages: report.pages,
@@ -47,7 +47,7 @@ pub(crate) fn salvage(py: Python<'_>, path: PathBuf, into: PathBuf) -> PyResult<
         Finding::Damaged(what) => damages.push(what),
         other => damages.push(format!("{other:?}")),
     };
-    let report = py.detach(|| braid::salvage(&path, &into, &mut note)).py()?;
+    let report = py.detach(|| braid::offline::salvage(&path, &into, &mut note)).py()?;
     report!(py, "SalvageReport",
         tables: report.tables,
         entries: report.entries,
@@ -63,7 +63,7 @@ pub(crate) fn salvage(py: Python<'_>, path: PathBuf, into: PathBuf) -> PyResult<
 #[pyfunction]
 pub(crate) fn upgrade(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
     let _active = Active::begin()?;
-    let report = py.detach(|| braid::upgrade(&path)).py()?;
+    let report = py.detach(|| braid::offline::upgrade(&path)).py()?;
     report!(py, "UpgradeReport", from_format: report.from, to_format: report.to)
 }
 
@@ -73,6 +73,6 @@ pub(crate) fn upgrade(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny
 pub(crate) fn dump(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     let _active = Active::begin()?;
     let mut text = String::new();
-    py.detach(|| braid::dump(&path, &mut text)).py()?;
+    py.detach(|| braid::offline::dump(&path, &mut text)).py()?;
     Ok(text)
 }

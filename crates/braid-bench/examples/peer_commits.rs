@@ -6,7 +6,8 @@
 use std::ops::Range;
 use std::path::Path;
 
-use braid::{Database, DeviceChoice};
+use braid::Database;
+use braid::device::DeviceChoice;
 use braid_bench::engines::{BraidEngine, KvEngine, Mode, Session, Wait, open, peers};
 
 const TABLES: [&str; 1] = ["records"];

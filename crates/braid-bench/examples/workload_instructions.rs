@@ -13,7 +13,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use braid::{Database, MemoryDevice};
+use braid::Database;
+use braid::device::MemoryDevice;
 use braid_bench::engines::{Acknowledgement, BraidEngine, KvEngine, Mode, Stop, Wait};
 use braid_bench::{Access, BenchError, Spec, Workload};
 

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid::{Builder, Database, DeviceChoice, Protocol};
+use braid::device::DeviceChoice;
+use braid::{Builder, Database, Protocol};
 use braid_io::{Device, LatencyDevice};
 
 use crate::engines::{BraidEngine, Setting};

@@ -27,7 +27,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use braid::{Bytes, Database, MemoryDevice, Readable};
+use braid::device::MemoryDevice;
+use braid::{Bytes, Database, Readable};
 use braid_c::*;
 
 const RECORDS: u64 = 65_536;

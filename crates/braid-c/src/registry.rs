@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use braid::{Feed, Snapshot, Ticket};
+use braid::changes::Feed;
+use braid::{Snapshot, Ticket};
 
 use crate::boundary::Outcome;
 use crate::handle_error::Ended;

@@ -6,7 +6,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use braid::{Database, Position, Table};
+use braid::changes::Position;
+use braid::{Database, Table};
 
 mod common;
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use std::collections::BTreeSet;
 
+use braid::backup::BackupError;
 use braid::{
-    BackupError, Bytes, Compression, Database, Durability, Error, Health, Isolation, Protocol,
-    Readable, Result, Snapshot, Table, TableOptions, Ticket, Transaction, TransactionOptions,
+    Bytes, Compression, Database, Durability, Error, Health, Isolation, Protocol, Readable, Result,
+    Snapshot, Table, TableOptions, Ticket, Transaction, TransactionOptions,
 };
 use braid_rt::{Deliberate, panic_deliberately};
 use fastrand::Rng;

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use braid::{BackupError, Database, Error, Health, Protocol};
+use braid::backup::BackupError;
+use braid::{Database, Error, Health, Protocol};
 use braid_io::{FileCopies, FileFaults, MediaFaults, SimDevice};
 use braid_rt::{simulation, thread};
 use fastrand::Rng;

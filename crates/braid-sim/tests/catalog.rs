@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use braid::{Bytes, Database, Error, MemoryDevice, Readable, Table};
+use braid::device::MemoryDevice;
+use braid::{Bytes, Database, Error, Readable, Table};
 use braid_rt::{Mutex, simulation, thread};
 
 fn open(device: &Arc<MemoryDevice>) -> Database {

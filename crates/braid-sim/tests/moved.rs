@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid::{Database, Error, MemoryDevice, Readable, Table, Transaction};
+use braid::device::MemoryDevice;
+use braid::{Database, Error, Readable, Table, Transaction};
 use braid_rt::{Condvar, Mutex, simulation, thread};
 
 type Numbers = Table<u64, u64>;

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use braid::{Database, MemoryDevice, Readable, Table};
+use braid::device::MemoryDevice;
+use braid::{Database, Readable, Table};
 use braid_rt::{Mutex, simulation, thread};
 
 type Numbers = Table<u64, u64>;

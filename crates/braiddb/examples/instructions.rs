@@ -12,7 +12,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid::{Bytes, Database, MemoryDevice, Protocol, Readable, Table, Ticket};
+use braid::device::MemoryDevice;
+use braid::{Bytes, Database, Protocol, Readable, Table, Ticket};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 

@@ -44,14 +44,14 @@ pub fn seal_archive(bytes: &mut [u8]) {
     crate::services::archive::seal(bytes);
 }
 
-/// As [`salvage`](crate::salvage), from a device to a device. Leaves the new database open, when its trees were
+/// As [`salvage`](crate::offline::salvage), from a device to a device. Leaves the new database open, when its trees were
 /// checked.
 ///
 /// # Panics
 /// If they are not sound.
 ///
 /// # Errors
-/// As [`salvage`](crate::salvage).
+/// As [`salvage`](crate::offline::salvage).
 pub fn salvage(
     from: Arc<dyn Device>,
     into: Arc<dyn Device>,

@@ -45,9 +45,9 @@
 //! | loading sorted data | [`Database::bulk_load`], [`Database::ingest`] |
 //! | compressed values, entries with a time to live (TTL) | [`TableOptions`], with [`Database::open_table_with`] |
 //! | monitoring | [`Database::stats`], [`Database::health`], [`Builder::on_health_change`] |
-//! | following committed changes | [`Database::changes`], [`Feed`] |
-//! | backups and the archive of the log | [`Database::backup`], [`restore()`], [`Builder::archive`] |
-//! | checking and repairing | [`verify`], [`dump`], [`salvage`], [`upgrade`] |
+//! | following committed changes | [`Database::changes`], [`Feed`](changes::Feed) |
+//! | backups and the archive of the log | [`Database::backup`], [`restore`](backup::restore()), [`Builder::archive`] |
+//! | checking and repairing | [`offline`]: `verify`, `dump`, `salvage`, `upgrade` |
 //!
 //! Handles ([`Database`], [`Table`]) are cheap to clone, can be sent to any thread, and borrow
 //! nothing; only a [`Range`] borrows the transaction or snapshot that it reads. A transaction is
@@ -132,7 +132,7 @@ mod locks;
 mod loom_tests;
 mod mvcc;
 mod observe;
-mod offline;
+pub mod offline;
 mod options;
 mod read;
 mod recovery;
@@ -142,33 +142,21 @@ mod txn;
 mod types;
 
 pub use base::limits::MAX_TABLE_NAME_LEN;
-pub use base::position::Position;
 pub use base::table_options::{Compression, TableOptions};
-pub use braid_io::{Device, DeviceChoice, MemoryDevice};
-pub use braid_log::{LockRelease, LogStats, ProtocolKind as Protocol};
+pub use braid_log::{LockRelease, ProtocolKind as Protocol};
 #[doc(hidden)]
 pub use braid_store::ValueRef;
-pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, StoreStats};
+pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN};
 pub use bytes::Bytes;
 pub use database::Database;
-pub use database::estimate::{Estimate, TableStats};
-pub use error::{BackupError, ConflictKind, Error, Result};
+pub use error::{ConflictKind, Error, Result};
 pub use observe::health::Health;
-pub use observe::recovery::{RecoveryProgress, RecoveryReport};
 pub use observe::stats::Stats;
-pub use offline::restore::{Restore, RestoreReport, restore};
-pub use offline::salvage::{Finding, SalvageReport, salvage};
-pub use offline::upgrade::{UpgradeReport, upgrade};
-pub use offline::verify::{VerifyReport, dump, verify};
 pub use options::{Builder, Durability, Isolation, TransactionOptions};
 pub use read::scan::Range;
 pub use read::snapshot::{Readable, Snapshot};
 pub use schema::table::Table;
-pub use services::archive::Until;
-pub use services::backup::{Backup, BackupInfo, BackupProgress, BackupReport, backup_info};
 pub use services::bulk::BulkLoader;
-pub use services::changes::{Change, ChangeSet, Changes, Feed};
-pub use services::compact::CompactReport;
 pub use txn::commit::{Commit, Ticket};
 pub use txn::savepoint::Savepoint;
 pub use txn::transaction::Transaction;
@@ -176,6 +164,76 @@ pub use txn::transaction::Transaction;
 pub use types::serialized::Serde;
 pub use types::tuples::KeyPrefix;
 pub use types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
+
+/// Backups, restoring them, and the archive of the log.
+///
+/// [`Database::backup`] and [`Database::backup_options`] make backups; [`Builder::archive`] keeps
+/// the log after them. [`restore`](backup::restore) and [`Restore`](backup::Restore) create a
+/// database from both.
+pub mod backup {
+    pub use crate::error::BackupError;
+    pub use crate::offline::restore::{Restore, RestoreReport, restore};
+    pub use crate::services::archive::Until;
+    pub use crate::services::backup::{Backup, BackupInfo, BackupProgress, BackupReport, info};
+}
+
+/// Committed changes in their order: [`Database::changes`] and [`Database::feed`].
+pub mod changes {
+    pub use crate::base::position::Position;
+    pub use crate::services::changes::{Change, ChangeSet, Changes, Feed};
+}
+
+/// The media that a database can be on, and the interface for your own.
+///
+/// [`Builder::device`] chooses how files are accessed; [`Builder::open_on`] opens a database on any
+/// [`Device`](device::Device). A device of your own implements [`Device`](device::Device) and
+/// [`File`](device::File), whose documentation says what a database relies on. To change only the
+/// steps that make data durable, implement [`Layer`](device::Layer):
+///
+/// ```
+/// use std::io;
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+///
+/// use braid::Database;
+/// use braid::device::{File, Layer, LayeredDevice, MemoryDevice};
+///
+/// #[derive(Clone, Debug, Default)]
+/// struct CountSyncs(Arc<AtomicU64>);
+///
+/// impl Layer for CountSyncs {
+///     fn sync(&self, file: &dyn File) -> io::Result<()> {
+///         self.0.fetch_add(1, Relaxed);
+///         file.sync()
+///     }
+/// }
+///
+/// # fn main() -> braid::Result<()> {
+/// let syncs = CountSyncs::default();
+/// let device = LayeredDevice::over(Arc::new(MemoryDevice::new()), syncs.clone());
+/// let db = Database::builder().open_on(Arc::new(device))?;
+/// db.checkpoint()?;
+/// assert!(syncs.0.load(Relaxed) > 0);
+/// # Ok(())
+/// # }
+/// ```
+pub mod device {
+    pub use braid_io::{
+        AlignedBuf, Announcement, Device, DeviceChoice, DeviceKind, Entry, File, Layer,
+        LayeredDevice, MemoryDevice, OpenMode, ReadOp, ReaderGuard, ReaderNeeds, ReaderTable,
+        WriteOp,
+    };
+}
+
+/// Figures about a database: counters, sizes, and what opening and compaction did.
+pub mod stats {
+    pub use braid_log::LogStats;
+    pub use braid_store::StoreStats;
+
+    pub use crate::database::estimate::{Estimate, TableStats};
+    pub use crate::observe::recovery::{RecoveryProgress, RecoveryReport};
+    pub use crate::services::compact::CompactReport;
+}
 
 /// Derives [`Key`](trait@crate::Key) for a struct: encoded and ordered as the tuple of its fields in their order.
 /// Each field's type must be a [`Key`].

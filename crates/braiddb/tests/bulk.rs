@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use braid::device::MemoryDevice;
 use braid::{
-    Bytes, ConflictKind, Database, Error, Isolation, MAX_KEY_LEN, MemoryDevice, Protocol, Readable,
-    Table, TransactionOptions,
+    Bytes, ConflictKind, Database, Error, Isolation, MAX_KEY_LEN, Protocol, Readable, Table,
+    TransactionOptions,
 };
 use braid_io::{Device, SimDevice};
 
@@ -191,7 +192,8 @@ fn a_loaded_directory_verifies() {
         };
         drop(db);
         let mut damages = Vec::new();
-        let report = braid::verify(dir.path(), &mut |damage| damages.push(damage)).unwrap();
+        let report =
+            braid::offline::verify(dir.path(), &mut |damage| damages.push(damage)).unwrap();
         assert_eq!(damages, [""; 0]);
         assert!(report.records > 9_000);
         drop(unfinished);

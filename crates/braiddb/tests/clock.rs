@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use braid::{
-    BackupError, Builder, Database, Device, Durability, Error, MemoryDevice, Protocol, Readable,
-    Restore, Table, TableOptions, Until,
-};
+use braid::backup::{BackupError, Restore, Until};
+use braid::device::{Device, MemoryDevice};
+use braid::{Builder, Database, Durability, Error, Protocol, Readable, Table, TableOptions};
 
 /// The time of day, in seconds since 1970.
 static SECONDS: AtomicI64 = AtomicI64::new(DAY);
@@ -175,7 +174,7 @@ fn a_clock_that_stands_still_makes_no_twins() {
     let dir = tempfile::tempdir().unwrap();
     let identity = |db: &Database, name: &str| {
         db.backup(dir.path().join(name)).unwrap();
-        braid::backup_info(dir.path().join(name)).unwrap().identity
+        braid::backup::info(dir.path().join(name)).unwrap().identity
     };
     assert_ne!(identity(&one, "one"), identity(&other, "other"));
 }

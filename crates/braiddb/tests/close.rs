@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use braid::changes::{Changes, Feed};
+use braid::device::{Device, MemoryDevice};
 use braid::{
-    Builder, BulkLoader, Bytes, Changes, Database, Device, Durability, Error, Feed, MemoryDevice,
-    Protocol, Readable, Result, Snapshot, Table, Ticket, Transaction, TransactionOptions,
+    Builder, BulkLoader, Bytes, Database, Durability, Error, Protocol, Readable, Result, Snapshot,
+    Table, Ticket, Transaction, TransactionOptions,
 };
 use braid_io::OpenMode;
 

@@ -70,7 +70,7 @@ fn the_file_shrinks_to_what_it_holds() {
     expect_holds(&db);
     db.close().unwrap();
     let mut damages = Vec::new();
-    braid::verify(dir.path(), &mut |damage| damages.push(damage)).unwrap();
+    braid::offline::verify(dir.path(), &mut |damage| damages.push(damage)).unwrap();
     assert!(damages.is_empty(), "{damages:?}");
     expect_holds(&builder().open(dir.path()).unwrap());
 }
@@ -177,7 +177,7 @@ fn leaves_that_are_partly_empty_are_filled() {
         drop(table);
         db.close().unwrap();
         let mut damages = Vec::new();
-        braid::verify(dir.path(), &mut |damage| damages.push(damage)).unwrap();
+        braid::offline::verify(dir.path(), &mut |damage| damages.push(damage)).unwrap();
         assert!(damages.is_empty(), "{damages:?}");
         let db = builder().open(dir.path()).unwrap();
         let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();

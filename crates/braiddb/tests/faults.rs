@@ -349,7 +349,7 @@ fn a_second_opener_is_refused() {
     ));
     // Readers, verify among them, work next to the writer.
     let mut damage = Vec::new();
-    braid::verify(dir.path(), &mut |found| damage.push(found)).unwrap();
+    braid::offline::verify(dir.path(), &mut |found| damage.push(found)).unwrap();
     assert_eq!(damage, Vec::<String>::new());
     drop(db);
     Database::open(dir.path()).unwrap();
@@ -479,7 +479,7 @@ fn damaged_pages_and_superblocks_are_typed_errors() {
         bytes[block * 8192 + 4_000..][..512].fill(0xa5);
         fs::write(&path, &bytes).unwrap();
         let mut damages = 0;
-        match braid::verify(dir.path(), &mut |_| damages += 1) {
+        match braid::offline::verify(dir.path(), &mut |_| damages += 1) {
             Ok(report) => assert_eq!(report.damages, damages),
             Err(error) => panic!("block {block}: {error}"),
         }

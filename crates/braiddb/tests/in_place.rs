@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use braid::{
-    Bytes, Compression, Database, MemoryDevice, Range, Readable, Result, Table, TableOptions,
-};
+use braid::device::MemoryDevice;
+use braid::{Bytes, Compression, Database, Range, Readable, Result, Table, TableOptions};
 
 type Pairs = Vec<(Bytes, Bytes)>;
 

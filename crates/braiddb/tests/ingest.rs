@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid::{
-    Bytes, Compression, Database, Error, MemoryDevice, Readable, Result, Table, TableOptions,
-};
+use braid::device::MemoryDevice;
+use braid::{Bytes, Compression, Database, Error, Readable, Result, Table, TableOptions};
 
 fn contents(db: &Database, table: &Table<u64, Bytes>) -> Result<BTreeMap<u64, Vec<u8>>> {
     let snapshot = db.snapshot();

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid::{Builder, Database, Error, MemoryDevice, TableOptions};
+use braid::device::MemoryDevice;
+use braid::{Builder, Database, Error, TableOptions};
 
 /// The option that an opening refuses; `None` if the database opens and works.
 fn refused(set: impl FnOnce(Builder) -> Builder) -> Option<String> {

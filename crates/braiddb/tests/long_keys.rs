@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use braid::backup::Restore;
+use braid::device::MemoryDevice;
+use braid::offline::Finding;
 use braid::{
-    Bytes, ConflictKind, Database, Error, Finding, Isolation, MAX_KEY_LEN, MemoryDevice, Protocol,
-    Readable, Restore, Result, Table, Transaction, TransactionOptions,
+    Bytes, ConflictKind, Database, Error, Isolation, MAX_KEY_LEN, Protocol, Readable, Result,
+    Table, Transaction, TransactionOptions,
 };
 use braid_io::SimDevice;
 
@@ -327,7 +330,7 @@ fn loads_ingests_feeds_and_archives_take_long_keys() {
     expect(&db.snapshot(), &table, &state);
     let mut fed = State::new();
     for set in db.changes(position).unwrap() {
-        let of_table = |change: &braid::Change| change.table.as_deref() == Some("t");
+        let of_table = |change: &braid::changes::Change| change.table.as_deref() == Some("t");
         for change in set.unwrap().changes.into_iter().filter(of_table) {
             let value = change.value.expect("nothing was removed").to_vec();
             fed.insert(change.key.to_vec(), value);
@@ -337,7 +340,7 @@ fn loads_ingests_feeds_and_archives_take_long_keys() {
     db.close().unwrap();
 
     let mut findings = Vec::new();
-    let report = braid::verify(path("db"), &mut |found| findings.push(found)).unwrap();
+    let report = braid::offline::verify(path("db"), &mut |found| findings.push(found)).unwrap();
     assert_eq!(findings, [""; 0], "{report:?}");
     let restore = Restore::new().backup(path("full")).archive(path("archive"));
     restore.run(path("restored")).unwrap();
@@ -354,7 +357,7 @@ fn loads_ingests_feeds_and_archives_take_long_keys() {
     );
     let mut told = Vec::new();
     let mut sink = |finding: Finding| told.push(finding);
-    let report = braid::salvage(path("db"), path("salvaged"), &mut sink).unwrap();
+    let report = braid::offline::salvage(path("db"), path("salvaged"), &mut sink).unwrap();
     assert_eq!((report.losses, report.tables), (0, 2), "{told:?}");
     let salvaged = Database::open(path("salvaged")).unwrap();
     expect(

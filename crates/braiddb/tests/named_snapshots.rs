@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use braid::{Database, Error, MemoryDevice, Readable, Table};
+use braid::device::MemoryDevice;
+use braid::{Database, Error, Readable, Table};
 
 #[test]
 fn a_named_snapshot_is_the_same_for_all_until_the_last_lets_go() {

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use braid::{Builder, Database, Device, Error, Protocol, Table};
+use braid::device::Device;
+use braid::{Builder, Database, Error, Protocol, Table};
 use braid_io::SimDevice;
 
 fn builder(protocol: Protocol) -> Builder {

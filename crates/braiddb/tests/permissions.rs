@@ -6,7 +6,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
-use braid::{Builder, Database, Error, Restore};
+use braid::backup::Restore;
+use braid::{Builder, Database, Error};
 use rustix::fs::Mode;
 
 fn umask(mask: u32) {

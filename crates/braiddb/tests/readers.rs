@@ -241,7 +241,7 @@ fn a_reader_makes_backups_next_to_the_writer() {
     writer.backup(&old).unwrap();
     reader.refresh().unwrap();
     reader.backup(&new).unwrap();
-    braid::restore(&[&new], &restored).unwrap();
+    braid::backup::restore(&[&new], &restored).unwrap();
     assert_eq!(
         contents(&Database::open(&restored).unwrap()),
         contents(&writer)
@@ -252,7 +252,10 @@ fn a_reader_makes_backups_next_to_the_writer() {
         let Err(Error::Backup(error)) = refused else {
             panic!("{refused:?}");
         };
-        assert!(matches!(error, braid::BackupError::MadeByReader), "{error}");
+        assert!(
+            matches!(error, braid::backup::BackupError::MadeByReader),
+            "{error}"
+        );
     }
 }
 
@@ -289,7 +292,7 @@ fn a_reader_and_a_writer_of_a_directory_need_not_wait_for_each_other() {
     put(&writer, 1_000, 5);
     assert!(reader.refresh().unwrap());
     assert_eq!(contents(&reader), contents(&writer));
-    let report = braid::verify(&path, &mut |damage| panic!("{damage}")).unwrap();
+    let report = braid::offline::verify(&path, &mut |damage| panic!("{damage}")).unwrap();
     assert_eq!(report.damages, 0);
     drop((reader, second));
     writer.close().unwrap();

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use braid::{Bytes, ConflictKind, Database, Error, MemoryDevice, Readable, Savepoint, Table};
+use braid::device::MemoryDevice;
+use braid::{Bytes, ConflictKind, Database, Error, Readable, Savepoint, Table};
 use proptest::prelude::*;
 
 fn small() -> Database {

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use braid::{Database, Error, MemoryDevice, Protocol, Readable, Table};
+use braid::device::MemoryDevice;
+use braid::{Database, Error, Protocol, Readable, Table};
 
 const THREADS: u64 = if cfg!(miri) { 2 } else { 8 };
 const EACH: u64 = if cfg!(miri) { 4 } else { 200 };

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
+use braid::device::MemoryDevice;
 use braid::{
-    Builder, Bytes, Compression, Database, Error, Isolation, MAX_VALUE_LEN, MemoryDevice, Readable,
-    Table, TableOptions, TransactionOptions,
+    Builder, Bytes, Compression, Database, Error, Isolation, MAX_VALUE_LEN, Readable, Table,
+    TableOptions, TransactionOptions,
 };
 use braid_io::SimDevice;
 

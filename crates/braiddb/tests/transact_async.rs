@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use braid::device::MemoryDevice;
 use braid::{
-    ConflictKind, Database, Durability, Error, MemoryDevice, Readable, Result, Table,
-    TransactionOptions,
+    ConflictKind, Database, Durability, Error, Readable, Result, Table, TransactionOptions,
 };
 use braid_io::LatencyDevice;
 use futures_lite::future::block_on;

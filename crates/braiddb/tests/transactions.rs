@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use braid::device::MemoryDevice;
 use braid::{
     Builder, BulkLoader, Bytes, Commit, ConflictKind, Database, Durability, Error, Health,
-    Isolation, MAX_KEY_LEN, MemoryDevice, Protocol, Range, Readable, Savepoint, Snapshot, Stats,
-    Table, TableOptions, Ticket, Transaction, TransactionOptions,
+    Isolation, MAX_KEY_LEN, Protocol, Range, Readable, Savepoint, Snapshot, Stats, Table,
+    TableOptions, Ticket, Transaction, TransactionOptions,
 };
 
 fn both(test: impl Fn(&Database)) {
@@ -17,7 +18,7 @@ fn both(test: impl Fn(&Database)) {
             .protocol(protocol)
             .epoch(Duration::from_millis(1))
             .pool_bytes(16 << 20);
-        let device = std::sync::Arc::new(braid::MemoryDevice::new());
+        let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
         test(&builder.open_on(device).unwrap());
     }
 }
@@ -130,7 +131,7 @@ fn ranges_merge_the_tree_with_own_writes_from_both_ends() {
         let db = Database::builder()
             .pool_bytes(1 << 20)
             .background_threads(false)
-            .open_on(std::sync::Arc::new(braid::MemoryDevice::new()))
+            .open_on(std::sync::Arc::new(braid::device::MemoryDevice::new()))
             .unwrap();
         let t: Table<u16, Bytes> = db.open_table("t").unwrap();
         let mut model = BTreeMap::new();
@@ -634,7 +635,7 @@ fn all_handles_to_a_table_know_when_it_is_gone() {
 fn limits_are_errors_at_the_call() {
     let db = Database::builder()
         .transaction_bytes_max(10_000)
-        .open_on(std::sync::Arc::new(braid::MemoryDevice::new()))
+        .open_on(std::sync::Arc::new(braid::device::MemoryDevice::new()))
         .unwrap();
     let t: Table = db.open_table("t").unwrap();
     let mut tx = db.begin();
@@ -660,7 +661,7 @@ fn limits_are_errors_at_the_call() {
         (Database::builder().strands(2).lanes(3), "lanes"),
     ] {
         let error = builder
-            .open_on(std::sync::Arc::new(braid::MemoryDevice::new()))
+            .open_on(std::sync::Arc::new(braid::device::MemoryDevice::new()))
             .unwrap_err();
         assert!(matches!(error, Error::InvalidOption { option: named, .. } if named == option));
     }
@@ -668,7 +669,7 @@ fn limits_are_errors_at_the_call() {
 
 #[test]
 fn values_of_64_mib_are_committed_and_recovered() {
-    let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     let open = || {
         Database::builder()
             .pool_bytes(8 << 20)

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use braid::{Database, Error, Readable, Table, upgrade};
+use braid::offline::upgrade;
+use braid::{Database, Error, Readable, Table};
 
 /// The format of this build.
 const PRESENT: u64 = 5;
@@ -96,7 +97,8 @@ fn databases_of_every_format_become_the_present_one() {
         let report = upgrade(dir.path()).unwrap();
         assert_eq!((report.from, report.to), (PRESENT, PRESENT));
         let into = dir.path().join("into");
-        let report = braid::salvage(copy(&fixture(format)).path(), &into, &mut |_| {}).unwrap();
+        let report =
+            braid::offline::salvage(copy(&fixture(format)).path(), &into, &mut |_| {}).unwrap();
         assert_eq!(report.losses, 0);
         expect_filled(&Database::open(&into).unwrap());
     }
@@ -133,7 +135,7 @@ fn other_formats_are_refused_and_left_alone() {
         let error = Database::open(dir.path()).map(drop).unwrap_err();
         assert!(matches!(error, Error::Incompatible { .. }), "{error}");
         let into = dir.path().join("into");
-        let error = braid::salvage(dir.path(), &into, &mut |_| {}).unwrap_err();
+        let error = braid::offline::salvage(dir.path(), &into, &mut |_| {}).unwrap_err();
         assert!(matches!(error, Error::Incompatible { .. }), "{error}");
         assert_eq!(fs::read(dir.path().join("data.braid")).unwrap(), before);
         assert!(!into.exists());

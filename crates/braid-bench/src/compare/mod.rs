@@ -16,7 +16,7 @@ mod summary;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use braid::DeviceChoice;
+use braid::device::DeviceChoice;
 
 pub(crate) use self::chart::use_font;
 pub use self::machine::Machine;

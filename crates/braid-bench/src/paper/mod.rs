@@ -12,7 +12,7 @@ mod sustained;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use braid::DeviceChoice;
+use braid::device::DeviceChoice;
 
 use crate::BenchError;
 use crate::compare::Spread;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use braid::{DeviceChoice, Protocol};
+use braid::Protocol;
+use braid::device::DeviceChoice;
 
 use super::{Diagram, PaperSpec};
 use crate::{BenchError, Engine, Report, Spec, Workload};

@@ -4,7 +4,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use braid::{Backup, BackupProgress, BackupReport, Database, Restore, RestoreReport, Until};
+use braid::Database;
+use braid::backup::{Backup, BackupProgress, BackupReport, Restore, RestoreReport, Until};
 
 use super::options::device;
 use super::stats::microseconds;
@@ -253,7 +254,7 @@ pub unsafe extern "C" fn braid_backup_read_info(
     call(|| {
         // SAFETY: this function's contract.
         let (path, mut out) = unsafe { (memory::path(path)?, Out::new(info, "info")?) };
-        let info = braid::backup_info(path)?;
+        let info = braid::backup::info(path)?;
         let since = info.time.duration_since(SystemTime::UNIX_EPOCH);
         out.set(braid_backup_info {
             identity: info.identity.to_le_bytes(),
@@ -364,7 +365,7 @@ impl braid_restore_options {
         }
         restore = restore.until(self.parse_until()?);
         let medium = u64::try_from(self.device).ok().and_then(device);
-        let medium = medium.filter(|medium| *medium != braid::DeviceChoice::Memory);
+        let medium = medium.filter(|medium| *medium != braid::device::DeviceChoice::Memory);
         let no_device = || {
             Failure::argument(format!(
                 "cannot restore to device {}: choose a device that stores files",

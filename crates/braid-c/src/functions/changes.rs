@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use braid::{Database, Position};
+use braid::Database;
+use braid::changes::Position;
 
 use crate::boundary::call;
 use crate::handle_error::Ended;

@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-use braid::{Commit, ConflictKind, Error, MemoryDevice};
+use braid::device::MemoryDevice;
+use braid::{Commit, ConflictKind, Error};
 
 use super::options::options_of;
 use super::stats::{braid_recovery_report, braid_stats};

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_char, c_void};
 
-use braid::Finding;
+use braid::offline::Finding;
 
 use crate::boundary::call;
 use crate::handles::braid_db;
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn braid_upgrade(
     call(|| {
         // SAFETY: this function's contract.
         let (path, mut out) = unsafe { (memory::path(path)?, Optional::new(report)) };
-        let report = braid::upgrade(path)?;
+        let report = braid::offline::upgrade(path)?;
         out.set(braid_upgrade_report {
             from: report.from,
             to: report.to,
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn braid_salvage(
                 unsafe { callback(data, is_lost, what.as_ptr()) }
             }
         };
-        let report = braid::salvage(path, into, &mut tell)?;
+        let report = braid::offline::salvage(path, into, &mut tell)?;
         out.set(braid_salvage_report {
             tables: report.tables,
             entries: report.entries,

@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
-use braid::{DeviceChoice, RecoveryProgress};
+use braid::device::DeviceChoice;
+use braid::stats::RecoveryProgress;
 
 use super::protocol::braid_protocol;
 use super::stats::microseconds;

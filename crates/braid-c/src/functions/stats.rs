@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use braid::{RecoveryReport, Stats};
+use braid::Stats;
+use braid::stats::RecoveryReport;
 
 use super::protocol::braid_protocol;
 

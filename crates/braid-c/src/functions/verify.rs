@@ -58,7 +58,7 @@ pub unsafe extern "C" fn braid_verify(
                 unsafe { callback(data, damage.as_ptr()) }
             }
         };
-        let report = braid::verify(path, &mut tell)?;
+        let report = braid::offline::verify(path, &mut tell)?;
         out.set(braid_verify_report {
             pages: report.pages,
             records: report.records,
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn braid_dump(
     call(|| {
         // SAFETY: this function's contract.
         let (path, mut sink) = unsafe { (memory::path(path)?, Sink::new(write, data)?) };
-        braid::dump(path, &mut sink)?;
+        braid::offline::dump(path, &mut sink)?;
         Ok(BRAID_OK)
     })
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::time::Duration;
 
-use braid::{Change, ChangeSet, Changes, Position};
+use braid::changes::{Change, ChangeSet, Changes, Position};
 
 use crate::memory::braid_slice;
 

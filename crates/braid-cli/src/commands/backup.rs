@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use braid::{Database, Error, Restore, Until};
+use braid::backup::{Restore, Until};
+use braid::{Database, Error};
 use indicatif::ProgressBar;
 
 use crate::failure::Failure;
@@ -98,7 +99,7 @@ pub(crate) fn restore(args: &RestoreArgs, output: &mut Output) -> Result<(), Fai
     };
     let mut total = 0_u64;
     for backup in backups {
-        total = total.saturating_add(braid::backup_info(backup)?.pages);
+        total = total.saturating_add(braid::backup::info(backup)?.pages);
     }
     let bar = output::bar(total, "restore");
     let mut restore = backups.iter().fold(Restore::new(), Restore::backup);

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use braid::{DeviceChoice, Protocol};
+use braid::Protocol;
+use braid::device::DeviceChoice;
 use braid_bench::engines::{self, KvEngine};
 use braid_bench::{BareLogReport, Driver, Engine, Report, Spec, Workload};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use braid::DeviceChoice;
+use braid::device::DeviceChoice;
 use braid_bench::Workload;
 use braid_bench::compare::{self, CompareSpec, Event};
 use indicatif::ProgressBar;

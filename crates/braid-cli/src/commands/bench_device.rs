@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use braid::DeviceChoice;
+use braid::device::DeviceChoice;
 use braid_bench::{BareLogReport, DeviceReport, DeviceRow};
 
 use crate::failure::Failure;

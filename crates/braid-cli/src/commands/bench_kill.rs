@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid::DeviceChoice;
+use braid::device::DeviceChoice;
 use braid_bench::{Check, Driver, Spec};
 
 use super::bench::{self, WorkloadArgs};

@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use braid::{Database, DeviceChoice, Protocol, RecoveryReport};
+use braid::device::DeviceChoice;
+use braid::stats::RecoveryReport;
+use braid::{Database, Protocol};
 use braid_bench::{PROFILE, Workload};
 
 use crate::failure::Failure;

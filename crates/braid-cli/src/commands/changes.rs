@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use braid::{ChangeSet, Changes, Database, Error, Position};
+use braid::changes::{ChangeSet, Changes, Position};
+use braid::{Database, Error};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -140,7 +141,7 @@ fn print_all(changes: &mut Changes, output: &mut Output) -> Result<(), Failure> 
 }
 
 fn line(set: &ChangeSet) -> Value {
-    let change = |change: &braid::Change| {
+    let change = |change: &braid::changes::Change| {
         json!({
             "table": change.table.as_deref(),
             "table_id": change.table_id,

@@ -12,7 +12,7 @@ pub(crate) struct DumpArgs {
 }
 
 pub(crate) fn run(args: &DumpArgs, output: &mut Output) -> Result<(), Failure> {
-    let result = braid::dump(&args.dir, output);
+    let result = braid::offline::dump(&args.dir, output);
     // A closed pipe stops the dump with a formatting error; the flush returns the actual reason.
     output.flush()?;
     Ok(result?)

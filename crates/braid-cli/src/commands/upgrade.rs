@@ -12,7 +12,7 @@ pub(crate) struct UpgradeArgs {
 }
 
 pub(crate) fn run(args: &UpgradeArgs, output: &mut Output) -> Result<(), Failure> {
-    let report = braid::upgrade(&args.dir)?;
+    let report = braid::offline::upgrade(&args.dir)?;
     let dir = args.dir.display();
     if report.from == report.to {
         return output.line(format_args!(

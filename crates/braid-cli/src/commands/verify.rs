@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use braid::{Database, Finding, Readable};
+use braid::offline::Finding;
+use braid::{Database, Readable};
 use indicatif::ProgressBar;
 
 use crate::datum::{Column, to_literal};
@@ -36,7 +37,7 @@ pub(crate) fn run(args: &VerifyArgs, output: &mut Output) -> Result<(), Failure>
 
 fn repair(dir: &Path, into: &Path, output: &mut Output) -> Result<(), Failure> {
     let mut written = Ok(());
-    let report = braid::salvage(dir, into, &mut |finding| {
+    let report = braid::offline::salvage(dir, into, &mut |finding| {
         let line = match finding {
             Finding::Damaged(what) => format!("damaged: {what}"),
             Finding::Lost(what) => format!("lost: {what}"),
@@ -125,7 +126,7 @@ pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
     let spinner = output::spinner();
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner.set_message("checking pages and log");
-    let report = braid::verify(dir, &mut |damage| {
+    let report = braid::offline::verify(dir, &mut |damage| {
         damages += 1;
         spinner.set_message(format!(
             "checking pages and log; {} damages",

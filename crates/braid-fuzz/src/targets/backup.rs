@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use braid::{Builder, Database, Error, Readable, Restore, Table};
+use braid::backup::Restore;
+use braid::{Builder, Database, Error, Readable, Table};
 use braid_io::{Device, MemoryDevice, OpenMode};
 
 use super::Target;

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
-use braid::{Database, Error, Finding, Table};
+use braid::offline::Finding;
+use braid::{Database, Error, Table};
 use braid_io::MemoryDevice;
 
 use super::Target;

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid::{
-    BackupError, Builder, Database, Error, MemoryDevice, Readable, Restore, Result, Until,
-};
+use braid::backup::{BackupError, Restore, Until};
+use braid::device::MemoryDevice;
+use braid::{Builder, Database, Error, Readable, Result};
 use braid_io::SimDevice;
 use fastrand::Rng;
 

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
-use braid::{Database, MemoryDevice, Restore, Result};
+use braid::backup::Restore;
+use braid::device::MemoryDevice;
+use braid::{Database, Result};
 use fastrand::Rng;
 
 use super::{Shared, exactly_up_to};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use braid::{ChangeSet, Database, Key as _, Result};
+use braid::changes::ChangeSet;
+use braid::{Database, Key as _, Result};
 use fastrand::Rng;
 
 use super::{Checked, Shared, is_fault};

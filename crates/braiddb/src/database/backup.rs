@@ -26,7 +26,7 @@ impl Database {
     /// assert!(since.seqno > full.seqno);
     ///
     /// let chain = [dir.path().join("monday"), dir.path().join("tuesday")];
-    /// braid::restore(&chain, dir.path().join("restored"))?;
+    /// braid::backup::restore(&chain, dir.path().join("restored"))?;
     /// let restored = braid::Database::open(dir.path().join("restored"))?;
     /// let orders = restored.open_table::<u64, String>("orders")?;
     /// assert_eq!(restored.get(&orders, &2)?.as_deref(), Some("cups"));

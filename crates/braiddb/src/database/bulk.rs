@@ -14,7 +14,7 @@ impl Database {
     /// sequential writes to the medium: full pages are written once, and nothing is logged.
     ///
     /// Because the entries are not logged, readers of [changes](Database::changes) see the
-    /// [loaded](crate::ChangeSet::loaded) table, but not its entries, and an archive cannot restore
+    /// [loaded](crate::changes::ChangeSet::loaded) table, but not its entries, and an archive cannot restore
     /// a backup past the load, so make a backup after it.
     ///
     /// The table does not exist before [`BulkLoader::finish`]; other transactions continue

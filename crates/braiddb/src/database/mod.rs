@@ -438,7 +438,7 @@ impl Database {
     ///
     /// # Errors
     /// Those of the archive's medium; the log is kept then, and the next attempt resumes.
-    /// [`BackupError::ArchiveGap`](crate::BackupError::ArchiveGap) if neither the archive nor a
+    /// [`BackupError::ArchiveGap`](crate::backup::BackupError::ArchiveGap) if neither the archive nor a
     /// backup contains some transactions, because the log released them: make a backup. Everything
     /// else is archived then.
     pub fn archive_now(&self) -> Result<Option<u64>> {

@@ -38,7 +38,8 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// use std::sync::Arc;
-    /// use braid::{Database, MemoryDevice};
+    /// use braid::Database;
+    /// use braid::device::MemoryDevice;
     /// let device = Arc::new(MemoryDevice::new());
     /// let db = Database::builder().pool_bytes(1 << 20).open_on(device.clone())?;
     /// db.open_table::<u32, u32>("t")?;
@@ -65,7 +66,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// use std::sync::Arc;
-    /// let device = Arc::new(braid::MemoryDevice::new());
+    /// let device = Arc::new(braid::device::MemoryDevice::new());
     /// let lock = Arc::new(());
     /// let db = braid::Database::builder().pool_bytes(1 << 20).open_on_locked(device, lock.clone())?;
     /// let snapshot = db.snapshot();
@@ -128,7 +129,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.clone().open_on(device.clone())?;
     /// db.close()?;
     /// let reader = builder.open_read_only_on(device)?;

@@ -45,7 +45,7 @@ pub enum Health {
     /// Pages that recovery must change, or that describe the database's contents, are damaged. The
     /// database was opened read-only: everything not named can be read, and nothing is written, so
     /// the log keeps the data for the damaged pages. Salvage it into a new database with
-    /// [`crate::salvage`] (`braid verify --repair DB --into DIR`), or restore a backup.
+    /// [`crate::offline::salvage`] (`braid verify --repair DB --into DIR`), or restore a backup.
     Damaged {
         /// Tables and ranges of keys that cannot be read, and why.
         what: String,

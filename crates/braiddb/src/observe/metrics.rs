@@ -251,7 +251,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Database, MemoryDevice};
+    use crate::Database;
+    use crate::device::MemoryDevice;
 
     /// The names of a struct's fields, from what `derive(Debug)` prints of it.
     fn fields(debug: &str) -> impl Iterator<Item = &str> {

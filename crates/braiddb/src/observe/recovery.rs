@@ -7,8 +7,8 @@ use std::time::Duration;
 /// ```
 /// # fn main() -> braid::Result<()> {
 /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-/// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
-/// let builder = builder.recovery_progress(|progress: &braid::RecoveryProgress| {
+/// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+/// let builder = builder.recovery_progress(|progress: &braid::stats::RecoveryProgress| {
 ///     println!("{} transactions after {:?}", progress.transactions, progress.elapsed);
 /// });
 /// let db = builder.open_on(device)?;
@@ -33,7 +33,7 @@ pub struct RecoveryProgress {
 /// ```
 /// # fn main() -> braid::Result<()> {
 /// # let db = braid::Database::in_memory()?;
-/// let report: &braid::RecoveryReport = db.recovery();
+/// let report: &braid::stats::RecoveryReport = db.recovery();
 /// assert_eq!(report.transactions, 0); // it is new
 /// # Ok(())
 /// # }

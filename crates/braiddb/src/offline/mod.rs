@@ -4,3 +4,7 @@ pub(crate) mod restore;
 pub(crate) mod salvage;
 pub(crate) mod upgrade;
 pub(crate) mod verify;
+
+pub use salvage::{Finding, SalvageReport, salvage};
+pub use upgrade::{UpgradeReport, upgrade};
+pub use verify::{VerifyReport, dump, verify};

@@ -68,11 +68,11 @@ enum ArchiveSource {
 ///
 /// # fn main() -> braid::Result<()> {
 /// let an_hour_ago = SystemTime::now() - Duration::from_secs(3600);
-/// let report = braid::Restore::new()
+/// let report = braid::backup::Restore::new()
 ///     .backup("/backups/sunday")
 ///     .backup("/backups/monday")
 ///     .archive("/backups/archive")
-///     .until(braid::Until::Time(an_hour_ago))
+///     .until(braid::backup::Until::Time(an_hour_ago))
 ///     .run("/data/restored")?;
 /// println!("restored up to transaction {}", report.seqno);
 /// # Ok(())

@@ -21,7 +21,7 @@ use crate::services::readers::{Attempt, Pins};
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let path = dir.path();
 /// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
-/// let report: braid::VerifyReport = braid::verify(path, &mut |damage| eprintln!("{damage}"))?;
+/// let report: braid::offline::VerifyReport = braid::offline::verify(path, &mut |damage| eprintln!("{damage}"))?;
 /// assert_eq!(report.damages, 0);
 /// # Ok(())
 /// # }
@@ -126,7 +126,7 @@ impl Offline {
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let path = dir.path();
 /// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
-/// let report = braid::verify(path, &mut |damage| eprintln!("{damage}"))?;
+/// let report = braid::offline::verify(path, &mut |damage| eprintln!("{damage}"))?;
 /// println!("{} pages, {} findings", report.pages, report.damages);
 /// # Ok(())
 /// # }
@@ -180,7 +180,7 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
 /// # let path = dir.path();
 /// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
 /// let mut text = String::new();
-/// braid::dump(path, &mut text)?;
+/// braid::offline::dump(path, &mut text)?;
 /// assert!(text.contains("protocol glsn"));
 /// # Ok(())
 /// # }

@@ -119,7 +119,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.protocol(braid::Protocol::Gwsn).open_on(device)?;
     /// assert_eq!(db.stats().protocol, braid::Protocol::Gwsn);
     /// # Ok(())
@@ -135,7 +135,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.strands(4).open_on(device)?;
     /// # Ok(())
     /// # }
@@ -151,7 +151,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.lanes(1).open_on(device)?;
     /// # Ok(())
     /// # }
@@ -166,7 +166,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.epoch(std::time::Duration::from_millis(5)).open_on(device)?;
     /// # Ok(())
     /// # }
@@ -182,7 +182,8 @@ impl Builder {
     /// # fn main() -> braid::Result<()> {
     /// # let dir = tempfile::tempdir().unwrap();
     /// # let path = dir.path();
-    /// use braid::{Database, DeviceChoice};
+    /// use braid::Database;
+    /// use braid::device::DeviceChoice;
     /// let db = Database::builder().device(DeviceChoice::File).open(path)?;
     /// # Ok(())
     /// # }
@@ -206,7 +207,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.pool_bytes(8 << 20).open_on(device)?;
     /// # Ok(())
     /// # }
@@ -223,7 +224,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.segment_bytes(1 << 20).open_on(device)?;
     /// # Ok(())
     /// # }
@@ -239,7 +240,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.checkpoint_log_bytes(16 << 20).open_on(device)?;
     /// # Ok(())
     /// # }
@@ -255,7 +256,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.max_log_bytes(1 << 30).open_on(device)?;
     /// # Ok(())
     /// # }
@@ -277,7 +278,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.preallocated_log_bytes(128 << 20).open_on(device)?;
     /// # Ok(())
     /// # }
@@ -292,7 +293,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// use braid::Error;
     /// let db = builder.transaction_bytes_max(1 << 10).open_on(device)?;
     /// let t = db.open_table::<u32, String>("t")?;
@@ -311,7 +312,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.flushes_in_flight(2).open_on(device)?;
     /// # Ok(())
     /// # }
@@ -328,7 +329,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.group_size(16).open_on(device)?;
     /// # Ok(())
     /// # }
@@ -362,7 +363,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.background_threads(false).open_on(device)?;
     /// db.checkpoint()?; // nobody else makes one
     /// # Ok(())
@@ -379,7 +380,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.discard(true).open_on(device)?;
     /// # Ok(())
     /// # }
@@ -389,8 +390,8 @@ impl Builder {
         self
     }
 
-    /// Sets the maximum amount of log, in bytes, that is kept for [feeds](crate::Feed) and open
-    /// [readers](crate::Changes) of changes beyond what recovery needs; with
+    /// Sets the maximum amount of log, in bytes, that is kept for [feeds](crate::changes::Feed) and open
+    /// [readers](crate::changes::Changes) of changes beyond what recovery needs; with
     /// [`Builder::max_log_bytes`], at most a quarter of that. A consumer that falls further behind
     /// loses its position ([`crate::Error::PositionLost`]); commits continue.
     pub fn feed_log_bytes(mut self, bytes: u64) -> Self {
@@ -400,7 +401,7 @@ impl Builder {
 
     /// Sets the directory of the archive, created if it is missing: every durable transaction is
     /// copied to it, so that a backup can be restored [up to any later
-    /// point](crate::Restore::archive). It should be on another medium.
+    /// point](crate::backup::Restore::archive). It should be on another medium.
     ///
     /// Log that is not archived yet is kept. If the archive's medium fails, commits continue until
     /// the log (see [`Builder::max_log_bytes`]) or its medium is full, and then fail with
@@ -411,7 +412,7 @@ impl Builder {
     ///
     /// Only one database can write to an archive. A copy of the database's files must archive
     /// elsewhere: opening it with the same archive fails with
-    /// [`BackupError::ArchiveOwned`](crate::BackupError::ArchiveOwned).
+    /// [`BackupError::ArchiveOwned`](crate::backup::BackupError::ArchiveOwned).
     pub fn archive(mut self, path: impl AsRef<Path>) -> Self {
         self.archive = Some(ArchivePlace::Directory(path.as_ref().to_owned()));
         self
@@ -424,7 +425,7 @@ impl Builder {
     }
 
     /// Sets the interval between updates of the archive. It bounds how much the archive lacks after
-    /// a loss of the database, and is the resolution of [`Until::Time`](crate::Until::Time).
+    /// a loss of the database, and is the resolution of [`Until::Time`](crate::backup::Until::Time).
     pub fn archive_interval(mut self, interval: Duration) -> Self {
         self.archive_interval = interval;
         self
@@ -435,7 +436,7 @@ impl Builder {
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let builder = builder.recovery_progress(|progress| {
     ///     println!("{} of {} bytes of log", progress.scanned_bytes, progress.total_bytes);
     /// });
@@ -467,7 +468,7 @@ impl Builder {
     /// let clock = seconds.clone();
     /// let db = Database::builder()
     ///     .clock(move || UNIX_EPOCH + Duration::from_secs(clock.load(Relaxed)))
-    ///     .open_on(Arc::new(braid::MemoryDevice::new()))?;
+    ///     .open_on(Arc::new(braid::device::MemoryDevice::new()))?;
     /// let options = TableOptions {
     ///     time_to_live: Some(Duration::from_secs(60)),
     ///     ..TableOptions::default()
@@ -496,7 +497,7 @@ impl Builder {
     /// # fn main() -> braid::Result<()> {
     /// use std::sync::mpsc;
     /// use braid::{Database, Health};
-    /// # let device = std::sync::Arc::new(braid::MemoryDevice::new());
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let (sender, changes) = mpsc::channel();
     /// let builder = Database::builder().on_health_change(move |health| {
     ///     let _ = sender.send(health.clone()); // wake the people on call

@@ -83,7 +83,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc;
 
-    use crate::{Database, Error, Health, MemoryDevice, Readable};
+    use crate::device::MemoryDevice;
+    use crate::{Database, Error, Health, Readable};
 
     #[test]
     fn a_thread_that_dies_poisons_the_database() {

@@ -169,8 +169,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::LOCKED_AT_ONCE_MAX;
+    use crate::device::MemoryDevice;
     use crate::engine::context::hash_key;
-    use crate::{Database, MemoryDevice, Table};
+    use crate::{Database, Table};
 
     #[test]
     fn what_was_read_under_a_lock_stays_locked() {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use braid::{BackupError, Bytes, Database, Device, Error, Health, MemoryDevice, Until};
+use braid::backup::{BackupError, Until};
+use braid::device::{Device, MemoryDevice};
+use braid::{Bytes, Database, Error, Health};
 use braid_io::{OpenMode, SimDevice};
 
 use crate::model::{Model, builders, open_restored, scratch, small, small_restore, under_load};
@@ -56,7 +58,7 @@ fn any_number_behind_the_backup_can_be_restored() {
                 .archive(path("archive"));
             let report = restore.until(until).run(&target).unwrap();
             assert!(report.backup_seqno == number && report.seqno >= expected);
-            braid::verify(&target, &mut |damage| panic!("{damage}")).unwrap();
+            braid::offline::verify(&target, &mut |damage| panic!("{damage}")).unwrap();
             let restored = open_restored(&target).unwrap();
             model.check(&restored, expected);
             let tables = crate::model::tables(&restored).unwrap();
@@ -106,7 +108,7 @@ fn restore(
     backup: &[u8],
     archive: &Arc<dyn Device>,
     until: Until,
-) -> Result<(Database, braid::RestoreReport), Error> {
+) -> Result<(Database, braid::backup::RestoreReport), Error> {
     let target = memory();
     let restore = small_restore().stream(backup).archive_on(archive.clone());
     let report = restore.until(until).run_on(target.clone())?;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use braid::{BackupError, Bytes, Database, Error, MemoryDevice, Until};
+use braid::backup::{BackupError, Until};
+use braid::device::MemoryDevice;
+use braid::{Bytes, Database, Error};
 use braid_io::SimDevice;
 
 use crate::model::{Model, builders, open_restored, scratch, small, small_restore, under_load};
@@ -39,9 +41,9 @@ fn what_is_restored_is_the_state_at_the_backups_number() {
         for count in 1..=names.len() {
             let target = path(&format!("restored-{count}"));
             let chain: Vec<_> = names[..count].iter().map(|name| path(name)).collect();
-            let report = braid::restore(&chain, &target).unwrap();
+            let report = braid::backup::restore(&chain, &target).unwrap();
             assert_eq!((report.seqno, report.transactions), (numbers[count - 1], 0));
-            let found = braid::verify(&target, &mut |damage| panic!("{damage}")).unwrap();
+            let found = braid::offline::verify(&target, &mut |damage| panic!("{damage}")).unwrap();
             assert!(found.records > 0);
             let restored = open_restored(&target).unwrap();
             model.check(&restored, report.seqno);
@@ -143,7 +145,7 @@ fn an_incremental_backup_reads_what_changed() {
     ] {
         let chain: Vec<_> = chain.iter().map(|name| path(name)).collect();
         let target = path(&format!("restored-{}", chain.len()));
-        braid::restore(&chain, &target).unwrap();
+        braid::backup::restore(&chain, &target).unwrap();
         let restored = open_restored(&target).unwrap();
         let table = restored.open_table::<u64, Bytes>("rows").unwrap();
         for key in 0..40_000 {
@@ -184,7 +186,7 @@ fn what_does_not_fit_together_is_named() {
     let target = path("restored");
     let restore = |names: &[&str]| {
         let chain: Vec<_> = names.iter().map(|name| path(name)).collect();
-        let error = backup_error(braid::restore(&chain, &target));
+        let error = backup_error(braid::backup::restore(&chain, &target));
         assert!(!target.exists(), "nothing is begun");
         println!("{error}");
         error
@@ -222,7 +224,7 @@ fn what_does_not_fit_together_is_named() {
         restore(&["short"]),
         BackupError::Incomplete { .. }
     ));
-    let missing = braid::restore(&[path("nowhere")], &target);
+    let missing = braid::backup::restore(&[path("nowhere")], &target);
     assert!(matches!(missing, Err(Error::Io { .. })));
     // Streams are looked at while they are read.
     let broken = small_restore()
@@ -239,7 +241,7 @@ fn what_does_not_fit_together_is_named() {
     assert!(matches!(foreign, BackupError::OtherDatabase { .. }));
     let taken = backup_error(db.backup(path("full")));
     assert!(matches!(taken, BackupError::DestinationInUse { .. }));
-    let in_use = backup_error(braid::restore(&[path("full")], path("db")));
+    let in_use = backup_error(braid::backup::restore(&[path("full")], path("db")));
     assert!(matches!(in_use, BackupError::DestinationInUse { .. }));
     // Without an archive there is one number.
     let until = small_restore().backup(path("full")).until(Until::Seqno(1));
@@ -251,7 +253,7 @@ fn what_does_not_fit_together_is_named() {
     let report = db.backup(dir.path()).unwrap();
     let name = format!("backup-{:020}.braid", report.seqno);
     assert_eq!(report.path, Some(path(&name)));
-    let info = braid::backup_info(path("c")).unwrap();
+    let info = braid::backup::info(path("c")).unwrap();
     assert!(info.parent.is_some() && info.seqno <= report.seqno);
 }
 
@@ -264,7 +266,7 @@ fn a_restored_database_is_another_one() {
     rows(&db, 0..100, 1);
     let position = db.position();
     db.backup(path("full")).unwrap();
-    braid::restore(&[path("full")], path("restored")).unwrap();
+    braid::backup::restore(&[path("full")], path("restored")).unwrap();
     let restored = Database::open(path("restored")).unwrap();
     let backup = restored.backup_options().incremental_from(path("full"));
     let error = backup_error(backup.to_path(path("x")));
@@ -381,6 +383,6 @@ fn copies_inside_the_database_are_refused() {
         );
     }
     assert!(!path("db/new").exists());
-    let found = braid::verify(path("db"), &mut |damage| panic!("{damage}")).unwrap();
+    let found = braid::offline::verify(path("db"), &mut |damage| panic!("{damage}")).unwrap();
     assert_eq!(found.damages, 0);
 }

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid::{
-    Bytes, ChangeSet, Changes, Database, Durability, Error, MemoryDevice, Position, Readable,
-    TransactionOptions,
-};
+use braid::changes::{ChangeSet, Changes, Position};
+use braid::device::MemoryDevice;
+use braid::{Bytes, Database, Durability, Error, Readable, TransactionOptions};
 
 use crate::model::{Model, builders, scratch, small, under_load};
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use braid::{ChangeSet, Database, Error, MemoryDevice, Protocol};
+use braid::changes::ChangeSet;
+use braid::device::MemoryDevice;
+use braid::{Database, Error, Protocol};
 use braid_io::SimDevice;
 
 use crate::model::{Model, Writes, contents, small, small_restore, tables, writes};

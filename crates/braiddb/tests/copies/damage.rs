@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use braid::{BackupError, Error, MemoryDevice};
+use braid::Error;
+use braid::backup::BackupError;
+use braid::device::MemoryDevice;
 
 use crate::model::{small, small_restore};
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use braid::{ChangeSet, Database, Error, Protocol, Readable, Table};
+use braid::changes::ChangeSet;
+use braid::{Database, Error, Protocol, Readable, Table};
 
 pub(crate) const ACCOUNTS: u64 = 200;
 pub(crate) const BALANCE: u64 = 1_000;
@@ -153,7 +154,7 @@ pub(crate) fn writes(set: &ChangeSet) -> Writes {
         use braid::Value;
         u64::from_value_bytes(braid::Bytes::copy_from_slice(bytes)).unwrap()
     };
-    let write = |change: &braid::Change| {
+    let write = |change: &braid::changes::Change| {
         let table = match change.table.as_deref() {
             Some("accounts") => 0,
             Some("extras") => 1,
@@ -244,8 +245,8 @@ pub(crate) fn small() -> braid::Builder {
 }
 
 /// A restoration that does.
-pub(crate) fn small_restore<'a>() -> braid::Restore<'a> {
-    braid::Restore::new().pool_bytes(1 << 20)
+pub(crate) fn small_restore<'a>() -> braid::backup::Restore<'a> {
+    braid::backup::Restore::new().pool_bytes(1 << 20)
 }
 
 pub(crate) fn open_restored(path: &std::path::Path) -> Result<Database, Error> {

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use braid::{Database, DeviceChoice, Error, Protocol, Ticket};
+use braid::device::DeviceChoice;
+use braid::{Database, Error, Protocol, Ticket};
 
 use crate::syscalls::deny;
 use crate::workload::{THREADS, Tables, builder, check};

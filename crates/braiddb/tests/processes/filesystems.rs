@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use braid::{Bytes, Database, DeviceChoice, Error, Health, Protocol, Table};
+use braid::device::DeviceChoice;
+use braid::{Bytes, Database, Error, Health, Protocol, Table};
 
 use crate::mounts::{Ballast, Mount};
 use crate::parent::{Running, Trial, devices, directory};

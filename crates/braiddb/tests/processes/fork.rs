@@ -8,9 +8,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use braid::changes::{Changes, Feed};
 use braid::{
-    BulkLoader, Bytes, Changes, Database, Durability, Error, Feed, Health, Readable, Result,
-    Snapshot, Table, Ticket, Transaction, TransactionOptions,
+    BulkLoader, Bytes, Database, Durability, Error, Health, Readable, Result, Snapshot, Table,
+    Ticket, Transaction, TransactionOptions,
 };
 
 use crate::parent::directory;
@@ -290,6 +291,6 @@ fn a_child_made_by_fork_leaves_the_database_alone() {
         .unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
-    let report = braid::verify(&path, &mut |damage| panic!("{damage}")).unwrap();
+    let report = braid::offline::verify(&path, &mut |damage| panic!("{damage}")).unwrap();
     assert_eq!(report.damages, 0);
 }

@@ -13,7 +13,7 @@ fn assert_locked(trial: &mut Trial<'_>) {
         matches!(&error, Error::Locked { path, .. } if path == trial.dir),
         "{what}: {error}"
     );
-    let verified = braid::verify(trial.dir, &mut |damage| panic!("{what}: {damage}"));
+    let verified = braid::offline::verify(trial.dir, &mut |damage| panic!("{what}: {damage}"));
     assert_eq!(verified.unwrap().damages, 0, "{what}");
     let mut second = trial.start();
     second.until(trial, |line| line.starts_with("refused Locked"));

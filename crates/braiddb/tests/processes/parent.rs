@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use braid::{Database, DeviceChoice, Protocol};
+use braid::device::DeviceChoice;
+use braid::{Database, Protocol};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::child::VARIABLE;

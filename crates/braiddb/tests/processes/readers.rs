@@ -55,7 +55,7 @@ fn readers_follow_a_writer_that_is_killed() {
                 let reader = &mut readers[rng.usize(..2)];
                 look(reader, &mut trial);
             }
-            let verified = braid::verify(&dir, &mut |damage| panic!("{damage}"));
+            let verified = braid::offline::verify(&dir, &mut |damage| panic!("{damage}"));
             assert_eq!(verified.unwrap().damages, 0);
             match life {
                 0 => child.kill(&mut trial),

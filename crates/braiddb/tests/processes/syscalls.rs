@@ -3,7 +3,8 @@
 
 use std::io;
 
-use braid::{DeviceChoice, Protocol};
+use braid::Protocol;
+use braid::device::DeviceChoice;
 
 use crate::parent::{Running, Trial, devices, directory, rng};
 use crate::workload::THREADS;

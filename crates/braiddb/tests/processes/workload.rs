@@ -1,8 +1,7 @@
 //! What the child writes, and how the parent knows that all of it is there.
 
-use braid::{
-    Builder, Bytes, Database, DeviceChoice, Error, Protocol, Readable, Table, Transaction,
-};
+use braid::device::DeviceChoice;
+use braid::{Builder, Bytes, Database, Error, Protocol, Readable, Table, Transaction};
 use std::time::Duration;
 
 /// Threads that commit.

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use braid::{Builder, Error, Protocol, Readable, Table, Transaction, salvage, verify};
+use braid::offline::{salvage, verify};
+use braid::{Builder, Error, Protocol, Readable, Table, Transaction};
 
 use crate::victim::*;
 
@@ -19,7 +20,7 @@ fn log_files(victim: &Victim) -> Vec<PathBuf> {
 fn a_damaged_log_is_kept_up_to_the_damage() {
     let victim = Victim::new(&["books", "boats"]);
     let mut text = String::new();
-    braid::dump(victim.dir(), &mut text).unwrap();
+    braid::offline::dump(victim.dir(), &mut text).unwrap();
     let key = b"key-001458";
     // The chunk with a transaction from the midst of the log behind the checkpoint.
     let (path, at) = log_files(&victim)

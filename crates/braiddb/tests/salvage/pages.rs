@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-use braid::{Error, salvage};
+use braid::Error;
+use braid::offline::salvage;
 
 use crate::victim::*;
 

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use braid::{
-    Builder, Database, Error, Finding, Readable, SalvageReport, Table, Transaction, salvage,
-};
+use braid::offline::{Finding, SalvageReport, salvage};
+use braid::{Builder, Database, Error, Readable, Table, Transaction};
 use tempfile::TempDir;
 
 pub(crate) const BLOCK: usize = 8192;
@@ -155,7 +154,7 @@ impl Victim {
 
     pub(crate) fn pages(&self) -> Pages {
         let mut text = String::new();
-        braid::dump(self.dir(), &mut text).unwrap();
+        braid::offline::dump(self.dir(), &mut text).unwrap();
         let (mut pages, mut tree) = (Pages::new(), 0);
         for line in text.lines().map(str::trim) {
             if let Some(rest) = line.strip_prefix("tree ") {
@@ -216,7 +215,7 @@ impl Victim {
         assert_eq!(files(&self.dir()), before, "the damaged one is only read");
         let report = report?;
         let mut damages = Vec::new();
-        braid::verify(&into, &mut |damage| damages.push(damage)).unwrap();
+        braid::offline::verify(&into, &mut |damage| damages.push(damage)).unwrap();
         assert!(damages.is_empty(), "{damages:?}");
         let db = open(&into);
         let contents = contents_of(&db);

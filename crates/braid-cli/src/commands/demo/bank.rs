@@ -1,6 +1,8 @@
 //! The bank of the demo: its tables and its one kind of transaction.
 
-use braid::{Database, DeviceChoice, Protocol, RecoveryProgress, Table, Transaction};
+use braid::device::DeviceChoice;
+use braid::stats::RecoveryProgress;
+use braid::{Database, Protocol, Table, Transaction};
 use fastrand::Rng;
 
 use crate::failure::Failure;

@@ -162,7 +162,8 @@ fn check_balances(
 mod tests {
     use super::*;
     use crate::commands::demo::bank;
-    use braid::{DeviceChoice, Protocol};
+    use braid::Protocol;
+    use braid::device::DeviceChoice;
     use fastrand::Rng;
 
     const ACCOUNTS: u32 = 10;

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid::{DeviceChoice, Protocol};
+use braid::Protocol;
+use braid::device::DeviceChoice;
 use fastrand::Rng;
 use indicatif::ProgressBar;
 

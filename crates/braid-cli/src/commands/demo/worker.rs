@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid::{Database, DeviceChoice, Protocol, Ticket};
+use braid::device::DeviceChoice;
+use braid::{Database, Protocol, Ticket};
 use fastrand::Rng;
 
 use super::acks::{MAX_BATCH, Reporter};

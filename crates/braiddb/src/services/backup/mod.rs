@@ -13,7 +13,7 @@ pub(crate) mod format;
 mod sink;
 pub(crate) mod source;
 
-pub use source::{BackupInfo, backup_info};
+pub use source::{BackupInfo, info};
 
 /// While this file exists, a restore into the directory is incomplete.
 pub(crate) const RESTORING_FILE: &str = "RESTORING";

@@ -15,7 +15,7 @@ use super::format::{
 };
 use crate::error::{BackupError, Error, Result};
 
-/// Description of a backup; see [`backup_info`].
+/// Description of a backup; see [`info`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupInfo {
@@ -35,7 +35,7 @@ pub struct BackupInfo {
 ///
 /// # Errors
 /// [`Error::Backup`] or [`Error::Io`].
-pub fn backup_info(path: impl AsRef<Path>) -> Result<BackupInfo> {
+pub fn info(path: impl AsRef<Path>) -> Result<BackupInfo> {
     let manifest = read_manifest(path.as_ref())?;
     Ok(BackupInfo {
         identity: manifest.identity,

@@ -321,7 +321,8 @@ impl Iterator for Changes {
 mod tests {
     use std::sync::Arc;
 
-    use crate::{Database, MemoryDevice, Table};
+    use crate::device::MemoryDevice;
+    use crate::{Database, Table};
 
     /// One look at the catalog finds that a table is gone, however many of its changes follow.
     #[test]

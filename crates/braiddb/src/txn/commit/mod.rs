@@ -164,8 +164,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::validate::validate;
+    use crate::device::MemoryDevice;
     use crate::engine::context::hash_key;
-    use crate::{ConflictKind, Database, Error, MemoryDevice, Readable, Table};
+    use crate::{ConflictKind, Database, Error, Readable, Table};
 
     fn open() -> (Database, Table<u64, u64>) {
         let builder = Database::builder().strands(2).pool_bytes(1 << 20);
