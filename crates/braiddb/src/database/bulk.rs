@@ -36,7 +36,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableExists`], [`Error::InvalidTableName`], or those of a commit.
+    /// [`Error::TableExists`](crate::Error::TableExists), [`Error::InvalidTableName`](crate::Error::InvalidTableName), or those of a commit.
     pub fn bulk_load<K: Key, V: Value>(&self, name: &str) -> Result<BulkLoader<K, V>> {
         self.bulk_load_with(name, TableOptions::default())
     }
@@ -60,7 +60,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// As [`Database::bulk_load`], and [`Error::InvalidOption`].
+    /// As [`Database::bulk_load`], and [`Error::InvalidOption`](crate::Error::InvalidOption).
     pub fn bulk_load_with<K: Key, V: Value>(
         &self,
         name: &str,
@@ -87,7 +87,7 @@ impl Database {
     ///
     /// # Errors
     /// As [`Database::bulk_load_with`]. Entries are not checked: bytes that are not a valid key or
-    /// value of the types fail with [`Error::Decode`] when they are read through a typed handle.
+    /// value of the types fail with [`Error::Decode`](crate::Error::Decode) when they are read through a typed handle.
     pub fn bulk_load_untyped(
         &self,
         name: &str,

@@ -41,7 +41,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// As [`Builder::open_read_only`]; the handle keeps its state then.
+    /// As [`Builder::open_read_only`](crate::Builder::open_read_only); the handle keeps its state then.
     pub fn refresh(&mut self) -> Result<bool> {
         let Some(view) = self.instance().view.get() else {
             return Ok(false);

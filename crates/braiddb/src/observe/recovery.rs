@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Progress of a recovery; see [`Builder::recovery_progress`].
+/// Progress of a recovery; see [`Builder::recovery_progress`](crate::Builder::recovery_progress).
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {

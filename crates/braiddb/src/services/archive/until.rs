@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-/// Point to which a database is restored; see [`Restore::until`].
+/// Point to which a database is restored; see [`Restore::until`](crate::backup::Restore::until).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Until {

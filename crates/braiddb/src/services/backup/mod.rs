@@ -64,7 +64,7 @@ pub struct BackupReport {
 /// and those of pages in them, say nothing beside the writer's.
 const READERS_SEQUENCE: u64 = u64::MAX / 2;
 
-/// Options of a backup, from [`Database::backup_options`].
+/// Options of a backup, from [`Database::backup_options`](crate::Database::backup_options).
 #[must_use]
 pub struct Backup<'a> {
     instance: &'a Instance,
@@ -111,8 +111,8 @@ impl<'a> Backup<'a> {
     /// gets its name once it is complete and durable.
     ///
     /// # Errors
-    /// Those of a checkpoint, [`Error::Corrupted`] if a page is damaged, [`Error::OutOfSpace`] or
-    /// [`Error::Io`] from the backup's medium, and [`Error::Backup`] if the parent cannot be used
+    /// Those of a checkpoint, [`Error::Corrupted`](crate::Error::Corrupted) if a page is damaged, [`Error::OutOfSpace`](crate::Error::OutOfSpace) or
+    /// [`Error::Io`](crate::Error::Io) from the backup's medium, and [`Error::Backup`](crate::Error::Backup) if the parent cannot be used
     /// here, the file exists, or the path is inside the database's directory. At most a file
     /// `….partial` remains then.
     pub fn to_path(self, path: impl AsRef<Path>) -> Result<BackupReport> {
@@ -130,7 +130,7 @@ impl<'a> Backup<'a> {
     /// truncated stream.
     ///
     /// # Errors
-    /// As [`Backup::to_path`], and those of the writer as [`Error::Io`].
+    /// As [`Backup::to_path`], and those of the writer as [`Error::Io`](crate::Error::Io).
     pub fn to_writer(self, writer: &mut dyn Write) -> Result<BackupReport> {
         self.instance.engine.check_open()?;
         let parent = self.read_parent()?;

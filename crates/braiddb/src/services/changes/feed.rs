@@ -34,7 +34,7 @@ fn decode(value: &[u8]) -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Named consumer of changes, from [`Database::feed`]: the database stores its position and keeps
+/// Named consumer of changes, from [`Database::feed`](crate::Database::feed): the database stores its position and keeps
 /// the log after that position, up to [`crate::Builder::feed_log_bytes`].
 ///
 /// Several processes may use one feed in turn: each resumes at the last [`Feed::acknowledge`].
@@ -113,7 +113,7 @@ impl Feed {
     /// Returns the position up to which the feed was acknowledged.
     ///
     /// # Errors
-    /// [`Error::FeedNotFound`] if it was dropped.
+    /// [`Error::FeedNotFound`](crate::Error::FeedNotFound) if it was dropped.
     pub fn position(&self) -> Result<Position> {
         self.instance.engine.check_open()?;
         let seqno = self.instance.retention.feed(&self.name);
@@ -126,7 +126,7 @@ impl Feed {
     /// Reads the transactions that are not acknowledged.
     ///
     /// # Errors
-    /// [`Error::FeedNotFound`], or as [`Database::changes`]: [`Error::PositionLost`] if more log was
+    /// [`Error::FeedNotFound`](crate::Error::FeedNotFound), or as [`Database::changes`](crate::Database::changes): [`Error::PositionLost`](crate::Error::PositionLost) if more log was
     /// written than is kept for feeds. Then rescan the tables in a snapshot, acknowledge its
     /// [position](Database::position_behind), and resume from there.
     pub fn changes(&self) -> Result<Changes> {
@@ -139,7 +139,7 @@ impl Feed {
     /// Each call is a transaction: acknowledging only every hundredth position costs a hundredth.
     ///
     /// # Errors
-    /// [`Error::FeedNotFound`], [`Error::ForeignPosition`], or those of a commit.
+    /// [`Error::FeedNotFound`](crate::Error::FeedNotFound), [`Error::ForeignPosition`](crate::Error::ForeignPosition), or those of a commit.
     pub fn acknowledge(&self, position: Position) -> Result<()> {
         let engine = &self.instance.engine;
         engine.check_open()?;

@@ -65,7 +65,7 @@ pub struct ChangeSet {
     pub loaded: Vec<Arc<str>>,
 }
 
-/// Reader of committed, durable transactions in commit order, from [`Database::changes`].
+/// Reader of committed, durable transactions in commit order, from [`Database::changes`](crate::Database::changes).
 ///
 /// As an iterator it ends when no further transaction is durable, and continues when there is one;
 /// [`Changes::next_within`] waits. While it is open, the log that it has not read is kept, up to
@@ -168,8 +168,8 @@ impl Changes {
     /// Returns the next transaction, waiting for one at most for `time`.
     ///
     /// # Errors
-    /// As the iterator's items; [`Error::Poisoned`] if no transaction follows because a write
-    /// failed, and [`Error::Closed`].
+    /// As the iterator's items; [`Error::Poisoned`](crate::Error::Poisoned) if no transaction follows because a write
+    /// failed, and [`Error::Closed`](crate::Error::Closed).
     pub fn next_within(&mut self, time: Duration) -> Result<Option<ChangeSet>> {
         let deadline = braid_rt::now_plus(time);
         loop {
@@ -307,8 +307,8 @@ fn tail(instance: &Instance, seqno: u64) -> Result<TailReader> {
 }
 
 /// # Errors
-/// The items are [`Error::PositionLost`] if the reader was too slow and its log is gone,
-/// [`Error::Corrupted`], [`Error::Io`], or [`Error::Closed`].
+/// The items are [`Error::PositionLost`](crate::Error::PositionLost) if the reader was too slow and its log is gone,
+/// [`Error::Corrupted`](crate::Error::Corrupted), [`Error::Io`](crate::Error::Io), or [`Error::Closed`](crate::Error::Closed).
 impl Iterator for Changes {
     type Item = Result<ChangeSet>;
 
