@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use braid::{Builder, Bytes, Database, Device, Error, Health, Readable, Restore, Table};
+use braid::backup::Restore;
+use braid::device::Device;
+use braid::{Builder, Bytes, Database, Error, Health, Readable, Table};
 use braid_io::SimDevice;
 
 type Keys = Result<BTreeSet<u64>, Error>;

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::recovery;
 
 impl Database {
-    /// Moves a database that was opened [read-only](Builder::open_read_only) to the newest durable
+    /// Moves a database that was opened [read-only](crate::Builder::open_read_only) to the newest durable
     /// state, and returns whether that is newer than the previous one. Only this handle moves:
     /// earlier snapshots, and clones of this handle, keep their state and what they pin. Handles of
     /// tables are valid in every state. A table handle keeps the memory of the state in which it

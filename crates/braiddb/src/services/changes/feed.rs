@@ -128,7 +128,7 @@ impl Feed {
     /// # Errors
     /// [`Error::FeedNotFound`](crate::Error::FeedNotFound), or as [`Database::changes`](crate::Database::changes): [`Error::PositionLost`](crate::Error::PositionLost) if more log was
     /// written than is kept for feeds. Then rescan the tables in a snapshot, acknowledge its
-    /// [position](Database::position_behind), and resume from there.
+    /// [position](crate::Database::position_behind), and resume from there.
     pub fn changes(&self) -> Result<Changes> {
         Changes::open(&self.instance, self.position()?)
     }

@@ -60,7 +60,7 @@ pub struct ChangeSet {
     pub position: Position,
     /// Writes to tables. The engine's own writes, such as names of tables, are not included.
     pub changes: Vec<Change>,
-    /// Tables that became visible with the transaction and were [bulk-loaded](Database::bulk_load)
+    /// Tables that became visible with the transaction and were [bulk-loaded](crate::Database::bulk_load)
     /// without the log: their entries are not reported as changes; read them from a snapshot.
     pub loaded: Vec<Arc<str>>,
 }
