@@ -130,7 +130,7 @@ mod segments;
 mod stats;
 mod tail;
 
-pub use base::numbers::FlushNo;
+pub use base::numbers::{FlushNo, StrandId};
 pub use commit::pending::PendingCommit;
 pub use commit::ticket::{Ticket, UnlockPoint};
 pub use error::LogError;

@@ -17,7 +17,7 @@ use braid_loom::{Condvar, JoinHandle, explore, spawn};
 
 use crate::base::callbacks::{Action, Callbacks};
 use crate::base::event::{Event, GroupWords};
-use crate::base::numbers::GroupNo;
+use crate::base::numbers::{GroupNo, LaneId};
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex, UnsafeCell};
 use crate::buffer::commit_slots::CommitSlots;
 use crate::buffer::consolidation::Consolidation;
@@ -46,7 +46,7 @@ fn a_frontier_lies_below_every_pending_commit() {
                 spawn(move || {
                     // Both try the same slot first, so that one may take it after the other.
                     let slot = commit_slots.enter(0).unwrap();
-                    let (seqno, _) = commit_slots.assign(slot, 1, 0, 1);
+                    let (seqno, _) = commit_slots.assign(slot, 1, LaneId::new(0), 1);
                     finished[seqno as usize - 1].store(true, Relaxed);
                     commit_slots.leave(slot);
                 })
@@ -82,7 +82,7 @@ fn nobody_passes_a_pending_commit_whose_signature_matches() {
             spawn(move || {
                 for signature in [here, elsewhere] {
                     let slot = commit_slots.enter(0).unwrap();
-                    commit_slots.assign(slot, 1, 0, signature);
+                    commit_slots.assign(slot, 1, LaneId::new(0), signature);
                     finished.store(true, Relaxed);
                     commit_slots.leave(slot);
                 }
@@ -556,14 +556,14 @@ fn nothing_is_hardened_before_what_it_depends_on() {
                 })
             })
             .collect();
-        let hardening = &shared.0;
-        if hardening.hardened(0) >= 4 {
-            assert!(hardening.hardened(1) >= 3, "4 is acknowledged without 3");
+        let hardened = |lane| shared.0.hardened(LaneId::new(lane));
+        if hardened(0) >= 4 {
+            assert!(hardened(1) >= 3, "4 is acknowledged without 3");
         }
         for leader in leaders {
             leader.join().unwrap();
         }
-        assert_eq!([0, 1].map(|lane| hardening.hardened(lane)), [4, 3]);
+        assert_eq!([0, 1].map(hardened), [4, 3]);
     });
 }
 
@@ -585,6 +585,7 @@ fn flushes_are_acknowledged_by_their_numbers() {
                     let flush = order.assign();
                     durable[flush.get() as usize - 1].store(true, Relaxed);
                     let empty = FlushGroup::empty(GroupNo::new(group), flush);
+                    let lane = LaneId::new(lane);
                     for group in order.finish(vec![FlushGroup { lane, ..empty }]) {
                         let below = &durable[..group.flush.get() as usize];
                         assert!(below.iter().all(|durable| durable.load(Relaxed)));

@@ -14,10 +14,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use braid_io::AlignedBuf;
-use braid_rt::{narrow, to_usize};
+use braid_rt::to_usize;
 
 use crate::LogError;
-use crate::base::numbers::FlushNo;
+use crate::base::numbers::{FlushNo, LaneId};
 use crate::flush::core::Core;
 use crate::flush::lane::DurableEnd;
 use crate::format::BLOCK;
@@ -35,7 +35,7 @@ const WINDOW: usize = 256 << 10;
 
 /// A transaction that was read and waits for those before it.
 struct Waiting {
-    lane: usize,
+    lane: LaneId,
     flush: FlushNo,
     records: u32,
     payload: Vec<u8>,
@@ -80,7 +80,7 @@ impl fmt::Debug for TailReader {
 
 /// A place in a lane.
 struct Cursor {
-    lane: usize,
+    lane: LaneId,
     segment: Segment,
     offset: u64,
     next: Expected,
@@ -122,7 +122,7 @@ impl TailReader {
             },
         );
         for (lane, position) in start.lanes.iter().enumerate() {
-            let cursor = tail.open(lane, position, start.seqno)?;
+            let cursor = tail.open(LaneId::new(lane), position, start.seqno)?;
             tail.incarnation = tail.incarnation.min(position.incarnation);
             tail.lanes.push(cursor);
         }
@@ -159,7 +159,7 @@ impl TailReader {
             // Where nothing was written since the log was opened, an end is the end of its incarnation.
             let is_past = |cursor: &Cursor| {
                 cursor.next.incarnation > self.incarnation
-                    || idle && cursor.is_at(ends[cursor.lane])
+                    || idle && cursor.is_at(ends[cursor.lane.get()])
             };
             if self.incarnation < self.core.incarnation && self.lanes.iter().all(is_past) {
                 if !self.end_incarnation(&mut room, f)? {
@@ -167,7 +167,7 @@ impl TailReader {
                 }
                 continue;
             }
-            let settled = |cursor: &Cursor| match cursor.is_at(ends[cursor.lane]) {
+            let settled = |cursor: &Cursor| match cursor.is_at(ends[cursor.lane.get()]) {
                 true => durable_seqno,
                 false => cursor.durable_seqno,
             };
@@ -188,10 +188,10 @@ impl TailReader {
                 .lanes
                 .iter()
                 .filter(here)
-                .filter(|cursor| !cursor.is_at(ends[cursor.lane]))
+                .filter(|cursor| !cursor.is_at(ends[cursor.lane.get()]))
                 .min_by_key(|cursor| cursor.durable_seqno);
             match behind.map(|cursor| cursor.lane) {
-                Some(lane) => self.advance(lane, ends[lane])?,
+                Some(lane) => self.advance(lane, ends[lane.get()])?,
                 None => return Ok(self.done),
             }
         }
@@ -252,7 +252,7 @@ impl TailReader {
     /// A cursor at a position.
     fn open(
         &mut self,
-        lane: usize,
+        lane: LaneId,
         position: &LanePosition,
         seqno: u64,
     ) -> Result<Cursor, LogError> {
@@ -271,7 +271,7 @@ impl TailReader {
             segment,
             offset: position.offset,
             next: Expected {
-                lane: narrow(lane),
+                lane,
                 incarnation: position.incarnation,
                 sequence: position.chunk,
                 link: position.link,
@@ -287,7 +287,7 @@ impl TailReader {
     /// The sequence number of the chunk before which an incarnation ends, if it ends in this segment.
     fn incarnation_end(
         &self,
-        lane: usize,
+        lane: LaneId,
         segment: &Segment,
         incarnation: u32,
     ) -> Result<Option<u64>, LogError> {
@@ -306,7 +306,7 @@ impl TailReader {
         Ok((header.incarnation > incarnation).then_some(header.first_chunk))
     }
 
-    fn segment(&self, lane: usize, sequence: u64) -> Result<Segment, LogError> {
+    fn segment(&self, lane: LaneId, sequence: u64) -> Result<Segment, LogError> {
         let found = self.core.lanes[lane].pool.find(sequence);
         found.ok_or_else(|| LogError::Released {
             file: segment_name(lane, sequence),
@@ -314,12 +314,12 @@ impl TailReader {
     }
 
     /// The header of a segment, which must be of this log.
-    fn header(&self, lane: usize, segment: &Segment) -> Result<SegmentHeader, LogError> {
+    fn header(&self, lane: LaneId, segment: &Segment) -> Result<SegmentHeader, LogError> {
         let name = segment_name(lane, segment.sequence);
         let header = SegmentHeader::read(&*self.core.device, &*segment.file, &name)?;
         let header = header.filter(|header| {
             header.log == self.core.id
-                && usize::from(header.lane) == lane
+                && header.lane == lane
                 && header.sequence == segment.sequence
                 && header.len == segment.len
         });
@@ -346,7 +346,7 @@ impl TailReader {
     }
 
     /// Why something is not where it was written.
-    fn unexpected(&self, lane: usize, segment: &Segment, offset: u64) -> LogError {
+    fn unexpected(&self, lane: LaneId, segment: &Segment, offset: u64) -> LogError {
         let file = segment_name(lane, segment.sequence);
         match self.core.lanes[lane].pool.find(segment.sequence) {
             Some(_) => LogError::corrupted("the log changed after it was written", &file, offset),
@@ -355,9 +355,9 @@ impl TailReader {
     }
 
     /// Reads one flush of a lane, or goes on to its next segment.
-    fn advance(&mut self, lane: usize, end: DurableEnd) -> Result<(), LogError> {
+    fn advance(&mut self, lane: LaneId, end: DurableEnd) -> Result<(), LogError> {
         let incarnation = self.core.incarnation;
-        let cursor = &mut self.lanes[lane];
+        let cursor = &mut self.lanes[lane.get()];
         let is_last = cursor.segment.sequence == end.segment;
         let limit = match is_last {
             true => end.offset,
@@ -389,7 +389,7 @@ impl TailReader {
         }
         let next = self.segment(lane, segment.sequence + 1)?;
         let header = self.header(lane, &next)?;
-        let cursor = &self.lanes[lane];
+        let cursor = &self.lanes[lane.get()];
         let fits = header.first_chunk == cursor.next.sequence && header.link == cursor.next.link;
         let goes_on = header.incarnation == cursor.next.incarnation && flush.is_empty();
         if !fits || !(goes_on || header.incarnation > cursor.next.incarnation) {
@@ -397,7 +397,7 @@ impl TailReader {
         }
         self.note(&header)?;
         let end = self.incarnation_end(lane, &next, header.incarnation)?;
-        let cursor = &mut self.lanes[lane];
+        let cursor = &mut self.lanes[lane.get()];
         cursor.end = end;
         if header.incarnation > cursor.next.incarnation {
             // What was not complete by then never is.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use braid_rt::narrow;
+
 macro_rules! numbers {
     ($($(#[$doc:meta])* $vis:vis struct $name:ident;)*) => {$(
         $(#[$doc])*
@@ -49,4 +51,52 @@ numbers! {
     /// The number of a flush group in its lane: the transactions that one flush takes, and that wait for it
     /// together. With [`GroupNo::NONE`] a thread waits for everything up to a sequence number.
     pub(crate) struct GroupNo;
+}
+
+macro_rules! indexes {
+    ($($(#[$doc:meta])* $vis:vis struct $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        $vis struct $name(usize);
+
+        impl $name {
+            /// The one with this index.
+            #[inline]
+            $vis const fn new(index: usize) -> Self {
+                Self(index)
+            }
+
+            /// The index.
+            #[inline]
+            $vis const fn get(self) -> usize {
+                self.0
+            }
+
+            /// The index as headers store it.
+            $vis fn to_u16(self) -> u16 {
+                narrow(self.0)
+            }
+        }
+
+        impl From<u16> for $name {
+            fn from(index: u16) -> Self {
+                Self(index.into())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    )*};
+}
+
+indexes! {
+    /// A lane of a log: a sequence of segments with its own flushes.
+    pub(crate) struct LaneId;
+
+    /// A strand of a log: an append buffer. Its lane is its index modulo the number of lanes.
+    pub struct StrandId;
 }

@@ -6,6 +6,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::base::backoff::backoff;
 use crate::base::event::Event;
+use crate::base::numbers::LaneId;
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, yield_now};
 
 /// A slot that nobody uses.
@@ -152,7 +153,7 @@ impl CommitSlots {
         &self,
         slot: CommitSlot,
         count: u64,
-        lane: usize,
+        lane: LaneId,
         signature: u64,
     ) -> (u64, u64) {
         let slot = &self.slots[slot.0];
@@ -168,7 +169,7 @@ impl CommitSlots {
             }
             stride => {
                 let least = self.counter.fetch_add(stride, Ordering::SeqCst) + 1;
-                let seqno = least + (lane as u64 + stride - least % stride) % stride;
+                let seqno = least + (lane.get() as u64 + stride - least % stride) % stride;
                 (seqno, seqno)
             }
         };
@@ -259,8 +260,8 @@ mod tests {
         let a = commit_slots.enter(3).unwrap();
         assert_eq!(commit_slots.oldest(), 11);
         let b = commit_slots.enter(3).unwrap();
-        assert_eq!(commit_slots.assign(b, 2, 0, 1), (11, 12));
-        assert_eq!(commit_slots.assign(a, 1, 0, 1), (13, 13));
+        assert_eq!(commit_slots.assign(b, 2, LaneId::new(0), 1), (11, 12));
+        assert_eq!(commit_slots.assign(a, 1, LaneId::new(0), 1), (13, 13));
         assert_eq!(commit_slots.oldest(), 11);
         commit_slots.leave(b);
         assert_eq!(commit_slots.oldest(), 13);
@@ -277,7 +278,7 @@ mod tests {
         let mut before = 7;
         for lane in [0, 2, 1, 1, 0] {
             let slot = commit_slots.enter(lane).unwrap();
-            let (first, last) = commit_slots.assign(slot, 5, lane, 1);
+            let (first, last) = commit_slots.assign(slot, 5, LaneId::new(lane), 1);
             assert!(first == last && last > before && last <= commit_slots.last_seqno());
             assert_eq!(last % 3, lane as u64);
             before = last;
@@ -317,7 +318,7 @@ mod tests {
                     for _ in 0..each {
                         let slot = commit_slots.enter(thread).unwrap();
                         busy.fetch_add(1, Ordering::SeqCst);
-                        commit_slots.assign(slot, 1, 0, 1);
+                        commit_slots.assign(slot, 1, LaneId::new(0), 1);
                         busy.fetch_sub(1, Ordering::SeqCst);
                         commit_slots.leave(slot);
                     }

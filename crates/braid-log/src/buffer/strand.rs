@@ -1,14 +1,16 @@
 //! A strand: an append buffer of a few slots, one filling while the others are flushed.
 
 use std::collections::VecDeque;
+use std::ops::Index;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use braid_io::Device;
 use braid_rt::narrow;
+use crossbeam_utils::CachePadded;
 
 use crate::base::callbacks::Action;
-use crate::base::numbers::GroupNo;
+use crate::base::numbers::{GroupNo, LaneId, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
 use crate::buffer::consolidation::Consolidation;
 use crate::buffer::shared_buffer::{Reservation, SharedBuffer};
@@ -114,7 +116,7 @@ pub(crate) struct StrandState {
 /// A strand.
 #[derive(Debug)]
 pub(crate) struct Strand {
-    pub(crate) lane: usize,
+    pub(crate) lane: LaneId,
     /// See [`Strand::whole_record_bytes`]. It orders nothing, so loom need not know it.
     whole_record_bytes: std::sync::atomic::AtomicUsize,
     state: Mutex<StrandState>,
@@ -132,7 +134,7 @@ impl Strand {
     /// Slots of `slot_bytes`, of which `used` are used until the strand [grows](Strand::grow).
     pub(crate) fn new(
         device: &dyn Device,
-        lane: usize,
+        lane: LaneId,
         slot_bytes: usize,
         used: BufferLimits,
         group: GroupNo,
@@ -500,6 +502,15 @@ impl Strand {
     }
 }
 
+impl Index<StrandId> for [CachePadded<Strand>] {
+    type Output = Strand;
+
+    #[inline]
+    fn index(&self, strand: StrandId) -> &Strand {
+        &self[strand.get()]
+    }
+}
+
 /// What [`Strand::take`] found.
 #[derive(Debug)]
 pub(crate) enum Taken {
@@ -572,7 +583,13 @@ mod tests {
             slot_bytes: 8192,
             slots,
         };
-        Strand::new(&MemoryDevice::new(), 0, 8192, limits, GroupNo::new(1))
+        Strand::new(
+            &MemoryDevice::new(),
+            LaneId::new(0),
+            8192,
+            limits,
+            GroupNo::new(1),
+        )
     }
 
     fn append(strand: &Strand, seqno: u64, len: usize) -> Option<GroupNo> {

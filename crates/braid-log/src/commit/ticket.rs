@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use crate::LogError;
 use crate::base::callbacks::Action;
-use crate::base::numbers::GroupNo;
+use crate::base::numbers::{GroupNo, LaneId, StrandId};
 use crate::flush::core::{Core, WaitTarget};
 use crate::options::FlushMode;
 use crate::protocol::kind::LockRelease;
@@ -18,8 +18,8 @@ use crate::protocol::kind::LockRelease;
 #[derive(Debug)]
 pub(crate) struct StrandHandle {
     pub(crate) core: Arc<Core>,
-    pub(crate) strand: usize,
-    pub(crate) lane: usize,
+    pub(crate) strand: StrandId,
+    pub(crate) lane: LaneId,
 }
 
 /// The promise that a transaction becomes durable: block on it ([`Ticket::wait`]), ask
@@ -151,13 +151,13 @@ impl Ticket {
 /// When a transaction's locks may go, as its protocol's [`LockRelease`] has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnlockPoint {
-    strand: usize,
+    strand: StrandId,
     at: u64,
 }
 
 impl UnlockPoint {
     /// The strand that carries the transaction.
-    pub fn strand(self) -> usize {
+    pub fn strand(self) -> StrandId {
         self.strand
     }
 

@@ -11,7 +11,7 @@ use crate::LogError;
 use crate::base::backoff::backoff;
 use crate::base::callbacks::{Action, Callbacks};
 use crate::base::event::Event;
-use crate::base::numbers::GroupNo;
+use crate::base::numbers::{GroupNo, LaneId, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex, fence};
 use crate::buffer::commit_slots::CommitSlots;
 use crate::buffer::strand::Strand;
@@ -29,7 +29,7 @@ use crate::segments::quota::Quota;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitTarget {
     /// The lane that is flushed for it.
-    pub(crate) lane: usize,
+    pub(crate) lane: LaneId,
     /// The flush group of that lane that takes the number's bytes; [`GroupNo::NONE`] if everything up to the number
     /// is waited for.
     pub(crate) group: GroupNo,
@@ -40,7 +40,7 @@ impl WaitTarget {
     /// Everything up to a number.
     pub(crate) fn everything(seqno: u64) -> Self {
         Self {
-            lane: 0,
+            lane: LaneId::new(0),
             group: GroupNo::NONE,
             seqno,
         }
@@ -140,8 +140,8 @@ impl Core {
         let space = SpaceState::new(&options);
         let strands = (0..options.strands)
             .map(|index| {
-                let lane = index % options.lanes;
-                let used = lanes[lane].log_space.buffers(&options);
+                let lane = LaneId::new(index % options.lanes);
+                let used = lanes[lane.get()].log_space.buffers(&options);
                 let strand = Strand::new(&*device, lane, options.slot_bytes, used, GroupNo::new(1));
                 CachePadded::new(if protocol.consolidates() {
                     strand.consolidating()
@@ -412,7 +412,7 @@ impl Core {
     /// What a transaction does before it is appended about those that it read from or overwrote; see
     /// [`PendingCommit::depends_on`](crate::PendingCommit::depends_on). Returns those to be named
     /// in its log record.
-    pub(crate) fn depend(&self, lane: usize, seqno: u64, on: &[u64], large: bool) -> Vec<u64> {
+    pub(crate) fn depend(&self, lane: LaneId, seqno: u64, on: &[u64], large: bool) -> Vec<u64> {
         let newest = on.iter().copied().max().unwrap_or(0);
         if newest <= self.durable_seqno() {
             return Vec::new();
@@ -437,7 +437,7 @@ impl Core {
     }
 
     /// Waits until what other lanes hold up to `seqno` is in flushes that have their numbers.
-    fn wait_sealed(&self, own: usize, seqno: u64) {
+    fn wait_sealed(&self, own: LaneId, seqno: u64) {
         let mut spins = 0;
         for lane in self.lanes.iter().filter(|lane| lane.index != own) {
             let is_open = || {
@@ -454,7 +454,7 @@ impl Core {
 
     /// To be called after a pending commit has left. Usually one look at a flag.
     #[inline]
-    pub(crate) fn left_slot(&self, lane: usize) {
+    pub(crate) fn left_slot(&self, lane: LaneId) {
         // SeqCst: pairs with `publish`.
         if self.stalled.load(Ordering::SeqCst) {
             self.unstall(lane);
@@ -462,7 +462,7 @@ impl Core {
     }
 
     #[cold]
-    fn unstall(&self, lane: usize) {
+    fn unstall(&self, lane: LaneId) {
         if self.stalled.swap(false, Ordering::SeqCst) {
             self.publish();
             // What others wait for may lie in our buffer, and we may not be about to wait.
@@ -476,12 +476,12 @@ impl Core {
     }
 
     /// Registers what to do once a target is durable.
-    pub(crate) fn register(&self, strand: usize, target: WaitTarget, action: Action) {
+    pub(crate) fn register(&self, strand: StrandId, target: WaitTarget, action: Action) {
         // Whoever waits for everything has a shard of its own, since it is reached later.
         let shard = if target.group == GroupNo::NONE {
             self.strands.len()
         } else {
-            strand
+            strand.get()
         };
         self.callbacks.add(shard, target.seqno, action);
         self.await_commits(target.seqno);
@@ -536,7 +536,7 @@ impl Core {
     }
 
     /// Like [`Core::request_flush`], for what the durable seqno waits for in other lanes too.
-    pub(crate) fn request_flush_everywhere(&self, own: usize) {
+    pub(crate) fn request_flush_everywhere(&self, own: LaneId) {
         for lane in &self.lanes {
             if lane.index == own || self.is_dirty(lane) {
                 self.request_flush(lane);
@@ -599,7 +599,11 @@ impl Core {
     /// Waits until a strand may have buffer space again, flushing if nobody else does. `false` if the log
     /// is poisoned.
     #[cold]
-    pub(crate) fn wait_for_buffer(&self, strand: usize, retry: &mut dyn FnMut() -> bool) -> bool {
+    pub(crate) fn wait_for_buffer(
+        &self,
+        strand: StrandId,
+        retry: &mut dyn FnMut() -> bool,
+    ) -> bool {
         let lane = &self.lanes[self.strands[strand].lane];
         crate::flush::lane::LaneCounters::add(&lane.counters.buffer_waits, 1);
         loop {

@@ -1,7 +1,7 @@
 //! A lane: one sequence of segments and one flush pipeline, shared by its strands.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Index, Range};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 
 use crate::base::event::{Event, GroupWords};
-use crate::base::numbers::{FlushNo, GroupNo};
+use crate::base::numbers::{FlushNo, GroupNo, LaneId, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
 use crate::buffer::strand::Slot;
 use crate::flush::reservation::LaneSpace;
@@ -88,7 +88,7 @@ pub(crate) struct LaneEnd {
 /// A chunk on its way to the device.
 #[derive(Debug)]
 pub(crate) struct SealedChunk {
-    pub(crate) strand: usize,
+    pub(crate) strand: StrandId,
     pub(crate) slot: Slot,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct FirstFlush {
 /// The chunks of one flush.
 #[derive(Debug)]
 pub(crate) struct FlushGroup {
-    pub(crate) lane: usize,
+    pub(crate) lane: LaneId,
     pub(crate) group: GroupNo,
     pub(crate) segment: Segment,
     pub(crate) offset: u64,
@@ -119,7 +119,7 @@ pub(crate) struct FlushGroup {
 }
 
 impl Flush for FlushGroup {
-    fn lane(&self) -> usize {
+    fn lane(&self) -> LaneId {
         self.lane
     }
 
@@ -135,7 +135,7 @@ impl FlushGroup {
         use braid_io::{Device, MemoryDevice, OpenMode};
         let file = MemoryDevice::new().open("x", OpenMode::CreateNew);
         Self {
-            lane: 0,
+            lane: LaneId::new(0),
             group,
             segment: Segment {
                 sequence: 1,
@@ -248,7 +248,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 /// A lane.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    pub(crate) index: usize,
+    pub(crate) index: LaneId,
     /// Its strands are `index`, `index + lanes`, `index + 2 * lanes`, ...
     pub(crate) strands: Range<usize>,
     pub(crate) step: usize,
@@ -280,7 +280,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(index: usize, options: &LogOptions, at: LaneEnd, pool: SegmentPool) -> Self {
+    pub(crate) fn new(index: LaneId, options: &LogOptions, at: LaneEnd, pool: SegmentPool) -> Self {
         let seal = SealState {
             segment: at.segment,
             header: at.header,
@@ -292,7 +292,7 @@ impl Lane {
         };
         Self {
             index,
-            strands: index..options.strands,
+            strands: index.get()..options.strands,
             step: options.lanes,
             segment_left: AtomicU64::new(seal.segment.len.saturating_sub(seal.offset)),
             completion: Mutex::new(Completion::new(seal.end())),
@@ -320,8 +320,8 @@ impl Lane {
     }
 
     /// Indices of the lane's strands.
-    pub(crate) fn strands(&self) -> impl Iterator<Item = usize> {
-        self.strands.clone().step_by(self.step)
+    pub(crate) fn strands(&self) -> impl Iterator<Item = StrandId> {
+        self.strands.clone().step_by(self.step).map(StrandId::new)
     }
 
     /// Whether a flush is under way. `SeqCst`: see [`Lane::release`].
@@ -393,6 +393,15 @@ impl Lane {
         // come here in either order.
         self.acknowledged.fetch_max(group.get(), Ordering::SeqCst);
         self.groups.finish(group);
+    }
+}
+
+impl Index<LaneId> for [Lane] {
+    type Output = Lane;
+
+    #[inline]
+    fn index(&self, lane: LaneId) -> &Lane {
+        &self[lane.get()]
     }
 }
 

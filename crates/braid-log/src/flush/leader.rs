@@ -6,7 +6,7 @@ use braid_rt::narrow;
 
 use crate::LogError;
 use crate::base::callbacks::Action;
-use crate::base::numbers::FlushNo;
+use crate::base::numbers::{FlushNo, StrandId};
 use crate::buffer::strand::{Slot, StrandState, Taken};
 use crate::flush::core::Core;
 use crate::flush::lane::{
@@ -167,7 +167,7 @@ impl Core {
         &self,
         lane: &Lane,
         seal: &mut SealState,
-        index: usize,
+        index: StrandId,
         state: &mut StrandState,
         load: &mut Load,
     ) -> Result<(), LogError> {
@@ -197,12 +197,12 @@ impl Core {
         lane: &Lane,
         seal: &SealState,
         place: FlushPlace,
-        strand: usize,
+        strand: StrandId,
         slot: &mut Slot,
     ) -> u32 {
         let header = ChunkHeader {
-            lane: narrow(lane.index),
-            strand: narrow(strand),
+            lane: lane.index,
+            strand,
             incarnation: self.incarnation,
             sequence: seal.chunk,
             first: slot.first,
@@ -246,7 +246,7 @@ impl Core {
         };
         let header = SegmentHeader {
             log: self.id,
-            lane: narrow(lane.index),
+            lane: lane.index,
             lanes: narrow(self.lanes.len()),
             protocol: self.protocol.id(),
             sequence: segment.sequence,

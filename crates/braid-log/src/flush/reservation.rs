@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::LogError;
+use crate::base::numbers::LaneId;
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex};
 use crate::buffer::commit_slots::MAX_COMMIT_SLOTS;
 use crate::flush::core::Core;
@@ -220,7 +221,7 @@ impl Core {
 
     /// Ends a reservation: the bytes are in the buffers, or not needed.
     #[inline]
-    pub(crate) fn unreserve(&self, lane: usize, reservation: Reservation) {
+    pub(crate) fn unreserve(&self, lane: LaneId, reservation: Reservation) {
         if reservation.0 > 0 {
             self.give_room_back(&self.lanes[lane], reservation.0);
         }

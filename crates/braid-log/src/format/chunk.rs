@@ -20,7 +20,7 @@
 //!
 //! Numbers are little-endian. The payload follows; zeroes pad to the block.
 
-use crate::base::numbers::FlushNo;
+use crate::base::numbers::{FlushNo, LaneId, StrandId};
 use crate::format::BLOCK;
 
 /// Numbers, of transactions, flushes, chunks and segments, stay below: none of them is ever
@@ -41,8 +41,8 @@ const FORMAT: u16 = 2;
 /// A chunk header, without its CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkHeader {
-    pub(crate) lane: u16,
-    pub(crate) strand: u16,
+    pub(crate) lane: LaneId,
+    pub(crate) strand: StrandId,
     pub(crate) incarnation: u32,
     pub(crate) sequence: u64,
     pub(crate) first: u64,
@@ -90,8 +90,8 @@ impl ChunkHeader {
         let end = CHUNK_HEADER + self.payload_len as usize;
         chunk[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         chunk[4..6].copy_from_slice(&FORMAT.to_le_bytes());
-        chunk[6..8].copy_from_slice(&self.lane.to_le_bytes());
-        chunk[8..10].copy_from_slice(&self.strand.to_le_bytes());
+        chunk[6..8].copy_from_slice(&self.lane.to_u16().to_le_bytes());
+        chunk[8..10].copy_from_slice(&self.strand.to_u16().to_le_bytes());
         chunk[10..12].copy_from_slice(&self.more.to_le_bytes());
         chunk[12..16].copy_from_slice(&self.incarnation.to_le_bytes());
         chunk[16..24].copy_from_slice(&self.sequence.to_le_bytes());
@@ -114,8 +114,8 @@ impl ChunkHeader {
             return None;
         }
         Some(Self {
-            lane: get_u16(bytes, 6),
-            strand: get_u16(bytes, 8),
+            lane: get_u16(bytes, 6).into(),
+            strand: get_u16(bytes, 8).into(),
             incarnation: get_u32(bytes, 12),
             sequence: get_u64(bytes, 16),
             first: get_u64(bytes, 24),
@@ -150,8 +150,8 @@ mod tests {
     #[test]
     fn seals_and_checks() {
         let header = ChunkHeader {
-            lane: 3,
-            strand: 7,
+            lane: LaneId::new(3),
+            strand: StrandId::new(7),
             incarnation: 2,
             sequence: 99,
             first: 5,

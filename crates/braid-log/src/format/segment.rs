@@ -36,6 +36,7 @@ use std::sync::Arc;
 use braid_io::{AlignedBuf, Device, File};
 
 use crate::LogError;
+use crate::base::numbers::LaneId;
 use crate::format::BLOCK;
 use crate::format::chunk::{INCARNATIONS_MAX, NUMBERS_MAX, get_u16, get_u32, get_u64};
 
@@ -52,17 +53,17 @@ const MARK_BYTES: usize = 16;
 const MARK_MAGIC: &[u8; 8] = b"BRAIDNXT";
 
 /// The name of a segment file.
-pub(crate) fn segment_name(lane: usize, sequence: u64) -> String {
+pub(crate) fn segment_name(lane: LaneId, sequence: u64) -> String {
     format!("log-{lane:02}-{sequence:08}.seg")
 }
 
 /// The name of a segment file while it is made ready.
-pub(crate) fn unfinished_name(lane: usize, sequence: u64) -> String {
+pub(crate) fn unfinished_name(lane: LaneId, sequence: u64) -> String {
     format!("log-{lane:02}-{sequence:08}.new")
 }
 
 /// Lane and sequence number of a segment file's name.
-pub(crate) fn parse_segment_name(name: &str) -> Option<(usize, u64)> {
+pub(crate) fn parse_segment_name(name: &str) -> Option<(LaneId, u64)> {
     let (lane, sequence) = parse_name(name, ".seg")?;
     (segment_name(lane, sequence) == name).then_some((lane, sequence))
 }
@@ -72,12 +73,12 @@ pub(crate) fn is_unfinished_name(name: &str) -> bool {
     parse_name(name, ".new").is_some_and(|(lane, sequence)| unfinished_name(lane, sequence) == name)
 }
 
-fn parse_name(name: &str, suffix: &str) -> Option<(usize, u64)> {
+fn parse_name(name: &str, suffix: &str) -> Option<(LaneId, u64)> {
     let (lane, sequence) = name
         .strip_prefix("log-")?
         .strip_suffix(suffix)?
         .split_once('-')?;
-    let lane = lane.parse().ok()?;
+    let lane = LaneId::new(lane.parse().ok()?);
     let sequence = sequence.parse().ok().filter(|s| *s < NUMBERS_MAX)?;
     Some((lane, sequence))
 }
@@ -96,14 +97,14 @@ impl Segment {
     pub(crate) fn header(
         &self,
         device: &dyn Device,
-        lane: usize,
+        lane: LaneId,
     ) -> Result<Option<SegmentHeader>, LogError> {
         let name = segment_name(lane, self.sequence);
         SegmentHeader::read(device, &*self.file, &name)
     }
 
     /// Writes a header block, durably.
-    pub(crate) fn write_header(&self, lane: usize, block: &[u8]) -> Result<(), LogError> {
+    pub(crate) fn write_header(&self, lane: LaneId, block: &[u8]) -> Result<(), LogError> {
         let written = self.file.write_durable_at(&[&block[..BLOCK]], 0);
         written.map_err(|error| {
             let name = segment_name(lane, self.sequence);
@@ -116,7 +117,7 @@ impl Segment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) log: u128,
-    pub(crate) lane: u16,
+    pub(crate) lane: LaneId,
     pub(crate) lanes: u32,
     pub(crate) protocol: u8,
     pub(crate) sequence: u64,
@@ -147,7 +148,7 @@ impl SegmentHeader {
         let mut block = device.allocate(BLOCK);
         block[0..8].copy_from_slice(MAGIC);
         block[8..12].copy_from_slice(&FORMAT.to_le_bytes());
-        block[12..14].copy_from_slice(&self.lane.to_le_bytes());
+        block[12..14].copy_from_slice(&self.lane.to_u16().to_le_bytes());
         block[14] = self.protocol;
         block[16..32].copy_from_slice(&self.log.to_le_bytes());
         block[32..40].copy_from_slice(&self.sequence.to_le_bytes());
@@ -184,7 +185,7 @@ impl SegmentHeader {
         }
         let header = Self {
             log: u128::from(get_u64(block, 16)) | u128::from(get_u64(block, 24)) << 64,
-            lane: get_u16(block, 12),
+            lane: get_u16(block, 12).into(),
             lanes: get_u32(block, 80),
             protocol: block[14],
             sequence: get_u64(block, 32),
@@ -256,8 +257,9 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        assert_eq!(segment_name(3, 17), "log-03-00000017.seg");
+        assert_eq!(segment_name(LaneId::new(3), 17), "log-03-00000017.seg");
         for (lane, sequence) in [(0, 0), (3, 17), (63, 123_456_789_012)] {
+            let lane = LaneId::new(lane);
             assert_eq!(
                 parse_segment_name(&segment_name(lane, sequence)),
                 Some((lane, sequence))
@@ -272,7 +274,7 @@ mod tests {
         ] {
             assert_eq!(parse_segment_name(name), None, "{name}");
         }
-        assert!(is_unfinished_name(&unfinished_name(1, 2)));
+        assert!(is_unfinished_name(&unfinished_name(LaneId::new(1), 2)));
         for name in ["log-of-a-voyage.new", "log-1-2.new", "log-01-00000002.seg"] {
             assert!(!is_unfinished_name(name), "{name}");
         }
@@ -290,7 +292,7 @@ mod tests {
     fn header_round_trips() {
         let header = SegmentHeader {
             log: 0x1234_5678_9abc_def0_1122_3344_5566_7788,
-            lane: 2,
+            lane: LaneId::new(2),
             lanes: 4,
             protocol: 1,
             sequence: 5,

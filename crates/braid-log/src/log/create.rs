@@ -6,6 +6,7 @@ use braid_io::Device;
 use braid_rt::narrow;
 
 use crate::LogError;
+use crate::base::numbers::LaneId;
 use crate::flush::begin::{preallocate, prepare_first};
 use crate::flush::core::CoreParts;
 use crate::flush::lane::{Lane, LaneEnd};
@@ -68,7 +69,16 @@ impl Log {
         clear_device(&*device)?;
         let quota = Quota::default();
         let lanes = (0..options.lanes)
-            .map(|index| first_lane(index, &*device, &options, seqno, identity, &quota))
+            .map(|index| {
+                first_lane(
+                    LaneId::new(index),
+                    &*device,
+                    &options,
+                    seqno,
+                    identity,
+                    &quota,
+                )
+            })
             .collect::<Result<Box<[_]>, _>>()?;
         preallocate(&lanes, &*device, &options, &quota)?;
         // Names before contents: a header counts only in a file that is found.
@@ -119,7 +129,7 @@ fn clear_device(device: &dyn Device) -> Result<(), LogError> {
 
 /// A lane of a new log: its first segment exists, and the header is not written yet.
 fn first_lane(
-    index: usize,
+    index: LaneId,
     device: &dyn Device,
     options: &LogOptions,
     seqno: u64,
@@ -133,7 +143,7 @@ fn first_lane(
     };
     let header = SegmentHeader {
         log: identity,
-        lane: narrow(index),
+        lane: index,
         lanes: narrow(options.lanes),
         protocol: protocol::of(options.protocol).id(),
         sequence: segment.sequence,

@@ -15,7 +15,7 @@ use braid_rt::thread::JoinHandle;
 use crate::LogError;
 use crate::base::backoff::backoff;
 use crate::base::callbacks::Action;
-use crate::base::numbers::{FlushNo, GroupNo};
+use crate::base::numbers::{FlushNo, GroupNo, StrandId};
 use crate::commit::pending::PendingCommit;
 use crate::commit::ticket::{StrandHandle, Ticket, UnlockPoint};
 use crate::flush::core::{Core, CoreParts, WaitTarget};
@@ -83,7 +83,7 @@ impl Log {
         let strand_handles = core.strands.iter().enumerate().map(|(strand, state)| {
             Arc::new(StrandHandle {
                 core: Arc::clone(&core),
-                strand,
+                strand: StrandId::new(strand),
                 lane: state.lane,
             })
         });
@@ -202,7 +202,7 @@ impl Log {
 
     /// How far the strand's transactions have come to the point where their locks may go: those with an
     /// [`UnlockPoint`] up to this. Everything, once the log has failed.
-    pub fn unlockable(&self, strand: usize) -> u64 {
+    pub fn unlockable(&self, strand: StrandId) -> u64 {
         let core = self.core();
         if core.poison().is_some() {
             return u64::MAX;

@@ -24,6 +24,7 @@ use crossbeam_utils::CachePadded;
 use super::acknowledgement::Order;
 use super::{Dependence, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
+use crate::base::numbers::LaneId;
 use crate::base::sync::{AtomicU64, Mutex};
 
 /// Dependencies that a log record names; a transaction with more waits for them.
@@ -156,19 +157,19 @@ impl Hardening {
     }
 
     /// How far a lane is hardened.
-    pub(crate) fn hardened(&self, lane: usize) -> u64 {
+    pub(crate) fn hardened(&self, lane: LaneId) -> u64 {
         // SeqCst: waiters announce themselves before this look, as with the durable seqno.
-        self.lanes[lane].hardened.load(Ordering::SeqCst)
+        self.lanes[lane.get()].hardened.load(Ordering::SeqCst)
     }
 
     /// The greatest number that is hardened in any lane.
     pub(crate) fn greatest(&self) -> u64 {
-        let lanes = (0..self.lanes.len()).map(|lane| self.hardened(lane));
+        let lanes = (0..self.lanes.len()).map(|lane| self.hardened(LaneId::new(lane)));
         lanes.max().unwrap_or(0)
     }
 
-    fn lane_of(&self, seqno: u64) -> usize {
-        to_usize(seqno % self.lanes.len() as u64)
+    fn lane_of(&self, seqno: u64) -> LaneId {
+        LaneId::new(to_usize(seqno % self.lanes.len() as u64))
     }
 
     /// Whether a transaction is hardened.
@@ -203,13 +204,13 @@ impl Hardening {
 
     /// Notes what a transaction waits for; to be called before it is appended.
     pub(crate) fn add(&self, seqno: u64, on: Vec<u64>) {
-        let lane = &self.lanes[self.lane_of(seqno)];
+        let lane = &self.lanes[self.lane_of(seqno).get()];
         lane.waiting.lock().insert(seqno, on);
     }
 
     /// The transaction did not happen.
     pub(crate) fn forget(&self, seqno: u64) {
-        self.lanes[self.lane_of(seqno)]
+        self.lanes[self.lane_of(seqno).get()]
             .waiting
             .lock()
             .remove(&seqno);
@@ -262,7 +263,7 @@ impl Hardening {
 mod tests {
     use super::super::{Dependent, Run};
     use super::*;
-    use crate::base::numbers::FlushNo;
+    use crate::base::numbers::{FlushNo, LaneId};
 
     fn run(seqno: u64) -> Run {
         Run {
@@ -301,17 +302,18 @@ mod tests {
     #[test]
     fn a_transaction_waits_for_its_dependencies_only() {
         let hardening = Hardening::new(3, 8);
+        let hardened = |lane| hardening.hardened(LaneId::new(lane));
         // 10 (lane 1) depends on 12 (lane 0), which depends on 11 (lane 2); 13 (lane 1) on nothing.
         assert_eq!(hardening.open(10, &[12, 7, 13, 12]), [12]);
         hardening.add(10, vec![12]);
         hardening.add(12, vec![11]);
         assert!(hardening.advance(&[15, 9, 8]));
-        assert_eq!((hardening.hardened(1), hardening.hardened(2)), (9, 8));
-        assert_eq!(hardening.hardened(0), 11, "up to before the one that waits");
+        assert_eq!((hardened(1), hardened(2)), (9, 8));
+        assert_eq!(hardened(0), 11, "up to before the one that waits");
         assert!(!hardening.advance(&[15, 13, 8]));
         // Lane 2 is durable: both go, in whatever order the lanes are looked at.
         assert!(hardening.advance(&[15, 13, 14]));
-        assert_eq!([0, 1, 2].map(|lane| hardening.hardened(lane)), [15, 13, 14]);
+        assert_eq!([0, 1, 2].map(hardened), [15, 13, 14]);
         assert_eq!(hardening.greatest(), 15);
         assert!(hardening.is_hardened(12) && !hardening.is_hardened(16));
     }

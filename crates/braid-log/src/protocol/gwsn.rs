@@ -27,7 +27,7 @@ use super::acknowledgement::Order;
 use super::prefix::check_acknowledged;
 use super::{Dependence, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
-use crate::base::numbers::FlushNo;
+use crate::base::numbers::{FlushNo, LaneId};
 use crate::base::sync::{AtomicU64, Mutex};
 
 /// The setting of the paper's theorem: strict two-phase locking. What a transaction depends on is durable before
@@ -106,7 +106,7 @@ impl Protocol for Gwsn {
 /// A flush, as [`FlushOrder`] sees it.
 pub(crate) trait Flush {
     /// Its lane.
-    fn lane(&self) -> usize;
+    fn lane(&self) -> LaneId;
 
     /// Its number; [`FlushNo::NONE`] if it has no chunks.
     fn flush(&self) -> FlushNo;
@@ -163,7 +163,7 @@ impl<G: Flush> FlushOrder<G> {
             waiting,
         } = &mut *finished;
         for group in groups {
-            waiting[group.lane()].push_back(group);
+            waiting[group.lane().get()].push_back(group);
         }
         let mut ready = Vec::new();
         let mut again = true;

@@ -16,7 +16,7 @@ use self::acknowledgement::Order;
 use self::kind::{LockRelease, ProtocolKind};
 
 use crate::LogError;
-use crate::base::numbers::FlushNo;
+use crate::base::numbers::{FlushNo, LaneId};
 use crate::format::chunk::NUMBERS_MAX;
 
 /// What the durable seqno is computed from. The order of collection matters: `assigned` first,
@@ -105,11 +105,11 @@ impl Kept {
     }
 
     /// Whether a transaction counts.
-    pub(crate) fn holds(&self, lane: usize, seqno: u64, flush: FlushNo) -> bool {
+    pub(crate) fn holds(&self, lane: LaneId, seqno: u64, flush: FlushNo) -> bool {
         match self {
             Kept::Numbers(last) => seqno <= *last,
             Kept::Flushes(last) => flush <= *last,
-            Kept::Lanes(last) => last.get(lane).is_some_and(|&last| seqno <= last),
+            Kept::Lanes(last) => last.get(lane.get()).is_some_and(|&last| seqno <= last),
         }
     }
 }

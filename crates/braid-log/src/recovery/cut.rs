@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use braid_rt::to_usize;
 
 use crate::LogError;
-use crate::base::numbers::FlushNo;
+use crate::base::numbers::{FlushNo, LaneId};
 use crate::format::checkpoint_position::CheckpointPosition;
 use crate::format::segment::segment_name;
 use crate::protocol::kind::ProtocolKind;
@@ -63,7 +63,7 @@ impl Cut {
         note_empty_lanes(lanes);
         let mut discarded = 0;
         for (index, lane) in lanes.iter_mut().enumerate() {
-            discarded += discard_dead(index, lane, &kept);
+            discarded += discard_dead(LaneId::new(index), lane, &kept);
             let counts = |of| counts_as_one || of == incarnation;
             gather(lane, incarnation, counts, &mut scanned);
         }
@@ -113,7 +113,7 @@ fn check_identity(lanes: &[LaneScan]) -> Result<(), LogError> {
 
 /// An error about the segment in which a lane ends.
 fn corrupted(what: impl Into<String>, lane: &LaneScan) -> LogError {
-    let name = segment_name(usize::from(lane.end.lane), lane.end_segment);
+    let name = segment_name(lane.end.lane, lane.end_segment);
     LogError::corrupted(what, &name, 0)
 }
 
@@ -248,7 +248,7 @@ fn note_empty_lanes(lanes: &[LaneScan]) {
 }
 
 /// Removes the log records of older incarnations that later ones discarded; returns how many.
-fn discard_dead(index: usize, lane: &mut LaneScan, kept: &BTreeMap<u32, Kept>) -> u64 {
+fn discard_dead(index: LaneId, lane: &mut LaneScan, kept: &BTreeMap<u32, Kept>) -> u64 {
     let mut discarded = 0;
     for (of, found) in &mut lane.found {
         let Some(kept) = kept.get(of) else { continue };
@@ -286,7 +286,7 @@ fn gather(lane: &mut LaneScan, newest: u32, counts: impl Fn(u32) -> bool, scanne
 
 /// The newest number kept, and how many log records lie behind the cut.
 fn newest_number_kept(scanned: &Scanned, kept: &Kept, lanes: usize) -> (u64, u64) {
-    let lane_of = |seqno: u64| to_usize(seqno % lanes as u64);
+    let lane_of = |seqno: u64| LaneId::new(to_usize(seqno % lanes as u64));
     let mut cut = scanned.base.max(scanned.durable_seqno);
     let mut behind = 0;
     for run in &scanned.tail {
@@ -313,7 +313,7 @@ fn whole_up_to(start: &CheckpointPosition, newest: &Begun, tail: &[Run], lanes: 
 
 /// I1: nothing behind the end of a lane may show that a number above the cut was durable.
 fn check_behind_the_end(lanes: &[LaneScan], newest: u32, cut: u64) -> Result<(), LogError> {
-    for (index, lane) in lanes.iter().enumerate() {
+    for lane in lanes {
         if let Some(behind) = lane.behind
             && lane.end.incarnation == newest
             && behind.durable_seqno > cut
@@ -324,7 +324,7 @@ fn check_behind_the_end(lanes: &[LaneScan], newest: u32, cut: u64) -> Result<(),
                 format!(
                     "the log ends at number {cut}, but this chunk says that {durable_seqno} was durable"
                 ),
-                &segment_name(index, behind.segment),
+                &segment_name(lane.end.lane, behind.segment),
                 behind.offset,
             ));
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use braid_io::{Device, OpenMode};
 
 use crate::LogError;
-use crate::base::numbers::FlushNo;
+use crate::base::numbers::{FlushNo, LaneId};
 use crate::flush::lane::{Lane, LaneEnd};
 use crate::format::BLOCK;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
@@ -29,11 +29,11 @@ pub(super) fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Seg
         let Some((lane, sequence)) = parse_segment_name(&entry.name) else {
             continue;
         };
-        if lane < lanes {
+        if lane.get() < lanes {
             let file = device
                 .open(&entry.name, OpenMode::Existing)
                 .map_err(|error| LogError::io(format!("cannot open {}", entry.name), error))?;
-            segments[lane].insert(
+            segments[lane.get()].insert(
                 sequence,
                 Segment {
                     sequence,
@@ -61,7 +61,7 @@ pub(crate) fn oldest_position(device: &dyn Device) -> Result<CheckpointPosition,
     };
     for (lane, segments) in segments.iter().enumerate() {
         for segment in segments.values() {
-            let header = segment.header(device, lane)?;
+            let header = segment.header(device, LaneId::new(lane))?;
             // A recycled or fresh file that was not begun has another header, or none.
             let Some(header) = header.filter(|h| h.sequence == segment.sequence) else {
                 continue;
@@ -96,7 +96,7 @@ pub(super) fn resume_lane(
     start: &LanePosition,
     quota: &Quota,
 ) -> Result<Lane, LogError> {
-    let lane = usize::from(scan.end.lane);
+    let lane = scan.end.lane;
     let fresh = scan.end_segment + 1;
     let mut files = PoolFiles::default();
     for (sequence, segment) in segments {

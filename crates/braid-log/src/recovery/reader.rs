@@ -7,6 +7,7 @@ use braid_io::{AlignedBuf, Device, File, ReadOp};
 use braid_rt::to_usize;
 
 use crate::LogError;
+use crate::base::numbers::LaneId;
 use crate::format::BLOCK;
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader};
 use crate::format::segment::{Segment, segment_name};
@@ -20,7 +21,7 @@ const READ: usize = if cfg!(miri) { 16 << 10 } else { 512 << 10 };
 /// Who the next chunk must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
-    pub(crate) lane: u16,
+    pub(crate) lane: LaneId,
     pub(crate) incarnation: u32,
     pub(crate) sequence: u64,
     pub(crate) link: u32,
@@ -102,7 +103,7 @@ fn read_window(file: &dyn File, mut offset: u64, window: &mut [u8]) -> io::Resul
 /// Reads one segment front to back.
 pub(crate) struct SegmentReader<'a> {
     device: &'a dyn Device,
-    lane: usize,
+    lane: LaneId,
     segment: &'a Segment,
     buf: AlignedBuf,
     /// Where in `buf` the bytes are that lie at `start` of the segment, and how many there are.
@@ -117,7 +118,7 @@ pub(crate) struct SegmentReader<'a> {
 }
 
 impl<'a> SegmentReader<'a> {
-    pub(crate) fn new(device: &'a dyn Device, lane: usize, segment: &'a Segment) -> Self {
+    pub(crate) fn new(device: &'a dyn Device, lane: LaneId, segment: &'a Segment) -> Self {
         Self {
             device,
             lane,
@@ -135,7 +136,7 @@ impl<'a> SegmentReader<'a> {
     /// A reader that uses the buffer of one before it, see [`Self::into_buffer`].
     pub(crate) fn with_buffer(
         device: &'a dyn Device,
-        lane: usize,
+        lane: LaneId,
         segment: &'a Segment,
         buf: AlignedBuf,
     ) -> Self {
@@ -153,7 +154,7 @@ impl<'a> SegmentReader<'a> {
     /// A reader that has a thread read ahead, from `offset` on.
     pub(crate) fn ahead(
         device: &'a dyn Device,
-        lane: usize,
+        lane: LaneId,
         segment: &'a Segment,
         offset: u64,
     ) -> Self {
@@ -292,7 +293,7 @@ mod tests {
     use braid_io::{MemoryDevice, OpenMode};
 
     use super::*;
-    use crate::base::numbers::FlushNo;
+    use crate::base::numbers::{FlushNo, StrandId};
 
     /// A recycled segment is full of valid chunks; only the expected one counts.
     #[test]
@@ -301,14 +302,14 @@ mod tests {
         let file = device.open("x", OpenMode::CreateNew).unwrap();
         file.set_len(3 * BLOCK as u64).unwrap();
         let expected = Expected {
-            lane: 1,
+            lane: LaneId::new(1),
             incarnation: 2,
             sequence: 3,
             link: 4,
         };
         let header = ChunkHeader {
-            lane: 1,
-            strand: 0,
+            lane: LaneId::new(1),
+            strand: StrandId::new(0),
             incarnation: 2,
             sequence: 3,
             first: 1,
@@ -328,7 +329,7 @@ mod tests {
             len: 3 * BLOCK as u64,
             file,
         };
-        let mut reader = SegmentReader::new(&device, 1, &segment);
+        let mut reader = SegmentReader::new(&device, LaneId::new(1), &segment);
         let mut found = |offset: usize, expected: Expected| {
             reader.chunk(offset as u64, &expected).unwrap().is_some()
         };
@@ -336,7 +337,7 @@ mod tests {
         assert!(!found(0, expected) && !found(2 * BLOCK, expected) && !found(3 * BLOCK, expected));
         for other in [
             Expected {
-                lane: 0,
+                lane: LaneId::new(0),
                 ..expected
             },
             Expected {
@@ -365,7 +366,7 @@ mod tests {
             .file
             .write_at(&[&long[..2 * BLOCK]], BLOCK as u64)
             .unwrap();
-        let mut reader = SegmentReader::new(&device, 1, &segment);
+        let mut reader = SegmentReader::new(&device, LaneId::new(1), &segment);
         assert!(reader.chunk(BLOCK as u64, &expected).unwrap().is_none());
     }
 
@@ -387,8 +388,8 @@ mod tests {
             let mut rng = fastrand::Rng::with_seed(8);
             let from = BLOCK;
             let mut readers = [
-                SegmentReader::new(&device, 0, &segment),
-                SegmentReader::ahead(&device, 0, &segment, from as u64),
+                SegmentReader::new(&device, LaneId::new(0), &segment),
+                SegmentReader::ahead(&device, LaneId::new(0), &segment, from as u64),
             ];
             let mut offset = from;
             while offset < len {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_io::{Device, OpenMode};
 
+use crate::base::numbers::LaneId;
 use crate::flush::core::CoreParts;
 use crate::format::checkpoint_position::CheckpointPosition;
 use crate::format::chunk::INCARNATIONS_MAX;
@@ -124,7 +125,7 @@ impl Recovered {
         let scan = |lane: usize| {
             let pass = Pass {
                 device: &**device,
-                lane,
+                lane: LaneId::new(lane),
                 segments: &segments[lane],
                 after: start.seqno,
                 progress: &report,
@@ -170,9 +171,9 @@ impl Recovered {
     /// # Errors
     /// [`LogError::Io`].
     pub fn make_durable(&self, device: &dyn Device) -> Result<(), LogError> {
-        for (lane, scan) in self.lanes.iter().enumerate() {
-            for sequence in self.start.lanes[lane].segment..=scan.end_segment {
-                let name = segment_name(lane, sequence);
+        for (scan, start) in self.lanes.iter().zip(&self.start.lanes) {
+            for sequence in start.segment..=scan.end_segment {
+                let name = segment_name(scan.end.lane, sequence);
                 let synced = device.open(&name, OpenMode::Existing);
                 match synced.and_then(|file| file.sync()) {
                     Err(error) if is_unwritable(&error) => return Ok(()),
@@ -198,9 +199,9 @@ impl Recovered {
     /// # Errors
     /// [`LogError::Io`].
     pub fn is_still_there(&self, device: &dyn Device) -> Result<bool, LogError> {
-        for (lane, scan) in self.lanes.iter().enumerate() {
-            for sequence in self.start.lanes[lane].segment..=scan.end_segment {
-                let name = segment_name(lane, sequence);
+        for (scan, start) in self.lanes.iter().zip(&self.start.lanes) {
+            for sequence in start.segment..=scan.end_segment {
+                let name = segment_name(scan.end.lane, sequence);
                 let file = match device.open(&name, OpenMode::Existing) {
                     Ok(file) => file,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use braid_io::Device;
-use braid_rt::{narrow, to_usize};
+use braid_rt::to_usize;
 
 use crate::LogError;
-use crate::base::numbers::FlushNo;
+use crate::base::numbers::{FlushNo, LaneId};
 use crate::format::BLOCK;
 use crate::format::checkpoint_position::LanePosition;
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, NUMBERS_MAX};
@@ -40,7 +40,7 @@ const LOOK_BEHIND: u64 = 1 << 20;
 /// A run of valid chunks in one segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
-    pub(crate) lane: usize,
+    pub(crate) lane: LaneId,
     pub(crate) segment: Segment,
     pub(crate) offset: u64,
     pub(crate) end: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Part {
 /// A streamed log record.
 #[derive(Clone, Debug)]
 pub(crate) struct Streamed {
-    pub(crate) lane: usize,
+    pub(crate) lane: LaneId,
     pub(crate) incarnation: u32,
     pub(crate) seqno: u64,
     pub(crate) records: u32,
@@ -189,7 +189,7 @@ impl ScanMode {
 /// What one pass over a lane reads.
 pub(crate) struct Pass<'a> {
     pub(crate) device: &'a dyn Device,
-    pub(crate) lane: usize,
+    pub(crate) lane: LaneId,
     pub(crate) segments: &'a BTreeMap<u64, Segment>,
     /// Numbers up to here are skipped.
     pub(crate) after: u64,
@@ -211,9 +211,7 @@ pub(crate) fn scan_lane(
     };
     let header = first.header(pass.device, pass.lane)?;
     let header = header.filter(|h| {
-        usize::from(h.lane) == pass.lane
-            && h.sequence == start.segment
-            && h.incarnation == start.incarnation
+        h.lane == pass.lane && h.sequence == start.segment && h.incarnation == start.incarnation
     });
     let Some(header) = header else {
         braid_rt::coverage_point("damage: the header of the segment where recovery begins");
@@ -280,7 +278,7 @@ fn is_whole_before(
     {
         return Ok(true);
     }
-    let name = segment_name(usize::from(header.lane), segment.sequence);
+    let name = segment_name(header.lane, segment.sequence);
     // Most chunks are small; one can be as large as the segment.
     for window in [64 << 10, 1 << 20, u64::MAX] {
         let from = start.offset.saturating_sub(window).max(first);
@@ -307,7 +305,7 @@ fn is_whole_before(
 
 impl LaneScan {
     fn new(
-        lane: usize,
+        lane: LaneId,
         start: &LanePosition,
         header: SegmentHeader,
         broken: Option<String>,
@@ -322,7 +320,7 @@ impl LaneScan {
             end_header: header,
             end_offset: start.offset,
             end: Expected {
-                lane: narrow(lane),
+                lane,
                 incarnation: start.incarnation,
                 sequence: start.chunk,
                 link: start.link,
@@ -448,9 +446,8 @@ impl LaneScan {
         segment: &Segment,
     ) -> Result<Option<SegmentHeader>, LogError> {
         let header = segment.header(pass.device, pass.lane)?;
-        Ok(header.filter(|h| {
-            h.log == self.id && usize::from(h.lane) == pass.lane && h.sequence == segment.sequence
-        }))
+        Ok(header
+            .filter(|h| h.log == self.id && h.lane == pass.lane && h.sequence == segment.sequence))
     }
 
     /// Why log is missing behind the end, if it is: in the segment that follows, whose header this is.
@@ -659,7 +656,7 @@ impl LaneScan {
     /// Takes a log record in whose payload ends at `end` of the segment.
     fn log_record(
         &mut self,
-        lane: usize,
+        lane: LaneId,
         segment: &Segment,
         header: &ChunkHeader,
         log_record: RawLogRecord<'_>,

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use braid_io::{Device, OpenMode};
 
 use crate::LogError;
+use crate::base::numbers::LaneId;
 use crate::base::sync::{AtomicU64, Counter, Mutex};
 use crate::format::BLOCK;
 use crate::format::segment::{Segment, segment_name, unfinished_name};
@@ -113,7 +114,7 @@ impl State {
 /// The segments of one lane.
 #[derive(Debug)]
 pub(crate) struct SegmentPool {
-    lane: usize,
+    lane: LaneId,
     state: Mutex<State>,
     /// Held while files are made, renamed or deleted, so that preparation happens once.
     work: Mutex<()>,
@@ -132,7 +133,7 @@ pub(crate) struct SegmentPool {
 impl SegmentPool {
     /// A pool of what was found on the device. `next_sequence` is that behind all live and ready ones.
     pub(crate) fn new(
-        lane: usize,
+        lane: LaneId,
         options: &LogOptions,
         files: PoolFiles,
         next_sequence: u64,
@@ -628,7 +629,7 @@ mod tests {
     fn prepares_recycles_and_keeps_the_limit() {
         let device = MemoryDevice::new();
         let (options, quota) = (options(), Quota::default());
-        let pool = SegmentPool::new(0, &options, PoolFiles::default(), 1);
+        let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
         for _ in 0..3 {
             assert!(pool.prepare(&device, &options, &quota).unwrap());
         }
@@ -646,7 +647,7 @@ mod tests {
         let names: Vec<_> = device.list().unwrap().into_iter().map(|e| e.name).collect();
         assert_eq!(
             names,
-            [segment_name(0, 3), segment_name(0, 4), segment_name(0, 5)]
+            [3, 4, 5].map(|sequence| segment_name(LaneId::new(0), sequence))
         );
         assert_eq!((pool.recycled(), quota.files()), (2, 3));
     }
@@ -660,7 +661,7 @@ mod tests {
             ..options()
         };
         let quota = Quota::default();
-        let pool = SegmentPool::new(0, &options, PoolFiles::default(), 1);
+        let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
         pool.preallocate(&device, &options, &quota).unwrap();
         assert_eq!((pool.ready(), quota.files()), (5, 5));
         while pool.take().is_some() {}
@@ -693,7 +694,7 @@ mod tests {
         };
         device.set_capacity(Some(200 << 10));
         let quota = Quota::default();
-        let pool = SegmentPool::new(0, &options, PoolFiles::default(), 1);
+        let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
         assert!(pool.prepare(&device, &options, &quota).unwrap());
         let error = pool.preallocate(&device, &options, &quota).unwrap_err();
         assert!(error.is_storage_full(), "{error}");
@@ -724,7 +725,7 @@ mod tests {
     fn discards() {
         let device = MemoryDevice::new();
         let (options, quota) = (options(), Quota::default());
-        let pool = SegmentPool::new(0, &options, PoolFiles::default(), 1);
+        let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
         for _ in 0..2 {
             pool.prepare(&device, &options, &quota).unwrap();
             pool.take().unwrap();

@@ -45,7 +45,7 @@ impl DeferredUnlocks {
         owner: Owner,
         stripes: impl Iterator<Item = usize>,
     ) -> bool {
-        let mut queue = self.0[point.strand()].lock();
+        let mut queue = self.0[point.strand().get()].lock();
         for stripe in stripes {
             queue.locks.push_back(DeferredUnlock {
                 at: point.at(),
@@ -64,7 +64,7 @@ impl DeferredUnlocks {
         unlockable: impl FnOnce() -> u64,
         unlock: impl Fn(usize, Owner),
     ) -> Option<UnlockPoint> {
-        let mut queue = self.0[point.strand()].lock();
+        let mut queue = self.0[point.strand().get()].lock();
         let reached = unlockable();
         while let Some(lock) = queue.locks.pop_front_if(|lock| lock.at <= reached) {
             unlock(lock.stripe, lock.owner);
