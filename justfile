@@ -26,6 +26,10 @@ bench workload="u1" *options="--threads 32 --with-limit":
 instructions:
     scripts/instructions.sh check
 
+# Compare the public interface with the recorded one; `just interface update` records it
+interface action="check":
+    scripts/public-api.sh {{ action }}
+
 # Show the book at http://localhost:3000 (needs mdBook)
 book:
     mdbook serve

@@ -117,7 +117,6 @@ mod commit;
 mod error;
 mod flush;
 mod format;
-#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod log;

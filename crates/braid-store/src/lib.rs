@@ -46,7 +46,6 @@ mod checkpoint;
 mod copy;
 mod data_file;
 mod error;
-#[cfg(any(feature = "fuzzing", all(test, not(loom))))]
 #[doc(hidden)]
 pub mod fuzzing;
 mod inner;

@@ -124,7 +124,6 @@ mod database;
 mod engine;
 mod error;
 mod format;
-#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod locks;

@@ -111,6 +111,156 @@ impl Default for Builder {
     }
 }
 
+/// # The database
+impl Builder {
+    /// Sets how the medium is accessed.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// use braid::Database;
+    /// use braid::device::DeviceChoice;
+    /// let db = Database::builder().device(DeviceChoice::File).open(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn device(mut self, device: DeviceChoice) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// Sets the permissions of created files: those of the database, its archive, its backups and
+    /// its statistics, as in `chmod(2)` and independent of the umask. Created directories can be
+    /// searched by every user who can read the files. Existing files keep their permissions.
+    /// Default: `0o600`, the owner only. Has no effect on Windows.
+    pub fn file_mode(mut self, mode: u32) -> Self {
+        self.file_mode = mode;
+        self
+    }
+
+    /// Sets the memory for pages, in bytes.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+    /// let db = builder.pool_bytes(8 << 20).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = bytes;
+        self
+    }
+
+    /// Sets the maximum size of the writes of one transaction, in bytes.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+    /// use braid::Error;
+    /// let db = builder.transaction_bytes_max(1 << 10).open_on(device)?;
+    /// let t = db.open_table::<u32, String>("t")?;
+    /// let written = db.transact(|tx| tx.insert(&t, &1, &"x".repeat(2_000)));
+    /// assert!(matches!(written, Err(Error::TransactionTooLarge { max: 1_024 })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn transaction_bytes_max(mut self, bytes: usize) -> Self {
+        self.transaction_bytes_max = bytes;
+        self
+    }
+
+    /// Sets the amount of log, in bytes, after which a checkpoint begins: a bound on the time of
+    /// recovery.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+    /// let db = builder.checkpoint_log_bytes(16 << 20).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn checkpoint_log_bytes(mut self, bytes: u64) -> Self {
+        self.checkpoint_log_bytes = bytes;
+        self
+    }
+
+    /// Sets whether a missing database is created (the default) or an error.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// use braid::{Database, Error};
+    /// let missing = Database::builder().create_if_missing(false).open(path.join("nothing"));
+    /// assert!(matches!(missing, Err(Error::NotADatabase { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn create_if_missing(mut self, create: bool) -> Self {
+        self.create_if_missing = create;
+        self
+    }
+
+    /// Sets whether background threads flush and write checkpoints (the default). Without them the
+    /// callers' threads do all work: waiting for a ticket flushes, and only
+    /// [`crate::Database::checkpoint`] writes checkpoints. A deterministic simulation needs this.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+    /// let db = builder.background_threads(false).open_on(device)?;
+    /// db.checkpoint()?; // nobody else makes one
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn background_threads(mut self, background: bool) -> Self {
+        self.background = background;
+        self
+    }
+
+    /// Sets the clock for entries of tables with a [time to
+    /// live](crate::TableOptions::time_to_live). Default: the system's clock. Tests can set their
+    /// own forward. If the clock panics on the maintenance thread, that thread removes no more
+    /// entries until the database is reopened.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// use std::time::{Duration, UNIX_EPOCH};
+    /// use braid::{Database, Readable, TableOptions};
+    ///
+    /// let seconds = Arc::new(AtomicU64::new(1_000));
+    /// let clock = seconds.clone();
+    /// let db = Database::builder()
+    ///     .clock(move || UNIX_EPOCH + Duration::from_secs(clock.load(Relaxed)))
+    ///     .open_on(Arc::new(braid::device::MemoryDevice::new()))?;
+    /// let options = TableOptions {
+    ///     time_to_live: Some(Duration::from_secs(60)),
+    ///     ..TableOptions::default()
+    /// };
+    /// let codes = db.open_table_with::<String, u32>("codes", options)?;
+    /// db.transact(|tx| tx.insert(&codes, "Ada", &4711))?;
+    /// seconds.fetch_add(59, Relaxed);
+    /// assert_eq!(db.get(&codes, "Ada")?, Some(4711));
+    /// seconds.fetch_add(1, Relaxed);
+    /// assert_eq!(db.get(&codes, "Ada")?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        self.clock = Clock::new(clock);
+        self
+    }
+}
+
+/// # The log: its protocol, buffers and files
 impl Builder {
     /// Sets the commit protocol. Default: [`ProtocolKind::Glsn`] for a new database; an existing
     /// one keeps its own. If another one is requested, opening switches to it with a checkpoint. A
@@ -176,44 +326,35 @@ impl Builder {
         self
     }
 
-    /// Sets how the medium is accessed.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # let path = dir.path();
-    /// use braid::Database;
-    /// use braid::device::DeviceChoice;
-    /// let db = Database::builder().device(DeviceChoice::File).open(path)?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn device(mut self, device: DeviceChoice) -> Self {
-        self.device = device;
-        self
-    }
-
-    /// Sets the permissions of created files: those of the database, its archive, its backups and
-    /// its statistics, as in `chmod(2)` and independent of the umask. Created directories can be
-    /// searched by every user who can read the files. Existing files keep their permissions.
-    /// Default: `0o600`, the owner only. Has no effect on Windows.
-    pub fn file_mode(mut self, mode: u32) -> Self {
-        self.file_mode = mode;
-        self
-    }
-
-    /// Sets the memory for pages, in bytes.
+    /// Sets the maximum number of flushes in flight in each lane.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
     /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
-    /// let db = builder.pool_bytes(8 << 20).open_on(device)?;
+    /// let db = builder.flushes_in_flight(2).open_on(device)?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn pool_bytes(mut self, bytes: usize) -> Self {
-        self.pool_bytes = bytes;
+    pub fn flushes_in_flight(mut self, flushes: usize) -> Self {
+        self.flushes_in_flight = Some(flushes);
+        self
+    }
+
+    /// Sets P-WAL's group size: how many [`commit_async`](crate::Transaction::commit_async)s of a
+    /// thread are flushed together; see [`LogOptions::group_size`]. Default 0: a flush begins when
+    /// none is in flight.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+    /// let db = builder.group_size(16).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn group_size(mut self, transactions: u32) -> Self {
+        self.group_size = transactions;
         self
     }
 
@@ -231,22 +372,6 @@ impl Builder {
     /// ```
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = bytes;
-        self
-    }
-
-    /// Sets the amount of log, in bytes, after which a checkpoint begins: a bound on the time of
-    /// recovery.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
-    /// let db = builder.checkpoint_log_bytes(16 << 20).open_on(device)?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn checkpoint_log_bytes(mut self, bytes: u64) -> Self {
-        self.checkpoint_log_bytes = bytes;
         self
     }
 
@@ -288,92 +413,6 @@ impl Builder {
         self
     }
 
-    /// Sets the maximum size of the writes of one transaction, in bytes.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
-    /// use braid::Error;
-    /// let db = builder.transaction_bytes_max(1 << 10).open_on(device)?;
-    /// let t = db.open_table::<u32, String>("t")?;
-    /// let written = db.transact(|tx| tx.insert(&t, &1, &"x".repeat(2_000)));
-    /// assert!(matches!(written, Err(Error::TransactionTooLarge { max: 1_024 })));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn transaction_bytes_max(mut self, bytes: usize) -> Self {
-        self.transaction_bytes_max = bytes;
-        self
-    }
-
-    /// Sets the maximum number of flushes in flight in each lane.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
-    /// let db = builder.flushes_in_flight(2).open_on(device)?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn flushes_in_flight(mut self, flushes: usize) -> Self {
-        self.flushes_in_flight = Some(flushes);
-        self
-    }
-
-    /// Sets P-WAL's group size: how many [`commit_async`](crate::Transaction::commit_async)s of a
-    /// thread are flushed together; see [`LogOptions::group_size`]. Default 0: a flush begins when
-    /// none is in flight.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
-    /// let db = builder.group_size(16).open_on(device)?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn group_size(mut self, transactions: u32) -> Self {
-        self.group_size = transactions;
-        self
-    }
-
-    /// Sets whether a missing database is created (the default) or an error.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # let path = dir.path();
-    /// use braid::{Database, Error};
-    /// let missing = Database::builder().create_if_missing(false).open(path.join("nothing"));
-    /// assert!(matches!(missing, Err(Error::NotADatabase { .. })));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn create_if_missing(mut self, create: bool) -> Self {
-        self.create_if_missing = create;
-        self
-    }
-
-    /// Sets whether background threads flush and write checkpoints (the default). Without them the
-    /// callers' threads do all work: waiting for a ticket flushes, and only
-    /// [`crate::Database::checkpoint`] writes checkpoints. A deterministic simulation needs this.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
-    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
-    /// let db = builder.background_threads(false).open_on(device)?;
-    /// db.checkpoint()?; // nobody else makes one
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn background_threads(mut self, background: bool) -> Self {
-        self.background = background;
-        self
-    }
-
     /// Sets whether space of released log is returned to the medium at once (hole punching) instead
     /// of being kept for reuse.
     ///
@@ -389,7 +428,10 @@ impl Builder {
         self.discard = discard;
         self
     }
+}
 
+/// # Log for others: change feeds and the archive
+impl Builder {
     /// Sets the maximum amount of log, in bytes, that is kept for [feeds](crate::changes::Feed) and open
     /// [readers](crate::changes::Changes) of changes beyond what recovery needs; with
     /// [`Builder::max_log_bytes`], at most a quarter of that. A consumer that falls further behind
@@ -430,7 +472,10 @@ impl Builder {
         self.archive_interval = interval;
         self
     }
+}
 
+/// # Monitoring
+impl Builder {
     /// Sets a callback for the progress of recovery, called from the recovering threads.
     ///
     /// ```
@@ -449,41 +494,6 @@ impl Builder {
         callback: impl Fn(&RecoveryProgress) + Send + Sync + 'static,
     ) -> Self {
         self.progress = Some(Arc::new(callback));
-        self
-    }
-
-    /// Sets the clock for entries of tables with a [time to
-    /// live](crate::TableOptions::time_to_live). Default: the system's clock. Tests can set their
-    /// own forward. If the clock panics on the maintenance thread, that thread removes no more
-    /// entries until the database is reopened.
-    ///
-    /// ```
-    /// # fn main() -> braid::Result<()> {
-    /// use std::sync::Arc;
-    /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-    /// use std::time::{Duration, UNIX_EPOCH};
-    /// use braid::{Database, Readable, TableOptions};
-    ///
-    /// let seconds = Arc::new(AtomicU64::new(1_000));
-    /// let clock = seconds.clone();
-    /// let db = Database::builder()
-    ///     .clock(move || UNIX_EPOCH + Duration::from_secs(clock.load(Relaxed)))
-    ///     .open_on(Arc::new(braid::device::MemoryDevice::new()))?;
-    /// let options = TableOptions {
-    ///     time_to_live: Some(Duration::from_secs(60)),
-    ///     ..TableOptions::default()
-    /// };
-    /// let codes = db.open_table_with::<String, u32>("codes", options)?;
-    /// db.transact(|tx| tx.insert(&codes, "Ada", &4711))?;
-    /// seconds.fetch_add(59, Relaxed);
-    /// assert_eq!(db.get(&codes, "Ada")?, Some(4711));
-    /// seconds.fetch_add(1, Relaxed);
-    /// assert_eq!(db.get(&codes, "Ada")?, None);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
-        self.clock = Clock::new(clock);
         self
     }
 

@@ -18,5 +18,4 @@ pub use until::Until;
 pub(crate) use write::Archiver;
 
 pub(crate) use batch::nanos;
-#[cfg(feature = "fuzzing")]
 pub(crate) use batch::seal;

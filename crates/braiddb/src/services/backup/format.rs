@@ -253,7 +253,6 @@ impl<'a> Batches<'a> {
 
 /// Makes the checksums and digests of a backup fit what it holds, as far as it is one; with `rebind` also the
 /// identities of its pages the numbers that stand before them.
-#[cfg(feature = "fuzzing")]
 pub(crate) fn seal(bytes: &mut [u8], rebind: bool, seal_page: fn(&mut [u8])) -> Option<()> {
     let word = |bytes: &[u8], at: usize| {
         let word = bytes.get(at..)?.first_chunk()?;

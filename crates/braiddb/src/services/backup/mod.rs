@@ -18,7 +18,6 @@ pub use source::{BackupInfo, info};
 /// While this file exists, a restore into the directory is incomplete.
 pub(crate) const RESTORING_FILE: &str = "RESTORING";
 
-#[cfg(feature = "fuzzing")]
 pub(crate) use format::seal;
 
 use std::io::Write;
