@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use braid_store::{TreeLoader, WriterRoom, layer_entries};
 
-use super::Instance;
+use super::instance::Instance;
 use crate::MAX_VALUE_LEN;
 use crate::base::table_options::TableOptions;
 use crate::catalog::Catalog;

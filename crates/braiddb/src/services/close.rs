@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Instance;
+use super::instance::Instance;
 use crate::error::{Error, Result};
 
 impl Instance {
@@ -44,7 +44,7 @@ impl Instance {
 
     fn stop_threads(&self) {
         self.engine.flush_timer.stop();
-        self.maintenance.stop();
+        self.maintenance.join();
         self.archive.ticker.stop();
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use braid_store::{StoreError, Tree, WriterRoom};
 
-use super::Instance;
+use super::instance::Instance;
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::schema::table::TableCore;

@@ -9,13 +9,13 @@ use braid_log::Log;
 use braid_store::Store;
 
 use super::archive::{ArchiveWriter, Archiver};
-use super::changes::Notifier;
-use super::checkpoint::Checkpoints;
+use super::checkpoint_state::Checkpoints;
 use super::copies::Copies;
-use super::maintenance::Maintenance;
+use super::notifier::Notifier;
 use super::publish::Publisher;
 use super::readers::{Readers, View};
 use super::retention::Retention;
+use super::threads::Thread;
 use super::ttl::Sweeps;
 use crate::catalog::list_tables;
 use crate::engine::{Engine, EngineParts, Tables};
@@ -29,7 +29,8 @@ use crate::schema::table::{Identity, TableCore};
 pub(crate) struct Instance {
     pub(crate) engine: Arc<Engine>,
     pub(crate) checkpoints: Checkpoints,
-    pub(crate) maintenance: Maintenance,
+    /// The maintenance thread. It sleeps in the engine's flush timer.
+    pub(crate) maintenance: Thread,
     pub(crate) retention: Retention,
     pub(crate) archive: ArchiveWriter,
     pub(crate) copies: Copies,
@@ -85,7 +86,7 @@ impl Instance {
         Arc::new(Self {
             engine: Engine::new(engine, options),
             checkpoints: Checkpoints::new(parts.meta, options.checkpoint_log_bytes),
-            maintenance: Maintenance::default(),
+            maintenance: Thread::default(),
             retention: parts.retention,
             archive,
             copies: parts.copies,

@@ -2,15 +2,18 @@
 //! loading, and readers in other processes.
 
 pub(crate) mod archive;
+mod archiving;
 pub(crate) mod backup;
 pub(crate) mod bulk;
 pub(crate) mod changes;
 mod checkpoint;
+mod checkpoint_state;
 mod close;
 pub(crate) mod compact;
 pub(crate) mod copies;
 mod instance;
 mod maintenance;
+mod notifier;
 pub(crate) mod publish;
 pub(crate) mod readers;
 pub(crate) mod retention;

@@ -9,9 +9,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use braid_io::Gate;
 use braid_rt::Mutex;
 
-use super::Instance;
+use crate::observe::stats::Stats;
 #[cfg(feature = "metrics")]
 use crate::observe::trace::call_user;
 use crate::options::Builder;
@@ -68,30 +69,19 @@ pub(crate) fn remove(directory: &Path) {
 }
 
 impl Publisher {
-    /// Removes the file when the database is closed: the last statistics are not current any more.
-    /// The caller ensures that nobody publishes meanwhile.
-    pub(crate) fn unpublish(&self) {
-        if let Some(directory) = &self.directory {
-            remove(directory);
-        }
-    }
-}
-
-impl Instance {
     /// Publishes the statistics if a second has passed and somebody wants them.
-    pub(crate) fn publish_stats(&self) {
-        let publisher = &self.publisher;
-        if !publisher.is_on() {
+    pub(crate) fn publish(&self, gate: &Gate, stats: impl FnOnce() -> Stats) {
+        if !self.is_on() {
             return;
         }
-        let mut last = publisher.last.lock();
+        let mut last = self.last.lock();
         let now = braid_rt::now();
         if last.is_some_and(|last| now.saturating_duration_since(last) < EVERY) {
             return;
         }
-        let stats = self.stats();
+        let stats = stats();
         #[cfg(feature = "metrics")]
-        if let Some(label) = &publisher.label {
+        if let Some(label) = &self.label {
             call_user("the metrics recorder", || {
                 if last.is_none() {
                     crate::observe::metrics::describe(&stats);
@@ -99,13 +89,21 @@ impl Instance {
                 stats.publish(label);
             });
         }
-        if let Some(directory) = &publisher.directory {
+        if let Some(directory) = &self.directory {
             let text = stats.to_prometheus();
-            let file = || write(directory, publisher.file_mode, &text);
-            if let Err(error) = self.files.gate.pass(file) {
+            let file = || write(directory, self.file_mode, &text);
+            if let Err(error) = gate.pass(file) {
                 crate::observe::trace::stats_file_failed(&error);
             }
         }
         *last = Some(now);
+    }
+
+    /// Removes the file when the database is closed: the last statistics are not current any more.
+    /// The caller ensures that nobody publishes meanwhile.
+    pub(crate) fn unpublish(&self) {
+        if let Some(directory) = &self.directory {
+            remove(directory);
+        }
     }
 }

@@ -1,9 +1,14 @@
-//! Collection of the statistics.
+//! Collection of the statistics, and publishing them.
 
-use super::Instance;
+use super::instance::Instance;
 use crate::observe::stats::Stats;
 
 impl Instance {
+    /// Publishes the statistics if they are due.
+    pub(crate) fn publish_stats(&self) {
+        self.publisher.publish(&self.files.gate, || self.stats());
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let engine = &*self.engine;
         let (snapshots, oldest_snapshot) = engine.snapshots.census();

@@ -25,10 +25,10 @@ use std::path::{Path, PathBuf};
 
 use braid_store::PAGE_SIZE;
 
-use super::Instance;
 use crate::error::{BackupError, Error, Result};
 use crate::format::meta::Meta;
 use crate::services::copies::check_outside;
+use crate::services::instance::Instance;
 use format::{BATCH_PAGES, Batches, Manifest, Parent};
 
 /// Progress of a backup or restore.

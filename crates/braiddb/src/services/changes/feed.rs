@@ -11,7 +11,7 @@ use crate::base::position::Position;
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::read::snapshot::Readable;
-use crate::services::Instance;
+use crate::services::instance::Instance;
 use crate::txn::transaction::Transaction;
 
 /// The first byte of the catalog's keys that name feeds.

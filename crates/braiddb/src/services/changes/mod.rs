@@ -5,12 +5,10 @@
 //! every crash.
 
 mod feed;
-mod notifier;
 mod position;
 
 pub use feed::Feed;
 pub(crate) use feed::load_feeds;
-pub(crate) use notifier::Notifier;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -21,8 +19,6 @@ use std::time::Duration;
 use braid_log::{LogError, TailReader};
 use bytes::Bytes;
 
-use super::Instance;
-use super::retention::Retention;
 use crate::base::position::Position;
 use crate::base::table_options::TableOptions;
 use crate::catalog::Catalog;
@@ -31,6 +27,8 @@ use crate::error::{Error, Result};
 use crate::format::redo;
 use crate::schema::entry::{CATALOG_ID, loaded_table, table_of_entry};
 use crate::schema::value_format::ValueFormat;
+use crate::services::instance::Instance;
+use crate::services::retention::Retention;
 
 /// Bytes of transactions that are read ahead.
 const READ_BYTES: usize = 256 << 10;

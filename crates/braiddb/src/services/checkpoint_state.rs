@@ -1,0 +1,64 @@
+//! The state of checkpointing: which log the newest checkpoint covers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_rt::Mutex;
+
+use crate::format::meta::Meta;
+
+/// The state of checkpointing.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    /// Held while a checkpoint is written.
+    pub(crate) running: Mutex<()>,
+    pub(crate) meta: Meta,
+    /// Bytes of log after which a checkpoint is due.
+    pub(super) log_bytes_due: u64,
+    /// Sequence number of the newest published checkpoint.
+    pub(super) checkpointed: AtomicU64,
+    /// Sequence number up to which checkpoints contain every transaction.
+    pub(super) covered: AtomicU64,
+    /// Bytes of log written before the newest published checkpoint.
+    log_bytes_at_checkpoint: AtomicU64,
+    /// Bytes of log that were replayed by the open and that no checkpoint covers yet.
+    replayed_bytes: AtomicU64,
+}
+
+impl Checkpoints {
+    pub(crate) fn new(meta: Meta, log_bytes_due: u64) -> Self {
+        Self {
+            running: Mutex::default(),
+            meta,
+            log_bytes_due,
+            checkpointed: AtomicU64::new(0),
+            covered: AtomicU64::new(0),
+            log_bytes_at_checkpoint: AtomicU64::new(0),
+            replayed_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes the checkpoint from which the database was recovered, and the log that was replayed.
+    pub(crate) fn set_recovered(&self, checkpointed: u64, covered: u64, replayed_bytes: u64) {
+        self.checkpointed.store(checkpointed, Ordering::Release);
+        self.covered.store(covered, Ordering::Release);
+        self.replayed_bytes.store(replayed_bytes, Ordering::Relaxed);
+    }
+
+    /// Notes a published checkpoint, before which `log_bytes` were written.
+    pub(super) fn set_published(&self, seqno: u64, log_bytes: u64) {
+        self.checkpointed.store(seqno, Ordering::Release);
+        self.covered.store(seqno, Ordering::Release);
+        self.log_bytes_at_checkpoint
+            .store(log_bytes, Ordering::Relaxed);
+        self.replayed_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Bytes of log that no checkpoint covers, if `written` bytes were written in all.
+    pub(crate) fn log_bytes_to_recover(&self, written: u64) -> u64 {
+        // Relaxed: a checkpoint that ends just now may be seen in part, which the next look
+        // corrects.
+        let replayed = self.replayed_bytes.load(Ordering::Relaxed);
+        let before = self.log_bytes_at_checkpoint.load(Ordering::Relaxed);
+        (written + replayed).saturating_sub(before)
+    }
+}
