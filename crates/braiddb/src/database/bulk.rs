@@ -14,8 +14,8 @@ impl Database {
     /// sequential writes to the medium: full pages are written once, and nothing is logged.
     ///
     /// Because the entries are not logged, readers of [changes](Database::changes) see the
-    /// [loaded](crate::changes::ChangeSet::loaded) table, but not its entries, and an archive cannot restore
-    /// a backup past the load, so make a backup after it.
+    /// [loaded](crate::changes::ChangeSet::loaded) table, but not its entries, and an archive
+    /// cannot restore a backup past the load, so make a backup after it.
     ///
     /// The table does not exist before [`BulkLoader::finish`]; other transactions continue
     /// meanwhile. To replace an existing table, load another one and swap their names
@@ -36,7 +36,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableExists`](crate::Error::TableExists), [`Error::InvalidTableName`](crate::Error::InvalidTableName), or those of a commit.
+    /// [`Error::TableExists`](crate::Error::TableExists),
+    /// [`Error::InvalidTableName`](crate::Error::InvalidTableName), or those of a commit.
     pub fn bulk_load<K: Key, V: Value>(&self, name: &str) -> Result<BulkLoader<K, V>> {
         self.bulk_load_with(name, TableOptions::default())
     }
@@ -69,8 +70,9 @@ impl Database {
         BulkLoader::begin(self.instance(), name, Table::<K, V>::types(), options)
     }
 
-    /// Builds a table of the types with these names from encoded entries, as [`Database::bulk_load_with`] does for
-    /// types that are known when the program is compiled; see [`Database::create_untyped_table`].
+    /// Builds a table of the types with these names from encoded entries, as
+    /// [`Database::bulk_load_with`] does for types that are known when the program is compiled; see
+    /// [`Database::create_untyped_table`].
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -87,7 +89,8 @@ impl Database {
     ///
     /// # Errors
     /// As [`Database::bulk_load_with`]. Entries are not checked: bytes that are not a valid key or
-    /// value of the types fail with [`Error::Decode`](crate::Error::Decode) when they are read through a typed handle.
+    /// value of the types fail with [`Error::Decode`](crate::Error::Decode) when they are read
+    /// through a typed handle.
     pub fn bulk_load_untyped(
         &self,
         name: &str,

@@ -28,8 +28,9 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PositionLost`](crate::Error::PositionLost) if the log after the position was released,
-    /// [`Error::ForeignPosition`](crate::Error::ForeignPosition) if the position belongs to another database, [`Error::Closed`](crate::Error::Closed),
+    /// [`Error::PositionLost`](crate::Error::PositionLost) if the log after the position was
+    /// released, [`Error::ForeignPosition`](crate::Error::ForeignPosition) if the position belongs
+    /// to another database, [`Error::Closed`](crate::Error::Closed),
     /// [`Error::Corrupted`](crate::Error::Corrupted) or [`Error::Io`](crate::Error::Io).
     pub fn changes(&self, from: Position) -> Result<Changes> {
         Changes::open(self.instance(), from)
@@ -73,7 +74,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidTableName`](crate::Error::InvalidTableName) for an empty or too long name, or those of a commit.
+    /// [`Error::InvalidTableName`](crate::Error::InvalidTableName) for an empty or too long name,
+    /// or those of a commit.
     pub fn feed(&self, name: &str) -> Result<Feed> {
         Feed::open(self.instance(), name)
     }

@@ -8,8 +8,9 @@ use crate::schema::table::Table;
 use crate::types::{Key, KeyRange, Value};
 
 impl Database {
-    /// Estimates the number of entries in a range of a table, and the bytes of their keys and values, from about ten
-    /// descents of the table's tree: enough to choose a plan or to divide work, whatever the table's size.
+    /// Estimates the number of entries in a range of a table, and the bytes of their keys and
+    /// values, from about ten descents of the table's tree: enough to choose a plan or to divide
+    /// work, whatever the table's size.
     ///
     /// Exact for a range of a few hundred small entries while nothing changes; otherwise usually
     /// within about ten percent if the sizes of entries do not vary much. Counts committed entries,
@@ -29,8 +30,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableDropped`](crate::Error::TableDropped), [`Error::ForeignTable`](crate::Error::ForeignTable), or what
-    /// reading a page can fail with.
+    /// [`Error::TableDropped`](crate::Error::TableDropped),
+    /// [`Error::ForeignTable`](crate::Error::ForeignTable), or what reading a page can fail with.
     pub fn estimate<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,
@@ -43,10 +44,10 @@ impl Database {
         Ok(core.tree.estimate(lower, upper)?)
     }
 
-    /// Measures a table: its entries and their bytes, the height of its tree, and how full its pages are. Reads 64 pages
-    /// of a table of more than a few hundred and estimates everything but the height from them; counts smaller tables, or
-    /// with `exact` all, by reading every leaf page ([`TableStats::exact`] says which). Entries and bytes are those of
-    /// [`Database::estimate`].
+    /// Measures a table: its entries and their bytes, the height of its tree, and how full its
+    /// pages are. Reads 64 pages of a table of more than a few hundred and estimates everything but
+    /// the height from them; counts smaller tables, or with `exact` all, by reading every leaf page
+    /// ([`TableStats::exact`] says which). Entries and bytes are those of [`Database::estimate`].
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -58,8 +58,8 @@ impl Sorted {
 }
 
 impl Database {
-    /// Adds entries in ascending order of their encoded keys to a table, which may have others: all of them or none, in
-    /// one durable transaction. An entry whose key exists gets the new value.
+    /// Adds entries in ascending order of their encoded keys to a table, which may have others: all
+    /// of them or none, in one durable transaction. An entry whose key exists gets the new value.
     ///
     /// The iterator runs to its end before the transaction begins, so an error in the order changes
     /// nothing, and no lock is held meanwhile. The transaction is logged like any other: change
@@ -84,8 +84,9 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::OutOfOrder`], [`Error::KeyTooLong`], [`Error::ValueTooLong`] or [`Error::TransactionTooLarge`], found
-    /// before anything is written; otherwise as [`Database::transact`].
+    /// [`Error::OutOfOrder`], [`Error::KeyTooLong`], [`Error::ValueTooLong`] or
+    /// [`Error::TransactionTooLarge`], found before anything is written; otherwise as
+    /// [`Database::transact`].
     pub fn ingest<K: Key, V: Value, Q: AsKey<K>, W: AsValue<V>>(
         &self,
         table: &Table<K, V>,

@@ -33,8 +33,8 @@ use crate::types::{AsKey, Key, Value};
 
 /// Transactional database of ordered tables.
 ///
-/// A handle is cheap to clone and can be used from any thread. The database closes when the last handle
-/// is dropped, or with [`Database::close`].
+/// A handle is cheap to clone and can be used from any thread. The database closes when the last
+/// handle is dropped, or with [`Database::close`].
 ///
 /// A child process made by `fork` cannot use an inherited database or anything made from it: each
 /// use fails with [`Error::Forked`](crate::Error::Forked), and dropping it does not touch the
@@ -74,7 +74,7 @@ use crate::types::{AsKey, Key, Value};
 #[derive(Clone)]
 pub struct Database {
     instance: Arc<Instance>,
-    /// That of the instance: reads get along without it.
+    /// The engine of the instance: a read takes one step less to it.
     engine: Arc<Engine>,
     _closer: Arc<Closer>,
 }
@@ -438,9 +438,9 @@ impl Database {
     ///
     /// # Errors
     /// Those of the archive's medium; the log is kept then, and the next attempt resumes.
-    /// [`BackupError::ArchiveGap`](crate::backup::BackupError::ArchiveGap) if neither the archive nor a
-    /// backup contains some transactions, because the log released them: make a backup. Everything
-    /// else is archived then.
+    /// [`BackupError::ArchiveGap`](crate::backup::BackupError::ArchiveGap) if neither the archive
+    /// nor a backup contains some transactions, because the log released them: make a backup.
+    /// Everything else is archived then.
     pub fn archive_now(&self) -> Result<Option<u64>> {
         self.engine.check_open()?;
         self.instance.run_archiver()?;

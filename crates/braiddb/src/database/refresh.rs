@@ -5,11 +5,12 @@ use crate::error::{Error, Result};
 use crate::recovery;
 
 impl Database {
-    /// Moves a database that was opened [read-only](crate::Builder::open_read_only) to the newest durable
-    /// state, and returns whether that is newer than the previous one. Only this handle moves:
-    /// earlier snapshots, and clones of this handle, keep their state and what they pin. Handles of
-    /// tables are valid in every state. A table handle keeps the memory of the state in which it
-    /// was opened, so a reader that refreshes often should reopen its tables from time to time.
+    /// Moves a database that was opened [read-only](crate::Builder::open_read_only) to the newest
+    /// durable state, and returns whether that is newer than the previous one. Only this handle
+    /// moves: earlier snapshots, and clones of this handle, keep their state and what they pin.
+    /// Handles of tables are valid in every state. A table handle keeps the memory of the state in
+    /// which it was opened, so a reader that refreshes often should reopen its tables from time to
+    /// time.
     ///
     /// While another process writes, the newest durable state contains every transaction that was
     /// acknowledged before this call, and none that could still be lost. Moving replays the log
@@ -41,7 +42,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// As [`Builder::open_read_only`](crate::Builder::open_read_only); the handle keeps its state then.
+    /// As [`Builder::open_read_only`](crate::Builder::open_read_only); the handle keeps its state
+    /// then.
     pub fn refresh(&mut self) -> Result<bool> {
         let Some(view) = self.instance().view.get() else {
             return Ok(false);

@@ -29,7 +29,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::SnapshotExists`](crate::Error::SnapshotExists), [`Error::Closed`](crate::Error::Closed).
+    /// [`Error::SnapshotExists`](crate::Error::SnapshotExists),
+    /// [`Error::Closed`](crate::Error::Closed).
     pub fn create_snapshot(&self, name: &str) -> Result<Snapshot> {
         let named = &self.instance().named;
         Ok(self.keep_open(named.create(self.engine(), name)?))
@@ -49,7 +50,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::SnapshotNotFound`](crate::Error::SnapshotNotFound) if there is none, also after the database was reopened.
+    /// [`Error::SnapshotNotFound`](crate::Error::SnapshotNotFound) if there is none, also after the
+    /// database was reopened.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
         let named = &self.instance().named;
         Ok(self.keep_open(named.open(self.engine(), name)?))

@@ -29,8 +29,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidTableName`], [`Error::TableTypeMismatch`] if the table has other types, or those of a
-    /// commit.
+    /// [`Error::InvalidTableName`], [`Error::TableTypeMismatch`] if the table has other types, or
+    /// those of a commit.
     pub fn open_table<K: Key, V: Value>(&self, name: &str) -> Result<Table<K, V>> {
         self.find_or_create(name, TableOptions::default())
     }
@@ -53,8 +53,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// As [`Database::open_table`], [`Error::TableOptionsMismatch`] if the table was created with others, and
-    /// [`Error::InvalidOption`].
+    /// As [`Database::open_table`], [`Error::TableOptionsMismatch`] if the table was created with
+    /// others, and [`Error::InvalidOption`].
     pub fn open_table_with<K: Key, V: Value>(
         &self,
         name: &str,
@@ -139,8 +139,8 @@ impl Database {
     /// not exist. An existing table may have any [`TableOptions`].
     ///
     /// # Errors
-    /// [`Error::InvalidTableName`], [`Error::TableTypeMismatch`] if the table has other types, or those of a
-    /// commit.
+    /// [`Error::InvalidTableName`], [`Error::TableTypeMismatch`] if the table has other types, or
+    /// those of a commit.
     pub fn create_untyped_table(
         &self,
         name: &str,
@@ -157,8 +157,8 @@ impl Database {
     /// As [`Database::create_untyped_table`], with options as in [`Database::open_table_with`].
     ///
     /// # Errors
-    /// As [`Database::create_untyped_table`], [`Error::TableOptionsMismatch`] if the table was created with others,
-    /// and [`Error::InvalidOption`].
+    /// As [`Database::create_untyped_table`], [`Error::TableOptionsMismatch`] if the table was
+    /// created with others, and [`Error::InvalidOption`].
     pub fn create_untyped_table_with(
         &self,
         name: &str,
@@ -245,7 +245,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::TableNotFound`], [`Error::TableExists`], [`Error::InvalidTableName`], or those of a commit.
+    /// [`Error::TableNotFound`], [`Error::TableExists`], [`Error::InvalidTableName`], or those of a
+    /// commit.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         self.catalog().rename(from, to)
     }

@@ -90,14 +90,16 @@ impl Database {
         self.retry_with(TransactionOptions::default(), body)
     }
 
-    /// Runs `body` in a transaction, as [`Database::transact`], in a future that waits for durability without
-    /// blocking a thread: any executor can keep many of these in flight, and one flush makes them durable together.
+    /// Runs `body` in a transaction, as [`Database::transact`], in a future that waits for
+    /// durability without blocking a thread: any executor can keep many of these in flight, and one
+    /// flush makes them durable together.
     ///
-    /// `body` runs while the future is polled, and the transaction ends before the future waits, so no lock of this
-    /// transaction is held meanwhile unless the [protocol](crate::Protocol) holds locks until the flush. A lock that
-    /// another transaction holds blocks the polling thread, as in `transact`. After a conflict the future lets
-    /// the executor's other tasks run first. With [`Durability::Buffered`] or [`Durability::None`] the future
-    /// completes once the writes are visible.
+    /// `body` runs while the future is polled, and the transaction ends before the future waits, so
+    /// no lock of this transaction is held meanwhile unless the [protocol](crate::Protocol) holds
+    /// locks until the flush. A lock that another transaction holds blocks the polling thread, as
+    /// in `transact`. After a conflict the future lets the executor's other tasks run first. With
+    /// [`Durability::Buffered`] or [`Durability::None`] the future completes once the writes are
+    /// visible.
     ///
     /// The future owns a handle of the database and can be spawned. Dropping the future before it
     /// is polled has no effect; dropping it later lets the transaction commit as if its ticket had
@@ -120,8 +122,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// As [`Database::transact`], and [`Error::Poisoned`](crate::Error::Poisoned) if the log fails before the
-    /// transaction is durable.
+    /// As [`Database::transact`], and [`Error::Poisoned`](crate::Error::Poisoned) if the log fails
+    /// before the transaction is durable.
     pub fn transact_async<R, F>(&self, body: F) -> impl Future<Output = Result<R>> + use<R, F>
     where
         F: FnMut(&mut Transaction) -> Result<R>,
@@ -178,8 +180,8 @@ impl Database {
         }
     }
 
-    /// Runs `body` in a transaction and commits it once. The ticket is for a transaction whose durability is to be
-    /// awaited.
+    /// Runs `body` in a transaction and commits it once. The ticket is for a transaction whose
+    /// durability is to be awaited.
     fn try_transact<R>(
         &self,
         options: TransactionOptions,

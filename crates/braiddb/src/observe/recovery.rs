@@ -28,7 +28,8 @@ pub struct RecoveryProgress {
     pub elapsed: Duration,
 }
 
-/// Work of recovery when a database was opened; see [`Database::recovery`](crate::Database::recovery).
+/// Work of recovery when a database was opened; see
+/// [`Database::recovery`](crate::Database::recovery).
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {

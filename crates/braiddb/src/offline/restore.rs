@@ -118,7 +118,8 @@ impl<'a> Restore<'a> {
         }
     }
 
-    /// Adds a backup file: the full one first, then the incremental ones from the oldest to the newest.
+    /// Adds a backup file: the full one first, then the incremental ones from the oldest to the
+    /// newest.
     pub fn backup(mut self, path: impl AsRef<Path>) -> Self {
         self.sources.push(Source::File(path.as_ref().to_owned()));
         self
@@ -183,8 +184,8 @@ impl<'a> Restore<'a> {
     ///
     /// # Errors
     /// [`Error::Backup`] if the backups, the archive, the requested point or the directory cannot
-    /// be used; [`Error::InvalidOption`], [`Error::Corrupted`], [`Error::OutOfSpace`], [`Error::Io`],
-    /// [`Error::Locked`].
+    /// be used; [`Error::InvalidOption`], [`Error::Corrupted`], [`Error::OutOfSpace`],
+    /// [`Error::Io`], [`Error::Locked`].
     pub fn run(mut self, path: impl AsRef<Path>) -> Result<RestoreReport> {
         let path = path.as_ref();
         let opening = |error| Error::io(format!("cannot open {}", path.display()), error);
@@ -249,11 +250,49 @@ impl<'a> Restore<'a> {
         let archive = self.open_archive()?;
         begin(&*device)?;
         let mut writer = StoreWriter::create(device.clone())?;
+        let (manifest, pages) = self.write_pages(&mut writer)?;
+        let (meta, start) = Meta::decode(&manifest.meta)?;
+        let until = target(archive.as_ref(), self.until, &manifest)?;
+        let exists = |id: PageId| {
+            manifest
+                .entries
+                .get(to_usize(id))
+                .is_some_and(|entry| *entry != 0)
+        };
+        let next_page = manifest.entries.len() as u64;
+        writer.finish(
+            next_page,
+            manifest.trees.clone(),
+            meta.encode(&start, None),
+            exists,
+        )?;
+        let store_options = StoreOptions {
+            pool_bytes: self.pool_bytes,
+        };
+        let (store, _) = Store::open(device.clone(), store_options)?;
+        let transactions = match &archive {
+            None => 0,
+            Some(archive) => replay_archive(archive, &store, &manifest, until)?,
+        };
+        begin_log(&device, &store, &meta, until)?;
+        end(&*device)?;
+        Ok(RestoreReport {
+            seqno: until,
+            backup_seqno: manifest.seqno,
+            pages,
+            transactions,
+        })
+    }
+
+    /// Writes the pages of all backups. Returns the manifest of the last one, and the number of
+    /// pages.
+    fn write_pages(&mut self, writer: &mut StoreWriter) -> Result<(Manifest, u64)> {
         let mut chain = Chain::default();
         let mut pages = 0;
-        // For each page, the map entry of what was put last. A map: the numbers come from outside.
+        // For each page, the map entry of the version that was written last. A map, because the
+        // page numbers come from outside.
         let mut put: HashMap<PageId, u64> = HashMap::new();
-        for (index, source) in self.sources.into_iter().enumerate() {
+        for (index, source) in std::mem::take(&mut self.sources).into_iter().enumerate() {
             let mut reader = match source {
                 Source::File(path) => Reader::open(&path)?,
                 Source::Stream(stream) => Reader::new(format!("stream {}", index + 1), stream)?,
@@ -289,55 +328,38 @@ impl<'a> Restore<'a> {
             }
             .into());
         }
-        let (meta, start) = Meta::decode(&manifest.meta)?;
-        let until = target(archive.as_ref(), self.until, &manifest)?;
-        let exists = |id: PageId| {
-            manifest
-                .entries
-                .get(to_usize(id))
-                .is_some_and(|entry| *entry != 0)
-        };
-        let next_page = manifest.entries.len() as u64;
-        writer.finish(
-            next_page,
-            manifest.trees.clone(),
-            meta.encode(&start, None),
-            exists,
-        )?;
-        let store_options = StoreOptions {
-            pool_bytes: self.pool_bytes,
-        };
-        let (store, _) = Store::open(device.clone(), store_options)?;
-        let mut transactions = 0;
-        if let Some(archive) = &archive {
-            let replay = Replay::new(&store);
-            archive.read(
-                manifest.seqno,
-                until,
-                &mut |transaction: ArchivedTransaction<'_>| {
-                    transactions += 1;
-                    check_loaded(&manifest, transaction)?;
-                    replay.add(LogRecord {
-                        seqno: transaction.seqno,
-                        records: 1,
-                        payload: transaction.payload,
-                    })
-                },
-            )?;
-            replay.finish(braid_rt::thread::parallelism())?;
-        }
-        begin_log(&device, &store, &meta, until)?;
-        end(&*device)?;
-        Ok(RestoreReport {
-            seqno: until,
-            backup_seqno: manifest.seqno,
-            pages,
-            transactions,
-        })
+        Ok((manifest, pages))
     }
 }
 
-/// Refuses a transaction that names a table which was loaded past the log, unless the backup has its tree.
+/// Replays the archived transactions up to `until`. Returns how many there were.
+fn replay_archive(
+    archive: &Archive,
+    store: &Store,
+    manifest: &Manifest,
+    until: u64,
+) -> Result<u64> {
+    let replay = Replay::new(store);
+    let mut transactions = 0;
+    archive.read(
+        manifest.seqno,
+        until,
+        &mut |transaction: ArchivedTransaction<'_>| {
+            transactions += 1;
+            check_loaded(manifest, transaction)?;
+            replay.add(LogRecord {
+                seqno: transaction.seqno,
+                records: 1,
+                payload: transaction.payload,
+            })
+        },
+    )?;
+    replay.finish(braid_rt::thread::parallelism())?;
+    Ok(transactions)
+}
+
+/// Refuses a transaction that names a table which was loaded past the log, unless the backup has
+/// its tree.
 fn check_loaded(manifest: &Manifest, transaction: ArchivedTransaction<'_>) -> Result<()> {
     for redo in redo::decode(transaction.payload) {
         let redo = redo?;

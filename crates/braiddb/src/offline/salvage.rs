@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_io::{Device, DirectoryLock, Gate, Held};
 use braid_log::{CheckpointPosition, Log, LogOptions, LogRecord, Recovered};
@@ -20,7 +21,7 @@ use crate::format::meta::Meta;
 use crate::offline::verify::Offline;
 use crate::options::Builder;
 use crate::recovery;
-use crate::recovery::replay::Replay;
+use crate::recovery::replay::{Removal, Replay};
 use crate::schema::entry::{CATALOG_ID, ID_END};
 use crate::services::Instance;
 
@@ -79,8 +80,8 @@ pub fn salvage(
     Ok(report)
 }
 
-/// As [`salvage`], given the damaged one's device and what makes the new one's once it is needed. Leaves the new
-/// one open.
+/// As [`salvage`], given the damaged one's device and what makes the new one's once it is needed.
+/// Leaves the new one open.
 pub(crate) fn salvage_device(
     device: Arc<dyn Device>,
     into: impl FnOnce() -> Result<(Option<Held>, Arc<dyn Device>)>,
@@ -188,19 +189,9 @@ impl Filled {
         log: Option<&Recovered>,
         seqno: u64,
     ) -> Result<()> {
-        // The log first: its versions are newer, and it says which numbers of tables are in use.
         let removals = match log {
             None => Vec::new(),
-            Some(log) => {
-                let replay = Replay::new(&engine.store);
-                let transactions = std::sync::atomic::AtomicU64::new(0);
-                log.for_each_parallel(1, |log_record: LogRecord<'_>| {
-                    transactions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    replay.add(log_record)
-                })?;
-                self.transactions = transactions.into_inner();
-                replay.finish(1)?.removals
-            }
+            Some(log) => self.replay(engine, log)?,
         };
         let used = engine.store.tree_ids().into_iter().chain(source.tree_ids());
         let last = used.max().unwrap_or(CATALOG_ID);
@@ -249,14 +240,7 @@ impl Filled {
             })
         };
         self.made_good = source.read(&mut entry, &mut |loss| losses.push(loss))?;
-        for (table, key, version) in removals {
-            engine.store.tree(table)?.modify(&key, |old| match old {
-                Some(old) if old.meta().tombstone && old.meta().version == version => {
-                    (Change::Remove, ())
-                }
-                _ => (Change::Keep, ()),
-            })?;
-        }
+        purge(engine, removals)?;
         let of_catalog = |loss: &Loss| match loss {
             Loss::Range { tree, .. } | Loss::Value { tree, .. } => *tree == CATALOG_ID,
             _ => false,
@@ -268,6 +252,19 @@ impl Filled {
                 .any(|(trees, _)| trees.contains(&CATALOG_ID));
         let found: BTreeSet<u32> = self.ambiguous.values().map(|(_, tree)| *tree).collect();
         Catalog::of(engine).adopt_trees(names_lost, &found)
+    }
+
+    /// Replays the log. Comes first: its versions are newer, and it tells which numbers of tables
+    /// are in use. Returns the removals.
+    fn replay(&mut self, engine: &Engine, log: &Recovered) -> Result<Vec<Removal>> {
+        let replay = Replay::new(&engine.store);
+        let transactions = AtomicU64::new(0);
+        log.for_each_parallel(1, |log_record: LogRecord<'_>| {
+            transactions.fetch_add(1, Ordering::Relaxed);
+            replay.add(log_record)
+        })?;
+        self.transactions = transactions.into_inner();
+        Ok(replay.finish(1)?.removals)
     }
 
     /// The losses, by the names that the tables have now.
@@ -322,4 +319,17 @@ impl Filled {
         }
         Ok(lines)
     }
+}
+
+/// Frees the tombstones of replayed removals: the new database has no older snapshot.
+fn purge(engine: &Engine, removals: Vec<Removal>) -> Result<()> {
+    for (table, key, version) in removals {
+        engine.store.tree(table)?.modify(&key, |old| match old {
+            Some(old) if old.meta().tombstone && old.meta().version == version => {
+                (Change::Remove, ())
+            }
+            _ => (Change::Keep, ()),
+        })?;
+    }
+    Ok(())
 }

@@ -32,7 +32,8 @@ const STEPS: &[Step] = &[
     },
 ];
 
-/// For a format that this version reads and goes on from: the next superblock is of the present one.
+/// For a format that this version reads and goes on from: the next superblock is of the present
+/// one.
 fn by_checkpoint(path: &Path) -> Result<()> {
     let db = Database::builder().create_if_missing(false).open(path)?;
     db.checkpoint()?;

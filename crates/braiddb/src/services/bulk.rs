@@ -76,8 +76,8 @@ struct LongKeys {
 }
 
 impl LongKeys {
-    /// Adds an entry, as [`TreeLoader::append`] does. It changes pages of the store at once: between two flips of
-    /// checkpoints, and if there is room for them.
+    /// Adds an entry, as [`TreeLoader::append`] does. It changes pages of the store at once:
+    /// between two flips of checkpoints, and if there is room for them.
     fn append(
         &mut self,
         tree: &mut TreeLoader,

@@ -37,7 +37,8 @@ impl Instance {
         self.checkpoint_locked()
     }
 
-    /// As [`Instance::checkpoint`], for a caller that holds [`Checkpoints::running`](super::checkpoint_state::Checkpoints).
+    /// As [`Instance::checkpoint`], for a caller that holds
+    /// [`Checkpoints::running`](super::checkpoint_state::Checkpoints).
     pub(crate) fn checkpoint_locked(&self) -> Result<()> {
         self.checkpoint_with(|_| {})
     }

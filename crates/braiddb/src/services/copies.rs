@@ -12,8 +12,8 @@ use braid_rt::Mutex;
 use crate::error::{BackupError, Error, Result};
 use crate::format::note::{self, Found};
 
-/// Refuses a place for a backup or an archive inside the database's directory: a loss of the directory would take the
-/// copy along.
+/// Refuses a place for a backup or an archive inside the database's directory: a loss of the
+/// directory would take the copy along.
 pub(crate) fn check_outside(database: Option<&Path>, place: &Path) -> Result<()> {
     // What does not exist yet will lie where its parent is; a missing parent is named by the attempt to create in it.
     let existing = place.ancestors().map(|above| match above {
@@ -94,8 +94,8 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Reads the record of the database whose log has this identity. A damaged record, and one of another
-    /// database, counts as none.
+    /// Reads the record of the database whose log has this identity. A damaged record, and one of
+    /// another database, counts as none.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -116,7 +116,8 @@ impl Copies {
         })
     }
 
-    /// Whether the database of an identity wrote a file: the record, finished or not, or a blank file in its place.
+    /// Whether the database of an identity wrote a file: the record, finished or not, or a blank
+    /// file in its place.
     ///
     /// # Errors
     /// [`Error::Io`].

@@ -65,8 +65,8 @@ impl Retention {
         }
     }
 
-    /// Notes where a checkpoint begins; `archived` is how far the archive is, if there is one. Returns the place
-    /// from which log is kept once the checkpoint is published.
+    /// Notes where a checkpoint begins; `archived` is how far the archive is, if there is one.
+    /// Returns the place from which log is kept once the checkpoint is published.
     pub(crate) fn begin_checkpoint(
         &self,
         start: &CheckpointPosition,
@@ -90,9 +90,10 @@ impl Retention {
         kept_from.clone()
     }
 
-    /// The checkpoint that began at `start` was published: gives up what lies before `kept_from`, unless a reader
-    /// came meanwhile who needs it. Returns the place before which log can be released. By now everything that
-    /// the checkpoint covers is durable, so whatever is the newest position then can be read from.
+    /// The checkpoint that began at `start` was published: gives up what lies before `kept_from`,
+    /// unless a reader came meanwhile who needs it. Returns the place before which log can be
+    /// released. By now everything that the checkpoint covers is durable, so whatever is the newest
+    /// position then can be read from.
     pub(crate) fn end_checkpoint(
         &self,
         kept_from: &CheckpointPosition,
@@ -192,7 +193,8 @@ impl Retention {
 }
 
 impl State {
-    /// The number behind which feeds and readers need the log. A feed whose log is gone already needs none.
+    /// The number behind which feeds and readers need the log. A feed whose log is gone already
+    /// needs none.
     fn needed(&mut self) -> u64 {
         let oldest = self.starts[0].seqno;
         self.readers.retain(|reader| reader.strong_count() > 0);

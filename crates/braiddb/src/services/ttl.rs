@@ -42,8 +42,8 @@ pub(crate) struct Sweeps {
 enum Sweep {
     /// Goes on here.
     At(Bound<Bytes>),
-    /// Was at the end at the first time, and begins anew at the second. A clock that was set back in between says
-    /// nothing of how long ago that was.
+    /// Was at the end at the first time, and begins anew at the second. A clock that was set back
+    /// in between says nothing of how long ago that was.
     Done(Range<u64>),
 }
 

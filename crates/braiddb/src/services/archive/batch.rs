@@ -141,7 +141,8 @@ impl BatchHeader {
     }
 }
 
-/// The transactions of a batch: their numbers and redo records. `None` once, where the bytes are none.
+/// The transactions of a batch: their numbers and redo records. `None` once, where the bytes are
+/// none.
 pub(super) fn transactions(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64, &[u8])>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {

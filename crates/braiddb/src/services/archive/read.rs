@@ -34,8 +34,9 @@ pub(crate) struct Archive {
     identity: Option<u128>,
     /// In the order of their numbers, perhaps with holes and overlaps.
     batches: Vec<Batch>,
-    /// Numbers up to which there were transactions, whether they are in the archive or not: every file says
-    /// where it begins, and the owner how far the archive was when the database was closed.
+    /// Numbers up to which there were transactions, whether they are in the archive or not: every
+    /// file says where it begins, and the owner how far the archive was when the database was
+    /// closed.
     known: Vec<u64>,
     owner: Option<Owner>,
 }
@@ -74,8 +75,8 @@ impl Archive {
         Self::open_on(Arc::new(device), &path.display().to_string())
     }
 
-    /// Looks at all batches' headers, and at the last batch of each file, whose writing may have been
-    /// interrupted, as a whole.
+    /// Looks at all batches' headers, and at the last batch of each file, whose writing may have
+    /// been interrupted, as a whole.
     pub(crate) fn open_on(device: Arc<dyn Device>, name: &str) -> Result<Self> {
         let mut archive = Self {
             device,
@@ -209,8 +210,8 @@ impl Archive {
         self.batches.iter().map(|batch| batch.header.last).max()
     }
 
-    /// Makes the newest batch durable: a killed process may have written it without a sync. Every older batch was
-    /// durable before the next one was written.
+    /// Makes the newest batch durable: a killed process may have written it without a sync. Every
+    /// older batch was durable before the next one was written.
     pub(super) fn settle(&self) -> Result<()> {
         let newest = self.batches.iter().max_by_key(|batch| batch.header.last);
         let newest = newest.filter(|_| !braid_rt::mutant!("archive_unsettled"));
@@ -227,7 +228,8 @@ impl Archive {
         }
     }
 
-    /// Whether the archive says of this number that everything before it was archived or is missing.
+    /// Whether the archive says of this number that everything before it was archived or is
+    /// missing.
     pub(super) fn mentions(&self, seqno: u64) -> bool {
         self.known.contains(&seqno) || self.last() == Some(seqno)
     }
@@ -259,8 +261,8 @@ impl Archive {
         }
     }
 
-    /// The number from which the archive is complete up to its end, or up to `oldest`, from which it goes on; and
-    /// what is missing before that number.
+    /// The number from which the archive is complete up to its end, or up to `oldest`, from which
+    /// it goes on; and what is missing before that number.
     pub(super) fn begins(&self, oldest: u64) -> (u64, Option<Hole>) {
         let mut begins = self
             .batches

@@ -27,7 +27,8 @@ pub(crate) struct Archiver {
     name: String,
     /// Everything behind `begins` up to this number is durable in the archive.
     archived: AtomicU64,
-    /// The archive is complete from here on: only a backup that goes up to this number, or further, leads into it.
+    /// The archive is complete from here on: only a backup that goes up to this number, or further,
+    /// leads into it.
     begins: u64,
     /// What is missing before `begins`.
     missing: Option<Hole>,
@@ -62,8 +63,8 @@ fn failed(error: std::io::Error) -> Error {
 }
 
 impl Archiver {
-    /// The archive in a directory, which is created if it is missing, for a database whose log can be followed
-    /// from number `oldest` on.
+    /// The archive in a directory, which is created if it is missing, for a database whose log can
+    /// be followed from number `oldest` on.
     pub(crate) fn open(
         gate: &Gate,
         path: &Path,
@@ -150,8 +151,8 @@ impl Archiver {
     /// Archives everything that is durable by now.
     ///
     /// # Errors
-    /// Those of the medium, and [`BackupError::ArchiveGap`] if everything that there is was archived, but no backup
-    /// leads to it.
+    /// Those of the medium, and [`BackupError::ArchiveGap`] if everything that there is was
+    /// archived, but no backup leads to it.
     pub(crate) fn run(&self, log: &Log, retention: &Retention, copies: &Copies) -> Result<()> {
         let mut state = self.state.lock();
         let outcome = self.archive(&mut state, log, retention, copies);
@@ -184,8 +185,8 @@ impl Archiver {
         .into())
     }
 
-    /// Sees to it that this opening of the database, and no copy of it, owns the archive. Called before each write:
-    /// a copy may have taken the archive over meanwhile.
+    /// Sees to it that this opening of the database, and no copy of it, owns the archive. Called
+    /// before each write: a copy may have taken the archive over meanwhile.
     fn own(&self, state: &mut State, log: &Log, copies: &Copies) -> Result<()> {
         let (device, name) = (&*self.device, self.name.as_str());
         let found = Owner::read(device, name)?;

@@ -59,8 +59,8 @@ pub struct BackupReport {
     pub path: Option<PathBuf>,
 }
 
-/// The checkpoint number in backups by a process that only reads: its checkpoints are in its memory, so their numbers,
-/// and those of pages in them, say nothing beside the writer's.
+/// The checkpoint number in backups by a process that only reads: its checkpoints are in its
+/// memory, so their numbers, and those of pages in them, say nothing beside the writer's.
 const READERS_SEQUENCE: u64 = u64::MAX / 2;
 
 /// Options of a backup, from [`Database::backup_options`](crate::Database::backup_options).
@@ -102,16 +102,17 @@ impl<'a> Backup<'a> {
         self
     }
 
-    /// Writes the backup to a file, which must not exist, or into an existing directory, under the name
-    /// `backup-NUMBER.braid`.
+    /// Writes the backup to a file, which must not exist, or into an existing directory, under the
+    /// name `backup-NUMBER.braid`.
     ///
     /// Transactions continue during the backup; they wait only microseconds, while a checkpoint
     /// begins. The data file may grow, because the blocks being copied are not reused. The file
     /// gets its name once it is complete and durable.
     ///
     /// # Errors
-    /// Those of a checkpoint, [`Error::Corrupted`](crate::Error::Corrupted) if a page is damaged, [`Error::OutOfSpace`](crate::Error::OutOfSpace) or
-    /// [`Error::Io`](crate::Error::Io) from the backup's medium, and [`Error::Backup`](crate::Error::Backup) if the parent cannot be used
+    /// Those of a checkpoint, [`Error::Corrupted`](crate::Error::Corrupted) if a page is damaged,
+    /// [`Error::OutOfSpace`](crate::Error::OutOfSpace) or [`Error::Io`](crate::Error::Io) from the
+    /// backup's medium, and [`Error::Backup`](crate::Error::Backup) if the parent cannot be used
     /// here, the file exists, or the path is inside the database's directory. At most a file
     /// `….partial` remains then.
     pub fn to_path(self, path: impl AsRef<Path>) -> Result<BackupReport> {
@@ -139,8 +140,8 @@ impl<'a> Backup<'a> {
         Ok(report)
     }
 
-    /// Notes the backup, so that an archive knows what it continues. The backup is good without: then the next
-    /// archiving may ask for another one.
+    /// Notes the backup, so that an archive knows what it continues. The backup is good without:
+    /// then the next archiving may ask for another one.
     fn note(&self, report: &BackupReport) {
         if !self.instance.engine.is_read_only() {
             let _ = self.instance.copies.note_backup(report.seqno);

@@ -34,8 +34,8 @@ fn decode(value: &[u8]) -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Named consumer of changes, from [`Database::feed`](crate::Database::feed): the database stores its position and keeps
-/// the log after that position, up to [`crate::Builder::feed_log_bytes`].
+/// Named consumer of changes, from [`Database::feed`](crate::Database::feed): the database stores
+/// its position and keeps the log after that position, up to [`crate::Builder::feed_log_bytes`].
 ///
 /// Several processes may use one feed in turn: each resumes at the last [`Feed::acknowledge`].
 /// Changes that were read but not acknowledged are delivered again.
@@ -126,8 +126,10 @@ impl Feed {
     /// Reads the transactions that are not acknowledged.
     ///
     /// # Errors
-    /// [`Error::FeedNotFound`](crate::Error::FeedNotFound), or as [`Database::changes`](crate::Database::changes): [`Error::PositionLost`](crate::Error::PositionLost) if more log was
-    /// written than is kept for feeds. Then rescan the tables in a snapshot, acknowledge its
+    /// [`Error::FeedNotFound`](crate::Error::FeedNotFound), or as
+    /// [`Database::changes`](crate::Database::changes):
+    /// [`Error::PositionLost`](crate::Error::PositionLost) if more log was written than is kept for
+    /// feeds. Then rescan the tables in a snapshot, acknowledge its
     /// [position](crate::Database::position_behind), and resume from there.
     pub fn changes(&self) -> Result<Changes> {
         Changes::open(&self.instance, self.position()?)
@@ -139,7 +141,8 @@ impl Feed {
     /// Each call is a transaction: acknowledging only every hundredth position costs a hundredth.
     ///
     /// # Errors
-    /// [`Error::FeedNotFound`](crate::Error::FeedNotFound), [`Error::ForeignPosition`](crate::Error::ForeignPosition), or those of a commit.
+    /// [`Error::FeedNotFound`](crate::Error::FeedNotFound),
+    /// [`Error::ForeignPosition`](crate::Error::ForeignPosition), or those of a commit.
     pub fn acknowledge(&self, position: Position) -> Result<()> {
         let engine = &self.instance.engine;
         engine.check_open()?;

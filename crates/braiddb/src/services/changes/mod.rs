@@ -58,12 +58,14 @@ pub struct ChangeSet {
     pub position: Position,
     /// Writes to tables. The engine's own writes, such as names of tables, are not included.
     pub changes: Vec<Change>,
-    /// Tables that became visible with the transaction and were [bulk-loaded](crate::Database::bulk_load)
-    /// without the log: their entries are not reported as changes; read them from a snapshot.
+    /// Tables that became visible with the transaction and were
+    /// [bulk-loaded](crate::Database::bulk_load) without the log: their entries are not reported as
+    /// changes; read them from a snapshot.
     pub loaded: Vec<Arc<str>>,
 }
 
-/// Reader of committed, durable transactions in commit order, from [`Database::changes`](crate::Database::changes).
+/// Reader of committed, durable transactions in commit order, from
+/// [`Database::changes`](crate::Database::changes).
 ///
 /// As an iterator it ends when no further transaction is durable, and continues when there is one;
 /// [`Changes::next_within`] waits. While it is open, the log that it has not read is kept, up to
@@ -71,7 +73,8 @@ pub struct ChangeSet {
 pub struct Changes {
     instance: Arc<Instance>,
     tail: TailReader,
-    /// How far that has come: less than `read_to` at first, since it begins where a checkpoint began.
+    /// How far that has come: less than `read_to` at first, since it begins where a checkpoint
+    /// began.
     tail_at: u64,
     ahead: VecDeque<(u64, Vec<u8>)>,
     /// Everything up to here was read into `ahead`.
@@ -79,7 +82,8 @@ pub struct Changes {
     position: u64,
     /// What is held for this reader, see [`crate::services::retention::Retention`].
     held: Arc<AtomicU64>,
-    /// Tables that it came by, and of those that are dropped, that they are: a table's number is not used again.
+    /// Tables that it came by, and of those that are dropped, that they are: a table's number is
+    /// not used again.
     tables: HashMap<u32, Option<TableInfo>>,
     /// How often it looked through the whole catalog.
     catalog_scans: u64,
@@ -166,8 +170,8 @@ impl Changes {
     /// Returns the next transaction, waiting for one at most for `time`.
     ///
     /// # Errors
-    /// As the iterator's items; [`Error::Poisoned`](crate::Error::Poisoned) if no transaction follows because a write
-    /// failed, and [`Error::Closed`](crate::Error::Closed).
+    /// As the iterator's items; [`Error::Poisoned`](crate::Error::Poisoned) if no transaction
+    /// follows because a write failed, and [`Error::Closed`](crate::Error::Closed).
     pub fn next_within(&mut self, time: Duration) -> Result<Option<ChangeSet>> {
         let deadline = braid_rt::now_plus(time);
         loop {
@@ -274,7 +278,8 @@ impl Changes {
         })
     }
 
-    /// A table: with the name it had when what was read last was committed, as far as that is known.
+    /// A table: with the name it had when what was read last was committed, as far as that is
+    /// known.
     fn table(&mut self, id: u32) -> Result<Option<&TableInfo>> {
         if !self.tables.contains_key(&id) {
             self.catalog_scans += 1;
@@ -305,8 +310,9 @@ fn tail(instance: &Instance, seqno: u64) -> Result<TailReader> {
 }
 
 /// # Errors
-/// The items are [`Error::PositionLost`](crate::Error::PositionLost) if the reader was too slow and its log is gone,
-/// [`Error::Corrupted`](crate::Error::Corrupted), [`Error::Io`](crate::Error::Io), or [`Error::Closed`](crate::Error::Closed).
+/// The items are [`Error::PositionLost`](crate::Error::PositionLost) if the reader was too slow and
+/// its log is gone, [`Error::Corrupted`](crate::Error::Corrupted), [`Error::Io`](crate::Error::Io),
+/// or [`Error::Closed`](crate::Error::Closed).
 impl Iterator for Changes {
     type Item = Result<ChangeSet>;
 

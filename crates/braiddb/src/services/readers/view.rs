@@ -29,7 +29,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Where a reader's states come from.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// The same for all states that are read from here: handles of tables are good for each of them.
+    /// The same for all states that are read from here: handles of tables are good for each of
+    /// them.
     seqno: u64,
     base: Arc<dyn Device>,
     /// The directory, for errors.
@@ -105,8 +106,8 @@ impl Attempt {
         Error::locked(&self.path)
     }
 
-    /// Whether a store that was opened is that of the pinned checkpoint. It was opened after the pin, so if
-    /// it is the newest one still, the writer will find the pin.
+    /// Whether a store that was opened is that of the pinned checkpoint. It was opened after the
+    /// pin, so if it is the newest one still, the writer will find the pin.
     pub(crate) fn check_checkpoint(&self, found: u64) -> Result<()> {
         match self.checkpoint {
             Some(pinned) if pinned != found && !braid_rt::mutant!("trust_the_first_look") => {
@@ -269,8 +270,9 @@ impl Source {
     }
 }
 
-/// Waits until the writer has noticed the pins, for then what it announces is what it acknowledges; returns
-/// that. If that takes long, what was announced is taken. `None` if the writer is another one by now.
+/// Waits until the writer has noticed the pins, for then what it announces is what it acknowledges;
+/// returns that. If that takes long, what was announced is taken. `None` if the writer is another
+/// one by now.
 fn wait_for_notice(table: &dyn ReaderTable, before: Announcement) -> Result<Option<u64>> {
     let deadline = braid_rt::now() + NOTICE;
     loop {
@@ -329,7 +331,8 @@ impl View {
         log.iter().filter(is_needed).cloned().collect()
     }
 
-    /// Keeps the log behind the checkpoint of this state for readers of changes, as far as it is still there.
+    /// Keeps the log behind the checkpoint of this state for readers of changes, as far as it is
+    /// still there.
     pub(crate) fn pin_log(&self) {
         let (Some(table), Some(pins)) = (&self.source.table, &self.pins) else {
             return;

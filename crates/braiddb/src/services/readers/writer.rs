@@ -30,14 +30,16 @@ pub(crate) struct Readers {
 struct Kept {
     /// The blocks of checkpoints that were the newest, by their numbers.
     pages: Vec<(u64, PinnedCheckpoint)>,
-    /// Every block that the file had when it was opened, for readers of the checkpoints before this one.
+    /// Every block that the file had when it was opened, for readers of the checkpoints before this
+    /// one.
     file: Option<(u64, PinnedFile)>,
     /// The log behind checkpoints.
     log: Vec<(u64, Arc<AtomicU64>)>,
 }
 
 impl Readers {
-    /// Registers the process as the writer of a database. `None` where the device has no place for readers.
+    /// Registers the process as the writer of a database. `None` where the device has no place for
+    /// readers.
     pub(crate) fn claim(device: &dyn Device, background: bool) -> Result<Option<Arc<Self>>> {
         let failed = |error| Error::io("cannot register as the writer in the reader table", error);
         let table = match device.reader_table(true) {
@@ -69,8 +71,9 @@ impl Readers {
         let _ = self.table.announce(announcement);
     }
 
-    /// Keeps all blocks of the file if there are readers of checkpoints before the newest one, `sequence`: the
-    /// writer before knew which blocks those need. To be called before anything is changed.
+    /// Keeps all blocks of the file if there are readers of checkpoints before the newest one,
+    /// `sequence`: the writer before knew which blocks those need. To be called before anything is
+    /// changed.
     pub(crate) fn pin_older(&self, store: &Store, sequence: u64) -> Result<()> {
         if self.is_pinned(0..sequence, ReaderNeeds::Pages) {
             self.kept.lock().file = Some((sequence, store.pin_file()?));
@@ -141,8 +144,8 @@ impl Readers {
         self.kept.lock().pages.push((pages.sequence(), pages));
     }
 
-    /// Keeps the log behind the newest checkpoint, or the one that was the newest, if a reader needs it: as much as
-    /// for feeds.
+    /// Keeps the log behind the newest checkpoint, or the one that was the newest, if a reader
+    /// needs it: as much as for feeds.
     pub(crate) fn keep_log(&self, sequence: u64, seqno: u64, retention: &Retention) {
         let mut kept = self.kept.lock();
         let is_kept = kept.log.iter().any(|(kept, _)| *kept == sequence);
