@@ -238,9 +238,9 @@ impl Checkpoint {
         Ok(self.publish_keeping(|_| false)?.0)
     }
 
-    /// As [`Checkpoint::publish`]. `keep` is asked, when the new superblock is durable and before any block
-    /// of the checkpoint before it is free, whether that, of which it gets the sequence number, is to be
-    /// pinned.
+    /// As [`Checkpoint::publish`]. After the new superblock is durable, and before any block of the
+    /// previous checkpoint is free, `keep` gets the sequence number of the previous one and says whether
+    /// to pin it.
     ///
     /// # Errors
     /// As [`Checkpoint::publish`].
@@ -258,10 +258,43 @@ impl Checkpoint {
         let store = self.store.clone();
         store.check_not_poisoned()?;
         let pool = &store.pool;
-        let addresses = self.frozen_addresses();
         let old_root = store.root.lock().clone();
-        let sequence = old_root.sequence + 1;
-        let entry = |(id, &address)| match pool.file.durable_entry(id) {
+        let entries = self.map_entries(old_root.sequence + 1);
+        let mut lent = Lent::new(&pool.file.room);
+        let (root, blob, map_blocks_written) = self.write_root(&entries, &old_root, &mut lent)?;
+        if braid_rt::mutant!("free_blocks_early") {
+            self.free_replaced(&old_root, &root);
+        }
+        pool.file.write_superblock(&root, blob)?;
+        let kept = keep(old_root.sequence).then(|| PinnedCheckpoint::newest_of(&store));
+        // From here on the new superblock counts; blocks that only the old one used are free (I6 for
+        // blocks).
+        let mut checkpoint = pool.checkpoint.lock();
+        let open = checkpoint.take().expect("this checkpoint is open");
+        // In this order; see `DataFile::read_page`.
+        pool.file.set_sequence(root.sequence);
+        let mut freed = self.superseded_images(&open, &entries);
+        let old_len = pool.ids.lock().next.max(old_root.next_page);
+        freed.append(&mut self.switch_entries(&entries, old_len));
+        pool.file.free(&freed);
+        if !braid_rt::mutant!("free_blocks_early") {
+            self.free_replaced(&old_root, &root);
+        }
+        drop((checkpoint, lent));
+        let report = CheckpointReport {
+            pages_written: self.pages_written,
+            map_blocks_written,
+            sequence: root.sequence,
+        };
+        self.end(open, root, old_len);
+        Ok((report, kept))
+    }
+
+    /// The entry of each page in this checkpoint's page map. A page that was not written since the
+    /// previous checkpoint keeps its entry.
+    fn map_entries(&self, sequence: u64) -> Vec<Entry> {
+        let file = &self.store.pool.file;
+        let entry = |(id, &address)| match file.durable_entry(id) {
             same if same.address == address => same,
             _ if address == ABSENT => Entry::default(),
             _ => Entry {
@@ -269,70 +302,75 @@ impl Checkpoint {
                 born: low32(sequence),
             },
         };
-        let entries: Vec<Entry> = (0..).zip(&addresses).map(entry).collect();
-        let mut lent = Lent::new(&pool.file.room);
-        let (leaf_addresses, map_blocks_written, new_blocks) =
-            self.write_map(&entries, &old_root, &mut lent)?;
+        (0..).zip(&self.frozen_addresses()).map(entry).collect()
+    }
+
+    /// Writes the page map and the root. Returns the root, where the superblock finds it, and the number of
+    /// map blocks written.
+    fn write_root(
+        &mut self,
+        entries: &[Entry],
+        old: &Root,
+        lent: &mut Lent<'_>,
+    ) -> Result<(Root, (u64, u64), u64), StoreError> {
+        let store = self.store.clone();
+        let file = &store.pool.file;
+        let (leaf_addresses, new_blocks) = self.write_map(entries, old, lent)?;
         let mut root = Root {
-            sequence,
+            sequence: old.sequence + 1,
             next_page: self.next_page,
             leaf_addresses,
             trees: std::mem::take(&mut self.trees),
             meta: std::mem::take(&mut self.meta),
             ..Root::default()
         };
-        let blob = match pool.file.write_blob(&mut root) {
-            Ok(blob) => blob,
-            Err(error) => {
-                let mut space = pool.file.space.lock();
-                new_blocks.iter().for_each(|&block| space.free(block));
-                return Err(error);
-            }
-        };
+        let written = file.write_blob(&mut root);
+        let blob = written.inspect_err(|_| file.free(&new_blocks))?;
         lent.take(root.blob_blocks.len() as u64);
-        if braid_rt::mutant!("free_blocks_early") {
-            self.free_replaced(&old_root, &root);
-        }
-        pool.file.write_superblock(&root, blob)?;
-        let kept = keep(old_root.sequence).then(|| PinnedCheckpoint::newest_of(&store));
-        // From here on the new superblock counts; what only the old one used is free (I6 for blocks).
-        let mut checkpoint = pool.checkpoint.lock();
-        let open = checkpoint.take().expect("this checkpoint is open");
-        // In this order; see `DataFile::read_page`.
-        pool.file.set_sequence(root.sequence);
-        let address_in = |id: PageId| addresses.get(to_usize(id)).copied().unwrap_or(ABSENT);
+        Ok((root, blob, new_blocks.len() as u64))
+    }
+
+    /// Block addresses as of the epoch switch that nothing durable ever referred to, of pages whose images for
+    /// this checkpoint are elsewhere. Neither superblock refers to them, and the page has another address by now.
+    fn superseded_images(&self, open: &OpenCheckpoint, entries: &[Entry]) -> Vec<u64> {
+        let pool = &self.store.pool;
+        let is_superseded = |id: PageId, address: u64| {
+            address != ABSENT
+                && address != UNWRITTEN
+                && address != address_in(entries, id)
+                && address != pool.address(id)
+                && address != pool.file.durable_address(id)
+        };
+        let frozen = open.frozen.iter().map(|(&id, &address)| (id, address));
+        frozen
+            .filter(|&(id, address)| is_superseded(id, address))
+            .map(|(_, address)| address)
+            .collect()
+    }
+
+    /// Makes the entries of this checkpoint the durable ones, of all page ids below `len`. Returns the block
+    /// addresses that are no longer used.
+    fn switch_entries(&self, entries: &[Entry], len: PageId) -> Vec<u64> {
+        let pool = &self.store.pool;
         let mut freed = Vec::new();
-        // Block addresses as of the epoch switch that nothing durable ever referred to, of pages
-        // whose images for this checkpoint lie elsewhere. Neither superblock leads there, and the
-        // page has moved on.
-        for (&id, &address) in &open.frozen {
-            let is_used = address == address_in(id)
-                || address == pool.address(id)
-                || address == pool.file.durable_address(id);
-            if address != ABSENT && address != UNWRITTEN && !is_used {
-                freed.push(address);
-            }
-        }
-        let old_len = pool.ids.lock().next.max(old_root.next_page);
-        for id in 1..old_len {
-            let new = address_in(id);
+        for id in 1..len {
             let entry = entries.get(to_usize(id)).copied().unwrap_or_default();
             let durable = pool.file.durable.get_or_make(id);
             let old = durable.swap(entry.address, Ordering::AcqRel);
             let birth = pool.file.births.get_or_make(id);
             birth.store(entry.born.into(), Ordering::Release);
-            if old != new && old != ABSENT && pool.address(id) != old {
+            if old != entry.address && old != ABSENT && pool.address(id) != old {
                 freed.push(old);
             }
         }
-        {
-            let mut space = pool.file.space.lock();
-            freed.into_iter().for_each(|block| space.free(block));
-        }
-        if !braid_rt::mutant!("free_blocks_early") {
-            self.free_replaced(&old_root, &root);
-        }
-        drop((checkpoint, lent));
+        freed
+    }
+
+    /// Ends a checkpoint that was published: settles the promised space, frees the pages that waited for it, and
+    /// cuts off the end of the file that it no longer needs.
+    fn end(&mut self, open: OpenCheckpoint, root: Root, old_len: PageId) {
+        let store = self.store.clone();
+        let pool = &store.pool;
         pool.file.room.add(open.copies.len() as u64);
         pool.file.room.set_root(root.blob_blocks.len());
         pool.file.room.set_refused(false);
@@ -340,15 +378,8 @@ impl Checkpoint {
         *store.root.lock() = root;
         let to_free = open.to_free.into_iter();
         to_free.for_each(|id| pool.free_detached(id));
-        // The checkpoint is published; a file that stays long for now takes nothing from it.
+        // A file that stays long for now takes nothing from the checkpoint.
         let _ = pool.file.trim(old_len);
-        let pages_written = self.pages_written;
-        let report = CheckpointReport {
-            pages_written,
-            map_blocks_written,
-            sequence,
-        };
-        Ok((report, kept))
     }
 
     /// Where each page lies in this checkpoint.
@@ -376,7 +407,7 @@ impl Checkpoint {
         entries: &[Entry],
         old: &Root,
         lent: &mut Lent<'_>,
-    ) -> Result<(Vec<u64>, u64, Vec<u64>), StoreError> {
+    ) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
         let pool = &self.store.pool;
         let cutoff = self.cutoff().unwrap_or(u64::MAX);
         let mut leaf_addresses = Vec::new();
@@ -405,8 +436,7 @@ impl Checkpoint {
             let block = match written {
                 Ok(blocks) => blocks[0],
                 Err(error) => {
-                    let mut space = pool.file.space.lock();
-                    new_blocks.iter().for_each(|&block| space.free(block));
+                    pool.file.free(&new_blocks);
                     return Err(error);
                 }
             };
@@ -414,7 +444,7 @@ impl Checkpoint {
             new_blocks.push(block);
             leaf_addresses.push(block);
         }
-        Ok((leaf_addresses, new_blocks.len() as u64, new_blocks))
+        Ok((leaf_addresses, new_blocks))
     }
 
     /// Frees the old root's own blocks.
@@ -431,6 +461,12 @@ impl Checkpoint {
             space.free(block);
         }
     }
+}
+
+/// The block address of a page in a checkpoint with these entries.
+fn address_in(entries: &[Entry], id: PageId) -> u64 {
+    let entry = entries.get(to_usize(id));
+    entry.map_or(ABSENT, |entry| entry.address)
 }
 
 impl Drop for Checkpoint {

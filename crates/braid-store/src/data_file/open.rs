@@ -1,7 +1,7 @@
 //! Opening the file at its newest checkpoint, and refusing a state that no checkpoint wrote.
 //!
-//! A checksum says that a block is as it was written. That blocks fit together it does not say, and all that works
-//! with the page map relies on it, so it is looked at once, here.
+//! A checksum shows that a block is as it was written, not that the blocks fit together. All users of the
+//! page map rely on that, so it is checked once, here.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,15 +15,15 @@ use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId};
 
 impl DataFile {
-    /// The file, without a look at what is in it.
+    /// The file, whose contents are not read.
     pub(crate) fn peek(device: Arc<dyn Device>) -> Result<Self, StoreError> {
         let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
         let file = opened.map_err(|e| StoreError::io("cannot open data.braid", e))?;
         Ok(Self::assemble(device, file))
     }
 
-    /// Opens the file; returns the state of its newest superblock and the page map. With `only_read` a leaf of the
-    /// map may be damaged: its pages are lost then.
+    /// Opens the file; returns the state of its newest superblock and the page map. With `only_read`, leaves of
+    /// the map may be damaged; their pages are lost.
     pub(crate) fn open(
         device: Arc<dyn Device>,
         only_read: bool,
@@ -33,23 +33,48 @@ impl DataFile {
         this.sequence.store(root.sequence, Ordering::Release);
         *this.unsettled.lock() = Some((root.sequence % 2 * PAGE_SIZE as u64, superblock));
         this.settled.store(false, Ordering::Release);
-        // Ids and leaves go together, or the first checkpoint would write leaves for ids that nobody drew.
-        if root.next_page == 0
-            || root.leaf_addresses.len() as u64 != root.next_page.div_ceil(root.leaf_pages() as u64)
-        {
-            // Only of a root whose checksum fits and that no checkpoint wrote, as what else is refused below.
-            let what = "the page map has too many or too few leaves";
-            return Err(damaged(what, "data.braid".into()));
+        check_leaf_count(&root)?;
+        let (entries, mut used) = this.read_map(&root, only_read)?;
+        let addresses: Vec<u64> = entries.iter().map(|entry| entry.address).collect();
+        check_roots(&root, &addresses)?;
+        for (id, entry) in (0..).zip(&entries).filter(|(_, entry)| entry.address != 0) {
+            let Entry { address, born } = *entry;
+            this.durable
+                .get_or_make(id)
+                .store(address, Ordering::Relaxed);
+            let birth = this.births.get_or_make(id);
+            birth.store(born.into(), Ordering::Relaxed);
+            if address != LOST {
+                used.push(address);
+            }
         }
+        if root.is_old {
+            // The next checkpoint writes all leaves in the current format, and frees these with the old root's
+            // blocks.
+            root.blob_blocks.append(&mut root.leaf_addresses);
+            root.is_old = false;
+        }
+        let used = this.used_blocks(&used)?;
+        *this.space.lock() = Space::new(used.into_iter(), this.room.clone());
+        Ok((this, root, addresses))
+    }
+
+    /// Reads the page map of a root. Returns the entry of each page id, and the block addresses of the map and
+    /// of the root. With `only_read`, a damaged leaf is noted in `lost_leaves`.
+    fn read_map(
+        &mut self,
+        root: &Root,
+        only_read: bool,
+    ) -> Result<(Vec<Entry>, Vec<u64>), StoreError> {
         let mut entries = Vec::new();
         let mut used = root.blob_blocks.clone();
         for (index, &address) in root.leaf_addresses.iter().enumerate() {
-            match this.read_map_leaf(&root, index, address) {
+            match self.read_map_leaf(root, index, address) {
                 Ok(leaf) => entries.extend(leaf),
                 Err(error @ StoreError::Corrupted { .. }) if only_read => {
                     let pages = root.leaf_pages();
                     let first = (index * pages) as PageId;
-                    this.lost_leaves
+                    self.lost_leaves
                         .push((first..first + pages as PageId, error));
                     let lost = Entry {
                         address: LOST,
@@ -63,52 +88,20 @@ impl DataFile {
             used.push(address);
         }
         entries.truncate(to_usize(root.next_page));
-        let mut addresses: Vec<u64> = entries.iter().map(|entry| entry.address).collect();
-        if addresses[0] == LOST {
-            addresses[0] = 0;
+        if entries[0].address == LOST {
+            entries[0] = Entry::default();
         }
-        if addresses[0] != 0 {
-            return Err(damaged(
-                "page 0 has a block, but page numbers begin at 1",
-                "the page map".into(),
-            ));
-        }
-        let exists = |page: &PageId| {
-            addresses
-                .get(to_usize(*page))
-                .is_some_and(|address| *address != 0)
-        };
-        if let Some((tree, page)) = root.trees.iter().find(|(_, page)| !exists(page)) {
-            let what = format!("tree {tree} has no root");
-            return Err(damaged(&what, format!("data.braid, page {page}")));
-        }
-        for (id, entry) in (0..).zip(&entries).filter(|(_, entry)| entry.address != 0) {
-            let Entry { address, born } = *entry;
-            this.durable
-                .get_or_make(id)
-                .store(address, Ordering::Relaxed);
-            let birth = this.births.get_or_make(id);
-            birth.store(born.into(), Ordering::Relaxed);
-            if address != LOST {
-                used.push(address);
-            }
-        }
-        if root.is_old {
-            // The next checkpoint writes all leaves in the present format, and frees these with the old root's blocks.
-            root.blob_blocks.append(&mut root.leaf_addresses);
-            root.is_old = false;
-        }
-        used.iter_mut()
-            .for_each(|address| *address = block_of(*address));
-        let blocks = this.len_blocks()?;
-        if let Some(block) = used
-            .iter()
-            .find(|block| !(FIRST_BLOCK..blocks).contains(block))
-        {
-            return Err(damaged(
-                "the page map points past the end of the file",
-                format!("block {block}"),
-            ));
+        Ok((entries, used))
+    }
+
+    /// The blocks of these addresses, each of which must be in the file and used once. All blocks of a file that
+    /// has lost leaves of its page map: the blocks of their pages are not known, so none may be taken for free.
+    fn used_blocks(&self, addresses: &[u64]) -> Result<Vec<u64>, StoreError> {
+        let mut used: Vec<u64> = addresses.iter().map(|&address| block_of(address)).collect();
+        let blocks = FIRST_BLOCK..self.len_blocks()?;
+        if let Some(block) = used.iter().find(|block| !blocks.contains(block)) {
+            let what = "the page map points past the end of the file";
+            return Err(damaged(what, format!("block {block}")));
         }
         let count = used.len();
         used.sort_unstable();
@@ -116,12 +109,44 @@ impl DataFile {
         if used.len() != count {
             return Err(damaged("two pages share a block", "the page map".into()));
         }
-        if !this.lost_leaves.is_empty() {
-            // Where their pages lie is not known: no block may be taken for free.
-            used = (FIRST_BLOCK..blocks).collect();
+        if !self.lost_leaves.is_empty() {
+            return Ok(blocks.collect());
         }
-        *this.space.lock() = Space::new(used.into_iter(), this.room.clone());
-        Ok((this, root, addresses))
+        Ok(used)
+    }
+}
+
+/// Checks that a root has the leaves for its page ids. Otherwise the first checkpoint would write leaves for
+/// ids that were never assigned.
+fn check_leaf_count(root: &Root) -> Result<(), StoreError> {
+    let leaves = root.next_page.div_ceil(root.leaf_pages() as u64);
+    if root.next_page == 0 || root.leaf_addresses.len() as u64 != leaves {
+        // Only a root whose checksum fits and that no checkpoint wrote, like all that is refused here.
+        let what = "the page map has too many or too few leaves";
+        return Err(damaged(what, "data.braid".into()));
+    }
+    Ok(())
+}
+
+/// Checks that the root page of each tree exists, and that page 0 does not.
+fn check_roots(root: &Root, addresses: &[u64]) -> Result<(), StoreError> {
+    if addresses[0] != 0 {
+        return Err(damaged(
+            "page 0 has a block, but page numbers begin at 1",
+            "the page map".into(),
+        ));
+    }
+    let exists = |page: &PageId| {
+        addresses
+            .get(to_usize(*page))
+            .is_some_and(|address| *address != 0)
+    };
+    match root.trees.iter().find(|(_, page)| !exists(page)) {
+        Some((tree, page)) => {
+            let what = format!("tree {tree} has no root");
+            Err(damaged(&what, format!("data.braid, page {page}")))
+        }
+        None => Ok(()),
     }
 }
 
