@@ -50,9 +50,10 @@ impl Sink {
 
 impl io::Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.put(bytes) {
-            true => Ok(bytes.len()),
-            false => Err(io::Error::other("the write callback returned false")),
+        if self.put(bytes) {
+            Ok(bytes.len())
+        } else {
+            Err(io::Error::other("the write callback returned false"))
         }
     }
 
@@ -63,9 +64,10 @@ impl io::Write for Sink {
 
 impl fmt::Write for Sink {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        match self.put(text.as_bytes()) {
-            true => Ok(()),
-            false => Err(fmt::Error),
+        if self.put(text.as_bytes()) {
+            Ok(())
+        } else {
+            Err(fmt::Error)
         }
     }
 }

@@ -236,11 +236,10 @@ impl Image {
                 return Edit::Bytes;
             }
             _ if width == 8 => {
-                match near {
-                    true => bytes.truncate(at),
-                    false => {
-                        self.removed.insert(file);
-                    }
+                if near {
+                    bytes.truncate(at)
+                } else {
+                    self.removed.insert(file);
                 }
                 return Edit::LostFile;
             }

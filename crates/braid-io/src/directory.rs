@@ -133,9 +133,10 @@ mod system {
             read_only: bool,
             direct: bool,
         ) -> io::Result<fs::File> {
-            let access = match read_only {
-                true => OFlags::RDONLY,
-                false => OFlags::RDWR,
+            let access = if read_only {
+                OFlags::RDONLY
+            } else {
+                OFlags::RDWR
             };
             let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | direct_flag(direct);
             let name = Self::checked(name)?;

@@ -154,12 +154,11 @@ impl GateState {
             return Ok(inside);
         }
         drop(inside);
-        Err(match self.process.is_current() {
-            true => {
-                braid_rt::coverage_point("gate: an operation comes after close");
-                Refused::Shut.into()
-            }
-            false => Refused::Forked.into(),
+        Err(if self.process.is_current() {
+            braid_rt::coverage_point("gate: an operation comes after close");
+            Refused::Shut.into()
+        } else {
+            Refused::Forked.into()
         })
     }
 

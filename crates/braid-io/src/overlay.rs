@@ -161,12 +161,13 @@ struct OverlayFile {
 
 impl OverlayFile {
     fn check_aligned(&self, len: usize, offset: u64) -> io::Result<()> {
-        match len.is_multiple_of(self.block) && offset.is_multiple_of(self.block as u64) {
-            true => Ok(()),
-            false => Err(io::Error::new(
+        if len.is_multiple_of(self.block) && offset.is_multiple_of(self.block as u64) {
+            Ok(())
+        } else {
+            Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "offset or length is not aligned",
-            )),
+            ))
         }
     }
 

@@ -100,9 +100,10 @@ impl FileDevice {
     }
 
     fn check_writable(&self) -> io::Result<()> {
-        match self.read_only {
-            true => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
-            false => Ok(()),
+        if self.read_only {
+            Err(io::ErrorKind::ReadOnlyFilesystem.into())
+        } else {
+            Ok(())
         }
     }
 }

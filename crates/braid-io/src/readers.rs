@@ -93,12 +93,13 @@ pub trait ReaderTable: Send + Sync + fmt::Debug {
 }
 
 fn checked(checkpoint: u64) -> io::Result<u64> {
-    match checkpoint < CHECKPOINTS_MAX {
-        true => Ok(checkpoint),
-        false => Err(io::Error::new(
+    if checkpoint < CHECKPOINTS_MAX {
+        Ok(checkpoint)
+    } else {
+        Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "no checkpoint has this number",
-        )),
+        ))
     }
 }
 

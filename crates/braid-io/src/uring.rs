@@ -118,9 +118,10 @@ impl Rings {
                 let operation = &mut operations[index];
                 match completion.result() {
                     0 => {
-                        let kind = match operation.write {
-                            true => io::ErrorKind::WriteZero,
-                            false => io::ErrorKind::UnexpectedEof,
+                        let kind = if operation.write {
+                            io::ErrorKind::WriteZero
+                        } else {
+                            io::ErrorKind::UnexpectedEof
                         };
                         failure.get_or_insert(kind.into());
                     }
@@ -173,9 +174,10 @@ impl Patience {
             _ => return Err(error),
         }
         self.0 += 1;
-        match self.0 < 16 {
-            true => std::thread::yield_now(),
-            false => std::thread::sleep(Duration::from_millis(1)),
+        if self.0 < 16 {
+            std::thread::yield_now()
+        } else {
+            std::thread::sleep(Duration::from_millis(1))
         }
         Ok(())
     }

@@ -122,9 +122,10 @@ impl LogOptions {
     /// The most bytes on the medium that have to lie in one segment: a chunk, or with closed flushes all buffers of a
     /// lane that may wait for a flush.
     pub(crate) fn unit_bytes(&self, buffers: BufferLimits) -> u64 {
-        let slots = match protocol::of(self.protocol).has_closed_flushes() {
-            true => self.strands.div_ceil(self.lanes) * buffers.slots,
-            false => 1,
+        let slots = if protocol::of(self.protocol).has_closed_flushes() {
+            self.strands.div_ceil(self.lanes) * buffers.slots
+        } else {
+            1
         };
         (slots * buffers.slot_bytes) as u64
     }
@@ -132,13 +133,15 @@ impl LogOptions {
     /// What of the buffers is used while the lane is small; see `flush/reservation.rs`.
     pub(crate) fn small_buffers(&self) -> BufferLimits {
         let is_closed = protocol::of(self.protocol).has_closed_flushes();
-        let blocks = match is_closed || self.lanes > 2 || braid_rt::simulation::is_on() {
-            true => 2,
-            false => 7,
+        let blocks = if is_closed || self.lanes > 2 || braid_rt::simulation::is_on() {
+            2
+        } else {
+            7
         };
-        let slots = match is_closed {
-            true => (SMALL_CLOSED_SLOTS / self.strands).clamp(1, SLOTS_PER_STRAND),
-            false => SLOTS_PER_STRAND,
+        let slots = if is_closed {
+            (SMALL_CLOSED_SLOTS / self.strands).clamp(1, SLOTS_PER_STRAND)
+        } else {
+            SLOTS_PER_STRAND
         };
         BufferLimits {
             slot_bytes: self.slot_bytes.min(blocks * BLOCK),
@@ -161,9 +164,10 @@ impl LogOptions {
             return self.segment_bytes;
         }
         let block = BLOCK as u64;
-        let first = match braid_rt::simulation::is_on() {
-            true => 5 * block,
-            false => FIRST_SEGMENTS / self.lanes as u64 / block * block,
+        let first = if braid_rt::simulation::is_on() {
+            5 * block
+        } else {
+            FIRST_SEGMENTS / self.lanes as u64 / block * block
         };
         let unit = block + self.unit_bytes(self.small_buffers());
         first.max(unit).min(self.segment_bytes)

@@ -131,9 +131,10 @@ impl Writer {
     /// Adds a page that `fill` makes. The id is the writer's from now on, whatever happens.
     fn add(&mut self, id: PageId, fill: impl FnOnce(Page<'_>)) -> Result<(), StoreError> {
         self.filling.add(id, fill);
-        match self.filling.ids.len() < BATCH {
-            true => Ok(()),
-            false => self.send(),
+        if self.filling.ids.len() < BATCH {
+            Ok(())
+        } else {
+            self.send()
         }
     }
 
@@ -144,9 +145,10 @@ impl Writer {
             self.placed.extend(placed);
             return Ok(());
         }
-        let waited = match self.in_flight.len() < IN_FLIGHT {
-            true => None,
-            false => self.wait()?,
+        let waited = if self.in_flight.len() < IN_FLIGHT {
+            None
+        } else {
+            self.wait()?
         };
         let empty = waited.map_or_else(Batch::new, Ok)?;
         let mut batch = std::mem::replace(&mut self.filling, empty);
@@ -248,16 +250,13 @@ impl TreeLoader {
         }
         let mut entry = self.spare.pop().unwrap_or_default();
         entry.stored.clear();
-        let flags = match value.len() > inline_max(key.len()) {
-            true => {
-                let first = self.write_overflow(value)?;
-                entry.stored.extend_from_slice(&first.to_le_bytes());
-                FLAG_OVERFLOW
-            }
-            false => {
-                entry.stored.extend_from_slice(value);
-                0
-            }
+        let flags = if value.len() > inline_max(key.len()) {
+            let first = self.write_overflow(value)?;
+            entry.stored.extend_from_slice(&first.to_le_bytes());
+            FLAG_OVERFLOW
+        } else {
+            entry.stored.extend_from_slice(value);
+            0
         };
         entry.key.clear();
         entry.key.extend_from_slice(key);
@@ -295,9 +294,10 @@ impl TreeLoader {
     /// The words of the leaf's records with a prefix of this length.
     fn words_with_prefix(&self, prefix: usize) -> usize {
         let leaf = &self.levels[0];
-        match prefix == self.leaf_prefix {
-            true => self.leaf_words,
-            false => leaf.entries_words(prefix),
+        if prefix == self.leaf_prefix {
+            self.leaf_words
+        } else {
+            leaf.entries_words(prefix)
         }
     }
 

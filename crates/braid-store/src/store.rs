@@ -281,17 +281,19 @@ impl Store {
         }
         let file = &self.inner.pool.file;
         file.room.set_has_writers();
-        let (need, floor) = match removes_only {
-            true => (writes as u64 + 2, -file.room.removals()),
-            false => (room::need(writes, bytes, self.inner.pool.page_ids()), 0),
+        let (need, floor) = if removes_only {
+            (writes as u64 + 2, -file.room.removals())
+        } else {
+            (room::need(writes, bytes, self.inner.pool.page_ids()), 0)
         };
         let missing = writer.missing(need);
-        let grown = match file.room.take(missing) < floor {
-            true => match file.grow(0) {
+        let grown = if file.room.take(missing) < floor {
+            match file.grow(0) {
                 Err(StoreError::OutOfSpace { .. }) if removes_only => file.grow(floor),
                 grown => grown,
-            },
-            false => Ok(()),
+            }
+        } else {
+            Ok(())
         };
         match grown {
             Ok(()) => writer.add(missing),

@@ -256,9 +256,10 @@ impl LayersSeen {
     /// Looks at an entry; says whether it is a key's record.
     fn entry(&mut self, page: PageId, node: Node<'_>, i: usize) -> bool {
         let (key, record) = (node.key(i), node.leaf_record(i));
-        let target = match record.is_overflow() || record.is_tombstone() {
-            true => None,
-            false => layer_in(&node.stored_value(&record)),
+        let target = if record.is_overflow() || record.is_tombstone() {
+            None
+        } else {
+            layer_in(&node.stored_value(&record))
         };
         let finding = match (Entry::of(&key), target) {
             (Some(Entry::Record { layer, .. }), _) if layer != FIRST => {
@@ -267,9 +268,10 @@ impl LayersSeen {
             }
             (Some(Entry::Link { layer, .. }), Some(target)) => {
                 self.used.insert(layer);
-                match self.linked.insert(target) {
-                    true => return false,
-                    false => "two links lead to one layer",
+                if self.linked.insert(target) {
+                    return false;
+                } else {
+                    "two links lead to one layer"
                 }
             }
             (Some(Entry::Counter), Some(next)) => {

@@ -63,15 +63,17 @@ fn records(rng: &mut fastrand::Rng) -> Model {
     let values = [1, 100, 1_500, 30_000][rng.usize(..4)];
     let mut model = Model::new();
     for _ in 0..count {
-        let mut key = match rng.u8(..) < 250 {
-            true => common.clone(),
+        let mut key = if rng.u8(..) < 250 {
+            common.clone()
+        } else {
             // Far from the others: fences that share nothing.
-            false => vec![rng.u8(..)],
+            vec![rng.u8(..)]
         };
         key.extend((0..rng.usize(1..9)).map(|_| rng.u8(..)));
-        let len = match rng.u8(..) < 20 {
-            true => rng.usize(..values),
-            false => rng.usize(..values.min(200)),
+        let len = if rng.u8(..) < 20 {
+            rng.usize(..values)
+        } else {
+            rng.usize(..values.min(200))
         };
         model.insert(key, vec![rng.u8(..); len]);
     }

@@ -100,12 +100,13 @@ impl Run {
             _ => self.rng.usize(0..300),
         };
         let value = vec![self.version as u8; len];
-        let change = match removal {
-            true => Change::Remove,
-            false => Change::Put {
+        let change = if removal {
+            Change::Remove
+        } else {
+            Change::Put {
                 version: self.version,
                 value: &value,
-            },
+            }
         };
         self.tree.modify(&key, |_| (change, ()))?;
         if removal {

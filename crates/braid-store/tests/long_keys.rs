@@ -37,9 +37,10 @@ fn random_key(rng: &mut fastrand::Rng) -> Vec<u8> {
     let mut key = vec![b'a' + rng.u8(..3); len];
     // Where the keys part: at the end of a chunk, or anywhere.
     for _ in 0..rng.u8(..3) {
-        let at = match rng.bool() {
-            true => *rng.choice(&[0, 1_022, 1_023, 1_024, 1_025, 2_048]).unwrap(),
-            false => rng.usize(..len),
+        let at = if rng.bool() {
+            *rng.choice(&[0, 1_022, 1_023, 1_024, 1_025, 2_048]).unwrap()
+        } else {
+            rng.usize(..len)
         };
         if let Some(byte) = key.get_mut(at) {
             *byte = *rng.choice(&[0, b'a', b'b', b'z', 0xff]).unwrap();
@@ -547,9 +548,10 @@ fn readers_see_stable_keys_while_layers_come_and_go() {
                     let found = get(&tree, &stable(i));
                     assert_eq!(found, Some((1, i.to_be_bytes().to_vec())));
                     assert_eq!(get(&tree, &grouped_key(5_999, i)), None);
-                    let direction = match rng.bool() {
-                        true => Direction::Forward,
-                        false => Direction::Reverse,
+                    let direction = if rng.bool() {
+                        Direction::Forward
+                    } else {
+                        Direction::Reverse
                     };
                     let all = scan(&tree, ALL, direction);
                     let order = |(a, _, _): &(Bytes, u64, Bytes), (b, _, _): &_| match direction {

@@ -87,9 +87,10 @@ fn key_of(input: &DeriveInput) -> Result<Tokens> {
     };
     let (members, part_types): (Vec<_>, Vec<_>) =
         parts.iter().map(|(member, ty)| (member, *ty)).unzip();
-    let short_name = match parts.is_empty() {
-        true => quote!(<#last_type as ::braid::Key>::TYPE_NAME),
-        false => quote!("tuple"),
+    let short_name = if parts.is_empty() {
+        quote!(<#last_type as ::braid::Key>::TYPE_NAME)
+    } else {
+        quote!("tuple")
     };
     let full_name = match name_of(input)? {
         Some(name) => quote!(::std::string::String::from(#name)),

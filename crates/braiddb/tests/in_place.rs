@@ -15,9 +15,10 @@ fn database() -> Database {
 fn in_place(mut range: Range<'_, Bytes, Bytes>, from_back: impl Fn(usize) -> bool) -> Pairs {
     let mut entries = Vec::new();
     loop {
-        let next = match from_back(entries.len()) {
-            true => range.next_back_in_place(),
-            false => range.next_in_place(),
+        let next = if from_back(entries.len()) {
+            range.next_back_in_place()
+        } else {
+            range.next_in_place()
         };
         let Some(entry) = next else { return entries };
         let (key, value) = entry.unwrap();
@@ -28,9 +29,10 @@ fn in_place(mut range: Range<'_, Bytes, Bytes>, from_back: impl Fn(usize) -> boo
 fn iterated(mut range: Range<'_, Bytes, Bytes>, from_back: impl Fn(usize) -> bool) -> Pairs {
     let mut entries = Vec::new();
     loop {
-        let next = match from_back(entries.len()) {
-            true => range.next_back(),
-            false => range.next(),
+        let next = if from_back(entries.len()) {
+            range.next_back()
+        } else {
+            range.next()
         };
         let Some(entry) = next else { return entries };
         entries.push(entry.unwrap());

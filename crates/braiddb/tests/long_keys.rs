@@ -150,9 +150,10 @@ fn transactions_snapshots_and_savepoints_take_long_keys() {
                 1 => {
                     before = None;
                     drop(table);
-                    match rng.bool() {
-                        true => db.close().unwrap(),
-                        false => drop(db),
+                    if rng.bool() {
+                        db.close().unwrap()
+                    } else {
+                        drop(db)
                     }
                     db = builder().open_on(device.clone()).unwrap();
                     table = db.open_table("t").unwrap();
@@ -202,9 +203,10 @@ fn phantoms_of_long_keys_are_conflicts() {
                         }
                         tx.insert(&other, &b"x"[..], &b""[..]).unwrap();
                         db.transact(|tx| step(tx)).unwrap();
-                        let kind = match by_range {
-                            true => ConflictKind::Range,
-                            false => ConflictKind::Read,
+                        let kind = if by_range {
+                            ConflictKind::Range
+                        } else {
+                            ConflictKind::Read
                         };
                         match tx.commit() {
                             Err(Error::Conflict(found)) => assert_eq!(found, kind),

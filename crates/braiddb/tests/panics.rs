@@ -176,10 +176,11 @@ fn a_listener_that_panics_does_not_change_what_a_commit_returns() {
     struct Fails(Arc<AtomicBool>);
     impl Layer for Fails {
         fn write_durable_at(&self, file: &dyn File, bufs: &[&[u8]], at: u64) -> io::Result<()> {
-            match self.0.load(Ordering::SeqCst) {
+            if self.0.load(Ordering::SeqCst) {
                 // A device from outside may panic, too.
-                true => panic_deliberately(),
-                false => file.write_durable_at(bufs, at),
+                panic_deliberately()
+            } else {
+                file.write_durable_at(bufs, at)
             }
         }
     }

@@ -75,9 +75,10 @@ fn files_are_their_owners_unless_asked_otherwise() {
         for (path, is_directory, mode) in found {
             let wanted = if is_directory { directory } else { file };
             // A lock file is made by whoever comes first, readers too.
-            let wanted = match path.ends_with("LOCK") {
-                true => wanted & !mask,
-                false => wanted,
+            let wanted = if path.ends_with("LOCK") {
+                wanted & !mask
+            } else {
+                wanted
             };
             assert_eq!(mode, wanted, "{path}: {mode:o} instead of {wanted:o}");
         }

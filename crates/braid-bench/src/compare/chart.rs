@@ -235,9 +235,10 @@ impl Chart {
         for series in self.series.iter().rev() {
             self.draw_series(&pen, series, &x, &y)?;
         }
-        match layout.has_words {
-            true => self.draw_legend(&pen, layout, &y),
-            false => Ok(()),
+        if layout.has_words {
+            self.draw_legend(&pen, layout, &y)
+        } else {
+            Ok(())
         }
     }
 
@@ -461,9 +462,10 @@ fn short(value: f64) -> String {
         _ => 2,
     };
     let text = format!("{value:.digits$}");
-    let text = match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.'),
-        false => &text,
+    let text = if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        &text
     };
     format!("{text}{unit}")
 }

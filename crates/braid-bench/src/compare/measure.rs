@@ -308,9 +308,10 @@ impl Comparison<'_> {
         let engine = self.open(peer, dir, workload, driver.as_ref())?;
         self.load(&engine, driver.as_ref(), workload)?;
         let present = driver.present(&engine)?;
-        let (row, from): (fn(&_, _) -> _, _) = match workload.is_finite() {
-            true => (Row::of_load, Instant::now()),
-            false => (Row::of_report, Instant::now() + spec.warm_up),
+        let (row, from): (fn(&_, _) -> _, _) = if workload.is_finite() {
+            (Row::of_load, Instant::now())
+        } else {
+            (Row::of_report, Instant::now() + spec.warm_up)
         };
         let report = self.run(&engine, driver.as_ref(), &spec)?;
         self.record(repeat, row(&report, engine.take(from)))?;
@@ -342,9 +343,10 @@ impl Comparison<'_> {
         let name = engine.name();
         crate::run(engine, driver, spec, &mut |p| {
             // The progress of a workload that ends by itself is unknown.
-            let part = match driver.is_finite() {
-                true => 0.0,
-                false => p.elapsed.as_secs_f64() / p.total.as_secs_f64(),
+            let part = if driver.is_finite() {
+                0.0
+            } else {
+                p.elapsed.as_secs_f64() / p.total.as_secs_f64()
             };
             (self.progress)(Event::Measuring {
                 engine: name,

@@ -62,9 +62,10 @@ impl WorkloadInfo {
     /// Returns the metric that measures its speed.
     #[must_use]
     pub fn rate(&self) -> Metric {
-        match self.finite {
-            true => Metric::Records,
-            false => Metric::Throughput,
+        if self.finite {
+            Metric::Records
+        } else {
+            Metric::Throughput
         }
     }
 }

@@ -328,10 +328,11 @@ pub unsafe extern "C" fn braid_db_archive_now(db: *mut braid_db, seqno: *mut u64
 ///
 /// As for [`memory::path`].
 unsafe fn optional_path<'a>(string: *const c_char) -> Outcome<Option<&'a Path>> {
-    match string.is_null() {
-        true => Ok(None),
+    if string.is_null() {
+        Ok(None)
+    } else {
         // SAFETY: this function's contract.
-        false => unsafe { memory::path(string) }.map(Some),
+        unsafe { memory::path(string) }.map(Some)
     }
 }
 
@@ -343,10 +344,11 @@ impl braid_restore_options {
         let mut restore = Restore::new();
         // SAFETY: this function's contract.
         let backups = unsafe { memory::elements(self.backups, self.backup_count, "backups") }?;
-        let streams = match self.streams.is_null() {
-            true => &[],
+        let streams = if self.streams.is_null() {
+            &[]
+        } else {
             // SAFETY: the same.
-            false => unsafe { memory::elements(self.streams, self.backup_count, "streams") }?,
+            unsafe { memory::elements(self.streams, self.backup_count, "streams") }?
         };
         for (index, backup) in backups.iter().enumerate() {
             // SAFETY: the same.

@@ -38,16 +38,18 @@ pub unsafe extern "C" fn braid_db_open(
         let builder = options.builder;
         let database = if options.in_memory {
             let device = Arc::new(MemoryDevice::new());
-            match options.read_only {
-                true => builder.open_read_only_on(device)?,
-                false => builder.open_on(device)?,
+            if options.read_only {
+                builder.open_read_only_on(device)?
+            } else {
+                builder.open_on(device)?
             }
         } else {
             // SAFETY: this function's contract.
             let path = unsafe { memory::path(path) }?;
-            match options.read_only {
-                true => builder.open_read_only(path)?,
-                false => builder.open(path)?,
+            if options.read_only {
+                builder.open_read_only(path)?
+            } else {
+                builder.open(path)?
             }
         };
         let database = OpenDatabase::new(database, options.read_only);

@@ -119,9 +119,10 @@ pub unsafe extern "C" fn braid_feed_drop(db: *mut braid_db, name: *const c_char)
     call(|| {
         // SAFETY: this function's contract.
         let name = unsafe { text(name, "name") }?;
-        Ok(match database(db)?.current().drop_feed(name)? {
-            true => BRAID_OK,
-            false => BRAID_NOT_FOUND,
+        Ok(if database(db)?.current().drop_feed(name)? {
+            BRAID_OK
+        } else {
+            BRAID_NOT_FOUND
         })
     })
 }

@@ -100,9 +100,10 @@ pub unsafe extern "C" fn braid_snapshot_drop(
     call(|| {
         // SAFETY: this function's contract.
         let name = unsafe { text(name, "name") }?;
-        Ok(match database(db)?.current().drop_snapshot(name) {
-            true => BRAID_OK,
-            false => BRAID_NOT_FOUND,
+        Ok(if database(db)?.current().drop_snapshot(name) {
+            BRAID_OK
+        } else {
+            BRAID_NOT_FOUND
         })
     })
 }
@@ -212,12 +213,11 @@ pub unsafe extern "C" fn braid_snapshot_contains(
         // SAFETY: this function's contract.
         let key = unsafe { bytes(key, key_len, "key") }?;
         let snapshot = SNAPSHOTS.pin(snapshot)?;
-        Ok(
-            match snapshot.contains_key(&self::table(table)?.table, key)? {
-                true => BRAID_OK,
-                false => BRAID_NOT_FOUND,
-            },
-        )
+        Ok(if snapshot.contains_key(&self::table(table)?.table, key)? {
+            BRAID_OK
+        } else {
+            BRAID_NOT_FOUND
+        })
     })
 }
 

@@ -175,9 +175,10 @@ pub unsafe extern "C" fn braid_table_drop(db: *mut braid_db, name: *const c_char
     call(|| {
         // SAFETY: this function's contract.
         let name = unsafe { text(name, "name") }?;
-        Ok(match database(db)?.current().drop_table(name)? {
-            true => BRAID_OK,
-            false => BRAID_NOT_FOUND,
+        Ok(if database(db)?.current().drop_table(name)? {
+            BRAID_OK
+        } else {
+            BRAID_NOT_FOUND
         })
     })
 }

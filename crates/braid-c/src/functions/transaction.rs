@@ -324,9 +324,10 @@ pub unsafe extern "C" fn braid_tx_contains(
         let key = unsafe { bytes(key, key_len, "key") }?;
         let tx = TRANSACTIONS.lock(tx)?;
         Ok(
-            match tx.reader().contains_key(&self::table(table)?.table, key)? {
-                true => BRAID_OK,
-                false => BRAID_NOT_FOUND,
+            if tx.reader().contains_key(&self::table(table)?.table, key)? {
+                BRAID_OK
+            } else {
+                BRAID_NOT_FOUND
             },
         )
     })
@@ -398,12 +399,11 @@ pub unsafe extern "C" fn braid_tx_insert_if_absent(
         let (key, value) = unsafe { entry((key, key_len), (value, value_len)) }?;
         let mut tx = TRANSACTIONS.lock(tx)?;
         let table = self::table(table)?;
-        Ok(
-            match tx.writer().insert_if_absent(&table.table, key, value)? {
-                true => BRAID_OK,
-                false => BRAID_EXISTS,
-            },
-        )
+        Ok(if tx.writer().insert_if_absent(&table.table, key, value)? {
+            BRAID_OK
+        } else {
+            BRAID_EXISTS
+        })
     })
 }
 
@@ -438,10 +438,7 @@ pub unsafe extern "C" fn braid_tx_compare_and_set(
         let outcome =
             tx.writer()
                 .compare_and_set(&table.table, key, expected.as_ref(), desired.as_ref())?;
-        Ok(match outcome {
-            true => BRAID_OK,
-            false => BRAID_MISMATCH,
-        })
+        Ok(if outcome { BRAID_OK } else { BRAID_MISMATCH })
     })
 }
 
@@ -461,9 +458,10 @@ pub unsafe extern "C" fn braid_tx_remove(
         // SAFETY: this function's contract.
         let key = unsafe { bytes(key, key_len, "key") }?;
         let mut tx = TRANSACTIONS.lock(tx)?;
-        Ok(match tx.writer().remove(&self::table(table)?.table, key)? {
-            true => BRAID_OK,
-            false => BRAID_NOT_FOUND,
+        Ok(if tx.writer().remove(&self::table(table)?.table, key)? {
+            BRAID_OK
+        } else {
+            BRAID_NOT_FOUND
         })
     })
 }

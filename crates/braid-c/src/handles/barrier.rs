@@ -31,9 +31,10 @@ pub(super) fn is_free() -> bool {
 /// The light side, for frequent callers.
 #[inline]
 pub(super) fn light() {
-    match is_free() {
-        true => light_if_free(),
-        false => fence(Ordering::SeqCst),
+    if is_free() {
+        light_if_free()
+    } else {
+        fence(Ordering::SeqCst)
     }
 }
 
@@ -41,9 +42,10 @@ pub(super) fn light() {
 /// must see these callers, too.)
 #[inline(always)]
 pub(super) fn light_if_free() {
-    match cfg!(miri) {
-        true => fence(Ordering::SeqCst),
-        false => compiler_fence(Ordering::SeqCst),
+    if cfg!(miri) {
+        fence(Ordering::SeqCst)
+    } else {
+        compiler_fence(Ordering::SeqCst)
     }
 }
 

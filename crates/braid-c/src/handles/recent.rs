@@ -45,9 +45,10 @@ const fn place_of(handle: u64) -> usize {
 pub(super) fn find(kind: Kind, handle: u64) -> Option<Found> {
     RECENT.with(|recent| {
         let place = &recent[kind as usize][place_of(handle)];
-        match place.handle.get() == handle {
-            true => place.found.get(),
-            false => None,
+        if place.handle.get() == handle {
+            place.found.get()
+        } else {
+            None
         }
     })
 }

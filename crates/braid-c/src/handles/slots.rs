@@ -202,9 +202,10 @@ impl<T, U: Default> Slots<T, U> {
     #[inline(always)]
     pub(super) fn of(&self, number: u64) -> Option<&Slot<T, U>> {
         // Without this bit, the number may equal the state of a slot without a usable object.
-        match number & HANDLE != 0 {
-            true => self.get(index_of(number)),
-            false => None,
+        if number & HANDLE != 0 {
+            self.get(index_of(number))
+        } else {
+            None
         }
     }
 

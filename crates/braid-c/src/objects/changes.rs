@@ -106,9 +106,10 @@ impl Reader {
     ) -> braid::Result<Option<braid_change_set>> {
         self.views.clear();
         self.loaded.clear();
-        self.set = match time.is_zero() {
-            true => self.changes.next().transpose()?,
-            false => self.changes.next_within(time)?,
+        self.set = if time.is_zero() {
+            self.changes.next().transpose()?
+        } else {
+            self.changes.next_within(time)?
         };
         let Some(set) = &self.set else {
             return Ok(None);

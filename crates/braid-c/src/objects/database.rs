@@ -37,9 +37,10 @@ impl Deref for Current<'_> {
 
 impl OpenDatabase {
     pub(crate) fn new(database: Database, read_only: bool) -> Self {
-        match read_only {
-            true => Self::Reader(Arc::new(RwLock::new(database))),
-            false => Self::Writer(database),
+        if read_only {
+            Self::Reader(Arc::new(RwLock::new(database)))
+        } else {
+            Self::Writer(database)
         }
     }
 

@@ -89,12 +89,13 @@ impl Rates<'_> {
     /// Returns the mean time of a flush's write, in microseconds.
     fn flush_micros(&self) -> String {
         let flushes = self.of("braid_log_flushes_total");
-        match flushes > 0.0 {
-            true => format!(
+        if flushes > 0.0 {
+            format!(
                 "{:.0}",
                 1e6 * self.of("braid_log_write_seconds_total") / flushes
-            ),
-            false => "-".to_owned(),
+            )
+        } else {
+            "-".to_owned()
         }
     }
 
@@ -162,9 +163,10 @@ pub(crate) fn watch(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let file: PathBuf = dir.join(FILE);
-    let mut view = match io::stdout().is_terminal() {
-        true => View::Terminal(Term::stdout(), 0),
-        false => View::Lines { header: true },
+    let mut view = if io::stdout().is_terminal() {
+        View::Terminal(Term::stdout(), 0)
+    } else {
+        View::Lines { header: true }
     };
     // Rates need two different readings.
     let mut before: Option<Reading> = None;

@@ -76,9 +76,10 @@ pub(super) fn damaged(script: &[u8]) -> (Image, Outcome) {
     let outcome = image.edit(&mut Input(script));
     if outcome.seals() {
         for ((name, edited), (_, original)) in image.files.iter_mut().zip(&base.image.files) {
-            match name.ends_with(".seg") {
-                true => super::log::seal(edited, original, outcome.rebinds()),
-                false => super::store::seal(edited, original, outcome.rebinds()),
+            if name.ends_with(".seg") {
+                super::log::seal(edited, original, outcome.rebinds())
+            } else {
+                super::store::seal(edited, original, outcome.rebinds())
             }
         }
     }
@@ -93,9 +94,10 @@ fn run(script: &[u8]) {
     let foreign = add_foreign(&mut image, script);
     let device = image.device();
     let is_marked = foreign.iter().any(|(name, _)| name == MARKER);
-    let mut before = match is_marked {
-        true => image.there().cloned().collect(),
-        false => foreign,
+    let mut before = if is_marked {
+        image.there().cloned().collect()
+    } else {
+        foreign
     };
     before.sort_unstable();
     drop(image);

@@ -91,9 +91,10 @@ impl CommitSlots {
     pub(crate) fn enter(&self, thread: usize) -> Option<CommitSlot> {
         let slot = self.take_slot(thread);
         // SeqCst: pairs with `quiesce`. Either we see the gate closed, or it sees our slot.
-        match self.closed.load(Ordering::SeqCst) {
-            false => Some(slot),
-            true => self.wait_for_the_gate(slot, thread),
+        if !self.closed.load(Ordering::SeqCst) {
+            Some(slot)
+        } else {
+            self.wait_for_the_gate(slot, thread)
         }
     }
 

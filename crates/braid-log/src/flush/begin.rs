@@ -48,11 +48,13 @@ impl Core {
             settle()?;
         }
         *before = None;
-        self.prepare_to_begin()
-            .map_err(|error| match error.is_storage_full() {
-                true => self.out_of_space(0, true),
-                false => error,
-            })?;
+        self.prepare_to_begin().map_err(|error| {
+            if error.is_storage_full() {
+                self.out_of_space(0, true)
+            } else {
+                error
+            }
+        })?;
         self.begin_lanes()
             .inspect_err(|error| self.set_poison(&error.to_string()))?;
         self.begun.store(true, Ordering::Release);
@@ -149,9 +151,10 @@ pub(crate) fn preallocate(
                 for (lane, first) in made {
                     lane.pool.take_back(first, device, quota);
                 }
-                return Err(match error.is_storage_full() {
-                    true => quota.out_of_space(options, options.preallocated_bytes, true),
-                    false => error,
+                return Err(if error.is_storage_full() {
+                    quota.out_of_space(options, options.preallocated_bytes, true)
+                } else {
+                    error
                 });
             }
         }

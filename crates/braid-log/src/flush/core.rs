@@ -219,9 +219,10 @@ impl Core {
     /// # Errors
     /// [`LogError::Forked`].
     pub(crate) fn check_process(&self) -> Result<(), LogError> {
-        match self.process.is_current() {
-            true => Ok(()),
-            false => Err(LogError::Forked),
+        if self.process.is_current() {
+            Ok(())
+        } else {
+            Err(LogError::Forked)
         }
     }
 

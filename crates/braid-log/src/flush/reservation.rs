@@ -65,9 +65,10 @@ impl LaneSpace {
 
     /// How much of each buffer is used.
     pub(crate) fn buffers(&self, options: &LogOptions) -> BufferLimits {
-        match self.is_grown() || braid_rt::mutant!("fill_slots_of_a_small_log") {
-            true => options.grown_buffers(),
-            false => options.small_buffers(),
+        if self.is_grown() || braid_rt::mutant!("fill_slots_of_a_small_log") {
+            options.grown_buffers()
+        } else {
+            options.small_buffers()
         }
     }
 
@@ -167,9 +168,10 @@ impl Core {
     fn is_comfortable(&self, lane: &Lane) -> bool {
         let pool = &lane.pool;
         let grows = || pool.is_growing_to(self.options.grown_segment_bytes());
-        match lane.log_space.is_grown() || grows() {
-            true => self.room(lane) >= self.needed(lane, pool.next_len()),
-            false => pool.ready() > 0 || self.is_unused(lane),
+        if lane.log_space.is_grown() || grows() {
+            self.room(lane) >= self.needed(lane, pool.next_len())
+        } else {
+            pool.ready() > 0 || self.is_unused(lane)
         }
     }
 
@@ -245,20 +247,20 @@ impl Core {
             self.make_exact_room(lane, payload)?;
         }
         // It may have grown meanwhile, without a look at this reservation.
-        match lane.log_space.is_grown() {
-            true => self.make_room_above_margin(lane, payload),
-            false => Ok(()),
+        if lane.log_space.is_grown() {
+            self.make_room_above_margin(lane, payload)
+        } else {
+            Ok(())
         }
     }
 
     fn make_room_above_margin(&self, lane: &Lane, payload: u64) -> Result<(), LogError> {
         let is_short = || self.room(lane) < self.needed(lane, 0);
-        match is_short() {
-            true => self.prepare_while_short(lane, payload, is_short),
-            false => {
-                self.refresh_space(lane);
-                Ok(())
-            }
+        if is_short() {
+            self.prepare_while_short(lane, payload, is_short)
+        } else {
+            self.refresh_space(lane);
+            Ok(())
         }
     }
 
@@ -297,12 +299,11 @@ impl Core {
         let seal = lane.seal.lock();
         // Acquire, and before the buffers: what is reserved no more is in a buffer that is looked at below.
         let reserved = lane.log_space.reserved.load(Ordering::Acquire);
-        let buffered = match braid_rt::mutant!("forget_what_is_buffered") {
-            true => 0,
-            false => {
-                let strands = lane.strands().map(|strand| self.strands[strand].lock());
-                strands.map(|state| state.unsealed_bytes()).sum::<u64>()
-            }
+        let buffered = if braid_rt::mutant!("forget_what_is_buffered") {
+            0
+        } else {
+            let strands = lane.strands().map(|strand| self.strands[strand].lock());
+            strands.map(|state| state.unsealed_bytes()).sum::<u64>()
         };
         let left = seal.segment.len.saturating_sub(seal.offset);
         let unit = self.options.unit_bytes(self.options.small_buffers());

@@ -64,9 +64,10 @@ impl Log {
     /// [`LogError::OutOfSpace`] or [`LogError::Io`] if a file can't be prepared, and may be tried again;
     /// [`LogError::Poisoned`] if a write failed.
     pub fn begin(&self) -> Result<(), LogError> {
-        match self.core().is_begun() {
-            true => Ok(()),
-            false => self.core().begin(),
+        if self.core().is_begun() {
+            Ok(())
+        } else {
+            self.core().begin()
         }
     }
 

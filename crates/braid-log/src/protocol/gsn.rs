@@ -231,9 +231,10 @@ impl Hardening {
             again = false;
             for (lane, &seen) in self.lanes.iter().zip(durable) {
                 // SeqCst: see above.
-                let durable = match braid_rt::mutant!("own_look_only") {
-                    true => seen,
-                    false => lane.durable.load(Ordering::SeqCst),
+                let durable = if braid_rt::mutant!("own_look_only") {
+                    seen
+                } else {
+                    lane.durable.load(Ordering::SeqCst)
                 };
                 if durable <= lane.hardened.load(Ordering::Relaxed) {
                     continue;

@@ -271,9 +271,10 @@ impl<'a> SegmentReader<'a> {
             lane: header.lane,
             incarnation: header.incarnation,
             sequence: header.sequence,
-            link: match braid_rt::mutant!("skip_link") {
-                true => expected.link,
-                false => header.link,
+            link: if braid_rt::mutant!("skip_link") {
+                expected.link
+            } else {
+                header.link
             },
         };
         if found != *expected || header.size() as u64 > left {

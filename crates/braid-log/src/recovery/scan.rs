@@ -381,9 +381,10 @@ impl LaneScan {
             braid_rt::coverage_point("scan: ends before a segment that does not go on");
             return Ok(None);
         };
-        braid_rt::coverage_point(match header.incarnation > self.end.incarnation {
-            true => "scan: on to a later incarnation",
-            false => "scan: on to the next segment",
+        braid_rt::coverage_point(if header.incarnation > self.end.incarnation {
+            "scan: on to a later incarnation"
+        } else {
+            "scan: on to the next segment"
         });
         self.end.incarnation = header.incarnation;
         self.end.sequence = header.first_chunk;
@@ -496,9 +497,10 @@ impl LaneScan {
     /// Scans a segment from the end of the log so far.
     fn segment(&mut self, pass: &Pass<'_>, segment: &Segment) -> Result<(), LogError> {
         let mut offset = self.end_offset;
-        let mut reader = match self.mode.read_ahead {
-            true => SegmentReader::ahead(pass.device, pass.lane, segment, offset),
-            false => SegmentReader::new(pass.device, pass.lane, segment),
+        let mut reader = if self.mode.read_ahead {
+            SegmentReader::ahead(pass.device, pass.lane, segment, offset)
+        } else {
+            SegmentReader::new(pass.device, pass.lane, segment)
         };
         let mut extent: Option<Extent> = None;
         let extent_bytes = extent_bytes();

@@ -381,9 +381,10 @@ impl SegmentPool {
             }
         };
         drop(state);
-        let named = match braid_rt::mutant!("forget_names") {
-            true => Ok(()),
-            false => device.sync_directory(),
+        let named = if braid_rt::mutant!("forget_names") {
+            Ok(())
+        } else {
+            device.sync_directory()
         };
         let mut state = self.state.lock();
         state.preparing = 0;

@@ -447,9 +447,10 @@ impl Scheduler {
         }
         // Several spinning tasks may never drop below the very low priority of the task that they
         // wait for.
-        let policy = match self.steps.get() > self.steps_max / 10 {
-            true => Policy::Uniform(1),
-            false => self.policy,
+        let policy = if self.steps.get() > self.steps_max / 10 {
+            Policy::Uniform(1)
+        } else {
+            self.policy
         };
         let next = match policy {
             Policy::Uniform(_) => tasks.ready()[rng.usize(..tasks.ready().len())],

@@ -95,9 +95,10 @@ impl<'a> WritePage<'a> {
     /// The version that the page has once this latch is given back.
     #[inline]
     pub(crate) fn version_after(&self) -> u64 {
-        let word = match self.changed {
-            true => state::next_version(self.word),
-            false => self.word,
+        let word = if self.changed {
+            state::next_version(self.word)
+        } else {
+            self.word
         };
         state::without_mark(word)
     }

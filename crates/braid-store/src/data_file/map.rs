@@ -54,11 +54,11 @@ pub(crate) fn address_of(block: u64, bytes: &[u8]) -> u64 {
 
 /// That a block, which is whole, holds what was written to its block address last.
 pub(crate) fn check_address(bytes: &[u8], address: u64) -> Result<(), &'static str> {
-    match address_of(block_of(address), bytes) == address
-        || braid_rt::mutant!("believe_stale_blocks")
+    if address_of(block_of(address), bytes) == address || braid_rt::mutant!("believe_stale_blocks")
     {
-        true => Ok(()),
-        false => Err("it is intact, but older than the last write to it: the medium lost a write"),
+        Ok(())
+    } else {
+        Err("it is intact, but older than the last write to it: the medium lost a write")
     }
 }
 
@@ -103,9 +103,10 @@ fn decode_old_leaf(buf: &[u8]) -> Vec<Entry> {
 impl Root {
     /// How many pages a leaf of its map leads to.
     pub(crate) fn leaf_pages(&self) -> usize {
-        match self.is_old {
-            false => LEAF_ADDRESSES,
-            true => OLD_LEAF_ADDRESSES,
+        if !self.is_old {
+            LEAF_ADDRESSES
+        } else {
+            OLD_LEAF_ADDRESSES
         }
     }
 }

@@ -259,9 +259,10 @@ impl DataFile {
     ) -> Result<(), &'static str> {
         check(bytes, id, sequence).and_then(|()| check_address(bytes, address))?;
         // In the order of `read_page`.
-        match self.durable_address(id) == address && self.sequence() == sequence {
-            true => Ok(()),
-            false => Err("the checkpoint is not the durable one any more"),
+        if self.durable_address(id) == address && self.sequence() == sequence {
+            Ok(())
+        } else {
+            Err("the checkpoint is not the durable one any more")
         }
     }
 
@@ -536,9 +537,10 @@ impl DataFile {
 
     /// Cuts off what nobody needs of a file of so many pages.
     pub(crate) fn trim(&self, pages: u64) -> Result<(), StoreError> {
-        self.trim_to(match self.room.has_writers() {
-            true => 0,
-            false => self.room.lowest(pages),
+        self.trim_to(if self.room.has_writers() {
+            0
+        } else {
+            self.room.lowest(pages)
         })
     }
 

@@ -46,9 +46,10 @@ const KEPT_MAX: u64 = 64;
 /// short one.
 #[inline]
 pub const fn layer_entries(key_len: usize) -> usize {
-    match key_len > SHORT_KEY_MAX {
-        true => key_len.div_ceil(SHORT_KEY_MAX),
-        false => 0,
+    if key_len > SHORT_KEY_MAX {
+        key_len.div_ceil(SHORT_KEY_MAX)
+    } else {
+        0
     }
 }
 
@@ -146,9 +147,10 @@ impl Room {
 
     /// Blocks that are promised to removals and purges.
     pub(crate) fn removals(&self) -> i64 {
-        match self.has_long_keys.load(Ordering::Relaxed) {
-            true => REMOVALS + LONG_REMOVALS,
-            false => REMOVALS,
+        if self.has_long_keys.load(Ordering::Relaxed) {
+            REMOVALS + LONG_REMOVALS
+        } else {
+            REMOVALS
         }
     }
 
@@ -297,9 +299,10 @@ mod tests {
         let mut replaced = None;
         tree.modify(&key, |old| {
             replaced = old.and_then(|old| old.keep_value(&mut Vec::new()).ok()?);
-            let change = match removes {
-                true => Change::Remove,
-                false => Change::Put { version, value },
+            let change = if removes {
+                Change::Remove
+            } else {
+                Change::Put { version, value }
             };
             (change, ())
         })?;
@@ -334,24 +337,21 @@ mod tests {
                 let value = vec![7; [10, 300, 1_900, 20_000][rng.usize(..100).saturating_sub(96)]];
                 let (before, pages) = (room.surplus(), store.inner.pool.page_ids());
                 let removes = rng.u32(..16) < removals && !known.is_empty();
-                let (change, promised) = match removes {
-                    true => {
-                        key = known.swap_remove(rng.usize(..known.len()));
-                        let entries = layer_entries(key.len()).max(1) as u64;
-                        (Change::Remove, PER_PURGE.unsigned_abs() * entries)
-                    }
-                    false => {
-                        let writes = 1 + layer_entries(key.len());
-                        let version = 1;
-                        let promised = need(writes, key.len() + value.len(), pages);
-                        (
-                            Change::Put {
-                                version,
-                                value: &value,
-                            },
-                            promised,
-                        )
-                    }
+                let (change, promised) = if removes {
+                    key = known.swap_remove(rng.usize(..known.len()));
+                    let entries = layer_entries(key.len()).max(1) as u64;
+                    (Change::Remove, PER_PURGE.unsigned_abs() * entries)
+                } else {
+                    let writes = 1 + layer_entries(key.len());
+                    let version = 1;
+                    let promised = need(writes, key.len() + value.len(), pages);
+                    (
+                        Change::Put {
+                            version,
+                            value: &value,
+                        },
+                        promised,
+                    )
                 };
                 tree.modify(&key, |_| (change, ())).unwrap();
                 let taken = u64::try_from(before - room.surplus()).unwrap_or(0);

@@ -122,9 +122,10 @@ impl DataFile {
         let mut block = first;
         let mut buf = self.buffer();
         for i in 0..len.div_ceil(BLOB_BYTES as u64) {
-            match is_old {
-                true => self.read_unaddressed(BLOB | i, block, sequence, &mut buf)?,
-                false => self.read_block(BLOB | i, block, sequence, &mut buf)?,
+            if is_old {
+                self.read_unaddressed(BLOB | i, block, sequence, &mut buf)?
+            } else {
+                self.read_block(BLOB | i, block, sequence, &mut buf)?
             }
             blocks.push(block);
             bytes.extend_from_slice(&buf[24..]);

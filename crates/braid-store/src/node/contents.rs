@@ -37,8 +37,8 @@ impl<'a> Contents<&'a [u8]> {
         bytes.clear();
         bytes.reserve(PAGE_SIZE + len * node.prefix_len().next_multiple_of(8));
         let parts: Vec<_> = (0..len)
-            .map(|i| match node.is_leaf() {
-                true => {
+            .map(|i| {
+                if node.is_leaf() {
                     let record = node.leaf_record(i);
                     let lengths = record.flags << 32 | record.value_len as u64;
                     let parts = node.append_record(&record, bytes);
@@ -47,8 +47,7 @@ impl<'a> Contents<&'a [u8]> {
                         record.version,
                         lengths,
                     )
-                }
-                false => {
+                } else {
                     let key = bytes.len()..bytes.len() + node.key_len(i);
                     node.key_into(i, bytes);
                     ((key, 0..0), node.child_at(i), 0)
@@ -124,9 +123,10 @@ impl<'a> Contents<&'a [u8]> {
         let prefix = self.prefix_len();
         let sizes = self.entries[at..].iter();
         let behind: usize = sizes.map(|entry| self.entry_words(entry, prefix)).sum();
-        let separator = match behind >= WORDS / 8 {
-            true => shortest_separator(key, self.entries[at].key),
-            false => shortest_separator(self.entries[at - 1].key, key),
+        let separator = if behind >= WORDS / 8 {
+            shortest_separator(key, self.entries[at].key)
+        } else {
+            shortest_separator(self.entries[at - 1].key, key)
         };
         let fence =
             |fence: &Option<Vec<u8>>| fence.as_ref().map_or(0, |fence| words_of(fence.len()));

@@ -193,9 +193,10 @@ impl<'a> Node<'a> {
             Some(before) => Some(self.key(before)),
             None => self.lower_fence(),
         };
-        let upper = match i < self.len() {
-            true => Some(self.key(i)),
-            false => self.upper_fence(),
+        let upper = if i < self.len() {
+            Some(self.key(i))
+        } else {
+            self.upper_fence()
         };
         (lower, upper)
     }

@@ -16,9 +16,10 @@ pub(crate) const BYTES: usize = PAGE_SIZE - FIRST_WORD * 8;
 
 /// What is wrong with a page of a large value, by its words 2 and 4.
 pub(crate) fn check(kind: u64, here: u64) -> Result<(), &'static str> {
-    match kind == u64::from(KIND_OVERFLOW) && (1..=BYTES as u64).contains(&here) {
-        true => Ok(()),
-        false => Err("it is not part of a large value"),
+    if kind == u64::from(KIND_OVERFLOW) && (1..=BYTES as u64).contains(&here) {
+        Ok(())
+    } else {
+        Err("it is not part of a large value")
     }
 }
 

@@ -68,9 +68,10 @@ impl Salvage {
         let page = self.page_at(id, address)?;
         let node = Node(Page(&page));
         let is_node = node.kind() != node::KIND_OVERFLOW;
-        match is_node && node.lower_fence() == *lower && node.upper_fence() == *upper {
-            true => Ok(page),
-            false => Err(format!("page {id} does not match its parent")),
+        if is_node && node.lower_fence() == *lower && node.upper_fence() == *upper {
+            Ok(page)
+        } else {
+            Err(format!("page {id} does not match its parent"))
         }
     }
 

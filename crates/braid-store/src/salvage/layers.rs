@@ -30,9 +30,10 @@ impl Layers {
             .push((id, node.lower_fence(), node.upper_fence()));
         for i in 0..node.len() {
             let (key, record) = (node.key(i), node.leaf_record(i));
-            let target = match record.is_overflow() || record.is_tombstone() {
-                true => None,
-                false => layer_in(&node.stored_value(&record)),
+            let target = if record.is_overflow() || record.is_tombstone() {
+                None
+            } else {
+                layer_in(&node.stored_value(&record))
             };
             if let (Some(Entry::Link { layer, chunk }), Some(target)) = (Entry::of(&key), target) {
                 self.links.insert(target, (layer, chunk.to_vec()));

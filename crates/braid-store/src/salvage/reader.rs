@@ -71,9 +71,10 @@ impl Reader<'_> {
         (lower, upper): (Fence, Fence),
         depth: usize,
     ) -> Result<Option<bool>, StoreError> {
-        let page = match self.seen.insert(id) && depth < 64 {
-            true => self.salvage.node(id, (&lower, &upper)),
-            false => Err(format!("page {id} is referred to twice")),
+        let page = if self.seen.insert(id) && depth < 64 {
+            self.salvage.node(id, (&lower, &upper))
+        } else {
+            Err(format!("page {id} is referred to twice"))
         };
         let page = match page {
             Ok(page) => page,
@@ -143,9 +144,10 @@ impl Reader<'_> {
     /// The value of a record.
     pub(super) fn value(&mut self, node: Node<'_>, record: &LeafRecord) -> Result<Vec<u8>, String> {
         let stored = node.stored_value(record);
-        match record.is_overflow() {
-            true => self.large(value_page::reference(&stored), record.value_len),
-            false => Ok(stored),
+        if record.is_overflow() {
+            self.large(value_page::reference(&stored), record.value_len)
+        } else {
+            Ok(stored)
         }
     }
 
@@ -160,11 +162,12 @@ impl Reader<'_> {
             value.extend_from_slice(&bytes);
             id = next;
         }
-        match value.len() == len {
-            true => Ok(value),
-            false => Err(format!(
+        if value.len() == len {
+            Ok(value)
+        } else {
+            Err(format!(
                 "the value's pages from {first} on do not belong together"
-            )),
+            ))
         }
     }
 

@@ -341,9 +341,10 @@ impl Layers {
                 lower.as_ref().map(|key| &key[..]),
                 upper.as_ref().map(|key| &key[..]),
             );
-            match is_empty(lower, upper) {
-                true => Ok(Estimate::default()),
-                false => self.0.estimate_own(lower, upper),
+            if is_empty(lower, upper) {
+                Ok(Estimate::default())
+            } else {
+                self.0.estimate_own(lower, upper)
             }
         };
         let (layer, range) = self.common_layer((lower, upper))?;
@@ -352,16 +353,18 @@ impl Layers {
         let all = self.0.estimate_own(Bound::Unbounded, Bound::Unbounded)?;
         // Layers have no order among each other, so those below this one can't be told from others: in the first layer
         // all are below, in another one at least the records that it holds itself.
-        let below = match layer == layers::FIRST {
-            true => all.entries.saturating_sub(whole.entries),
-            false => 0,
+        let below = if layer == layers::FIRST {
+            all.entries.saturating_sub(whole.entries)
+        } else {
+            0
         };
         let share = own.bytes as f64 / whole.bytes.max(1) as f64;
         Ok(Estimate {
             entries: own.entries + rounded((below as f64 * share).round()),
-            bytes: match layer == layers::FIRST {
-                true => rounded(all.bytes as f64 * share),
-                false => own.bytes,
+            bytes: if layer == layers::FIRST {
+                rounded(all.bytes as f64 * share)
+            } else {
+                own.bytes
             },
         })
     }

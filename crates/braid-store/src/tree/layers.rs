@@ -303,9 +303,10 @@ impl Layers {
                 Err(error) => (Change::Keep, Err(error)),
             }
         })??;
-        match first + count < END {
-            true => Ok(first),
-            false => Err(malformed("all layer numbers are in use", END)),
+        if first + count < END {
+            Ok(first)
+        } else {
+            Err(malformed("all layer numbers are in use", END))
         }
     }
 

@@ -109,9 +109,10 @@ impl Tree {
             Direction::Reverse => (far, step.from),
         };
         let found = layers.find(range, step.direction, step.at_most)?;
-        match found.keys.is_empty() {
-            true => Ok(scan),
-            false => Ok(merge(scan, found, step)),
+        if found.keys.is_empty() {
+            Ok(scan)
+        } else {
+            Ok(merge(scan, found, step))
         }
     }
 }

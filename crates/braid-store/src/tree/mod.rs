@@ -411,12 +411,11 @@ impl Tree {
         key: &[u8],
         decide: impl FnOnce(Option<OldRecord<'_>>) -> (Change<'v>, R),
     ) -> Result<R, StoreError> {
-        let (mut leaf, found, long) = match key.len() > SHORT_KEY_MAX {
-            false => {
-                let (leaf, found) = self.latch_at(hint, key)?;
-                (leaf, found, None)
-            }
-            true => self.latch_long(key)?,
+        let (mut leaf, found, long) = if key.len() <= SHORT_KEY_MAX {
+            let (leaf, found) = self.latch_at(hint, key)?;
+            (leaf, found, None)
+        } else {
+            self.latch_long(key)?
         };
         // Before the decision: a failure to keep the page's old image must not come after it.
         let node = Node(leaf.page_mut()?);

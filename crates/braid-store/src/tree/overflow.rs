@@ -71,9 +71,10 @@ fn try_read(pool: &Pool, first: PageId, len: usize, out: &mut Vec<u8>) -> Result
         let part = out.len();
         // No more than the value has: what was reserved is enough, and a broken chain is told by its pages.
         if here > end - part {
-            match page.validate() {
-                true => return Ok(false),
-                false => continue,
+            if page.validate() {
+                return Ok(false);
+            } else {
+                continue;
             }
         }
         words.read_bytes(FIRST_WORD, here, out);

@@ -391,9 +391,10 @@ impl Tree {
             scan.next = Some(Bound::Excluded(scan.key(last)));
             scan.position = branch.map(|branch| self.position(branch));
         }
-        match large.is_empty() || self.read_large(&mut scan, &large, leaf.id, replaced)? {
-            true => Ok(Some(scan)),
-            false => Ok(None),
+        if large.is_empty() || self.read_large(&mut scan, &large, leaf.id, replaced)? {
+            Ok(Some(scan))
+        } else {
+            Ok(None)
         }
     }
 

@@ -98,9 +98,10 @@ impl OldRecord<'_> {
 
     /// The bytes of its value that [`OldRecord::keep_value`] appends.
     pub fn inline_len(&self) -> usize {
-        match self.record.is_overflow() {
-            true => 0,
-            false => self.record.value_len,
+        if self.record.is_overflow() {
+            0
+        } else {
+            self.record.value_len
         }
     }
 

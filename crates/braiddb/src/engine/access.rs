@@ -66,9 +66,10 @@ impl Engine {
 
     #[cold]
     fn not_open(&self) -> Error {
-        match self.access.process.is_current() {
-            true => Error::Closed,
-            false => Error::Forked,
+        if self.access.process.is_current() {
+            Error::Closed
+        } else {
+            Error::Forked
         }
     }
 
@@ -124,9 +125,10 @@ impl Engine {
     /// version sees the state at the durable seqno.
     #[inline(always)]
     pub(crate) fn check_shown(&self, newest: impl FnOnce() -> u64) -> Result<()> {
-        match self.log.is_poisoned() {
-            true => self.check_durable(newest()),
-            false => Ok(()),
+        if self.log.is_poisoned() {
+            self.check_durable(newest())
+        } else {
+            Ok(())
         }
     }
 

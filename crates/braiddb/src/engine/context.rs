@@ -408,9 +408,10 @@ impl ReadSet {
     #[inline]
     pub(crate) fn add_ranges(&mut self, ranges: &mut RangeReads, newest: impl FnOnce() -> u64) {
         if !ranges.is_empty() {
-            let newest = match ranges.is_complete() {
-                true => ranges.newest(),
-                false => newest(),
+            let newest = if ranges.is_complete() {
+                ranges.newest()
+            } else {
+                newest()
             };
             self.newest = self.newest.max(newest);
             std::mem::swap(&mut self.ranges, ranges);

@@ -92,9 +92,10 @@ impl Engine {
     #[cold]
     fn new_context(self: &Arc<Self>) -> PooledContext {
         let owner = first_owner(self.contexts.next.fetch_add(1, Ordering::Relaxed));
-        let user = match self.is_inherited() {
-            true => User::of_nobody(owner),
-            false => self.locks.user(owner),
+        let user = if self.is_inherited() {
+            User::of_nobody(owner)
+        } else {
+            self.locks.user(owner)
         };
         PooledContext {
             engine: self.clone(),

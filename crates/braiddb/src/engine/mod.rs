@@ -139,9 +139,10 @@ impl Engine {
             let applied = self.log.applied_before() - 1;
             // In this order: a transaction that could not be applied poisons the log before it
             // leaves its commit slot.
-            match self.log.is_poisoned() && !braid_rt::mutant!("read_what_failed") {
-                true => self.log.durable_seqno(),
-                false => applied,
+            if self.log.is_poisoned() && !braid_rt::mutant!("read_what_failed") {
+                self.log.durable_seqno()
+            } else {
+                applied
             }
         })
     }

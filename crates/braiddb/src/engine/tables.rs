@@ -87,11 +87,12 @@ impl Engine {
                 self.tables.of_state.get_or_init(|| found)
             }
         };
-        let found = match braid_rt::mutant!("find_tables_by_name") {
-            true => tables
+        let found = if braid_rt::mutant!("find_tables_by_name") {
+            tables
                 .values()
-                .find(|found| *found.name.read() == *table.name.read()),
-            false => tables.get(&table.id),
+                .find(|found| *found.name.read() == *table.name.read())
+        } else {
+            tables.get(&table.id)
         };
         found.ok_or_else(|| table.not_alive())
     }

@@ -450,11 +450,12 @@ impl From<LogError> for Error {
                 limit,
                 device_full,
             } => Error::OutOfSpace {
-                what: match device_full {
-                    true => format!("cannot append {needed} bytes to the log: the device is full"),
-                    false => format!(
+                what: if device_full {
+                    format!("cannot append {needed} bytes to the log: the device is full")
+                } else {
+                    format!(
                         "cannot append {needed} bytes to the log: it has {used} of at most {limit} bytes"
-                    ),
+                    )
                 },
             },
             LogError::Corrupted { what, file, offset } => Error::Corrupted {

@@ -229,12 +229,13 @@ impl Filled {
             };
             engine.store.tree(tree)?.modify(entry.key, |old| {
                 let newer = old.is_some_and(|old| old.meta().version >= entry.version);
-                let change = match newer {
-                    true => Change::Keep,
-                    false => Change::Put {
+                let change = if newer {
+                    Change::Keep
+                } else {
+                    Change::Put {
                         version: entry.version,
                         value: entry.value,
-                    },
+                    }
                 };
                 (change, ())
             })

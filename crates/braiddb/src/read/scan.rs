@@ -287,9 +287,10 @@ impl<'a> RawRange<'a> {
                 Direction::Reverse => (&mut self.back, &self.front),
             };
             let Some(leaf) = &mut end.leaf else {
-                match self.enter(direction)? {
-                    true => continue,
-                    false => return Ok(()),
+                if self.enter(direction)? {
+                    continue;
+                } else {
+                    return Ok(());
                 }
             };
             if leaf.peeked.is_some() {

@@ -29,9 +29,10 @@ pub(super) fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
         flushes_in_flight: options
             .flushes_in_flight
             .unwrap_or(defaults.flushes_in_flight),
-        flush_mode: match options.background {
-            true => FlushMode::Background,
-            false => FlushMode::Callers,
+        flush_mode: if options.background {
+            FlushMode::Background
+        } else {
+            FlushMode::Callers
         },
         discard: options.discard,
         group_size: options.group_size,

@@ -111,19 +111,18 @@ fn look_beside(device: &dyn Device, marker: &Entry, entries: &[Entry]) -> Result
     let mut files = Vec::new();
     let mut is_finished = false;
     for entry in others {
-        let is_own = match entry.name == DATA_FILE {
-            false => {
-                braid_log::is_file_of(device, entry, identity)?
-                    || Copies::is_file_of(device, entry, identity)?
-            }
-            true => match braid_store::creation_of(device, identity)? {
+        let is_own = if entry.name != DATA_FILE {
+            braid_log::is_file_of(device, entry, identity)?
+                || Copies::is_file_of(device, entry, identity)?
+        } else {
+            match braid_store::creation_of(device, identity)? {
                 DataFileCreation::Foreign => false,
                 DataFileCreation::Unfinished => true,
                 DataFileCreation::Finished => {
                     is_finished = true;
                     true
                 }
-            },
+            }
         };
         if !is_own && !braid_rt::mutant!("remove_foreign_files") {
             return foreign(format!(
@@ -133,9 +132,10 @@ fn look_beside(device: &dyn Device, marker: &Entry, entries: &[Entry]) -> Result
         }
         files.push(entry.name.clone());
     }
-    Ok(match is_finished {
-        true => Contents::Database { marked: true },
-        false => Contents::Unfinished(files),
+    Ok(if is_finished {
+        Contents::Database { marked: true }
+    } else {
+        Contents::Unfinished(files)
     })
 }
 
@@ -156,9 +156,10 @@ fn read_marker(device: &dyn Device, entry: &Entry) -> Result<Marker> {
     }
     let identity: [u8; 16] = bytes[16..32].try_into().expect("sixteen bytes");
     let identity = u128::from_le_bytes(identity);
-    Ok(match marker(identity)[..] == bytes[..] {
-        true => Marker::Of(identity),
-        false => Marker::Foreign,
+    Ok(if marker(identity)[..] == bytes[..] {
+        Marker::Of(identity)
+    } else {
+        Marker::Foreign
     })
 }
 

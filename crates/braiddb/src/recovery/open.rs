@@ -54,12 +54,11 @@ fn open_gated(gate: &Gate, device: Arc<dyn Device>, options: Builder) -> Result<
             (true, false)
         }
     };
-    let instance = match fresh {
-        true => {
-            let meta = new_meta(&options);
-            create(gate, device.clone(), &options, meta, 0, |_| Ok(()))?
-        }
-        false => recover_or_read_only(gate, &device, &options, began)?,
+    let instance = if fresh {
+        let meta = new_meta(&options);
+        create(gate, device.clone(), &options, meta, 0, |_| Ok(()))?
+    } else {
+        recover_or_read_only(gate, &device, &options, began)?
     };
     if marked && !instance.engine.is_read_only() {
         braid_rt::coverage_point("opening: the marker of a finished creation goes");

@@ -41,9 +41,10 @@ pub(super) fn recover(
     began: Instant,
     attempt: Option<&Attempt>,
 ) -> Result<Arc<Instance>> {
-    let readers = match options.read_only {
-        true => None,
-        false => Readers::claim(&*device, options.background)?,
+    let readers = if options.read_only {
+        None
+    } else {
+        Readers::claim(&*device, options.background)?
     };
     let phase = Phase::recovery();
     let progress = Progress { options, began };
@@ -149,9 +150,10 @@ fn open_checkpoint(
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
     };
-    let (store, meta) = match options.read_only {
-        true => Store::open_read_only(device.clone(), store_options)?,
-        false => Store::open(device.clone(), store_options)?,
+    let (store, meta) = if options.read_only {
+        Store::open_read_only(device.clone(), store_options)?
+    } else {
+        Store::open(device.clone(), store_options)?
     };
     let checkpoint = store.stats().checkpoint_sequence;
     if let Some(attempt) = attempt {
@@ -201,14 +203,16 @@ fn replay_log(
     progress: &Progress<'_>,
 ) -> Result<(Replayed, u64)> {
     let scanned_bytes = recovered.scanned_bytes();
-    let replay = match options.read_only {
-        true => Replay::around_damage(store),
-        false => Replay::new(store),
+    let replay = if options.read_only {
+        Replay::around_damage(store)
+    } else {
+        Replay::new(store)
     };
     let transactions = AtomicU64::new(0);
-    let threads = match options.background {
-        true => braid_rt::thread::parallelism(),
-        false => 1,
+    let threads = if options.background {
+        braid_rt::thread::parallelism()
+    } else {
+        1
     };
     // Twice as many readers as processors, because half of them wait for the device; but no thread
     // without background threads.

@@ -199,9 +199,10 @@ impl TableCore {
 
     pub(crate) fn check_value_len(&self, len: usize) -> Result<()> {
         let max = self.value_len_max();
-        match len > max {
-            true => Err(Error::ValueTooLong { len, max }),
-            false => Ok(()),
+        if len > max {
+            Err(Error::ValueTooLong { len, max })
+        } else {
+            Ok(())
         }
     }
 

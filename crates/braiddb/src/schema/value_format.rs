@@ -130,13 +130,15 @@ impl ValueFormat {
         if kind & !(TIMED | LZ4) != 0 || (kind & TIMED != 0) != self.is_timed() {
             return None;
         }
-        let written = match kind & TIMED != 0 {
-            true => u64::from_le_bytes(*bytes.split_off(..8)?.first_chunk()?),
-            false => 0,
+        let written = if kind & TIMED != 0 {
+            u64::from_le_bytes(*bytes.split_off(..8)?.first_chunk()?)
+        } else {
+            0
         };
-        let len = match kind & LZ4 != 0 {
-            true => Some(u32::from_le_bytes(*bytes.split_off(..4)?.first_chunk()?) as usize),
-            false => None,
+        let len = if kind & LZ4 != 0 {
+            Some(u32::from_le_bytes(*bytes.split_off(..4)?.first_chunk()?) as usize)
+        } else {
+            None
         };
         // An LZ4 block is at least a 255th of what it holds: no more memory is taken for a length.
         let fits = len.is_none_or(|len| len <= MAX_VALUE_LEN && len / 256 <= bytes.len());
@@ -148,9 +150,10 @@ impl ValueFormat {
     }
 
     fn is_over(&self, written: u64, now: u64) -> bool {
-        let ttl = match braid_rt::mutant!("half_a_life") {
-            true => self.ttl / 2,
-            false => self.ttl,
+        let ttl = if braid_rt::mutant!("half_a_life") {
+            self.ttl / 2
+        } else {
+            self.ttl
         };
         self.is_timed() && now.saturating_sub(written) >= ttl
     }

@@ -315,9 +315,12 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             long.release();
             self.tree.attach()
         };
-        let make_durable = || match braid_rt::mutant!("name_before_contents") {
-            true => Ok(()),
-            false => instance.checkpoint(),
+        let make_durable = || {
+            if braid_rt::mutant!("name_before_contents") {
+                Ok(())
+            } else {
+                instance.checkpoint()
+            }
         };
         let named =
             make_durable().and_then(|()| catalog.name_loaded(&name, id, tree, type_names, options));

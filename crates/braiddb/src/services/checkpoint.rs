@@ -60,9 +60,10 @@ impl Instance {
     }
 
     fn check_publishable(&self) -> Result<()> {
-        match braid_rt::mutant!("checkpoint_what_failed") {
-            true => Ok(()),
-            false => self.engine.check_not_poisoned(),
+        if braid_rt::mutant!("checkpoint_what_failed") {
+            Ok(())
+        } else {
+            self.engine.check_not_poisoned()
         }
     }
 

@@ -71,9 +71,10 @@ impl Instance {
         // If it fails, the log is kept, and the next open continues with it.
         let _ = self.run_archiver();
         let _ = self.archive.note(&engine.log, &self.copies);
-        match self.is_checkpoint_due() {
-            true => self.checkpoint_locked(),
-            false => Ok(()),
+        if self.is_checkpoint_due() {
+            self.checkpoint_locked()
+        } else {
+            Ok(())
         }
     }
 }

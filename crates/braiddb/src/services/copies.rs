@@ -106,9 +106,10 @@ impl Copies {
             Found::Fields(fields) => Record::decode(&fields),
             Found::Nothing | Found::Damaged => Record::new(identity),
         };
-        let record = match record.identity == identity {
-            true => record,
-            false => Record::new(identity),
+        let record = if record.identity == identity {
+            record
+        } else {
+            Record::new(identity)
         };
         Ok(Self {
             device,

@@ -75,9 +75,10 @@ impl Retention {
         let mut state = self.state.lock();
         state.starts.push_back(start.clone());
         let hard = archived.unwrap_or(u64::MAX);
-        let soft = match braid_rt::mutant!("forget_feeds") {
-            true => u64::MAX,
-            false => state.needed(),
+        let soft = if braid_rt::mutant!("forget_feeds") {
+            u64::MAX
+        } else {
+            state.needed()
         };
         let mut kept_from = &state.starts[0];
         for next in state.starts.iter().skip(1) {

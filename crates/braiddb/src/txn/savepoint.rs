@@ -107,9 +107,10 @@ impl Transaction {
     /// [`Error::InvalidSavepoint`] if the savepoint belongs to another transaction, or the transaction
     /// was rolled back to an earlier point. Nothing changes then.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
-        match self.state().borrow_mut().writes.rollback_to(savepoint.0) {
-            true => Ok(()),
-            false => Err(Error::InvalidSavepoint),
+        if self.state().borrow_mut().writes.rollback_to(savepoint.0) {
+            Ok(())
+        } else {
+            Err(Error::InvalidSavepoint)
         }
     }
 }

@@ -386,9 +386,10 @@ impl Value for () {
     const TYPE_NAME: &'static str = "()";
 
     fn from_value_bytes(bytes: Bytes) -> Result<Self> {
-        match bytes.is_empty() {
-            true => Ok(()),
-            false => Err(wrong_length("()", 0, bytes.len())),
+        if bytes.is_empty() {
+            Ok(())
+        } else {
+            Err(wrong_length("()", 0, bytes.len()))
         }
     }
 }

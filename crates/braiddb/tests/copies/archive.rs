@@ -366,16 +366,18 @@ fn a_database_owns_its_archive_through_crashes() {
                 .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             put(&db, key);
             let steps = 1 + rng.u64(..16);
-            match rng.bool() {
-                true => medium.crash_after(steps),
-                false => device.crash_after(steps),
+            if rng.bool() {
+                medium.crash_after(steps)
+            } else {
+                device.crash_after(steps)
             }
             let archived = db.archive_now();
             let is_refused = matches!(archived, Err(Error::Backup(_)));
             assert!(!is_refused, "seed {seed}: {archived:?}");
-            (medium, device) = match rng.bool() {
-                true => (medium.after_crash(), device.after_crash()),
-                false => (medium.after_kill(), device.after_kill()),
+            (medium, device) = if rng.bool() {
+                (medium.after_crash(), device.after_crash())
+            } else {
+                (medium.after_kill(), device.after_kill())
             };
         }
     }

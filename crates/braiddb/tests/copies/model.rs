@@ -92,9 +92,10 @@ impl Model {
             other.insert(&tables.extras, &(1 << 40), &1)?;
             other.abort();
         }
-        let seqno = match rng.bool() {
-            true => tx.commit()?.seqno(),
-            false => tx.commit_async()?.seqno(),
+        let seqno = if rng.bool() {
+            tx.commit()?.seqno()
+        } else {
+            tx.commit_async()?.seqno()
         };
         self.note(seqno, writes);
         Ok(())

@@ -39,9 +39,10 @@ fn in_child(work: impl FnOnce()) -> i32 {
             let mut status = 0;
             // SAFETY: `status` is there, and the child is ours.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            match libc::WIFEXITED(status) {
-                true => libc::WEXITSTATUS(status),
-                false => -libc::WTERMSIG(status),
+            if libc::WIFEXITED(status) {
+                libc::WEXITSTATUS(status)
+            } else {
+                -libc::WTERMSIG(status)
             }
         }
     }

@@ -36,9 +36,10 @@ pub(crate) struct ShellArgs {
 }
 
 pub(crate) fn run(args: &ShellArgs, output: &mut Output) -> Result<(), Failure> {
-    let mut session = match args.read_only {
-        true => Session::open_read_only(&args.dir)?,
-        false => Session::open(&args.dir, args.create)?,
+    let mut session = if args.read_only {
+        Session::open_read_only(&args.dir)?
+    } else {
+        Session::open(&args.dir, args.create)?
     };
     if let Some(commands) = &args.command {
         session.line(commands, output)?;

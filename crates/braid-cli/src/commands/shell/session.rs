@@ -445,11 +445,12 @@ impl Session {
             db.close()?;
         }
         let found = verify::check(&self.dir, output);
-        self.db = Some(match self.read_only {
-            true => Database::open_read_only(&self.dir)?,
-            false => Database::builder()
+        self.db = Some(if self.read_only {
+            Database::open_read_only(&self.dir)?
+        } else {
+            Database::builder()
                 .create_if_missing(false)
-                .open(&self.dir)?,
+                .open(&self.dir)?
         });
         found
     }

@@ -114,9 +114,10 @@ impl Archiver {
         }
         archive.settle()?;
         // What is missing in between is gone: a hole.
-        let archived = match braid_rt::mutant!("archive_begins_anew") {
-            true => log.durable_seqno(),
-            false => last.unwrap_or(0).max(oldest),
+        let archived = if braid_rt::mutant!("archive_begins_anew") {
+            log.durable_seqno()
+        } else {
+            last.unwrap_or(0).max(oldest)
         };
         let (begins, missing) = archive.begins(oldest);
         Ok(Self {

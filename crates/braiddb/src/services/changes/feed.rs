@@ -155,9 +155,10 @@ impl Feed {
         let seqno = position.seqno.to_le_bytes();
         let catalog = Catalog::of(engine).table();
         tx.insert(&catalog, &feed_key(&self.name)?, &seqno)?;
-        match braid_rt::mutant!("acknowledge_in_memory") {
-            true => tx.abort(),
-            false => drop(tx.commit()?),
+        if braid_rt::mutant!("acknowledge_in_memory") {
+            tx.abort();
+        } else {
+            tx.commit()?;
         }
         // Only now: the log is given up when this is sure to be found again.
         self.instance.retention.set_feed(&self.name, position.seqno);

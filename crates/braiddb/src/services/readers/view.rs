@@ -213,9 +213,12 @@ impl Source {
             return Ok(Tried::Again(self.busy()));
         }
         // With no writer, what can't be opened can't be opened.
-        let again = |error| match is_claimed {
-            true => Ok(Tried::Again(error)),
-            false => Err(error),
+        let again = |error| {
+            if is_claimed {
+                Ok(Tried::Again(error))
+            } else {
+                Err(error)
+            }
         };
         let checkpoint = match Store::newest_checkpoint(self.base.clone()) {
             Ok(checkpoint) => checkpoint,
@@ -238,16 +241,18 @@ impl Source {
             },
             _ => None,
         };
-        let limit = match braid_rt::mutant!("show_what_is_not_durable") {
-            true => None,
-            false => durable,
+        let limit = if braid_rt::mutant!("show_what_is_not_durable") {
+            None
+        } else {
+            durable
         };
         let opened = open(&self.attempt(Some(checkpoint), limit, kept_from)?);
         let after = table.announcement().map_err(failed)?;
-        let is_same = match is_claimed {
-            true => before.map(|before| before.writer) == after.map(|after| after.writer),
+        let is_same = if is_claimed {
+            before.map(|before| before.writer) == after.map(|after| after.writer)
+        } else {
             // Nobody wrote meanwhile.
-            false => before == after && !table.is_claimed().map_err(failed)?,
+            before == after && !table.is_claimed().map_err(failed)?
         };
         match opened {
             Ok(opened) if is_same => Ok(Tried::Opened(

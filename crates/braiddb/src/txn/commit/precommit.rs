@@ -99,9 +99,10 @@ fn precommit_reads(
 /// refused.
 #[inline(always)]
 fn admit(engine: &Engine, state: &mut Context, bytes: usize) -> Result<()> {
-    match bytes > SHORT_KEY_MAX {
-        true => admit_large(engine, state, bytes),
-        false => admit_entries(engine, state, 0, bytes),
+    if bytes > SHORT_KEY_MAX {
+        admit_large(engine, state, bytes)
+    } else {
+        admit_entries(engine, state, 0, bytes)
     }
 }
 

@@ -49,9 +49,10 @@ fn validate_point(engine: &Engine, state: &Context, read: &PointRead, seqno: u64
         }
         None => read.absent && engine.gc.none_purged_from(seqno),
     };
-    match holds {
-        true => Ok(()),
-        false => Err(engine.conflict(ConflictKind::Read)),
+    if holds {
+        Ok(())
+    } else {
+        Err(engine.conflict(ConflictKind::Read))
     }
 }
 
@@ -61,9 +62,10 @@ fn validate_ranges(engine: &Engine, state: &Context, seqno: u64) -> Result<()> {
         // follows the numbers downwards, so there is no cycle.
         let read = state.reads.ranges.iter();
         let tables = read.map(|read| signature_of(state.tables[read.table as usize].id));
-        let tables = match braid_rt::mutant!("ranges_wait_for_one_table") {
-            true => tables.last().unwrap_or_default(),
-            false => tables.fold(0, |all, table| all | table),
+        let tables = if braid_rt::mutant!("ranges_wait_for_one_table") {
+            tables.last().unwrap_or_default()
+        } else {
+            tables.fold(0, |all, table| all | table)
         };
         engine.log.wait_applied(seqno, tables);
     }
