@@ -10,8 +10,37 @@ use crate::format::checkpoint_position::CheckpointPosition;
 use crate::format::segment::segment_name;
 use crate::protocol::kind::ProtocolKind;
 use crate::protocol::{self, Kept, Protocol, Run, Scanned};
-use crate::recovery::salvage::{Damage, Numbers};
 use crate::recovery::scan::{Found, LaneScan};
+
+/// What is known of a damaged log before its cut is found.
+#[derive(Clone, Copy)]
+pub(super) struct Damage {
+    /// Up to here everything was durable, as some chunk says.
+    pub(super) durable: u64,
+    /// A lane ends before its end.
+    pub(super) broken: bool,
+}
+
+/// How an incarnation counts: every `stride` numbers behind `base` hold one that was assigned.
+struct Numbers {
+    base: u64,
+    stride: u64,
+}
+
+impl Numbers {
+    /// The greatest number up to which none is missing, if none is up to `from`.
+    fn up_to_gap(&self, from: u64, runs: &[Run]) -> u64 {
+        let place = |seqno: u64| seqno.saturating_sub(self.base).div_ceil(self.stride);
+        let mut whole = from;
+        for run in runs.iter().filter(|run| run.last > from) {
+            if place(run.first) > place(whole) + 1 {
+                break;
+            }
+            whole = whole.max(run.last);
+        }
+        whole
+    }
+}
 
 /// What recovery keeps.
 pub(super) struct Cut {

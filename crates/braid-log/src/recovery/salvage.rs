@@ -7,40 +7,10 @@ use braid_io::Device;
 use crate::format::checkpoint_position::CheckpointPosition;
 use crate::format::segment::SegmentHeader;
 use crate::options::FlushMode;
-use crate::protocol::Run;
+use crate::recovery::cut::Damage;
 use crate::recovery::recovered::Recovered;
 use crate::recovery::scan::ScanMode;
 use crate::{LogError, LogOptions};
-
-/// What is known of a damaged log before its cut is found.
-#[derive(Clone, Copy)]
-pub(super) struct Damage {
-    /// Up to here everything was durable, as some chunk says.
-    pub(super) durable: u64,
-    /// A lane ends before its end.
-    pub(super) broken: bool,
-}
-
-/// How an incarnation counts: every `stride` numbers behind `base` hold one that was assigned.
-pub(super) struct Numbers {
-    pub(super) base: u64,
-    pub(super) stride: u64,
-}
-
-impl Numbers {
-    /// The greatest number up to which none is missing, if none is up to `from`.
-    pub(super) fn up_to_gap(&self, from: u64, runs: &[Run]) -> u64 {
-        let place = |seqno: u64| seqno.saturating_sub(self.base).div_ceil(self.stride);
-        let mut whole = from;
-        for run in runs.iter().filter(|run| run.last > from) {
-            if place(run.first) > place(whole) + 1 {
-                break;
-            }
-            whole = whole.max(run.last);
-        }
-        whole
-    }
-}
 
 impl Recovered {
     /// See [`Log::salvage`](crate::Log::salvage).
