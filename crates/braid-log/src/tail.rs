@@ -144,9 +144,10 @@ impl TailReader {
         let idle = !self.core.is_begun();
         // In this order: what the durable seqno covers lies before the ends that are looked up
         // after it.
-        let durable_seqno = match braid_rt::mutant!("tail_beyond_the_durable_seqno") {
-            true => self.core.commit_slots.last_seqno(),
-            false => self.core.durable_seqno(),
+        let durable_seqno = if braid_rt::mutant!("tail_beyond_the_durable_seqno") {
+            self.core.commit_slots.last_seqno()
+        } else {
+            self.core.durable_seqno()
         };
         let ends: Vec<DurableEnd> = self
             .core
@@ -167,9 +168,12 @@ impl TailReader {
                 }
                 continue;
             }
-            let settled = |cursor: &Cursor| match cursor.is_at(ends[cursor.lane.get()]) {
-                true => durable_seqno,
-                false => cursor.durable_seqno,
+            let settled = |cursor: &Cursor| {
+                if cursor.is_at(ends[cursor.lane.get()]) {
+                    durable_seqno
+                } else {
+                    cursor.durable_seqno
+                }
             };
             let current = self.incarnation;
             let here = |cursor: &&Cursor| cursor.next.incarnation <= current;
@@ -177,9 +181,10 @@ impl TailReader {
             let to = to.unwrap_or(durable_seqno);
             // A chunk of a log that another process writes may say that more was durable than this log begins
             // with.
-            let most = match current < self.core.incarnation {
-                true => self.core.base,
-                false => u64::MAX,
+            let most = if current < self.core.incarnation {
+                self.core.base
+            } else {
+                u64::MAX
             };
             if !self.hand_out(to.min(most), &mut room, f) {
                 return Ok(self.done);
@@ -231,9 +236,10 @@ impl TailReader {
         };
         let kept: Kept = own.protocol.kept(next.base, &next.kept);
         let base = next.base;
-        let most = match kept == Kept::ALL_FLUSHES {
-            true => base,
-            false => u64::MAX,
+        let most = if kept == Kept::ALL_FLUSHES {
+            base
+        } else {
+            u64::MAX
         };
         self.waiting.retain(|&seqno, waiting| {
             seqno <= most && kept.holds(waiting.lane, seqno, waiting.flush)
@@ -359,9 +365,10 @@ impl TailReader {
         let incarnation = self.core.incarnation;
         let cursor = &mut self.lanes[lane.get()];
         let is_last = cursor.segment.sequence == end.segment;
-        let limit = match is_last {
-            true => end.offset,
-            false => cursor.segment.len,
+        let limit = if is_last {
+            end.offset
+        } else {
+            cursor.segment.len
         };
         let mut flush: Vec<(u64, ChunkHeader)> = Vec::new();
         while let Some(header) = cursor.chunk(limit)? {

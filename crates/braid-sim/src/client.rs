@@ -47,9 +47,10 @@ const BALLAST_BYTES: usize = 64_000;
 
 impl Tables {
     pub(crate) fn open(db: &Database, plan: &Plan) -> Result<Self> {
-        let compression = match plan.compressed {
-            true => Compression::Lz4,
-            false => Compression::None,
+        let compression = if plan.compressed {
+            Compression::Lz4
+        } else {
+            Compression::None
         };
         let options = TableOptions {
             compression,
@@ -639,18 +640,20 @@ impl Client {
         } else {
             self.rng.u8(..keys)
         };
-        match self.plan.long && !key.is_multiple_of(4) {
-            true => LONG + key,
-            false => key,
+        if self.plan.long && !key.is_multiple_of(4) {
+            LONG + key
+        } else {
+            key
         }
     }
 
     /// The end of a range that begins at a key.
     fn end_of_range(&mut self, from: Key) -> Key {
         let to = from + self.rng.u8(1..=self.plan.keys);
-        match self.plan.long && from < LONG && to.is_multiple_of(2) {
-            true => LONG + to,
-            false => to,
+        if self.plan.long && from < LONG && to.is_multiple_of(2) {
+            LONG + to
+        } else {
+            to
         }
     }
 
@@ -710,9 +713,10 @@ impl Client {
                 4 => {
                     let key = self.key();
                     // Of nothing it is a read.
-                    ops.push(match tx.remove(&table, &key)? {
-                        true => Op::Remove(key),
-                        false => Op::Get(key, None),
+                    ops.push(if tx.remove(&table, &key)? {
+                        Op::Remove(key)
+                    } else {
+                        Op::Get(key, None)
                     });
                 }
                 5 => {

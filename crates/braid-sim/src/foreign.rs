@@ -48,9 +48,10 @@ impl Foreign {
         let name = if is_marker { MARKER } else { DOCUMENT };
         put(device, name, &bytes).ok()?;
         Some(Planted {
-            what: match is_marker {
-                true => "foreign marker in the directory",
-                false => "foreign document in the directory",
+            what: if is_marker {
+                "foreign marker in the directory"
+            } else {
+                "foreign document in the directory"
             },
             name,
             is_marker,

@@ -222,9 +222,10 @@ impl History {
             }
             if !device.has_crashed() {
                 for device in [Some(device), archive].into_iter().flatten() {
-                    match kill {
-                        true => device.kill(),
-                        false => device.power_off(),
+                    if kill {
+                        device.kill()
+                    } else {
+                        device.power_off()
                     }
                 }
                 // Nobody may be interrupted while it has this lock, which knows nothing of tasks.
@@ -478,9 +479,10 @@ impl History {
             return Ok(());
         }
         archive.check(&self.background.copies, found, !is_gap)?;
-        self.count(match is_gap {
-            true => "archives lack transactions",
-            false => "archives restored",
+        self.count(if is_gap {
+            "archives lack transactions"
+        } else {
+            "archives restored"
         });
         let builder = self.plan.builder(&mut self.rng);
         if !self.plan.lies && archive.check_twin(db, builder, &mut self.rng)? {

@@ -256,12 +256,13 @@ impl Plan {
             .checkpoint_log_bytes(64 << 10 << rng.u32(..4))
             .flushes_in_flight(rng.usize(1..4))
             .epoch(std::time::Duration::from_micros(rng.u64(50..2_000)));
-        let builder = match self.careless {
-            true => builder.on_health_change(|_| {
+        let builder = if self.careless {
+            builder.on_health_change(|_| {
                 braid_rt::coverage_point("the health listener panics");
                 braid_rt::panic_deliberately();
-            }),
-            false => builder,
+            })
+        } else {
+            builder
         };
         match rng.u32(..8) {
             0 => builder.group_size(rng.u32(2..6)),

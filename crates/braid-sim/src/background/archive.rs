@@ -38,9 +38,10 @@ impl Archive {
     }
 
     pub(crate) fn restart(&mut self, kill: bool) {
-        self.medium = match kill {
-            true => self.medium.after_kill(),
-            false => self.medium.after_crash(),
+        self.medium = if kill {
+            self.medium.after_kill()
+        } else {
+            self.medium.after_crash()
         };
     }
 
@@ -49,9 +50,10 @@ impl Archive {
         match rng.u32(..6) {
             0 => {
                 self.left_out = true;
-                match feed || rng.bool() {
-                    true => builder,
-                    false => builder.feed_log_bytes(0),
+                if feed || rng.bool() {
+                    builder
+                } else {
+                    builder.feed_log_bytes(0)
                 }
             }
             _ => self.archived(builder, rng),
