@@ -1,4 +1,4 @@
-//! Access control: whether the database may be read and written, by this process, now.
+//! Access control: whether this process may currently read and write the database.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +9,14 @@ use super::Engine;
 use crate::error::{Error, Result};
 use crate::observe::trace::PoisonReported;
 
-/// Reasons why a database cannot be used.
+/// State that decides whether the database may be used.
 #[derive(Debug)]
 pub(super) struct Access {
     process: Process,
-    /// The number of `process`; that of no process once the database is closed.
+    /// The number of `process`; after the database is closed, the number that stands for no
+    /// process.
     open_in: AtomicU64,
-    /// Nothing is written to the medium, whatever happens in memory.
+    /// Whether the medium must stay unchanged, whatever changes in memory.
     opened_read_only: bool,
     /// The damage for which the database was opened read-only.
     damage: OnceLock<String>,
@@ -80,12 +81,12 @@ impl Engine {
         !self.access.process.is_current()
     }
 
-    /// Whether the database was opened only to be read.
+    /// Whether the database was opened read-only.
     pub(crate) fn was_opened_read_only(&self) -> bool {
         self.access.opened_read_only
     }
 
-    /// Notes the damage for which the database was opened read-only. The first one counts.
+    /// Records the damage for which the database was opened read-only. Only the first call counts.
     pub(crate) fn set_damage(&self, damage: String) {
         let _ = self.access.damage.set(damage);
     }
@@ -95,8 +96,9 @@ impl Engine {
         self.access.damage.get()
     }
 
-    /// I8: after a failure that leaves the state in doubt, no transaction is acknowledged and no
-    /// checkpoint is published. The log keeps the cause, because the log acknowledges.
+    /// Poisons the log (I8): after a failure that leaves the state in doubt, no transaction is
+    /// acknowledged and no checkpoint is published. The log stores the cause, because the log
+    /// acknowledges transactions.
     pub(crate) fn poison(&self, cause: &str) {
         self.log.poison(cause);
         self.access.poison_reported.tell(Some(cause));
@@ -109,7 +111,7 @@ impl Engine {
         cause
     }
 
-    /// Fails once the database is poisoned (I8).
+    /// Checks that the database is not poisoned (I8).
     pub(crate) fn check_not_poisoned(&self) -> Result<()> {
         match self.poisoned() {
             Some(cause) => Err(Error::Poisoned { cause }),

@@ -1,4 +1,4 @@
-//! Version garbage collection: frees what no snapshot can see.
+//! Version garbage collection: frees versions and tombstones that no snapshot can see.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use super::Engine;
 use crate::mvcc::gc::{Retired, Shard, Tombstone};
 use crate::schema::table::TableCore;
 
-/// At most this many are examined by one commit, so that none pays for all.
+/// Maximum number of retired versions that one commit examines, so that no commit pays for all.
 const STEP_MAX: usize = 64;
 
 impl Engine {
-    /// Does this thread's share of the collecting.
+    /// Collects this thread's shard, up to [`STEP_MAX`] versions.
     pub(crate) fn collect_versions(&self) {
         self.collect_shard(&mut self.gc.lock_shard(), STEP_MAX);
     }
 
-    /// Collects all that can go.
+    /// Collects everything below the watermark.
     pub(crate) fn collect_all_versions(&self) {
         for shard in self.gc.shards() {
             self.collect_shard(&mut shard.lock(), usize::MAX);
@@ -48,7 +48,7 @@ impl Engine {
                     chain.trim(watermark, &mut shard.spare);
                 }
                 Some(tombstone) if !self.store.has_room_to_purge(&tombstone.key) => {
-                    // A checkpoint makes some.
+                    // The next checkpoint frees room.
                     shard.retired.push_front(retired);
                     break;
                 }
@@ -60,33 +60,33 @@ impl Engine {
         }
     }
 
-    /// Takes the tombstone of commit `end` out of its tree.
+    /// Removes the tombstone of commit `end` from its tree.
     #[cold]
     fn purge(&self, tombstone: &Tombstone, end: u64) {
-        // A checkpoint must not switch the epoch while a page changes; if it is about to, this
-        // tombstone stays until a scan finds it.
+        // A checkpoint must not switch the epoch while a page changes. If a checkpoint is about to,
+        // this tombstone stays until a scan finds it.
         let Some(_gate) = self.page_gate.try_read() else {
             return;
         };
         if tombstone.table.is_dropped() {
             return;
         }
-        // An error here costs space only: the tombstone stays, and the next user of the page meets the
+        // An error costs space only: the tombstone stays, and the next user of the page gets the
         // same error.
         let _ = tombstone.table.tree.modify(&tombstone.key, |old| {
             let is_it = old
                 .map(|old| old.meta())
                 .is_some_and(|meta| meta.tombstone && meta.version == end);
             if is_it {
-                // Before the tombstone goes, see `none_purged_from`.
+                // Before the removal of the tombstone, see `none_purged_from`.
                 self.gc.note_purge(end);
             }
             (if is_it { Change::Remove } else { Change::Keep }, ())
         });
     }
 
-    /// Called when a scan meets a tombstone: those that nobody has in mind any more, because they were
-    /// there when the database was opened, are retired now.
+    /// Retires a tombstone that a scan found, if it is older than the open of the database: no
+    /// shard has an entry for such a tombstone.
     pub(crate) fn note_tombstone(&self, table: &Arc<TableCore>, record: Record<'_>) {
         if record.meta.version <= self.opened_at && !self.is_read_only() {
             let retired = Retired::tombstone(record.meta.version, 0, table.clone(), record.key);
@@ -111,7 +111,7 @@ mod tests {
         (db, table)
     }
 
-    /// A database whose key 1 was removed and whose key 2 is there.
+    /// Opens a database whose key 1 was removed and whose key 2 exists.
     fn with_a_removal(device: &SimDevice) -> (Database, Table<u64, u64>) {
         let (db, t) = open(device);
         let both = |tx: &mut crate::Transaction| (1..3).try_for_each(|key| tx.insert(&t, &key, &7));
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(db.stats().old_versions, 1);
         db.engine().collect_all_versions();
         assert!(!has_tombstone(&db, &t));
-        // A removal of this opening is retired by its commit alone.
+        // A tombstone written since the open is retired by its commit alone.
         db.transact(|tx| tx.insert(&t, &1, &7)).unwrap();
         db.transact(|tx| tx.remove(&t, &1)).unwrap();
         let gc = db.stats().old_versions;
@@ -173,7 +173,7 @@ mod tests {
         put(2);
         let between = db.snapshot();
         remove();
-        // From here on the first tombstone can go, and the second cannot.
+        // Now the first tombstone can be collected, and the second cannot.
         drop(before);
         db.engine().collect_all_versions();
         assert!(has_tombstone(&db, &t));

@@ -1,4 +1,4 @@
-//! What a transaction carries: its private writes, what it read, and the locks it holds.
+//! Transaction contexts: a transaction's private writes, its reads, and its locks.
 //!
 //! Contexts are pooled, so that a transaction allocates nothing in the steady state.
 
@@ -20,16 +20,16 @@ use crate::mvcc::range_reads::RangeReads;
 use crate::mvcc::registry::Registration;
 use crate::schema::table::TableCore;
 
-/// Up to this many writes a linear search beats a hash table.
+/// Maximum number of writes for which a linear search beats a hash table.
 const LINEAR_MAX: usize = 16;
 
-/// A buffer that one large transaction grew is not kept for the small ones that follow.
+/// Maximum size of a buffer to keep for later transactions, after one large transaction grew it.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// Nor is an index of writes for more than these, unless they come.
+/// Minimum capacity to keep of the index of writes; more is kept only in proportion to its use.
 const INDEX_KEPT_MAX: usize = 1 << 10;
 
-/// A table in a set of tables of 64 bits, which several may share: see
+/// Returns the bit of a table in a 64-bit set of tables. Several tables may share a bit: see
 /// [`braid_log::PendingCommit::set_signature`].
 pub(crate) fn signature_of(table_id: u32) -> u64 {
     1 << (table_id % u64::BITS)
@@ -39,7 +39,7 @@ pub(crate) fn hash_key(table: u32, key: &[u8]) -> u64 {
     xxh3_64_with_seed(key, u64::from(table))
 }
 
-/// A key's bit in [`WriteSet::filter`].
+/// Returns a key's bit in [`WriteSet::filter`].
 #[inline]
 fn filter_bit(hash: u64) -> u64 {
     1 << (hash >> (u64::BITS - 6))
@@ -56,31 +56,31 @@ pub(crate) struct Write {
     value_at: u32,
     end: u32,
     pub(crate) removes: bool,
-    /// A later write of the same key took its place.
+    /// Whether a later write of the same key replaced this one.
     superseded: bool,
 }
 
-/// The writes of a transaction. The redo buffer already has the form in which it goes to the log.
+/// The writes of a transaction. The redo buffer already has the log's format.
 #[derive(Debug, Default)]
 pub(crate) struct WriteSet {
     redo: Vec<u8>,
     writes: Vec<Write>,
     by_key: HashTable<u32>,
-    /// Has the bits of all keys written, and perhaps others: most keys that are looked up were not.
+    /// Bloom filter over the keys written: most lookups are for keys that were not written.
     filter: u64,
     superseded: usize,
     savepoints: Savepoints,
-    /// The tables written, at least, as [`signature_of`] has them.
+    /// Set of the tables written, as [`signature_of`] encodes them; may contain others.
     signature: u64,
 }
 
 impl WriteSet {
-    /// The tables that are written, and perhaps others.
+    /// Returns the set of the tables written; it may contain others.
     pub(crate) fn signature(&self) -> u64 {
         self.signature
     }
 
-    /// The bytes that the log will hold.
+    /// Returns the number of bytes that the writes take in the log.
     pub(crate) fn bytes(&self) -> usize {
         self.redo.len()
     }
@@ -89,7 +89,7 @@ impl WriteSet {
         self.writes.is_empty()
     }
 
-    /// The writes, with those that lost their effect.
+    /// Returns the number of writes, including superseded ones.
     pub(crate) fn len(&self) -> usize {
         self.writes.len()
     }
@@ -113,14 +113,14 @@ impl WriteSet {
             .map(|&i| i as usize)
     }
 
-    /// The transaction's own write of a key: its value, or `None` inside for a removal.
+    /// Returns the transaction's own write of a key: its value, or an inner `None` for a removal.
     #[inline]
     pub(crate) fn find(&self, hash: u64, table: u32, key: &[u8]) -> Option<Option<&[u8]>> {
         self.find_index(hash, table, key)
             .map(|i| self.value(&self.writes[i]))
     }
 
-    /// Adds a write; one of the same key before it loses its effect.
+    /// Adds a write, which supersedes an earlier write of the same key.
     #[inline]
     pub(crate) fn put(
         &mut self,
@@ -171,7 +171,7 @@ impl WriteSet {
         }
     }
 
-    /// Adds the last write to the hash table; the first time, all of them.
+    /// Adds the last write to the hash table; the first call adds all live writes.
     fn index(&mut self, hash: u64, index: u32) {
         let writes = &self.writes;
         let rehash = |&i: &u32| writes[i as usize].hash;
@@ -184,14 +184,14 @@ impl WriteSet {
         }
     }
 
-    /// Notes where the writes are, to come back to; returns the savepoint's number.
+    /// Records the current position in the write set. Returns the savepoint's number.
     #[cold]
     pub(crate) fn savepoint(&mut self) -> u64 {
         self.savepoints.add(self.writes.len(), self.redo.len())
     }
 
-    /// Takes back the writes made since a savepoint of this transaction that still stands; `false` if it
-    /// is none.
+    /// Discards the writes made since a savepoint. Returns `false` if this transaction has no such
+    /// savepoint.
     #[cold]
     pub(crate) fn rollback_to(&mut self, savepoint: u64) -> bool {
         let Some((writes, redo)) = self.savepoints.return_to(savepoint) else {
@@ -214,14 +214,14 @@ impl WriteSet {
             self.writes.pop();
         }
         if writes <= LINEAR_MAX {
-            // It is filled anew by the write that needs it.
+            // The write that needs the index rebuilds it.
             self.by_key.clear();
         }
         self.redo.truncate(redo);
         true
     }
 
-    /// The writes that count, one a key, in the order in which they were made.
+    /// Returns the live writes, one for each key, in the order in which they were made.
     pub(crate) fn live(&self) -> impl Iterator<Item = &Write> {
         self.writes.iter().filter(|w| !w.superseded)
     }
@@ -230,7 +230,8 @@ impl WriteSet {
         self.writes.len() - self.superseded
     }
 
-    /// Entries that the long keys among the writes add to layers at most; a removal adds none.
+    /// Returns the maximum number of entries that the long keys written add to layers; removals add
+    /// none.
     pub(crate) fn layer_entries(&self) -> usize {
         let key_len = |write: &Write| (write.value_at - write.key_at) as usize;
         let long = self.writes.iter().filter(|w| key_len(w) > SHORT_KEY_MAX);
@@ -246,8 +247,8 @@ impl WriteSet {
         (!write.removes).then(|| &self.redo[write.value_at as usize..write.end as usize])
     }
 
-    /// The redo records of the live writes, for the log: each key once, so that replay in any order of
-    /// the records of one transaction gives the same.
+    /// Returns the redo records of the live writes, for the log. Each key occurs once, so that
+    /// replay in any order of the records of one transaction gives the same result.
     #[inline]
     pub(crate) fn log_payload(&mut self) -> &[u8] {
         if self.superseded > 0 {
@@ -271,11 +272,11 @@ impl WriteSet {
         }
         self.redo = redo;
         self.superseded = 0;
-        // The index holds positions from before; nothing is looked up after this point.
+        // The index holds stale positions; no lookup follows.
         self.by_key.clear();
     }
 
-    /// The live writes of a table inside the bounds, in key order: own writes for a scan to merge.
+    /// Returns the live writes of a table inside the bounds, in key order, for a scan to merge.
     pub(crate) fn sorted_range(
         &self,
         table: u32,
@@ -301,7 +302,7 @@ impl WriteSet {
         let kept = INDEX_KEPT_MAX.max(8 * self.writes.len());
         self.writes.clear();
         if self.by_key.capacity() > kept {
-            // To clear it takes as long as it is large, for a small transaction too.
+            // Clearing takes time proportional to the capacity, for a small transaction too.
             self.by_key = HashTable::new();
         } else if !self.by_key.is_empty() {
             self.by_key.clear();
@@ -319,7 +320,7 @@ impl WriteSet {
     }
 }
 
-/// A transaction's own write as a scan sees it.
+/// A transaction's own write, as a scan sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnWrite {
     pub(crate) key: Bytes,
@@ -345,36 +346,36 @@ pub(crate) fn in_bounds(key: &[u8], lower: Bound<&[u8]>, upper: Bound<&[u8]>) ->
 pub(crate) struct PointRead {
     pub(crate) table: u32,
     stripe: u32,
-    /// The keys that a transaction reads may be more than 4 GiB.
+    /// Offset in the keys' buffer. `usize`: the keys that a transaction reads may exceed 4 GiB.
     key_at: usize,
     key_len: u32,
-    /// The version seen: a value's, or the removal's; 0 if there was nothing.
+    /// The version read, of a value or of a removal; 0 if the key had no record.
     pub(crate) version: u64,
     pub(crate) absent: bool,
     pub(crate) stamp: Stamp,
 }
 
 impl PointRead {
-    /// The lock stripe of the key.
+    /// Returns the lock stripe of the key.
     pub(crate) fn stripe(&self) -> usize {
         self.stripe as usize
     }
 }
 
-/// What a transaction read without locks.
+/// Reads of a transaction, those without locks to be validated at commit.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSet {
     keys: Vec<u8>,
     pub(crate) points: Vec<PointRead>,
     pub(crate) ranges: RangeReads,
-    /// Versions read under a lock, if somebody wants to know.
+    /// Versions read under a lock, if the log asks for dependencies.
     pub(crate) locked: Vec<u64>,
     /// The newest version read: a transaction without writes waits until it is durable (I4).
     pub(crate) newest: u64,
 }
 
 impl ReadSet {
-    /// Whether there is nothing to validate.
+    /// Returns whether there is nothing to validate.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.points.is_empty() && self.ranges.is_empty()
@@ -393,7 +394,8 @@ impl ReadSet {
         self.keys.extend_from_slice(key);
         self.points.push(PointRead {
             table,
-            // A table of locks has at most `STRIPES_MAX` of them; a key, `MAX_KEY_LEN` bytes.
+            // A lock table has at most `STRIPES_MAX` stripes; a key has at most `MAX_KEY_LEN`
+            // bytes.
             stripe: narrow(stripe),
             key_at,
             key_len: narrow(key.len()),
@@ -404,7 +406,8 @@ impl ReadSet {
         self.newest = self.newest.max(version);
     }
 
-    /// Takes in what the transaction's scans read. What a forgotten one read is at most as new as the newest number.
+    /// Moves the range reads of the transaction's scans into this set. A forgotten scan recorded no
+    /// version; `newest` bounds what it read.
     #[inline]
     pub(crate) fn add_ranges(&mut self, ranges: &mut RangeReads, newest: impl FnOnce() -> u64) {
         if !ranges.is_empty() {
@@ -442,27 +445,28 @@ impl ReadSet {
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) owner: Owner,
-    /// For those who wait for its locks.
+    /// The thread that uses the context, for transactions that wait for its locks.
     pub(crate) user: Arc<User>,
     pub(crate) writes: WriteSet,
     pub(crate) reads: ReadSet,
     /// The stripes whose write lock this transaction holds.
     pub(crate) locks: Vec<usize>,
-    /// Whether something was read that must stay locked.
+    /// Whether the transaction read a key whose lock must be held until commit.
     pub(crate) reads_locked: bool,
-    /// Whether the locks of the writes are left for the commit; see [`crate::lock_acquisition`].
+    /// Whether the write locks are acquired at commit; see [`crate::txn::lock_acquisition`].
     pub(crate) locks_in_commit: bool,
-    /// Where it came by keys.
+    /// Leaf hints of keys used recently.
     pub(crate) hints: HintCache,
-    /// The tables in use; writes and reads refer to them by index.
+    /// The tables in use; writes and reads refer to tables by index.
     pub(crate) tables: Vec<Arc<TableCore>>,
-    /// Under snapshot isolation: what it reads.
+    /// The snapshot that the transaction reads, under snapshot isolation.
     pub(crate) snapshot: Option<Registration>,
-    /// The time that it has for tables in which entries have one, once it came to such a table.
+    /// Current time for tables with timed entries, fixed at the first use of such a table.
     pub(crate) time: Option<u64>,
-    /// Where values are encoded.
+    /// Buffer for encoding values.
     pub(crate) encoded: Vec<u8>,
-    /// Room in the data file for what its transactions write; kept from one to the next.
+    /// Room in the data file reserved for the transactions' writes, kept from one transaction to
+    /// the next.
     pub(crate) room: WriterRoom,
 }
 
@@ -485,7 +489,8 @@ impl Context {
         }
     }
 
-    /// Takes a new owner number, since locks are held on under the present one, which is returned.
+    /// Assigns a new owner number, because the locks stay held under the old number. Returns the
+    /// old number.
     pub(crate) fn renew_owner(&mut self) -> Owner {
         let held = self.owner;
         self.owner = next_owner(held);
@@ -493,7 +498,7 @@ impl Context {
         held
     }
 
-    /// The context's index of a table.
+    /// Returns the context's index of a table, adding the table if necessary.
     pub(crate) fn table_index(&mut self, table: &Arc<TableCore>) -> u32 {
         let found = self.tables.iter().position(|t| Arc::ptr_eq(t, table));
         narrow(found.unwrap_or_else(|| {
@@ -502,7 +507,7 @@ impl Context {
         }))
     }
 
-    /// Forgets everything but the memory, for the next transaction.
+    /// Resets the context for the next transaction, keeping the memory.
     pub(crate) fn clear(&mut self) {
         debug_assert!(
             self.locks.is_empty(),
@@ -516,12 +521,13 @@ impl Context {
         if self.encoded.capacity() > KEPT_BYTES_MAX {
             self.encoded = Vec::new();
         }
-        // Keeping one table saves the next transaction an atomic increment on a shared line.
+        // Keeping some tables saves the next transaction an atomic increment on a shared cache
+        // line.
         self.forget_dropped_tables();
         self.tables.truncate(4);
     }
 
-    /// Gives up dropped tables, whose pages are kept for as long as anybody refers to them.
+    /// Releases dropped tables; a dropped table's pages are freed after the last reference is gone.
     pub(crate) fn forget_dropped_tables(&mut self) {
         if self.tables.iter().any(|table| table.is_dropped()) {
             self.tables.retain(|table| !table.is_dropped());
@@ -534,7 +540,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// The pages of the 4 GiB are never touched.
+    /// The test never touches the pages of the 4 GiB.
     #[test]
     #[cfg(all(target_os = "linux", target_pointer_width = "64", not(miri)))]
     fn more_keys_than_32_bits_can_count_are_found_again() {

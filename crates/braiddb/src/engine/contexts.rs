@@ -15,7 +15,8 @@ use crate::mvcc::range_reads::RangeReads;
 
 const SHARDS: usize = 16;
 
-/// Contexts beyond this number are freed: a burst of transactions must not keep its memory.
+/// Maximum number of pooled contexts. More are freed: a burst of transactions must not keep its
+/// memory.
 const POOLED_MAX: usize = 64;
 
 /// A context and its engine. The pool keeps both together, so that beginning a transaction touches
@@ -23,15 +24,15 @@ const POOLED_MAX: usize = 64;
 pub(crate) struct PooledContext {
     pub(crate) engine: Arc<Engine>,
     pub(crate) state: RefCell<Box<Context>>,
-    /// The ranges that scans read. The scans note them here, maybe on other threads, while the
+    /// Range reads of the transaction. Scans record them here, possibly on other threads, while the
     /// transaction continues.
     pub(crate) ranges: Box<Mutex<RangeReads>>,
 }
 
 impl Drop for PooledContext {
-    /// Contexts are dropped when the pool is full or is emptied, and then hold nothing but room in
-    /// the data file. A context that is dropped by a panic in a commit releases its locks and its
-    /// snapshot here: other transactions would wait for them forever.
+    /// Releases the locks and the snapshot of a context that a panic in a commit dropped;
+    /// otherwise, other transactions would wait for the locks forever. Contexts are otherwise
+    /// dropped when the pool is full or emptied, and then hold only room in the data file.
     fn drop(&mut self) {
         if !braid_rt::mutant!("keep_locks_on_unwind") {
             let state = &mut **self.state.get_mut();
@@ -54,7 +55,7 @@ pub(super) fn cell(context: Context) -> RefCell<Box<Context>> {
     RefCell::new(Box::new(context))
 }
 
-/// Contexts of ended transactions, by thread, for the next ones.
+/// Contexts of ended transactions, by thread, for reuse.
 pub(super) struct ContextPool {
     shards: Box<[CachePadded<Mutex<Vec<PooledContext>>>]>,
     next: AtomicU64,

@@ -1,10 +1,10 @@
-//! The flush timer: flushes that no thread waits for, which the maintenance thread starts in time.
+//! Flush timer: flushes that no thread waits for, started in time by the maintenance thread.
 
 use std::time::{Duration, Instant};
 
 use braid_rt::{Condvar, Mutex};
 
-/// Where the maintenance thread sleeps, and commits ask it for flushes.
+/// Deadline of the next requested flush. The maintenance thread sleeps on it; commits set it.
 #[derive(Debug, Default)]
 pub(crate) struct FlushTimer {
     state: Mutex<State>,
@@ -18,7 +18,7 @@ struct State {
 }
 
 impl FlushTimer {
-    /// Asks for a flush that begins within `bound`.
+    /// Requests a flush that begins within `bound`.
     pub(crate) fn flush_within(&self, bound: Duration) {
         let Some(due) = braid_rt::now_plus(bound) else {
             return;
@@ -31,14 +31,14 @@ impl FlushTimer {
         }
     }
 
-    /// Wakes the thread for the last time.
+    /// Stops the timer and wakes the maintenance thread.
     pub(crate) fn stop(&self) {
         self.state.lock().stop = true;
         self.wake.notify_one();
     }
 
-    /// Sleeps for `tick`, or until a flush is due. Returns whether a flush is due; `None` once the
-    /// timer was stopped.
+    /// Sleeps for `tick`, or until a flush is due. Returns whether a flush is due; `None` after
+    /// [`FlushTimer::stop`].
     pub(crate) fn sleep(&self, tick: Duration) -> Option<bool> {
         let mut state = self.state.lock();
         let tick = braid_rt::now() + tick;

@@ -1,4 +1,4 @@
-//! The health of the engine, and reporting its changes.
+//! Health of the engine, and notification of its changes.
 
 use std::fmt;
 use std::mem::discriminant;
@@ -11,18 +11,18 @@ use crate::error::Error;
 use crate::observe::health::{Health, HealthCallback};
 use crate::observe::trace::call_user;
 
-/// Returns why writing the archive fails, if it does.
+/// Returns the error of writing the archive, if writing fails.
 pub(crate) type ArchiveError = Arc<dyn Fn() -> Option<Error> + Send + Sync>;
 
-/// Failures that were noticed and may pass.
+/// Failures that may be temporary.
 pub(crate) struct HealthWatch {
-    /// What a commit lacked space for, and the newest sequence number then: a number assigned since
-    /// shows that there is space again.
+    /// What a commit lacked space for, and the newest sequence number at that time. A sequence
+    /// number assigned since shows that space is available again.
     no_space: Mutex<Option<(u64, String)>>,
     checkpoint_error: Mutex<Option<Error>>,
     archive_error: Option<ArchiveError>,
     listener: Option<HealthCallback>,
-    /// The health that the listener knows.
+    /// The health last reported to the listener.
     told: Mutex<Health>,
 }
 
@@ -40,7 +40,7 @@ impl HealthWatch {
         }
     }
 
-    /// Notes the outcome of the last checkpoint, or of other maintenance.
+    /// Records the outcome of the last checkpoint, or of other maintenance.
     pub(crate) fn set_checkpoint_error(&self, error: Option<Error>) {
         *self.checkpoint_error.lock() = error;
     }
@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Notes why a commit failed. Called without locks.
+    /// Records why a commit failed. Call without locks.
     #[cold]
     pub(crate) fn note_failure(&self, error: &Error) {
         if let Error::OutOfSpace { what } = error {
@@ -92,7 +92,7 @@ impl Engine {
         self.tell_health();
     }
 
-    /// Calls the listener, if there is one, when the health has changed.
+    /// Calls the listener, if there is one, after the health has changed.
     pub(crate) fn tell_health(&self) {
         let Some(listener) = &self.health.listener else {
             return;

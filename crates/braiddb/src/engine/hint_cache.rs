@@ -2,17 +2,17 @@
 
 use braid_store::{LeafHint, Tree};
 
-/// Of so many keys, more or less: those whose hashes collide take each other's place.
+/// Number of leaf hints for keys. Keys whose hashes collide replace each other's hint.
 const KEYS: usize = 128;
 
-/// Of so many tables.
+/// Number of leaf hints for writes, by table.
 const TABLES: usize = 16;
 
-/// The hint cache of a context. They outlive its transactions: as hints they can be wrong.
+/// Leaf hints of a context. Hints outlive the context's transactions: a hint may be wrong.
 #[derive(Debug)]
 pub(crate) struct HintCache {
     keys: Box<[LeafHint; KEYS]>,
-    /// Where the last write went, by table.
+    /// The leaf of the last write, by table.
     writes: Box<[LeafHint; TABLES]>,
 }
 
@@ -26,14 +26,14 @@ impl Default for HintCache {
 }
 
 impl HintCache {
-    /// That of a key with this hash.
+    /// Returns the leaf hint of a key with this hash.
     #[inline]
     pub(crate) fn of_key(&mut self, hash: u64) -> &mut LeafHint {
         &mut self.keys[index(hash)]
     }
 
-    /// That of a key which is going to be written: its own if the transaction came by it, or else that of the write
-    /// before it to the table, which the context has at this index.
+    /// Returns the leaf hint for a write of a key: the key's own hint if there is one, otherwise
+    /// the hint of the previous write to the table. `table` is the context's index of the table.
     #[inline]
     pub(crate) fn of_write(
         &mut self,
@@ -50,9 +50,9 @@ impl HintCache {
     }
 }
 
-/// Where the leaf hint of a key with this hash is.
+/// Returns the index of the leaf hint for a key with this hash.
 #[inline]
 fn index(hash: u64) -> usize {
-    // The low bits choose the stripe.
+    // The low bits select the stripe.
     (hash >> 32) as usize % KEYS
 }

@@ -1,7 +1,7 @@
 //! The engine: the state that transactions and snapshots share.
 //!
 //! The engine knows no service: it writes no checkpoint, keeps no log for an archive, and starts no
-//! thread. [`crate::services::Instance`] puts the services around it.
+//! thread. [`crate::services::Instance`] adds the services.
 
 mod access;
 mod collect;
@@ -64,15 +64,15 @@ pub(crate) struct Engine {
 /// Options that transactions consult.
 pub(crate) struct Settings {
     pub(crate) lock_release: LockRelease,
-    /// Whether the log wants to know which transactions a transaction depends on.
+    /// Whether the log needs to know which transactions a transaction depends on.
     pub(crate) wants_dependencies: bool,
-    /// Whether the database has threads of its own.
+    /// Whether the database has background threads.
     pub(crate) background: bool,
     pub(crate) transaction_bytes_max: usize,
     pub(crate) slow_commit: Option<Duration>,
 }
 
-/// What an engine is assembled from.
+/// Components of an engine.
 pub(crate) struct EngineParts {
     pub(crate) log: Log,
     pub(crate) store: Store,
@@ -117,8 +117,8 @@ impl Engine {
             return Registration::of_nobody(self.log.durable_seqno());
         }
         // `gsn` acknowledges ahead of the durable seqno. A snapshot contains every acknowledged
-        // transaction, so it waits for the other lanes. A failed log's snapshot is at the durable
-        // seqno.
+        // transaction, so the snapshot waits for the other lanes. A snapshot of a failed log is at
+        // the durable seqno.
         let acknowledged = self.log.acknowledged();
         if acknowledged > self.log.durable_seqno() {
             let _ = self.log.ticket(acknowledged).wait();
@@ -149,7 +149,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// Returns the error of a transaction that must be retried, and counts it.
+    /// Counts a conflict and returns its error, which tells the caller to retry.
     #[cold]
     pub(crate) fn conflict(&self, kind: ConflictKind) -> Error {
         self.counters.conflict();

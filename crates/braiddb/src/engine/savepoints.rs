@@ -1,10 +1,10 @@
-//! The savepoints of a write set.
+//! Savepoints of a write set.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_rt::narrow;
 
-/// Where a write set was.
+/// Position in a write set.
 #[derive(Debug)]
 struct Mark {
     number: u64,
@@ -12,17 +12,18 @@ struct Mark {
     redo: usize,
 }
 
-/// The savepoints of a transaction that stand, and what it takes to return to them. Empty, and without
-/// memory of its own, until the first one is made.
+/// The savepoints of a transaction, and the undo information to return to them. Empty, without
+/// allocated memory, until the first savepoint is set.
 #[derive(Debug, Default)]
 pub(crate) struct Savepoints {
     marks: Vec<Mark>,
-    /// Since the first savepoint: a write, and the earlier one of the same key that it took the place of.
+    /// Pairs of a write and the earlier write of the same key that it superseded, since the first
+    /// savepoint.
     superseded: Vec<(u32, u32)>,
 }
 
 impl Savepoints {
-    /// Notes that a write takes the place of another.
+    /// Records that a write superseded an earlier write.
     #[inline]
     pub(crate) fn note(&mut self, write: u32, before: usize) {
         if !self.marks.is_empty() {
@@ -30,7 +31,8 @@ impl Savepoints {
         }
     }
 
-    /// The write whose place the newest one took, if that was noted.
+    /// Removes and returns the write that `write`, the newest one, superseded, if that was
+    /// recorded.
     pub(crate) fn take_note(&mut self, write: u32) -> Option<u32> {
         let note = self.superseded.pop_if(|(later, _)| *later == write);
         note.map(|(_, before)| before)
@@ -38,8 +40,8 @@ impl Savepoints {
     }
 
     pub(crate) fn add(&mut self, writes: usize, redo: usize) -> u64 {
-        // Over all transactions, so that one's savepoint is unknown to the others. Relaxed: it orders
-        // nothing.
+        // Unique over all transactions, so that a savepoint of one is unknown to the others.
+        // Relaxed: the counter orders nothing.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         self.marks.push(Mark {
@@ -50,7 +52,8 @@ impl Savepoints {
         number
     }
 
-    /// Drops the savepoints behind one of these, which stays; says where that is.
+    /// Drops the savepoints after `number`, which remains. Returns its numbers of writes and redo
+    /// bytes.
     pub(crate) fn return_to(&mut self, number: u64) -> Option<(usize, usize)> {
         let at = self.marks.iter().rposition(|mark| mark.number == number)?;
         self.marks.truncate(at + 1);

@@ -12,13 +12,14 @@ use crate::schema::table::{Identity, TableCore};
 /// Tables by their numbers.
 pub(crate) type TableMap = BTreeMap<u32, Arc<TableCore>>;
 
-/// Lists all tables of an engine. The catalog does so, with a transaction: it is above the engine.
+/// Function that lists all tables of an engine. The catalog, a layer above the engine, provides it
+/// and uses a transaction.
 pub(crate) type ListTables = fn(&Arc<Engine>) -> Result<TableMap>;
 
 /// The open tables of a database.
 pub(crate) struct Tables {
-    /// Tables that were asked for. Changed only by the holder of `change`, so that a table has one
-    /// core.
+    /// Tables that were opened. Only the holder of `change` modifies this map, so that a table has
+    /// one core.
     pub(crate) by_name: RwLock<HashMap<String, Arc<TableCore>>>,
     /// Held while a table is created, renamed or dropped.
     pub(crate) change: Mutex<()>,
@@ -26,7 +27,7 @@ pub(crate) struct Tables {
     pub(crate) dropped: Mutex<Vec<Arc<TableCore>>>,
     pub(crate) catalog: Arc<TableCore>,
     pub(crate) identity: Identity,
-    /// All tables of this state, once a handle from another state is used.
+    /// All tables of this state, loaded when a handle from another state is first used.
     of_state: OnceLock<TableMap>,
     list: ListTables,
 }
@@ -46,7 +47,7 @@ impl Tables {
 }
 
 impl Engine {
-    /// Returns the table of a handle as it is in this state of the database, to be read.
+    /// Returns the table of a handle as it is in this state of the database, for reading.
     #[inline]
     pub(crate) fn table_here<'a>(
         self: &'a Arc<Self>,
@@ -60,7 +61,7 @@ impl Engine {
         Ok(table)
     }
 
-    /// Checks that the table may be written here.
+    /// Checks that the table may be written in this state.
     #[inline]
     pub(crate) fn check_table(&self, table: &TableCore) -> Result<()> {
         if table.database.state != self.tables.identity.state {
@@ -97,7 +98,7 @@ impl Engine {
         found.ok_or_else(|| table.not_alive())
     }
 
-    /// Frees the pages of dropped tables that no handle, and so no reader, refers to any more.
+    /// Frees the pages of dropped tables that no handle, and so no reader, refers to.
     pub(crate) fn free_dropped_tables(&self) -> Result<()> {
         let mut dropped = self.tables.dropped.lock();
         if dropped.iter().any(|core| Arc::strong_count(core) > 1) {
@@ -105,7 +106,8 @@ impl Engine {
         }
         let mut i = 0;
         while i < dropped.len() {
-            // One is the list's own. A dropped table is in no map, so no new reference can appear.
+            // One reference is the list's own. A dropped table is in no map, so no new reference
+            // can appear.
             if Arc::strong_count(&dropped[i]) > 1 {
                 i += 1;
                 continue;

@@ -1,4 +1,4 @@
-//! Release of what a transaction holds: its locks, at once or after a flush, and its snapshot.
+//! Release of a transaction's locks, at once or after a flush, and of its snapshot.
 
 use std::sync::Arc;
 
@@ -23,8 +23,7 @@ impl Engine {
         }
     }
 
-    /// Keeps the transaction's locks until `point` is reached. The context is free for another
-    /// transaction.
+    /// Keeps the transaction's locks until `point` is reached. The context can be reused at once.
     pub(crate) fn defer_unlocks(self: &Arc<Self>, state: &mut Context, point: UnlockPoint) {
         let owner = state.renew_owner();
         let is_armed = self
@@ -45,7 +44,7 @@ impl Engine {
         });
     }
 
-    /// Releases the deferred locks of the point's strand that may go.
+    /// Releases the deferred locks of the point's strand whose unlock point is reached.
     #[cold]
     fn release_deferred(self: &Arc<Self>, point: UnlockPoint) {
         let unlockable = || self.log.unlockable(point.strand());

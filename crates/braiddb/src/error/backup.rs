@@ -1,4 +1,4 @@
-//! What can be wrong with backups and archives, and what to do about it.
+//! Errors of backups and archives, with advice.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -217,7 +217,7 @@ pub enum BackupError {
     },
 }
 
-/// A time in a message, in UTC; nothing if it is not known.
+/// A time in a message, in UTC; empty if the time is unknown.
 struct Since(Option<SystemTime>);
 
 impl std::fmt::Display for Since {
@@ -236,7 +236,8 @@ impl std::fmt::Display for Since {
     }
 }
 
-/// The date of a day since 1970. (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms".)
+/// Returns the date of a day since 1970. (H. Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms".)
 fn civil(days: u64) -> (u64, u64, u64) {
     // Counted from 1 March of the year 0, so that a leap day is the last of its year.
     let days = days + 719_468;

@@ -1,4 +1,4 @@
-//! What can go wrong, and what to do about it.
+//! Errors of database operations, with advice.
 
 mod backup;
 
@@ -89,13 +89,14 @@ pub enum Error {
     #[error("the transaction conflicts with a concurrent one: {0}; run it again")]
     Conflict(ConflictKind),
 
-    /// A transaction cannot lock a key, because another open transaction that the same thread used last holds the lock: the
-    /// thread would wait for itself forever. Keys share locks by their hash, so the two transactions need not write the
-    /// same key. Commit or abort one of them, or write through a single transaction.
+    /// A transaction cannot lock a key, because another open transaction that the same thread used
+    /// last holds the lock: the thread would wait for itself forever. Keys share locks by their
+    /// hash, so the two transactions need not write the same key. Commit or abort one of them, or
+    /// write through a single transaction.
     ///
-    /// The transaction that gets this error stays open; what it wrote before is not lost. A commit that gets it has ended its
-    /// transaction without a trace. If another thread goes on with the transaction that holds the lock within 100
-    /// milliseconds, the lock is waited for.
+    /// The transaction that gets this error stays open and keeps its earlier writes. A commit that
+    /// gets this error has ended its transaction without a trace. If another thread uses the
+    /// transaction that holds the lock within 100 milliseconds, Braid waits for the lock instead.
     #[error(
         "cannot lock a key: another open transaction of this thread holds its lock, which keys share by their hash; commit or abort that transaction first, or write through it"
     )]
@@ -112,10 +113,10 @@ pub enum Error {
         location: String,
     },
 
-    /// The medium, or the configured limit, is full. Nothing was written, nothing is lost, and what is in
-    /// memory or in the data file can be read; writes succeed again once space is freed. A checkpoint frees space of the
-    /// log, and blocks of the data file whose pages were changed or removed. Transactions that only remove entries are
-    /// refused last.
+    /// The medium, or the configured limit, is full. Nothing was written and nothing is lost; the
+    /// contents of memory and of the data file can be read. Writes succeed again once space is
+    /// freed. A checkpoint frees space of the log, and blocks of the data file whose pages were
+    /// changed or removed. Transactions that only remove entries are refused last.
     #[error("out of space: {what}; free space or raise the limit, then retry")]
     OutOfSpace {
         /// What needed the space.
@@ -363,8 +364,8 @@ pub enum Error {
     #[error("the database is closed; open it again")]
     Closed,
 
-    /// The database was opened by a parent of this process. A child made by `fork` cannot use what it inherited: the
-    /// files and the lock on them are the parent's, and so are the threads.
+    /// The database was opened by a parent of this process. A child made by `fork` cannot use the
+    /// inherited database: its files, their lock and its threads belong to the parent.
     #[error(
         "the database was opened by the parent process, and a child made by fork cannot use it; open it in the \
          process that uses it, after the fork"
@@ -396,7 +397,7 @@ impl Error {
         matches!(self, Error::Conflict(_))
     }
 
-    /// The error without advice, for a list of findings.
+    /// Returns the error without advice, for a list of findings.
     pub(crate) fn finding(&self) -> String {
         match self {
             Error::Corrupted { what, location } => format!("corrupted: {what} ({location})"),
@@ -404,7 +405,7 @@ impl Error {
         }
     }
 
-    /// That a directory is locked, with who locked it.
+    /// Returns the error of a locked directory, with the process that locked it.
     pub(crate) fn locked(path: &Path) -> Self {
         Error::Locked {
             path: path.to_owned(),
@@ -416,7 +417,7 @@ impl Error {
         Self::of_device(what.into(), Arc::new(source))
     }
 
-    /// What a failed operation on a file means.
+    /// Converts an error of a file operation.
     fn of_device(what: String, source: Arc<io::Error>) -> Self {
         match (Refused::of(&source), source.kind()) {
             (Some(Refused::Shut), _) => Error::Closed,
@@ -429,7 +430,7 @@ impl Error {
     }
 }
 
-/// The process that has a directory open, in words.
+/// Describes the process that has a directory open.
 fn holder_name(holder: Option<u32>) -> String {
     match holder {
         Some(process) if process == std::process::id() => "another handle of this process".into(),
@@ -504,7 +505,8 @@ impl From<StoreError> for Error {
 mod tests {
     use super::*;
 
-    /// The next variant, with values; `None` after the last one. A new variant does not compile until it is added.
+    /// Returns the next variant, with values; `None` after the last one. A new variant does not
+    /// compile until it is added.
     fn next(error: &Error) -> Option<Error> {
         let (name, text) = (|| String::from("books"), || String::from("reason"));
         let path = || PathBuf::from("/db");
@@ -600,7 +602,8 @@ mod tests {
         assert!(seen > 35, "{seen}");
     }
 
-    /// Every error of the log and the store keeps what it says when it becomes one of the database.
+    /// Every error of the log and the store keeps its message when it is converted to one of the
+    /// database.
     #[test]
     fn errors_of_the_log_and_the_store_read_as_well() {
         let (what, cause) = (|| String::from("cannot write 4096 bytes to log-0"), "cause");
@@ -697,7 +700,7 @@ mod tests {
         }
     }
 
-    /// A quota is a full device, wherever it is met.
+    /// An exceeded quota is a full device, in whatever operation it occurs.
     #[test]
     fn a_lack_of_space_is_one_error() {
         for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {

@@ -22,13 +22,14 @@ struct DeferredUnlock {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Nearly in the order of their points. A lock that comes late in it is held a flush longer.
+    /// Roughly in the order of their unlock points. A lock that is queued late is held one flush
+    /// longer.
     locks: VecDeque<DeferredUnlock>,
-    /// Whether a callback is on its way.
+    /// Whether a callback is registered with the log.
     armed: bool,
 }
 
-/// The locks that committed transactions still hold, by the strand that carries them.
+/// Locks that committed transactions still hold, by the strand that carries the transaction.
 #[derive(Debug)]
 pub(crate) struct DeferredUnlocks(Box<[CachePadded<Mutex<Queue>>]>);
 
@@ -37,8 +38,8 @@ impl DeferredUnlocks {
         Self((0..strands).map(|_| CachePadded::default()).collect())
     }
 
-    /// Adds locks that are held until `point`. Returns whether a callback is on its way; if not,
-    /// the caller arms one.
+    /// Adds locks that are held until `point`. Returns whether a callback is already registered; if
+    /// not, the caller must register one.
     pub(crate) fn push(
         &self,
         point: UnlockPoint,
@@ -56,8 +57,8 @@ impl DeferredUnlocks {
         std::mem::replace(&mut queue.armed, true)
     }
 
-    /// Unlocks what is unlockable of the point's strand. Returns the next point, for which the
-    /// caller arms a callback.
+    /// Releases the locks of the point's strand whose unlock point is reached. Returns the next
+    /// point, for which the caller must register a callback.
     pub(crate) fn release(
         &self,
         point: UnlockPoint,

@@ -1,23 +1,25 @@
-//! Write locks and old versions, both found by the hash of a key.
+//! Lock table: write locks and old versions, both found by the hash of a key.
 //!
-//! The table has a fixed number of *stripes*. A stripe holds the write lock of all keys that hash to it
-//! and the old versions of their values. Two keys of one stripe conflict falsely; with as few locks held
-//! at a time as a running system has, that is rare, and it costs no allocation and no lookup.
+//! The table has a fixed number of *stripes*. A stripe holds the write lock of all keys that hash
+//! to it and the old versions of their values. Two keys of one stripe conflict falsely. With the
+//! few locks that a running system holds at a time, false conflicts are rare, and locking needs no
+//! allocation and no lookup.
 //!
 //! The lock word is `owner << 2 | WAITERS | COMMITTING`:
 //!
-//! - the owner is the transaction context's number, 0 for nobody;
+//! - The owner is the number of the transaction context and its use, 0 if the stripe is unlocked.
 //! - `COMMITTING` is set before the owner assigns its sequence number, so that a transaction that
-//!   validates its reads later in the order sees a write that is on its way (Silo's phase 1, Tu et
-//!   al. 2013 §4.4);
-//! - `WAITERS` sends the unlocking owner to the waiting room.
+//!   validates its reads later in the order sees the pending write (Silo's phase 1, Tu et al. 2013
+//!   §4.4).
+//! - `WAITERS` makes the unlocking owner wake a waiter.
 //!
-//! A waiter looks for a cycle in the wait-for graph before it sleeps. A transaction that waits has one edge, to the owner
-//! of its stripe. A transaction that does not wait is run by a thread, and if that thread is the one that waits, or waits
-//! in another of its transactions, nobody may ever end it: the caller has two transactions open at once. Only the
-//! thread that used a transaction last is known, though, and a transaction can move: to another thread, or with its task to
-//! another worker. So such a cycle is an error only after a grace period in which no other thread used
-//! the transaction.
+//! A waiter looks for a cycle in the wait-for graph before it sleeps. A waiting transaction has one
+//! edge, to the owner of its stripe. A transaction that does not wait depends on the thread that
+//! runs it. If that thread is the waiter itself, or waits in another of its transactions, then
+//! nothing may ever end the transaction: the caller has two transactions open at once. But the lock
+//! table knows only the thread that used a transaction last, and a transaction can move to another
+//! thread, or with its task to another worker. So such a cycle is an error only after a grace
+//! period in which no other thread used the transaction.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -33,31 +35,32 @@ const COMMITTING: u64 = 1;
 const WAITERS: u64 = 2;
 const OWNER_SHIFT: u32 = 2;
 
-/// How often a locker looks again before it goes to sleep: a holder in its commit is done within a
+/// Number of spins before a locker sleeps: a holder that is committing is done within a
 /// microsecond, while a sleep and a wake-up cost about ten.
 const SPINS: u32 = if cfg!(all(test, loom)) { 0 } else { 64 };
 
-/// Most stripes: 2 MiB of memory, and 1 % false conflicts while 650 other locks are held.
+/// Maximum number of stripes: 2 MiB of memory, and 1 % false conflicts while 650 other locks are
+/// held.
 const STRIPES_MAX: usize = 1 << if cfg!(miri) { 8 } else { 16 };
 const STRIPES_MIN: usize = 1 << if cfg!(miri) { 8 } else { 12 };
 
-/// A stripe for so many bytes of buffer pool, so that a small database stays small.
+/// Bytes of buffer pool for each stripe, so that a small database has a small lock table.
 const POOL_BYTES_PER_STRIPE: usize = 512;
 
 const ROOMS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
 
-/// Identifies a transaction context and its present use; never 0.
+/// Identifies a transaction context and its current use; never 0.
 pub(crate) type Owner = u64;
 
-/// A context's owner numbers differ in the lowest bits; locks never outlive so many transactions.
+/// Bits of an owner number that count a context's uses; no lock outlives so many transactions.
 const OWNER_USES_BITS: u32 = 32;
 
-/// The first owner number of the context of this number, from 1.
+/// Returns the first owner number of a context, whose number is at least 1.
 pub(crate) fn first_owner(context: u64) -> Owner {
     context << OWNER_USES_BITS
 }
 
-/// The context's owner number behind this one.
+/// Returns the context's next owner number.
 pub(crate) fn next_owner(owner: Owner) -> Owner {
     let uses = owner.wrapping_add(1) & ((1 << OWNER_USES_BITS) - 1);
     first_owner(context_of(owner)) | uses
@@ -73,32 +76,34 @@ struct Stripe {
     versions: Mutex<VersionChain>,
 }
 
-/// How long a thread waits for a transaction that it used last itself, and that another thread may have got since.
+/// Grace period for a cycle through a transaction that the waiting thread used last: another thread
+/// may have received the transaction since.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// A lock could not be taken because waiting for it would close a cycle.
+/// Error of a lock request: waiting for the lock would close a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deadlock {
-    /// Of transactions that all wait: it is over once one of them gives way.
+    /// A cycle of waiting transactions; it ends when one of them aborts.
     Cycle,
-    /// Through a transaction that this thread has open and could go on with only after this wait.
+    /// A cycle through a transaction that this thread has open and cannot continue during the wait.
     OwnThread,
 }
 
-/// Who runs a transaction context, for those who wait for its locks.
+/// The thread that runs a transaction context, for transactions that wait for its locks.
 #[derive(Debug)]
 pub(crate) struct User {
     owner: AtomicU64,
-    /// The thread that took a lock for it last; `ENDING` from the commit on.
+    /// The thread that last acquired a lock for the transaction; `ENDING` once the commit has
+    /// begun.
     thread: AtomicU64,
-    /// How often it was used. Only its own thread writes it.
+    /// Number of reads and lock acquisitions. Only the transaction's own thread writes it.
     uses: AtomicU64,
 }
 
 const ENDING: u64 = u64::MAX;
 
 impl User {
-    /// One that no waiter finds.
+    /// Creates a user that no waiter finds.
     pub(crate) fn of_nobody(owner: Owner) -> Arc<Self> {
         Arc::new(Self {
             owner: AtomicU64::new(owner),
@@ -107,15 +112,16 @@ impl User {
         })
     }
 
-    /// The transaction reads.
+    /// Records a read of the transaction.
     #[inline(always)]
     pub(crate) fn reads(&self) {
-        // Relaxed, as everything here: only waiters look, and theirs is a guess that the grace period makes good.
+        // Relaxed, like all accesses here: only waiters load these values, as a guess that the
+        // grace period corrects.
         let uses = self.uses.load(Ordering::Relaxed);
         self.uses.store(uses.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The transaction takes a lock on this thread.
+    /// Records that the transaction acquires a lock on this thread.
     #[inline(always)]
     pub(crate) fn locks(&self) {
         let thread = braid_rt::thread::index() as u64;
@@ -123,7 +129,8 @@ impl User {
         self.reads();
     }
 
-    /// The transaction is being committed: its locks go without anybody's help.
+    /// Records that the commit has begun: it releases the transaction's locks without further
+    /// calls.
     #[inline(always)]
     pub(crate) fn ends(&self) {
         self.thread.store(ENDING, Ordering::Relaxed);
@@ -134,11 +141,11 @@ impl User {
     }
 }
 
-/// Contexts with their users, by the contexts' numbers.
+/// The users of contexts, by context number.
 #[derive(Debug, Default)]
 struct Users {
     by_context: HashMap<u64, Weak<User>>,
-    /// At this length those whose context is gone are taken out.
+    /// Length at which entries of freed contexts are removed.
     sweep_at: usize,
 }
 
@@ -151,36 +158,37 @@ impl Users {
         self.by_context.insert(context, Arc::downgrade(user));
     }
 
-    /// The thread that used an open transaction last, and how often it was used.
+    /// Returns the thread that last used an open transaction, and the number of its uses.
     fn last_use(&self, owner: Owner) -> Option<(u64, u64)> {
         let user = self.by_context.get(&context_of(owner))?.upgrade()?;
         let thread = user.thread.load(Ordering::Relaxed);
-        // Locks that outlive their transaction have the owner number of before.
+        // Locks that outlive their transaction have an earlier owner number.
         let is_open = user.owner.load(Ordering::Relaxed) == owner && thread != ENDING;
         is_open.then(|| (thread, user.uses.load(Ordering::Relaxed)))
     }
 }
 
-/// What a wait would lead to.
+/// Possible outcome of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outlook {
-    /// Somebody runs who may release the lock.
+    /// A running thread may release the lock.
     Open,
     Cycle,
-    /// A cycle if no other thread has got one of its transactions; how often they were used.
+    /// A cycle, unless another thread has received one of the transactions; `uses` counts their
+    /// uses.
     OwnThread {
         uses: u64,
     },
 }
 
-/// A sleeper in the wait-for graph.
+/// Edge of a sleeping transaction in the wait-for graph.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     stripe: usize,
     thread: u64,
 }
 
-/// What a lock request found.
+/// Outcome of a lock request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Locked {
     Now,
@@ -196,7 +204,7 @@ struct Waiter {
 
 type Room = Mutex<VecDeque<Arc<Waiter>>>;
 
-/// The time that a wait on a transaction of the same thread has.
+/// Grace period of a wait for a transaction of the same thread.
 #[derive(Clone, Copy, Debug)]
 struct Grace {
     uses: u64,
@@ -210,7 +218,7 @@ impl Grace {
     }
 }
 
-/// Sleeps until notified, or for no reason at all; `false` if the grace is over.
+/// Sleeps until notified, or wakes spuriously. Returns `false` once the grace period is over.
 fn wait(
     wake: &Condvar,
     room: &mut MutexGuard<'_, VecDeque<Arc<Waiter>>>,
@@ -220,7 +228,7 @@ fn wait(
     if let Some(grace) = grace {
         return !wake.wait_until(room, grace.until).timed_out();
     }
-    // Loom's clock stands still, and nobody has two transactions there.
+    // Loom's clock does not advance, and no loom test has two transactions on a thread.
     let _ = grace;
     wake.wait(room);
     true
@@ -231,21 +239,21 @@ pub(crate) struct LockTable {
     stripes: Box<[Stripe]>,
     /// Sleeping lockers, by stripe modulo `ROOMS`, in order of arrival.
     rooms: Box<[Room]>,
-    /// Which stripe each sleeping owner waits for: the wait-for graph, touched only by sleepers.
-    /// Lock order: a room before this, this before `users`.
+    /// The wait-for graph: which stripe each sleeping owner waits for. Only sleepers access it.
+    /// Lock order: a room, then `waiting`, then `users`.
     waiting: Mutex<HashMap<Owner, Edge>>,
-    /// Touched by sleepers, and where a context is made.
+    /// Accessed by sleepers, and when a context is created.
     users: Mutex<Users>,
 }
 
 impl LockTable {
-    /// A table for a database with a buffer pool of this size.
+    /// Creates a lock table for a database with a buffer pool of `bytes` bytes.
     pub(crate) fn for_pool(bytes: usize) -> Self {
         let stripes = (bytes / POOL_BYTES_PER_STRIPE).next_power_of_two();
         Self::new(stripes.clamp(STRIPES_MIN, STRIPES_MAX))
     }
 
-    /// `stripes` is a power of two.
+    /// Creates a lock table with `stripes` stripes, a power of two.
     pub(crate) fn new(stripes: usize) -> Self {
         debug_assert!(stripes.is_power_of_two());
         let stripe = || Stripe {
@@ -260,36 +268,37 @@ impl LockTable {
         }
     }
 
-    /// Makes the user of a new context, whose first owner number this is.
+    /// Creates the user of a new context with this first owner number.
     pub(crate) fn user(&self, owner: Owner) -> Arc<User> {
         let user = User::of_nobody(owner);
         self.users.lock().add(context_of(owner), &user);
         user
     }
 
-    /// The stripe of a key with this hash.
+    /// Returns the stripe of a key with this hash.
     pub(crate) fn stripe_of(&self, hash: u64) -> usize {
         to_usize(hash & (self.stripes.len() as u64 - 1))
     }
 
-    /// Asks the processor for a stripe.
+    /// Prefetches a stripe into the processor's cache.
     #[inline]
     pub(crate) fn prefetch(&self, stripe: usize) {
         braid_rt::prefetch(&raw const self.stripes[stripe]);
     }
 
-    /// The old versions of the keys of a stripe.
+    /// Returns the old versions of the keys of a stripe.
     pub(crate) fn versions(&self, stripe: usize) -> &Mutex<VersionChain> {
         &self.stripes[stripe].versions
     }
 
-    /// Takes the write lock of a stripe, sleeping while another owner has it.
+    /// Acquires the write lock of a stripe, sleeping while another owner holds it.
     pub(crate) fn lock(&self, stripe: usize, owner: Owner) -> Result<Locked, Deadlock> {
         braid_rt::yield_point();
         let word = &self.stripes[stripe].word;
         let mut spins = 0;
         loop {
-            // Acquire: pairs with the Release in `unlock`, so that the last owner's writes are seen.
+            // Acquire: pairs with the Release in `unlock`, so that the last owner's writes are
+            // visible.
             match word.compare_exchange_weak(
                 0,
                 owner << OWNER_SHIFT,
@@ -307,7 +316,7 @@ impl LockTable {
         }
     }
 
-    /// Takes the write lock of a stripe unless another owner has it.
+    /// Acquires the write lock of a stripe unless another owner holds it.
     pub(crate) fn try_lock(&self, stripe: usize, owner: Owner) -> Option<Locked> {
         let word = &self.stripes[stripe].word;
         // Acquire: as in `lock`.
@@ -339,8 +348,8 @@ impl LockTable {
                 }
                 continue;
             }
-            // Relaxed: the room's mutex orders this against the unlocker, which takes it when it sees
-            // the bit.
+            // Relaxed: the room's mutex orders this against the unlocker, which locks the room when
+            // it sees the bit.
             if found & WAITERS == 0
                 && word
                     .compare_exchange(found, found | WAITERS, Ordering::Relaxed, Ordering::Relaxed)
@@ -373,7 +382,7 @@ impl LockTable {
                         break Err(Deadlock::OwnThread);
                     }
                     Outlook::OwnThread { uses } => Some(Grace::new(uses)),
-                    // The others see a cycle, of which this is a part, themselves.
+                    // The transactions of a cycle without this one detect the cycle themselves.
                     Outlook::Open | Outlook::Cycle => None,
                 };
             }
@@ -385,8 +394,9 @@ impl LockTable {
         result
     }
 
-    /// Registers that `owner` waits for `stripe`, unless that closes a cycle. Every cycle is closed by
-    /// somebody who begins to wait, and they register one after the other, so the last one sees it.
+    /// Registers that `owner` waits for `stripe`, unless the wait closes a cycle. The last
+    /// transaction that begins to wait closes a cycle; registrations are serialized, so that
+    /// transaction detects it.
     fn begin_to_wait(&self, stripe: usize, owner: Owner) -> Outlook {
         let mut waiting = self.waiting.lock();
         let outlook = self.outlook(&waiting, stripe, owner);
@@ -397,13 +407,13 @@ impl LockTable {
         outlook
     }
 
-    /// Follows the graph from a stripe that `owner` waits for on this thread.
+    /// Follows the wait-for graph from the stripe that `owner` waits for on this thread.
     fn outlook(&self, waiting: &HashMap<Owner, Edge>, stripe: usize, owner: Owner) -> Outlook {
         let own_thread = braid_rt::thread::index() as u64;
         let mut at = stripe;
-        // Of the transactions that do not wait, on the way.
+        // Sum of the uses of the running transactions on the path.
         let mut uses = None;
-        // A chain of distinct owners can't be longer than the number of waiters.
+        // A chain of distinct owners cannot be longer than the number of waiters.
         for _ in 0..=waiting.len() {
             let holder = self.stripes[at].word.load(Ordering::Relaxed) >> OWNER_SHIFT;
             if holder == owner {
@@ -429,22 +439,22 @@ impl LockTable {
         Outlook::Open
     }
 
-    /// Announces that the owner of a stripe is about to assign its number and to write.
+    /// Marks that the owner of a stripe is about to assign its sequence number and to write.
     pub(crate) fn mark_committing(&self, stripe: usize) {
         braid_rt::yield_point();
         if braid_rt::mutant!("no_marks") {
             return;
         }
-        // Relaxed: the assignment of the number behind it (`PendingCommit::assign`, a
-        // read-modify-write of one counter with Release and Acquire) carries it to every validator
-        // that assigns later, or that finds this number assigned. One that does not see the mark
-        // comes before this owner in the order.
+        // Relaxed: the later assignment of the sequence number (`PendingCommit::assign`, a
+        // read-modify-write of one counter with Release and Acquire) publishes the mark to every
+        // validator that assigns its own later, or that finds this sequence number assigned. A
+        // validator that does not see the mark precedes this owner in the order.
         self.stripes[stripe]
             .word
             .fetch_or(COMMITTING, Ordering::Relaxed);
     }
 
-    /// Takes the announcement back after the writes are in place, where the lock is held on.
+    /// Clears the mark after the writes are in place, if the lock stays held.
     pub(crate) fn unmark_committing(&self, stripe: usize) {
         // Release: pairs with the Acquire of a validator, which then sees the new version.
         self.stripes[stripe]
@@ -452,23 +462,23 @@ impl LockTable {
             .fetch_and(!COMMITTING, Ordering::Release);
     }
 
-    /// Whether somebody other than `owner` is about to write a key of the stripe.
+    /// Returns whether an owner other than `owner` is about to write a key of the stripe.
     pub(crate) fn is_committing_by_other(&self, stripe: usize, owner: Owner) -> bool {
         braid_rt::yield_point();
-        // Acquire: pairs with the Release of `unmark_committing` and `unlock`. The mark itself comes with
-        // the validator's own assignment, see `mark_committing`.
+        // Acquire: pairs with the Release of `unmark_committing` and `unlock`. The validator's own
+        // assignment makes the mark visible, see `mark_committing`.
         let word = self.stripes[stripe].word.load(Ordering::Acquire);
         word & COMMITTING != 0 && word >> OWNER_SHIFT != owner
     }
 
-    /// Whether somebody else has the lock just now.
+    /// Returns whether another owner currently holds the lock.
     pub(crate) fn is_held_by_other(&self, stripe: usize, owner: Owner) -> bool {
-        // Relaxed: a hint; taking the lock decides.
+        // Relaxed: a hint; only an attempt to lock decides.
         let holder = self.stripes[stripe].word.load(Ordering::Relaxed) >> OWNER_SHIFT;
         holder != 0 && holder != owner
     }
 
-    /// Gives a stripe back.
+    /// Releases a stripe.
     pub(crate) fn unlock(&self, stripe: usize, owner: Owner) {
         braid_rt::yield_point();
         // Release: pairs with the Acquire of the next locker and validator.
@@ -479,8 +489,8 @@ impl LockTable {
             "a lock is given back by its owner"
         );
         if word & WAITERS != 0 {
-            // The first waiter takes itself off the queue once it has the lock; a thread that barges in
-            // before it makes it announce itself again.
+            // The first waiter leaves the queue after it acquires the lock. If another thread
+            // acquires the lock first, the waiter sets `WAITERS` again.
             let room = self.rooms[stripe % ROOMS].lock();
             if let Some(waiter) = room.iter().find(|w| w.stripe == stripe) {
                 waiter.wake.notify_one();

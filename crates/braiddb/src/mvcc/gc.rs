@@ -1,4 +1,4 @@
-//! Old versions and tombstones that wait until no snapshot can see them.
+//! Garbage collection of old versions and tombstones that no snapshot can see.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::schema::table::TableCore;
 
 const SHARDS: usize = 16;
 
-/// Something that can go once the watermark reaches `end`.
+/// A version or tombstone that is collected once the watermark reaches `end`.
 #[derive(Debug)]
 pub(crate) struct Retired {
     pub(crate) end: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Tombstone {
 }
 
 impl Retired {
-    /// A version in a stripe's chain that was replaced by commit `end`.
+    /// An old version in a stripe's chain, which commit `end` replaced.
     pub(crate) fn version(end: u64, stripe: usize) -> Self {
         Self {
             end,
@@ -37,7 +37,7 @@ impl Retired {
         }
     }
 
-    /// The mark that commit `end` left in the tree where it removed a key.
+    /// A tombstone that commit `end` left in the tree when it removed a key.
     pub(crate) fn tombstone(end: u64, stripe: usize, table: Arc<TableCore>, key: &[u8]) -> Self {
         Self {
             end,
@@ -50,31 +50,31 @@ impl Retired {
     }
 }
 
-/// One thread's part of the versions to collect.
+/// One thread's share of the versions and tombstones to collect.
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
-    /// Nearly in the order of the numbers.
+    /// Roughly in the order of `end`.
     pub(crate) retired: VecDeque<Retired>,
     pub(crate) spare: SpareVersions,
 }
 
 impl Shard {
-    /// Adds what can go once the watermark reaches its end.
+    /// Adds a version or tombstone to collect once the watermark reaches its `end`.
     pub(crate) fn retire(&mut self, retired: Retired) {
         self.retired.push_back(retired);
     }
 
-    /// The same, for what can go at once.
+    /// Adds a version or tombstone that can be collected at once.
     pub(crate) fn retire_first(&mut self, retired: Retired) {
         self.retired.push_front(retired);
     }
 }
 
-/// What waits for the watermark, by thread.
+/// Versions and tombstones that wait for the watermark, by thread.
 #[derive(Debug)]
 pub(crate) struct Gc {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    /// The greatest number of a removal whose tombstone is gone.
+    /// Highest sequence number of a removal whose tombstone was purged.
     purged: AtomicU64,
 }
 
@@ -86,11 +86,11 @@ impl Gc {
         }
     }
 
-    /// Whether no tombstone of `seqno` or a greater one is gone from what this thread read of the
-    /// trees before: the absences that it found have been ones at `seqno`, too.
+    /// Returns whether the trees that this thread has read so far lack no tombstone of `seqno` or
+    /// later. Then a key that the thread found absent was absent at `seqno`, too.
     pub(crate) fn none_purged_from(&self, seqno: u64) -> bool {
-        // Acquire: with the latch of the leaf, whose reader sees what was stored before the removal; pairs
-        // with the Release in `note_purge`.
+        // Acquire, together with the leaf's latch: a reader of the leaf sees what was stored before
+        // the removal. Pairs with the Release in `note_purge`.
         self.purged.load(Ordering::Acquire) < seqno || braid_rt::mutant!("forget_purges")
     }
 
@@ -99,7 +99,7 @@ impl Gc {
         self.shards[braid_rt::thread::index() % SHARDS].lock()
     }
 
-    /// Notes that the tombstone of commit `end` goes. Called before it goes.
+    /// Records that the tombstone of commit `end` is about to be purged. Call before purging it.
     pub(crate) fn note_purge(&self, end: u64) {
         // Release: see `none_purged_from`.
         self.purged.fetch_max(end, Ordering::Release);

@@ -1,4 +1,4 @@
-//! What the engine keeps for readers of older states: versions, and the registry of open snapshots.
+//! Multi-version concurrency control: old versions, their collection, and the snapshot registry.
 
 pub(crate) mod gc;
 pub(crate) mod range_reads;

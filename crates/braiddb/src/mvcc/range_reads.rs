@@ -1,4 +1,4 @@
-//! What a transaction's scans read without locks, to be validated at commit.
+//! Range reads of a transaction's scans, made without locks and validated at commit.
 
 use std::ops::Bound;
 
@@ -6,10 +6,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use braid_store::Stamp;
 
-/// A buffer that one large scan grew is not kept for the small ones that follow.
+/// Maximum size of a buffer to keep for later scans, after one large scan grew it.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// A range read: a part of a scan, inside one leaf.
+/// A range read: the part of a scan inside one leaf.
 #[derive(Debug)]
 pub(crate) struct RangeRead {
     /// The context's index of the table.
@@ -17,19 +17,20 @@ pub(crate) struct RangeRead {
     lower: Bound<KeyAt>,
     upper: Bound<KeyAt>,
     pub(crate) stamp: Stamp,
-    /// Of the keys and versions seen, tombstones left out. None while a scan is in the leaf; and for good if the scan is
-    /// forgotten (`std::mem::forget`): then anything in the leaf may have been read.
+    /// Fingerprint of the keys and versions read, without tombstones. `None` while a scan is in the
+    /// leaf, and permanently if the scan was forgotten (`std::mem::forget`): then the scan may have
+    /// read anything in the leaf.
     pub(crate) fingerprint: Option<Fingerprint>,
 }
 
-/// Where a key is in [`RangeReads::keys`].
+/// Range of a key's bytes in [`RangeReads::keys`].
 #[derive(Clone, Copy, Debug)]
 struct KeyAt {
     start: usize,
     end: usize,
 }
 
-/// A digest of a set of (key, version) pairs, independent of their order.
+/// Digest of a set of (key, version) pairs, independent of their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     sum: u64,
@@ -43,12 +44,12 @@ impl Fingerprint {
     }
 }
 
-/// The range reads that were read.
+/// The range reads of a transaction.
 #[derive(Debug, Default)]
 pub(crate) struct RangeReads {
     keys: Vec<u8>,
     reads: Vec<RangeRead>,
-    /// The range reads without a fingerprint.
+    /// Number of range reads without a fingerprint.
     open: usize,
     newest: u64,
 }
@@ -63,7 +64,7 @@ impl RangeReads {
         self.reads.len()
     }
 
-    /// The newest version that was read.
+    /// Returns the newest version that was read.
     pub(crate) fn newest(&self) -> u64 {
         self.newest
     }
@@ -77,12 +78,12 @@ impl RangeReads {
         (read.lower.map(key), read.upper.map(key))
     }
 
-    /// Whether every scan has said what it read.
+    /// Returns whether every range read has a fingerprint.
     pub(crate) fn is_complete(&self) -> bool {
         self.open == 0
     }
 
-    /// Adds a range read that a scan begins to read; returns its place for [`RangeReads::end`].
+    /// Adds a range read when a scan enters a leaf. Returns its index for [`RangeReads::end`].
     pub(crate) fn begin(&mut self, table: u32, stamp: Stamp) -> usize {
         self.reads.push(RangeRead {
             table,
@@ -95,7 +96,7 @@ impl RangeReads {
         self.reads.len() - 1
     }
 
-    /// Says what was read of a range read; `newest` is the newest version in it.
+    /// Completes a range read; `newest` is the newest version in it.
     pub(crate) fn end(
         &mut self,
         place: usize,
@@ -117,7 +118,7 @@ impl RangeReads {
         self.newest = self.newest.max(newest);
     }
 
-    /// Forgets everything but the memory.
+    /// Clears the range reads, keeping the memory.
     #[inline]
     pub(crate) fn clear(&mut self) {
         if self.is_empty() {

@@ -1,13 +1,15 @@
-//! The registry of open snapshots, and the number below which no new one can begin.
+//! The snapshot registry: open snapshots, and the bound below which no new snapshot can begin.
 //!
-//! A snapshot reads at the log's durable seqno (I4: what it returns cannot vanish in a crash). Old
-//! versions are kept while a snapshot may need them: those that end at or below the *watermark* can go.
+//! A snapshot reads at the log's durable seqno (I4: what a snapshot returns cannot vanish in a
+//! crash). Old versions are retained while a snapshot may need them. Versions that end at or below
+//! the *watermark* are collected.
 //!
-//! Two rules make this race-free without a lock on the way of a snapshot:
+//! Two rules make this race-free without a lock when a snapshot is opened:
 //!
-//! - the collector publishes the number it would like to trim up to (`intent`) *before* it looks at the
-//!   open snapshots, and trims only below the oldest it finds;
-//! - a snapshot publishes its number *before* it looks at `intent`, and begins anew if it is too old.
+//! - The collector publishes the sequence number up to which it wants to trim (`intent`) *before*
+//!   it examines the open snapshots, and trims only below the oldest of them.
+//! - A snapshot publishes its sequence number *before* it loads `intent`, and retries with a newer
+//!   sequence number if its own is older.
 //!
 //! Both sides use SeqCst, so that at least one of them sees the other.
 
@@ -20,7 +22,7 @@ use crate::base::sync::{AtomicU64, AtomicUsize, Mutex};
 
 const SLOTS: usize = match (cfg!(all(test, loom)), cfg!(miri)) {
     (true, _) => 1,
-    // All are looked at again and again.
+    // Interpreted by Miri, each pass over the slots is slow.
     (_, true) => 4,
     _ => 128,
 };
@@ -30,18 +32,18 @@ const FREE: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct SnapshotRegistry {
     slots: Box<[CachePadded<AtomicU64>]>,
-    /// Slots from here on were never used.
+    /// Slots from this index on were never used.
     used: CachePadded<AtomicUsize>,
-    /// Snapshots beyond the slots: how many are open at each number.
+    /// Snapshots beyond the slots: the number of open snapshots at each sequence number.
     more: Mutex<BTreeMap<u64, usize>>,
-    /// Whether `more` was ever used; keeps the collector off the lock.
+    /// Number of snapshots in `more`; while it is 0, the collector does not lock `more`.
     more_open: AtomicUsize,
     intent: CachePadded<AtomicU64>,
     watermark: CachePadded<AtomicU64>,
     collecting: Mutex<()>,
 }
 
-/// An open snapshot's registration; give it back with [`SnapshotRegistry::close`].
+/// Registration of an open snapshot; release it with [`SnapshotRegistry::close`].
 #[derive(Debug)]
 pub(crate) struct Registration {
     seqno: u64,
@@ -49,14 +51,15 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// The commits up to this number are visible.
+    /// Returns the sequence number up to which commits are visible.
     pub(crate) fn seqno(&self) -> u64 {
         self.seqno
     }
 }
 
 impl Registration {
-    /// A number that is registered nowhere, and must not be given to [`SnapshotRegistry::close`].
+    /// Creates a registration that is in no registry. Do not pass it to
+    /// [`SnapshotRegistry::close`].
     pub(crate) fn of_nobody(seqno: u64) -> Self {
         Self { seqno, slot: None }
     }
@@ -77,14 +80,14 @@ impl SnapshotRegistry {
         }
     }
 
-    /// Opens a snapshot at what `durable_seqno` returns; `hint` spreads threads over the slots.
+    /// Opens a snapshot at the result of `durable_seqno`; `hint` spreads threads over the slots.
     pub(crate) fn open(&self, hint: usize, durable_seqno: impl Fn() -> u64) -> Registration {
         for step in 0..SLOTS {
             let slot = (hint + step) % SLOTS;
             let seqno = durable_seqno();
             braid_rt::yield_point();
-            // SeqCst, here and below: see the module's rules. A collector that misses this published its
-            // intent before.
+            // SeqCst, here and below: see the rules in the module documentation. A collector that
+            // misses this slot has published its intent before.
             if slot >= self.used.load(Ordering::SeqCst) {
                 self.used.fetch_max(slot + 1, Ordering::SeqCst);
             }
@@ -107,8 +110,8 @@ impl SnapshotRegistry {
         }
         self.more_open.fetch_add(1, Ordering::SeqCst);
         let mut more = self.more.lock();
-        // Under the mutex, which the collector takes after publishing its intent, no second look is
-        // needed: either it sees this entry, or this thread sees its intent.
+        // No retry is needed under the mutex, which the collector locks after publishing its
+        // intent: either the collector sees this entry, or this thread sees the intent.
         let seqno = durable_seqno().max(self.intent.load(Ordering::SeqCst));
         *more.entry(seqno).or_default() += 1;
         Registration { seqno, slot: None }
@@ -116,7 +119,7 @@ impl SnapshotRegistry {
 
     pub(crate) fn close(&self, registration: &Registration) {
         match registration.slot {
-            // Release: what the snapshot read, it read before the collector sees it gone.
+            // Release: the snapshot's reads happen before the collector sees the slot free.
             Some(slot) => self.slots[slot].store(FREE, Ordering::Release),
             None => {
                 let mut more = self.more.lock();
@@ -131,9 +134,11 @@ impl SnapshotRegistry {
         }
     }
 
-    /// Below this number no snapshot is or will be: versions that ended there can go.
+    /// Returns the watermark: no current or future snapshot is below it, so versions that end at or
+    /// below it can be collected.
     pub(crate) fn watermark(&self) -> u64 {
-        // Acquire: pairs with the Release in `advance`; the trimming follows the look at the slots.
+        // Acquire: pairs with the Release in `advance`; trimming happens after the slots were
+        // examined.
         self.watermark.load(Ordering::Acquire)
     }
 
@@ -161,11 +166,12 @@ impl SnapshotRegistry {
         {
             oldest = oldest.min(seqno);
         }
-        // A snapshot below the intent may just be moving up; the watermark never goes back.
+        // A snapshot below the intent may be moving up at this moment; the watermark never
+        // decreases.
         self.watermark.fetch_max(oldest, Ordering::Release);
     }
 
-    /// How many snapshots are open, and the oldest one's number.
+    /// Returns the number of open snapshots and the sequence number of the oldest.
     pub(crate) fn census(&self) -> (usize, Option<u64>) {
         let open = self
             .slots
@@ -200,7 +206,7 @@ mod tests {
     fn a_snapshot_never_begins_below_the_intent() {
         let snapshots = SnapshotRegistry::new();
         snapshots.advance(20);
-        // A stale first look at the durable seqno is taken again.
+        // A stale first load of the durable seqno is repeated.
         let looks = std::cell::Cell::new(0);
         let registration = snapshots.open(0, || {
             looks.set(looks.get() + 1);
@@ -230,7 +236,7 @@ mod tests {
         let oldest = snapshots.open(0, || 10);
         snapshots.advance(30);
         assert_eq!(snapshots.watermark(), 10);
-        // A look at the durable seqno from before the collector's intent.
+        // A load of the durable seqno from before the collector's intent.
         let late = snapshots.open(0, || 15);
         assert_eq!(late.seqno(), 30);
         snapshots.close(&oldest);

@@ -1,9 +1,10 @@
-//! Values that were overwritten but may still be read by a snapshot.
+//! Old versions: overwritten values that a snapshot may still read.
 //!
-//! The tree holds the newest version of a key; the versions before it lie here, in memory, from just
-//! before they are overwritten until no snapshot can ask for them. A version is visible to the snapshots
-//! in `begin..end`, numbers of the commits that wrote it and that replaced it. Of a large value only the key is
-//! here; the value stays in its pages, which are freed when the version goes.
+//! The tree holds the newest version of a key. Older versions are kept here, in memory, from just
+//! before they are overwritten until no snapshot can read them. A version is visible to snapshots
+//! in `begin..end`: `begin` is the sequence number of the commit that wrote the version, `end` that
+//! of the commit that replaced it. Of a large value only the key is kept here; the value stays in
+//! its pages, which are freed with the version.
 
 use std::collections::VecDeque;
 
@@ -17,7 +18,7 @@ pub(crate) struct OldVersion {
     key_len: u32,
     begin: u64,
     end: u64,
-    /// The key, then the value unless that is a large one.
+    /// The key, then the value unless the value is large.
     bytes: Vec<u8>,
     large: Option<DetachedValue>,
 }
@@ -30,8 +31,8 @@ pub(crate) enum OldValue<'a> {
 }
 
 impl OldVersion {
-    /// Makes it a version of `key`, written by `begin` and replaced by `end`. Its value of so many bytes is to
-    /// be appended to what is returned.
+    /// Makes this a version of `key`, written by commit `begin` and replaced by commit `end`. The
+    /// caller appends the value of `value_len` bytes to the returned buffer.
     #[inline]
     pub(crate) fn begin(
         &mut self,
@@ -47,13 +48,13 @@ impl OldVersion {
         self.begin = begin;
         self.end = end;
         self.bytes.clear();
-        // Values are copied by words.
+        // Values are copied in whole words.
         self.bytes.reserve(key.len() + value_len + size_of::<u64>());
         self.bytes.extend_from_slice(key);
         &mut self.bytes
     }
 
-    /// Makes its value one that lies in pages of its own.
+    /// Sets a large value, which is stored in its own pages.
     pub(crate) fn set_large(&mut self, value: DetachedValue) {
         self.large = Some(value);
     }
@@ -73,15 +74,15 @@ impl OldVersion {
 /// The old versions of the keys of one stripe.
 #[derive(Debug, Default)]
 pub(crate) struct VersionChain {
-    /// The oldest. Nearly all chains have one version at most, and need no list.
+    /// The oldest version. Nearly all chains have at most one version and need no list.
     oldest: Option<Box<OldVersion>>,
-    /// The others, oldest first; never there without an oldest one.
+    /// The other versions, oldest first; present only if `oldest` is.
     #[allow(clippy::box_collection, reason = "no list takes a word, not four")]
     newer: Option<Box<VecDeque<Box<OldVersion>>>>,
 }
 
 impl VersionChain {
-    /// Adds a version that was replaced by a later commit than those before, or by the same.
+    /// Adds a version. The commit that replaced it is not older than those of the versions before.
     pub(crate) fn push(&mut self, version: Box<OldVersion>) {
         if self.oldest.is_none() {
             self.oldest = Some(version);
@@ -90,7 +91,7 @@ impl VersionChain {
         }
     }
 
-    /// The value of a key at `snapshot`, if it is an old one.
+    /// Returns the value of a key at `snapshot`, if that value is an old version.
     pub(crate) fn get(&self, table: u32, key: &[u8], snapshot: u64) -> Option<OldValue<'_>> {
         let of_key = |v: &&OldVersion| {
             v.begin <= snapshot && snapshot < v.end && v.table == table && v.key() == key
@@ -100,7 +101,7 @@ impl VersionChain {
         versions.find(of_key).map(OldVersion::value)
     }
 
-    /// Drops what no snapshot at or above `watermark` can see.
+    /// Drops the versions that no snapshot at or above `watermark` can see.
     pub(crate) fn trim(&mut self, watermark: u64, spare: &mut SpareVersions) {
         while let Some(old) = self.oldest.take_if(|oldest| oldest.end <= watermark) {
             spare.put(old);
@@ -114,13 +115,13 @@ impl VersionChain {
     }
 }
 
-/// Trimmed versions for those that come next, so that keeping one costs no allocation.
+/// Trimmed versions kept for reuse, so that storing an old version needs no allocation.
 #[derive(Debug, Default)]
 pub(crate) struct SpareVersions {
     #[allow(clippy::vec_box, reason = "they move between lists")]
     versions: Vec<Box<OldVersion>>,
     bytes: usize,
-    /// The large values of trimmed versions, to be freed.
+    /// Large values of trimmed versions, which the caller frees.
     pub(crate) large: Vec<DetachedValue>,
 }
 

@@ -1,4 +1,4 @@
-//! How a database is opened: the options.
+//! Options for opening a database.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,16 +58,16 @@ pub struct Builder {
     pub(crate) archive: Option<ArchivePlace>,
     pub(crate) archive_interval: Duration,
     pub(crate) stats_file: bool,
-    /// The database's directory if it is to have a file of statistics.
+    /// The database's directory, if the statistics file is enabled.
     pub(crate) stats_directory: Option<PathBuf>,
-    /// The directory that is opened, without links; none on a device.
+    /// The directory being opened, with links resolved; `None` on a device.
     pub(crate) directory: Option<PathBuf>,
     #[cfg(feature = "metrics")]
     pub(crate) metrics_label: Option<String>,
     pub(crate) slow_commit: Option<Duration>,
 }
 
-/// Where the log is archived.
+/// Location of the archive.
 #[derive(Clone, Debug)]
 pub(crate) enum ArchivePlace {
     Directory(PathBuf),
@@ -139,7 +139,7 @@ impl Builder {
         self
     }
 
-    /// Sets the memory for pages, in bytes.
+    /// Sets the size of the page pool, in bytes.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -225,9 +225,9 @@ impl Builder {
     }
 
     /// Sets the clock for entries of tables with a [time to
-    /// live](crate::TableOptions::time_to_live). Default: the system's clock. Tests can set their
-    /// own forward. If the clock panics on the maintenance thread, that thread removes no more
-    /// entries until the database is reopened.
+    /// live](crate::TableOptions::time_to_live). Default: the system's clock. Tests can use a clock
+    /// that they advance. If the clock panics on the maintenance thread, that thread removes no
+    /// more entries until the database is reopened.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -341,9 +341,9 @@ impl Builder {
         self
     }
 
-    /// Sets P-WAL's group size: how many [`commit_async`](crate::Transaction::commit_async)s of a
-    /// thread are flushed together; see [`LogOptions::group_size`]. Default 0: a flush begins when
-    /// none is in flight.
+    /// Sets P-WAL's group size: the number of [`commit_async`](crate::Transaction::commit_async)s
+    /// of a thread that are flushed together; see [`LogOptions::group_size`]. Default 0: a flush
+    /// begins when none is in flight.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -358,9 +358,9 @@ impl Builder {
         self
     }
 
-    /// Sets the size of a log file, in bytes. The first files of all lanes have 64 KiB together, and
-    /// each further one as many bytes as the log that its lane keeps, up to this size. With several
-    /// lanes and [`max_log_bytes`](Builder::max_log_bytes), all have this size.
+    /// Sets the size of a log file, in bytes. The first files of all lanes have 64 KiB together,
+    /// and each further one as many bytes as the log that its lane keeps, up to this size. With
+    /// several lanes and [`max_log_bytes`](Builder::max_log_bytes), all log files have this size.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -430,10 +430,10 @@ impl Builder {
     }
 }
 
-/// # Log for others: change feeds and the archive
+/// # Retained log: change feeds and the archive
 impl Builder {
-    /// Sets the maximum amount of log, in bytes, that is kept for [feeds](crate::changes::Feed) and open
-    /// [readers](crate::changes::Changes) of changes beyond what recovery needs; with
+    /// Sets the maximum amount of log, in bytes, that is kept for [feeds](crate::changes::Feed) and
+    /// open [readers](crate::changes::Changes) of changes beyond what recovery needs; with
     /// [`Builder::max_log_bytes`], at most a quarter of that. A consumer that falls further behind
     /// loses its position ([`crate::Error::PositionLost`]); commits continue.
     pub fn feed_log_bytes(mut self, bytes: u64) -> Self {
@@ -443,7 +443,7 @@ impl Builder {
 
     /// Sets the directory of the archive, created if it is missing: every durable transaction is
     /// copied to it, so that a backup can be restored [up to any later
-    /// point](crate::backup::Restore::archive). It should be on another medium.
+    /// point](crate::backup::Restore::archive). The archive should be on another medium.
     ///
     /// Log that is not archived yet is kept. If the archive's medium fails, commits continue until
     /// the log (see [`Builder::max_log_bytes`]) or its medium is full, and then fail with
@@ -466,8 +466,9 @@ impl Builder {
         self
     }
 
-    /// Sets the interval between updates of the archive. It bounds how much the archive lacks after
-    /// a loss of the database, and is the resolution of [`Until::Time`](crate::backup::Until::Time).
+    /// Sets the interval between updates of the archive. The interval bounds how much the archive
+    /// lacks after a loss of the database, and is the resolution of
+    /// [`Until::Time`](crate::backup::Until::Time).
     pub fn archive_interval(mut self, interval: Duration) -> Self {
         self.archive_interval = interval;
         self
@@ -533,18 +534,19 @@ impl Builder {
         self
     }
 
-    /// Publishes the statistics through the facade `metrics` once a second, with a label `database` of this
-    /// value. The names are those of [`crate::Stats::to_prometheus`]; sums of times are gauges. Needs the
-    /// background threads; [`crate::Database::publish_metrics`] does it on demand.
+    /// Publishes the statistics through the facade `metrics` once a second, with a label `database`
+    /// of this value. The names are those of [`crate::Stats::to_prometheus`]; sums of times are
+    /// gauges. Needs the background threads; [`crate::Database::publish_metrics`] publishes on
+    /// demand.
     #[cfg(feature = "metrics")]
     pub fn metrics(mut self, database: impl Into<String>) -> Self {
         self.metrics_label = Some(database.into());
         self
     }
 
-    /// Emits an event through the facade `tracing` for each commit that takes at least this long, the wait
-    /// for the device included; of [`commit_async`](crate::Transaction::commit_async) what comes before that
-    /// wait. Default: for none.
+    /// Emits an event through the facade `tracing` for each commit that takes at least this long,
+    /// including the wait for the device; for [`commit_async`](crate::Transaction::commit_async),
+    /// excluding that wait. Default: no events.
     #[cfg(feature = "tracing")]
     pub fn slow_commit(mut self, at_least: Duration) -> Self {
         self.slow_commit = Some(at_least);

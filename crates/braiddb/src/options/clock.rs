@@ -1,9 +1,9 @@
-//! The clock for times to live.
+//! Clock for times to live.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The times that entries are written and looked at.
+/// Source of the current time for writing entries and checking their expiry.
 #[derive(Clone, Default)]
 pub(crate) struct Clock(Option<Arc<dyn Fn() -> SystemTime + Send + Sync>>);
 
@@ -12,7 +12,7 @@ impl Clock {
         Self(Some(Arc::new(clock)))
     }
 
-    /// In milliseconds since 1970.
+    /// Returns the current time in milliseconds since 1970.
     pub(crate) fn now(&self) -> u64 {
         let since = match &self.0 {
             Some(clock) => clock().duration_since(UNIX_EPOCH).unwrap_or_default(),
@@ -22,7 +22,7 @@ impl Clock {
     }
 }
 
-/// A duration in milliseconds; `u64::MAX` of one that is longer.
+/// Converts a duration to milliseconds, at most `u64::MAX`.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! How a database is opened and how a transaction behaves.
+//! Options of databases and transactions.
 
 mod builder;
 mod clock;

@@ -1,4 +1,4 @@
-//! How a transaction behaves.
+//! Options of a transaction.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Checks of the options.
+//! Validation of the options.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::Builder;
 use crate::error::{Error, Result};
 
 impl Builder {
-    /// The options of one who only reads: nothing is done unasked, and how it was written stays as it is.
+    /// Returns the options of a reader: no background work, and the stored protocol and layout.
     pub(crate) fn reading(self) -> Self {
         Self {
             read_only: true,
@@ -99,7 +99,7 @@ impl Builder {
     }
 }
 
-/// Whether files can have these permissions.
+/// Checks that files can have these permissions.
 ///
 /// # Errors
 /// [`Error::InvalidOption`].

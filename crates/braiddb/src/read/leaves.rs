@@ -5,12 +5,13 @@ use std::ops::Bound;
 use braid_store::{Direction, LeafScan, Position, StoreError, Tree};
 use bytes::Bytes;
 
-/// The leaves of a tree between two bounds, in the order of their keys.
+/// Iterator over the leaves of a tree between two bounds, in key order.
 pub(crate) struct Leaves<'t> {
     tree: &'t Tree,
     lower: Bound<&'t [u8]>,
     upper: Bound<&'t [u8]>,
-    /// Where the next leaf begins, after the first; `None` at the end.
+    /// The bound and position where the next leaf begins; `None` before the first leaf and at the
+    /// end.
     next: Option<(Bound<Bytes>, Option<Position>)>,
     is_first: bool,
 }
@@ -26,12 +27,12 @@ impl<'t> Leaves<'t> {
         }
     }
 
-    /// All leaves of a tree.
+    /// Returns an iterator over all leaves of a tree.
     pub(crate) fn all(tree: &'t Tree) -> Self {
         Self::new(tree, Bound::Unbounded, Bound::Unbounded)
     }
 
-    /// Where the next leaf begins; `None` if there is none.
+    /// Returns the bound where the next leaf begins; `None` if no leaf follows.
     pub(crate) fn position(self) -> Option<Bound<Bytes>> {
         self.next.map(|(bound, _)| bound)
     }

@@ -1,6 +1,7 @@
-//! Snapshots that are found by a name.
+//! Named snapshots.
 //!
-//! They hold old versions in memory, like all snapshots, and end with the opened database.
+//! Named snapshots hold old versions in memory, like all snapshots, and end when the database is
+//! closed.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,13 +14,13 @@ use crate::error::{Error, Result};
 use crate::mvcc::registry::Registration;
 use crate::read::snapshot::Snapshot;
 
-/// A registration that the name and the opened snapshots share.
+/// Snapshot registration that the name and the opened snapshots share.
 #[derive(Debug)]
 pub(crate) struct NamedHold {
-    /// Weak: the database itself has the names.
+    /// Weak: the engine's owner also owns the names.
     engine: Weak<Engine>,
     registration: Registration,
-    /// For entries that have one; the same for all who open it.
+    /// Current time for tables with timed entries; all snapshots opened by this name share it.
     pub(crate) time: OnceLock<u64>,
 }
 
@@ -45,7 +46,7 @@ pub(crate) struct NamedSnapshots(Mutex<BTreeMap<String, Arc<NamedHold>>>);
 impl NamedSnapshots {
     pub(crate) fn create(&self, engine: &Arc<Engine>, name: &str) -> Result<Snapshot> {
         engine.check_open()?;
-        // Not under the lock, because taking a snapshot may wait for a flush.
+        // Outside the lock: opening a snapshot may wait for a flush.
         let hold = Arc::new(NamedHold {
             engine: Arc::downgrade(engine),
             registration: engine.open_snapshot(),
@@ -83,7 +84,7 @@ impl NamedSnapshots {
         if engine.is_inherited() {
             return false;
         }
-        // Dropped without the lock.
+        // Drop the registration without holding the lock.
         let hold = self.0.lock().remove(name);
         hold.is_some()
     }

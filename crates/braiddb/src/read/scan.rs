@@ -1,4 +1,4 @@
-//! Range scans from both ends: the tree's records as a view sees them, merged with own writes.
+//! Range scans from both ends: the tree's records, merged with the transaction's own writes.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -18,17 +18,17 @@ use crate::mvcc::range_reads::{Fingerprint, RangeReads};
 use crate::schema::table::{Table, TableCore};
 use crate::types::{Key, Value};
 
-/// Records that the first step of an end reads at most; those that follow read more and more, so that a short
-/// scan reads little and a long one all of a leaf at once.
+/// Maximum number of records in the first batch that an end of a scan reads. Later batches grow, so
+/// that a short scan reads little and a long scan reads a whole leaf at a time.
 const FIRST_BATCH: usize = 4;
 const BATCH_GROWTH: usize = 4;
 
-/// Which versions a reader sees.
+/// Selects the versions that a reader sees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum View {
-    /// The newest of each key.
+    /// The newest version of each key.
     Latest,
-    /// The newest of each key up to this sequence number.
+    /// The newest version of each key up to this sequence number.
     At(u64),
 }
 
@@ -36,7 +36,7 @@ fn as_slices<T: AsRef<[u8]>>(bound: &Bound<T>) -> Bound<&[u8]> {
     bound.as_ref().map(T::as_ref)
 }
 
-/// The bound on the other side of the same point.
+/// Returns the bound on the other side of the same point.
 fn complement<T>(bound: Bound<T>) -> Bound<T> {
     match bound {
         Bound::Included(key) => Bound::Excluded(key),
@@ -45,7 +45,7 @@ fn complement<T>(bound: Bound<T>) -> Bound<T> {
     }
 }
 
-/// Makes a bound the one behind a key.
+/// Sets a bound to begin just after a key.
 fn move_behind(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
     let mut bytes = match std::mem::replace(bound, Bound::Unbounded) {
         Bound::Included(bytes) | Bound::Excluded(bytes) => bytes,
@@ -59,59 +59,59 @@ fn move_behind(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
 /// The version of a record that a reader sees.
 #[derive(Debug)]
 enum Visible {
-    /// The one in the tree.
+    /// The version in the tree.
     Newest,
-    /// This old one.
+    /// An old version, with this value.
     Old(Bytes),
 }
 
-/// Where the entry is that a step comes to.
+/// Location of the entry that a step found.
 #[derive(Clone, Copy)]
 enum Found {
-    /// A record of the end's leaf, by its position.
+    /// A record in the end's current leaf, by its index.
     InLeaf(usize),
-    /// What the range has apart.
+    /// The entry in [`RawRange::apart`].
     Apart,
 }
 
-/// The part of a leaf that one end of a scan is in.
+/// The part of a leaf that one end of a scan has read.
 #[derive(Debug)]
 struct Leaf {
     scan: LeafScan,
-    /// The next record to look at.
+    /// Index of the next record to examine.
     at: usize,
-    /// What is seen of the record before that, if it was not given out yet.
+    /// The visible version of the record before `at`, if the scan has not returned it yet.
     peeked: Option<Visible>,
-    /// The last record that was given out, if nothing else was since.
+    /// Index of the last record that the scan returned, unless an own write was returned since.
     given: Option<usize>,
     read: Option<LeafRead>,
 }
 
-/// What is noted of a leaf's part, to be validated.
+/// A range read of one leaf, which the commit validates.
 #[derive(Debug)]
 struct LeafRead {
-    /// Its place among what the transaction's scans read.
+    /// Index among the range reads of the transaction.
     place: usize,
-    /// Where the scan entered it.
+    /// The bound where the scan entered the leaf.
     entered: Bound<Bytes>,
-    /// Where it ends, as seen from there.
+    /// The bound where the leaf ends, in scan direction.
     far_end: Bound<Bytes>,
     fingerprint: Fingerprint,
     newest: u64,
 }
 
 impl Leaf {
-    /// The key of the record that waits to be given out.
+    /// Returns the key of the peeked record.
     fn peeked_key(&self) -> Option<&[u8]> {
         self.peeked.as_ref()?;
         Some(self.scan.record(self.at - 1).key)
     }
 }
 
-/// Where an end of a scan enters its next leaf.
+/// Position where an end of a scan enters its next leaf.
 #[derive(Debug)]
 enum Next {
-    /// At the bound that the range has there.
+    /// At the range's own bound.
     Bound,
     At(Bound<Bytes>, Option<Position>),
     /// The range is exhausted.
@@ -123,22 +123,23 @@ enum Next {
 struct End {
     next: Next,
     leaf: Option<Leaf>,
-    /// The records to read of the next leaf at most.
+    /// Maximum number of records to read from the next leaf.
     batch: usize,
-    /// It gave something out.
+    /// Whether this end has returned or skipped an entry.
     moved: bool,
-    /// The two ends have met.
+    /// Whether this end has met the other end.
     met: bool,
 }
 
 impl End {
-    /// The key of the record that waits to be given out.
+    /// Returns the key of the peeked record.
     fn peeked_key(&self) -> Option<&[u8]> {
         let leaf = self.leaf.as_ref().filter(|_| !self.met);
         leaf.and_then(Leaf::peeked_key)
     }
 
-    /// Where what it gave out ends. `range` is the range's bound there, which is only moved when the leaf is left.
+    /// Returns the bound of what this end has consumed. `range` is the range's bound at this end,
+    /// which moves only when the scan leaves the leaf.
     fn bound<'b>(&'b self, range: &'b Bound<Vec<u8>>) -> Bound<&'b [u8]> {
         let leaf = self.leaf.as_ref();
         match leaf.and_then(|leaf| Some(leaf.scan.record(leaf.given?))) {
@@ -147,8 +148,8 @@ impl End {
         }
     }
 
-    /// Gives out the record that waits for it, or lets it go: its position, and the value that is seen of it if that is
-    /// not the tree's.
+    /// Consumes the peeked record. Returns its index, and its visible value if an old version is
+    /// visible.
     #[inline]
     fn take(&mut self) -> Option<(usize, Option<Bytes>)> {
         if self.met {
@@ -166,21 +167,21 @@ impl End {
     }
 }
 
-/// A scan of raw bytes; [`Range`] puts the types on.
+/// Scan over encoded keys and values; [`Range`] adds the types.
 pub(crate) struct RawRange<'a> {
     engine: &'a Engine,
     table: Arc<TableCore>,
     view: View,
-    /// For entries that have a time.
+    /// Current time, for tables with timed entries.
     now: u64,
-    /// Where reads are noted for validation, and the context's index of the table.
+    /// Range reads to validate at commit, and the context's index of the table.
     tracked: Option<(&'a Mutex<RangeReads>, u32)>,
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
     own: VecDeque<OwnWrite>,
     front: End,
     back: End,
-    /// What was given out in place, if it is not in a leaf.
+    /// The entry last returned in place, if it is not in a leaf.
     apart: (Bytes, Bytes),
     failed: bool,
 }
@@ -195,7 +196,7 @@ impl<'a> RawRange<'a> {
         own: Vec<OwnWrite>,
         tracked: Option<(&'a Mutex<RangeReads>, u32)>,
     ) -> Self {
-        // Before there was a table, only own writes are seen.
+        // A snapshot older than the table sees only own writes.
         let no_table = matches!(view, View::At(seqno) if seqno < table.since);
         let end = || End {
             next: if no_table { Next::Nowhere } else { Next::Bound },
@@ -256,7 +257,7 @@ impl<'a> RawRange<'a> {
                 let value = old.unwrap_or_else(|| leaf.scan.value(i));
                 (leaf.scan.key(i), Some(value))
             } else {
-                // A write of the transaction's own takes the place of the record.
+                // The transaction's own write replaces the record.
                 if order.is_eq() {
                     end.take();
                 }
@@ -279,7 +280,7 @@ impl<'a> RawRange<'a> {
         }
     }
 
-    /// Comes to the next visible record of one end, if there is one in the bounds.
+    /// Advances one end to its next visible record inside the bounds, if there is one.
     fn peek(&mut self, direction: Direction) -> Result<()> {
         loop {
             let (end, other) = match direction {
@@ -294,7 +295,7 @@ impl<'a> RawRange<'a> {
                 }
             };
             if leaf.peeked.is_some() {
-                // The other end may have come past it meanwhile.
+                // The other end may have passed the peeked record since.
                 if other.moved
                     && let Some(key) = leaf.peeked_key()
                 {
@@ -335,7 +336,7 @@ impl<'a> RawRange<'a> {
         }
     }
 
-    /// Brings one end into its next leaf, if there is one.
+    /// Moves one end into its next leaf. Returns whether there is one.
     fn enter(&mut self, direction: Direction) -> Result<bool> {
         self.engine.check_open()?;
         let next = std::mem::replace(&mut self.end(direction).next, Next::Nowhere);
@@ -361,7 +362,8 @@ impl<'a> RawRange<'a> {
             })?;
         }
         let read = self.tracked.map(|(reads, table)| LeafRead {
-            // From here on, and not only when the scan leaves the leaf: it may be forgotten in it.
+            // Register the read now, not when the scan leaves the leaf: the caller may forget the
+            // scan.
             place: reads.lock().begin(table, scan.stamp),
             entered: match &next {
                 Next::At(bound, _) => bound.clone(),
@@ -389,7 +391,7 @@ impl<'a> RawRange<'a> {
         Ok(true)
     }
 
-    /// Notes what was read of a leaf, up to `stopped_at` or its far end.
+    /// Records the range read of a leaf, up to `stopped_at` or to the leaf's far end.
     fn note_read(&self, direction: Direction, leaf: &Leaf, stopped_at: Option<Bound<&[u8]>>) {
         let (Some((reads, _)), Some(read)) = (self.tracked, &leaf.read) else {
             return;
@@ -430,7 +432,7 @@ impl<'a> RawRange<'a> {
         }
     }
 
-    /// The same, where it lies: until the next step, from either end.
+    /// Returns the next entry in place, valid until the next step at either end.
     fn next_in_place(&mut self, direction: Direction) -> Option<Result<(&[u8], &[u8])>> {
         match self.next_found(direction)? {
             Ok(Found::InLeaf(i)) => {
@@ -454,8 +456,8 @@ impl Drop for RawRange<'_> {
                 Direction::Reverse => (&self.back, &self.upper),
             };
             let Some(leaf) = &end.leaf else { continue };
-            // A record that was only looked at belongs to what was seen, and so does the gap before it.
-            // Otherwise all that was given out, or skipped, lies before the end's bound.
+            // A peeked record counts as read, and so does the gap before it. Without a peeked
+            // record, everything that was returned or skipped lies before the end's bound.
             let seen_to = match leaf.peeked_key() {
                 Some(key) => Bound::Included(key),
                 None => complement(end.bound(bound)),
@@ -466,7 +468,7 @@ impl Drop for RawRange<'_> {
     }
 }
 
-/// What a view sees of a record.
+/// Returns the version of a record that a view sees.
 fn visible(
     engine: &Engine,
     table: &Arc<TableCore>,
@@ -498,11 +500,11 @@ fn is_empty_range(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
 
 /// Iterator over a range of a table, from both ends; see [`crate::Readable::range`].
 ///
-/// After an error it ends.
+/// The iterator ends after an error.
 ///
-/// Keys and values of type [`Bytes`] are not copied one by one: those read from a page together
-/// share memory, up to some ten KiB, which is freed with the last of them. Copy entries to keep a
-/// few of many for long.
+/// Keys and values of type [`Bytes`] are not copied one by one: entries read together from a page
+/// share some ten KiB of memory, which is freed with the last of them. Copy entries to keep a few
+/// of many for a long time.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -531,7 +533,7 @@ impl<'a, K: Key, V: Value> Range<'a, K, V> {
         }
     }
 
-    /// How many entries there are, without making keys and values of them.
+    /// Counts the remaining entries without decoding keys and values.
     pub(crate) fn count_entries(mut self) -> Result<u64> {
         let mut count = 0;
         while let Some(entry) = self.raw.next_raw(Direction::Forward) {
@@ -554,7 +556,7 @@ impl<'a, K: Key, V: Value> Range<'a, K, V> {
 
 impl Range<'_, Bytes, Bytes> {
     /// Returns the next entry in place, valid until the next call at either end. For bindings to
-    /// other languages, which copy it.
+    /// other languages, which copy the entry.
     #[doc(hidden)]
     #[inline]
     pub fn next_in_place(&mut self) -> Option<Result<(&[u8], &[u8])>> {

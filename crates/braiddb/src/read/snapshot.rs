@@ -135,7 +135,7 @@ pub trait Readable {
     ) -> Result<Vec<Option<V>>> {
         let keys: Vec<&Q> = keys.into_iter().collect();
         let mut values = Vec::with_capacity(keys.len());
-        // In parts, so that what was fetched is still there when it is read.
+        // In chunks, so that prefetched pages are still in memory when their keys are read.
         for keys in keys.chunks(TOGETHER) {
             self.prefetch(table, keys.iter().copied())?;
             for &key in keys {
@@ -351,11 +351,11 @@ pub trait Readable {
 pub struct Snapshot {
     engine: Arc<Engine>,
     hold: Hold,
-    /// Of a state that is only read, see [`Database::refresh`](crate::Database::refresh).
+    /// Keeps a read-only state open, see [`Database::refresh`](crate::Database::refresh).
     _open: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// What keeps the old versions that a snapshot needs.
+/// The registration that retains the old versions a snapshot needs.
 #[derive(Debug)]
 enum Hold {
     Own(Registration, OnceLock<u64>),
@@ -404,7 +404,8 @@ impl Snapshot {
         }
     }
 
-    /// The time that this snapshot has for tables in which entries have one.
+    /// Returns the snapshot's current time for tables with timed entries; the first call fixes the
+    /// time.
     fn time(&self) -> u64 {
         let time = match &self.hold {
             Hold::Own(_, time) => time,
@@ -428,9 +429,9 @@ impl Snapshot {
         self.engine.read_at(core, key, self.seqno(), take)
     }
 
-    /// What `take` makes of a key's encoded value where it lies. Only what it returned last counts: others may be
-    /// changing what it sees, and then it is called again. For interfaces to other languages, which have a place of their
-    /// own for a value.
+    /// Calls `take` with a key's encoded value in place and returns the result. Concurrent writers
+    /// may change the value during a call; then `take` is called again, and only the last result
+    /// counts. For bindings to other languages, which have their own memory for a value.
     #[doc(hidden)]
     #[inline(always)]
     pub fn get_by<K: Key, V: Value, R>(
@@ -540,7 +541,7 @@ impl Drop for Snapshot {
 }
 
 impl Engine {
-    /// What `take` makes of the stored value of a key at a registered snapshot's number.
+    /// Calls `take` with a key's stored value at the sequence number of a registered snapshot.
     pub(crate) fn read_at<T>(
         &self,
         table: &TableCore,
@@ -561,7 +562,8 @@ impl Engine {
         }
     }
 
-    /// What `take` makes of the stored value of a key at a registered snapshot's number, if it is an old one.
+    /// Calls `take` with a key's stored value at the sequence number of a registered snapshot, if
+    /// that value is an old version.
     pub(crate) fn read_old<T>(
         &self,
         table: &TableCore,
@@ -576,14 +578,14 @@ impl Engine {
             Some(OldValue::Bytes(bytes)) => return Ok(Some(take(ValueRef::from(bytes)))),
             Some(OldValue::Large(large)) => large.clone(),
         };
-        // The snapshot keeps its pages, so they need not be read under the lock.
+        // The snapshot retains the value's pages, so they can be read without the lock.
         drop(chain);
         let value = self.store.read_detached(&large)?;
         Ok(Some(take(ValueRef::from(&value))))
     }
 
-    /// What `take` makes of the stored value of a key at the durable seqno. Registers a snapshot
-    /// only if the newest version is too new.
+    /// Calls `take` with a key's stored value at the durable seqno. Registers a snapshot only if
+    /// the newest version is newer.
     pub(crate) fn read_durable<T>(
         &self,
         table: &TableCore,

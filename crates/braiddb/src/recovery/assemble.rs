@@ -1,4 +1,4 @@
-//! Parts of a database that creating and recovering it share.
+//! Components of a database that both creation and recovery assemble.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(super) fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
     }
 }
 
-/// What keeps log beyond what recovery needs.
+/// Creates the retention of log beyond what recovery needs.
 pub(super) fn retention(
     options: &Builder,
     log: &Log,
@@ -68,7 +68,7 @@ pub(super) fn open_archive(
     let oldest = retention.oldest();
     Ok(match &options.archive {
         None => {
-            // The next opening with the archive goes on where the last one ended.
+            // The next open with the archive continues from the last archived transaction.
             let kept = copies.archived();
             retention.set_archive(kept.filter(|_| !braid_rt::mutant!("forget_the_archive")));
             None

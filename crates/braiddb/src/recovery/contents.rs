@@ -1,17 +1,18 @@
-//! What a directory holds, and the marker of a creation under way.
+//! The contents of a directory, and the marker of an unfinished creation.
 //!
-//! A creation makes the marker `CREATING` durable before any other file, and removes it after everything else is
-//! durable. The marker bears the identity of the database under creation, and so does every file that the creation
-//! makes: the first superblock of `data.braid` and the header of each log segment. An interrupted creation is removed
-//! file by file, and only if every file in the directory is provably its own:
+//! A creation makes the marker `CREATING` durable before any other file, and removes the marker
+//! after everything else is durable. The marker contains the identity of the new database, and so
+//! does every file that the creation makes: the first superblock of `data.braid` and the header of
+//! each log segment. An interrupted creation is removed file by file, and only if every file in the
+//! directory provably belongs to it:
 //!
-//! - a file named as a creation names its files, which bears the marker's identity or is blank, as it is before
-//!   its first write;
-//! - `data.braid` only while no checkpoint was published in it. With one, the database is complete: it is opened, and
-//!   the marker removed.
+//! - a file whose name a creation uses, and which contains the marker's identity or is blank, as a
+//!   file is before its first write;
+//! - `data.braid` only while no checkpoint was published in it. After a checkpoint the database is
+//!   complete: it is opened, and the marker is removed.
 //!
-//! The marker itself lies in one sector, so a crash leaves it whole or blank. A blank marker proves nothing but that
-//! no other file was made.
+//! The marker fits in one sector, so a crash leaves it whole or blank. A blank marker proves that
+//! no other file was made, and nothing else.
 
 use braid_io::{AlignedBuf, Device, Entry, LOCK_FILE_NAME, OpenMode, READERS_FILE_NAME};
 use braid_log::Log;
@@ -22,35 +23,36 @@ use crate::error::{Error, Result};
 use crate::services::backup::RESTORING_FILE;
 use crate::services::copies::Copies;
 
-/// There while a database is being created.
+/// Name of the marker, which exists while a database is being created.
 const CREATING_FILE: &str = "CREATING";
 
 const MAGIC: &[u8; 8] = b"BRAIDNEW";
 const MARKER_BYTES: usize = 4096;
 
-/// What a directory holds.
+/// Contents of a directory.
 pub(crate) enum Contents {
-    /// Nothing.
+    /// No files of a database.
     Nothing,
-    /// The files of an interrupted creation, the marker aside.
+    /// The files of an interrupted creation, without the marker.
     Unfinished(Vec<String>),
-    /// A database; `marked` if only the removal of its marker is missing from its creation.
+    /// A database. `marked`: its creation completed except for removing the marker.
     Database { marked: bool },
-    /// Something else, and what to do about it.
+    /// Other files; the text says what to do.
     Foreign(String),
 }
 
-/// What a marker says.
+/// Content of a marker.
 enum Marker {
-    /// Nothing yet: the creation was interrupted before it made anything else.
+    /// Blank: the creation was interrupted before it made any other file.
     Blank,
-    /// The creation of the database with this identity.
+    /// The identity of the database under creation.
     Of(u128),
-    /// The file is no marker.
+    /// The file is not a marker.
     Foreign,
 }
 
-/// Whether a file stays when a creation is removed, and does not make a directory another thing than an empty one.
+/// Returns whether a file may be present in an otherwise empty directory, and stays when a creation
+/// is removed.
 fn means_nothing(name: &str) -> bool {
     name == LOCK_FILE_NAME || name == READERS_FILE_NAME
 }
@@ -80,7 +82,7 @@ pub(crate) fn look_at(device: &dyn Device) -> Result<Contents> {
     }
 }
 
-/// Looks at a directory with a marker.
+/// Classifies the contents of a directory with a marker.
 fn look_beside(device: &dyn Device, marker: &Entry, entries: &[Entry]) -> Result<Contents> {
     let foreign = |reason: String| {
         Ok(Contents::Foreign(format!(
@@ -163,7 +165,7 @@ fn read_marker(device: &dyn Device, entry: &Entry) -> Result<Marker> {
     })
 }
 
-/// The bytes of a marker: magic, checksum of the identity, identity.
+/// Returns the bytes of a marker: magic, checksum of the identity, identity.
 fn marker(identity: u128) -> AlignedBuf {
     let mut bytes = AlignedBuf::new(MARKER_BYTES);
     bytes[..8].copy_from_slice(MAGIC);
@@ -173,7 +175,8 @@ fn marker(identity: u128) -> AlignedBuf {
     bytes
 }
 
-/// Makes the marker of a new creation durable; returns the identity that everything it makes is to bear.
+/// Makes the marker of a new creation durable. Returns the identity for the files of the new
+/// database.
 pub(crate) fn mark(device: &dyn Device) -> Result<u128> {
     let identity = Log::new_identity();
     let written = device
@@ -192,7 +195,7 @@ pub(crate) fn mark(device: &dyn Device) -> Result<u128> {
     Ok(identity)
 }
 
-/// Removes the marker of a creation of which everything is durable.
+/// Removes the marker after every file of the creation is durable.
 pub(crate) fn unmark(device: &dyn Device) -> Result<()> {
     device
         .remove(CREATING_FILE)

@@ -32,8 +32,8 @@ pub(super) fn new_meta(options: &Builder) -> Meta {
     }
 }
 
-/// Creates a database whose transactions have numbers greater than `seqno`, with what `fill` puts
-/// into it, on a device behind its gate.
+/// Creates a database on a gated device. `fill` adds its contents; its sequence numbers begin after
+/// `seqno`.
 pub(crate) fn create(
     gate: &Gate,
     device: Arc<dyn Device>,
@@ -43,7 +43,7 @@ pub(crate) fn create(
     fill: impl FnOnce(&Instance) -> Result<()>,
 ) -> Result<Arc<Instance>> {
     let began = braid_rt::now();
-    // The marker is durable before anything else, and goes once everything else is.
+    // The marker is durable before any other file, and is removed after all others are durable.
     let identity = contents::mark(&*device)?;
     let readers = Readers::claim(&*device, options.background)?;
     let log_options = log_options(options, &meta);

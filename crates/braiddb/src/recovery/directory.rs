@@ -27,7 +27,7 @@ pub(crate) fn open_directory(path: &Path, mut options: Builder) -> Result<Arc<In
     }
     let is_database = path.join(DATA_FILE).try_exists().map_err(opening)?;
     if !is_database {
-        // Nothing may be left behind in a directory that turns out to be something else.
+        // Make no files in a directory that turns out to hold something else.
         if !options.create_if_missing || (exists && !path.is_dir()) {
             return Err(Error::NotADatabase {
                 path: path.to_owned(),
@@ -36,7 +36,7 @@ pub(crate) fn open_directory(path: &Path, mut options: Builder) -> Result<Arc<In
                 ),
             });
         }
-        // What will be acknowledged is worth nothing in a directory whose name is lost.
+        // Acknowledged transactions would be lost with a directory whose name is not durable.
         braid_io::create_directory_with_mode(path, options.file_mode).map_err(opening)?;
     }
     let mode = options.file_mode;
@@ -67,8 +67,8 @@ pub(crate) fn open_directory_read_only(path: &Path, mut options: Builder) -> Res
     opened.map_err(|error| name_directory(path, error))
 }
 
-/// A directory to read from. Where there is a reader table, nobody is kept out; where there is none, writers
-/// are.
+/// Opens a directory for reading. With a reader table, writers are not excluded; without one, a
+/// lock excludes them.
 pub(crate) fn read_source(path: &Path) -> Result<Source> {
     let base = braid_io::open_directory_read_only(path).map_err(|e| opening(path, e))?;
     let table = || base.reader_table(false).map_err(|e| opening(path, e));
@@ -77,7 +77,7 @@ pub(crate) fn read_source(path: &Path) -> Result<Source> {
         match DirectoryLock::acquire_shared(path) {
             Ok(shared) => lock = Some(shared),
             Err(error) => {
-                // A writer may just have made it.
+                // A writer may have created the table since.
                 found = table()?;
                 if found.is_none() {
                     return Err(locking(path, error));
@@ -88,7 +88,7 @@ pub(crate) fn read_source(path: &Path) -> Result<Source> {
     Ok(Source::new(base, path.to_owned(), found, lock))
 }
 
-/// What a failure to open a directory means.
+/// Converts a failure to open a directory to an error.
 fn opening(path: &Path, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly {
@@ -109,7 +109,7 @@ fn locking(path: &Path, error: LockError) -> Error {
     }
 }
 
-/// Names the directory in an error of its device, which does not know it.
+/// Adds the directory's name to an error of its device, which does not know the name.
 fn name_directory(path: &Path, error: Error) -> Error {
     match error {
         Error::NotADatabase { reason, .. } => Error::NotADatabase {

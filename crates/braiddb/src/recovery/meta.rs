@@ -1,4 +1,4 @@
-//! The options that are stored with a database, and those that an open asks for.
+//! Options stored with a database, and those requested by an open.
 
 use braid_log::LogOptions;
 use braid_rt::narrow;
@@ -8,7 +8,7 @@ use crate::format::meta::Meta;
 use crate::options::Builder;
 
 /// Applies the options that an open may change: the protocol and the number of strands. Returns
-/// whether the protocol is another one.
+/// whether the protocol changes.
 pub(super) fn apply_options(options: &Builder, meta: &mut Meta) -> Result<bool> {
     check_fixed_options(options, meta)?;
     let switched = switch_protocol(options, meta)?;
@@ -16,7 +16,7 @@ pub(super) fn apply_options(options: &Builder, meta: &mut Meta) -> Result<bool> 
     Ok(switched)
 }
 
-/// That the options asked for are those that the database was created with.
+/// Checks that the requested options match those that the database was created with.
 fn check_fixed_options(options: &Builder, meta: &Meta) -> Result<()> {
     let mismatch = |option: &str, asked: String, found: String| {
         Err(Error::Incompatible {
@@ -33,7 +33,7 @@ fn check_fixed_options(options: &Builder, meta: &Meta) -> Result<()> {
     Ok(())
 }
 
-/// Takes the protocol that was asked for; says whether it is another one.
+/// Applies the requested protocol. Returns whether it differs from the stored one.
 fn switch_protocol(options: &Builder, meta: &mut Meta) -> Result<bool> {
     let Some(asked) = options.protocol.filter(|&asked| asked != meta.protocol) else {
         return Ok(false);

@@ -1,8 +1,8 @@
-//! Opening: find the newest checkpoint, recover the log after it, replay it, and assemble the database.
+//! Opening: find the newest checkpoint, recover and replay the log after it, assemble the database.
 //!
-//! [`open_directory`] and [`open_device`] look at what is there ([`contents`]); [`create`] makes a
-//! new database, and [`recover`] reads an existing one. [`open_source`] opens a state next to a
-//! writer in another process.
+//! [`open_directory`] and [`open_device`] examine the existing files ([`contents`]); [`create`]
+//! makes a new database, and [`recover`] reads an existing one. [`open_source`] opens a state while
+//! another process may write.
 //!
 //! [`contents`]: self::contents
 //! [`recover`]: self::recover::recover

@@ -23,7 +23,7 @@ pub(crate) fn open_device(
     let gate = Gate::new(lock);
     let opened = open_gated(&gate, gate.device(device), options);
     if opened.is_err() {
-        // I9: what an opening that failed has left must not go on beside the next one.
+        // I9: no thread of the failed open may use the device during the next open.
         gate.shut(|| ());
     }
     opened
@@ -62,7 +62,8 @@ fn open_gated(gate: &Gate, device: Arc<dyn Device>, options: Builder) -> Result<
     };
     if marked && !instance.engine.is_read_only() {
         braid_rt::coverage_point("opening: the marker of a finished creation goes");
-        // The checkpoint that finished the creation may be that of a killed process, and volatile (I10).
+        // A killed process may have written the checkpoint that completed the creation, without a
+        // sync (I10).
         if !braid_rt::mutant!("unmark_unsettled") {
             let settled = instance.engine.store.settle();
             settled.inspect_err(|_| instance.abandon())?;
@@ -77,9 +78,9 @@ fn open_gated(gate: &Gate, device: Arc<dyn Device>, options: Builder) -> Result<
     Ok(instance)
 }
 
-/// Recovers a database. One with damaged pages that recovery has to change, or without which it is not known what
-/// the database holds, is opened read-only: nothing is written to the device, so the log keeps what the damaged
-/// pages lack, and everything else can be read.
+/// Recovers a database. If recovery must change damaged pages, or cannot read pages that say what
+/// the database contains, the database is opened read-only: nothing is written to the device, so
+/// the log keeps the writes that the damaged pages lack, and everything else can be read.
 fn recover_or_read_only(
     gate: &Gate,
     device: &Arc<dyn Device>,

@@ -30,10 +30,11 @@ use crate::services::copies::Copies;
 use crate::services::readers::{Attempt, Readers};
 use crate::services::{Instance, Parts};
 
-/// Transactions between two progress reports of a replaying thread.
+/// Number of transactions between two progress reports of a replaying thread.
 const REPORT_EVERY: u64 = 4096;
 
-/// Opens an existing database: to write, or, with an attempt, to read next to a writer.
+/// Opens an existing database: for writing, or, with an attempt, for reading while another process
+/// may write.
 pub(super) fn recover(
     gate: &Gate,
     device: Arc<dyn Device>,
@@ -54,9 +55,11 @@ pub(super) fn recover(
     phase.scanned(recovered.scanned_bytes());
     let (replayed, transactions) = replay_log(&recovered, &opened.store, options, &progress)?;
     if !options.read_only {
-        // Before anything is written: without the catalog the database is opened read-only.
+        // Check the catalog before anything is written: without it, the database is opened
+        // read-only.
         check_readable(&opened.store.tree(CATALOG_ID)?)?;
-        // I10: a killed process may have changed names without a sync, and from here on they are relied on.
+        // I10: a killed process may have changed names without a sync, and recovery now relies on
+        // the names.
         if !braid_rt::mutant!("names_unsettled") {
             sync_names(&*device)?;
         }
@@ -104,14 +107,14 @@ pub(super) fn recover(
     finish(&instance, options, opened.start.seqno, replayed)?;
     if opened.switched {
         braid_rt::coverage_point("opening: another protocol");
-        // The new incarnation of the log follows the new protocol already. From here on so does the
-        // database, however it is opened.
+        // The new incarnation of the log already uses the new protocol. After this checkpoint,
+        // every later open uses it, too.
         instance.checkpoint().inspect_err(|_| instance.abandon())?;
     }
     Ok(instance)
 }
 
-/// Reports the progress of a recovery to the caller.
+/// Reports the progress of a recovery to the caller's callback.
 struct Progress<'a> {
     options: &'a Builder,
     began: Instant,
@@ -129,15 +132,15 @@ impl Progress<'_> {
     }
 }
 
-/// The newest checkpoint.
+/// The newest checkpoint, as opened.
 struct Opened {
     store: Store,
     meta: Meta,
-    /// The position in the log from which replay starts.
+    /// Log position from which replay starts.
     start: CheckpointPosition,
-    /// An older position, from which log is kept for an archive or a feed.
+    /// An older log position, from which log is kept for an archive or a feed.
     kept_from: Option<CheckpointPosition>,
-    /// Whether the open asks for another protocol.
+    /// Whether the open requests another protocol.
     switched: bool,
 }
 
@@ -195,7 +198,7 @@ fn scan_log(
     })
 }
 
-/// Replays the recovered transactions. Returns how many there were, too.
+/// Replays the recovered transactions. Also returns their number.
 fn replay_log(
     recovered: &Recovered,
     store: &Store,
@@ -214,8 +217,8 @@ fn replay_log(
     } else {
         1
     };
-    // Twice as many readers as processors, because half of them wait for the device; but no thread
-    // without background threads.
+    // Twice as many reading threads as processors, because about half of them wait for the device;
+    // a single thread if background threads are off.
     let replaying = if options.background { 2 * threads } else { 1 };
     recovered.for_each_parallel(replaying, |log_record: LogRecord<'_>| {
         replay.add(log_record)?;
@@ -233,7 +236,8 @@ fn replay_log(
     Ok((replay.finish(threads)?, transactions.into_inner()))
 }
 
-/// Keeps the log that an archive, a feed or an older state needs. Returns where it begins.
+/// Keeps the log that an archive, a feed or an older state needs. Returns the position where it
+/// begins.
 fn keep_log(
     recovered: &mut Recovered,
     opened: &Opened,
@@ -251,8 +255,8 @@ fn keep_log(
     Ok(kept_from)
 }
 
-/// Makes the recovered log one to append to. It begins its incarnation with the first write, after
-/// the checkpoint that was found is durable.
+/// Opens the recovered log for appending. The log begins its new incarnation with the first write,
+/// after the checkpoint that recovery found is durable.
 fn begin_log(recovered: Recovered, store: &Store, options: &Builder) -> Result<Log> {
     let log = recovered.into_idle_log()?;
     log.before_begin({
@@ -265,7 +269,7 @@ fn begin_log(recovered: Recovered, store: &Store, options: &Builder) -> Result<L
     Ok(log)
 }
 
-/// Completes the state in memory: what the checkpoint covers, the catalog, damage, tombstones.
+/// Completes the state in memory: the checkpoint's coverage, the catalog, damage, and tombstones.
 fn finish(
     instance: &Arc<Instance>,
     options: &Builder,
@@ -274,19 +278,19 @@ fn finish(
 ) -> Result<()> {
     let engine = &instance.engine;
     let recovery = &instance.recovery;
-    // Where nothing was replayed, the checkpoint covers everything, also the numbers that recovery
-    // skips (`gsn`): closing writes no other one.
+    // If nothing was replayed, the checkpoint covers everything, including the sequence numbers
+    // that recovery skips (`gsn`): closing writes no other checkpoint.
     let covered = match recovery.transactions {
         0 if !braid_rt::mutant!("cover_no_skipped_numbers") => engine.log.last_seqno(),
         _ => checkpointed,
     };
-    // The log that was replayed counts towards the next checkpoint.
+    // The replayed log counts towards the next checkpoint.
     instance
         .checkpoints
         .set_recovered(checkpointed, covered, recovery.log_bytes);
     let looked = remove_dead_tables(engine).and_then(|()| load_feeds(instance));
     match looked {
-        // What the catalog lacks cannot be known.
+        // Only a read-only open continues: the damaged catalog may hide tables and feeds.
         Err(error @ Error::Corrupted { .. }) if options.read_only => {
             engine.set_damage(error.to_string());
         }
@@ -307,7 +311,8 @@ fn check_readable(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// The log cannot begin while the checkpoint that was found is not durable.
+/// Converts an error of making the found checkpoint durable, which must precede the log's first
+/// write.
 fn as_log_error(error: StoreError) -> LogError {
     let (what, source) = match error {
         StoreError::Io { what, source } => (what, source),
@@ -319,7 +324,7 @@ fn as_log_error(error: StoreError) -> LogError {
     LogError::Io { what, source }
 }
 
-/// What is damaged and keeps the database from being written to, for people.
+/// Describes the damage that prevents writes to the database.
 fn describe_damage(engine: &Arc<Engine>, replayed: &Replayed) -> Option<String> {
     let names = Catalog::of(engine).names_by_id().unwrap_or_default();
     let name = |tree: u32| match names.get(&tree) {
@@ -337,7 +342,7 @@ fn describe_damage(engine: &Arc<Engine>, replayed: &Replayed) -> Option<String> 
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// The older of two positions.
+/// Returns the older of two positions.
 fn older(
     one: Option<CheckpointPosition>,
     other: Option<CheckpointPosition>,
@@ -345,7 +350,7 @@ fn older(
     one.into_iter().chain(other).min_by_key(|start| start.seqno)
 }
 
-/// The position from which log was kept, if there still is some.
+/// Returns the position from which log was kept, if that log still exists.
 fn still_there(
     log: &Log,
     kept_from: Option<CheckpointPosition>,
@@ -355,16 +360,16 @@ fn still_there(
     };
     match log.tail(&kept_from) {
         Ok(_) => Ok(Some(kept_from)),
-        // The next opening may find it: whoever opened without it would release it.
+        // The next open may be able to read that log; opening without it would release it.
         Err(error @ LogError::Io { .. }) if !braid_rt::mutant!("an_error_is_an_absence") => {
             Err(error.into())
         }
-        // Somebody tidied up, or it is damaged. Then it is lost to feeds, and to nobody else.
+        // The log was deleted or is damaged. Only feeds lose it.
         Err(_) => Ok(None),
     }
 }
 
-/// Frees trees that no table refers to: of dropped tables, whose pages were still in use then.
+/// Frees trees that no table refers to, of tables that were dropped while their pages were in use.
 fn remove_dead_tables(engine: &Arc<Engine>) -> Result<()> {
     let mut alive: HashSet<u32> = Catalog::of(engine).ids()?.into_iter().collect();
     alive.insert(CATALOG_ID);
@@ -372,7 +377,7 @@ fn remove_dead_tables(engine: &Arc<Engine>) -> Result<()> {
         if !alive.contains(&id) {
             braid_rt::coverage_point("opening: a tree that no table refers to");
             match engine.store.drop_tree(id) {
-                // Its pages that can't be found stay in use, and nothing else is wrong with that.
+                // Pages that cannot be found stay allocated; nothing else is lost.
                 Err(StoreError::Corrupted { .. }) => {}
                 dropped => dropped?,
             }

@@ -1,9 +1,9 @@
-//! Replaying the log: only the newest write of each key reaches a tree.
+//! Replay of the log: only the newest write of each key reaches a tree.
 //!
-//! Writes are gathered in memory, partitioned by the hash of their key, an older one of a key giving way
-//! to a newer one; a full partition is applied in key order. A log that updates the same keys again and
-//! again, as most do between two checkpoints, so costs one descent a key and not one a write, and
-//! neighbours share their pages' caches.
+//! Writes are gathered in memory, partitioned by the hash of their key; a newer write of a key
+//! replaces an older one. A full partition is applied in key order. Most logs update the same keys
+//! repeatedly between two checkpoints, so this costs one descent for each key instead of one for
+//! each write, and neighbouring keys share cached pages.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ use crate::format::redo::{self, Redo};
 
 const PARTITIONS: usize = 64;
 
-/// All partitions together hold about this many bytes of keys and values.
+/// Returns the approximate number of bytes of keys and values that all partitions hold together.
 fn gathered_bytes_max() -> usize {
     // Simulated logs are short.
     if braid_rt::simulation::is_on() {
@@ -30,14 +30,14 @@ fn gathered_bytes_max() -> usize {
     }
 }
 
-/// The newest write of a key so far.
+/// The newest gathered write of a key.
 struct Write {
     hash: u64,
     table: u32,
     version: u64,
     removes: bool,
     key_len: u32,
-    /// The key and, behind it, the value.
+    /// The key, followed by the value.
     bytes: Vec<u8>,
 }
 
@@ -60,25 +60,25 @@ struct Partition {
     bytes: usize,
 }
 
-/// A removal that was replayed: table, key, version.
+/// A replayed removal: table, key, version.
 pub(crate) type Removal = (u32, Box<[u8]>, u64);
 
-/// See the module's text.
+/// Replay in progress; see the module documentation.
 pub(crate) struct Replay<'a> {
     store: &'a Store,
     partitions: Vec<Mutex<Partition>>,
-    /// The trees of the first tables, looked up once each.
+    /// Trees of the tables with the lowest numbers, each looked up once.
     trees: Box<[OnceLock<Tree>]>,
     removals: Mutex<Vec<Removal>>,
-    /// Whether writes to damaged pages are left out, each with an entry in `damage`.
+    /// Whether writes to damaged pages are skipped, each counted in `damage`.
     goes_around_damage: bool,
     damage: Mutex<Vec<(DamagedRange, u64)>>,
 }
 
-/// What a replay came to.
+/// Result of a replay.
 pub(crate) struct Replayed {
     pub(crate) removals: Vec<Removal>,
-    /// Keys that could not be reached, and how many of their writes were left out. They stay unreadable.
+    /// Unreachable key ranges, which stay unreadable, and the number of writes skipped in each.
     pub(crate) damage: Vec<(DamagedRange, u64)>,
 }
 
@@ -94,8 +94,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A replay for a database that is only read, on one thread: it leaves out the writes that lead to damaged pages,
-    /// and keeps these pages unreadable.
+    /// Creates a single-threaded replay for a read-only database. Writes that lead to damaged pages
+    /// are skipped, and these pages stay unreadable.
     pub(crate) fn around_damage(store: &'a Store) -> Self {
         Self {
             goes_around_damage: true,
@@ -103,13 +103,13 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Takes a transaction's writes in. I7: by version, so the order of the transactions does not matter
-    /// and a second replay does no harm.
+    /// Gathers a transaction's writes. Replay compares versions (I7), so the order of the
+    /// transactions does not matter and a second replay has no effect.
     pub(crate) fn add(&self, log_record: LogRecord<'_>) -> Result<()> {
         for redo in redo::decode(log_record.payload) {
             let redo = redo?;
             let hash = hash_key(redo.table, redo.key);
-            // The table's own index uses the lowest and the highest bits.
+            // The hash table uses the lowest and the highest bits.
             let partition = &self.partitions[(hash >> 32) as usize % PARTITIONS];
             let mut partition = partition.lock();
             self.gather(&mut partition, hash, redo, log_record.seqno);
@@ -165,14 +165,14 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// After a write failed since a page is damaged: makes sure that its key can't be read.
+    /// Skips a write that failed because of a damaged page, and makes its key unreadable.
     fn leave_out(&self, write: &Write, error: Error) -> Result<()> {
         if braid_rt::mutant!("forget_left_out_writes") {
             return Ok(());
         }
         let condemned = self.with_tree(write.table, |tree| Ok(tree.condemn(write.key())?))?;
         let Some(range) = condemned else {
-            // Nothing is damaged on the way to the key, so its page would be believed as it is.
+            // No page on the way to the key is damaged, so a reader would trust the stale page.
             return self
                 .apply_one(write, &mut LeafHint::default())
                 .map_err(|_| error);
@@ -185,7 +185,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// `hint` is that of the write before, in the order of the keys.
+    /// Applies one write. `hint` is the leaf hint of the previous write, in key order.
     fn apply_one(&self, write: &Write, hint: &mut LeafHint) -> Result<()> {
         let version = write.version;
         let (key, value) = write.bytes.split_at(write.key_len as usize);
@@ -196,7 +196,7 @@ impl<'a> Replay<'a> {
                         braid_rt::coverage_point("replay: an older write in a later batch");
                         Change::Keep
                     }
-                    // Even if the key is not there: an older write of it may come in a later batch.
+                    // Even for an absent key: an older write of it may be in a later batch.
                     _ if write.removes && braid_rt::mutant!("replay_keeps_removed") => Change::Keep,
                     _ if write.removes => Change::Tombstone { version },
                     _ => Change::Put { version, value },
@@ -225,11 +225,11 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Applies what is still gathered, on several threads.
+    /// Applies the remaining writes on several threads.
     pub(crate) fn finish(self, threads: usize) -> Result<Replayed> {
         let next = AtomicUsize::new(0);
         let work = || {
-            // Relaxed: the partitions were filled before the threads.
+            // Relaxed: the partitions were filled before the threads started.
             while let Some(partition) = self.partitions.get(next.fetch_add(1, Ordering::Relaxed)) {
                 self.apply(&mut partition.lock())?;
             }

@@ -1,4 +1,4 @@
-//! Opening a state to read from, next to a writer in another process.
+//! Opening a state for reading while another process may write.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,14 +13,14 @@ use crate::options::Builder;
 use crate::services::Instance;
 use crate::services::readers::{Attempt, LogPin, Source, View};
 
-/// Opens the newest state of a source. `before` is an older state of it.
+/// Opens the newest state of a source. `before` is an older state of the same source.
 pub(crate) fn open_source(
     source: Arc<Source>,
     options: Builder,
     before: Option<&Instance>,
 ) -> Result<Arc<Instance>> {
     let began: Instant = braid_rt::now();
-    // Readers of changes continue where they were, so the log from there on is needed.
+    // Readers of changes continue from their positions, so the log after them is needed.
     let log_pins: Vec<Arc<LogPin>> =
         match before.and_then(|before| Some((before, before.view.get()?))) {
             None => Vec::new(),
@@ -37,7 +37,7 @@ pub(crate) fn open_source(
     Ok(instance)
 }
 
-/// Opens a state to read from, for which there is no handle yet.
+/// Opens a state for reading that has no handle yet.
 fn recover_view(attempt: &Attempt, options: &Builder, began: Instant) -> Result<Arc<Instance>> {
     let not_there = |reason: String| Error::NotADatabase {
         path: Default::default(),

@@ -1,19 +1,19 @@
-//! The format of the catalog: its keys, and its entries, one for each table.
+//! Format of the catalog: its keys, and one entry for each table.
 
 use crate::base::limits::MAX_TABLE_NAME_LEN;
 use crate::base::table_options::TableOptions;
 use crate::error::{Error, Result};
 
-/// The catalog's own number, and its tree's.
+/// Number of the catalog and of its tree.
 pub(crate) const CATALOG_ID: u32 = 1;
 
-/// Tables' numbers are below this: the redo records keep 31 bits for one.
+/// Upper bound (exclusive) of table numbers: redo records have 31 bits for one.
 pub(crate) const ID_END: u32 = u32::MAX >> 1;
 
-/// The key under which the next table's number lies.
+/// Key under which the next table number is stored.
 pub(crate) const NEXT_ID: &[u8] = &[0];
 
-/// The first byte of the keys that name tables.
+/// First byte of the keys that contain table names.
 pub(crate) const NAMES: u8 = 1;
 
 pub(crate) const FIRST_ID: u32 = CATALOG_ID + 1;
@@ -34,7 +34,7 @@ pub(crate) fn damaged(what: &str) -> Error {
     }
 }
 
-/// What the catalog says of a table.
+/// Catalog entry of a table.
 pub(crate) struct CatalogEntry {
     pub(crate) id: u32,
     pub(crate) types: String,
@@ -46,7 +46,8 @@ impl CatalogEntry {
         let mut entry = [&self.id.to_le_bytes(), self.types.as_bytes()].concat();
         let options = self.options.encode();
         if !options.is_empty() {
-            // A version that knows of no options takes all of it for types, which nobody asks for.
+            // A version without table options parses the whole text as types, which match no
+            // request.
             entry.push(0);
             entry.extend(options);
         }
@@ -61,22 +62,23 @@ impl CatalogEntry {
             };
             let id = u32::from_le_bytes(*id);
             let types = std::str::from_utf8(types).ok()?.to_owned();
-            // Another name for the catalog itself would let its bytes be written as a table's.
+            // An entry with the catalog's own number would allow writing to the catalog as to a
+            // table.
             (id >= FIRST_ID).then_some(Self { id, types, options })
         });
         entry.ok_or_else(|| damaged("an entry of a table is malformed"))
     }
 }
 
-/// The first byte of a key that is removed, though it never is there, by the transaction that names a table
-/// which was loaded past the log: so that those who read the log know.
+/// First byte of the keys that mark bulk loads: the transaction that names a table loaded without
+/// the log removes such a key, which never exists, so that readers of the log learn of the load.
 pub(crate) const LOADED: u8 = b'L';
 
 pub(crate) fn loaded_key(id: u32) -> Vec<u8> {
     [&[LOADED][..], &id.to_le_bytes()].concat()
 }
 
-/// The number of the table that was loaded past the log, if the removal of this key says so.
+/// Returns the number of the bulk-loaded table if this removed key marks a bulk load.
 pub(crate) fn loaded_table(key: &[u8]) -> Option<u32> {
     let (&LOADED, id) = key.split_first()? else {
         return None;
@@ -84,7 +86,7 @@ pub(crate) fn loaded_table(key: &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(id.try_into().ok()?))
 }
 
-/// The number, name and options of the table that an entry is of, if it is one of a table.
+/// Returns the number, name and options of a table if the catalog entry describes one.
 pub(crate) fn table_of_entry(key: &[u8], value: &[u8]) -> Option<(u32, String, TableOptions)> {
     let (&NAMES, name) = key.split_first()? else {
         return None;

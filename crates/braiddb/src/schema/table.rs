@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::schema::value_format::ValueFormat;
 use crate::types::{AsKey, Key, Value};
 
-/// A thread's buffer for values that are only looked at is kept up to this size.
+/// Maximum size of a thread's buffer for borrowed values to keep.
 const BUFFER_KEPT_MAX: usize = 64 << 10;
 
 thread_local! {
@@ -26,29 +26,30 @@ thread_local! {
 
 const ARROW: &str = " -> ";
 
-/// How the types of a table are stored.
+/// Returns the stored form of a table's types.
 pub(crate) fn type_names(key: &str, value: &str) -> String {
     [key, value].join(ARROW)
 }
 
-/// What an opened database has in common with handles of its tables.
+/// Identity that an open database shares with the handles of its tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// The number of the opened database: of one state, if the database is only read.
+    /// Number of the open database; a read-only database has one for each state.
     pub(crate) state: u64,
-    /// The number of what the states are read from: the same for all that [refreshes](crate::Database::refresh)
-    /// lead to.
+    /// Number of the source of the states: the same after every
+    /// [refresh](crate::Database::refresh).
     pub(crate) source: u64,
 }
 
 impl Identity {
-    /// A number that nothing else in this process has.
+    /// Returns a number that is unique in this process.
     pub(crate) fn number() -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The identity of a database that is about to be opened, from a source if it is only read.
+    /// Creates the identity of a database that is being opened, for a read-only one from its
+    /// source.
     pub(crate) fn new(source: Option<u64>) -> Self {
         let state = Self::number();
         let source = source.unwrap_or(state);
@@ -56,21 +57,22 @@ impl Identity {
     }
 }
 
-/// A table without its types; shared by all handles.
+/// A table without its types, shared by all handles.
 #[derive(Debug)]
 pub(crate) struct TableCore {
-    /// Names the table in the log and its tree in the store; never used again after a drop.
+    /// Number of the table in the log and of its tree in the store; never reused after a drop.
     pub(crate) id: u32,
-    /// The opened database that the handle belongs to.
+    /// The open database that the handle belongs to.
     pub(crate) database: Identity,
     pub(crate) tree: Tree,
     /// `key type -> value type`, as stored.
     pub(crate) types: String,
     pub(crate) name: RwLock<String>,
-    /// The commit before which the table, which was loaded, is empty: its records are older.
+    /// Sequence number of the commit that published a bulk-loaded table: for older snapshots the
+    /// table is empty, although its records have older versions.
     pub(crate) since: u64,
     pub(crate) options: TableOptions,
-    /// What the options make of a value; none where it is stored as it is.
+    /// Stored form of values, if the options require one.
     pub(crate) value_format: Option<ValueFormat>,
     dropped: AtomicBool,
 }
@@ -91,7 +93,7 @@ impl TableCore {
         }
     }
 
-    /// The same with options.
+    /// Returns the table with these options.
     pub(crate) fn with_options(self, options: TableOptions) -> Self {
         Self {
             options,
@@ -100,7 +102,7 @@ impl TableCore {
         }
     }
 
-    /// The value of its stored form; `None` also if its time was over `now`.
+    /// Decodes a stored value. Returns `None` if there is none, or if it had expired by `now`.
     #[inline]
     pub(crate) fn open(
         &self,
@@ -113,7 +115,7 @@ impl TableCore {
         }
     }
 
-    /// [`Self::open`] out of the way of reads from plain tables.
+    /// [`Self::open`] out of line, to keep reads from plain tables small.
     #[cold]
     #[inline(never)]
     pub(crate) fn open_stored(
@@ -124,7 +126,7 @@ impl TableCore {
         self.open(stored, now)
     }
 
-    /// What `take` makes of the value of a stored form.
+    /// Decodes a stored value and calls `take` with it.
     #[cold]
     pub(crate) fn take_opened<R>(
         &self,
@@ -136,15 +138,15 @@ impl TableCore {
         Ok(value.map(|value| take(ValueRef::from(&value))))
     }
 
-    /// Calls `f` with the value of a stored form that `read` puts into the buffer it is given, or says that
-    /// there is none.
+    /// Calls `f` with a value. `read` appends the stored form to a buffer and returns whether the
+    /// key exists.
     pub(crate) fn with_value<R>(
         &self,
         read: impl FnOnce(&mut Vec<u8>) -> Result<bool>,
         now: impl FnOnce() -> u64,
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R> {
-        // Taken out meanwhile, since `f` may read, too.
+        // The thread's buffer is taken for the duration of the call, because `f` may read, too.
         let mut buffer = BUFFER.take();
         let outcome = (|| {
             if !read(&mut buffer)? {
@@ -162,7 +164,8 @@ impl TableCore {
         outcome
     }
 
-    /// See [`crate::Readable::prefetch`]. Tells where the keys are.
+    /// Prefetches the pages of keys, see [`crate::Readable::prefetch`]. Calls `found` with each
+    /// key's leaf hint.
     pub(crate) fn prefetch<'q, K: Key, Q: AsKey<K> + ?Sized + 'q>(
         &self,
         keys: impl IntoIterator<Item = &'q Q>,
@@ -189,7 +192,7 @@ impl TableCore {
         }
     }
 
-    /// The longest value that the table takes.
+    /// Returns the maximum length of a value.
     pub(crate) fn value_len_max(&self) -> usize {
         match self.value_format {
             Some(_) => ValueFormat::VALUE_LEN_MAX,
@@ -206,7 +209,7 @@ impl TableCore {
         }
     }
 
-    /// The same for a table that commit `number` made, with older records.
+    /// Returns the table as published by commit `seqno`, with older records.
     pub(crate) fn loaded_at(self, seqno: u64) -> Self {
         if braid_rt::mutant!("loaded_for_ever") {
             return self;
@@ -217,10 +220,11 @@ impl TableCore {
         }
     }
 
-    /// Sets whether the table is dropped. A drop sets it before it assigns its sequence number, and
-    /// a commit looks after it got its own: so a commit that does not see it comes before the drop.
+    /// Sets whether the table is dropped. A drop sets the flag before it assigns its sequence
+    /// number, and a commit loads the flag after it was assigned its own, so a commit that does not
+    /// see the flag precedes the drop.
     pub(crate) fn set_dropped(&self, dropped: bool) {
-        // SeqCst: in one order with both assignments.
+        // SeqCst: in one total order with both assignments.
         self.dropped.store(dropped, Ordering::SeqCst);
     }
 
@@ -237,7 +241,7 @@ impl TableCore {
         Ok(())
     }
 
-    /// The error of a use with a state in which the table does not exist.
+    /// Returns the error of using the table in a state in which it does not exist.
     #[cold]
     pub(crate) fn not_alive(&self) -> Error {
         Error::TableDropped {
@@ -245,7 +249,7 @@ impl TableCore {
         }
     }
 
-    /// The error of a use with another database.
+    /// Returns the error of using the table with another database.
     #[cold]
     pub(crate) fn foreign(&self) -> Error {
         Error::ForeignTable {
@@ -282,7 +286,7 @@ impl<K: Key, V: Value> Table<K, V> {
         }
     }
 
-    /// The types as they are stored with the table.
+    /// Returns the stored form of the types.
     pub(crate) fn types() -> String {
         type_names(&K::type_name(), &V::type_name())
     }

@@ -1,9 +1,10 @@
-//! How a table's options change what is stored for a value.
+//! Value format: the stored form of values in tables with options.
 //!
-//! A table without options stores its values as they are. Others put before each a byte that says what
-//! follows: the time of the write (milliseconds since 1970, u64) if the bit `TIMED` is set; the value's
-//! length (u32) if the bit `LZ4` is set; and the value, or an LZ4 block of it. The write set, the log, the trees
-//! and the old versions hold this form, so nothing below a transaction's reads and writes knows of it.
+//! A table without options stores its values unchanged. A table with options stores a byte of flags
+//! before each value, followed by the time of the write (milliseconds since 1970, u64) if the bit
+//! `TIMED` is set, the value's length (u32) if the bit `LZ4` is set, and the value, or an LZ4 block
+//! of it. The write set, the log, the trees and the old versions contain this form; only a
+//! transaction's reads and writes decode and encode it.
 
 use std::time::Duration;
 
@@ -18,14 +19,14 @@ use crate::options::millis;
 const TIMED: u8 = 1;
 const LZ4: u8 = 2;
 
-/// Shorter values are not worth the try.
+/// Minimum length of a value to compress.
 const COMPRESSED_FROM: usize = 32;
 
-/// The most that the stored form is longer than the value.
+/// Maximum number of bytes that the stored form adds to a value.
 const OVERHEAD_MAX: usize = 1 + 8;
 
 impl TableOptions {
-    /// That a table can be made with them.
+    /// Checks that a table can be created with these options.
     pub(crate) fn check(&self) -> Result<()> {
         match self.time_to_live.map(|ttl| ttl.as_millis()) {
             Some(0) => Err(Error::InvalidOption {
@@ -40,7 +41,7 @@ impl TableOptions {
         }
     }
 
-    /// As they are stored with the table; nothing where nothing is particular.
+    /// Encodes the options for the catalog; empty for default options.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let Some(ValueFormat { lz4, ttl }) = self.value_format() else {
             return Vec::new();
@@ -62,7 +63,7 @@ impl TableOptions {
         })
     }
 
-    /// The stored form of values, if it is a particular one.
+    /// Returns the stored form of values, if the options require one.
     pub(crate) fn value_format(&self) -> Option<ValueFormat> {
         let lz4 = self.compression == Compression::Lz4;
         let ttl = self.time_to_live.map_or(0, millis);
@@ -70,36 +71,37 @@ impl TableOptions {
     }
 }
 
-/// A particular stored form; see the module's text.
+/// Stored form of values; see the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ValueFormat {
     lz4: bool,
-    /// In milliseconds; 0 for ever.
+    /// Time to live in milliseconds; 0 if entries never expire.
     ttl: u64,
 }
 
-/// A stored value, taken apart.
+/// The parts of a stored value.
 struct Parts<'a> {
     written: u64,
-    /// The value's length, if it is compressed.
+    /// Length of the value, if it is compressed.
     len: Option<usize>,
     bytes: &'a [u8],
 }
 
 impl ValueFormat {
-    /// The longest value that a table with options takes.
+    /// Maximum length of a value in a table with options.
     pub(crate) const VALUE_LEN_MAX: usize = MAX_VALUE_LEN - OVERHEAD_MAX;
 
     pub(crate) fn is_timed(&self) -> bool {
         self.ttl > 0
     }
 
-    /// How long a table that was swept is left alone: an eighth of the time to live, at least a second.
+    /// Returns the pause between two sweeps of the table: an eighth of the time to live, at least a
+    /// second.
     pub(crate) fn sweep_pause(&self) -> u64 {
         (self.ttl / 8).max(1_000)
     }
 
-    /// Makes `out` the stored form of a value that is written at the time `now` says.
+    /// Replaces `out` with the stored form of a value written at time `now`.
     pub(crate) fn encode(&self, value: &[u8], now: impl FnOnce() -> u64, out: &mut Vec<u8>) {
         out.clear();
         out.push(0);
@@ -140,7 +142,8 @@ impl ValueFormat {
         } else {
             None
         };
-        // An LZ4 block is at least a 255th of what it holds: no more memory is taken for a length.
+        // An LZ4 block has at least a 255th of the value's length: a damaged length allocates no
+        // more memory.
         let fits = len.is_none_or(|len| len <= MAX_VALUE_LEN && len / 256 <= bytes.len());
         fits.then_some(Parts {
             written,
@@ -158,13 +161,14 @@ impl ValueFormat {
         self.is_timed() && now.saturating_sub(written) >= ttl
     }
 
-    /// Whether a stored value's time is over. One that makes no sense stays, for whoever reads it.
+    /// Returns whether a stored value has expired. An invalid one has not, so that a reader gets an
+    /// error.
     pub(crate) fn is_expired(&self, stored: &[u8], now: u64) -> bool {
         let parts = self.take_apart(stored);
         parts.is_some_and(|parts| self.is_over(parts.written, now))
     }
 
-    /// The value of a stored form, or `None` if its time was over `now`.
+    /// Decodes a stored value; `None` if it had expired by `now`.
     pub(crate) fn open(&self, stored: &Bytes, now: impl FnOnce() -> u64) -> Result<Option<Bytes>> {
         let parts = self.take_apart(stored).ok_or_else(nonsense)?;
         if self.is_timed() && self.is_over(parts.written, now()) {

@@ -1,13 +1,16 @@
 //! Lock acquisition: when a transaction acquires the locks of the keys that it writes.
 //!
-//! A small one takes each at the write, so that of two that write the same key one waits, instead of losing its
-//! work. A large one would have most of the others wait: the locks are those of stripes of keys, and two that hold a
-//! thousand each, in the order in which they happened to write, end in a deadlock more often than not. So from a number
-//! of writes on it lets its locks go, and takes all of them in the commit, in the order of the stripes (Silo, Tu et
-//! al. 2013 §4.4, phase 1): for the time of the commit only, and without a cycle among those that do the same.
+//! A small transaction acquires each lock at the write, so that of two transactions that write the
+//! same key, one waits instead of losing its work. A large transaction would make most others wait:
+//! a lock covers a stripe of keys, and two transactions that each hold a thousand locks, acquired
+//! in the order of their writes, usually deadlock. So after a certain number of writes, a
+//! transaction releases its locks and acquires all of them at commit, in stripe order (Silo, Tu et
+//! al. 2013 §4.4, phase 1): only for the duration of the commit, and without a cycle among
+//! transactions that do the same.
 //!
-//! What was read under a lock must stay locked: a transaction that did so keeps to the first way. So does one under
-//! snapshot isolation, whose first committer wins because a write looks, under its lock, for what came before.
+//! A key that was read under a lock must stay locked: such a transaction keeps acquiring each lock
+//! at the write. So does a transaction under snapshot isolation, where the first committer wins,
+//! because each write checks, under its lock, for newer versions.
 
 use braid_log::LockRelease;
 
@@ -18,15 +21,15 @@ use crate::locks::table::{Deadlock, Locked};
 use crate::schema::entry::CATALOG_ID;
 use crate::schema::table::TableCore;
 
-/// A transaction of more writes than these takes its locks in the commit.
+/// Maximum number of writes of a transaction that acquires each lock at the write.
 const LOCKED_AT_ONCE_MAX: usize = 64;
 
-/// How often a commit that found itself in a deadlock lets all go and begins with its locks anew. The others
-/// are small and done at once, or in the same order.
+/// Number of attempts of a commit to acquire its locks: after a deadlock it releases all of them
+/// and retries. The other transactions are small and soon done, or use the same order.
 const ATTEMPTS: u32 = 32;
 
 impl Engine {
-    /// Takes the lock of a key that is about to be written, or leaves it for the commit.
+    /// Acquires the lock of a key that is about to be written, or leaves it for the commit.
     #[inline(always)]
     pub(crate) fn lock_write(
         &self,
@@ -42,7 +45,8 @@ impl Engine {
         self.lock_key(state, core, key, hash)
     }
 
-    /// Takes the lock of a key that is about to be read, and keeps it to the end of the transaction.
+    /// Acquires the lock of a key that is about to be read, and holds it until the transaction
+    /// ends.
     pub(crate) fn lock_read(
         &self,
         state: &mut Context,
@@ -58,8 +62,9 @@ impl Engine {
     fn lock_key(&self, state: &mut Context, core: &TableCore, key: &[u8], hash: u64) -> Result<()> {
         self.check_writable()?;
         self.check_table(core)?;
-        // Those who change the catalog exclude each other (`Tables::change`) until their commit is durable. The locks of its
-        // keys would be shared with other tables' keys, which the caller may have locked in a transaction of its own.
+        // Transactions that change the catalog exclude each other (`Tables::change`) until their
+        // commit is durable. Locks on catalog keys would share stripes with other tables' keys,
+        // which the caller may have locked in another transaction.
         if core.id != CATALOG_ID || braid_rt::mutant!("lock_the_catalog") {
             let stripe = self.locks.stripe_of(hash);
             if let Err(deadlock) = self.hold_stripe(state, stripe) {
@@ -72,7 +77,7 @@ impl Engine {
         }
     }
 
-    /// Takes the lock of a stripe for the transaction, unless it has it.
+    /// Acquires the lock of a stripe for the transaction, unless the transaction already holds it.
     #[inline(always)]
     fn hold_stripe(&self, state: &mut Context, stripe: usize) -> Result<(), Deadlock> {
         state.user.locks();
@@ -82,8 +87,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a write lock. Where locks are held until the flush, a transaction that finds the lock
-    /// held triggers the flush.
+    /// Acquires a write lock. If the protocol holds locks until the flush, a transaction that finds
+    /// the lock held triggers the flush.
     #[inline(always)]
     fn lock_stripe(&self, stripe: usize, owner: u64) -> Result<Locked, Deadlock> {
         if self.settings.lock_release != LockRelease::Precommit
@@ -100,7 +105,8 @@ impl Engine {
         let _ = self.log.sync();
     }
 
-    /// First committer wins: what was changed after the snapshot can't be written over.
+    /// Checks the rule that the first committer wins: a key changed after the snapshot cannot be
+    /// overwritten.
     #[inline(never)]
     fn check_first(&self, snapshot: u64, core: &TableCore, key: &[u8]) -> Result<()> {
         let found = core.tree.get(key, |_| false)?;
@@ -125,7 +131,7 @@ impl Engine {
         true
     }
 
-    /// Takes the locks that were left for the commit.
+    /// Acquires the locks that were left for the commit.
     #[cold]
     pub(crate) fn lock_for_commit(&self, state: &mut Context) -> Result<()> {
         if braid_rt::mutant!("leave_unlocked") {
@@ -151,7 +157,7 @@ impl Engine {
         unreachable!("the last attempt returns")
     }
 
-    /// The error of a lock that could not be taken.
+    /// Returns the error of a lock that could not be acquired.
     #[cold]
     fn deadlock(&self, deadlock: Deadlock) -> Error {
         match deadlock {
@@ -175,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_was_read_under_a_lock_stays_locked() {
-        // Small, for Miri.
+        // Small, so that Miri takes little time.
         let builder = Database::builder().strands(2).pool_bytes(1 << 20);
         let device = Arc::new(MemoryDevice::new());
         let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
@@ -183,7 +189,7 @@ mod tests {
         let locks = &db.engine().locks;
         let stripe_of = |key: u64| locks.stripe_of(hash_key(t.core.id, &key.to_be_bytes()));
         let is_locked = |key: u64| locks.is_held_by_other(stripe_of(key), 0);
-        // Each has stripes of its own, so that they do not wait for each other.
+        // The threads use disjoint stripes, so that they do not wait for each other.
         let keys_of = |one: usize| (0..).filter(move |&key| stripe_of(key) % 2 == one);
         let first_of = |one: usize| keys_of(one).next().unwrap();
         let (read, written) = (first_of(0), first_of(1));

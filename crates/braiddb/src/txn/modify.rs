@@ -1,4 +1,4 @@
-//! Reading and writing in one step: a key, with a lock, or the keys of a range.
+//! Operations that read and write in one step: on a key, with a lock, or on the keys of a range.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -307,8 +307,8 @@ impl Transaction {
             return Ok(None);
         };
         let entry = (K::from_key_bytes(key.clone())?, V::from_value_bytes(value)?);
-        // If another transaction came to it before this has its lock, this one can't commit: what it read of the
-        // range has changed.
+        // If another transaction writes the entry before this one locks it, this one cannot commit,
+        // because the range that it read has changed.
         self.write(&table.core, &key, None)?;
         Ok(Some(entry))
     }

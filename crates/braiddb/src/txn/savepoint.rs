@@ -1,4 +1,4 @@
-//! Points in a transaction that it can return to.
+//! Savepoints: points to which a transaction can be rolled back.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ impl Savepoint {
         self.0
     }
 
-    /// Converts the number of [`Savepoint::to_bits`] to a savepoint. Rolling back to an invalid one
+    /// Converts a number from [`Savepoint::to_bits`] to a savepoint. Rolling back to an invalid one
     /// fails with [`Error::InvalidSavepoint`].
     ///
     /// ```
@@ -104,8 +104,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidSavepoint`] if the savepoint belongs to another transaction, or the transaction
-    /// was rolled back to an earlier point. Nothing changes then.
+    /// [`Error::InvalidSavepoint`] if the savepoint belongs to another transaction, or the
+    /// transaction was rolled back to an earlier point. Nothing changes then.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
         if self.state().borrow_mut().writes.rollback_to(savepoint.0) {
             Ok(())

@@ -48,7 +48,7 @@ use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 /// ```
 #[must_use = "what a transaction wrote is gone unless it is committed"]
 pub struct Transaction {
-    /// There until the transaction ends.
+    /// Present until the transaction ends.
     pub(crate) context: Option<PooledContext>,
     pub(crate) options: TransactionOptions,
 }
@@ -103,14 +103,14 @@ impl Transaction {
         self.options.durability = durability;
     }
 
-    // Reading -----------------------------------------------------------------------------------------
+    // Reading -----------------------------------------------------------------------------------
 
     fn read(&self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
         let stored = self.read_stored(core, key, |value| value.to_bytes())?;
         core.open(stored, || self.time(&mut self.state().borrow_mut()))
     }
 
-    /// What `take` makes of the stored value of a key, which it reads.
+    /// Reads a key and calls `take` with its stored value.
     fn read_stored<T>(
         &self,
         core: &Arc<TableCore>,
@@ -141,7 +141,8 @@ impl Transaction {
         Ok(found.and_then(|(_, value)| value))
     }
 
-    /// The newest value of a key, which stays the newest until this transaction ends.
+    /// Locks a key and returns its newest value, which stays the newest until this transaction
+    /// ends.
     pub(crate) fn read_locked(
         &mut self,
         core: &Arc<TableCore>,
@@ -151,7 +152,7 @@ impl Transaction {
         core.open(stored, || self.time(&mut self.state().borrow_mut()))
     }
 
-    /// What `take` makes of the stored value of a key, which it locks and reads.
+    /// Locks and reads a key, and calls `take` with its stored value.
     pub(crate) fn take_locked<T>(
         &self,
         core: &Arc<TableCore>,
@@ -200,7 +201,7 @@ impl Transaction {
         }
     }
 
-    // Writing -----------------------------------------------------------------------------------------
+    // Writing -----------------------------------------------------------------------------------
 
     #[inline]
     pub(crate) fn write(
@@ -217,7 +218,7 @@ impl Transaction {
         }
     }
 
-    /// Writes to a table that does not store values as they are.
+    /// Writes to a table whose values have a stored form.
     fn write_encoded(
         &mut self,
         core: &Arc<TableCore>,
@@ -260,8 +261,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Removes a key if its stored value is one that `which` says and nobody else has the key locked; says
-    /// whether it did.
+    /// Removes a key if `which` accepts its stored value and no other transaction holds the key's
+    /// lock. Returns whether it did.
     pub(crate) fn remove_stored_if(
         &mut self,
         core: &Arc<TableCore>,
@@ -283,7 +284,7 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Shows `f` the value that `read` copies as it is stored, if there is one.
+    /// Calls `f` with the decoded value. `read` copies the stored value, if there is one.
     pub(crate) fn borrow_value<R>(
         &self,
         core: &TableCore,
@@ -294,7 +295,7 @@ impl Transaction {
         core.with_value(|out| Ok(read(out)?.is_some()), now, f)
     }
 
-    /// The time of this transaction for tables in which entries have one.
+    /// Returns this transaction's current time for tables with timed entries.
     fn time(&self, state: &mut Context) -> u64 {
         *state.time.get_or_insert_with(|| self.engine().clock.now())
     }
@@ -314,10 +315,9 @@ impl Transaction {
     /// # }
     /// ```
     ///
-    /// # Errors
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::TransactionTooLarge`],
-    /// [`Error::Conflict`] on a deadlock, [`Error::SelfDeadlock`], [`Error::TableDropped`], [`Error::ForeignTable`],
-    /// [`Error::Poisoned`].
+    /// [`Error::Conflict`] on a deadlock, [`Error::SelfDeadlock`], [`Error::TableDropped`],
+    /// [`Error::ForeignTable`], [`Error::Poisoned`].
     pub fn insert<K: Key, V: Value>(
         &mut self,
         table: &Table<K, V>,
@@ -329,7 +329,7 @@ impl Transaction {
         })
     }
 
-    // Ending ------------------------------------------------------------------------------------------
+    // Ending ------------------------------------------------------------------------------------
 
     fn into_context(mut self) -> PooledContext {
         self.context
@@ -484,7 +484,8 @@ impl Readable for Transaction {
         core.prefetch(keys, |key, hint| {
             let hash = hash_key(core.id, key);
             engine.locks.prefetch(engine.locks.stripe_of(hash));
-            // For each anew: what makes the keys may read in this transaction.
+            // Borrowed separately for each key, because the caller's key iterator may read in this
+            // transaction.
             *self.state().borrow_mut().hints.of_key(hash) = hint;
         });
         Ok(())

@@ -1,10 +1,11 @@
-//! How typed keys and values become bytes.
+//! Encodings of typed keys and values.
 //!
-//! A table `Table<K, V>` stores bytes. `K` and `V` say how they are read back ([`Key`], [`Value`]), and
-//! everything that can stand for a `K` or a `V` in a call, borrowed forms included, implements [`AsKey`]
-//! or [`AsValue`]: a `Table<String, Bytes>` takes `"abc"` and `b"..."`, a `Table<u64, u64>` takes `&7`.
+//! A table `Table<K, V>` stores bytes. `K` and `V` define how the bytes are decoded ([`Key`],
+//! [`Value`]). Every type that a call accepts in place of a `K` or a `V`, including borrowed forms,
+//! implements [`AsKey`] or [`AsValue`]: a `Table<String, Bytes>` takes `"abc"` and `b"..."`, a
+//! `Table<u64, u64>` takes `&7`.
 //!
-//! Key encodings keep order: comparing the encoded bytes compares the keys.
+//! Key encodings preserve order: comparing the encoded bytes compares the keys.
 
 #[cfg(feature = "serde")]
 pub(crate) mod serialized;
@@ -58,8 +59,8 @@ pub trait Key: Sized + 'static {
     /// The name that is stored with the table and compared when it is opened.
     const TYPE_NAME: &'static str;
 
-    /// The length of every encoded key, if all have the same: a tuple then needs nothing to see where the
-    /// key ends.
+    /// The length of every encoded key, if all keys have the same length: a tuple then needs no
+    /// terminator after the key.
     const FIXED_LEN: Option<usize> = None;
 
     /// Returns the full name, for types composed of others, where a constant is not enough.
@@ -210,7 +211,7 @@ macro_rules! signed {
             fn from_key_bytes(bytes: Bytes) -> Result<Self> {
                 let array = bytes[..].try_into();
                 let array = array.map_err(|_| wrong_length(<Self as Key>::TYPE_NAME, size_of::<Self>(), bytes.len()))?;
-                // The flipped sign bit puts negative numbers before the others in byte order.
+                // The flipped sign bit orders negative numbers before the others.
                 Ok(<$type>::from_be_bytes(array) ^ <$type>::MIN)
             }
         }
@@ -381,7 +382,7 @@ impl AsValue<bool> for bool {
     }
 }
 
-/// For a table that is a set of keys.
+/// For tables that are sets of keys.
 impl Value for () {
     const TYPE_NAME: &'static str = "()";
 
@@ -400,7 +401,7 @@ impl AsValue<()> for () {
     }
 }
 
-/// Owned types whose stored form is their bytes, as keys and as values.
+/// Owned types whose encoding, as key and as value, is their bytes.
 trait FromStored: Sized {
     fn from_stored(bytes: Bytes) -> Result<Self>;
 }
@@ -519,7 +520,7 @@ impl<K: Key, Q: AsKey<K>> KeyRange<K> for (Bound<Q>, Bound<Q>) {
 /// ```
 pub fn prefix_bounds(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let mut end = prefix.to_vec();
-    // The first key after all of them: the prefix with its last byte below 0xff increased.
+    // The first key after the prefix: the prefix with its last byte below 0xff incremented.
     while let Some(last) = end.pop() {
         if last < u8::MAX {
             end.push(last + 1);

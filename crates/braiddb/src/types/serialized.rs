@@ -10,8 +10,9 @@ use crate::types::{AsValue, Value};
 /// Value of any type that serde serializes, stored in the format of
 /// [postcard](https://docs.rs/postcard): compact, without names of fields.
 ///
-/// The table's value type is called `postcard`, whatever `T` is, so opening the table with another `T` is an
-/// [`Error::Decode`] at best. `derive(Value)` (feature `derive`) stores a name of the type and refuses another one.
+/// The table's value type is called `postcard`, whatever `T` is, so opening the table with another
+/// `T` is an [`Error::Decode`] at best. `derive(Value)` (feature `derive`) stores a name of the
+/// type and refuses another one.
 ///
 /// The format does not support later changes of `T`: adding, removing or moving a field changes the
 /// encoding. To be able to change a type, store an enum with a variant for each version.
@@ -37,8 +38,9 @@ use crate::types::{AsValue, Value};
 /// ```
 ///
 /// # Panics
-/// Writing panics if `T`'s implementation of `Serialize` returns an error, as `to_string` does for `Display`. Derived
-/// implementations never do, except for a sequence or map whose length serde is not told.
+/// Writing panics if `T`'s implementation of `Serialize` returns an error, as `to_string` does for
+/// `Display`. Derived implementations return errors only for a sequence or map whose length serde
+/// does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Serde<T>(pub T);
 
@@ -72,7 +74,7 @@ pub fn encode<T: Serialize, R>(value: &T, f: impl FnOnce(&[u8]) -> R) -> R {
     f(&bytes)
 }
 
-/// The value that all of `bytes` encode.
+/// Decodes a value from all of `bytes`.
 ///
 /// # Errors
 /// [`Error::Decode`].

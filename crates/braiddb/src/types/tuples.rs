@@ -1,8 +1,9 @@
 //! Keys of several parts.
 //!
-//! The parts' encodings follow each other, so tuples are in the order of their parts. A part that is not the
-//! last and has no [`Key::FIXED_LEN`] ends with two zero bytes, and each zero byte in it is followed by `0xff`:
-//! so `"a"` comes before `"ab"` whatever follows, and before `"a\0"`.
+//! A tuple's encoding concatenates its parts' encodings, so tuples are ordered by their parts. A
+//! part that is not the last and has no [`Key::FIXED_LEN`] ends with two zero bytes, and `0xff`
+//! follows each zero byte inside it. So `"a"` comes before `"ab"` whatever follows, and before
+//! `"a\0"`.
 
 use bytes::Bytes;
 
@@ -42,7 +43,7 @@ impl<K: Key, Q: AsKey<K> + ?Sized> KeyPrefix<K> for Q {
 
 const ESCAPE: u8 = 0xff;
 
-/// Appends a part that others follow.
+/// Appends a part that is not the last.
 pub fn put_part<K: Key>(part: &(impl AsKey<K> + ?Sized), out: &mut Vec<u8>) {
     part.with_key_bytes(|bytes| {
         if K::FIXED_LEN.is_some() {
@@ -70,7 +71,7 @@ fn broken() -> Error {
     }
 }
 
-/// Takes a part that others follow off a tuple.
+/// Removes a part that is not the last from the front of a tuple.
 ///
 /// # Errors
 /// [`Error::Decode`].
@@ -99,7 +100,7 @@ pub fn take_part<K: Key>(bytes: &mut Bytes) -> Result<K> {
     }
 }
 
-/// The length of a tuple whose parts have these lengths, if all of them have one.
+/// Returns the length of a tuple whose parts have these lengths, if every part has one.
 pub const fn sum(parts: &[Option<usize>]) -> Option<usize> {
     let mut sum = 0;
     let mut i = 0;
@@ -113,7 +114,7 @@ pub const fn sum(parts: &[Option<usize>]) -> Option<usize> {
     Some(sum)
 }
 
-/// The name of a tuple's type from those of its parts; one part is no tuple.
+/// Returns the type name of a tuple from those of its parts; a single part is not a tuple.
 pub fn tuple_name(parts: &[String]) -> String {
     match parts {
         [part] => part.clone(),
@@ -196,7 +197,7 @@ mod tests {
             let (x, y) = (encoded::<Parts>(&a), encoded::<Parts>(&b));
             prop_assert_eq!(x.cmp(&y), a.cmp(&b));
             prop_assert_eq!(Parts::from_key_bytes(x).unwrap(), a.clone());
-            // As a part of another.
+            // A tuple nested in another.
             type Nested = (Parts, u8);
             let (x, y) = (encoded::<Nested>(&(a.clone(), 1u8)), encoded::<Nested>(&(b.clone(), 0u8)));
             prop_assert_eq!(x.cmp(&y), (&a, 1).cmp(&(&b, 0)));

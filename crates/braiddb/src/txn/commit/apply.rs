@@ -9,7 +9,7 @@ use crate::engine::context::Context;
 use crate::error::{Error, Result};
 use crate::mvcc::gc::Retired;
 
-/// Puts the writes into the trees and keeps the versions that they replace for snapshots.
+/// Applies the writes to the trees, and keeps the versions that they replace for snapshots.
 #[inline(never)]
 pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: u64) -> Result<()> {
     let mut shard = engine.gc.lock_shard();
@@ -26,20 +26,20 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: u64) -> Result<
         let hint = hints.of_write(write.hash, key, write.table, &table.tree);
         let stripe = engine.locks.stripe_of(write.hash);
         let mut kept = false;
-        // Next to the result, which the tree would move about.
+        // Not in the closure's result, because the tree would copy the error around.
         let mut failed = None;
         table.tree.modify_at(hint, key, |old| {
             let keep = (Change::Keep, ());
             if let Some(old) = old {
                 let meta = old.meta();
-                // Assigned to no transaction of this log: the page was damaged before its checksum
-                // was made.
+                // No transaction of this log has this version: the page was damaged before its
+                // checksum was computed.
                 if meta.version >= seqno && meta.version > engine.log.last_seqno() {
                     failed = Some(from_nowhere(table.id, meta.version));
                     return keep;
                 }
-                // I7: a key's versions follow the numbers, because its lock is held from before
-                // the assignment until now.
+                // I7: a key's versions follow the sequence numbers, because the key's lock is held
+                // from before the assignment until now.
                 if meta.version >= seqno {
                     disordered(meta.version, seqno);
                 }
@@ -55,8 +55,8 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: u64) -> Result<
                             return keep;
                         }
                     }
-                    // Before the new version is in place, so that a snapshot that finds the new
-                    // version too new finds this one here.
+                    // Before the new version is in place, so that a snapshot that is too old for
+                    // the new version finds this one.
                     engine.locks.versions(stripe).lock().push(replaced);
                     kept = true;
                 }

@@ -1,4 +1,5 @@
-//! Dependencies: which transactions must be durable before this one, for protocols that ask.
+//! Dependencies: the transactions that must be durable before this one, for protocols that track
+//! them.
 
 use braid_log::LockRelease;
 
@@ -6,9 +7,9 @@ use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::error::Result;
 
-/// Returns the versions that may not be durable yet among those that the transaction read or
-/// overwrites. Where locks are held longer, overwritten versions need no wait: their writer's lock
-/// was released when that was safe.
+/// Returns the versions that the transaction read or overwrites and that may not be durable yet.
+/// With deferred lock release, overwritten versions need no wait: their writer released its lock
+/// when that was safe.
 pub(super) fn dependencies(engine: &Engine, state: &Context) -> Result<Vec<u64>> {
     let durable_seqno = engine.log.durable_seqno();
     let mut on = Vec::new();
@@ -20,14 +21,15 @@ pub(super) fn dependencies(engine: &Engine, state: &Context) -> Result<Vec<u64>>
             on.extend_from_slice(&state.reads.locked);
         }
         if !state.reads.ranges.is_empty() || state.snapshot.is_some() {
-            // Neither tells which versions were read.
+            // Neither snapshots nor range reads record the versions read.
             engine.log.ticket(state.reads.newest).wait()?;
         }
     }
     if engine.settings.lock_release == LockRelease::Precommit {
         for write in state.writes.live() {
             let tree = &state.tables[write.table as usize].tree;
-            // Locked since before the number was assigned: `apply` will replace this version.
+            // The key has been locked since before the assignment: `apply` will replace this
+            // version.
             let found = tree.get(state.writes.key(write), |_| false)?;
             on.extend(found.map(|found| found.meta.version));
         }

@@ -7,8 +7,8 @@
 //!    once a sequence number is assigned;
 //! 2. mark the write locks as committing;
 //! 3. assign the sequence number;
-//! 4. validate the reads (`validate`; Silo, Tu et al. 2013 §4.4, with 3 before 4 instead of after),
-//!    and collect the dependencies for protocols that want them (`dependencies`);
+//! 4. validate the reads (`validate`; Silo, Tu et al. 2013 §4.4, with 3 before 4 instead of
+//!    after), and collect the dependencies for protocols that want them (`dependencies`);
 //! 5. append the redo records to the strand, or an abort record if the validation failed;
 //! 6. apply the writes to the trees, and keep the replaced versions for snapshots (`apply`);
 //! 7. release the locks (early lock release; `serial` waits for the flush);
@@ -35,7 +35,7 @@ use crate::error::{Error, Result};
 use crate::observe::trace::CommitClock;
 use crate::options::{Durability, TransactionOptions};
 
-/// A transaction that is visible and on its way to the device.
+/// A transaction that other transactions can see and whose flush is pending.
 struct Precommitted {
     seqno: u64,
     ticket: braid_log::Ticket,
@@ -54,7 +54,7 @@ impl PooledContext {
         };
         let waits = options.durability == Durability::Immediate;
         if waits && self.engine.settings.lock_release == LockRelease::Durable {
-            // This thread waits for the flush, so it can release the locks after it.
+            // This thread waits for the flush anyway, so it releases the locks itself afterwards.
             let outcome = pre.ticket.wait();
             self.abort();
             outcome?;
@@ -88,12 +88,12 @@ impl PooledContext {
         }
     }
 
-    /// Ends a transaction that could not be committed.
+    /// Aborts a transaction whose commit failed.
     #[cold]
     fn fail(mut self, error: &Error) {
         self.engine.store.trim_room(&mut self.state.get_mut().room);
-        // A conflict says nothing about the database, and transactions with many conflicts must not
-        // contend for a shared count.
+        // A conflict says nothing about the database's health, and conflicting transactions must
+        // not contend for a shared counter.
         if error.is_retryable() || self.engine.is_inherited() {
             return self.abort();
         }
@@ -102,8 +102,8 @@ impl PooledContext {
         engine.note_failure(error);
     }
 
-    /// Returns the context to the pool after the precommit. Locks that the protocol still needs are
-    /// deferred.
+    /// Returns the context to the pool after the precommit. Defers the release of locks that the
+    /// protocol still needs.
     #[inline(always)]
     fn end(self, ticket: &braid_log::Ticket, durability: Durability) {
         let engine = &self.engine;
@@ -126,10 +126,10 @@ impl PooledContext {
         Engine::recycle(self);
     }
 
-    /// Releases what the transaction holds and returns the context to the pool.
+    /// Releases the transaction's locks and snapshot, and returns the context to the pool.
     pub(crate) fn abort(self) {
         if self.engine.is_inherited() {
-            // The locks belong to the parent process, which has the same transaction.
+            // The locks belong to the parent process, in which the same transaction is open.
             return std::mem::forget(self);
         }
         {
@@ -138,7 +138,7 @@ impl PooledContext {
             self.engine.close_snapshot(&mut state);
         }
         if self.engine.log.is_poisoned() {
-            // The failure ended the transaction, perhaps at a write. The listener is called without
+            // The failure ended the transaction, possibly at a write. Call the listener without
             // locks.
             self.engine.tell_health();
         }
@@ -146,8 +146,8 @@ impl PooledContext {
     }
 }
 
-/// Starts a flush that no commit asks for, because transactions that wait for the deferred locks
-/// would wait forever.
+/// Starts a flush that no commit requests: without it, transactions would wait for the deferred
+/// locks forever.
 #[cold]
 fn flush_for_locks(engine: &Engine) {
     if engine.settings.background {
@@ -176,9 +176,10 @@ mod tests {
         (db, t)
     }
 
-    /// T reads that the range is empty, V puts a key into it, T's validation begins at the number behind V, W takes the key
-    /// out with that number and is purged, and T's validation comes to the range. In between T has found that what it read
-    /// elsewhere is the state behind V, so the range must be, too.
+    /// T reads that a range is empty, V inserts a key into it, and T's validation begins at V's
+    /// sequence number. Then W removes the key with the next one, the tombstone is purged, and T's
+    /// validation reaches the range. T has found that its other reads are the state after V, so the
+    /// range must be, too.
     #[test]
     fn a_purged_removal_behind_the_number_is_a_conflict() {
         let (db, t) = open();
@@ -200,14 +201,14 @@ mod tests {
         ));
     }
 
-    /// The same, but the removal is still in the leaf when the validation gets there.
+    /// As above, but the removal is still in the leaf when the validation reaches it.
     #[test]
     fn a_removal_at_the_number_of_a_reader_is_a_conflict() {
         let (db, t) = open();
         let engine = db.engine();
         let mut tx = db.begin();
         assert_eq!(tx.range(&t, 1..3).unwrap().count(), 0);
-        // Keeps the tombstone.
+        // The snapshot retains the tombstone.
         let snapshot = db.snapshot();
         db.transact(|v| v.insert(&t, &2, &2)).unwrap();
         let seqno = engine.log.last_seqno() + 1;
@@ -224,7 +225,7 @@ mod tests {
         drop(snapshot);
     }
 
-    /// No panic is known, but one would leave every lock to nobody.
+    /// No panic in a commit is known, but one must not leave locks that no thread releases.
     #[test]
     fn a_commit_that_panics_releases_its_locks() {
         let (db, t) = open();
@@ -234,7 +235,8 @@ mod tests {
         tx.insert(&t, &2, &2).unwrap();
         let stripe = locks.stripe_of(hash_key(t.core.id, &2u64.to_be_bytes()));
         assert!(locks.is_held_by_other(stripe, 0));
-        // Others changed the leaf, so that the read is looked at, and finds no table.
+        // Another transaction changes the leaf, so that validation rereads the key and finds no
+        // table.
         db.transact(|other| other.insert(&t, &3, &3)).unwrap();
         tx.state().borrow_mut().reads.points[0].table = u32::MAX;
         assert!(catch_unwind(AssertUnwindSafe(|| tx.commit())).is_err());

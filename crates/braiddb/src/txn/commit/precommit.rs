@@ -1,4 +1,4 @@
-//! The precommit: from private writes to a transaction that others see.
+//! Precommit: from private writes to a transaction that other transactions see.
 
 use braid_log::{LockRelease, PendingCommit};
 use braid_rt::narrow;
@@ -62,7 +62,7 @@ impl PooledContext {
                 .iter()
                 .for_each(|&stripe| engine.locks.unmark_committing(stripe));
         }
-        // A waiting commit flushes on its own thread. Others ask for the flush, unless their
+        // A waiting commit flushes on its own thread. Other commits request a flush, unless their
         // durability needs none.
         let ticket = match (options.durability, waits) {
             (Durability::Immediate, false) => pending.finish_async(),
@@ -74,8 +74,8 @@ impl PooledContext {
     }
 }
 
-/// The commit of a transaction without writes: it serializes after the newest transaction, and
-/// everything it read must be durable (I4).
+/// Commits a transaction without writes: it serializes after the newest transaction, and everything
+/// it read must be durable (I4).
 fn precommit_reads(
     engine: &Engine,
     state: &mut Context,
@@ -95,8 +95,8 @@ fn precommit_reads(
     })
 }
 
-/// Reserves room in the data file for what the transaction changes. Once it is logged, it cannot be
-/// refused.
+/// Reserves room in the data file for the transaction's changes. After it is logged, the
+/// transaction cannot fail for lack of space.
 #[inline(always)]
 fn admit(engine: &Engine, state: &mut Context, bytes: usize) -> Result<()> {
     if bytes > SHORT_KEY_MAX {
@@ -120,7 +120,7 @@ fn admit_large(engine: &Engine, state: &mut Context, bytes: usize) -> Result<()>
     admit_entries(engine, state, entries, bytes)
 }
 
-/// Admits a transaction whose long keys add at most so many entries to the layers.
+/// Admits a transaction whose long keys add at most `entries` entries to the layers.
 #[inline(always)]
 fn admit_entries(engine: &Engine, state: &mut Context, entries: usize, bytes: usize) -> Result<()> {
     let writes = &state.writes;
@@ -130,7 +130,7 @@ fn admit_entries(engine: &Engine, state: &mut Context, entries: usize, bytes: us
 }
 
 /// Checks a transaction that has its sequence number, and passes its dependencies to the log. After
-/// an error the caller appends an abort record.
+/// an error the caller must append an abort record.
 #[inline(always)]
 fn check(
     engine: &Engine,
@@ -141,11 +141,12 @@ fn check(
 ) -> Result<()> {
     check_tables(state)?;
     if options.isolation == Isolation::Serializable && !state.reads.is_empty() {
-        // The transaction's first number: all its numbers are its own.
+        // Validate at the transaction's first sequence number: all its sequence numbers are its
+        // own.
         validate(engine, state, pending.first_seqno())?;
     }
     // After the validation, which may have passed the locks of a transaction that could not be
-    // applied: that transaction poisons the log before it releases them.
+    // applied: such a transaction poisons the log before it releases its locks.
     if engine.log.is_poisoned() && !braid_rt::mutant!("commit_after_failure") {
         engine.check_not_poisoned()?;
     }
@@ -162,9 +163,9 @@ fn check_tables(state: &Context) -> Result<()> {
         .try_for_each(|w| state.tables[w.table as usize].check_alive())
 }
 
-/// Poisons the database after a transaction that is logged but not completely in memory: only a
-/// recovery can show a correct state. The error says so, too, because that of the store would
-/// promise that nothing was written.
+/// Poisons the database after a transaction was logged but not completely applied: only recovery
+/// can produce a correct state. Returns that error, because the store's error would promise that
+/// nothing was written.
 #[cold]
 fn fail_logged(engine: &Engine, pending: PendingCommit<'_>, error: &Error) -> Error {
     braid_rt::coverage_point("commit: a logged transaction can't be applied");

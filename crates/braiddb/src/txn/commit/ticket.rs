@@ -1,4 +1,4 @@
-//! What a commit returns: the sequence number, or a ticket for it.
+//! Results of a commit: the sequence number, or a ticket for its durability.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -109,7 +109,7 @@ impl Ticket {
     /// # }
     /// ```
     pub fn into_seqno(self) -> u64 {
-        // The flush was asked for by the commit.
+        // The commit has already requested the flush.
         self.log.detach();
         self.seqno
     }

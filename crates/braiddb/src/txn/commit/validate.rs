@@ -1,5 +1,4 @@
-//! Validation: whether what a transaction read is still what a transaction with its sequence number
-//! would read.
+//! Validation: checks that the transaction's reads would return the same at its sequence number.
 
 use crate::engine::Engine;
 use crate::engine::context::{Context, PointRead, signature_of};
@@ -7,8 +6,8 @@ use crate::error::{ConflictKind, Result};
 use crate::mvcc::range_reads::{Fingerprint, RangeRead};
 use crate::read::leaves::Leaves;
 
-/// How long a validation waits for another transaction that is committing a key it read, before it
-/// fails: a commit takes about a microsecond unless its thread lost the processor.
+/// Spins for which a validation waits for another transaction that is committing a key it read: a
+/// commit takes about a microsecond unless its thread lost the processor.
 const MARK_SPINS: u32 = 200;
 const MARK_YIELDS: u32 = 50;
 
@@ -38,8 +37,9 @@ fn validate_point(engine: &Engine, state: &Context, read: &PointRead, seqno: u64
     let found = tree.get(state.reads.key(read), |_| false)?;
     let holds = match found.map(|found| found.meta) {
         Some(meta) if meta.version == read.version => true,
-        // The key is absent, as it was. It must have been absent all the time, at this number, too:
-        // a removal with a greater number comes later, and what it removed may have come before.
+        // The key is absent, as it was. It must also have been absent at this sequence number: a
+        // later removal may have removed an entry that a transaction inserted before this sequence
+        // number.
         Some(meta) => {
             let before = meta.version < seqno || braid_rt::mutant!("believe_absence");
             if read.absent && meta.tombstone && !before {
@@ -58,8 +58,8 @@ fn validate_point(engine: &Engine, state: &Context, read: &PointRead, seqno: u64
 
 fn validate_ranges(engine: &Engine, state: &Context, seqno: u64) -> Result<()> {
     if !braid_rt::mutant!("ranges_do_not_wait") {
-        // A transaction with a smaller number may be about to insert into the range. Waiting
-        // follows the numbers downwards, so there is no cycle.
+        // A transaction with a smaller sequence number may be about to insert into the range. Waits
+        // are only for smaller sequence numbers, so there is no cycle.
         let read = state.reads.ranges.iter();
         let tables = read.map(|read| signature_of(state.tables[read.table as usize].id));
         let tables = if braid_rt::mutant!("ranges_wait_for_one_table") {
@@ -82,10 +82,11 @@ fn validate_ranges(engine: &Engine, state: &Context, seqno: u64) -> Result<()> {
             continue;
         }
         // After the reads, two transactions may have inserted a key into the range and removed it
-        // again, the first before this number and the second after it. A transaction that has
-        // assigned its number keeps the second one's tombstone. One without writes has not: it
-        // validates at a number that others may get, and their tombstone may be gone by now (see
-        // the test `a_purged_removal_behind_the_number_is_a_conflict`).
+        // again, the first before this sequence number and the second after it. If this transaction
+        // has assigned its sequence number, the second one's tombstone is retained. A transaction
+        // without writes has not: it validates at a sequence number that others may share, and
+        // their tombstone may already be purged (see the test
+        // `a_purged_removal_behind_the_number_is_a_conflict`).
         let purged =
             !engine.gc.none_purged_from(seqno) && !braid_rt::mutant!("forget_purges_in_ranges");
         if now != read.fingerprint || purged {
@@ -95,7 +96,7 @@ fn validate_ranges(engine: &Engine, state: &Context, seqno: u64) -> Result<()> {
     Ok(())
 }
 
-/// Waits until no other transaction is about to write in the stripe. Returns `false` after a while,
+/// Waits until no other transaction is about to write to the stripe. Returns `false` after a while,
 /// because two transactions could wait for each other.
 fn wait_for_mark(engine: &Engine, stripe: usize, owner: u64) -> bool {
     for round in 0..MARK_SPINS + MARK_YIELDS {
@@ -111,8 +112,8 @@ fn wait_for_mark(engine: &Engine, stripe: usize, owner: u64) -> bool {
     false
 }
 
-/// Returns the fingerprint of what the range contains now; `None` if an entry was removed from it at
-/// this number or a greater one, so that it may have contained more before.
+/// Returns the fingerprint of the range's current contents; `None` if an entry was removed from it
+/// at `seqno` or later, so that the range may have contained more before.
 fn fingerprint(state: &Context, read: &RangeRead, seqno: u64) -> Result<Option<Fingerprint>> {
     let tree = &state.tables[read.table as usize].tree;
     let mut fingerprint = Fingerprint::default();
@@ -120,8 +121,8 @@ fn fingerprint(state: &Context, read: &RangeRead, seqno: u64) -> Result<Option<F
     for leaf in Leaves::new(tree, lower, upper) {
         for record in leaf?.records() {
             match record.meta.tombstone {
-                // At this number, too: a transaction without writes has no number of its own, so
-                // the number that it validates at may be that of the removal.
+                // Also at `seqno` itself: a transaction without writes has no sequence number of
+                // its own, so it may validate at that of the removal.
                 true if record.meta.version > seqno => return Ok(None),
                 true if record.meta.version == seqno
                     && !braid_rt::mutant!("share_a_number_with_a_removal") =>
