@@ -1,9 +1,9 @@
-//! What can go wrong with a log.
+//! The errors of a log.
 
 use std::io;
 use std::sync::Arc;
 
-/// An error of a [`Log`](crate::Log). Cheap to clone, since one failed flush answers many tickets.
+/// An error of a [`Log`](crate::Log). Cheap to clone, since one failed flush fails many tickets.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
@@ -23,10 +23,10 @@ pub enum LogError {
         /// The first failure.
         cause: Arc<str>,
     },
-    /// The log was [sealed](crate::Log::seal): nothing is appended any more.
+    /// The log was [sealed](crate::Log::seal): it accepts no more commits.
     #[error("the log is closed; open it again")]
     Closed,
-    /// The log was opened by a parent of this process, and only the parent can flush it.
+    /// A parent of this process opened the log, and only the parent can flush it.
     #[error(
         "the log was opened by the parent process, and a child made by fork cannot use it; open it after the fork"
     )]
@@ -48,10 +48,10 @@ pub enum LogError {
         used: u64,
         /// `LogOptions::max_log_bytes`.
         limit: u64,
-        /// Whether the device refused more space, rather than the limit.
+        /// Whether the device, rather than the limit, refused more space.
         device_full: bool,
     },
-    /// The log holds something that a crash can't explain.
+    /// The log is damaged in a way that a crash can't explain.
     #[error("corrupted: {what} ({file}, byte {offset})")]
     Corrupted {
         /// What is wrong.
@@ -80,7 +80,7 @@ pub enum LogError {
     Options {
         /// The option's name.
         option: &'static str,
-        /// The value given, and which are allowed.
+        /// The value given, and the allowed values.
         reason: String,
     },
 }

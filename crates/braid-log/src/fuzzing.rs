@@ -1,7 +1,7 @@
-//! Ways in for the fuzz targets: the decoders of the log's bytes, and its checksums.
+//! Entry points for the fuzz targets: the decoders of the log's bytes, and its checksums.
 //!
-//! Behind a checksum a fuzzer finds nothing, since it never guesses one. So a target edits a log and then
-//! makes the checksums and links fit again.
+//! A fuzzer never guesses a checksum, so it cannot reach code after a checksum test. So a target
+//! edits a log and then recomputes the checksums and links.
 
 use crate::format::BLOCK;
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, get_u32, padded};
@@ -12,19 +12,20 @@ use crate::options::LogOptions;
 /// The unit in which segments are written.
 pub const BLOCK_BYTES: usize = BLOCK;
 
-/// Whether the bytes are a segment's header.
+/// Whether the bytes are a valid segment header.
 pub fn is_segment_header(bytes: &[u8]) -> bool {
     SegmentHeader::decode(bytes).is_some()
 }
 
-/// The log records of a chunk, if the bytes are one; `None` also if they are no log records.
+/// Counts the log records of a chunk. Returns `None` if the bytes are not a chunk of valid log
+/// records.
 pub fn records_of_chunk(bytes: &[u8]) -> Option<usize> {
     let header = ChunkHeader::decode(bytes)?;
     let (payload, _) = header.check(bytes)?;
     log_records(payload)
 }
 
-/// How many log records a payload holds; `None` if it is none.
+/// Counts the log records of a payload. Returns `None` if the bytes are not a payload.
 pub fn log_records(payload: &[u8]) -> Option<usize> {
     let mut log_records = LogRecords::new(payload);
     let mut count = 0;
@@ -36,7 +37,7 @@ pub fn log_records(payload: &[u8]) -> Option<usize> {
     Some(count)
 }
 
-/// Where the chunks of an undamaged segment begin.
+/// Returns the offsets of the chunks of an undamaged segment.
 pub fn chunks(segment: &[u8]) -> Vec<usize> {
     let mut places = Vec::new();
     let mut at = BLOCK;
@@ -47,7 +48,7 @@ pub fn chunks(segment: &[u8]) -> Vec<usize> {
     places
 }
 
-/// Makes the checksum of a segment's header fit.
+/// Recomputes the checksum of a segment's header.
 pub fn seal_header(segment: &mut [u8]) {
     if segment.len() < BLOCK || get_u32(segment, 80) as usize > LogOptions::MAX_LANES {
         return;
@@ -56,7 +57,7 @@ pub fn seal_header(segment: &mut [u8]) {
     segment[84..88].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Makes the checksums of chunks at these places fit; with `relink` the links, too.
+/// Recomputes the checksums of the chunks at these offsets; with `relink`, also their links.
 pub fn seal_chunks(segment: &mut [u8], places: &[usize], relink: bool) {
     let mut link = None;
     for &at in places {

@@ -48,12 +48,12 @@
 //!
 //! # Who writes
 //!
-//! No thread spins, and no timer delays a flush. A thread that blocks on a ticket leads a flush itself
-//! if it may: it seals the buffers of all strands of the *lane* into *chunks*, writes them with one durable
-//! gather write, hands leadership to one waiter of the transactions that came meanwhile, and wakes those
-//! that it flushed, with one system call. Tickets that nobody blocks on are served by a flusher thread
-//! that sleeps otherwise. A few flushes may overlap while they carry few transactions;
-//! acknowledgement follows the order.
+//! No thread spins, and no timer delays a flush. A thread that blocks on a ticket leads a flush
+//! itself if it may: it seals the buffers of all strands of the *lane* into *chunks*, writes them
+//! with one durable gather write, hands leadership to one waiter among the transactions that
+//! arrived meanwhile, and wakes the waiters whose transactions it flushed, with one system call. A
+//! flusher thread, which otherwise sleeps, serves tickets that no thread blocks on. A few flushes
+//! may overlap while they carry few transactions; acknowledgement follows the order.
 //!
 //! # Terms
 //!
@@ -71,29 +71,30 @@
 //! # Recovery
 //!
 //! [`Log::recover`] scans all lanes from the [`CheckpointPosition`] of the last checkpoint. A chunk
-//! counts if its lane, incarnation, sequence number, link (the CRC of the chunk before) and CRC
-//! fit, so that what a recycled segment held before is never taken for new. The protocol then finds
-//! the cut. [`Recovered`] hands out the log records that count, in parallel and in no order;
-//! [`Recovered::into_log`] begins a new incarnation, and what was behind the cut is dead for ever,
-//! also if a crash interrupts that.
+//! is valid if its lane, incarnation, sequence number, link (the CRC of the previous chunk) and CRC
+//! match, so the old contents of a recycled segment are never taken for new. The protocol then
+//! finds the cut. [`Recovered`] hands out the log records that it keeps, in parallel and in no
+//! order; [`Recovered::into_log`] begins a new incarnation, which discards the records after the
+//! cut forever, even if a crash interrupts it.
 //!
-//! Each chunk records the durable seqno known when it was sealed. So a log from which acknowledged
-//! log records are gone, by damage rather than by a crash, is reported as [`LogError::Corrupted`],
-//! not shortened.
+//! Each chunk records the durable seqno known when it was sealed. So if damage, rather than a
+//! crash, has removed acknowledged log records, recovery reports [`LogError::Corrupted`] instead of
+//! shortening the log.
 //!
 //! # Invariants kept here
 //!
-//! I1 durability: what a ticket acknowledged is recovered. I2 atomicity: log records come back
-//! whole. I3 closure: with early lock release, nothing is kept behind a missing number. I6:
-//! segments are reused only when [`Log::release`] says that a checkpoint covers them. I8 fail stop:
-//! after a failed write nothing more is acknowledged, and [`LogError::Poisoned`] carries the cause.
+//! I1 durability: every acknowledged transaction is recovered. I2 atomicity: log records are
+//! recovered completely or not at all. I3 closure: with early lock release, nothing is kept after a
+//! missing number. I6: segments are reused only when [`Log::release`] says that a checkpoint covers
+//! them. I8 fail stop: after a failed write nothing more is acknowledged, and
+//! [`LogError::Poisoned`] carries the cause.
 //!
 //! # Sources
 //!
-//! The modules under `protocol` name theirs. The default, `glsn`, is P-WAL's (parallel write-ahead
-//! logging, with early lock release and flush pipelining), with an exact durable seqno in place of
-//! the minimum over all flushed positions, so that an idle strand holds nobody back, and with
-//! strands that share a device's flushes.
+//! The modules under `protocol` name their sources. The default, `glsn`, is P-WAL's (parallel
+//! write-ahead logging, with early lock release and flush pipelining), with an exact durable seqno
+//! in place of the minimum over all flushed positions, so that an idle strand delays no
+//! transaction, and with strands that share a device's flushes.
 
 #![cfg_attr(
     not(test),

@@ -31,8 +31,8 @@ use crate::protocol::gsn::Hardening;
 use crate::protocol::gwsn::FlushOrder;
 use crate::protocol::kind::ProtocolKind;
 
-/// Nobody computes a frontier at or above a pending commit that is not finished, and what the
-/// commits below it did is visible.
+/// No thread computes a frontier at or above an unfinished pending commit, and the effects of the
+/// commits below the frontier are visible.
 ///
 /// Needs Release (as part of SeqCst) in `leave`.
 #[test]
@@ -67,8 +67,8 @@ fn a_frontier_lies_below_every_pending_commit() {
     });
 }
 
-/// Who waits for what is written in one place need not wait for commits that write elsewhere, but
-/// misses none of the others, though a slot is used by one after the other.
+/// A thread that waits for writes in one place does not wait for commits that write elsewhere, but
+/// misses no other commit, even if several commits use one slot in turn.
 ///
 /// Needs Release for the signature in `assign` and Acquire for it in `are_finished`.
 #[test]
@@ -97,7 +97,7 @@ fn nobody_passes_a_pending_commit_whose_signature_matches() {
     });
 }
 
-/// While the gate is closed and the commits are gone, nobody is inside.
+/// While the gate is closed and the commits have left, no thread is inside.
 ///
 /// Needs SeqCst for `closed` in `enter` and `quiesce`; in `take_slot` for `used` and the slot, and in
 /// `oldest` for both.
@@ -123,7 +123,8 @@ fn quiesce_excludes_commits() {
     });
 }
 
-/// A waiter that announced itself and saw the condition false is woken by who makes it true.
+/// A waiter that announced itself and saw the condition false is woken by the thread that makes it
+/// true.
 ///
 /// Needs SeqCst for `sleepers` in `listen` and `notify`.
 #[test]
@@ -156,9 +157,9 @@ fn an_event_loses_no_wake_up() {
 /// The flush group that the tests of [`GroupWords`] wait for.
 const GROUP: GroupNo = GroupNo::new(1);
 
-/// The end of a group wakes all that wait for it.
+/// The end of a group wakes all of its waiters.
 ///
-/// Needs SeqCst in `listen` and in the first look of `finish`.
+/// Needs SeqCst in `listen` and in the first load of `finish`.
 #[test]
 fn the_end_of_a_group_wakes_its_waiters() {
     explore(3, || {
@@ -185,9 +186,9 @@ fn the_end_of_a_group_wakes_its_waiters() {
     });
 }
 
-/// A permit that comes free goes to somebody, as long as somebody waits for it.
+/// A free permit wakes a waiter, as long as one waits.
 ///
-/// Needs SeqCst in `listen` and in the first look of `wake_one`.
+/// Needs SeqCst in `listen` and in the first load of `wake_one`.
 #[test]
 fn a_free_permit_is_handed_on() {
     explore(3, || {
@@ -219,7 +220,7 @@ fn a_free_permit_is_handed_on() {
 
 /// An action that is registered while the durable seqno moves runs once.
 ///
-/// Needs SeqCst for `least` in `add` and in the first look of `run`.
+/// Needs SeqCst for `least` in `add` and in the first load of `run`.
 #[test]
 fn an_action_runs_once() {
     explore(usize::MAX, || {
@@ -289,8 +290,8 @@ fn append_bytes(log: &Log, strand: usize, bytes: &[u8]) -> Ticket {
     pending.finish()
 }
 
-/// Two that block on their tickets flush for each other, and the one that finishes its commit last
-/// gets the durable seqno moving again.
+/// Two threads that block on their tickets flush for each other, and the one that finishes its
+/// commit last advances the durable seqno.
 ///
 /// Needs SeqCst for `stalled` in `publish` and `left_slot`, for the slot in `CommitSlots::leave`
 /// and `CommitSlots::oldest`, for `dirty` in `put` and `is_dirty`, and in `Lane::release`.
@@ -308,10 +309,11 @@ fn blocked_committers_are_acknowledged() {
     });
 }
 
-/// `epoch`: two threads that block on their tickets end the epochs themselves, each for the other, too.
+/// `epoch`: two threads that block on their tickets end the epochs themselves, each also for the
+/// other.
 ///
-/// Needs `wait_stalled` to listen before it ends an epoch: the epoch that keeps it from ending another
-/// one may be acknowledged in between.
+/// Needs `wait_stalled` to listen before it ends an epoch: the epoch that prevents the end of
+/// another may be acknowledged in between.
 #[test]
 fn blocked_committers_end_epochs() {
     explore(1, || {
@@ -326,7 +328,8 @@ fn blocked_committers_end_epochs() {
     });
 }
 
-/// Who finds no room in the strand's buffers flushes, or is woken by who does.
+/// A thread that finds no room in the strand's buffers flushes, or is woken by the thread that
+/// does.
 ///
 /// Needs SeqCst for `stalled` in `publish` and `left_slot`, for `dirty` in `put` and `is_dirty`,
 /// and in `Lane::release`.
@@ -349,8 +352,8 @@ fn who_needs_buffer_space_gets_it() {
     });
 }
 
-/// A committer that does not wait holds the durable seqno back while it is in flight; who waits for
-/// it behind it is woken when it leaves.
+/// A committer that does not wait holds the durable seqno back while it is in flight; a thread that
+/// waits for a later number is woken when the committer leaves.
 ///
 /// Needs SeqCst for the slot in `CommitSlots::leave` and `CommitSlots::oldest`.
 fn last_one_wakes(protocol: ProtocolKind) {
@@ -376,15 +379,15 @@ fn who_leaves_last_wakes_who_waits() {
     last_one_wakes(ProtocolKind::Glsn);
 }
 
-/// `gsn` acknowledges by its lanes: these and the durable seqno come from one look at who is in
-/// flight, or who leaves between two wakes nobody.
+/// `gsn` acknowledges by its lanes: their numbers and the durable seqno come from one scan of the
+/// commits in flight, otherwise a commit that leaves between two scans wakes no thread.
 #[test]
 fn who_leaves_last_wakes_who_waits_for_its_lane() {
     last_one_wakes(ProtocolKind::Gsn);
 }
 
-/// Who waits for everything is served by a pending commit that was in flight and whose own commit
-/// needs no flush.
+/// A pending commit whose own commit needs no flush flushes, when it leaves, for a thread that
+/// waits for everything.
 #[test]
 fn who_leaves_flushes_for_who_waits_for_all() {
     explore(2, || {
@@ -393,7 +396,7 @@ fn who_leaves_flushes_for_who_waits_for_all() {
             let log = log.clone();
             spawn(move || log.sync().unwrap())
         };
-        // Its ticket asks for nothing: only leaving can wake anybody.
+        // Its ticket requests no flush: only leaving can wake a waiter.
         let core = log.core();
         let reservation = core.reserve(&core.lanes[0], 1).unwrap();
         let slot = core.commit_slots.enter(0).unwrap();
@@ -407,7 +410,8 @@ fn who_leaves_flushes_for_who_waits_for_all() {
     });
 }
 
-/// Nobody blocks on the log: the flusher is woken for each ticket that asks, and the callbacks run once.
+/// No thread blocks on the log: each ticket that requests a flush wakes the flusher, and the
+/// callbacks run once.
 ///
 /// Needs SeqCst for the durable seqno in `advance` and `Core::durable_seqno`, for `stalled`, for
 /// the slot in `CommitSlots::leave` and `CommitSlots::oldest`, in `is_dirty`, for `stopping`, and
@@ -442,9 +446,9 @@ fn the_flusher_serves_who_does_not_block() {
     });
 }
 
-/// A ticket that is dropped is enough to have its transaction flushed, before the flusher stops.
+/// Dropping a ticket is enough to flush its transaction before the flusher stops.
 ///
-/// Needs `stopping` to be read before the looks for unflushed bytes.
+/// Needs `stopping` to be read before the checks for unflushed bytes.
 #[test]
 fn the_flusher_and_a_committer_that_blocks() {
     explore(1, || {
@@ -470,7 +474,7 @@ fn stop(log: &Log, flusher: JoinHandle<()>) {
     flusher.join().unwrap();
 }
 
-/// One append by way of a consolidation array to a buffer whose latch guards the place of the next byte.
+/// Appends through a consolidation array to a buffer whose latch guards the place of the next byte.
 fn append_together(
     array: &Consolidation<usize, usize>,
     latch: &Mutex<usize>,
@@ -493,12 +497,12 @@ fn append_together(
             member.share()
         }
     };
-    // SAFETY: a place is one thread's, which loom checks.
+    // SAFETY: a place belongs to one thread, which loom checks.
     buffer[place].with_mut(|byte| unsafe { *byte = name });
 }
 
-/// Members of a group get what its leader reserved, each its own part; a group that is used again starts
-/// anew.
+/// Each member of a group gets its own part of the leader's reservation; a reused group starts from
+/// scratch.
 ///
 /// Needs Release for the last store of `state` in `share`, and Acquire for its exchange in `join`.
 #[test]
@@ -529,16 +533,17 @@ fn consolidated_appends_do_not_overlap() {
     });
 }
 
-/// `gsn`: nothing counts as hardened before what it depends on in the other lane, though each lane's leader
-/// knows of the other's flush only what it happens to see; and in the end nothing is left waiting.
+/// `gsn`: nothing counts as hardened before what it depends on in the other lane, though each
+/// lane's leader knows only the part of the other's flush that it observes; and in the end no
+/// transaction is left waiting.
 ///
-/// Needs Release and Acquire (as part of SeqCst) for `hardened`, in `advance` and in the look at it, and that
-/// a leader goes on from what others saw to be durable.
+/// Needs Release and Acquire (as part of SeqCst) for `hardened`, in `advance` and in its load, and
+/// that a leader continues from the numbers that others saw as durable.
 #[test]
 fn nothing_is_hardened_before_what_it_depends_on() {
     explore(2, || {
         let shared = Arc::new((Hardening::new(2, 0), [AtomicU64::new(0), AtomicU64::new(0)]));
-        // Nothing in the way but what is waited for.
+        // Only the awaited dependency is missing.
         assert!(shared.0.advance(&[3, 2]));
         let leaders: Vec<_> = [4, 3]
             .into_iter()
@@ -547,7 +552,7 @@ fn nothing_is_hardened_before_what_it_depends_on() {
                 spawn(move || {
                     let (hardening, flushed) = &*shared;
                     if seqno == 4 {
-                        // It read what 3, of the other lane, wrote.
+                        // It read a write of 3, which belongs to the other lane.
                         hardening.add(4, vec![3]);
                     }
                     flushed[seqno as usize % 2].store(seqno, SeqCst);
@@ -567,8 +572,8 @@ fn nothing_is_hardened_before_what_it_depends_on() {
     });
 }
 
-/// `gwsn`: a flush is acknowledged only when all with smaller numbers are durable, whoever finishes when,
-/// and all are in the end.
+/// `gwsn`: a flush is acknowledged only when all flushes with smaller numbers are durable, in any
+/// order of finishing, and in the end all are acknowledged.
 #[test]
 fn flushes_are_acknowledged_by_their_numbers() {
     explore(3, || {

@@ -1,4 +1,4 @@
-//! How a log is laid out and driven.
+//! Options for the layout and operation of a log.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::format::segment::LANES_MAX;
 use crate::protocol;
 use crate::protocol::kind::ProtocolKind;
 
-/// Buffers of one strand: one that fills, the others in flight or waiting for it.
+/// Buffers of one strand: one is filled while the others are in flight or wait for a flush.
 pub(crate) const SLOTS_PER_STRAND: usize = 4;
 
 /// Length of the first segments of all lanes together, unless a chunk needs more.
@@ -16,7 +16,7 @@ const FIRST_SEGMENTS: u64 = 64 << 10;
 /// Buffers of all strands that a small log with closed flushes fills between two flushes.
 const SMALL_CLOSED_SLOTS: usize = 16;
 
-/// How much of a strand's buffers is used.
+/// The part of a strand's buffers that is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BufferLimits {
     /// Bytes of each slot.
@@ -25,21 +25,21 @@ pub(crate) struct BufferLimits {
     pub(crate) slots: usize,
 }
 
-/// Whose threads write the log.
+/// The threads that write the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum FlushMode {
-    /// Blocked waiters write it themselves; a flusher thread a lane serves tickets that nobody blocks
-    /// on, and a thread prepares segments ahead of need.
+    /// Blocked waiters write the log themselves; one flusher thread per lane serves tickets that no
+    /// thread blocks on, and a thread prepares segments ahead of need.
     #[default]
     Background,
-    /// No threads: [`Ticket::wait`](crate::Ticket::wait), polling a ticket as a future and
-    /// [`Log::sync`](crate::Log::sync) write inline, and segments are prepared inline. For
+    /// No background threads: [`Ticket::wait`](crate::Ticket::wait), polling a ticket as a future
+    /// and [`Log::sync`](crate::Log::sync) write inline, and segments are prepared inline. For
     /// deterministic simulation and for embedding where threads are unwelcome.
     Callers,
 }
 
-/// How a log is laid out and driven. Start from [`LogOptions::default`].
+/// Options for the layout and operation of a log. Start from [`LogOptions::default`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogOptions {
     /// The commit protocol.
@@ -59,14 +59,14 @@ pub struct LogOptions {
     pub slot_bytes: usize,
     /// Upper bound for all segment files in bytes; 0 for none. Default 0.
     pub max_log_bytes: u64,
-    /// Segment files are made when the log is opened until they have this many bytes in all, and are not deleted
-    /// below that (except for [`LogOptions::discard`]): writes then find none that has to be filled with zeroes
-    /// first. Default 0: they are made when they are needed, one ahead.
+    /// Total bytes of segment files created when the log is opened; files are not deleted below
+    /// that total (except with [`LogOptions::discard`]). Later writes then need not fill new files
+    /// with zeroes first. Default 0: files are created when needed, one ahead.
     pub preallocated_bytes: u64,
-    /// Flushes that may be under way in a lane at once. Default 3; more than one are under way only while
-    /// they carry few transactions, or large ones, where overlapping beats grouping.
+    /// Most flushes in flight in a lane at once. Default 3; flushes overlap only while they carry
+    /// few transactions, or large ones, where overlapping beats grouping.
     pub flushes_in_flight: usize,
-    /// Whose threads write.
+    /// The threads that write.
     pub flush_mode: FlushMode,
     /// P-WAL's group size: after this many [asynchronous](crate::PendingCommit::finish_async)
     /// commits in a strand, the thread of the last one flushes its lane. Earlier commits start no
@@ -74,8 +74,9 @@ pub struct LogOptions {
     /// group is flushed after [`LogOptions::GROUP_WAIT`], or when a thread waits for one of its
     /// tickets. Default 0: no groups; a flush begins when none is in flight. P-WAL uses 16.
     pub group_size: u32,
-    /// How long an epoch of the `epoch` protocol lasts. Default 40 ms, as in Silo and FOEDUS. A blocking
-    /// [`Log::sync`](crate::Log::sync) ends it early. With [`FlushMode::Callers`] every wait does.
+    /// Duration of an epoch of the `epoch` protocol. Default 40 ms, as in Silo and FOEDUS. A
+    /// blocking [`Log::sync`](crate::Log::sync) ends it early. With [`FlushMode::Callers`] every
+    /// wait ends it.
     pub epoch: Duration,
     /// Give released segments back to the device (punch holes and delete) instead of recycling them.
     pub discard: bool,
@@ -106,11 +107,11 @@ impl LogOptions {
     pub const MAX_STRANDS: usize = 256;
     /// Most lanes a log can have: as many as a segment header has room for in its first sector.
     pub const MAX_LANES: usize = LANES_MAX;
-    /// Most flushes that can be under way in a lane.
+    /// Most flushes that can be in flight in a lane.
     pub const MAX_IN_FLIGHT: usize = 16;
     /// Largest segment: sums of all lanes' segments stay far from the limits of 64 bits.
     pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
-    /// How long a group that does not fill waits at most, with [`FlushMode::Background`].
+    /// Longest wait of an incomplete group, with [`FlushMode::Background`].
     pub const GROUP_WAIT: Duration = Duration::from_millis(1);
 
     /// Bytes of each lane's segments that make up [`LogOptions::preallocated_bytes`].
@@ -130,7 +131,8 @@ impl LogOptions {
         (slots * buffers.slot_bytes) as u64
     }
 
-    /// What of the buffers is used while the lane is small; see `flush/reservation.rs`.
+    /// Returns the part of the buffers that is used while the lane is small; see
+    /// `flush/reservation.rs`.
     pub(crate) fn small_buffers(&self) -> BufferLimits {
         let is_closed = protocol::of(self.protocol).has_closed_flushes();
         let blocks = if is_closed || self.lanes > 2 || braid_rt::simulation::is_on() {
@@ -149,7 +151,7 @@ impl LogOptions {
         }
     }
 
-    /// What of the buffers is used once the lane has grown: everything.
+    /// Returns the part of the buffers that is used once the lane has grown: everything.
     pub(crate) fn grown_buffers(&self) -> BufferLimits {
         BufferLimits {
             slot_bytes: self.slot_bytes,
@@ -157,8 +159,9 @@ impl LogOptions {
         }
     }
 
-    /// The least length of a segment while the lane is small. That of the first one. Several lanes with a limit are not
-    /// small: one of them could take what the others need.
+    /// Returns the least length of a segment while the lane is small: that of the first segment.
+    /// With several lanes and a limit, no lane is small: one of them could use the space that the
+    /// others need.
     pub(crate) fn first_segment_bytes(&self) -> u64 {
         if self.lanes > 1 && self.max_log_bytes != 0 {
             return self.segment_bytes;
@@ -173,7 +176,7 @@ impl LogOptions {
         first.max(unit).min(self.segment_bytes)
     }
 
-    /// The least length of a segment that whole slots are written to.
+    /// Returns the least length of a segment that can hold whole slots.
     pub(crate) fn grown_segment_bytes(&self) -> u64 {
         (BLOCK as u64 + 2 * self.slot_bytes as u64)
             .max(BLOCK as u64 + self.unit_bytes(self.grown_buffers()))

@@ -1,13 +1,13 @@
-//! Reading the log in the order of its numbers while it is written.
+//! A reader of the log in the order of its numbers while the log is written.
 //!
-//! Strands put their log records into chunks in any order, and lanes get on at different speeds.
-//! What orders them again is the durable seqno that each chunk names: everything up to it was
-//! durable when the chunk was sealed, so it lies in chunks before. Once every lane was read to a
-//! chunk that names `h` or more, all log records up to `h` were read. A lane that was read to its
-//! end, as far as that is durable, has all up to the durable seqno of now.
+//! Strands write their log records to chunks in any order, and lanes advance at different speeds.
+//! The durable seqno in each chunk restores the order: everything up to it was durable when the
+//! chunk was sealed, so it lies in earlier chunks. Once every lane was read to a chunk with a
+//! durable seqno of at least `h`, all log records up to `h` were read. A lane that was read to its
+//! durable end holds everything up to the current durable seqno.
 //!
-//! Behind the end of an incarnation the next one's header says what of it counts, as in recovery. What is
-//! handed out is durable and counts for ever.
+//! After the end of an incarnation, the next one's header says which part of it is kept, as in
+//! recovery. Every transaction handed out is durable and is kept forever.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -33,7 +33,7 @@ use crate::recovery::recovered::LogRecord;
 /// Bytes read at once, at most, beyond what a single chunk takes.
 const WINDOW: usize = 256 << 10;
 
-/// A transaction that was read and waits for those before it.
+/// A transaction that was read and waits for its predecessors.
 struct Waiting {
     lane: LaneId,
     flush: FlushNo,
@@ -47,7 +47,7 @@ struct Partial {
     payload: Vec<u8>,
 }
 
-/// What the first header of an incarnation says.
+/// The contents of the first header of an incarnation.
 struct Begun {
     base: u64,
     kept: Vec<u64>,
@@ -61,11 +61,11 @@ pub struct TailReader {
     /// The incarnation whose transactions are handed out.
     incarnation: u32,
     begun: BTreeMap<u32, Begun>,
-    /// All of this incarnation.
+    /// Transactions of this incarnation that were read and not yet handed out.
     waiting: BTreeMap<u64, Waiting>,
     /// Everything up to here was handed out.
     done: u64,
-    /// Where it began: what comes up to here is none of its business.
+    /// The number at which the reader began: it ignores everything up to here.
     from: u64,
 }
 
@@ -84,8 +84,8 @@ struct Cursor {
     segment: Segment,
     offset: u64,
     next: Expected,
-    /// The first chunk of the next incarnation, if that goes on behind this segment. What lies in this one from
-    /// there on does not count: another process may be writing it.
+    /// The first chunk of the next incarnation, if that continues after this segment. Chunks of
+    /// this segment from there on are ignored: another process may be writing them.
     end: Option<u64>,
     /// Every log record of the lane up to this number was read.
     durable_seqno: u64,
@@ -112,7 +112,7 @@ impl TailReader {
             done: start.seqno,
             from: start.seqno,
         };
-        // What the headers of this incarnation say, or will say.
+        // The contents that the headers of this incarnation have, or will have.
         tail.begun.insert(
             core.incarnation,
             Begun {
@@ -129,21 +129,21 @@ impl TailReader {
         Ok(tail)
     }
 
-    /// Calls `f` for each transaction that became durable, in the order of the numbers, until there are no
-    /// more or they hold more than about `bytes`. Returns the number up to which all were handed out: the
-    /// [durable seqno](crate::Log::durable_seqno), if there were no more.
+    /// Calls `f` for each transaction that became durable, in the order of the numbers, until there
+    /// are no more or they hold more than about `bytes`. Returns the number up to which all were
+    /// handed out, which is the [durable seqno](crate::Log::durable_seqno) if there were no more.
     ///
     /// # Errors
-    /// [`LogError::Released`] if the log was released before it was read, [`LogError::Corrupted`] or
-    /// [`LogError::Io`]. Then the reader is to be dropped.
+    /// [`LogError::Released`] if the log was released before it was read, [`LogError::Corrupted`]
+    /// or [`LogError::Io`]. The reader must then be dropped.
     pub fn read(
         &mut self,
         bytes: usize,
         f: &mut dyn FnMut(LogRecord<'_>),
     ) -> Result<u64, LogError> {
         let idle = !self.core.is_begun();
-        // In this order: what the durable seqno covers lies before the ends that are looked up
-        // after it.
+        // In this order: everything that the durable seqno covers lies before the ends that are
+        // read after it.
         let durable_seqno = if braid_rt::mutant!("tail_beyond_the_durable_seqno") {
             self.core.commit_slots.last_seqno()
         } else {
@@ -157,7 +157,8 @@ impl TailReader {
             .collect();
         let mut room = bytes;
         loop {
-            // Where nothing was written since the log was opened, an end is the end of its incarnation.
+            // If nothing was written since the log was opened, an end is the end of its
+            // incarnation.
             let is_past = |cursor: &Cursor| {
                 cursor.next.incarnation > self.incarnation
                     || idle && cursor.is_at(ends[cursor.lane.get()])
@@ -179,8 +180,8 @@ impl TailReader {
             let here = |cursor: &&Cursor| cursor.next.incarnation <= current;
             let to = self.lanes.iter().filter(here).map(settled).min();
             let to = to.unwrap_or(durable_seqno);
-            // A chunk of a log that another process writes may say that more was durable than this log begins
-            // with.
+            // A chunk of a log that another process writes may have a durable seqno greater than
+            // this log's base.
             let most = if current < self.core.incarnation {
                 self.core.base
             } else {
@@ -202,7 +203,7 @@ impl TailReader {
         }
     }
 
-    /// Hands out what waits up to a number; `false` if the room was not enough.
+    /// Hands out the waiting transactions up to a number. Returns `false` if `room` was not enough.
     fn hand_out(&mut self, to: u64, room: &mut usize, f: &mut dyn FnMut(LogRecord<'_>)) -> bool {
         while let Some(entry) = self.waiting.first_entry().filter(|e| *e.key() <= to) {
             let (seqno, waiting) = entry.remove_entry();
@@ -222,8 +223,8 @@ impl TailReader {
         true
     }
 
-    /// All lanes were read to the end of the incarnation: hands out what counts, gives up the rest. `false` if
-    /// the room was not enough.
+    /// Ends an incarnation that was read completely in all lanes: hands out the transactions that
+    /// are kept, and drops the rest. Returns `false` if `room` was not enough.
     fn end_incarnation(
         &mut self,
         room: &mut usize,
@@ -301,7 +302,7 @@ impl TailReader {
             return Ok(None);
         }
         {
-            // Under the latch that a beginning incarnation takes.
+            // Under the latch that a beginning incarnation acquires.
             let seal = self.core.lanes[lane].seal.lock();
             if seal.segment.sequence == segment.sequence {
                 return Ok(Some(seal.chunk));
@@ -319,7 +320,7 @@ impl TailReader {
         })
     }
 
-    /// The header of a segment, which must be of this log.
+    /// Reads the header of a segment, which must belong to this log.
     fn header(&self, lane: LaneId, segment: &Segment) -> Result<SegmentHeader, LogError> {
         let name = segment_name(lane, segment.sequence);
         let header = SegmentHeader::read(&*self.core.device, &*segment.file, &name)?;
@@ -351,7 +352,7 @@ impl TailReader {
         Ok(())
     }
 
-    /// Why something is not where it was written.
+    /// Returns the error for bytes that are missing where they were written.
     fn unexpected(&self, lane: LaneId, segment: &Segment, offset: u64) -> LogError {
         let file = segment_name(lane, segment.sequence);
         match self.core.lanes[lane].pool.find(segment.sequence) {
@@ -360,7 +361,7 @@ impl TailReader {
         }
     }
 
-    /// Reads one flush of a lane, or goes on to its next segment.
+    /// Reads one flush of a lane, or moves to its next segment.
     fn advance(&mut self, lane: LaneId, end: DurableEnd) -> Result<(), LogError> {
         let incarnation = self.core.incarnation;
         let cursor = &mut self.lanes[lane.get()];
@@ -385,7 +386,7 @@ impl TailReader {
             return Ok(());
         }
         let at_end = cursor.offset;
-        // Here the segment ends, or the incarnation.
+        // The segment or the incarnation ends here.
         let segment = cursor.segment.clone();
         if is_last && cursor.next.incarnation == incarnation {
             return Err(self.unexpected(lane, &segment, at_end));
@@ -407,7 +408,7 @@ impl TailReader {
         let cursor = &mut self.lanes[lane.get()];
         cursor.end = end;
         if header.incarnation > cursor.next.incarnation {
-            // What was not complete by then never is.
+            // Transactions that are incomplete at the end of the incarnation stay incomplete.
             cursor.partial.clear();
             cursor.durable_seqno = header.base;
         }
@@ -425,8 +426,8 @@ impl Cursor {
         self.segment.sequence == end.segment && self.offset == end.offset
     }
 
-    /// The chunk at the cursor, which then expects the one behind it; `None` if it is not the one
-    /// expected. Nothing at or behind `limit` is looked at.
+    /// Reads the chunk at the cursor, and moves the cursor after it. Returns `None` if the chunk is
+    /// not the expected one. Reads nothing at or after `limit`.
     fn chunk(&mut self, limit: u64) -> Result<Option<ChunkHeader>, LogError> {
         if self.offset + BLOCK as u64 > limit || self.end == Some(self.next.sequence) {
             return Ok(None);
@@ -452,7 +453,7 @@ impl Cursor {
         Ok(Some(header))
     }
 
-    /// Takes in the log records of a chunk of a whole flush.
+    /// Records the log records of a chunk of a complete flush.
     fn log_records(
         &mut self,
         offset: u64,
@@ -471,7 +472,7 @@ impl Cursor {
         };
         let end = offset + header.size() as u64;
         let len = header.payload_len as usize;
-        // Taken out, so that log records can be put aside while it is read.
+        // Moved out, so that log records can be stored while it is read.
         self.bytes(offset, header.size(), end)?;
         let window = std::mem::replace(&mut self.window, AlignedBuf::new(BLOCK));
         let at = to_usize(offset - self.window_at) + CHUNK_HEADER;
@@ -496,7 +497,7 @@ impl Cursor {
                         partial.payload.extend_from_slice(log_record.payload);
                         self.completed(seqno)
                     }
-                    // A part whose beginning is not there: that of a transaction that was not finished.
+                    // A part without its beginning: it belongs to an unfinished transaction.
                     _ => None,
                 },
             };
@@ -519,7 +520,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// A large transaction's payload, if that was its last part.
+    /// Returns a large transaction's payload, if this was its last part.
     fn completed(&mut self, seqno: u64) -> Option<Vec<u8>> {
         let partial = self.partial.get(&seqno)?;
         if (partial.payload.len() as u64) < partial.total {
@@ -528,7 +529,7 @@ impl Cursor {
         self.partial.remove(&seqno).map(|partial| partial.payload)
     }
 
-    /// `len` bytes at `offset`, which end before `limit`.
+    /// Returns `len` bytes at `offset`, which must end before `limit`.
     fn bytes(&mut self, offset: u64, len: usize, limit: u64) -> Result<&[u8], LogError> {
         let end = self.window_at + self.window_len as u64;
         if offset < self.window_at || offset + len as u64 > end {

@@ -1,8 +1,8 @@
-//! Waiting for a moment, for what another thread is about to do.
+//! Short waits for an event that another thread is about to cause.
 
 use crate::base::sync::{spin_loop, yield_now};
 
-/// Waits a moment: first spinning, then giving the core to whoever is waited for.
+/// Waits briefly: first by spinning, then by yielding the core to other threads.
 pub(crate) fn backoff(spins: &mut u32) {
     *spins += 1;
     if *spins < 64 {

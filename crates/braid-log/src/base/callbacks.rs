@@ -1,4 +1,4 @@
-//! Callbacks and wakers of tickets that nobody blocks on.
+//! Callbacks and wakers of tickets that no thread blocks on.
 
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -8,7 +8,7 @@ use crossbeam_utils::CachePadded;
 use crate::LogError;
 use crate::base::sync::{AtomicU64, Mutex};
 
-/// What to do once a number is durable, or never will be.
+/// An action that runs once a number is durable, or can no longer become durable.
 pub(crate) enum Action {
     /// Call a function with the outcome.
     Call(Box<dyn FnOnce(Result<(), LogError>) + Send>),
@@ -23,7 +23,7 @@ impl std::fmt::Debug for Action {
 }
 
 impl Action {
-    /// Does it, with the outcome.
+    /// Runs the action with the outcome.
     pub(crate) fn run(self, outcome: &Result<(), LogError>) {
         match self {
             Action::Call(call) => call(outcome.clone()),
@@ -39,7 +39,7 @@ struct Shard {
     least: AtomicU64,
 }
 
-/// Registered actions, in shards so that threads of different strands do not meet.
+/// Registered actions, in shards so that threads of different strands do not contend.
 pub(crate) struct Callbacks {
     shards: Box<[CachePadded<Shard>]>,
 }
@@ -57,13 +57,13 @@ impl Callbacks {
         }
     }
 
-    /// Registers an action. The caller looks at the durable seqno (`SeqCst`) afterwards and calls
+    /// Registers an action. The caller loads the durable seqno (`SeqCst`) afterwards and calls
     /// [`Callbacks::run`] itself if the number is durable already.
     pub(crate) fn add(&self, shard: usize, seqno: u64, action: Action) {
         let shard = &self.shards[shard % self.shards.len()];
         let mut actions = shard.actions.lock();
         actions.push((seqno, action));
-        // SeqCst: pairs with `run`. Either it sees the number, or the caller sees the durable
+        // SeqCst: pairs with `run`. Either `run` sees the number, or the caller sees the durable
         // seqno.
         shard.least.fetch_min(seqno, Ordering::SeqCst);
     }

@@ -7,7 +7,8 @@ use crossbeam_utils::CachePadded;
 use crate::base::numbers::GroupNo;
 use crate::base::sync::{AtomicU32, wait, wake_all, wake_one};
 
-/// A counter that threads sleep on until it moves. Waking costs a system call only if one sleeps.
+/// A counter that threads sleep on until it changes. Waking costs a system call only if a thread
+/// sleeps.
 ///
 /// Protocol of a waiter: [`Event::listen`], check the condition, [`Listener::wait`]. Protocol of a
 /// notifier: make the condition true, [`Event::notify`]. Both sides use sequentially consistent
@@ -27,7 +28,7 @@ pub(crate) struct Listener<'a> {
 }
 
 impl Event {
-    /// Announces a waiter. What is notified from here on ends its [`Listener::wait`].
+    /// Announces a waiter. Any later notification ends its [`Listener::wait`].
     pub(crate) fn listen(&self) -> Listener<'_> {
         // SeqCst: pairs with `notify`, see the type.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -39,22 +40,22 @@ impl Event {
 
     /// Ends the wait of all listeners.
     pub(crate) fn notify(&self) {
-        // SeqCst on both: pairs with `listen`. With no sleeper seen, whoever listens later reads the
-        // condition after we made it true.
+        // SeqCst on both: pairs with `listen`. If no sleeper is seen, every later listener reads
+        // the condition after it was made true.
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.word.fetch_add(1, Ordering::SeqCst);
             wake_all(&self.word);
         }
     }
 
-    /// Whether somebody listens. `SeqCst`, as in [`Event::notify`].
+    /// Whether a thread listens. `SeqCst`, as in [`Event::notify`].
     pub(crate) fn has_listeners(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) > 0
     }
 }
 
 impl Listener<'_> {
-    /// Sleeps until notified, or for no reason at all.
+    /// Sleeps until notified. May also wake spuriously.
     pub(crate) fn wait(self) {
         wait(&self.event.word, self.key);
     }
@@ -70,10 +71,10 @@ impl Drop for Listener<'_> {
 /// Flush groups whose waiters sleep at the same time; more alias and wake too early, which is harmless.
 const RING: u64 = if cfg!(all(test, loom)) { 2 } else { 64 };
 
-/// One futex word a flush group, in a ring, so that the end of a flush wakes its own waiters and not
-/// those of the next one (no thundering herd).
+/// One futex word per flush group, in a ring, so that the end of a flush wakes its own waiters and
+/// not those of the next one (no thundering herd).
 ///
-/// A word is a generation in the upper 31 bits and "somebody may sleep here" in the lowest.
+/// A word is a generation in the upper 31 bits and "a thread may sleep here" in the lowest.
 #[derive(Debug)]
 pub(crate) struct GroupWords {
     words: Box<[CachePadded<AtomicU32>]>,
@@ -97,12 +98,12 @@ impl GroupWords {
 
     /// Announces a waiter of `group`; check the condition again, then [`GroupWords::wait`].
     pub(crate) fn listen(&self, group: GroupNo) -> u32 {
-        // SeqCst: pairs with `finish` and `wake_one`: either they see the bit, or the caller's check
-        // after this sees what they did before.
+        // SeqCst: pairs with `finish` and `wake_one`: either they see the bit, or the caller's
+        // check after this sees their earlier effects.
         self.word(group).fetch_or(SLEEPERS, Ordering::SeqCst) | SLEEPERS
     }
 
-    /// Whether somebody has announced itself since the last [`GroupWords::finish`].
+    /// Whether a waiter has announced itself since the last [`GroupWords::finish`].
     #[cfg(test)]
     pub(crate) fn has_waiters(&self, group: GroupNo) -> bool {
         self.word(group).load(Ordering::SeqCst) & SLEEPERS != 0
@@ -145,7 +146,7 @@ impl GroupWords {
         wake_one(word);
     }
 
-    /// Wakes everybody, for good.
+    /// Wakes all waiters, and keeps every later one from sleeping.
     pub(crate) fn finish_all(&self) {
         (0..RING).for_each(|group| self.finish(GroupNo::new(group)));
     }

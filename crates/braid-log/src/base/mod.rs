@@ -1,4 +1,4 @@
-//! What the other modules stand on: atomics and locks, waiting and waking, callbacks.
+//! Foundations of the other modules: atomics and locks, waiting and waking, callbacks.
 
 pub(crate) mod backoff;
 pub(crate) mod callbacks;

@@ -1,4 +1,4 @@
-//! The numbers of a log. Each kind has a type of its own, so that none can be passed for another.
+//! The numbers of a log. Each kind has its own type, so that one kind cannot be passed for another.
 
 use std::fmt;
 
@@ -48,8 +48,9 @@ numbers! {
     /// start from 1 in each incarnation of the log.
     pub struct FlushNo;
 
-    /// The number of a flush group in its lane: the transactions that one flush takes, and that wait for it
-    /// together. With [`GroupNo::NONE`] a thread waits for everything up to a sequence number.
+    /// The number of a flush group in its lane: the transactions that one flush writes, and that
+    /// wait for it together. With [`GroupNo::NONE`] a thread waits for everything up to a sequence
+    /// number.
     pub(crate) struct GroupNo;
 }
 
@@ -61,7 +62,7 @@ macro_rules! indexes {
         $vis struct $name(usize);
 
         impl $name {
-            /// The one with this index.
+            /// Creates the id with this index.
             #[inline]
             $vis const fn new(index: usize) -> Self {
                 Self(index)

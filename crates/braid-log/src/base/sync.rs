@@ -1,5 +1,5 @@
-//! The atomics, locks and waits that the lock-free parts are made of. In tests with `--cfg loom` they are
-//! ones that loom can explore; see `loom_tests` and docs/testing.md.
+//! The atomics, locks and waits that the lock-free parts are made of. In tests with `--cfg loom`,
+//! loom's versions replace them; see `loom_tests` and docs/testing.md.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
@@ -14,5 +14,5 @@ pub(crate) use braid_rt::{
     wait, wake_all, wake_one,
 };
 
-/// A sum for statistics: it orders nothing, so loom need not know it.
+/// A counter for statistics: it orders nothing, so loom does not model it.
 pub(crate) type Counter = std::sync::atomic::AtomicU64;

@@ -9,34 +9,35 @@ use crate::base::event::Event;
 use crate::base::numbers::LaneId;
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, yield_now};
 
-/// A slot that nobody uses.
+/// The value of a free slot.
 const FREE: u64 = u64::MAX;
 
 /// Commits that can be in flight at once; more wait for a slot.
 pub(crate) const MAX_COMMIT_SLOTS: usize = match (cfg!(all(test, loom)), cfg!(miri)) {
     (true, _) => 3,
-    // Each is looked at again and again.
+    // Miri is slow, and the tests scan all slots repeatedly.
     (_, true) => 16,
     _ => 256,
 };
 
 /// The order counter and the commit slots.
 ///
-/// A slot's number is a lower bound of what its commit will assign, then the first number assigned.
-/// Whoever wants to know how far everything is finished reads the counter first and the slots after
-/// it: a commit whose slot it saw free assigns later than that read, so its number is greater.
+/// A slot's number is a lower bound of the number that its commit will assign, then the first
+/// number assigned. To compute the number up to which everything is finished, a thread reads the
+/// counter first and the slots afterwards: a commit whose slot was seen free assigns after the read
+/// of the counter, so its number is greater.
 #[derive(Debug)]
 pub(crate) struct CommitSlots {
     /// The newest number assigned; with a stride, no number assigned is greater.
     counter: CachePadded<AtomicU64>,
-    /// How many numbers an assignment takes to have one of every remainder; 0 if
-    /// numbers are dense.
+    /// Numbers taken by one assignment, so that every remainder occurs once; 0 if numbers are
+    /// dense.
     stride: u64,
     slots: Box<[CachePadded<Slot>]>,
-    /// Slots from here on were never used.
+    /// Index of the first slot that was never used.
     used: CachePadded<AtomicUsize>,
     closed: AtomicBool,
-    /// Whether the gate stays closed for good.
+    /// Whether the gate is closed permanently.
     sealed: AtomicBool,
     gate: Event,
 }
@@ -44,7 +45,7 @@ pub(crate) struct CommitSlots {
 #[derive(Debug)]
 struct Slot {
     seqno: AtomicU64,
-    /// Where the commit writes, see
+    /// The commit's write-set signature, see
     /// [`PendingCommit::set_signature`](crate::PendingCommit::set_signature).
     signature: AtomicU64,
 }
@@ -60,7 +61,7 @@ impl CommitSlot {
 }
 
 impl CommitSlots {
-    /// `lanes`: if numbers are assigned by lane, how many there are.
+    /// Creates the slots. `lanes` is the number of lanes if numbers are assigned by lane.
     pub(crate) fn new(last_seqno: u64, lanes: Option<usize>) -> Self {
         Self {
             stride: lanes.map_or(0, |lanes| lanes as u64),
@@ -85,12 +86,13 @@ impl CommitSlots {
         self.counter.load(Ordering::SeqCst)
     }
 
-    /// Takes a slot and passes the gate, waiting while it is closed or all slots are taken. `None` once it is
-    /// closed for good.
+    /// Takes a slot and passes the gate, waiting while the gate is closed or all slots are taken.
+    /// Returns `None` once the gate is closed permanently.
     #[inline]
     pub(crate) fn enter(&self, thread: usize) -> Option<CommitSlot> {
         let slot = self.take_slot(thread);
-        // SeqCst: pairs with `quiesce`. Either we see the gate closed, or it sees our slot.
+        // SeqCst: pairs with `quiesce`. Either this thread sees the gate closed, or `quiesce` sees
+        // this thread's slot.
         if !self.closed.load(Ordering::SeqCst) {
             Some(slot)
         } else {
@@ -126,7 +128,7 @@ impl CommitSlots {
             // Relaxed: only grows, and a stale value only repeats the `fetch_max`.
             if index >= self.used.load(Ordering::Relaxed) {
                 // SeqCst: before the slot is taken, so before the assignment; a scan that misses
-                // this read the counter before we assign.
+                // this has read the counter before this commit's assignment.
                 self.used.fetch_max(index + 1, Ordering::SeqCst);
             }
             let bound = self.last_seqno() + 1;
@@ -158,8 +160,8 @@ impl CommitSlots {
         signature: u64,
     ) -> (u64, u64) {
         let slot = &self.slots[slot.0];
-        // Release: pairs with `are_finished`. It comes before the assignment, so that whoever was
-        // assigned later sees it.
+        // Release: pairs with `are_finished`. Stored before the assignment, so that every commit
+        // with a later assignment sees it.
         slot.signature.store(signature, Ordering::Release);
         braid_rt::yield_point();
         // SeqCst: pairs with `last_seqno` as the first read of a frontier, see the type.
@@ -175,20 +177,20 @@ impl CommitSlots {
             }
         };
         braid_rt::yield_point();
-        // Release: raises our own bound; whoever reads the old one is only more careful.
+        // Release: raises this commit's bound; a reader of the old value is only more conservative.
         slot.seqno.store(first, Ordering::Release);
         (first, last)
     }
 
-    /// Gives the slot back. What the commit did is visible to whoever sees the slot free.
+    /// Releases the slot. A thread that sees the slot free also sees the commit's effects.
     pub(crate) fn leave(&self, slot: CommitSlot) {
         braid_rt::yield_point();
-        // SeqCst: at least Release for `oldest`, and ordered before the caller's look at `stalled`.
+        // SeqCst: at least Release for `oldest`, and ordered before the caller's load of `stalled`.
         self.slots[slot.0].seqno.store(FREE, Ordering::SeqCst);
     }
 
-    /// The least number that a pending commit has or may assign; `u64::MAX` if there is none. Read
-    /// [`CommitSlots::last_seqno`] before.
+    /// The least number that a pending commit has or may assign; `u64::MAX` if there is none. The
+    /// caller must read [`CommitSlots::last_seqno`] first.
     pub(crate) fn oldest(&self) -> u64 {
         braid_rt::yield_point();
         let used = self.used.load(Ordering::SeqCst);
@@ -200,17 +202,17 @@ impl CommitSlots {
         least.unwrap_or(FREE)
     }
 
-    /// Whether no pending commit with a number below `below` whose write-set signature matches is
-    /// in flight; what those did that were is visible then. The caller was assigned `below`, or
-    /// read it from the counter.
+    /// Whether all commits with a number below `below` whose write-set signature matches have
+    /// finished. If so, their effects are visible. The caller was assigned `below`, or read it from
+    /// the counter.
     pub(crate) fn are_finished(&self, below: u64, signature: u64) -> bool {
         let is_finished = |slot: &CachePadded<Slot>| {
             braid_rt::yield_point();
             // SeqCst, as in `oldest`.
             slot.seqno.load(Ordering::SeqCst) >= below
-                // Acquire: pairs with `assign`. Who was assigned a smaller number stored it before,
-                // so this is its signature, or that of a later commit in the slot, which is there
-                // because the one in question left.
+                // Acquire: pairs with `assign`. A commit with a smaller number stored its signature
+                // before, so this is that signature, or the signature of a later commit in the
+                // slot, which implies that the earlier commit has left.
                 || slot.signature.load(Ordering::Acquire) & signature == 0
         };
         // SeqCst, as in `oldest`.
@@ -218,17 +220,17 @@ impl CommitSlots {
         self.slots[..used].iter().all(is_finished)
     }
 
-    /// Closes the gate for good and waits until no pending commit is in flight.
+    /// Closes the gate permanently and waits until no pending commit is in flight.
     ///
-    /// The caller makes sure that nobody quiesces meanwhile.
+    /// The caller ensures that no thread quiesces meanwhile.
     pub(crate) fn seal(&self) {
         self.quiesce(|| self.sealed.store(true, Ordering::SeqCst));
     }
 
-    /// Closes the gate, waits until no pending commit is in flight, runs `f`, opens the gate unless
-    /// it is closed for good.
+    /// Closes the gate, waits until no pending commit is in flight, runs `f`, and opens the gate
+    /// unless it is closed permanently.
     ///
-    /// The caller makes sure that only one thread is in here.
+    /// The caller ensures that only one thread calls this at a time.
     pub(crate) fn quiesce<R>(&self, f: impl FnOnce() -> R) -> R {
         struct Open<'a>(&'a CommitSlots);
         impl Drop for Open<'_> {

@@ -1,11 +1,12 @@
-//! The consolidation array: a busy latch is taken once for many.
+//! The consolidation array: one thread acquires a busy latch for many.
 //!
-//! Johnson et al., "Aether: a scalable approach to logging", VLDB 2010, §5: threads that meet at the
-//! log's latch join a group instead of queueing. The first of a group takes the latch, closes the group,
-//! reserves for all, and hands everybody its share; each then copies its own bytes, beside the others.
+//! Johnson et al., "Aether: a scalable approach to logging", VLDB 2010, §5: threads that meet at
+//! the log's latch join a group instead of queueing. The first of a group takes the latch, closes
+//! the group, reserves for all, and hands each member its share; the members then copy their own
+//! bytes in parallel.
 //!
-//! The paper replaces a closed group in the array by a fresh one. Here newcomers go on to another group of
-//! the array, or to the latch, and the last member to leave opens the closed one again.
+//! The paper replaces a closed group in the array by a fresh one. Here new threads try another
+//! group of the array, or the latch, and the last member to leave reopens the closed group.
 
 use std::sync::atomic::Ordering;
 
@@ -19,13 +20,13 @@ use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex};
 /// Most members of a group.
 pub(crate) const MEMBERS_MAX: usize = if cfg!(all(test, loom)) { 2 } else { 16 };
 
-/// Groups that can be under way at once.
+/// Groups that can be in use at once.
 const GROUPS: usize = if cfg!(all(test, loom)) { 1 } else { 4 };
 
 const CLOSED: u64 = 1 << 63;
 const MEMBER: u64 = 1 << 32;
 
-/// Members ask with a `Q` and get an `S`.
+/// A consolidation array whose members submit a `Q` and receive an `S`.
 #[derive(Debug)]
 pub(crate) struct Consolidation<Q, S> {
     groups: Box<[CachePadded<Group<Q, S>>]>,
@@ -79,8 +80,8 @@ impl<Q, S> Consolidation<Q, S> {
         }
     }
 
-    /// Joins a group whose sum of `bytes` stays within `limit`; gives the request back if there is none.
-    /// `hint` spreads threads over the array.
+    /// Joins a group whose sum of `bytes` stays within `limit`. Returns the request if there is no
+    /// such group. `hint` spreads threads over the array.
     pub(crate) fn join(
         &self,
         hint: usize,
@@ -92,7 +93,8 @@ impl<Q, S> Consolidation<Q, S> {
             let group = &*self.groups[(hint + step) % GROUPS];
             let mut state = group.state.load(Ordering::Relaxed);
             while let Some(joined) = with_member(state, bytes, limit) {
-                // Acquire: pairs with the last member's Release in `share`, behind which the group is new.
+                // Acquire: pairs with the last member's Release in `share`, after which the group
+                // is reset.
                 match group.state.compare_exchange_weak(
                     state,
                     joined,
@@ -102,7 +104,7 @@ impl<Q, S> Consolidation<Q, S> {
                     Ok(_) => {
                         let seat = members(state);
                         group.seats[seat].lock().request = Some(request);
-                        // Relaxed: who sees the bit locks the seat behind us.
+                        // Relaxed: the thread that sees the bit locks the seat after this one.
                         group.ready.fetch_or(1 << seat, Ordering::Relaxed);
                         return Ok(Member { group, seat });
                     }
@@ -118,7 +120,7 @@ fn members(state: u64) -> usize {
     ((state & !CLOSED) / MEMBER) as usize
 }
 
-/// The state with one more member, if the group takes one.
+/// Returns the state with one more member, if the group has room for one.
 fn with_member(state: u64, bytes: u32, limit: u32) -> Option<u64> {
     let sum = (state & (MEMBER - 1)) + u64::from(bytes);
     let takes = state & CLOSED == 0 && members(state) < MEMBERS_MAX && sum <= u64::from(limit);
@@ -126,19 +128,20 @@ fn with_member(state: u64, bytes: u32, limit: u32) -> Option<u64> {
 }
 
 impl<Q, S> Member<'_, Q, S> {
-    /// Whether it is up to this member to take the latch, to close the group and to serve it.
+    /// Whether this member must acquire the latch, close the group and serve it.
     pub(crate) fn leads(&self) -> bool {
         self.seat == 0
     }
 
-    /// Lets nobody else join; returns what all members want, in the order in which they joined.
+    /// Closes the group to new members. Returns the requests of all members, in the order in which
+    /// they joined.
     pub(crate) fn close(&self) -> SmallVec<[Q; MEMBERS_MAX]> {
         debug_assert!(self.leads());
-        // Relaxed: what members wrote comes with their seats' locks.
+        // Relaxed: the locks of the seats order the members' writes.
         let members = members(self.group.state.fetch_or(CLOSED, Ordering::Relaxed));
         let all = (1u32 << members) - 1;
         let mut spins = 0;
-        // Relaxed: see `join`. Who has joined is about to set its bit.
+        // Relaxed: see `join`. A member that has joined is about to set its bit.
         while self.group.ready.load(Ordering::Relaxed) != all {
             backoff(&mut spins);
         }
@@ -149,10 +152,11 @@ impl<Q, S> Member<'_, Q, S> {
             .collect()
     }
 
-    /// Gives all members, which are as many as `close` returned, their shares.
+    /// Hands the members their shares, as many as the requests that `close` returned.
     pub(crate) fn serve(&self, shares: impl ExactSizeIterator<Item = S>) {
         debug_assert!(self.leads());
-        // Relaxed, both: who sees `served` locks its seat behind us, and so sees `left`, too.
+        // Relaxed, both: a member that sees `served` locks its seat after this thread, and so sees
+        // `left`, too.
         let count = narrow(shares.len());
         self.group.left.store(count, Ordering::Relaxed);
         for (seat, share) in self.group.seats.iter().zip(shares) {
@@ -170,7 +174,7 @@ impl<Q, S> Member<'_, Q, S> {
             backoff(&mut spins);
         }
         let share = group.seats[self.seat].lock().share.take();
-        // Relaxed: the last one finds what it makes new, and what it does not is behind the seats' locks.
+        // Relaxed: the last member resets this state itself, and the seats' locks order the rest.
         if group.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             group.ready.store(0, Ordering::Relaxed);
             group.served.store(false, Ordering::Relaxed);
@@ -192,7 +196,7 @@ mod tests {
             let leader = array.join(0, round, 10, 35).unwrap();
             let others: Vec<_> = (1..3).map(|i| array.join(0, i, 10, 35).unwrap()).collect();
             assert!(leader.leads() && others.iter().all(|member| !member.leads()));
-            // The next would be too much; another group takes it.
+            // The next request exceeds the limit; another group takes it.
             let stranger = array.join(0, 7, 10, 35).unwrap();
             assert!(stranger.leads());
             assert_eq!(leader.close()[..], [round, 1, 2]);

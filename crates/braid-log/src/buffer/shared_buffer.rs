@@ -1,7 +1,7 @@
 //! A shared buffer: several threads fill it at once, each its own reservation.
 //!
-//! Reservations are handed out one after the other, so no two overlap. That makes it sound to write
-//! them without a latch. The whole is looked at only when all reservations are filled.
+//! Reservations are handed out one after the other, so no two overlap. So it is sound to write them
+//! without a latch. The whole buffer is read only when all reservations are filled.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,16 +13,17 @@ use crate::base::backoff::backoff;
 /// The buffer.
 #[derive(Debug)]
 pub(crate) struct SharedBuffer {
-    /// Shared with the reservations that are not filled yet, and with nothing else.
+    /// Shared only with the reservations that are not filled yet.
     buf: Arc<AlignedBuf>,
     size: usize,
-    /// The bytes from here on are nobody's yet.
+    /// The bytes from here on belong to no reservation.
     end: usize,
-    /// Bytes that were zeroes when [`SharedBuffer::pad`] or [`SharedBuffer::reset`] was here last.
+    /// Bytes that were zeroes at the end of the last [`SharedBuffer::pad`] or
+    /// [`SharedBuffer::reset`].
     zeroes: Range<usize>,
 }
 
-/// A reservation of the buffer, to be filled by its owner.
+/// A reservation of a part of the buffer, which its owner fills.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     buf: Arc<AlignedBuf>,
@@ -31,7 +32,7 @@ pub(crate) struct Reservation {
 }
 
 impl SharedBuffer {
-    /// `buf` is zeroed, as those of a device are.
+    /// Creates a shared buffer from `buf`, which is zeroed, as a device's buffers are.
     pub(crate) fn new(buf: AlignedBuf) -> Self {
         let zeroes = 0..buf.len();
         Self {
@@ -52,13 +53,13 @@ impl SharedBuffer {
         self.size - self.end
     }
 
-    /// Lets no more than `size` bytes be handed out.
+    /// Limits the bytes that can be handed out to `size`.
     pub(crate) fn limit(&mut self, size: usize) {
         debug_assert!(self.end <= size && size <= self.buf.len());
         self.size = size;
     }
 
-    /// Begins anew behind the first `end` bytes. All parts must be filled.
+    /// Resets the buffer to its first `end` bytes. All reservations must be filled.
     pub(crate) fn reset(&mut self, end: usize) {
         assert!(
             Arc::get_mut(&mut self.buf).is_some() && end <= self.size,
@@ -68,13 +69,13 @@ impl SharedBuffer {
         self.end = end;
     }
 
-    /// Appends what `write` puts at the beginning of the `most` bytes that it is given; it returns how many
-    /// these are, and leaves the others as they are.
+    /// Appends the bytes that `write` writes to the beginning of the `most` bytes passed to it.
+    /// `write` returns their number, and leaves the other bytes unchanged.
     #[inline]
     pub(crate) fn append_with(&mut self, most: usize, write: impl FnOnce(&mut [u8]) -> usize) {
         assert!(most <= self.room(), "there is room");
-        // SAFETY: these bytes lie in the buffer and in no reservation; with `&mut self` nobody gets
-        // them meanwhile, and nobody looks at the whole.
+        // SAFETY: these bytes lie in the buffer and in no reservation; with `&mut self` no thread
+        // can reserve them meanwhile, and no thread reads the whole buffer.
         let free = unsafe {
             let start = self.buf.as_non_null().as_ptr().add(self.end);
             std::slice::from_raw_parts_mut(start, most)
@@ -96,7 +97,8 @@ impl SharedBuffer {
         }
     }
 
-    /// Makes the bytes behind those that are handed out zeroes, up to `to`, as far as they are not.
+    /// Fills the bytes after the reservations with zeroes, up to `to`, where they are not zero
+    /// already.
     pub(crate) fn pad(&mut self, to: usize) {
         let end = self.end;
         let known = self.zeroes.start.clamp(end, to)..self.zeroes.end.clamp(end, to);
@@ -111,11 +113,12 @@ impl SharedBuffer {
         }
     }
 
-    /// The whole buffer. Waits for reservations that are not filled yet: each is a copy that
-    /// somebody has begun.
+    /// Returns the whole buffer. Waits for reservations that are not filled yet: each is a copy
+    /// that a thread has begun.
     pub(crate) fn finished(&mut self) -> &mut [u8] {
         let mut spins = 0;
-        // `get_mut` acquires what the owners of the reservations released when they dropped them.
+        // `get_mut` acquires the writes that the owners of the reservations released when they
+        // dropped them.
         while Arc::get_mut(&mut self.buf).is_none() {
             backoff(&mut spins);
         }
@@ -125,7 +128,7 @@ impl SharedBuffer {
 }
 
 impl Reservation {
-    /// Cuts the first `len` bytes off.
+    /// Splits off the first `len` bytes.
     pub(crate) fn split_front(&mut self, len: usize) -> Reservation {
         assert!(len <= self.len, "a part of the part");
         let front = Reservation {
@@ -140,8 +143,8 @@ impl Reservation {
 
     /// Fills the reservation with `log_records`, which have its length.
     pub(crate) fn fill<'a>(self, log_records: impl Iterator<Item = &'a [u8]>) {
-        // SAFETY: the bytes lie in the buffer and, since reservations do not overlap, are this
-        // reservation's alone; the buffer is not looked at before the reservation is dropped.
+        // SAFETY: the bytes lie in the buffer and, since reservations do not overlap, belong to
+        // this reservation only; the buffer is not read before the reservation is dropped.
         let mut rest = unsafe {
             let start = self.buf.as_non_null().as_ptr().add(self.at);
             std::slice::from_raw_parts_mut(start, self.len)

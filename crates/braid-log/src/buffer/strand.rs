@@ -18,8 +18,8 @@ use crate::format::chunk::{CHUNK_HEADER, padded};
 use crate::format::log_record::{LogRecordHeader, LogRecordKind, RECORD_HEADER_MAX};
 use crate::options::{BufferLimits, SLOTS_PER_STRAND};
 
-/// How often a thread tries to take a latch before it joins others that wait for it: about as long as one
-/// append takes.
+/// Attempts to acquire a latch before a thread joins a group that waits for it: about the duration
+/// of one append.
 const TRIES: usize = if cfg!(all(test, loom)) { 1 } else { 32 };
 
 /// Bytes of a slot that a log record's payload can't take.
@@ -31,13 +31,13 @@ pub(crate) struct Slot {
     /// The room for the chunk header, then the log records.
     pub(crate) buf: SharedBuffer,
     id: usize,
-    /// sequence number of the last log record, which the next one's is encoded against.
+    /// Sequence number of the last log record, against which the next one's is encoded.
     previous: u64,
     pub(crate) first: u64,
     pub(crate) last: u64,
     pub(crate) log_records: u32,
     pub(crate) payload: u64,
-    /// When the first log record came.
+    /// The time of the first log record.
     pub(crate) opened: Option<Instant>,
 }
 
@@ -67,7 +67,7 @@ impl Slot {
     }
 }
 
-/// What goes into a log record's header.
+/// The numbers in a log record's header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AssignedNumbers {
     /// The first number of the transaction.
@@ -77,14 +77,15 @@ pub(crate) struct AssignedNumbers {
 }
 
 impl AssignedNumbers {
-    /// How many numbers these are: as many as the transaction has writes, which it counts in 32 bits.
+    /// The count of these numbers: one for each write of the transaction, which counts them in 32
+    /// bits.
     #[inline]
     pub(crate) fn records(self) -> u32 {
         narrow(self.last - self.first + 1)
     }
 }
 
-/// What a thread wants of the strand when it appends together with others.
+/// A thread's request to the strand when it appends together with other threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     numbers: AssignedNumbers,
@@ -93,7 +94,8 @@ pub(crate) struct Request {
     bytes: usize,
 }
 
-/// What it gets: its part of a slot, and the flush group that will take it. `None` if the log failed.
+/// A thread's share: its part of a slot, and the flush group that will take it. `None` if the log
+/// failed.
 type Share = Option<(Reservation, GroupNo)>;
 
 /// The part of a strand under its latch.
@@ -102,14 +104,14 @@ pub(crate) struct StrandState {
     free: Vec<Slot>,
     active: Option<Slot>,
     full: VecDeque<Slot>,
-    /// For each slot, the least number in it that is not durable; `u64::MAX` if there is none. Stays
-    /// while the slot is in flight.
+    /// For each slot, the least number in it that is not durable; `u64::MAX` if there is none.
+    /// Unchanged while the slot is in flight.
     unflushed: [u64; SLOTS_PER_STRAND],
-    /// The flush group that will take what is appended now.
+    /// The flush group that will take the current appends.
     group: GroupNo,
-    /// What to do once the groups that take these log records have assigned their number.
+    /// Actions to run once the groups that take these log records have assigned their number.
     on_numbered: Vec<(GroupNo, Action)>,
-    /// What of the slots is used.
+    /// The part of the slots that is used.
     limits: BufferLimits,
 }
 
@@ -117,21 +119,22 @@ pub(crate) struct StrandState {
 #[derive(Debug)]
 pub(crate) struct Strand {
     pub(crate) lane: LaneId,
-    /// See [`Strand::whole_record_bytes`]. It orders nothing, so loom need not know it.
+    /// See [`Strand::whole_record_bytes`]. It orders nothing, so loom does not model it.
     whole_record_bytes: std::sync::atomic::AtomicUsize,
     state: Mutex<StrandState>,
-    /// Whether there is something that no flush has taken.
+    /// Whether there are bytes that no flush has taken.
     dirty: AtomicBool,
-    /// Asynchronous commits since the last group was full, if there are groups.
+    /// Asynchronous commits since the last full group, if there are groups.
     pub(crate) in_group: AtomicU32,
-    /// If threads that meet here append together.
+    /// The consolidation array, if contending threads append together.
     consolidation: Option<Consolidation<Request, Share>>,
     /// Log records that were appended together with others.
     pub(crate) consolidated: Counter,
 }
 
 impl Strand {
-    /// Slots of `slot_bytes`, of which `used` are used until the strand [grows](Strand::grow).
+    /// Creates a strand with slots of `slot_bytes`, of which `used` are used until the strand
+    /// [grows](Strand::grow).
     pub(crate) fn new(
         device: &dyn Device,
         lane: LaneId,
@@ -177,7 +180,7 @@ impl Strand {
         }
     }
 
-    /// A strand where threads that meet append together.
+    /// Makes contending threads append together.
     pub(crate) fn consolidating(self) -> Self {
         Self {
             consolidation: Some(Consolidation::new()),
@@ -188,7 +191,7 @@ impl Strand {
     /// Payload bytes up to which a log record is never split. Grows only.
     #[inline]
     pub(crate) fn whole_record_bytes(&self) -> usize {
-        // Relaxed: an old value splits what need not be split.
+        // Relaxed: an old value only splits a record needlessly.
         self.whole_record_bytes.load(Ordering::Relaxed)
     }
 
@@ -196,13 +199,13 @@ impl Strand {
     pub(crate) fn grow(&self, limits: BufferLimits) {
         let mut state = self.state.lock();
         state.limits = limits;
-        // Under the latch: a slot that is taken into use after the new value is read has the room.
+        // Under the latch: a slot that becomes active after the new value is read has the room.
         self.whole_record_bytes
             .store(limits.slot_bytes - SLOT_OVERHEAD, Ordering::Relaxed);
     }
 
-    /// Whether there is something that no flush has taken. `SeqCst`: a waiter that announced itself
-    /// reads this, and whoever frees a flush permit reads the announcement.
+    /// Whether there are bytes that no flush has taken. `SeqCst`: a waiter that announced itself
+    /// reads this, and a thread that frees a flush permit reads the announcement.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::SeqCst)
     }
@@ -225,7 +228,8 @@ impl Strand {
         slots.map(|slot| slot.first).min().unwrap_or(u64::MAX)
     }
 
-    /// Keeps `action` until `group` has its number; gives it back if it has it already.
+    /// Keeps `action` until `group` has its number. Returns the action if the group already has its
+    /// number.
     pub(crate) fn when_numbered(&self, group: GroupNo, action: Action) -> Option<Action> {
         let mut state = self.state.lock();
         if state.group > group {
@@ -235,7 +239,7 @@ impl Strand {
         None
     }
 
-    /// The flush group that takes what is appended now.
+    /// Returns the flush group that takes the current appends.
     pub(crate) fn open_group(&self) -> GroupNo {
         self.state.lock().group
     }
@@ -322,7 +326,7 @@ impl Strand {
         self.appended(state);
     }
 
-    /// After something was added to the active slot.
+    /// Updates the state after an append to the active slot.
     #[inline]
     fn appended(&self, state: &mut StrandState) {
         let Some(slot) = state.active.as_mut() else {
@@ -334,7 +338,7 @@ impl Strand {
         }
     }
 
-    /// After the first log record of a slot.
+    /// Updates the state after the first log record of a slot.
     #[cold]
     fn opened(&self, slot: &mut Slot) {
         slot.opened = Some(braid_rt::now());
@@ -342,14 +346,15 @@ impl Strand {
         self.dirty.store(true, Ordering::SeqCst);
     }
 
-    /// Whether threads that meet here append together.
+    /// Whether contending threads append together.
     pub(crate) fn consolidates(&self) -> bool {
         self.consolidation.is_some()
     }
 
-    /// Appends a log record that is not split, in a strand that [`Strand::consolidates`]. Where
-    /// there is no buffer space, `wait` is to call what it is given until that returns true, or the
-    /// log has failed. Returns the group that will flush the log record; [`GroupNo::NONE`] if the log has failed.
+    /// Appends a log record that is not split, in a strand that [`Strand::consolidates`]. If there
+    /// is no buffer space, `wait` must call its argument until that returns true, or the log has
+    /// failed. Returns the group that will flush the log record; [`GroupNo::NONE`] if the log has
+    /// failed.
     pub(crate) fn append_together(
         &self,
         hint: usize,
@@ -359,7 +364,7 @@ impl Strand {
         wait: impl Fn(&mut dyn FnMut() -> bool),
     ) -> GroupNo {
         let mut room = [0; RECORD_HEADER_MAX];
-        // Which log record comes before is not known yet.
+        // The previous log record is not known yet.
         let header_len = header.encode(None, &mut room);
         let request = Request {
             numbers,
@@ -369,7 +374,7 @@ impl Strand {
         let Some((part, group)) = self.obtain(hint, request, wait) else {
             return GroupNo::NONE;
         };
-        // Beside the others, and without the latch.
+        // In parallel with other threads, without the latch.
         let header = std::iter::once(&room[..header_len]);
         part.fill(header.chain(payload.iter().copied()));
         group
@@ -390,7 +395,7 @@ impl Strand {
         self.obtain_together(hint, request, wait)
     }
 
-    /// What was reserved; waits for buffer space if nothing was.
+    /// Returns the reservation, or waits for buffer space and reserves.
     #[inline]
     fn reserve_or_wait(
         &self,
@@ -443,8 +448,9 @@ impl Strand {
         member.share()
     }
 
-    /// Takes the latch unless it stays busy. (The paper tries once. Who joins a group waits until its leader
-    /// ran, and a flush until all members did: with more threads than cores that is long.)
+    /// Acquires the latch unless it stays busy. (The paper tries once. A thread that joins a group
+    /// waits until its leader has run, and a flush waits until all members have run: with more
+    /// threads than cores this takes long.)
     fn try_lock(&self) -> Option<MutexGuard<'_, StrandState>> {
         (0..TRIES).find_map(|_| {
             let state = self.state.try_lock();
@@ -455,8 +461,8 @@ impl Strand {
         })
     }
 
-    /// Reserves room for the log records of several threads in the active slot; `None` if there is
-    /// none.
+    /// Reserves room for the log records of several threads in the active slot. Returns `None` if
+    /// there is no room.
     #[inline]
     fn reserve(&self, state: &mut StrandState, requests: &[Request]) -> Share {
         let bytes = requests.iter().map(|request| request.bytes).sum();
@@ -472,15 +478,14 @@ impl Strand {
         Some((part, state.group))
     }
 
-    /// Takes the oldest slot that has something, if `fits` likes its size on the medium. `fits` gets 0
-    /// if there is none.
+    /// Takes the oldest slot with contents, if its size on the medium is at most `room`.
     pub(crate) fn take(&self, state: &mut StrandState, room: u64) -> Taken {
         let next = state
             .full
             .front()
             .or(state.active.as_ref().filter(|slot| slot.log_records > 0));
         let Some(size) = next.map(|slot| slot.chunk_bytes() as u64) else {
-            // SeqCst: see `is_dirty`. Under the latch, so no append is forgotten.
+            // SeqCst: see `is_dirty`. Under the latch, so no append is missed.
             self.dirty.store(false, Ordering::SeqCst);
             return Taken::Nothing;
         };
@@ -493,7 +498,7 @@ impl Strand {
         }
     }
 
-    /// Takes back a slot whose chunk is durable and acknowledged in order.
+    /// Recycles a slot whose chunk is durable and acknowledged in order.
     pub(crate) fn recycle(&self, mut slot: Slot) {
         slot.reset();
         let mut state = self.state.lock();
@@ -511,26 +516,27 @@ impl Index<StrandId> for [CachePadded<Strand>] {
     }
 }
 
-/// What [`Strand::take`] found.
+/// The result of [`Strand::take`].
 #[derive(Debug)]
 pub(crate) enum Taken {
     /// A slot.
     Slot(Slot),
-    /// There is a slot, but it does not fit.
+    /// The oldest slot does not fit.
     TooLarge,
-    /// There is nothing.
+    /// No slot has contents.
     Nothing,
 }
 
 impl StrandState {
-    /// Makes sure that the active slot has so much room. `false` if there is no buffer space.
+    /// Ensures that the active slot has room for `bytes`. Returns `false` if there is no buffer
+    /// space.
     #[inline]
     fn make_room(&mut self, bytes: usize) -> bool {
         let has_room = |slot: &Slot| slot.buf.room() >= bytes;
         self.active.as_ref().is_some_and(has_room) || self.rotate()
     }
 
-    /// Makes a free slot the active one. `false` if there is none.
+    /// Makes a free slot the active one. Returns `false` if there is none.
     #[cold]
     fn rotate(&mut self) -> bool {
         let waiting = self.full.len() + usize::from(self.active.is_some());
@@ -554,7 +560,7 @@ impl StrandState {
         slots.map(|slot| slot.chunk_bytes() as u64).sum()
     }
 
-    /// What is to be done now that groups before `group` have their numbers.
+    /// Removes and returns the actions of groups before `group`, which have their numbers.
     pub(crate) fn take_numbered(&mut self, group: GroupNo) -> impl Iterator<Item = Action> {
         let due = self.on_numbered.extract_if(.., |(of, _)| *of < group);
         due.map(|(_, action)| action)
@@ -562,7 +568,7 @@ impl StrandState {
             .into_iter()
     }
 
-    /// Sets the flush group that will take what is appended from now on.
+    /// Sets the flush group that will take all further appends.
     pub(crate) fn set_group(&mut self, group: GroupNo) {
         self.group = group;
     }
@@ -625,7 +631,7 @@ mod tests {
             (taken[1].first, taken[1].last, taken[1].log_records),
             (9, 16, 8)
         );
-        // Still unflushed, and no room, until the slots come back.
+        // Still unflushed, and without room, until the slots are recycled.
         assert_eq!(strand.oldest_unflushed(), 1);
         assert_eq!(append(&strand, 100, 10), None);
         for slot in taken {
@@ -647,7 +653,7 @@ mod tests {
         assert_eq!(seqno, 8);
         let bytes = strand.lock().unsealed_bytes();
         assert!(bytes <= 8192, "{bytes}");
-        // One in flight is none that waits.
+        // A slot in flight does not wait for a flush.
         let mut state = strand.lock();
         let Taken::Slot(slot) = strand.take(&mut state, 8192) else {
             panic!("the slot is taken");

@@ -1,4 +1,4 @@
-//! What a committing transaction holds: its pending commit, and afterwards its ticket.
+//! The handles of a committing transaction: its pending commit, then its ticket.
 
 pub(crate) mod pending;
 pub(crate) mod ticket;

@@ -1,4 +1,4 @@
-//! One committing transaction on its way into the log.
+//! A pending commit: one transaction while it is written to the log.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::protocol::gsn::DEPENDENCIES_MAX;
 /// One committing transaction: [`PendingCommit::assign`] its numbers, [`PendingCommit::append`] its
 /// log record (or [`PendingCommit::abort`]), apply its writes, then [`PendingCommit::finish`].
 ///
-/// From [`Log::enter`](crate::Log::enter) on it holds the durable seqno back, so that nothing is
-/// acknowledged that depends on it before it is in the log; keep it short. Dropping it without `finish`
-/// gives assigned numbers up. If its log record was appended, its writes may be applied in part:
-/// then dropping it stops the log, see [`PendingCommit::fail`].
+/// From [`Log::enter`](crate::Log::enter) on, a pending commit holds the durable seqno back, so
+/// that no transaction that depends on it is acknowledged before it is in the log. Keep it short.
+/// Dropping it without `finish` aborts assigned numbers. If its log record was appended, its writes
+/// may be partly applied: dropping it then poisons the log, see [`PendingCommit::fail`].
 #[derive(Debug)]
 pub struct PendingCommit<'a> {
     strand_handle: &'a Arc<StrandHandle>,
@@ -27,13 +27,13 @@ pub struct PendingCommit<'a> {
     /// The flush group that takes the log record; [`GroupNo::NONE`] while nothing is appended.
     group: GroupNo,
     appended: bool,
-    /// Whether what was appended are writes, which must be applied.
+    /// Whether the appended record holds writes, which must be applied.
     has_writes: bool,
-    /// What the log record names as dependencies.
+    /// The dependencies that the log record names.
     dependencies: Vec<u64>,
     reservation: Reservation,
     signature: u64,
-    /// Whether the commit slot is given back.
+    /// Whether the commit slot is released.
     has_left: bool,
 }
 
@@ -59,18 +59,19 @@ impl<'a> PendingCommit<'a> {
         }
     }
 
-    /// Says where the transaction writes, as a set of 64 bits whose meaning is the caller's: those who wait for
-    /// what is written [elsewhere](crate::Log::wait_applied) need not wait for this one. Everywhere, if not called.
-    /// To be called before the assignment.
+    /// Sets the write-set signature, a set of 64 bits whose meaning the caller defines: threads
+    /// that wait for [writes elsewhere](crate::Log::wait_applied) need not wait for this
+    /// transaction. Without a call, the signature matches everything. Must be called before the
+    /// assignment.
     #[inline]
     pub fn set_signature(&mut self, signature: u64) {
         self.signature = signature;
     }
 
-    /// Assigns `records` consecutive sequence numbers and returns the last, the sequence number.
-    /// (`gsn` assigns one for the whole transaction.)
+    /// Assigns `records` consecutive sequence numbers and returns the last, which is the
+    /// transaction's sequence number. (`gsn` assigns one for the whole transaction.)
     ///
-    /// From here on the log record must be appended or given up; both work even when the log is
+    /// From here on the log record must be appended or aborted; both work even when the log is
     /// poisoned.
     ///
     /// # Panics
@@ -87,8 +88,8 @@ impl<'a> PendingCommit<'a> {
         last
     }
 
-    /// The first of the numbers assigned; all from it to the sequence number are this
-    /// transaction's.
+    /// Returns the first number assigned; all numbers from it to the sequence number belong to this
+    /// transaction.
     ///
     /// # Panics
     /// If no number was assigned.
@@ -96,12 +97,12 @@ impl<'a> PendingCommit<'a> {
         self.numbers.expect("numbers are assigned").first
     }
 
-    /// Says which transactions this one read from or overwrote, by their sequence numbers, if the
-    /// log [wants to know](crate::Log::wants_dependencies). To be called between assignment and
+    /// Names the transactions that this one read from or overwrote, by their sequence numbers, if
+    /// the log [needs them](crate::Log::wants_dependencies). Must be called between assignment and
     /// append.
     ///
-    /// As the protocol has it, this waits until they are sealed or durable, or notes those that matter in
-    /// the log record. All must have finished their append.
+    /// Depending on the protocol, this waits until the transactions are sealed or durable, or
+    /// records the relevant ones in the log record. All of them must have finished their append.
     ///
     /// # Panics
     /// If no number was assigned, or something was appended before.
@@ -119,7 +120,7 @@ impl<'a> PendingCommit<'a> {
     ///
     /// # Panics
     /// If no number was assigned, or something was appended before, or the payload is longer than
-    /// [`Log::enter`](crate::Log::enter) was told.
+    /// the length passed to [`Log::enter`](crate::Log::enter).
     #[inline]
     pub fn append(&mut self, payload: &[&[u8]]) {
         self.has_writes = true;
@@ -145,8 +146,8 @@ impl<'a> PendingCommit<'a> {
         self.put(kind, &parts);
     }
 
-    /// Gives the assigned numbers up: the transaction did not happen. Logs that, so that no number
-    /// is missing.
+    /// Aborts the transaction. Logs an abort record for its assigned numbers, so that no number is
+    /// missing.
     ///
     /// # Panics
     /// If no number was assigned, or something was appended before.
@@ -185,7 +186,7 @@ impl<'a> PendingCommit<'a> {
         };
     }
 
-    /// Appends together with the threads that it meets.
+    /// Appends together with the threads that contend for the latch.
     #[inline(never)]
     fn put_together(
         &self,
@@ -219,7 +220,7 @@ impl<'a> PendingCommit<'a> {
     ) -> GroupNo {
         let (core, strand) = (&*self.strand_handle.core, self.strand);
         let mut group = GroupNo::NONE;
-        // If the log is poisoned meanwhile the bytes are dropped; the ticket tells.
+        // If the log is poisoned meanwhile, the bytes are dropped and the ticket reports the error.
         core.wait_for_buffer(self.strand_handle.strand, &mut || match strand
             .try_append(numbers, kind, payload, len)
         {
@@ -258,19 +259,19 @@ impl<'a> PendingCommit<'a> {
         group
     }
 
-    /// The transaction's writes are applied. The caller blocks on the ticket right away (or drops it):
-    /// no flush is started for it.
+    /// Finishes the commit after the transaction's writes are applied. Starts no flush: the caller
+    /// blocks on the ticket immediately (or drops it).
     #[inline(always)]
     pub fn finish(mut self) -> Ticket {
-        // Not by a drop, for which it would be moved.
+        // Called directly: a drop would move the pending commit first.
         self.leave();
         let seqno = self.numbers.map_or(0, |numbers| numbers.last);
         Ticket::new(Arc::clone(self.strand_handle), seqno, self.group)
     }
 
-    /// Like [`PendingCommit::finish`], for a caller that does not block on the ticket right away:
-    /// starts a flush if none is under way, or as [`group_size`](crate::LogOptions::group_size) has
-    /// it.
+    /// Like [`PendingCommit::finish`], for a caller that does not block on the ticket immediately:
+    /// starts a flush if none is in flight, or as [`group_size`](crate::LogOptions::group_size)
+    /// prescribes.
     #[inline]
     pub fn finish_async(self) -> Ticket {
         let (strand_handle, strand) = (self.strand_handle, self.strand);
@@ -279,13 +280,13 @@ impl<'a> PendingCommit<'a> {
         ticket
     }
 
-    /// The transaction's log record is appended, but its writes could not be applied, or only a
-    /// part of them: stops the log (I8).
+    /// Poisons the log (I8) because the transaction's log record is appended, but its writes could
+    /// not be applied completely.
     ///
-    /// The log flushes what was appended so far, which no failure can take back. Then, before this transaction
-    /// releases its commit slot, the log is poisoned: so the durable seqno, every acknowledgement
-    /// and every [checkpoint position](crate::Log::quiesce) that is used stay before this
-    /// transaction's numbers.
+    /// The log flushes everything appended so far, which no failure can undo. Then, before this
+    /// transaction releases its commit slot, the log is poisoned: so the durable seqno, every
+    /// acknowledgement and every [checkpoint position](crate::Log::quiesce) that is used stay
+    /// before this transaction's numbers.
     #[cold]
     pub fn fail(mut self, cause: &str) {
         let core = &self.strand_handle.core;
@@ -299,7 +300,7 @@ impl<'a> PendingCommit<'a> {
         self.leave();
     }
 
-    /// Gives up what was assigned and not appended, and the commit slot.
+    /// Aborts numbers that were assigned and not appended, and releases the commit slot.
     #[inline]
     fn leave(&mut self) {
         self.has_left = true;

@@ -1,4 +1,4 @@
-//! The promise that a transaction becomes durable.
+//! Tickets: the promise that a transaction becomes durable.
 
 use std::fmt;
 use std::future::Future;
@@ -13,8 +13,8 @@ use crate::flush::core::{Core, WaitTarget};
 use crate::options::FlushMode;
 use crate::protocol::kind::LockRelease;
 
-/// A way to the log for tickets of one strand. Each strand has its own, so that the reference counts of
-/// different strands' tickets lie in different cache lines.
+/// A reference to the log for the tickets of one strand. Each strand has its own, so that the
+/// reference counts of different strands' tickets lie in different cache lines.
 #[derive(Debug)]
 pub(crate) struct StrandHandle {
     pub(crate) core: Arc<Core>,
@@ -25,8 +25,8 @@ pub(crate) struct StrandHandle {
 /// The promise that a transaction becomes durable: block on it ([`Ticket::wait`]), ask
 /// ([`Ticket::try_wait`]), register a callback ([`Ticket::on_durable`]) or await it as a `Future`.
 ///
-/// Any use but [`Ticket::seqno`] sees to it that the log is flushed, and so does dropping the
-/// ticket. A ticket of [`PendingCommit::finish`] that is kept and never touched does not; use
+/// Every use except [`Ticket::seqno`] causes a flush of the log, and so does dropping the ticket. A
+/// ticket of [`PendingCommit::finish`] that is kept and never used does not; use
 /// [`PendingCommit::finish_async`] if that may happen.
 ///
 /// A ticket keeps the log's memory alive, and works after the last [`Log`] is gone.
@@ -69,7 +69,7 @@ impl Ticket {
 
     /// The outcome if it is known; starts a flush if not.
     ///
-    /// With [`FlushMode::Callers`] nothing is started: somebody must wait or call
+    /// With [`FlushMode::Callers`] no flush is started: a thread must wait or call
     /// [`Log::sync`](crate::Log::sync).
     pub fn try_wait(&self) -> Option<Result<(), LogError>> {
         let outcome = self.outcome();
@@ -81,8 +81,8 @@ impl Ticket {
         outcome
     }
 
-    /// Blocks until the transaction is durable. The calling thread performs the flush if nobody else
-    /// does.
+    /// Blocks until the transaction is durable. The calling thread performs the flush if no other
+    /// thread does.
     ///
     /// # Errors
     /// [`LogError::Poisoned`] if a write failed before the transaction was durable.
@@ -96,9 +96,10 @@ impl Ticket {
         self.group = GroupNo::NONE;
     }
 
-    /// Calls `f` with the outcome, as soon as it is known: on the thread that finishes the flush, or at
-    /// once on this one. `f` should be short: others wait behind it. It must not block on this log. If `f` panics, the
-    /// panic ends there: the process's panic hook reports it, and the log goes on with the other callbacks.
+    /// Calls `f` with the outcome as soon as it is known: on the thread that finishes the flush, or
+    /// immediately on this one. `f` should be short, because other waiters wait for it, and must
+    /// not block on this log. If `f` panics, the process's panic hook reports the panic, and the
+    /// log continues with the other callbacks.
     pub fn on_durable(self, f: impl FnOnce(Result<(), LogError>) + Send + 'static) {
         self.when_known(|outcome| drop(braid_rt::call_user(|| f(outcome))));
     }
@@ -118,7 +119,7 @@ impl Ticket {
             .register(strand_handle.strand, self.target(), action);
     }
 
-    /// The outcome if it is known. A child made by `fork` never learns another one.
+    /// The outcome if it is known. In a child made by `fork` it never changes.
     fn outcome(&self) -> Option<Result<(), LogError>> {
         let core = &self.strand_handle.core;
         let outcome = core.outcome(self.target());
@@ -133,7 +134,8 @@ impl Ticket {
         }
     }
 
-    /// When the transaction's locks may go; see [`Log::when_unlockable`](crate::Log::when_unlockable).
+    /// The point at which the transaction's locks may be released; see
+    /// [`Log::when_unlockable`](crate::Log::when_unlockable).
     #[inline]
     pub fn unlock_point(&self) -> UnlockPoint {
         let at = match self.strand_handle.core.protocol.lock_release() {
@@ -148,7 +150,8 @@ impl Ticket {
     }
 }
 
-/// When a transaction's locks may go, as its protocol's [`LockRelease`] has it.
+/// The point at which a transaction's locks may be released, as its protocol's [`LockRelease`]
+/// prescribes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnlockPoint {
     strand: StrandId,
@@ -161,12 +164,12 @@ impl UnlockPoint {
         self.strand
     }
 
-    /// What [`Log::unlockable`](crate::Log::unlockable) must have reached.
+    /// The value that [`Log::unlockable`](crate::Log::unlockable) must have reached.
     pub fn at(self) -> u64 {
         self.at
     }
 
-    /// Another point of the same strand.
+    /// Returns the point `at` of the same strand.
     #[must_use]
     pub fn later(self, at: u64) -> Self {
         Self { at, ..self }
@@ -193,7 +196,7 @@ impl Future for Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // Nobody may ask again, and still the transaction shall become durable soon.
+        // The transaction must become durable soon, even if no caller polls again.
         let core = &self.strand_handle.core;
         if self.group != GroupNo::NONE && !core.is_reached(self.target()) {
             self.request_flush();

@@ -1,8 +1,8 @@
-//! Beginning an incarnation: not when the log is opened, but before its first write.
+//! Beginning an incarnation, which happens before the log's first write, not when it is opened.
 //!
-//! So an opening that writes nothing leaves nothing behind, and works where nothing can be written. Until
-//! then every lane stands at the end that recovery found, and is short of space, so that the first entry
-//! comes here.
+//! So an opening without writes leaves no files, and works on a read-only device. Until the
+//! incarnation begins, every lane keeps the end that recovery found and is short of space, so the
+//! first commit calls [`Core::begin`].
 
 use std::sync::atomic::Ordering;
 
@@ -24,12 +24,13 @@ impl Core {
         self.begun.load(Ordering::Acquire)
     }
 
-    /// Begins the incarnation, unless it has begun: every lane starts a fresh segment whose durable header
-    /// says `base`, the last number of older incarnations that counts, and what counts of the one before.
+    /// Begins the incarnation, unless it has begun: every lane starts a fresh segment whose durable
+    /// header records `base`, the last number of older incarnations that is kept, and the part kept
+    /// of the previous incarnation.
     ///
     /// # Errors
-    /// [`LogError::OutOfSpace`] or [`LogError::Io`] while files are prepared: the next call tries again. A
-    /// header that can't be written poisons.
+    /// [`LogError::OutOfSpace`] or [`LogError::Io`] while files are prepared: the next call tries
+    /// again. A failed write of a header poisons the log.
     #[cold]
     pub(crate) fn begin(&self) -> Result<(), LogError> {
         let mut before = self.beginning.lock();
@@ -39,8 +40,9 @@ impl Core {
         if let Some(error) = self.poison() {
             return Err(error);
         }
-        // I6: files before the position where recovery started are used again from here on, so the checkpoint that
-        // says so must be durable. Recovery may have found one that a failed or killed process had only written.
+        // I6: files before the position where recovery started are reused from here on, so the
+        // checkpoint with that position must be durable. Recovery may have found a checkpoint that
+        // a failed or killed process had written but not made durable.
         if let Some(settle) = before
             .as_ref()
             .filter(|_| !braid_rt::mutant!("begin_unsettled"))
@@ -62,7 +64,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes a segment ready in each lane, and its name durable.
+    /// Prepares a segment in each lane, and makes its name durable.
     fn prepare_to_begin(&self) -> Result<(), LogError> {
         let device = &*self.device;
         remove_unfinished(device)?;
@@ -72,16 +74,16 @@ impl Core {
             prepare_first(&lane.pool, device, &self.options, &self.quota)?;
         }
         preallocate(&self.lanes, device, &self.options, &self.quota)?;
-        // Names before contents: a header counts only in a file that is found. A killed process may have
-        // left some that were not made durable.
+        // Names before contents: a header counts only in a file that is found. A killed process may
+        // have left names that are not durable.
         device
             .sync_directory()
             .map_err(|error| LogError::io("cannot make the log's file names durable", error))
     }
 
-    /// Takes the successor mark off the segment where the lane ends, if it has one: the next segment was begun
-    /// while flushes before it were under way, and these were torn. It may be deleted now, or become
-    /// another one, so it must not be missed.
+    /// Removes the successor mark from the segment where the lane ends, if it has one: the next
+    /// segment was begun while earlier flushes were in flight, and these were torn. The next
+    /// segment may now be deleted or recycled, so recovery must not report it as missing.
     fn unmark(&self, lane: &Lane) -> Result<(), LogError> {
         let mut seal = lane.seal.lock();
         if seal.header.successor.is_none() || braid_rt::mutant!("keep_a_successor_mark") {
@@ -104,7 +106,8 @@ impl Core {
             let end = seal.position();
             let first = self.next_segment(lane, &mut seal)?;
             if let Err(error) = seal.segment.write_header(lane.index, &first.header) {
-                // The log ends where it did: a tail reader finds what was recovered, and no header.
+                // The log's end is unchanged: a tail reader finds the recovered records, and no new
+                // header.
                 if !braid_rt::mutant!("stay_at_a_failed_beginning") {
                     seal.move_to(end);
                 }
@@ -120,8 +123,8 @@ impl Core {
     }
 }
 
-/// Makes the segment ready that a lane begins with. A full log begins, too, or nobody could write the
-/// checkpoint that frees it.
+/// Prepares the segment with which a lane begins. A full log begins, too, otherwise the checkpoint
+/// that frees space could not be written.
 pub(crate) fn prepare_first(
     pool: &SegmentPool,
     device: &dyn Device,
@@ -136,7 +139,7 @@ pub(crate) fn prepare_first(
     prepared.map(drop)
 }
 
-/// Makes the segments that the options want ahead, in all lanes or in none.
+/// Creates the segments that the options preallocate, in all lanes or in none.
 pub(crate) fn preallocate(
     lanes: &[Lane],
     device: &dyn Device,
@@ -162,7 +165,7 @@ pub(crate) fn preallocate(
     Ok(())
 }
 
-/// Removes files that were to become segments when a process ended.
+/// Removes files that a process was preparing as segments when it ended.
 pub(crate) fn remove_unfinished(device: &dyn Device) -> Result<(), LogError> {
     let entries = device
         .list()

@@ -1,4 +1,4 @@
-//! The log's shared state, and how a number becomes durable.
+//! The log's shared state, and the steps by which a number becomes durable.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -25,13 +25,13 @@ use crate::protocol::gsn::Dependencies;
 use crate::protocol::{Dependence, Frontier, Protocol};
 use crate::segments::quota::Quota;
 
-/// What a thread waits for: a sequence number, or the flush group that carries it.
+/// The target of a wait: a sequence number, or the flush group that carries it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitTarget {
-    /// The lane that is flushed for it.
+    /// The lane whose flush the target needs.
     pub(crate) lane: LaneId,
-    /// The flush group of that lane that takes the number's bytes; [`GroupNo::NONE`] if everything up to the number
-    /// is waited for.
+    /// The flush group of that lane that takes the number's bytes; [`GroupNo::NONE`] if the thread
+    /// waits for everything up to the number.
     pub(crate) group: GroupNo,
     pub(crate) seqno: u64,
 }
@@ -50,23 +50,23 @@ impl WaitTarget {
 /// See [`Log::before_begin`](crate::Log::before_begin).
 pub(crate) type BeforeBegin = Box<dyn Fn() -> Result<(), LogError> + Send>;
 
-/// What all handles, tickets and threads of a log share.
+/// The state that all handles, tickets and threads of a log share.
 pub(crate) struct Core {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) options: LogOptions,
     pub(crate) protocol: &'static dyn Protocol,
-    /// The process that opened it, and has its threads.
+    /// The process that opened the log, and runs its threads.
     process: Process,
     /// Identity of the log.
     pub(crate) id: u128,
     pub(crate) incarnation: u32,
     /// Whether the incarnation has begun; see [`Core::begin`].
     pub(crate) begun: AtomicBool,
-    /// Held while it begins; what must be done first, until it is done.
+    /// Held while the incarnation begins. Holds the callback that must run first, until it has run.
     pub(crate) beginning: Mutex<Option<BeforeBegin>>,
     /// The cut this incarnation started from.
     pub(crate) base: u64,
-    /// What counts of the incarnation before, see [`SegmentHeader::kept`].
+    /// The part kept of the previous incarnation, see [`SegmentHeader::kept`].
     ///
     /// [`SegmentHeader::kept`]: crate::format::segment::SegmentHeader::kept
     pub(crate) kept: Vec<u64>,
@@ -75,15 +75,16 @@ pub(crate) struct Core {
     pub(crate) lanes: Box<[Lane]>,
     /// Every number up to here is durable and finished. Grows only.
     durable_seqno: CachePadded<AtomicU64>,
-    /// What is acknowledged besides, as the protocol demands.
+    /// Further acknowledgement state that the protocol requires.
     pub(crate) acknowledgement: Acknowledgement<FlushGroup>,
     /// The greatest number in an acknowledged flush.
     pub(crate) flushed: CachePadded<AtomicU64>,
-    /// The greatest number that somebody sleeps for whose own bytes are not what is missing.
+    /// Highest sequence number awaited by a thread whose own bytes are already durable.
     awaited: CachePadded<AtomicU64>,
-    /// A pending commit holds the durable seqno back: whoever finishes next computes it anew.
+    /// Whether a pending commit holds the durable seqno back: the next commit that finishes
+    /// recomputes it.
     stalled: CachePadded<AtomicBool>,
-    /// Notified when the durable seqno grows, for those whose own flush is long done.
+    /// Notified when the durable seqno grows, for waiters whose own flush has already ended.
     pub(crate) stall: Event,
     /// See [`Log::announce_durable`](crate::Log::announce_durable).
     pub(crate) announce: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
@@ -96,7 +97,7 @@ pub(crate) struct Core {
     pub(crate) preparer: Event,
     pub(crate) ticker: Ticker,
     pub(crate) stopping: AtomicBool,
-    /// Held by the one who quiesces.
+    /// Held by the thread that quiesces the log.
     pub(crate) quiescing: Mutex<()>,
 }
 
@@ -110,7 +111,7 @@ impl std::fmt::Debug for Core {
     }
 }
 
-/// What a [`Core`] starts from.
+/// The parts from which a [`Core`] is built.
 pub(crate) struct CoreParts {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) options: LogOptions,
@@ -189,11 +190,11 @@ impl Core {
 
     /// Every number up to here is durable and finished.
     pub(crate) fn durable_seqno(&self) -> u64 {
-        // SeqCst: waiters announce themselves before this look, see `advance`.
+        // SeqCst: waiters announce themselves before this load, see `advance`.
         self.durable_seqno.load(Ordering::SeqCst)
     }
 
-    /// Whether what somebody waits for is acknowledged.
+    /// Whether a wait target is acknowledged.
     pub(crate) fn is_reached(&self, target: WaitTarget) -> bool {
         match self.acknowledgement.lanes() {
             Some(hardening) if target.group != GroupNo::NONE => {
@@ -203,10 +204,10 @@ impl Core {
         }
     }
 
-    /// The outcome for what somebody waits for, if it is known.
+    /// The outcome of a wait target, if it is known.
     pub(crate) fn outcome(&self, target: WaitTarget) -> Option<Result<(), LogError>> {
-        // The poison first: if it is unset, nothing that failed was acknowledged before the look at the
-        // durable seqno. A number may well be durable though the log is poisoned.
+        // The poison first: if it is unset, no failed write was acknowledged before the load of the
+        // durable seqno. A number may be durable although the log is poisoned.
         let poison = self.poison();
         if self.is_reached(target) {
             return Some(Ok(()));
@@ -214,7 +215,8 @@ impl Core {
         poison.map(Err)
     }
 
-    /// That this process opened the log: a child made by `fork` has none of its threads, and must wait for nothing.
+    /// Checks that this process opened the log: a child made by `fork` has none of the log's
+    /// threads, so it must never wait.
     ///
     /// # Errors
     /// [`LogError::Forked`].
@@ -280,11 +282,13 @@ impl Core {
         }
     }
 
-    /// Looks how far everything is durable and finished. With hardening, also how far each lane is.
+    /// Computes the number up to which everything is durable and finished; with hardening, also
+    /// that of each lane.
     fn frontier(&self) -> (Frontier, Vec<u64>) {
-        // The order matters, see `CommitSlots` and `Protocol::durable_seqno`: what is assigned
-        // after the first look is greater; what left its slot before the second is in a strand's
-        // buffer by the third. The first look of all: an epoch that ends later counts later.
+        // The order matters, see `CommitSlots` and `Protocol::durable_seqno`: a number assigned
+        // after the first load is greater; a commit that left its slot before the second is in a
+        // strand's buffer by the third. The epoch's end is loaded before all of these, so an epoch
+        // that ends later counts later.
         let epoch_end = self.epoch_end();
         let assigned = self.commit_slots.last_seqno();
         let commit_slots = self.commit_slots.oldest();
@@ -311,36 +315,35 @@ impl Core {
         (frontier, lanes)
     }
 
-    /// Computes anew what is acknowledged, and notifies those who waited for it.
+    /// Recomputes what is acknowledged, and notifies the waiters.
     ///
-    /// Also to be called by a pending commit before it waits for others: until it was assigned, its
-    /// slot held less than the number it has now, and what was computed from that may be what the
-    /// others wait for.
+    /// A pending commit must also call this before it waits for other commits: before its
+    /// assignment, its slot held a smaller number than now, and the durable seqno computed from
+    /// that may be too small for the other commits' waiters.
     pub(crate) fn publish(&self) {
         let commit_slots = self.publish_frontier();
-        // Acquire: what a leader stored before it called us is seen.
+        // Acquire: pairs with the store of the leader that calls this function.
         let flushed = self.flushed.load(Ordering::Acquire);
         // SeqCst: pairs with `await_commits`.
         let awaited = self.awaited.load(Ordering::SeqCst);
-        // With epochs, who waits for a number waits for the end of its epoch, and so for commits
-        // behind the number.
+        // With epochs, a thread that waits for a number waits for the end of the number's epoch,
+        // and so for later commits.
         let needed = flushed.max(awaited).max(self.epoch_end());
         if commit_slots <= needed && !braid_rt::mutant!("skip_second_look") {
-            // SeqCst: pairs with `left_slot`. Either the commit sees the flag when it leaves, or we
-            // see it gone in the second look.
+            // SeqCst: pairs with `left_slot`. Either the commit sees the flag when it leaves, or
+            // the second load finds the commit gone.
             self.stalled.store(true, Ordering::SeqCst);
             self.publish_frontier();
         }
     }
 
-    /// Announces that somebody waits for everything up to `seqno`: pending commits below it may
-    /// not be about to flush what they append (their commits asked for no durability), so they must
-    /// do it when they leave. To be called before the look for unflushed bytes. Says whether there
-    /// are any.
+    /// Announces a waiter for everything up to `seqno`. Pending commits with smaller numbers may
+    /// not plan to flush (they asked for no durability), so they must flush when they leave. Must
+    /// be called before the check for unflushed bytes. Returns whether there are such commits.
     fn await_commits(&self, seqno: u64) -> bool {
-        // SeqCst, all: either we see the commit, or its bytes are in the buffer by our next look,
-        // or it sees the flag when it leaves; and whoever takes the flag down looks whether it is
-        // needed further.
+        // SeqCst on all: either this thread sees the commit, or the commit's bytes are in the
+        // buffer by the next load, or the commit sees the flag when it leaves. A thread that clears
+        // the flag checks whether it is still needed.
         if braid_rt::mutant!("sleep_unannounced") {
             return true;
         }
@@ -352,8 +355,8 @@ impl Core {
         any
     }
 
-    /// One look, for the durable seqno and for hardening: what one of them found in the way,
-    /// `publish` must know. Returns the least number of a pending commit.
+    /// Publishes the durable seqno and the hardened numbers from one frontier: `publish` must know
+    /// what held either of them back. Returns the least number of a pending commit.
     fn publish_frontier(&self) -> u64 {
         let (frontier, lanes) = self.frontier();
         // I8: nothing is acknowledged after a failure.
@@ -368,7 +371,7 @@ impl Core {
         {
             announce(durable_seqno);
         }
-        // SeqCst: before the looks at who waits, see `durable_seqno`.
+        // SeqCst: before the loads that find waiters, see `durable_seqno`.
         let before = self
             .durable_seqno
             .fetch_max(durable_seqno, Ordering::SeqCst);
@@ -395,7 +398,7 @@ impl Core {
         }
     }
 
-    /// Runs what waited for what is acknowledged by now.
+    /// Runs the callbacks of everything that is acknowledged.
     pub(crate) fn run_callbacks(&self) {
         let all = self.strands.len();
         match self.acknowledgement.lanes() {
@@ -410,9 +413,9 @@ impl Core {
         }
     }
 
-    /// What a transaction does before it is appended about those that it read from or overwrote; see
-    /// [`PendingCommit::depends_on`](crate::PendingCommit::depends_on). Returns those to be named
-    /// in its log record.
+    /// Handles a transaction's dependencies before its append; see
+    /// [`PendingCommit::depends_on`](crate::PendingCommit::depends_on). Returns the dependencies to
+    /// name in its log record.
     pub(crate) fn depend(&self, lane: LaneId, seqno: u64, on: &[u64], large: bool) -> Vec<u64> {
         let newest = on.iter().copied().max().unwrap_or(0);
         if newest <= self.durable_seqno() {
@@ -420,7 +423,7 @@ impl Core {
         }
         match self.protocol.dependence() {
             Dependence::Implied => {}
-            // An error shows up at this transaction's own commit.
+            // The transaction's own commit reports an error.
             Dependence::Durable => drop(self.wait(WaitTarget::everything(newest))),
             Dependence::Sealed => self.wait_sealed(lane, newest),
             Dependence::Recorded => {
@@ -437,7 +440,8 @@ impl Core {
         Vec::new()
     }
 
-    /// Waits until what other lanes hold up to `seqno` is in flushes that have their numbers.
+    /// Waits until everything that other lanes hold up to `seqno` is in flushes that have their
+    /// numbers.
     fn wait_sealed(&self, own: LaneId, seqno: u64) {
         let mut spins = 0;
         for lane in self.lanes.iter().filter(|lane| lane.index != own) {
@@ -453,7 +457,7 @@ impl Core {
         }
     }
 
-    /// To be called after a pending commit has left. Usually one look at a flag.
+    /// Publishes progress after a pending commit has left its slot. Usually only loads a flag.
     #[inline]
     pub(crate) fn left_slot(&self, lane: LaneId) {
         // SeqCst: pairs with `publish`.
@@ -466,7 +470,7 @@ impl Core {
     fn unstall(&self, lane: LaneId) {
         if self.stalled.swap(false, Ordering::SeqCst) {
             self.publish();
-            // What others wait for may lie in our buffer, and we may not be about to wait.
+            // Other threads may wait for bytes in this buffer, and this thread may not wait itself.
             match self.options.flush_mode {
                 FlushMode::Background => self.request_flush(&self.lanes[lane]),
                 FlushMode::Callers => {
@@ -476,9 +480,10 @@ impl Core {
         }
     }
 
-    /// Registers what to do once a target is durable.
+    /// Registers an action that runs once a target is durable.
     pub(crate) fn register(&self, strand: StrandId, target: WaitTarget, action: Action) {
-        // Whoever waits for everything has a shard of its own, since it is reached later.
+        // Actions that wait for everything have their own shard, since their targets are reached
+        // later.
         let shard = if target.group == GroupNo::NONE {
             self.strands.len()
         } else {
@@ -493,39 +498,41 @@ impl Core {
         }
     }
 
-    /// Asks for a flush without waiting for it. To be called after the append.
+    /// Requests a flush without waiting for it. Must be called after the append.
     #[inline]
     pub(crate) fn request_flush(&self, lane: &Lane) {
         if self.options.flush_mode == FlushMode::Callers {
             return;
         }
-        // SeqCst fence: our append comes before the look at `wanted`. Whoever clears it looks for unflushed
-        // bytes afterwards, so if we find it set, ours are seen.
+        // SeqCst fence: this append comes before the load of `wanted`. A thread that clears
+        // `wanted` checks for unflushed bytes afterwards, so if this thread finds it set, its bytes
+        // are seen.
         fence(Ordering::SeqCst);
         if lane.wanted.load(Ordering::Relaxed) || lane.wanted.swap(true, Ordering::SeqCst) {
             return;
         }
-        // If a flush is under way, its leader sees `wanted` when it gives the permit back.
+        // If a flush is under way, its leader sees `wanted` when it releases the permit.
         if !lane.is_flushing() {
             lane.flusher.notify();
         }
     }
 
-    /// Asks for a flush of all lanes that have something.
+    /// Requests a flush of all lanes that have unflushed bytes.
     pub(crate) fn request_flush_of_dirty(&self) {
         let dirty = self.lanes.iter().filter(|lane| self.is_dirty(lane));
         dirty.for_each(|lane| self.request_flush(lane));
     }
 
-    /// What an asynchronous commit does about the flush: asks for it, or, where there are groups, flushes if
-    /// it fills one.
+    /// Requests a flush for an asynchronous commit; with groups, flushes if the commit fills its
+    /// group.
     #[inline]
     pub(crate) fn request_flush_or_group(&self, strand: &Strand) {
         let lane = &self.lanes[strand.lane];
         match self.options.group_size {
             0 => self.request_flush(lane),
             size => {
-                // Relaxed: a count that is off by a few makes a group that is.
+                // Relaxed: an error of a few commits only makes the group that much larger or
+                // smaller.
                 if strand.in_group.fetch_add(1, Ordering::Relaxed) + 1 >= size {
                     strand.in_group.store(0, Ordering::Relaxed);
                     if !self.lead(lane) {
@@ -536,7 +543,7 @@ impl Core {
         }
     }
 
-    /// Like [`Core::request_flush`], for what the durable seqno waits for in other lanes too.
+    /// Like [`Core::request_flush`], also for other lanes whose bytes hold the durable seqno back.
     pub(crate) fn request_flush_everywhere(&self, own: LaneId) {
         for lane in &self.lanes {
             if lane.index == own || self.is_dirty(lane) {
@@ -545,7 +552,7 @@ impl Core {
         }
     }
 
-    /// Blocks until a target is durable, flushing if nobody else does.
+    /// Blocks until a target is durable, flushing if no other thread does.
     pub(crate) fn wait(&self, target: WaitTarget) -> Result<(), LogError> {
         let lane = &self.lanes[target.lane];
         let group = target.group;
@@ -554,8 +561,9 @@ impl Core {
                 return outcome;
             }
             self.check_process()?;
-            // Who waits for a write under way gains nothing by another one, and would be kept from what it could do
-            // when the first has ended. Those whose bytes the other one would take see to it themselves.
+            // Waiters on an in-flight flush do not start another: a second flush does not help
+            // them, and would delay them after the first has ended. Threads whose bytes the second
+            // flush would take lead it themselves.
             if !lane.is_being_written(group) && self.lead(lane) {
                 continue;
             }
@@ -564,7 +572,7 @@ impl Core {
                 continue;
             }
             let key = lane.groups.listen(group);
-            // Announced: whatever changes from here on, or is seen changed here, ends the sleep.
+            // The waiter is announced: a change from here on, or one seen here, ends the sleep.
             let settled = lane.is_acknowledged(group) || self.outcome(target).is_some();
             if !settled && (lane.is_being_written(group) || !self.may_lead(lane)) {
                 lane.groups.wait(group, key);
@@ -572,13 +580,13 @@ impl Core {
         }
     }
 
-    /// Own bytes are durable (or unknown), but the durable seqno is behind: flush what others
-    /// buffered, or sleep until it moves.
+    /// Waits for other threads' commits: the own bytes are durable (or unknown), but the durable
+    /// seqno is smaller. Flushes other threads' buffers, or sleeps until the durable seqno moves.
     #[cold]
     fn wait_stalled(&self, target: WaitTarget) {
         let listener = self.stall.listen();
-        // After `listen`: no epoch ends while the one before it is not acknowledged, and that may happen
-        // from here on.
+        // After `listen`: an epoch can end only once the previous one is acknowledged, which may
+        // happen from here on.
         if self.options.flush_mode == FlushMode::Callers {
             self.end_epoch();
         }
@@ -597,8 +605,8 @@ impl Core {
         }
     }
 
-    /// Waits until a strand may have buffer space again, flushing if nobody else does. `false` if the log
-    /// is poisoned.
+    /// Waits until a strand may have buffer space again, flushing if no other thread does. Returns
+    /// `false` if the log is poisoned.
     #[cold]
     pub(crate) fn wait_for_buffer(
         &self,
@@ -627,7 +635,7 @@ impl Core {
         lane.strands().any(|strand| self.strands[strand].is_dirty())
     }
 
-    /// Whether [`Core::lead`] might do something.
+    /// Whether [`Core::lead`] might flush something.
     pub(crate) fn may_lead(&self, lane: &Lane) -> bool {
         lane.may_acquire() && self.is_dirty(lane) && self.poison().is_none()
     }

@@ -19,15 +19,15 @@ use crate::options::LogOptions;
 use crate::protocol::gwsn::Flush;
 use crate::segments::pool::SegmentPool;
 
-/// Log records in a flush up to which another one may overlap it.
+/// Most log records in a flush that another flush may overlap.
 const FEW_RECORDS: u32 = 2;
 
-/// Bytes of a flush for each of its log records from which on another one may overlap it: it takes
-/// as long as its bytes take, which no grouping makes less, and what is done between two flushes
-/// would be lost to the device.
+/// Bytes per log record from which on another flush may overlap a flush: its duration depends on
+/// its bytes, which grouping does not reduce, and without overlap the device would idle between two
+/// flushes.
 const LARGE_RECORD: u64 = 8 << 10;
 
-/// Where the next chunk goes. Held by a leader while it seals.
+/// The place of the next chunk. Held by a leader while it seals.
 #[derive(Debug)]
 pub(crate) struct SealState {
     pub(crate) segment: Segment,
@@ -51,7 +51,7 @@ impl SealState {
         }
     }
 
-    /// Where the lane's log ends, to go [back to](SealState::move_to).
+    /// Returns the end of the lane's log, for [`SealState::move_to`].
     pub(crate) fn position(&self) -> LaneEnd {
         LaneEnd {
             segment: self.segment.clone(),
@@ -62,7 +62,7 @@ impl SealState {
         }
     }
 
-    /// Goes on at `end`.
+    /// Continues at `end`.
     pub(crate) fn move_to(&mut self, end: LaneEnd) {
         self.segment = end.segment;
         self.header = end.header;
@@ -72,7 +72,7 @@ impl SealState {
     }
 }
 
-/// Where a lane's log ends when the log is created or recovered.
+/// The end of a lane's log when the log is created or recovered.
 #[derive(Debug)]
 pub(crate) struct LaneEnd {
     pub(crate) segment: Segment,
@@ -92,12 +92,13 @@ pub(crate) struct SealedChunk {
     pub(crate) slot: Slot,
 }
 
-/// What the first flush of a segment writes besides its chunks.
+/// The writes of a segment's first flush other than its chunks.
 #[derive(Debug)]
 pub(crate) struct FirstFlush {
     /// The header block, together with the chunks.
     pub(crate) header: AlignedBuf,
-    /// The segment before, and its header block with the successor mark, afterwards.
+    /// The previous segment, and its header block with the successor mark, written after the
+    /// chunks.
     pub(crate) mark: (Segment, AlignedBuf),
 }
 
@@ -108,13 +109,13 @@ pub(crate) struct FlushGroup {
     pub(crate) group: GroupNo,
     pub(crate) segment: Segment,
     pub(crate) offset: u64,
-    /// What goes to the medium besides, if this is its segment's first flush.
+    /// The further writes, if this is its segment's first flush.
     pub(crate) first: Option<Box<FirstFlush>>,
     pub(crate) chunks: Vec<SealedChunk>,
-    /// The place behind the chunks.
+    /// The offset after the chunks.
     pub(crate) end: u64,
     pub(crate) last: u64,
-    /// Its number, if it has chunks and the protocol numbers flushes.
+    /// The flush's number, if it has chunks and the protocol numbers flushes.
     pub(crate) flush: FlushNo,
 }
 
@@ -152,7 +153,7 @@ impl FlushGroup {
     }
 }
 
-/// How far a lane's chunks are durable without a gap.
+/// The position up to which a lane's chunks are durable without a gap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DurableEnd {
     /// Sequence number of the segment.
@@ -166,12 +167,12 @@ pub(crate) struct Completion {
     end: DurableEnd,
     /// The last group that was acknowledged.
     acknowledged: GroupNo,
-    /// Finished groups behind one that is not.
+    /// Finished groups after one that is not finished.
     waiting: BTreeMap<GroupNo, FlushGroup>,
 }
 
 impl Completion {
-    /// Nothing is finished yet, and `end` is where the first group goes.
+    /// Creates the state in which no group is finished, and `end` is the place of the first.
     fn new(end: DurableEnd) -> Self {
         Self {
             end,
@@ -179,12 +180,13 @@ impl Completion {
         }
     }
 
-    /// Up to where the chunks are durable. Whatever the durable seqno covers lies before.
+    /// Returns the position up to which the chunks are durable. Everything that the durable seqno
+    /// covers lies before it.
     pub(crate) fn end(&self) -> DurableEnd {
         self.end
     }
 
-    /// Adds a finished group; returns those that may now be acknowledged, in order.
+    /// Adds a finished group. Returns the groups that may now be acknowledged, in order.
     pub(crate) fn finish(&mut self, group: FlushGroup) -> Vec<FlushGroup> {
         assert!(
             group.group > self.acknowledged,
@@ -236,7 +238,7 @@ impl LaneCounters {
     }
 }
 
-/// Whether another flush may overlap one of so many log records and bytes.
+/// Whether another flush may overlap one with `log_records` log records and `bytes` bytes.
 fn may_overlap(log_records: u32, bytes: u64) -> bool {
     log_records <= FEW_RECORDS || bytes >= u64::from(log_records) * LARGE_RECORD
 }
@@ -263,18 +265,18 @@ pub(crate) struct Lane {
     sealed: AtomicU64,
     /// The last group whose chunks are durable and acknowledged in order.
     acknowledged: CachePadded<AtomicU64>,
-    /// Where the waiters of each group sleep.
+    /// The words on which the waiters of each group sleep.
     pub(crate) groups: GroupWords,
-    /// Notified when buffer space comes free.
+    /// Notified when buffer space becomes free.
     pub(crate) space: Event,
-    /// Somebody who does not block wants a flush.
+    /// Whether a caller that does not block has requested a flush.
     pub(crate) wanted: CachePadded<AtomicBool>,
     /// Wakes the flusher thread.
     pub(crate) flusher: Event,
     pub(crate) pool: SegmentPool,
     /// Bytes left in the segment being written.
     pub(crate) segment_left: AtomicU64,
-    /// On a cache line of its own: every pending commit looks at it.
+    /// On its own cache line: every pending commit reads it.
     pub(crate) log_space: CachePadded<LaneSpace>,
     pub(crate) counters: CachePadded<LaneCounters>,
 }
@@ -312,7 +314,7 @@ impl Lane {
         }
     }
 
-    /// Goes on where the segment that was just begun says.
+    /// Continues at the segment that was just begun.
     pub(crate) fn begin_at(&self, seal: &SealState) {
         self.completion.lock().end = seal.end();
         self.segment_left
@@ -329,17 +331,18 @@ impl Lane {
         self.in_flight.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether one more flush may begin beside `under_way` others.
+    /// Whether one more flush may begin alongside `under_way` others.
     ///
-    /// A second flush in flight pays when there is little to group: two threads then overlap their waits.
-    /// With more waiters than that it only halves the groups and costs CPU. (Measured with 1 to 32 blocking
-    /// threads: `examples/log_bench.rs`.) With large log records it keeps the device busy.
+    /// A second flush in flight pays when there is little to group: two threads then overlap their
+    /// waits. With more waiters, a second flush only halves the groups and costs CPU. (Measured
+    /// with 1 to 32 blocking threads: `examples/log_bench.rs`.) With large log records it keeps the
+    /// device busy.
     fn admits(&self, under_way: u32) -> bool {
-        // Relaxed: a hint. Whoever is refused for an old value sleeps until a flush under way ends.
+        // Relaxed: a hint. A thread that an old value refuses sleeps until an in-flight flush ends.
         under_way == 0 || (under_way < self.most_in_flight && self.overlaps.load(Ordering::Relaxed))
     }
 
-    /// Notes how many log records and bytes the flush that begins now has.
+    /// Records the number of log records and bytes of the flush that begins.
     pub(crate) fn set_last_flush(&self, log_records: u32, bytes: u64) {
         self.overlaps
             .store(may_overlap(log_records, bytes), Ordering::Relaxed);
@@ -350,7 +353,7 @@ impl Lane {
         self.admits(self.in_flight.load(Ordering::SeqCst))
     }
 
-    /// Takes the right to perform one flush.
+    /// Acquires a permit to perform one flush.
     pub(crate) fn acquire(&self) -> bool {
         // SeqCst: see `release`.
         self.in_flight
@@ -360,23 +363,25 @@ impl Lane {
             .is_ok()
     }
 
-    /// Gives the right back. The caller then looks for somebody to hand it on to.
+    /// Releases the permit. The caller then looks for a thread to wake as the next leader.
     ///
-    /// `SeqCst`, as are the announcements of waiters (group words, events, `wanted`) and their look at
-    /// `in_flight` afterwards: either the waiter sees the permit free, or we see the waiter.
+    /// `SeqCst`, as are the announcements of waiters (group words, events, `wanted`) and their load
+    /// of `in_flight` afterwards: either the waiter sees the permit free, or this thread sees the
+    /// waiter.
     pub(crate) fn release(&self) {
         let before = self.in_flight.fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before > 0, "a permit is given back once");
     }
 
-    /// Notes that a group takes nothing more. Under the latch of what is sealed.
+    /// Records that a group is sealed. Called under the latch of the seal state.
     pub(crate) fn set_sealed(&self, group: GroupNo) {
         // Relaxed: a hint, see `is_being_written`.
         self.sealed.store(group.get(), Ordering::Relaxed);
     }
 
-    /// Whether a flush under way has, or had, `group`: then it is acknowledged, or the log poisoned, without
-    /// anybody's help. An old answer is no, and costs at most a flush that could have waited.
+    /// Whether an in-flight or finished flush contains `group`: the group is then acknowledged, or
+    /// the log poisoned, without further action. A stale answer is `false`, and costs at most a
+    /// flush that could have waited.
     pub(crate) fn is_being_written(&self, group: GroupNo) -> bool {
         group != GroupNo::NONE && self.sealed.load(Ordering::Relaxed) >= group.get()
     }
@@ -389,8 +394,8 @@ impl Lane {
 
     /// Marks a group and wakes its waiters.
     pub(crate) fn acknowledge(&self, group: GroupNo) {
-        // SeqCst: before the look at the group's word, see `is_acknowledged`. Max, for two leaders may
-        // come here in either order.
+        // SeqCst: before the load of the group's word, see `is_acknowledged`. `fetch_max`, because
+        // two leaders may get here in either order.
         self.acknowledged.fetch_max(group.get(), Ordering::SeqCst);
         self.groups.finish(group);
     }

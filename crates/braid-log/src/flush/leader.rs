@@ -1,4 +1,4 @@
-//! Leading a flush: seal what the lane's strands have, write it once, acknowledge.
+//! Leading a flush: seal the buffers of the lane's strands, write the chunks once, acknowledge.
 
 use std::sync::atomic::Ordering;
 
@@ -19,8 +19,9 @@ use crate::format::segment::{SegmentHeader, segment_name};
 impl Core {
     /// Performs one flush of a lane, if there is something to flush and a permit for it.
     ///
-    /// One gather write takes the chunks of all strands of the lane. While it is under way, appends fill
-    /// the next slots; they go with the next flush. Returns whether something was flushed.
+    /// One gather write takes the chunks of all strands of the lane. While the write is in flight,
+    /// appends fill the next slots, which the next flush takes. Returns whether anything was
+    /// flushed.
     pub(crate) fn lead(&self, lane: &Lane) -> bool {
         if !self.is_dirty(lane) || self.poison().is_some() || !lane.acquire() {
             return false;
@@ -32,8 +33,8 @@ impl Core {
         });
         let mut group = match sealed {
             Ok(group) if group.chunks.is_empty() => {
-                // Another leader was faster. The group's number is used up all the same: appends that saw
-                // us pass count on the next one.
+                // Another leader was faster. The group's number is used nevertheless: appends since
+                // then belong to the next group.
                 self.complete(lane, group);
                 return false;
             }
@@ -64,11 +65,11 @@ impl Core {
         lane.release();
     }
 
-    /// Takes everything the lane's strands have, as chunks in sequence, as far as the segment has room. Also
-    /// returns what waited for the flush's number.
+    /// Takes the contents of the lane's strands as chunks in sequence, as far as the segment has
+    /// room. Also returns the actions that waited for the flush's number.
     fn seal_group(&self, lane: &Lane) -> Result<(FlushGroup, Vec<Action>), LogError> {
         let mut seal = lane.seal.lock();
-        // SeqCst: cleared before we look at the strands, see `request_flush`.
+        // SeqCst: cleared before the strands are read, see `request_flush`.
         if lane.wanted.load(Ordering::Relaxed) {
             lane.wanted.store(false, Ordering::SeqCst);
         }
@@ -128,15 +129,16 @@ impl Core {
         Ok((group, numbered))
     }
 
-    /// A closed flush: takes all that the lane's strands have at one instant, and assigns the flush's number
-    /// then, if it has one. Returns the number, and what waited for it.
+    /// Takes a closed flush: everything that the lane's strands hold at one instant. Assigns the
+    /// flush's number at that instant, if it has one. Returns the number, and the actions that
+    /// waited for it.
     fn take_closed(
         &self,
         lane: &Lane,
         seal: &mut SealState,
         load: &mut Load,
     ) -> Result<(FlushNo, Vec<Action>), LogError> {
-        // All latches are held at once; the order is that of the strands everywhere.
+        // All latches are held at once. Every thread acquires them in the order of the strands.
         let latches = lane.strands().map(|index| self.strands[index].lock());
         let mut latches: Vec<_> = latches.collect();
         let bytes: u64 = latches.iter().map(|state| state.unsealed_bytes()).sum();
@@ -155,14 +157,14 @@ impl Core {
             (0..100).for_each(|_| braid_rt::thread::yield_now());
         }
         let flush = match self.acknowledgement.flushes() {
-            // While the latches are held: whoever appends from here on may depend on what we took.
+            // While the latches are held: a later append may depend on the records taken here.
             Some(order) if !load.chunks.is_empty() => order.assign(),
             _ => FlushNo::NONE,
         };
         Ok((flush, numbered))
     }
 
-    /// Takes what a strand has, as far as the segment has room.
+    /// Takes the contents of a strand, as far as the segment has room.
     fn take_from(
         &self,
         lane: &Lane,
@@ -171,8 +173,8 @@ impl Core {
         state: &mut StrandState,
         load: &mut Load,
     ) -> Result<(), LogError> {
-        // What is appended to this strand from here on goes with a later group. (What does not fit now
-        // goes with a later one too; its waiters look again.)
+        // A later group takes everything appended to this strand from here on. (A later group also
+        // takes slots that do not fit now; their waiters check again.)
         state.set_group(seal.group.next());
         loop {
             let slot = match self.strands[index].take(state, seal.segment.len - load.end) {
@@ -225,7 +227,7 @@ impl Core {
         header.seal(slot.buf.finished())
     }
 
-    /// Goes on to the next segment; returns what its first flush is to write besides the chunks.
+    /// Moves to the next segment. Returns the writes of its first flush other than the chunks.
     pub(crate) fn next_segment(
         &self,
         lane: &Lane,
@@ -235,8 +237,8 @@ impl Core {
             if let Some(segment) = lane.pool.take() {
                 break segment;
             }
-            // `enter` admits nobody unless enough is ready, so this is a margin that was too small. Better
-            // late than never.
+            // `enter` admits a commit only if enough segments are ready, so the margin was too
+            // small. Preparing a segment here is late, but better than failing.
             if !lane
                 .pool
                 .prepare(&*self.device, &self.options, &self.quota)?
@@ -262,7 +264,7 @@ impl Core {
         let device = &*self.device;
         let before = std::mem::replace(&mut seal.segment, segment);
         seal.offset = BLOCK as u64;
-        // Boxed, since flushes are moved about and few have one.
+        // Boxed, since flushes are moved often and few have one.
         let first = Box::new(FirstFlush {
             header: header.encode(device),
             mark: (
@@ -297,9 +299,9 @@ impl Core {
                     error,
                 )
             })?;
-        // Before the flush counts as finished: nothing in a segment is acknowledged until the segment
-        // before it tells that it was begun. The one before is still there, since no checkpoint can
-        // cover what this flush holds.
+        // Before the flush counts as finished: nothing in a segment is acknowledged until the
+        // previous segment's mark is written. The previous segment still exists, since no
+        // checkpoint can cover the records of this flush.
         match &group.first {
             Some(first) if !braid_rt::mutant!("mark_no_successor") => {
                 let (before, header) = &first.mark;
@@ -309,14 +311,14 @@ impl Core {
         }
     }
 
-    /// A flush is durable: lets the next one start, then acknowledges.
+    /// Completes a durable flush: lets the next one start, then acknowledges its transactions.
     fn complete(&self, lane: &Lane, group: FlushGroup) {
-        // A group behind one that is not finished waits for it: acknowledgement is by prefix.
+        // A group waits for every earlier group to finish: acknowledgement is by prefix.
         let mut ready = {
             let mut completion = lane.completion.lock();
             let ready = completion.finish(group);
             match self.acknowledgement.flushes() {
-                // Under the latch: the order within the lane must last.
+                // Under the latch: the order within the lane must be kept.
                 Some(order) => order.finish(ready),
                 None => ready,
             }
@@ -328,7 +330,7 @@ impl Core {
                 self.strands[chunk.strand].recycle(chunk.slot);
             }
         }
-        // The device first: whoever leads the next flush starts while we notify.
+        // The permit first: the next leader starts its write while this thread notifies.
         lane.release();
         self.wake_next_leader(lane);
         if ready.is_empty() {
@@ -343,40 +345,41 @@ impl Core {
         }
     }
 
-    /// A flush permit is free: finds somebody to use it if there is something to flush.
+    /// Finds a thread to use a free flush permit, if there is something to flush.
     pub(crate) fn wake_next_leader(&self, lane: &Lane) {
         // SeqCst: pairs with `request_flush`.
         if lane.wanted.load(Ordering::SeqCst) {
             lane.flusher.notify();
         }
-        // If others are under way and nobody may join them, the last of them comes here again.
+        // If other flushes are in flight and no more are admitted, the last of them calls this
+        // function again.
         if !self.is_dirty(lane) || !lane.may_acquire() {
             return;
         }
         if lane.space.has_listeners() {
             lane.space.notify();
         }
-        // Whoever blocks on unsealed bytes sleeps in the group being filled. (One whose bytes did not fit
-        // into the last group wakes with that group and looks again.)
+        // A thread that blocks on unsealed bytes sleeps in the group being filled. (A thread whose
+        // bytes did not fit into the last group wakes with that group and checks again.)
         let filling = lane.seal.lock().group;
         lane.groups.wake_one(filling);
-        // Rare: somebody whose own bytes are durable waits for those of others.
+        // Rare: a thread whose own bytes are durable waits for other threads' bytes.
         self.stall.notify();
     }
 }
 
-/// What a flush takes.
+/// The contents of a flush.
 struct Load {
-    /// Where its bytes begin and end in the segment.
+    /// The offsets in the segment at which its bytes begin and end.
     start: u64,
     end: u64,
-    /// What it writes besides its chunks, if it is the segment's first.
+    /// The further writes, if it is the segment's first flush.
     first: Option<Box<FirstFlush>>,
     chunks: Vec<SealedChunk>,
 }
 
 impl Load {
-    /// The flush is the first of a fresh segment, whose header it writes, too.
+    /// Makes this flush the first of a fresh segment, whose header it also writes.
     fn begin_segment(&mut self, first: Box<FirstFlush>) {
         self.first = Some(first);
         self.start = 0;
@@ -405,7 +408,7 @@ mod tests {
     use crate::base::numbers::GroupNo;
     use crate::{FlushMode, Log, LogOptions};
 
-    /// Durable writes that end when the gate is open.
+    /// A device whose durable writes end when the gate is open.
     #[derive(Clone, Debug, Default)]
     struct Gate {
         begun: Arc<AtomicUsize>,
@@ -424,7 +427,7 @@ mod tests {
     fn who_waits_for_a_write_under_way_begins_no_other() {
         let gate = Gate::default();
         let device = LayeredDevice::over(Arc::new(MemoryDevice::new()), gate.clone());
-        // Without threads of the log's own, one of which might flush, too.
+        // Without background threads, one of which might also flush.
         let options = LogOptions {
             strands: 1,
             flush_mode: FlushMode::Callers,
@@ -443,7 +446,7 @@ mod tests {
             }
             let third = append();
             let waiter = scope.spawn(|| second.wait());
-            // The first write was small: another one may overlap it, but is not this waiter's business.
+            // The first write was small: another may overlap it, but this waiter does not start it.
             let lane = &log.core().lanes[0];
             while begun() == 1 && !lane.groups.has_waiters(GroupNo::new(1)) {
                 thread::yield_now();

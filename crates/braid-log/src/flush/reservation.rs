@@ -1,16 +1,17 @@
-//! Log space is reserved before anything is assigned, so that a commit that was let in never fails
-//! for lack of it.
+//! Log space is reserved before anything is assigned, so that an admitted commit never fails for
+//! lack of space.
 //!
-//! A lane lets commits in while it has more room ahead than all of its buffers and all small
-//! commits in flight can still need. Large commits reserve their bytes on top. So a small commit
-//! costs one look at a flag.
+//! A lane admits commits while it has more room ahead than all of its buffers and all small commits
+//! in flight can still need. Large commits reserve their bytes on top. So a small commit costs one
+//! load of a flag.
 //!
-//! A new lane is too small for that: it begins with a segment of at most 64 KiB. While it is small,
-//! every pending commit reserves its bytes, and is let in if there is room for all that is reserved
-//! and all that lies in the buffers, of which only a part is used then, so that a chunk fits into
-//! the shortest segment. Segments grow with use. Once those ahead take whole buffers and the room
-//! above, the lane has grown, for as long as the log is open. Each lane grows by itself: a thread
-//! writes to one lane, so an idle lane stays small and slows no other down.
+//! A new lane is too small for that rule: it begins with a segment of at most 64 KiB. While the
+//! lane is small, every pending commit reserves its bytes, and is admitted if there is room for all
+//! reserved and all buffered bytes. A small lane uses only a part of its buffers, so that a chunk
+//! fits into the shortest segment. Segments grow with use. Once the segments ahead hold whole
+//! buffers and the room above, the lane has grown, and stays grown while the log is open. Each lane
+//! grows independently: a thread writes to one lane, so an idle lane stays small and slows no other
+//! lane.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -29,13 +30,13 @@ use crate::options::{BufferLimits, FlushMode, LogOptions, SLOTS_PER_STRAND};
 /// Payload up to which a pending commit is covered by the margin.
 const SMALL_PAYLOAD: usize = BLOCK;
 
-/// How long a refusal of the device is believed before it is asked again.
+/// Time after a refusal of the device before the device is asked again.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// Accounting of log space.
 #[derive(Debug)]
 pub(crate) struct SpaceState {
-    /// Room every lane keeps for what is buffered and in flight.
+    /// Room that every lane keeps for buffered bytes and commits in flight.
     margin: u64,
     /// When the device last refused a segment.
     refused: Mutex<Option<Instant>>,
@@ -44,12 +45,12 @@ pub(crate) struct SpaceState {
 /// Accounting of a lane's space.
 #[derive(Debug)]
 pub(crate) struct LaneSpace {
-    /// Whether the lane has too little space ahead to let new commits in without a look.
+    /// Whether the lane has too little space ahead to admit new commits without a check.
     short: AtomicBool,
     /// Bytes reserved by large pending commits, and by all while the lane is small.
     reserved: AtomicU64,
-    /// Whether the lane has the room ahead that lets small commits in without a reservation. Loom's
-    /// lanes have it from the beginning.
+    /// Whether the lane has the room ahead that admits small commits without a reservation. Under
+    /// loom, lanes have it from the beginning.
     grown: std::sync::atomic::AtomicBool,
 }
 
@@ -63,7 +64,7 @@ impl LaneSpace {
         }
     }
 
-    /// How much of each buffer is used.
+    /// Returns how much of each buffer is used.
     pub(crate) fn buffers(&self, options: &LogOptions) -> BufferLimits {
         if self.is_grown() || braid_rt::mutant!("fill_slots_of_a_small_log") {
             options.grown_buffers()
@@ -78,14 +79,15 @@ impl LaneSpace {
     }
 }
 
-/// Worst case on the medium of a payload that is flushed alone.
+/// Most bytes that a payload takes on the medium if it is flushed alone.
 fn worst_case(payload: u64, slot: usize) -> u64 {
     let slot = slot as u64;
     let block = BLOCK as u64;
     payload + (payload / (slot - block) + 2) * 2 * block
 }
 
-/// The same of a payload that is covered by the margin otherwise: it lies in one chunk.
+/// Most bytes that a payload which the margin otherwise covers takes on the medium: it lies in one
+/// chunk.
 fn small_case(payload: u64) -> u64 {
     let overhead = (CHUNK_HEADER + RECORD_HEADER_MAX) as u64;
     (payload + overhead).next_multiple_of(BLOCK as u64)
@@ -95,7 +97,7 @@ impl SpaceState {
     pub(crate) fn new(options: &LogOptions) -> Self {
         let strands = options.strands.div_ceil(options.lanes) as u64;
         let buffers = strands * SLOTS_PER_STRAND as u64 * options.slot_bytes as u64;
-        // More small commits than this at once are slowed down by their number, not by space.
+        // More small commits at once are limited by their number, not by space.
         let entries =
             MAX_COMMIT_SLOTS.min(64) as u64 * worst_case(SMALL_PAYLOAD as u64, options.slot_bytes);
         Self {
@@ -104,43 +106,44 @@ impl SpaceState {
         }
     }
 
-    /// The least `max_log_bytes` that lets commits in at all, with one segment to spare.
+    /// The least `max_log_bytes` that admits commits, with one segment to spare.
     pub(crate) fn least_log_bytes(options: &LogOptions) -> u64 {
         let usable = options.segment_bytes - (BLOCK + options.slot_bytes) as u64;
         let segments = Self::new(options).margin.div_ceil(usable) + 2;
         segments * options.lanes as u64 * options.segment_bytes
     }
 
-    /// Forgets a refusal: space came free.
+    /// Forgets a refusal of the device after space became free.
     pub(crate) fn retry_now(&self) {
         *self.refused.lock() = None;
     }
 }
 
-/// Reserved bytes; 0 for a small commit.
+/// Reserved log space in bytes; 0 for a small commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation(u64);
 
 impl Core {
-    /// Bytes the lane can take for sure, the ends of segments that a chunk does not fit into deducted.
+    /// Bytes that the lane can certainly take, less the ends of segments into which a chunk may not
+    /// fit.
     fn room(&self, lane: &Lane) -> u64 {
         if !self.is_begun() {
             return 0;
         }
         let slot = self.options.slot_bytes as u64;
-        // Acquire: pairs with the sealing leader's store. A mix of old and new errs by one segment, which
-        // was taken before the new rest was stored.
+        // Acquire: pairs with the sealing leader's store. A mix of old and new values errs by one
+        // segment, which was taken before the new remainder was stored.
         let ready = lane.pool.ready_room();
         let left = lane.segment_left.load(Ordering::Acquire);
         left.saturating_sub(slot) + ready
     }
 
     fn needed(&self, lane: &Lane, extra: u64) -> u64 {
-        // Relaxed: every reservation checks again after it was added.
+        // Relaxed: every reservation checks again after adding its bytes.
         self.space.margin + lane.log_space.reserved.load(Ordering::Relaxed) + extra
     }
 
-    /// Recomputes whether the lane is short. Called whenever room is used or made.
+    /// Recomputes whether the lane is short of space. Called whenever room is used or freed.
     pub(crate) fn refresh_space(&self, lane: &Lane) {
         loop {
             let short = self.is_short(lane);
@@ -149,7 +152,7 @@ impl Core {
             if flag.load(Ordering::SeqCst) != short {
                 flag.store(short, Ordering::SeqCst);
             }
-            // Another thread may have stored an older finding after ours.
+            // Another thread may have stored an older result after this one.
             if self.is_short(lane) == flag.load(Ordering::SeqCst) {
                 break;
             }
@@ -163,8 +166,8 @@ impl Core {
         !lane.log_space.is_grown() || self.room(lane) < self.needed(lane, 0)
     }
 
-    /// Whether the lane has what the preparing thread keeps ahead: one segment more than needed. A small lane that
-    /// nothing was written to needs none.
+    /// Whether the lane has the segments that the preparing thread keeps ahead: one more than
+    /// needed. An unwritten small lane needs none.
     fn is_comfortable(&self, lane: &Lane) -> bool {
         let pool = &lane.pool;
         let grows = || pool.is_growing_to(self.options.grown_segment_bytes());
@@ -175,14 +178,14 @@ impl Core {
         }
     }
 
-    /// Whether the segment being written has as much room as the shortest that is new.
+    /// Whether the segment being written has as much room as the shortest new segment.
     fn is_unused(&self, lane: &Lane) -> bool {
         // Acquire: see `room`.
         let left = lane.segment_left.load(Ordering::Acquire);
         self.is_begun() && left + BLOCK as u64 >= self.options.first_segment_bytes()
     }
 
-    /// Makes sure that a pending commit with so much payload will find log space in the lane.
+    /// Reserves log space in the lane for a pending commit with `payload` bytes.
     #[inline]
     pub(crate) fn reserve(&self, lane: &Lane, payload: usize) -> Result<Reservation, LogError> {
         if let Some(error) = self.poison() {
@@ -209,7 +212,7 @@ impl Core {
                 worst_case(payload as u64, slot)
             }
         };
-        // Release: with the latch in `has_exact_room` and `has_grown`, whoever looks after us counts it.
+        // Release: with the latch in `has_exact_room` and `has_grown`, every later check counts it.
         lane.log_space.reserved.fetch_add(bytes, Ordering::Release);
         let reservation = Reservation(bytes);
         match self.make_room(lane, payload) {
@@ -221,7 +224,7 @@ impl Core {
         }
     }
 
-    /// Ends a reservation: the bytes are in the buffers, or not needed.
+    /// Ends a reservation: the bytes are in the buffers, or no longer needed.
     #[inline]
     pub(crate) fn unreserve(&self, lane: LaneId, reservation: Reservation) {
         if reservation.0 > 0 {
@@ -236,7 +239,7 @@ impl Core {
         self.refresh_space(lane);
     }
 
-    /// Prepares segments until the lane has what is needed.
+    /// Prepares segments until the lane has the room needed.
     #[cold]
     fn make_room(&self, lane: &Lane, payload: usize) -> Result<(), LogError> {
         if !self.is_begun() {
@@ -246,7 +249,7 @@ impl Core {
         if !self.has_grown(lane) {
             self.make_exact_room(lane, payload)?;
         }
-        // It may have grown meanwhile, without a look at this reservation.
+        // The lane may have grown meanwhile without counting this reservation.
         if lane.log_space.is_grown() {
             self.make_room_above_margin(lane, payload)
         } else {
@@ -264,7 +267,7 @@ impl Core {
         }
     }
 
-    /// Prepares segments until all that is reserved and buffered in a small log finds room.
+    /// Prepares segments until all reserved and buffered bytes of a small lane have room.
     fn make_exact_room(&self, lane: &Lane, payload: u64) -> Result<(), LogError> {
         loop {
             let prepared = lane.pool.prepared();
@@ -280,24 +283,25 @@ impl Core {
         }
     }
 
-    /// Where no thread does it, makes the room ahead that a grown log has, once it is time. A log with a limit grows only
-    /// with what it needs, so that files made ahead do not use the limit up.
+    /// Prepares the room of a grown lane once it is due, if no thread does so in the background. A
+    /// log with a limit grows only as needed, so that files created ahead do not use up the limit.
     fn prepare_to_grow(&self, lane: &Lane) {
         let is_limited = self.options.max_log_bytes != 0;
         let least = self.options.grown_segment_bytes();
         let grows = || lane.pool.is_growing_to(least) && self.room(lane) < self.needed(lane, 0);
         if !is_limited && grows() {
-            // Without that room the lane stays small until log is released.
+            // Without this room, the lane stays small until log space is released.
             let _ = self.prepare_while_short(lane, 0, grows);
         }
     }
 
     fn has_exact_room(&self, lane: &Lane) -> bool {
-        // Under the latch: what leaves the buffers takes its room in the segment at once; and of
-        // two commits that reserve at the same time, the later one to come here sees both
-        // reservations.
+        // Under the latch: bytes that leave the buffers take their room in the segment at the same
+        // instant; and of two commits that reserve concurrently, the one that acquires the latch
+        // later sees both reservations.
         let seal = lane.seal.lock();
-        // Acquire, and before the buffers: what is reserved no more is in a buffer that is looked at below.
+        // Acquire, and before the buffers: bytes whose reservation has ended are in a buffer that
+        // is read below.
         let reserved = lane.log_space.reserved.load(Ordering::Acquire);
         let buffered = if braid_rt::mutant!("forget_what_is_buffered") {
             0
@@ -310,7 +314,7 @@ impl Core {
         lane.pool.fits(reserved + buffered, left, unit)
     }
 
-    /// Whether the lane has grown; makes that known as soon as it is so.
+    /// Whether the lane has grown; records it as soon as it has.
     fn has_grown(&self, lane: &Lane) -> bool {
         if lane.log_space.is_grown() {
             return true;
@@ -320,7 +324,8 @@ impl Core {
             return false;
         }
         {
-            // Under the latch: who reserved is counted above, or finds the lane grown; see `has_exact_room`.
+            // Under the latch: a reservation is counted above, or its commit finds the lane grown;
+            // see `has_exact_room`.
             let _seal = lane.seal.lock();
             if self.room(lane) < self.needed(lane, 0) || !lane.pool.stay_grown() {
                 return false;
@@ -334,7 +339,7 @@ impl Core {
         true
     }
 
-    /// Prepares segments while they are `wanted`.
+    /// Prepares segments while `wanted` returns true.
     fn prepare_while_short(
         &self,
         lane: &Lane,
@@ -364,8 +369,8 @@ impl Core {
         }
     }
 
-    /// Prepares segments ahead of need and deletes released ones. Errors are left to whoever needs the
-    /// space.
+    /// Prepares segments ahead of need and deletes released ones. Ignores errors: a commit that
+    /// needs the space reports them.
     pub(crate) fn prepare_ahead(&self) {
         if !self.is_begun() {
             return;

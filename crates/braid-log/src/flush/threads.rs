@@ -1,5 +1,6 @@
-//! The log's threads: a flusher a lane for tickets that nobody blocks on, one that prepares segments, one
-//! that ends epochs, if the protocol has them, and one that ends groups, if there are any.
+//! The log's threads: one flusher per lane for tickets that no thread blocks on, one thread that
+//! prepares segments, one that ends epochs if the protocol has them, and one that ends groups if
+//! there are any.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::flush::core::Core;
 use crate::flush::lane::Lane;
 use crate::options::LogOptions;
 
-/// Starts the threads. Not under loom, whose tests run the loops on threads of their own.
+/// Starts the threads. Not under loom, whose tests run the loops on their own threads.
 pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle>> {
     let mut threads = Vec::with_capacity(core.lanes.len() + 1);
     if cfg!(all(test, loom)) {
@@ -47,7 +48,7 @@ pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle>> {
     Ok(threads)
 }
 
-/// Starts a thread. If it panics, it stops the log, which could not be relied on without it.
+/// Starts a thread. If the thread panics, it poisons the log, which is unreliable without it.
 fn spawn(
     core: &Arc<Core>,
     name: &str,
@@ -60,7 +61,7 @@ fn spawn(
     thread::spawn_watched(name, move || work(&own), died)
 }
 
-/// Stops the threads and waits for them. The flushers flush what is there first.
+/// Stops the threads and waits for them. The flushers first flush all buffered bytes.
 pub(crate) fn stop(core: &Core, threads: Vec<JoinHandle>) {
     // SeqCst: the condition of the events, read after `listen`.
     core.stopping.store(true, Ordering::SeqCst);
@@ -70,7 +71,7 @@ pub(crate) fn stop(core: &Core, threads: Vec<JoinHandle>) {
     for thread in threads {
         // A callback on a flusher may drop the last handle; a thread can't wait for itself.
         if !thread.is_current() {
-            // A panic was reported by the panic hook; closing goes on.
+            // The panic hook has reported a panic; closing continues.
             let _ = thread.join();
         }
     }
@@ -79,20 +80,21 @@ pub(crate) fn stop(core: &Core, threads: Vec<JoinHandle>) {
 pub(crate) fn flush_loop(core: &Core, lane: &Lane) {
     loop {
         let listener = lane.flusher.listen();
-        // Before the looks for unflushed bytes: what was appended before the stop is flushed. SeqCst:
-        // pairs with `stop`, as the condition of the event.
+        // Before the checks for unflushed bytes: everything appended before the stop is flushed.
+        // SeqCst: pairs with `stop`, as the condition of the event.
         let stopping = core.stopping.load(Ordering::SeqCst);
         if core.lead(lane) {
             continue;
         }
         if core.is_dirty(lane) && core.poison().is_none() {
-            // All permits are taken. Who gives one back sees `wanted` and wakes us.
+            // All permits are taken. A leader that releases one sees `wanted` and wakes this
+            // thread.
             lane.wanted.store(true, Ordering::SeqCst);
             if core.may_lead(lane) {
                 continue;
             }
         } else {
-            // SeqCst: cleared before the last look for unflushed bytes, see `request_flush`.
+            // SeqCst: cleared before the last check for unflushed bytes, see `request_flush`.
             if lane.wanted.swap(false, Ordering::SeqCst) {
                 continue;
             }
@@ -127,7 +129,7 @@ fn group_loop(core: &Core) {
     }
 }
 
-/// Where the threads that end epochs and groups sleep.
+/// The sleep of the threads that end epochs and groups.
 #[derive(Debug, Default)]
 pub(crate) struct Ticker {
     stopped: Mutex<bool>,
@@ -135,7 +137,7 @@ pub(crate) struct Ticker {
 }
 
 impl Ticker {
-    /// Sleeps for `time`; `false` if it was stopped.
+    /// Sleeps for `time`. Returns `false` if the ticker was stopped.
     fn sleep(&self, time: Duration) -> bool {
         let mut stopped = self.stopped.lock();
         self.wake

@@ -23,23 +23,23 @@ pub struct LanePosition {
 }
 
 /// Where recovery starts, as given by [`Log::quiesce`](crate::Log::quiesce): everything up to
-/// `seqno` is covered by the checkpoint that stores this; all later log records lie at or behind
-/// the positions.
+/// `seqno` is covered by the checkpoint that stores this; all later log records lie at or after the
+/// positions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointPosition {
     /// The last number that the checkpoint covers.
     pub seqno: u64,
     /// The last number of a flush before the positions; [`FlushNo::NONE`] with a protocol that does not number flushes.
     pub flush: FlushNo,
-    /// One position a lane.
+    /// One position per lane.
     pub lanes: Vec<LanePosition>,
 }
 
 const LANE_BYTES: usize = 32;
 
 impl CheckpointPosition {
-    /// The value as bytes, for the checkpoint's superblock: 20 bytes and 32 a lane. It carries no
-    /// checksum of its own.
+    /// Encodes the position for the checkpoint's superblock: 20 bytes and 32 per lane. The encoding
+    /// carries no checksum.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(20 + LANE_BYTES * self.lanes.len());
         out.extend_from_slice(&self.seqno.to_le_bytes());
@@ -58,7 +58,7 @@ impl CheckpointPosition {
     /// Reads what [`CheckpointPosition::encode`] wrote.
     ///
     /// # Errors
-    /// [`LogError::Incompatible`] if the length does not fit, or a number is one that no log comes to.
+    /// [`LogError::Incompatible`] if the length does not fit, or a number is out of range.
     pub fn decode(bytes: &[u8]) -> Result<Self, LogError> {
         match Self::decode_first(bytes)? {
             (start, []) => Ok(start),

@@ -23,11 +23,11 @@
 use crate::base::numbers::{FlushNo, LaneId, StrandId};
 use crate::format::BLOCK;
 
-/// Numbers, of transactions, flushes, chunks and segments, stay below: none of them is ever
-/// assigned, and what comes behind one that is read from the medium can be counted without care.
+/// Upper bound of the numbers of transactions, flushes, chunks and segments: no number from here on
+/// is ever assigned, so counting on from a number read from the medium never overflows.
 pub(crate) const NUMBERS_MAX: u64 = 1 << 62;
 
-/// Incarnations stay below.
+/// Upper bound of incarnations.
 pub(crate) const INCARNATIONS_MAX: u32 = 1 << 31;
 
 /// Bytes of the header.
@@ -51,7 +51,8 @@ pub(crate) struct ChunkHeader {
     pub(crate) payload_len: u32,
     pub(crate) log_records: u32,
     pub(crate) link: u32,
-    /// Chunks of the same flush that follow: it arrived as a whole with the one where this is 0.
+    /// Number of chunks of the same flush that follow. The flush is complete with the chunk where
+    /// this is 0.
     pub(crate) more: u16,
     /// The number of the flush.
     pub(crate) flush: FlushNo,
@@ -108,7 +109,8 @@ impl ChunkHeader {
         crc
     }
 
-    /// Reads a header; `None` if it is none. The CRC is not checked: see [`ChunkHeader::check`].
+    /// Reads a header. Returns `None` if the bytes are not a header. The CRC is not checked: see
+    /// [`ChunkHeader::check`].
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < CHUNK_HEADER || get_u32(bytes, 0) != MAGIC || get_u16(bytes, 4) != FORMAT {
             return None;
@@ -129,7 +131,7 @@ impl ChunkHeader {
         })
     }
 
-    /// The payload and the CRC of a whole chunk, if the CRC fits.
+    /// Returns the payload and the CRC of a complete chunk, if the CRC matches.
     pub(crate) fn check<'a>(&self, chunk: &'a [u8]) -> Option<(&'a [u8], u32)> {
         let end = CHUNK_HEADER + self.payload_len as usize;
         let stored = get_u32(chunk, CRC_AT);

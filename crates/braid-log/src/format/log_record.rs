@@ -4,11 +4,12 @@
 //! integers, so a small transaction's header takes 3 to 5 bytes:
 //!
 //! - tag: `records << 3 | kind`
-//! - number: the sequence number less that of the log record before in the chunk (0 for the first),
-//!   zigzag; for the kinds that say so, less nothing: who writes such a log record does not know
-//!   the one before
-//! - kind first: the whole length of the payload; kind next: this part's place in it; kind dependent: the
-//!   length in bytes of the dependencies, numbers of 8 bytes, in front of the payload
+//! - number: the sequence number minus that of the previous log record in the chunk (0 for the
+//!   first), zigzag; for the kinds marked so, the number itself: the writer of such a log record
+//!   does not know the previous one
+//! - kind first: the whole length of the payload; kind next: this part's offset in it; kind
+//!   dependent: the length in bytes of the dependencies, numbers of 8 bytes, in front of the
+//!   payload
 //! - length of the payload in this log record
 
 use braid_rt::narrow;
@@ -22,16 +23,16 @@ pub(crate) const RECORD_HEADER_MAX: usize = 32;
 const DATA_ALONE: u64 = 5;
 const ABORT_ALONE: u64 = 6;
 
-/// What a log record is.
+/// The kind of a log record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogRecordKind {
     /// A whole transaction.
     Data,
-    /// Numbers that were assigned and given up.
+    /// Numbers that were assigned and aborted.
     Abort,
-    /// A whole transaction that counts only if others do.
+    /// A whole transaction that recovery keeps only if it keeps its dependencies.
     Dependent {
-        /// Bytes in front of the payload that say which.
+        /// Bytes of the dependencies in front of the payload.
         dependencies: usize,
     },
     /// The first part of a streamed transaction whose payload has `total` bytes.
@@ -55,7 +56,7 @@ pub(crate) struct RawLogRecord<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// What a log record's header says.
+/// The contents of a log record's header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogRecordHeader {
     pub(crate) seqno: u64,
@@ -65,11 +66,12 @@ pub(crate) struct LogRecordHeader {
 }
 
 impl LogRecordHeader {
-    /// Encodes it, behind a log record with number `previous` (`None`: that is not known), at the
-    /// beginning of `out`, which has room for [`RECORD_HEADER_MAX`] bytes. Returns its length.
+    /// Encodes the header at the beginning of `out`, which has room for [`RECORD_HEADER_MAX`]
+    /// bytes. `previous` is the number of the previous log record, `None` if unknown. Returns the
+    /// header's length.
     ///
     /// # Panics
-    /// If a kind that only comes behind a known log record does not.
+    /// If `previous` is `None` for a kind that requires it.
     #[inline]
     pub(crate) fn encode(self, previous: Option<u64>, out: &mut [u8]) -> usize {
         let Self {
@@ -137,12 +139,12 @@ impl<'a> LogRecords<'a> {
         }
     }
 
-    /// The place in the chunk's payload behind the last log record.
+    /// Returns the offset in the chunk's payload after the last log record.
     pub(crate) fn position(&self) -> usize {
         self.whole - self.rest.len()
     }
 
-    /// The next log record; `None` at the end, `Err` if the bytes are no log record.
+    /// Returns the next log record; `None` at the end, `Err` if the bytes are not a log record.
     #[allow(
         clippy::should_implement_trait,
         reason = "an Option of a Result suits `?` less"
@@ -211,7 +213,7 @@ impl<'a> LogRecords<'a> {
 }
 
 impl<'a> RawLogRecord<'a> {
-    /// The transactions that this one counts with only, and what was appended.
+    /// Returns the transactions that this one depends on, and the payload.
     pub(crate) fn split(&self) -> (impl Iterator<Item = u64> + 'a, &'a [u8]) {
         let at = match self.kind {
             LogRecordKind::Dependent { dependencies } => dependencies,
@@ -223,7 +225,8 @@ impl<'a> RawLogRecord<'a> {
     }
 }
 
-/// Bytes that are no log record, under a good CRC: a defect of the writer, or forged.
+/// The error for bytes that are not a log record under a valid CRC: a defect of the writer, or a
+/// forgery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -261,7 +264,7 @@ mod tests {
                     payload_len: payload.len(),
                 };
                 let mut room = [0; RECORD_HEADER_MAX];
-                // Alone, where that may be.
+                // Without a previous record, for the kinds that allow it.
                 let alone = seqno % 2 == 0 && matches!(kind, LogRecordKind::Data | LogRecordKind::Abort);
                 let len = header.encode((!alone).then_some(previous), &mut room);
                 bytes.extend_from_slice(&room[..len]);

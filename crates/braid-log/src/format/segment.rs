@@ -21,8 +21,8 @@
 //! All of it lies in the first 512 bytes, so that a torn write leaves the old header or the new one.
 //!
 //! The next 512 bytes are the *successor mark*. The lane writes it after the header of the next
-//! segment is durable, and before anything in that segment is acknowledged. A marked segment whose
-//! successor is missing, or has an older header, has lost log: no crash explains it.
+//! segment is durable, and before anything in that segment is acknowledged. If a marked segment's
+//! successor is missing or has an older header, log is lost: no crash explains this.
 //!
 //! | bytes | field of the successor mark |
 //! |---|---|
@@ -47,7 +47,7 @@ const MAGIC: &[u8; 8] = b"BRAIDLOG";
 const FORMAT: u32 = 2;
 const HEADER_BYTES: usize = 88;
 
-/// Where the successor mark lies, in a sector of its own.
+/// Offset of the successor mark, which has its own sector.
 const MARK_AT: usize = 512;
 const MARK_BYTES: usize = 16;
 const MARK_MAGIC: &[u8; 8] = b"BRAIDNXT";
@@ -57,7 +57,7 @@ pub(crate) fn segment_name(lane: LaneId, sequence: u64) -> String {
     format!("log-{lane:02}-{sequence:08}.seg")
 }
 
-/// The name of a segment file while it is made ready.
+/// The name of a segment file while it is prepared.
 pub(crate) fn unfinished_name(lane: LaneId, sequence: u64) -> String {
     format!("log-{lane:02}-{sequence:08}.new")
 }
@@ -68,7 +68,7 @@ pub(crate) fn parse_segment_name(name: &str) -> Option<(LaneId, u64)> {
     (segment_name(lane, sequence) == name).then_some((lane, sequence))
 }
 
-/// Whether a name is that of an unfinished segment, left behind by a crash.
+/// Whether a name is that of an unfinished segment, which a crash left.
 pub(crate) fn is_unfinished_name(name: &str) -> bool {
     parse_name(name, ".new").is_some_and(|(lane, sequence)| unfinished_name(lane, sequence) == name)
 }
@@ -93,7 +93,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Reads the segment's header; `None` if it is none that is valid.
+    /// Reads the segment's header. Returns `None` if there is no valid one.
     pub(crate) fn header(
         &self,
         device: &dyn Device,
@@ -113,7 +113,7 @@ impl Segment {
     }
 }
 
-/// What the first block of a segment says.
+/// The contents of a segment's first block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) log: u128,
@@ -127,15 +127,15 @@ pub(crate) struct SegmentHeader {
     pub(crate) first_chunk: u64,
     pub(crate) durable_seqno: u64,
     pub(crate) len: u64,
-    /// For each lane, the last number (of a flush or of a transaction, as its protocol has it) that counts
-    /// of the incarnation before.
+    /// For each lane, the last number (of a flush or of a transaction, depending on the protocol)
+    /// that is kept of the previous incarnation.
     pub(crate) kept: Vec<u64>,
-    /// The incarnation of the next segment, once that was begun: the successor mark.
+    /// The successor mark: the incarnation of the next segment, once that was begun.
     pub(crate) successor: Option<u32>,
 }
 
 impl SegmentHeader {
-    /// The same with a successor mark.
+    /// Returns the header with a successor mark.
     pub(crate) fn marked(&self, incarnation: u32) -> Self {
         Self {
             successor: Some(incarnation),
@@ -143,7 +143,7 @@ impl SegmentHeader {
         }
     }
 
-    /// The header block.
+    /// Encodes the header block.
     pub(crate) fn encode(&self, device: &dyn Device) -> AlignedBuf {
         let mut block = device.allocate(BLOCK);
         block[0..8].copy_from_slice(MAGIC);
@@ -173,7 +173,7 @@ impl SegmentHeader {
         block
     }
 
-    /// Reads a header; `None` if it is none, or torn.
+    /// Reads a header. Returns `None` if the block is not a header, or is torn.
     pub(crate) fn decode(block: &[u8]) -> Option<Self> {
         if block.len() < HEADER_BYTES || &block[0..8] != MAGIC || get_u32(block, 8) != FORMAT {
             return None;
@@ -212,7 +212,7 @@ impl SegmentHeader {
         is_possible.then_some(header)
     }
 
-    /// Reads the header of a file; `None` if it has none that is valid, or is shorter than one.
+    /// Reads the header of a file. Returns `None` if the file has no valid header, or is too short.
     pub(crate) fn read(
         device: &dyn Device,
         file: &dyn File,
@@ -230,7 +230,7 @@ impl SegmentHeader {
     }
 }
 
-/// What the successor mark says, if the block has one that belongs to its header.
+/// Reads the successor mark, if the block has one that belongs to its header.
 fn successor(block: &[u8]) -> Option<u32> {
     let mark = block.get(MARK_AT..MARK_AT + MARK_BYTES)?;
     let is_mark = &mark[..8] == MARK_MAGIC && get_u32(mark, 12) == mark_checksum(block);
@@ -316,7 +316,7 @@ mod tests {
             );
             block[at] ^= 4;
         }
-        // A mark that does not belong to the header counts for nothing, and the header without it.
+        // A mark that does not belong to the header is ignored; the header remains valid.
         let unmarked = SegmentHeader {
             successor: None,
             ..header

@@ -24,11 +24,11 @@ fn check_count(option: &'static str, count: usize, most: usize) -> Result<(), Lo
 }
 
 impl LogOptions {
-    /// Checks the limits, and settles what the protocol decides: one strand for `serial` and
+    /// Checks the limits, and applies the requirements of the protocol: one strand for `serial` and
     /// `aether`, buffers that fit into one segment with closed flushes.
     ///
     /// # Errors
-    /// [`LogError::Options`] naming the rule that is broken.
+    /// [`LogError::Options`] with the option and the violated limit.
     pub(crate) fn checked(mut self) -> Result<Self, LogError> {
         if let Some(strands) = protocol::of(self.protocol).forced_strands() {
             self.strands = strands;

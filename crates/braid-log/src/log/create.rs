@@ -20,13 +20,13 @@ use crate::segments::pool::{PoolFiles, SegmentPool};
 use crate::segments::quota::Quota;
 
 impl Log {
-    /// Assigns a fresh identity, so that files of two logs are never mixed up.
+    /// Assigns a fresh identity, by which the files of two logs are distinguished.
     pub fn new_identity() -> u128 {
         let half = || u128::from(braid_rt::entropy());
         half() << 64 | half()
     }
 
-    /// Creates a log on a device that has none.
+    /// Creates a log on a device that holds no log.
     ///
     /// # Errors
     /// [`LogError::Options`]; [`LogError::Incompatible`] if there are segments of a log;
@@ -35,8 +35,8 @@ impl Log {
         Self::create_behind(device, options, 0)
     }
 
-    /// Creates a log whose first number comes behind `seqno`: for a database that was restored as
-    /// of it.
+    /// Creates a log whose numbers begin after `seqno`: for a database that was restored as of
+    /// `seqno`.
     ///
     /// # Errors
     /// As [`Log::create`].
@@ -48,7 +48,7 @@ impl Log {
         Self::create_as(device, options, seqno, Self::new_identity())
     }
 
-    /// Creates a log as [`Log::create_behind`] does, with an identity assigned before.
+    /// Creates a log as [`Log::create_behind`] does, with an identity that was assigned before.
     ///
     /// # Errors
     /// As [`Log::create`].
@@ -104,7 +104,7 @@ impl Log {
     }
 }
 
-/// Refuses a device that has segments, and removes files that never became segments.
+/// Rejects a device that holds segments, and removes files that never became segments.
 fn clear_device(device: &dyn Device) -> Result<(), LogError> {
     let entries = device
         .list()
@@ -127,7 +127,7 @@ fn clear_device(device: &dyn Device) -> Result<(), LogError> {
     Ok(())
 }
 
-/// A lane of a new log: its first segment exists, and the header is not written yet.
+/// Creates a lane of a new log: its first segment exists, and the header is not written yet.
 fn first_lane(
     index: LaneId,
     device: &dyn Device,

@@ -1,4 +1,4 @@
-//! The log itself: the interface of a running one.
+//! The interface of a running log.
 
 mod checked;
 mod create;
@@ -30,14 +30,14 @@ use crate::tail::TailReader;
 
 /// A parallel write-ahead log. Clones are handles of the same log.
 ///
-/// When the last handle goes, its threads flush what was appended and stop. See the
+/// When the last handle is dropped, the log's threads flush everything appended and stop. See the
 /// [crate's documentation](crate) for how a transaction is logged.
 #[derive(Clone)]
 pub struct Log(Arc<LogInner>);
 
 pub(crate) struct LogInner {
     pub(crate) core: Arc<Core>,
-    /// One a strand.
+    /// One handle per strand.
     pub(crate) strand_handles: Box<[Arc<StrandHandle>]>,
     threads: Mutex<Vec<JoinHandle>>,
 }
@@ -55,14 +55,14 @@ impl fmt::Debug for Log {
 }
 
 impl Log {
-    /// Begins to write, if nothing was written since the log was recovered with
-    /// [`Recovered::into_idle_log`](crate::Recovered::into_idle_log): the first commit does that. To be called before a
-    /// [position](Log::quiesce) is taken from which the log will be recovered: what recovery gave
-    /// up is given up for good only then.
+    /// Begins the new incarnation of a log from
+    /// [`Recovered::into_idle_log`](crate::Recovered::into_idle_log), unless the first commit has
+    /// begun it. Must be called before taking a [position](Log::quiesce) from which the log will be
+    /// recovered: records that recovery discarded are discarded permanently only then.
     ///
     /// # Errors
-    /// [`LogError::OutOfSpace`] or [`LogError::Io`] if a file can't be prepared, and may be tried again;
-    /// [`LogError::Poisoned`] if a write failed.
+    /// [`LogError::OutOfSpace`] or [`LogError::Io`] if a file can't be prepared (the call may be
+    /// retried); [`LogError::Poisoned`] if a write failed.
     pub fn begin(&self) -> Result<(), LogError> {
         if self.core().is_begun() {
             Ok(())
@@ -71,14 +71,15 @@ impl Log {
         }
     }
 
-    /// Calls `settle` before the log begins to write, so before it reuses or deletes a file: `settle` makes the
-    /// checkpoint durable whose position recovery started from. If it fails, so does the operation that began the log,
-    /// and the next one calls it again. For a log from [`Recovered::into_idle_log`](crate::Recovered::into_idle_log) that has not begun.
+    /// Calls `settle` before the log begins to write, so before it reuses or deletes a file:
+    /// `settle` makes the checkpoint durable whose position recovery started from. If it fails, the
+    /// operation that began the log fails too, and the next one calls it again. For a log from
+    /// [`Recovered::into_idle_log`](crate::Recovered::into_idle_log) that has not begun.
     pub fn before_begin(&self, settle: impl Fn() -> Result<(), LogError> + Send + 'static) {
         *self.core().beginning.lock() = Some(Box::new(settle));
     }
 
-    /// Puts a log together and starts its threads.
+    /// Assembles a log and starts its threads.
     pub(crate) fn start(parts: CoreParts) -> Result<Log, LogError> {
         let core = Arc::new(Core::new(parts));
         let strand_handles = core.strands.iter().enumerate().map(|(strand, state)| {
@@ -101,9 +102,9 @@ impl Log {
         })))
     }
 
-    /// Calls `announce` with the [durable seqno](Log::durable_seqno) before it moves there, so
-    /// before anything up to it is acknowledged. Can be set once. `announce` is called by the
-    /// threads that flush, and must be quick.
+    /// Calls `announce` with each new [durable seqno](Log::durable_seqno) before publishing it, so
+    /// before anything up to it is acknowledged. Can be set once. The threads that flush call
+    /// `announce`, so it must be quick.
     pub fn announce_durable(&self, announce: impl Fn(u64) + Send + Sync + 'static) {
         let _ = self.core().announce.set(Box::new(announce));
     }
@@ -117,7 +118,8 @@ impl Log {
         &self.0
     }
 
-    /// The log's own number, assigned when it was created, which its segments carry.
+    /// Returns the log's identity, which was assigned when it was created and which its segments
+    /// carry.
     pub fn identity(&self) -> u128 {
         self.core().id
     }
@@ -127,7 +129,8 @@ impl Log {
         &self.core().options
     }
 
-    /// The durable seqno: every number up to it is durable, and its commit finished. Grows only.
+    /// The durable seqno: every number up to it is durable, and its commit finished. Never
+    /// decreases.
     pub fn durable_seqno(&self) -> u64 {
         self.core().durable_seqno()
     }
@@ -137,13 +140,13 @@ impl Log {
         self.core().commit_slots.last_seqno()
     }
 
-    /// Begins to commit a transaction with `payload_bytes` bytes of log: reserves log space, takes the
-    /// thread's commit slot, and waits while the log is quiesced. A thread that is in flight must not
-    /// enter again before it has finished.
+    /// Begins to commit a transaction with `payload_bytes` bytes of log: reserves log space, takes
+    /// the thread's commit slot, and waits while the log is quiesced. A thread with a pending
+    /// commit must finish it before it enters again.
     ///
     /// # Errors
     /// [`LogError::OutOfSpace`], [`LogError::Poisoned`] or [`LogError::Closed`], before anything
-    /// was assigned; [`LogError::Io`] if the space would have to be made and that failed.
+    /// was assigned; [`LogError::Io`] if preparing the space failed.
     #[inline]
     pub fn enter(&self, payload_bytes: usize) -> Result<PendingCommit<'_>, LogError> {
         let core = self.core();
@@ -175,7 +178,7 @@ impl Log {
         Ok(entry.finish())
     }
 
-    /// A ticket for everything up to `seqno`.
+    /// Returns a ticket for everything up to `seqno`.
     pub fn ticket(&self, seqno: u64) -> Ticket {
         Ticket::new(Arc::clone(&self.0.strand_handles[0]), seqno, GroupNo::NONE)
     }
@@ -187,7 +190,7 @@ impl Log {
     pub fn sync(&self) -> Result<(), LogError> {
         let (core, seqno) = (self.core(), self.last_seqno());
         if core.acknowledgement.epochs().is_some() {
-            // One may be under way, which ended before our number.
+            // An epoch that ended before this number may still be in flight.
             while core.durable_seqno() < seqno {
                 core.end_epoch();
                 core.wait(WaitTarget::everything(seqno.min(core.epoch_end())))?;
@@ -196,13 +199,13 @@ impl Log {
         core.wait(WaitTarget::everything(seqno))
     }
 
-    /// Starts to flush what is buffered, without waiting. Does nothing with [`FlushMode::Callers`].
+    /// Starts a flush of the buffers, without waiting. Does nothing with [`FlushMode::Callers`].
     pub fn request_flush(&self) {
         self.core().request_flush_of_dirty();
     }
 
-    /// How far the strand's transactions have come to the point where their locks may go: those with an
-    /// [`UnlockPoint`] up to this. Everything, once the log has failed.
+    /// Returns the greatest [`UnlockPoint`] of the strand up to which transactions may release
+    /// their locks. Covers everything once the log has failed.
     pub fn unlockable(&self, strand: StrandId) -> u64 {
         let core = self.core();
         if core.poison().is_some() {
@@ -210,14 +213,15 @@ impl Log {
         }
         match core.protocol.lock_release() {
             LockRelease::Precommit => u64::MAX,
-            // Flushes assign their number before they let go of the latch that this takes.
+            // Flushes assign their number before they release the latch that this acquires.
             LockRelease::Numbered => core.strands[strand].open_group().get() - 1,
             LockRelease::Durable => core.durable_seqno(),
         }
     }
 
-    /// Calls `f` once a transaction's locks may go, or the log has failed: on the thread that sees to it,
-    /// or at once on this one. `f` should be short, and must not block on this log.
+    /// Calls `f` once a transaction's locks may be released, or the log has failed: on the thread
+    /// that reaches the point, or immediately on this one. `f` should be short, and must not block
+    /// on this log.
     pub fn when_unlockable(&self, point: UnlockPoint, f: impl FnOnce() + Send + 'static) {
         let core = self.core();
         let strand = &core.strands[point.strand()];
@@ -231,7 +235,7 @@ impl Log {
                 if let Some(action) = strand.when_numbered(GroupNo::new(point.at()), action) {
                     action.run(&Ok(()));
                 } else if let Some(error) = core.poison() {
-                    // It may have failed in between, and nobody seals any more.
+                    // The log may have failed in between, and then no thread seals any more.
                     let due: Vec<_> = strand
                         .lock()
                         .take_numbered(GroupNo::new(u64::MAX))
@@ -243,13 +247,13 @@ impl Log {
         }
     }
 
-    /// Whether transactions say what they depend on: [`PendingCommit::depends_on`].
+    /// Whether transactions must name their dependencies with [`PendingCommit::depends_on`].
     pub fn wants_dependencies(&self) -> bool {
         let core = self.core();
         core.protocol.dependence().is_wanted(core.lanes.len())
     }
 
-    /// The greatest number that has been acknowledged to anybody. With `gsn` it may be greater than the
+    /// The greatest number that has been acknowledged. With `gsn` it may be greater than the
     /// [durable seqno](Log::durable_seqno).
     pub fn acknowledged(&self) -> u64 {
         let core = self.core();
@@ -257,23 +261,23 @@ impl Log {
         hardened.max(core.durable_seqno())
     }
 
-    /// How many kinds of progress there are, see [`Log::on_progress`]: one, or with `gsn` one a lane and one
-    /// of all.
+    /// Number of kinds of progress, see [`Log::on_progress`]: one, or with `gsn` one per lane and
+    /// one for all lanes.
     pub fn progress_kinds(&self) -> usize {
         let core = self.core();
         1 + core.acknowledgement.lanes().map_or(0, |_| core.lanes.len())
     }
 
-    /// Calls `f` once anything above `seqno` is acknowledged as a progress of that kind, or the log
-    /// has failed. Asks for no flush. Whoever registers for all kinds is called when there is
-    /// progress at all.
+    /// Calls `f` once anything above `seqno` is acknowledged as progress of that kind, or the log
+    /// has failed. Requests no flush. A caller that registers for all kinds is called on any
+    /// progress.
     ///
     /// # Panics
-    /// If there is no such kind.
+    /// If `kind` is not less than [`Log::progress_kinds`].
     pub fn on_progress(&self, kind: usize, seqno: u64, f: impl FnOnce() + Send + 'static) {
         assert!(kind < self.progress_kinds(), "one of the kinds");
         let core = self.core();
-        // The shard of those who wait for everything, or one that follows a lane.
+        // The shard of callbacks that wait for everything, or of those that follow a lane.
         let shard = match kind {
             0 => core.strands.len(),
             lane => lane - 1,
@@ -287,8 +291,8 @@ impl Log {
         }
     }
 
-    /// Every number below this is finished: the least of a pending commit, or else the next one to
-    /// be assigned.
+    /// Every number below this is finished: the least number of a pending commit, otherwise the
+    /// next number to be assigned.
     pub fn applied_before(&self) -> u64 {
         let commit_slots = &self.core().commit_slots;
         // The counter first, see `CommitSlots`.
@@ -299,9 +303,9 @@ impl Log {
     /// Waits (spinning, then yielding) until every pending commit with a number below `below` has
     /// finished, if its [signature](PendingCommit::set_signature) matches.
     ///
-    /// A pending commit may wait for smaller numbers than its own, never for greater ones, so
-    /// nobody waits in a circle. Does not return if `below` is greater than `last_seqno() + 1` and
-    /// nobody assigns.
+    /// A pending commit may wait for smaller numbers than its own, never for greater ones, so no
+    /// cycle of waits arises. Does not return if `below` is greater than `last_seqno() + 1` and no
+    /// thread assigns.
     pub fn wait_applied(&self, below: u64, signature: u64) {
         let commit_slots = &self.core().commit_slots;
         let are_finished = || {
@@ -317,9 +321,9 @@ impl Log {
         }
     }
 
-    /// Keeps new commits out, waits for those in flight, and calls `f` with the position of the
-    /// log: everything up to its number is finished, everything later will lie behind its
-    /// positions. For a checkpoint's consistent instant; keep `f` short, all commits wait for it.
+    /// Blocks new commits, waits for those in flight, and calls `f` with the position of the log:
+    /// everything up to its number is finished, and everything later will lie after its positions.
+    /// Used for a checkpoint's consistent instant. Keep `f` short, since all commits wait for it.
     /// `f` must not commit.
     ///
     /// The number is not durable yet: see [`Log::sync`].
@@ -351,21 +355,21 @@ impl Log {
         })
     }
 
-    /// Refuses all further commits with [`LogError::Closed`], and waits for those in flight.
-    /// Nothing is appended any more: after a [`Log::sync`] everything that ever entered is durable,
-    /// or the log is poisoned.
+    /// Rejects all further commits with [`LogError::Closed`], and waits for those in flight. After
+    /// [`Log::sync`] every commit that entered is durable, or the log is poisoned.
     pub fn seal(&self) {
         let core = self.core();
         let _one = core.quiescing.lock();
         core.commit_slots.seal();
     }
 
-    /// Releases the log before `start` (I6): the caller has made durable what makes it unneeded, and will
-    /// recover from `start` or later. Whole segments are recycled, or discarded as the options say.
+    /// Releases the log before `start` (I6). The caller has made durable the checkpoint that
+    /// replaces it, and will recover from `start` or later. Whole segments are recycled, or
+    /// discarded as the options say.
     ///
     /// # Errors
     /// [`LogError::Incompatible`] if `start` is not of this log, [`LogError::Io`] with
-    /// [`FlushMode::Callers`] (else the background thread tries again).
+    /// [`FlushMode::Callers`] (otherwise the background thread retries).
     pub fn release(&self, start: &CheckpointPosition) -> Result<(), LogError> {
         let core = self.core();
         let wrong = |what: &str| {
@@ -376,7 +380,7 @@ impl Log {
         if start.lanes.len() != core.lanes.len() {
             return wrong("cannot release the log: the position has another number of lanes");
         }
-        // I6: what is released was finished, and lies before the place where the log is written.
+        // I6: released log is finished, and lies before the place where the log is written.
         if start.seqno > core.commit_slots.last_seqno() {
             return wrong("cannot release the log: the position is ahead of its end");
         }
@@ -389,7 +393,7 @@ impl Log {
         for (lane, position) in core.lanes.iter().zip(&start.lanes) {
             released |= lane.pool.release(position.segment, &core.options);
         }
-        // Who checkpoints after the device was full wants to know whether it still is.
+        // After a full device, a checkpoint makes the log ask the device for space again.
         core.space.retry_now();
         if released {
             match core.options.flush_mode {
@@ -406,19 +410,20 @@ impl Log {
         Ok(())
     }
 
-    /// A reader of all transactions behind `start`, a position given by [`Log::quiesce`] that was not
-    /// released.
+    /// Returns a reader of all transactions after `start`, a position from [`Log::quiesce`] that
+    /// was not released.
     ///
-    /// It holds nothing back: what is [released](Log::release) meanwhile and was not read is an error.
+    /// The reader does not prevent a release: reading log that was [released](Log::release)
+    /// meanwhile is an error.
     ///
     /// # Errors
-    /// [`LogError::Released`] if the log there is gone, [`LogError::Incompatible`] if `start` is of another
-    /// log, [`LogError::Corrupted`] or [`LogError::Io`].
+    /// [`LogError::Released`] if the log at `start` was released, [`LogError::Incompatible`] if
+    /// `start` is of another log, [`LogError::Corrupted`] or [`LogError::Io`].
     pub fn tail(&self, start: &CheckpointPosition) -> Result<TailReader, LogError> {
         TailReader::new(self.core(), start)
     }
 
-    /// Bytes of the log's files from one position on and before another: of whole segments.
+    /// Returns the bytes of the log's files between two positions, counted in whole segments.
     pub fn bytes_between(&self, from: &CheckpointPosition, to: &CheckpointPosition) -> u64 {
         let lanes = self.core().lanes.iter();
         lanes
@@ -427,8 +432,8 @@ impl Log {
             .sum()
     }
 
-    /// Stops the log (I8): nothing is acknowledged any more, and no flush begins. Every waiter gets the cause; of
-    /// several causes the first counts.
+    /// Poisons the log (I8): nothing more is acknowledged, and no flush begins. Every waiter gets
+    /// the cause; of several causes, the first is kept.
     pub fn poison(&self, cause: &str) {
         self.core().set_poison(cause);
     }
@@ -439,7 +444,8 @@ impl Log {
         self.core().is_poisoned()
     }
 
-    /// The cause, if the log has stopped: a failed write, or what [`Log::poison`] was told.
+    /// Returns the cause, if the log has stopped: a failed write, or the argument of
+    /// [`Log::poison`].
     pub fn poisoned(&self) -> Option<String> {
         match self.core().poison() {
             Some(LogError::Poisoned { cause }) => Some(cause.to_string()),
@@ -447,7 +453,8 @@ impl Log {
         }
     }
 
-    /// What the log has done since it was opened. Sums are read one by one, not at one instant.
+    /// Returns counters of the log since it was opened. They are read one by one, not at one
+    /// instant.
     pub fn stats(&self) -> LogStats {
         let core = self.core();
         let mut stats = LogStats {
@@ -490,7 +497,7 @@ impl Log {
 impl LogInner {
     fn stop(&self) {
         if self.core.check_process().is_err() {
-            // They are the parent's.
+            // The threads belong to the parent process.
             return;
         }
         let threads = std::mem::take(&mut *self.threads.lock());

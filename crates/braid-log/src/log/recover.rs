@@ -1,4 +1,4 @@
-//! Opening a log again: from a scan of its files to a running log.
+//! Reopening a log: from a scan of its files to a running log.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::recovery::files::oldest_position;
 use crate::recovery::recovered::{Recovered, ScanProgress};
 
 impl Log {
-    /// Scans the log from `start`, a position given by [`Log::quiesce`], on all lanes in parallel, and
-    /// finds the cut of its protocol: the last number that counts. Without a checkpoint, give
-    /// [`Log::recovery_position`]. Writes nothing.
+    /// Scans the log from `start`, a position given by [`Log::quiesce`], on all lanes in parallel,
+    /// and finds the cut of its protocol: the last number that recovery keeps. Without a
+    /// checkpoint, pass [`Log::recovery_position`]. Writes nothing.
     ///
     /// # Errors
     /// [`LogError::Corrupted`] if the log lacks what it acknowledged, [`LogError::Incompatible`] if the
@@ -28,11 +28,11 @@ impl Log {
         Recovered::scan(device, options.checked()?, start, None, progress)
     }
 
-    /// As [`Log::recover`] for a log that another process may be writing: what counts is everything up to
-    /// `durable`, which that process announced before this was called, and nothing else. Fails if not all of
-    /// that is there, also because the log was released meanwhile. Where a protocol's sequence numbers do not tell,
-    /// [`Recovered::is_still_there`] does, after the last use. `device` must keep to itself what is
-    /// written (see [`braid_io::OverlayDevice`]).
+    /// As [`Log::recover`] for a log that another process may be writing: recovery keeps exactly
+    /// the transactions up to `durable`, which that process announced before this call. Fails if
+    /// any of them is missing, also because the log was released meanwhile. With a protocol whose
+    /// sequence numbers do not reveal this, check [`Recovered::is_still_there`] after the last use.
+    /// `device` must not pass on any writes (see [`braid_io::OverlayDevice`]).
     ///
     /// # Errors
     /// As [`Log::recover`].
@@ -46,12 +46,13 @@ impl Log {
         Recovered::scan(device, options.checked()?, start, Some(durable), progress)
     }
 
-    /// As [`Log::recover`] for a damaged log: where that fails for what was acknowledged and is gone, this
-    /// ends the log before it, and says so. What is returned is the state after a prefix of what was
-    /// committed, so it is consistent. Not meant for [`Recovered::into_log`].
+    /// As [`Log::recover`] for a damaged log: if acknowledged records are missing, this ends the
+    /// log before them, and reports that. The result is the state after a prefix of the committed
+    /// transactions, so it is consistent. Not meant for [`Recovered::into_log`].
     ///
     /// # Errors
-    /// [`LogError::Corrupted`] if the log is not there from `start` on; as [`Log::recover`] otherwise.
+    /// [`LogError::Corrupted`] if the log from `start` on is missing; as [`Log::recover`]
+    /// otherwise.
     pub fn salvage(
         device: Arc<dyn Device>,
         options: LogOptions,
@@ -60,7 +61,7 @@ impl Log {
         Recovered::salvage(device, options.checked()?, start)
     }
 
-    /// The start of the oldest log on a device: for a user of the log who keeps no checkpoints.
+    /// Returns the start of the oldest log on a device, for callers that keep no checkpoints.
     ///
     /// # Errors
     /// [`LogError::Incompatible`] if there is no log, [`LogError::Io`].
@@ -70,7 +71,8 @@ impl Log {
 }
 
 impl Recovered {
-    /// Begins a new incarnation and goes on with the log. What lies behind the cut is dead from here on.
+    /// Begins a new incarnation and continues the log. Records after the cut are discarded
+    /// permanently.
     ///
     /// # Errors
     /// [`LogError::OutOfSpace`], [`LogError::Io`]. Nothing is lost then; recovery may be repeated.
@@ -80,8 +82,8 @@ impl Recovered {
         Ok(log)
     }
 
-    /// As [`Recovered::into_log`], but leaves the new incarnation to the first entry, or to [`Log::begin`].
-    /// Makes what was recovered durable, and writes nothing.
+    /// As [`Recovered::into_log`], but the first commit, or [`Log::begin`], begins the new
+    /// incarnation. Makes the recovered records durable, and writes nothing.
     ///
     /// # Errors
     /// [`LogError::Io`].

@@ -1,10 +1,10 @@
-//! What a running log keeps in order to acknowledge as its protocol demands.
+//! The state with which a running log acknowledges transactions as its protocol requires.
 
 use super::epoch::Epochs;
 use super::gsn::Hardening;
 use super::gwsn::FlushOrder;
 
-/// By what a protocol acknowledges.
+/// The order in which a protocol acknowledges transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// By sequence numbers: a transaction is acknowledged once the durable seqno has reached its own.
@@ -12,16 +12,16 @@ pub(crate) enum Order {
     /// By epochs: the durable seqno moves from the end of one epoch to the end of the next. See
     /// `epoch.rs`.
     Epochs,
-    /// By flushes, which have numbers of their own over all lanes. See `gwsn.rs`.
+    /// By flushes, which are numbered over all lanes. See `gwsn.rs`.
     Flushes,
-    /// By lanes, each of which assigns numbers of its own. See `gsn.rs`.
+    /// By lanes, each of which assigns its own numbers. See `gsn.rs`.
     Lanes,
 }
 
 /// The state of an [`Order`]. `G` is a flush.
 #[derive(Debug)]
 pub(crate) enum Acknowledgement<G> {
-    /// Nothing besides the durable seqno.
+    /// No state other than the durable seqno.
     Numbers,
     Epochs(Epochs),
     Flushes(FlushOrder<G>),
@@ -55,7 +55,7 @@ impl<G> Acknowledgement<G> {
         }
     }
 
-    /// The lanes, if each is acknowledged by itself.
+    /// The lanes, if each lane acknowledges its own transactions.
     pub(crate) fn lanes(&self) -> Option<&Hardening> {
         match self {
             Self::Lanes(hardening) => Some(hardening),

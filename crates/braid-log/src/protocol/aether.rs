@@ -1,5 +1,5 @@
-//! Aether (Johnson et al., VLDB 2010): the serial log with early lock release, flush pipelining, and a buffer
-//! that takes many threads at once.
+//! Aether (Johnson et al., VLDB 2010): the serial log with early lock release, flush pipelining,
+//! and a buffer that many threads fill at once.
 //!
 //! A transaction is acknowledged when the strand is durable up to it. Recovery keeps everything up to
 //! the first bad chunk.
@@ -9,9 +9,9 @@ use super::prefix::cut_at_bad_chunk;
 use super::{Dependence, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
 
-/// One strand whose byte order is the dependency order: a transaction's locks go once its log
-/// record is in the buffer, so whoever depends on it appends behind it, and the durable prefix of
-/// the strand is closed.
+/// One strand whose byte order is the dependency order: a transaction releases its locks once its
+/// log record is in the buffer, so a transaction that depends on it appends after it, and the
+/// durable prefix of the strand is closed.
 pub(crate) struct Aether;
 
 impl Protocol for Aether {
@@ -23,7 +23,8 @@ impl Protocol for Aether {
         Some(1)
     }
 
-    /// §5: what keeps one buffer from being the bottleneck of many cores.
+    /// §5 of the paper: consolidation keeps the single buffer from being a bottleneck for many
+    /// cores.
     fn consolidates(&self) -> bool {
         true
     }

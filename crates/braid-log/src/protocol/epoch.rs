@@ -17,9 +17,10 @@ use crate::base::sync::AtomicU64;
 /// Many strands; an epoch is the run of numbers between two ticks, and is acknowledged once all of it is
 /// durable in every strand.
 ///
-/// Silo's recovery keeps whole epochs, since its log does not order the transactions inside of one. Ours
-/// does: every transaction has a number, and every prefix of the numbers is closed. So recovery keeps
-/// what P-WAL's keeps, which holds all acknowledged epochs and whatever more arrived without a gap.
+/// Silo's recovery keeps whole epochs, since its log does not order the transactions inside an
+/// epoch. Braid's log does: every transaction has a number, and every prefix of the numbers is
+/// closed. So recovery keeps the same transactions as P-WAL's: all acknowledged epochs, and all
+/// later transactions up to the first gap.
 pub(crate) struct Epoch;
 
 impl Protocol for Epoch {
@@ -72,15 +73,16 @@ impl Epochs {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Ends the epoch with the newest number assigned; says whether there was anything to end. No
-    /// epoch ends before the one before it is acknowledged, so that a waiter's epoch is acknowledged
-    /// however fast numbers are assigned.
+    /// Ends the epoch with the newest number assigned. Returns whether the epoch held any number.
+    /// No epoch ends before the one before it is acknowledged, so that a waiter's epoch is
+    /// acknowledged however fast numbers are assigned.
     pub(crate) fn end_with(&self, newest: u64, durable_seqno: u64) -> bool {
         let before = self.end.load(Ordering::Relaxed);
         if before > durable_seqno || newest == before {
             return false;
         }
-        // Release: pairs with `end`. Only one of several threads that end it at once has to succeed.
+        // Release: pairs with `end`. If several threads end the epoch at once, one success is
+        // enough.
         let _ = self
             .end
             .compare_exchange(before, newest, Ordering::Release, Ordering::Relaxed);

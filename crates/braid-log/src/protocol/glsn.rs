@@ -1,8 +1,8 @@
 //! P-WAL's protocol: parallel strands ordered by one global number (Nakamura et al., 2019).
 //!
-//! A transaction releases its locks at precommit. It is acknowledged when every transaction with a
-//! smaller number is durable in whatever strand, and it is too ([`Frontier::durable`]). Recovery keeps
-//! everything below the first missing number.
+//! A transaction releases its locks at precommit. It is acknowledged when it is durable, and every
+//! transaction with a smaller number is durable in its strand ([`Frontier::durable`]). Recovery
+//! keeps everything below the first missing number.
 //!
 //! [`Frontier::durable`]: super::Frontier::durable
 
@@ -31,7 +31,8 @@ impl Protocol for Glsn {
         Order::Numbers
     }
 
-    /// Below the first missing number: a later transaction may have read what an earlier one wrote.
+    /// Keeps everything below the first missing number: a later transaction may have read what an
+    /// earlier one wrote.
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
         cut_at_gap(scanned).map(Kept::Numbers)
     }

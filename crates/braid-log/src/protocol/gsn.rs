@@ -1,19 +1,19 @@
 //! GSN: logical clocks and per-lane acknowledgement, after passive group commit (Wang and Johnson, VLDB
 //! 2014), remote flush avoidance (LeanStore: Haubenschild et al., SIGMOD 2020) and GoldenX.
 //!
-//! - **Numbers.** Each lane assigns its own: the lane of a number is its remainder by the number of lanes.
-//!   An assignment takes as many numbers as there are lanes and uses one
+//! - **Numbers.** Each lane assigns its own numbers: the lane of a number is its remainder by the
+//!   number of lanes. An assignment takes as many numbers as there are lanes and uses one
 //!   (`buffer/commit_slots.rs`).
-//! - **Dependencies.** They are exact: the transactions in other lanes that a transaction read from or
-//!   overwrote and that were not yet acknowledged. It names them in its log record
-//!   ([`Hardening::depend`]). Within a lane acknowledgement follows the numbers, so that a dependency on
-//!   one transaction covers what that one depends on.
-//! - **Acknowledgement.** A transaction is acknowledged when its own lane is durable up to it and everything
-//!   that it depends on in other lanes is acknowledged ([`Hardening::advance`]). An idle or slow lane that
-//!   it does not depend on costs it nothing.
+//! - **Dependencies.** Dependencies are exact: they are the transactions in other lanes that a
+//!   transaction read from or overwrote and that were not yet acknowledged. It names them in its
+//!   log record ([`Hardening::depend`]). Within a lane, acknowledgement follows the numbers, so a
+//!   dependency on a transaction covers that transaction's own dependencies.
+//! - **Acknowledgement.** A transaction is acknowledged when its own lane is durable up to it and
+//!   everything that it depends on in other lanes is acknowledged ([`Hardening::advance`]). A
+//!   transaction never waits for an idle or slow lane that it does not depend on.
 //! - **Lock release.** At precommit.
-//! - **Recovery.** Keeps of each lane everything before the first transaction that depends on one that is
-//!   lost.
+//! - **Recovery.** Recovery keeps, in each lane, everything before the first transaction that
+//!   depends on a lost one.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -27,10 +27,10 @@ use crate::LogError;
 use crate::base::numbers::LaneId;
 use crate::base::sync::{AtomicU64, Mutex};
 
-/// Dependencies that a log record names; a transaction with more waits for them.
+/// Most dependencies that a log record names. A transaction with more waits until they are durable.
 pub(crate) const DEPENDENCIES_MAX: usize = 32;
 
-/// See the module's text.
+/// The GSN protocol; see the module's documentation.
 pub(crate) struct Gsn;
 
 impl Protocol for Gsn {
@@ -50,8 +50,8 @@ impl Protocol for Gsn {
         Order::Lanes
     }
 
-    /// Of each lane, everything before the first transaction that depends on one that is not kept: the
-    /// greatest fixpoint.
+    /// Keeps, in each lane, everything before the first transaction that depends on one that is not
+    /// kept: the greatest fixpoint.
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
         let lanes = scanned.dependents.len() as u64;
         let mut kept = vec![u64::MAX; scanned.dependents.len()];
@@ -79,7 +79,7 @@ impl Protocol for Gsn {
                 }
             }
         }
-        // What is kept is a number that was assigned, so that the next incarnation's lie behind it.
+        // The number kept was assigned, so the numbers of the next incarnation are greater.
         for (lane, kept) in kept.iter_mut().enumerate() {
             let last = scanned.tail.iter().rev().map(|run| run.last);
             let last = last
@@ -103,7 +103,7 @@ impl Protocol for Gsn {
         lanes as u64
     }
 
-    /// The durable seqno may have been anywhere before the next number used.
+    /// The durable seqno may have been any value below the next number used.
     fn next_base(&self, base: u64, cut: u64, lanes: usize) -> u64 {
         if lanes == 1 {
             return cut;
@@ -123,22 +123,22 @@ pub(crate) struct Hardening {
 
 #[derive(Debug)]
 struct LaneHardening {
-    /// Every transaction of the lane up to this number is durable, and what it depends on is hardened.
-    /// Grows only.
+    /// Every transaction of the lane up to this number is durable, and its dependencies are
+    /// hardened. Never decreases.
     hardened: AtomicU64,
-    /// The lane's own bytes are durable up to this number, and its commits finished, as far as
-    /// anybody saw.
+    /// The lane's own bytes are durable up to this number, and its commits are finished, as far as
+    /// any thread has observed.
     durable: AtomicU64,
-    /// Transactions with dependencies in other lanes that were not hardened, and these dependencies.
+    /// Transactions that wait for dependencies in other lanes to harden, with these dependencies.
     waiting: Mutex<BTreeMap<u64, Vec<u64>>>,
 }
 
-/// What a transaction does about its dependencies, see [`Hardening::depend`].
+/// How a transaction treats its dependencies; see [`Hardening::depend`].
 #[derive(Debug)]
 pub(crate) enum Dependencies {
-    /// It names them in its log record.
+    /// The transaction names them in its log record.
     Named(Vec<u64>),
-    /// It waits until everything up to a number is durable.
+    /// The transaction waits until everything up to a number is durable.
     Awaited(u64),
 }
 
@@ -156,9 +156,9 @@ impl Hardening {
         }
     }
 
-    /// How far a lane is hardened.
+    /// The number up to which a lane is hardened.
     pub(crate) fn hardened(&self, lane: LaneId) -> u64 {
-        // SeqCst: waiters announce themselves before this look, as with the durable seqno.
+        // SeqCst: waiters announce themselves before this load, as with the durable seqno.
         self.lanes[lane.get()].hardened.load(Ordering::SeqCst)
     }
 
@@ -177,22 +177,23 @@ impl Hardening {
         self.hardened(self.lane_of(seqno)) >= seqno
     }
 
-    /// What a transaction does before its append about the transactions that it depends on. `large`: its
-    /// log record is streamed, and names none.
+    /// Decides, before a transaction's append, how the transaction treats its dependencies.
+    /// `large`: the log record is streamed, and names no dependencies.
     pub(crate) fn depend(&self, seqno: u64, on: &[u64], large: bool) -> Dependencies {
         let open = self.open(seqno, on);
         let Some(&newest) = open.last() else {
             return Dependencies::Named(Vec::new());
         };
         if large || open.len() > DEPENDENCIES_MAX {
-            // Everything up to its newest dependency, instead of a long list.
+            // Waiting for everything up to the newest dependency replaces a long list.
             return Dependencies::Awaited(newest);
         }
         self.add(seqno, open.clone());
         Dependencies::Named(open)
     }
 
-    /// Those of `numbers` that lie in other lanes than `seqno` and are not hardened.
+    /// Returns the numbers of `numbers` that belong to other lanes than `seqno` and are not
+    /// hardened.
     pub(crate) fn open(&self, seqno: u64, numbers: &[u64]) -> Vec<u64> {
         let lane = self.lane_of(seqno);
         let open = |&on: &u64| self.lane_of(on) != lane && !self.is_hardened(on);
@@ -202,13 +203,13 @@ impl Hardening {
         open
     }
 
-    /// Notes what a transaction waits for; to be called before it is appended.
+    /// Registers the dependencies that a transaction waits for. Must be called before its append.
     pub(crate) fn add(&self, seqno: u64, on: Vec<u64>) {
         let lane = &self.lanes[self.lane_of(seqno).get()];
         lane.waiting.lock().insert(seqno, on);
     }
 
-    /// The transaction did not happen.
+    /// Removes the dependencies of a transaction that was aborted.
     pub(crate) fn forget(&self, seqno: u64) {
         self.lanes[self.lane_of(seqno).get()]
             .waiting
@@ -216,16 +217,17 @@ impl Hardening {
             .remove(&seqno);
     }
 
-    /// Raises what is hardened, given how far each lane's own bytes are durable and its commits
-    /// finished. Says whether it rose in any.
+    /// Raises the hardened numbers, given up to which number each lane's own bytes are durable and
+    /// its commits finished. Returns whether any lane's hardened number rose.
     pub(crate) fn advance(&self, durable: &[u64]) -> bool {
         let mut rose = false;
         for (lane, &durable) in self.lanes.iter().zip(durable) {
-            // SeqCst: before the looks at what other lanes' transactions wait for. Who raises a lane that one of
-            // ours waits for either is seen by us, or sees how far ours could go.
+            // SeqCst: before this thread reads what other lanes' transactions wait for. Either this
+            // thread sees the raise of a lane that its own transactions wait for, or the raising
+            // thread sees the number stored here.
             lane.durable.fetch_max(durable, Ordering::SeqCst);
         }
-        // A lane that rises may be what a transaction of one before it waited for.
+        // A transaction of an earlier lane may have waited for the lane that rose.
         let mut again = true;
         while again {
             again = false;
@@ -248,8 +250,8 @@ impl Hardening {
                     }
                     first.remove();
                 }
-                // SeqCst: before the looks at who waits, see `hardened`. Under the lock, so that nobody
-                // raises it past a transaction that we saw waiting.
+                // SeqCst: before the load of the waiters, see `hardened`. Under the lock, so that
+                // no thread raises the number past a transaction that this thread saw waiting.
                 if lane.hardened.fetch_max(to, Ordering::SeqCst) < to {
                     rose = true;
                     again = true;
@@ -281,8 +283,9 @@ mod tests {
         }
     }
 
-    /// Three lanes: what depends on a lost transaction goes, and what depends on that, and what comes
-    /// later in their lanes; another lane's later transactions stay.
+    /// Three lanes: recovery drops the transactions that depend on a lost one, directly or
+    /// indirectly, and all later ones in their lanes. It keeps the later transactions of another
+    /// lane.
     #[test]
     fn the_cut_is_closed() {
         let scanned = Scanned {
@@ -312,7 +315,7 @@ mod tests {
         assert_eq!((hardened(1), hardened(2)), (9, 8));
         assert_eq!(hardened(0), 11, "up to before the one that waits");
         assert!(!hardening.advance(&[15, 13, 8]));
-        // Lane 2 is durable: both go, in whatever order the lanes are looked at.
+        // Lane 2 is durable: both waiting transactions harden, in any order of visiting the lanes.
         assert!(hardening.advance(&[15, 13, 14]));
         assert_eq!([0, 1, 2].map(hardened), [15, 13, 14]);
         assert_eq!(hardening.greatest(), 15);

@@ -1,13 +1,14 @@
 //! GWSN: one number for each flush of the log instead of one for each record.
 //!
-//! A flush takes all that the strands of its lane hold at one instant, and is assigned the *global
-//! WAL-flush sequence number* at that instant: [`FlushOrder::assign`] runs while the leader holds the
-//! latches of all these strands.
+//! A flush takes everything that the strands of its lane hold at one instant, and is assigned the
+//! *global WAL-flush sequence number* at that instant: [`FlushOrder::assign`] runs while the leader
+//! holds the latches of all these strands.
 //!
-//! - **Dependencies.** What a transaction depends on lies in the same flush or in one with a smaller
-//!   number: in its own lane because the instant is one for all strands, in other lanes because the
-//!   transaction waits for it, either at a lock or before it appends ([`Dependence`]). So the order of
-//!   the flushes embeds the order of the dependencies (the paper's Lemmas 4 to 6).
+//! - **Dependencies.** A transaction's dependencies are in the same flush or in one with a smaller
+//!   number: in its own lane because the flush takes all strands at one instant, in other lanes
+//!   because the transaction waits for them, either at a lock or before it appends
+//!   ([`Dependence`]). So the order of the flushes embeds the order of the dependencies (the
+//!   paper's Lemmas 4 to 6).
 //! - **Acknowledgement.** A flush is acknowledged when all flushes with smaller numbers are durable
 //!   ([`FlushOrder::finish`]). Only then do its numbers count as durable in the durable seqno.
 //! - **Lock release.** With [`GwsnStrict`] once the transaction is durable, with [`Gwsn`] once its flush
@@ -15,8 +16,8 @@
 //! - **Recovery.** [`GwsnStrict`] keeps every flush that arrived, [`Gwsn`] those below the first missing
 //!   number.
 //!
-//! Versions still have the transactions' own numbers, since a snapshot needs a total order that is known when
-//! a version is made; what is durable and what recovery keeps depends on flushes.
+//! Versions still carry the transactions' own numbers, since a snapshot needs a total order that is
+//! known when a version is created. Durability and recovery depend on flushes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -30,8 +31,9 @@ use crate::LogError;
 use crate::base::numbers::{FlushNo, LaneId};
 use crate::base::sync::{AtomicU64, Mutex};
 
-/// The setting of the paper's theorem: strict two-phase locking. What a transaction depends on is durable before
-/// its own flush has a number, so every flush that arrived counts, gap or not.
+/// The setting of the paper's theorem: strict two-phase locking. A transaction's dependencies are
+/// durable before its own flush has a number, so recovery keeps every flush that arrived, even
+/// after a gap.
 pub(crate) struct GwsnStrict;
 
 impl Protocol for GwsnStrict {
@@ -124,12 +126,12 @@ pub(crate) struct FlushOrder<G> {
 struct Finished<G> {
     /// Every flush up to this number is acknowledged.
     acknowledged: FlushNo,
-    /// For each lane, durable groups that wait, in the lane's order.
+    /// For each lane, durable groups that wait for their acknowledgement, in the lane's order.
     waiting: Box<[VecDeque<G>]>,
 }
 
 impl<G> FlushOrder<G> {
-    /// Numbers restart from 1 with every incarnation.
+    /// Creates the order of a new incarnation, in which numbers restart from 1.
     pub(crate) fn new(lanes: usize) -> Self {
         Self {
             newest: CachePadded::new(AtomicU64::new(0)),
@@ -142,12 +144,12 @@ impl<G> FlushOrder<G> {
 
     /// The newest number assigned.
     pub(crate) fn newest(&self) -> FlushNo {
-        // Acquire: pairs with `assign`; the caller has kept out everybody who might assign for what
-        // matters.
+        // Acquire: pairs with `assign`. The caller has excluded every thread that could assign a
+        // relevant number.
         FlushNo::new(self.newest.load(Ordering::Acquire))
     }
 
-    /// The next flush's number.
+    /// Assigns the next flush's number.
     pub(crate) fn assign(&self) -> FlushNo {
         // AcqRel: the numbers follow the latches under which they are assigned; see `newest`.
         FlushNo::new(self.newest.fetch_add(1, Ordering::AcqRel) + 1)
@@ -155,7 +157,8 @@ impl<G> FlushOrder<G> {
 }
 
 impl<G: Flush> FlushOrder<G> {
-    /// Adds groups that a lane finished; returns those, of any lane, that may now be acknowledged.
+    /// Adds groups that a lane finished. Returns the groups, of any lane, that may now be
+    /// acknowledged.
     pub(crate) fn finish(&self, groups: Vec<G>) -> Vec<G> {
         let mut finished = self.finished.lock();
         let Finished {

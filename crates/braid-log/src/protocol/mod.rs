@@ -1,6 +1,7 @@
-//! The rules in which commit protocols differ. The file of a protocol holds all of its own: when a
-//! transaction is acknowledged, when it releases its locks, what it does about the transactions that
-//! it depends on, and what recovery keeps. `prefix.rs` holds the rules that several protocols share.
+//! The rules in which commit protocols differ. The file of a protocol holds all of its rules: when
+//! a transaction is acknowledged, when it releases its locks, how it treats the transactions that
+//! it depends on, and what recovery keeps. `prefix.rs` holds the rules that several protocols
+//! share.
 
 pub(crate) mod acknowledgement;
 mod aether;
@@ -19,8 +20,8 @@ use crate::LogError;
 use crate::base::numbers::{FlushNo, LaneId};
 use crate::format::chunk::NUMBERS_MAX;
 
-/// What the durable seqno is computed from. The order of collection matters: `assigned` first,
-/// then the commits, then the strands; see [`Protocol::durable_seqno`].
+/// The inputs from which the durable seqno is computed. The order of collection matters: `assigned`
+/// first, then the commits, then the strands; see [`Protocol::durable_seqno`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frontier {
     /// The newest number assigned when the collection began.
@@ -39,32 +40,32 @@ pub(crate) struct Frontier {
 pub(crate) struct Run {
     pub(crate) first: u64,
     pub(crate) last: u64,
-    /// The number of the flush that brought (the last part of) it.
+    /// The number of the flush that wrote the run, or its last part.
     pub(crate) flush: FlushNo,
 }
 
-/// A transaction that counts only if others do.
+/// A transaction that recovery keeps only if it keeps the transactions that it depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dependent {
     pub(crate) seqno: u64,
     pub(crate) on: Vec<u64>,
 }
 
-/// What a scan found of the newest incarnation.
+/// The result of scanning the newest incarnation.
 #[derive(Debug, Default)]
 pub(crate) struct Scanned {
     /// Everything up to here was settled before the incarnation began, or by the checkpoint.
     pub(crate) base: u64,
-    /// The greatest durable seqno that a chunk of the incarnation names: so far everything was
-    /// durable.
+    /// The greatest durable seqno that a chunk of the incarnation records: everything up to here
+    /// was durable.
     pub(crate) durable_seqno: u64,
     /// How many numbers in `base + 1 ..= durable_seqno` were found.
     pub(crate) found_to_durable: u64,
-    /// Behind the durable seqno, sorted, of all lanes.
+    /// The runs after the durable seqno, of all lanes, sorted.
     pub(crate) tail: Vec<Run>,
     /// The last flush that the checkpoint covers.
     pub(crate) flush_base: FlushNo,
-    /// Flushes that are there as a whole, sorted. Those that the checkpoint covers change nothing.
+    /// Flushes that were found complete, sorted. Flushes that the checkpoint covers have no effect.
     pub(crate) flushes: Vec<FlushNo>,
     /// For each lane, its transactions with dependencies, sorted.
     pub(crate) dependents: Vec<Vec<Dependent>>,
@@ -77,16 +78,17 @@ pub(crate) enum Kept {
     Numbers(u64),
     /// Flushes up to a number.
     Flushes(FlushNo),
-    /// Of each lane, transactions up to a number.
+    /// Transactions of each lane up to that lane's number.
     Lanes(Vec<u64>),
 }
 
 impl Kept {
-    /// Of a log that another process writes, which is read up to a number only: see
-    /// [`Log::recover_up_to`](crate::Log::recover_up_to).
+    /// All flushes: used for a log that another process writes, which is read only up to a number.
+    /// See [`Log::recover_up_to`](crate::Log::recover_up_to).
     pub(crate) const ALL_FLUSHES: Self = Kept::Flushes(FlushNo::new(NUMBERS_MAX - 1));
 
-    /// The same of a log that another process writes and calls durable up to `limit`.
+    /// Restricts the part that is kept to `limit`, up to which another process says its log is
+    /// durable.
     pub(crate) fn up_to(self, limit: u64) -> Self {
         match self {
             Kept::Numbers(_) => Kept::Numbers(limit),
@@ -95,7 +97,7 @@ impl Kept {
         }
     }
 
-    /// The same in a segment header's form.
+    /// Returns the part that is kept, in the form of a segment header.
     pub(crate) fn words(&self, lanes: usize) -> Vec<u64> {
         match self {
             Kept::Numbers(last) => vec![*last; lanes],
@@ -104,7 +106,7 @@ impl Kept {
         }
     }
 
-    /// Whether a transaction counts.
+    /// Whether recovery keeps a transaction.
     pub(crate) fn holds(&self, lane: LaneId, seqno: u64, flush: FlushNo) -> bool {
         match self {
             Kept::Numbers(last) => seqno <= *last,
@@ -114,7 +116,7 @@ impl Kept {
     }
 }
 
-/// What a transaction does before its append about the transactions that it read from or overwrote and
+/// How a transaction, before its append, treats the transactions that it read from or overwrote and
 /// that may not be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dependence {
@@ -129,12 +131,12 @@ pub(crate) enum Dependence {
 }
 
 impl Dependence {
-    /// Whether a transaction of a log with so many lanes says what it depends on.
+    /// Whether transactions of a log with `lanes` lanes must name their dependencies.
     pub(crate) fn is_wanted(self, lanes: usize) -> bool {
         match self {
             Dependence::Implied => false,
             Dependence::Durable => true,
-            // What lies in the own lane is sealed no later than its reader.
+            // A dependency in the transaction's own lane is sealed no later than the transaction.
             Dependence::Sealed | Dependence::Recorded => lanes > 1,
         }
     }
@@ -145,7 +147,7 @@ pub(crate) trait Protocol: Sync {
     /// The identifier in segment headers.
     fn id(&self) -> u8;
 
-    /// The number of strands that the protocol requires, if it does.
+    /// The number of strands, if the protocol requires one.
     fn forced_strands(&self) -> Option<usize> {
         None
     }
@@ -158,20 +160,20 @@ pub(crate) trait Protocol: Sync {
     /// When a transaction releases its locks.
     fn lock_release(&self) -> LockRelease;
 
-    /// What a transaction does about its dependencies.
+    /// How a transaction treats its dependencies.
     fn dependence(&self) -> Dependence;
 
-    /// Whether a flush takes all that its lane's strands have at one instant, so that what a
-    /// transaction depends on in its own lane is in the same flush or in one before.
+    /// Whether a flush takes everything that its lane's strands hold at one instant, so that a
+    /// transaction's dependencies in its own lane are in the same flush or in an earlier one.
     fn has_closed_flushes(&self) -> bool {
         self.dependence() != Dependence::Implied
     }
 
-    /// By what transactions are acknowledged.
+    /// The order in which transactions are acknowledged.
     fn order(&self) -> Order;
 
     /// The greatest number `h` that may be acknowledged: every transaction up to `h` is durable and
-    /// finished. May be less than what was acknowledged before, which stays.
+    /// finished. May be less than the durable seqno already published, which does not decrease.
     fn durable_seqno(&self, frontier: &Frontier) -> u64 {
         frontier.durable()
     }
@@ -179,16 +181,16 @@ pub(crate) trait Protocol: Sync {
     /// What recovery keeps.
     ///
     /// # Errors
-    /// `Corrupted` if something that was acknowledged is missing.
+    /// `Corrupted` if an acknowledged transaction is missing.
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError>;
 
-    /// What a later incarnation's header says about an incarnation of this protocol: `base` and
-    /// [`Kept::words`].
+    /// Decodes what a later incarnation's header says about an incarnation of this protocol: `base`
+    /// and [`Kept::words`].
     fn kept(&self, base: u64, _words: &[u64]) -> Kept {
         Kept::Numbers(base)
     }
 
-    /// How many consecutive numbers hold one that was assigned.
+    /// Number of consecutive numbers of which exactly one is assigned.
     fn stride(&self, _lanes: usize) -> u64 {
         1
     }

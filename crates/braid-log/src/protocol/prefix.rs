@@ -1,5 +1,5 @@
-//! The rules that the protocols share whose order is that of the sequence numbers: what is durable, and
-//! where recovery cuts.
+//! The rules shared by protocols that follow the order of sequence numbers: how they compute the
+//! durable seqno, and where recovery cuts.
 
 use super::{Frontier, Scanned};
 use crate::LogError;
@@ -7,9 +7,9 @@ use crate::LogError;
 impl Frontier {
     /// The greatest number up to which every transaction is durable and finished.
     ///
-    /// P-WAL takes the minimum of what every strand has flushed, which an idle strand holds back
-    /// forever. Here a strand counts only with what lies in its buffers, and what is assigned but not
-    /// yet appended counts through its commit, so the minimum is exact.
+    /// P-WAL takes the minimum of the numbers that every strand has flushed, which an idle strand
+    /// holds back forever. Here a strand counts only the numbers in its buffers, and a number that
+    /// is assigned but not yet appended counts through its pending commit, so the minimum is exact.
     pub(crate) fn durable(&self) -> u64 {
         if braid_rt::mutant!("acknowledge_before_flush") {
             return self.assigned;
@@ -23,9 +23,9 @@ impl Frontier {
     }
 }
 
-/// The recovery rule of one strand: everything up to the first bad chunk. A number may be missing when a
-/// transaction had assigned but not appended; nothing kept can depend on it, since it had released
-/// nothing.
+/// The recovery rule of one strand: everything up to the first bad chunk. A number may be missing
+/// if its transaction had not appended yet; nothing kept can depend on that transaction, since it
+/// had released no lock.
 pub(super) fn cut_at_bad_chunk(scanned: &Scanned) -> u64 {
     let last = scanned.tail.iter().map(|run| run.last).max();
     scanned
@@ -48,7 +48,7 @@ pub(super) fn cut_at_gap(scanned: &Scanned) -> Result<u64, LogError> {
     Ok(cut)
 }
 
-/// I1: what a chunk calls durable was acknowledged. A crash never removes it.
+/// I1: everything up to a chunk's durable seqno was acknowledged. A crash never removes it.
 pub(super) fn check_acknowledged(scanned: &Scanned) -> Result<(), LogError> {
     let expected = scanned.durable_seqno.saturating_sub(scanned.base);
     if scanned.found_to_durable == expected {

@@ -1,4 +1,5 @@
-//! The cut: what recovery keeps of the scanned lanes, and whether anything acknowledged is missing.
+//! The cut: the part of the scanned lanes that recovery keeps, and the check that nothing
+//! acknowledged is missing.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +13,24 @@ use crate::protocol::kind::ProtocolKind;
 use crate::protocol::{self, Kept, Protocol, Run, Scanned};
 use crate::recovery::scan::{Found, LaneScan};
 
-/// What is known of a damaged log before its cut is found.
+/// The facts known about a damaged log before its cut is found.
 #[derive(Clone, Copy)]
 pub(super) struct Damage {
-    /// Up to here everything was durable, as some chunk says.
+    /// The greatest durable seqno that a chunk records.
     pub(super) durable: u64,
-    /// A lane ends before its end.
+    /// Whether damage ends a lane early.
     pub(super) broken: bool,
 }
 
-/// How an incarnation counts: every `stride` numbers behind `base` hold one that was assigned.
+/// The numbering of an incarnation: of every `stride` numbers after `base`, one was assigned.
 struct Numbers {
     base: u64,
     stride: u64,
 }
 
 impl Numbers {
-    /// The greatest number up to which none is missing, if none is up to `from`.
+    /// Returns the greatest number up to which none is missing, given that none is missing up to
+    /// `from`.
     fn up_to_gap(&self, from: u64, runs: &[Run]) -> u64 {
         let place = |seqno: u64| seqno.saturating_sub(self.base).div_ceil(self.stride);
         let mut whole = from;
@@ -50,16 +52,16 @@ pub(super) struct Cut {
     pub(super) incarnation: u32,
     /// The part of each incarnation that is kept.
     pub(super) kept: BTreeMap<u32, Kept>,
-    /// Nothing above it is kept, whatever `kept` says.
+    /// Nothing above this number is kept, even if `kept` includes it.
     pub(super) ceiling: u64,
-    /// Log records that were found and are given up.
+    /// Log records that were found and are discarded.
     pub(super) discarded: u64,
 }
 
 impl Cut {
-    /// Finds the cut. In a log with damage no chunk's word is taken for what was durable, only what is there. In
-    /// a log that another process writes, the cut is what that process says is durable (`limit`), and all of
-    /// it must be there.
+    /// Finds the cut. In a damaged log, the durable seqnos in chunks are ignored, and only records
+    /// that were found count. In a log that another process writes, the cut is the durable seqno of
+    /// that process (`limit`), and everything up to it must be found.
     pub(super) fn find(
         start: &CheckpointPosition,
         lanes: &mut [LaneScan],
@@ -98,7 +100,7 @@ impl Cut {
         }
         scanned.tail.sort_unstable();
         scanned.flushes.sort_unstable();
-        // Of a log that is being written, the cut of its protocol says no more than that nothing is missing.
+        // For a log that is being written, the protocol's cut only proves that nothing is missing.
         let newest_kept = match (newest.protocol.cut(&scanned)?, limit) {
             (kept, None) => kept,
             (kept, Some(limit)) => kept.up_to(limit),
@@ -129,7 +131,7 @@ impl Cut {
     }
 }
 
-/// Refuses files of several logs: no crash moves them here.
+/// Rejects files of several logs: no crash mixes them.
 fn check_identity(lanes: &[LaneScan]) -> Result<(), LogError> {
     let id = lanes[0].id;
     if lanes.iter().all(|lane| lane.id == id) {
@@ -140,16 +142,16 @@ fn check_identity(lanes: &[LaneScan]) -> Result<(), LogError> {
     })
 }
 
-/// An error about the segment in which a lane ends.
+/// Creates a corruption error for the segment in which a lane ends.
 fn corrupted(what: impl Into<String>, lane: &LaneScan) -> LogError {
     let name = segment_name(lane.end.lane, lane.end_segment);
     LogError::corrupted(what, &name, 0)
 }
 
-/// What the headers of an incarnation say: the same in all lanes.
+/// The contents of an incarnation's headers, which are the same in all lanes.
 struct Begun {
     base: u64,
-    /// What the incarnation keeps of the one before.
+    /// The part of the previous incarnation that this one keeps.
     kept: Vec<u64>,
     protocol: &'static dyn Protocol,
 }
@@ -203,8 +205,8 @@ impl Incarnations {
         (incarnation, newest)
     }
 
-    /// Another process, which calls numbers up to `limit` durable, must not have begun an incarnation
-    /// meanwhile.
+    /// Checks that another process, whose log is durable up to `limit`, has not begun an
+    /// incarnation meanwhile.
     fn check_limit(&self, lanes: &[LaneScan], limit: Option<u64>) -> Result<(), LogError> {
         let newest = self.newest().1;
         if limit.is_some_and(|limit| newest.base > limit) {
@@ -216,7 +218,8 @@ impl Incarnations {
         Ok(())
     }
 
-    /// The part of each older incarnation that is kept: the header of the incarnation after it says so.
+    /// Returns the part kept of each older incarnation, from the header of the incarnation after
+    /// it.
     fn kept(&self) -> BTreeMap<u32, Kept> {
         let next = self.0.values().skip(1);
         let pairs = self.0.iter().zip(next);
@@ -227,7 +230,7 @@ impl Incarnations {
             .collect()
     }
 
-    /// Whether older incarnations count in the gap rule: they followed the same protocol, and it keeps
+    /// Whether the gap rule includes older incarnations: they used the same protocol, which keeps
     /// transactions by their numbers.
     fn count_as_one(&self, kept: &BTreeMap<u32, Kept>) -> bool {
         let protocol = self.newest().1.protocol;
@@ -236,15 +239,15 @@ impl Incarnations {
             && matches!(protocol.kept(0, &[0]), Kept::Numbers(_))
     }
 
-    /// The greatest number that a chunk or a header calls durable, at least `base`.
+    /// The greatest number that a chunk or a header records as durable, at least `base`.
     fn durable_seqno(&self, lanes: &[LaneScan], base: u64) -> Result<u64, LogError> {
         let mut durable_seqno = base.max(self.newest().1.base);
         for lane in lanes {
             for (&of, found) in &lane.found {
-                // What a later incarnation discarded was never acknowledged.
+                // Records that a later incarnation discarded were never acknowledged.
                 let next = self.0.range(of + 1..).next();
                 if next.is_some_and(|(_, next)| found.durable_seqno > next.base) {
-                    // Chunks of two logs: neither a crash nor a single damaged block explains it.
+                    // Chunks of two logs: neither a crash nor a single damaged block explains this.
                     return Err(corrupted(
                         format!(
                             "a chunk of incarnation {of} calls number {} durable, but a later incarnation discarded it",
@@ -294,8 +297,8 @@ fn discard_dead(index: LaneId, lane: &mut LaneScan, kept: &BTreeMap<u32, Kept>) 
     discarded
 }
 
-/// Moves what was found in a lane to `scanned`. Numbers up to the durable seqno are counted in the
-/// incarnations that `counts` names.
+/// Moves the results of a lane's scan to `scanned`. Numbers up to the durable seqno are counted in
+/// the incarnations that `counts` names.
 fn gather(lane: &mut LaneScan, newest: u32, counts: impl Fn(u32) -> bool, scanned: &mut Scanned) {
     let mut dependents = Vec::new();
     for (&of, found) in &mut lane.found {
@@ -313,7 +316,7 @@ fn gather(lane: &mut LaneScan, newest: u32, counts: impl Fn(u32) -> bool, scanne
     scanned.dependents.push(dependents);
 }
 
-/// The newest number kept, and how many log records lie behind the cut.
+/// Returns the newest number kept, and the count of log records after the cut.
 fn newest_number_kept(scanned: &Scanned, kept: &Kept, lanes: usize) -> (u64, u64) {
     let lane_of = |seqno: u64| LaneId::new(to_usize(seqno % lanes as u64));
     let mut cut = scanned.base.max(scanned.durable_seqno);
@@ -329,9 +332,9 @@ fn newest_number_kept(scanned: &Scanned, kept: &Kept, lanes: usize) -> (u64, u64
     (cut, behind)
 }
 
-/// The number up to which a damaged log is complete. A prefix of the numbers is one of a serial order,
-/// whatever the protocol acknowledges by. And the first number missing may be one of an older incarnation,
-/// whose later ones are lost with it.
+/// Returns the number up to which a damaged log is complete. A prefix of the numbers is a prefix of
+/// a serial order, for every protocol's order of acknowledgement. The first missing number may
+/// belong to an older incarnation, whose later records are then lost as well.
 fn whole_up_to(start: &CheckpointPosition, newest: &Begun, tail: &[Run], lanes: usize) -> u64 {
     let numbers = Numbers {
         base: newest.base,
@@ -340,7 +343,7 @@ fn whole_up_to(start: &CheckpointPosition, newest: &Begun, tail: &[Run], lanes: 
     numbers.up_to_gap(start.seqno.max(newest.base), tail)
 }
 
-/// I1: nothing behind the end of a lane may show that a number above the cut was durable.
+/// Checks I1: nothing after the end of a lane may show that a number above the cut was durable.
 fn check_behind_the_end(lanes: &[LaneScan], newest: u32, cut: u64) -> Result<(), LogError> {
     for lane in lanes {
         if let Some(behind) = lane.behind
@@ -358,8 +361,9 @@ fn check_behind_the_end(lanes: &[LaneScan], newest: u32, cut: u64) -> Result<(),
             ));
         }
         for (name, header) in &lane.beyond {
-            // Chunks in flight together may be lost in any order; that leaves segments behind the end.
-            // But none of a later incarnation, and none begun with a durable seqno behind the cut.
+            // A crash may lose concurrently written chunks in any order, which leaves segments
+            // after the end. But such a segment never belongs to a later incarnation, and was never
+            // begun with a durable seqno above the cut.
             braid_rt::coverage_point("recovery: a segment behind the end");
             let later = header.incarnation > lane.end.incarnation;
             if later || (header.incarnation == newest && header.durable_seqno > cut) {

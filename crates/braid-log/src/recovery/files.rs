@@ -1,5 +1,5 @@
-//! The segment files of a log that is not running: which there are, and what becomes of them when the log
-//! goes on.
+//! The segment files of a log that is not running: finding them, and sorting them for the log that
+//! continues.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,8 @@ use crate::segments::quota::Quota;
 /// The segments of a lane by their sequence numbers.
 pub(super) type Segments = BTreeMap<u64, Segment>;
 
-/// All segment files of a device, by lane and sequence number. Opens only those of `lanes`.
+/// Finds all segment files of a device, by lane and sequence number. Opens only the files of the
+/// first `lanes` lanes.
 pub(super) fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Segments>, LogError> {
     let mut segments = vec![Segments::new(); lanes];
     let entries = device
@@ -37,8 +38,8 @@ pub(super) fn find_segments(device: &dyn Device, lanes: usize) -> Result<Vec<Seg
                 sequence,
                 Segment {
                     sequence,
-                    // A segment has its name once it is whole, so a part of a block is damage: the
-                    // header tells the length that it should have.
+                    // A segment receives its name once it is complete, so a partial block is
+                    // damage: the header records the correct length.
                     len: entry.len - entry.len % BLOCK as u64,
                     file,
                 },
@@ -62,7 +63,7 @@ pub(crate) fn oldest_position(device: &dyn Device) -> Result<CheckpointPosition,
     for (lane, segments) in segments.iter().enumerate() {
         for segment in segments.values() {
             let header = segment.header(device, LaneId::new(lane))?;
-            // A recycled or fresh file that was not begun has another header, or none.
+            // A recycled or fresh file that was not begun has another header, or no header.
             let Some(header) = header.filter(|h| h.sequence == segment.sequence) else {
                 continue;
             };
@@ -87,8 +88,8 @@ pub(crate) fn oldest_position(device: &dyn Device) -> Result<CheckpointPosition,
     }
 }
 
-/// A lane at the end of its log: sorts its files into those that recovery needs, those ready for use, and
-/// the rest.
+/// Resumes a lane at the end of its log: sorts its files into those that recovery needs, those
+/// ready for use, and the rest.
 pub(super) fn resume_lane(
     options: &LogOptions,
     scan: LaneScan,
@@ -103,9 +104,9 @@ pub(super) fn resume_lane(
         let fits = (options.first_segment_bytes()..=options.segment_bytes).contains(&segment.len);
         let next_ready = fresh + files.ready.len() as u64;
         if sequence >= start.segment && sequence < fresh {
-            // I1: the cut counts chunks that were read, perhaps from a volatile cache: those of a write that
-            // failed, or of a process that ended before its flush. Readers see them from here on, and the
-            // new incarnation's base vouches for them, so they are made durable before.
+            // I1: the cut includes chunks that may have been read from a volatile cache: those of a
+            // failed write, or of a process that ended before its flush. Readers see them from here
+            // on, and the new incarnation's base includes them, so they are made durable first.
             segment.file.sync().map_err(|error| {
                 let name = segment_name(lane, sequence);
                 LogError::io(format!("cannot make {name} durable"), error)
@@ -113,7 +114,7 @@ pub(super) fn resume_lane(
             files.live.push_back(segment);
         } else if sequence == next_ready && fits {
             braid_rt::coverage_point("recovery: the next segment is ready");
-            // Old contents are told from new by incarnation, sequence number and link.
+            // Incarnation, sequence number and link distinguish old contents from new.
             files.ready.push_back(segment);
         } else if sequence < start.segment && fits && !options.discard {
             braid_rt::coverage_point("recovery: an old segment is kept for use");

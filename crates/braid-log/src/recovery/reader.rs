@@ -1,4 +1,4 @@
-//! Reading chunks from a segment file through a window.
+//! A reader of chunks from a segment file through a window.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -18,7 +18,7 @@ const WINDOW: usize = if cfg!(miri) { 64 << 10 } else { 4 << 20 };
 /// Bytes of one read of a window; the device may perform all of them at the same time.
 const READ: usize = if cfg!(miri) { 16 << 10 } else { 512 << 10 };
 
-/// Who the next chunk must be.
+/// The identity that the next chunk must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub(crate) lane: LaneId,
@@ -27,7 +27,7 @@ pub(crate) struct Expected {
     pub(crate) link: u32,
 }
 
-/// A valid chunk, and what to expect behind it.
+/// A valid chunk, and the identity of the chunk after it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadChunk<'a> {
     pub(crate) header: ChunkHeader,
@@ -35,13 +35,13 @@ pub(crate) struct ReadChunk<'a> {
     pub(crate) crc: u32,
 }
 
-/// Windows that are being read or wait to be used.
+/// Windows that are being read, or that wait for their use.
 const WINDOWS_AHEAD: usize = 2;
 
-/// Room in front of a window for the chunk that began in the one before it, at most.
+/// Most room in front of a window for a chunk that began in the previous window.
 const MARGIN: usize = if cfg!(miri) { 32 << 10 } else { 1 << 20 };
 
-/// The margin and the size of a segment's windows that are read ahead.
+/// Returns the margin and the size of a segment's read-ahead windows.
 fn margin_and_window(segment: &Segment) -> (usize, usize) {
     let size = usize::try_from(segment.len).unwrap_or(WINDOW).max(BLOCK);
     (MARGIN.min(size), WINDOW.min(size))
@@ -54,14 +54,16 @@ struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Reads from `offset` to the segment's end. The thread ends when it is through, or when this goes.
+    /// Starts reading from `offset` to the segment's end. The thread ends at the segment's end, or
+    /// when the `ReadAhead` is dropped.
     fn start(device: &dyn Device, segment: &Segment, mut offset: u64) -> Option<Self> {
         if braid_rt::simulation::is_on() {
-            // Its threads are tasks, which a channel would block all at once.
+            // The simulator's threads are tasks, all of which a channel would block at once.
             return None;
         }
         let (send, windows) = mpsc::sync_channel(WINDOWS_AHEAD);
-        // One more than may wait: the window in use, and the one that its user gives back for it.
+        // Room for the window in use and for the one that its user returns, on top of the waiting
+        // windows.
         let (used, reuse) = mpsc::sync_channel(WINDOWS_AHEAD + 2);
         let (margin, window) = margin_and_window(segment);
         for _ in 0..=WINDOWS_AHEAD {
@@ -81,7 +83,7 @@ impl ReadAhead {
                 offset += len as u64;
             }
         };
-        // Without a thread the reader reads for itself.
+        // Without a thread, the reader reads windows itself.
         let started = std::thread::Builder::new().name("braid-readahead".into());
         started.spawn(work).ok()?;
         Some(Self { windows, used })
@@ -100,18 +102,18 @@ fn read_window(file: &dyn File, mut offset: u64, window: &mut [u8]) -> io::Resul
     file.read_batch(&mut reads)
 }
 
-/// Reads one segment front to back.
+/// Reader of one segment, from front to back.
 pub(crate) struct SegmentReader<'a> {
     device: &'a dyn Device,
     lane: LaneId,
     segment: &'a Segment,
     buf: AlignedBuf,
-    /// Where in `buf` the bytes are that lie at `start` of the segment, and how many there are.
+    /// The index in `buf` of the bytes at `start` of the segment, and their count.
     at: usize,
     start: u64,
     len: usize,
     ahead: Option<ReadAhead>,
-    /// What lies behind this offset will be asked for again.
+    /// Bytes after this offset will be read again.
     kept_from: u64,
     /// Bytes read from the device.
     pub(crate) bytes: u64,
@@ -133,7 +135,7 @@ impl<'a> SegmentReader<'a> {
         }
     }
 
-    /// A reader that uses the buffer of one before it, see [`Self::into_buffer`].
+    /// Creates a reader that reuses an earlier reader's buffer, see [`Self::into_buffer`].
     pub(crate) fn with_buffer(
         device: &'a dyn Device,
         lane: LaneId,
@@ -146,12 +148,12 @@ impl<'a> SegmentReader<'a> {
         }
     }
 
-    /// The buffer, whose memory costs more to get than to fill.
+    /// Returns the buffer, whose allocation costs more than filling it.
     pub(crate) fn into_buffer(self) -> AlignedBuf {
         self.buf
     }
 
-    /// A reader that has a thread read ahead, from `offset` on.
+    /// Creates a reader with a thread that reads ahead, from `offset` on.
     pub(crate) fn ahead(
         device: &'a dyn Device,
         lane: LaneId,
@@ -165,7 +167,7 @@ impl<'a> SegmentReader<'a> {
         }
     }
 
-    /// `len` bytes at `offset`; the caller made sure that the segment has them.
+    /// Returns `len` bytes at `offset`; the caller has checked that the segment contains them.
     pub(crate) fn bytes_at(&mut self, offset: u64, len: usize) -> Result<&[u8], LogError> {
         while !self.has(offset, len) {
             if !self.next_window(offset)? {
@@ -176,7 +178,7 @@ impl<'a> SegmentReader<'a> {
         Ok(&self.buf[at..at + len])
     }
 
-    /// Says that bytes from `offset` on will be asked for again, so that they stay when the window moves on.
+    /// Keeps bytes from `offset` on, which will be read again, when the window moves.
     pub(crate) fn keep_from(&mut self, offset: u64) {
         self.kept_from = offset;
     }
@@ -185,7 +187,8 @@ impl<'a> SegmentReader<'a> {
         offset >= self.start && offset + len as u64 <= self.start + self.len as u64
     }
 
-    /// Goes on with the window that was read ahead; what lies behind `offset` stays. Says whether it did.
+    /// Moves to the window that was read ahead, and keeps the bytes after `offset`. Returns whether
+    /// there was such a window.
     fn next_window(&mut self, offset: u64) -> Result<bool, LogError> {
         let end = self.start + self.len as u64;
         let (margin, window) = margin_and_window(self.segment);
@@ -207,7 +210,7 @@ impl<'a> SegmentReader<'a> {
         if let Some(ahead) = &self.ahead
             && used.len() == margin + window
         {
-            // It is through with the segment if it does not take it.
+            // If the thread does not take the window, it has finished the segment.
             let _ = ahead.used.try_send(used);
         }
         (self.at, self.start, self.len) = (margin - kept, offset, kept + len);
@@ -215,7 +218,7 @@ impl<'a> SegmentReader<'a> {
         Ok(true)
     }
 
-    /// Reads a window for itself.
+    /// Reads a window on the calling thread.
     fn read(&mut self, offset: u64, len: usize) -> Result<(), LogError> {
         let base = offset - offset % BLOCK as u64;
         let need = to_usize(offset - base) + len;
@@ -240,7 +243,7 @@ impl<'a> SegmentReader<'a> {
         )
     }
 
-    /// The header of the chunk at `offset`, if there is one, whole and undamaged, whichever it is.
+    /// Returns the header of any complete and undamaged chunk at `offset`.
     pub(crate) fn any_chunk(&mut self, offset: u64) -> Result<Option<ChunkHeader>, LogError> {
         let left = self.segment.len.saturating_sub(offset);
         if left < BLOCK as u64 {
@@ -254,7 +257,7 @@ impl<'a> SegmentReader<'a> {
         Ok(header.check(chunk).map(|_| header))
     }
 
-    /// The chunk at `offset`, if it is the expected one, whole and undamaged.
+    /// Returns the chunk at `offset`, if it is the expected one, complete and undamaged.
     pub(crate) fn chunk(
         &mut self,
         offset: u64,
@@ -356,7 +359,7 @@ mod tests {
         ] {
             assert!(!found(BLOCK, other), "{other:?}");
         }
-        // A length that points behind the segment.
+        // A length that reaches past the segment's end.
         let mut long = device.allocate(4 * BLOCK);
         ChunkHeader {
             payload_len: 3 * BLOCK as u32,
@@ -414,7 +417,7 @@ mod tests {
                     offset += rng.usize(0..=want);
                 }
             }
-            // Nothing is read twice without a jump.
+            // Without a jump, no byte is read twice.
             assert!(jumps || readers[1].bytes == (len - from) as u64);
         }
     }

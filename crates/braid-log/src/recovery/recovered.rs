@@ -1,4 +1,4 @@
-//! A scanned log: what it keeps, and how it becomes a running one.
+//! A scanned log: the part that it keeps, and the conversion to a running log.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,13 +21,13 @@ use crate::recovery::scan::{LaneScan, Pass, ScanMode, scan_lane};
 use crate::segments::quota::Quota;
 use crate::{LogError, LogOptions};
 
-/// How far a scan has come.
+/// Progress of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScanProgress {
     /// Bytes of log scanned so far.
     pub bytes: u64,
-    /// Bytes of all segments behind the start: an upper bound.
+    /// Bytes of all segments after the start: an upper bound.
     pub total: u64,
 }
 
@@ -36,29 +36,29 @@ pub struct ScanProgress {
 pub struct LogRecord<'a> {
     /// The sequence number, the last of the transaction's numbers.
     pub seqno: u64,
-    /// How many numbers it was assigned.
+    /// Number of sequence numbers assigned to the transaction.
     pub records: u32,
-    /// What was appended.
+    /// The bytes that were appended.
     pub payload: &'a [u8],
 }
 
-/// A scanned log: replay its log records, then go on with [`Recovered::into_log`].
+/// A scanned log: replay its log records, then continue with [`Recovered::into_log`].
 pub struct Recovered {
-    /// The last number that counts. Everything later is given up; with a protocol whose order is not that
-    /// of the numbers, some before it may be, too.
+    /// The last number that recovery keeps. Everything later is discarded; with a protocol whose
+    /// order is not that of the numbers, some earlier transactions may be discarded, too.
     pub cut: u64,
     pub(super) device: Arc<dyn Device>,
     options: LogOptions,
     pub(super) start: CheckpointPosition,
     id: u128,
     incarnation: u32,
-    /// What counts of each incarnation.
+    /// The part of each incarnation that recovery keeps.
     pub(super) kept: BTreeMap<u32, Kept>,
     pub(super) lanes: Vec<LaneScan>,
     segments: Vec<Segments>,
     discarded: u64,
     retained: Option<CheckpointPosition>,
-    /// Nothing behind it counts, whatever `kept` says.
+    /// Nothing after this number is kept, even if `kept` includes it.
     pub(super) ceiling: u64,
 }
 
@@ -136,7 +136,7 @@ impl Recovered {
         Ok((segments, scans?))
     }
 
-    /// What the scans of all lanes say together.
+    /// Combines the scans of all lanes.
     pub(super) fn decide(
         device: Arc<dyn Device>,
         options: LogOptions,
@@ -163,9 +163,9 @@ impl Recovered {
         })
     }
 
-    /// Makes the log from its start to its end and the names of all files durable, of which a part may be in a
-    /// volatile cache only: for a reader, which begins no incarnation. Where nothing can be written, there is
-    /// nothing to be made durable.
+    /// Makes the log from its start to its end and the names of all files durable, since parts of
+    /// them may be in a volatile cache only. For a reader, which begins no incarnation. On a
+    /// read-only device, this does nothing.
     ///
     /// # Errors
     /// [`LogError::Io`].
@@ -191,9 +191,9 @@ impl Recovered {
         }
     }
 
-    /// Whether the log from its start to its end is still there, though another process may have released
-    /// it since. A segment is renamed or removed before its contents change, so if this is so, all that was read
-    /// before was the log's.
+    /// Whether the log from its start to its end is still there, though another process may have
+    /// released it since. A segment is renamed or removed before its contents change, so if this
+    /// returns true, all bytes read before belonged to the log.
     ///
     /// # Errors
     /// [`LogError::Io`].
@@ -216,7 +216,7 @@ impl Recovered {
         Ok(true)
     }
 
-    /// Where the scan began.
+    /// The position at which the scan began.
     pub fn start(&self) -> &CheckpointPosition {
         &self.start
     }
@@ -231,15 +231,15 @@ impl Recovered {
         self.lanes.iter().map(|lane| lane.chunks).sum()
     }
 
-    /// Whole log records found behind the cut and given up.
+    /// Complete log records found after the cut and discarded.
     pub fn discarded_records(&self) -> u64 {
         self.discarded
     }
 
-    /// Keeps the log from an earlier position on, too, until it is [released](crate::Log::release).
+    /// Also keeps the log from an earlier position on, until it is [released](crate::Log::release).
     ///
     /// # Errors
-    /// [`LogError::Incompatible`] if it is no earlier position of this log.
+    /// [`LogError::Incompatible`] if `from` is not an earlier position of this log.
     pub fn retain(&mut self, from: CheckpointPosition) -> Result<(), LogError> {
         let lanes = from.lanes.iter().zip(&self.start.lanes);
         let is_before = from.lanes.len() == self.start.lanes.len()
@@ -254,7 +254,8 @@ impl Recovered {
         Ok(())
     }
 
-    /// What a log starts from that goes on behind the cut. Makes what was recovered durable.
+    /// Returns the parts of a log that continues after the cut. Makes the recovered records
+    /// durable.
     pub(crate) fn into_parts(self) -> Result<CoreParts, LogError> {
         let Self {
             cut,
@@ -303,7 +304,7 @@ impl Recovered {
     }
 }
 
-/// Whether a sync failed because nothing can be written there.
+/// Whether a sync failed because the file system is read-only.
 fn is_unwritable(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! Replay: handing out the log records that recovery keeps.
+//! Replay of the log records that recovery keeps.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -15,12 +15,13 @@ use crate::recovery::recovered::{LogRecord, Recovered};
 use crate::recovery::scan::{Extent, Streamed};
 
 impl Recovered {
-    /// Calls `f` for every log record that counts and whose number is greater than `start.seqno`,
-    /// on up to `threads` threads, in no particular order: replay with "the newer version wins".
-    /// Stops at the first error. May be called more than once.
+    /// Calls `f` for every log record that recovery keeps and whose number is greater than
+    /// `start.seqno`, on up to `threads` threads, in no particular order: the caller's replay must
+    /// let the newer version win. Stops at the first error. May be called more than once.
     ///
     /// # Errors
-    /// Those of `f`; [`LogError::Io`] and [`LogError::Corrupted`] if the log can't be read any more.
+    /// Errors of `f`; [`LogError::Io`] and [`LogError::Corrupted`] if the log can no longer be
+    /// read.
     pub fn for_each_parallel<E, F>(&self, threads: usize, f: F) -> Result<(), E>
     where
         E: From<LogError> + Send,
@@ -35,7 +36,7 @@ impl Recovered {
         let work = || {
             let mut buf = self.device.allocate(BLOCK);
             while !stop.load(Ordering::Relaxed) {
-                // Relaxed: the items were made before the threads.
+                // Relaxed: the items were created before the threads.
                 let item = next.fetch_add(1, Ordering::Relaxed);
                 let done = match (extents.get(item), item.checked_sub(extents.len())) {
                     (Some(extent), _) => self.replay_extent(extent, &mut buf, &f),

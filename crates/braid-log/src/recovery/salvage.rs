@@ -26,7 +26,7 @@ impl Recovered {
         };
         let (segments, mut scans) = Self::scan_lanes(&device, &options, start, mode, &|_| {})?;
         let mut notes = Vec::new();
-        // What was durable, as far as anything says.
+        // The greatest durable seqno that any chunk records.
         let mut durable = start.seqno;
         for scan in &scans {
             notes.extend(scan.broken.clone());
@@ -35,7 +35,7 @@ impl Recovered {
             let behind = scan.behind.map(|behind| behind.durable_seqno);
             durable = found.chain(beyond).chain(behind).fold(durable, u64::max);
         }
-        // A later incarnation builds on what is missing in this one.
+        // A later incarnation builds on records that are missing in this one.
         let broken = scans.iter().filter(|scan| {
             let is_later = |header: &SegmentHeader| header.incarnation > scan.end.incarnation;
             scan.broken.is_some() || scan.beyond.iter().any(|(_, header)| is_later(header))

@@ -1,4 +1,4 @@
-//! One lane's pass over the log: which chunks are valid, and which numbers they hold.
+//! The scan of one lane: its valid chunks, and the numbers that they hold.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,7 +25,7 @@ fn fold_at() -> usize {
     }
 }
 
-/// Log bytes after which replay hands out the next piece of work.
+/// Log bytes of one unit of work in parallel replay.
 fn extent_bytes() -> u64 {
     if braid_rt::simulation::is_on() {
         32 << 10
@@ -34,7 +34,7 @@ fn extent_bytes() -> u64 {
     }
 }
 
-/// Bytes behind a lane's end that are searched for chunks which show that it is no crash's doing.
+/// Bytes after a lane's end that are searched for chunks which a crash cannot explain.
 const LOOK_BEHIND: u64 = 1 << 20;
 
 /// A run of valid chunks in one segment.
@@ -74,24 +74,24 @@ pub(crate) struct Streamed {
     pub(crate) records: u32,
     pub(crate) total: u64,
     found: u64,
-    /// The number of the flush that brought its last part.
+    /// The number of the flush that wrote its last part.
     pub(crate) flush: FlushNo,
     pub(crate) parts: Vec<Part>,
 }
 
-/// What a lane holds of one incarnation.
+/// The contents that a lane holds of one incarnation.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// The greatest durable seqno a chunk or segment header names.
+    /// The greatest durable seqno that a chunk or segment header records.
     pub(crate) durable_seqno: u64,
     pub(crate) protocol: u8,
     pub(crate) base: u64,
-    /// What the header says of the incarnation before.
+    /// The part kept of the previous incarnation, from the header.
     pub(crate) kept: Vec<u64>,
     /// Numbers of flushes.
     pub(crate) flushes: Vec<FlushNo>,
     pub(crate) dependents: Vec<Dependent>,
-    /// Numbers of log records up to the durable seqno that were folded away.
+    /// Count of numbers up to the durable seqno whose runs were folded.
     folded: u64,
     /// All other log records.
     pub(crate) runs: Vec<Run>,
@@ -106,20 +106,21 @@ impl Found {
             let durable_seqno = self.durable_seqno;
             self.folded += count_up_to(&mut self.runs, durable_seqno);
             self.fold_at = 2 * self.runs.len();
-            // What is acknowledged depends on nothing that is lost.
+            // An acknowledged transaction depends on no lost one.
             self.dependents
                 .retain(|dependent| dependent.seqno > durable_seqno);
         }
     }
 
-    /// Numbers up to `durable_seqno`, at least the lane's own; those runs are removed.
+    /// Counts the numbers up to `durable_seqno`, which is at least the lane's own, and removes
+    /// their runs.
     pub(crate) fn take_up_to(&mut self, durable_seqno: u64) -> u64 {
         debug_assert!(durable_seqno >= self.durable_seqno || self.folded == 0);
         std::mem::take(&mut self.folded) + count_up_to(&mut self.runs, durable_seqno)
     }
 }
 
-/// Removes the runs that end at or before `durable_seqno`; returns how many numbers they hold.
+/// Removes the runs that end at or before `durable_seqno`; returns the count of their numbers.
 fn count_up_to(runs: &mut Vec<Run>, durable_seqno: u64) -> u64 {
     let mut count = 0;
     runs.retain(|run| {
@@ -132,10 +133,10 @@ fn count_up_to(runs: &mut Vec<Run>, durable_seqno: u64) -> u64 {
     count
 }
 
-/// A chunk behind the end of a lane.
+/// A chunk after the end of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Behind {
-    /// The durable seqno that it names.
+    /// The durable seqno that it records.
     pub(crate) durable_seqno: u64,
     /// The sequence number of its segment.
     pub(crate) segment: u64,
@@ -150,32 +151,33 @@ pub(crate) struct LaneScan {
     pub(crate) found: BTreeMap<u32, Found>,
     pub(crate) extents: Vec<Extent>,
     pub(crate) streamed: Vec<Streamed>,
-    /// The segment where the log ends, and the chunk that would come next.
+    /// The segment where the log ends, and the identity of the next chunk.
     pub(crate) end_segment: u64,
     pub(crate) end_header: SegmentHeader,
-    /// The place behind its last valid chunk.
+    /// The offset after its last valid chunk.
     pub(crate) end_offset: u64,
     pub(crate) end: Expected,
     pub(crate) chunks: u64,
     pub(crate) bytes: u64,
-    /// Segments behind the end whose headers are of this log: (name, header).
+    /// Segments after the end whose headers belong to this log: (name, header).
     pub(crate) beyond: Vec<(String, SegmentHeader)>,
-    /// The greatest durable seqno that a chunk of the end's incarnation, or of a later one, names
-    /// behind the end.
+    /// The greatest durable seqno that a chunk of the end's incarnation, or of a later one, records
+    /// after the end.
     pub(crate) behind: Option<Behind>,
-    /// Why the log goes on behind the end, if it does: of a scan that salvages.
+    /// The evidence that the log continues after the end, if there is any. Set by a scan that
+    /// salvages.
     pub(crate) broken: Option<String>,
     mode: ScanMode,
 }
 
-/// How a lane is scanned.
+/// The mode in which a lane is scanned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScanMode {
-    /// A thread reads while another one checks.
+    /// Whether one thread reads while another one checks.
     pub(crate) read_ahead: bool,
-    /// Damage ends the lane instead of the scan, and all numbers are kept.
+    /// Whether damage ends the lane instead of the scan, and all numbers are kept.
     pub(crate) salvage: bool,
-    /// Records behind this number are skipped, and nothing is said about the log behind it: another process
+    /// Records after this number are skipped, and the log after it is not checked: another process
     /// is writing there.
     pub(crate) limit: Option<u64>,
 }
@@ -186,14 +188,14 @@ impl ScanMode {
     }
 }
 
-/// What one pass over a lane reads.
+/// The inputs of one pass over a lane.
 pub(crate) struct Pass<'a> {
     pub(crate) device: &'a dyn Device,
     pub(crate) lane: LaneId,
     pub(crate) segments: &'a BTreeMap<u64, Segment>,
     /// Numbers up to here are skipped.
     pub(crate) after: u64,
-    /// Is called with bytes that were read.
+    /// Called with the number of bytes that were read.
     pub(crate) progress: &'a (dyn Fn(u64) + Sync),
 }
 
@@ -205,7 +207,7 @@ pub(crate) fn scan_lane(
 ) -> Result<LaneScan, LogError> {
     let name = segment_name(pass.lane, start.segment);
     let Some(first) = pass.segments.get(&start.segment) else {
-        // No crash takes it away: it goes only behind a durable checkpoint that begins later.
+        // No crash removes it: it is deleted only after a later checkpoint is durable.
         let what = "the segment where recovery starts is missing";
         return Err(LogError::corrupted(restore(what), &name, 0));
     };
@@ -246,21 +248,21 @@ pub(crate) fn scan_lane(
     Ok(scan)
 }
 
-/// Says what to do about a log file that is damaged or missing.
+/// Returns the advice for a log file that is damaged or missing.
 fn restore(what: &str) -> String {
     format!("{what} (restore the file, or salvage the rest into a new database)")
 }
 
-/// Says so if the file has another length than its header tells. No crash changes it.
+/// Reports a file whose length differs from the one in its header. No crash changes the length.
 fn wrong_length(header: &SegmentHeader, segment: &Segment) -> Option<String> {
     let (len, expected) = (segment.len, header.len);
     let is_wrong = len != expected && !braid_rt::mutant!("believe_any_length");
     is_wrong.then(|| format!("the file has {len} bytes, its header says {expected}"))
 }
 
-/// Whether the chunk before the start position is in the segment: it was durable before the
-/// checkpoint that names the position, so a copy without it is older than the checkpoint. The chunk's
-/// contents are not needed, so its header is enough.
+/// Whether the chunk before the start position is in the segment. It was durable before the
+/// checkpoint with that position, so a copy of the log without it is older than the checkpoint. The
+/// chunk's contents are not needed, so its header is enough.
 fn is_whole_before(
     device: &dyn Device,
     segment: &Segment,
@@ -334,7 +336,7 @@ impl LaneScan {
         }
     }
 
-    /// Scans segment after segment, as far as the log goes on.
+    /// Scans segment after segment, as far as the log continues.
     fn segments(&mut self, pass: &Pass<'_>, first: &Segment) -> Result<(), LogError> {
         self.begin();
         let mut segment = first;
@@ -353,7 +355,7 @@ impl LaneScan {
         }
     }
 
-    /// Goes on to a segment, if the log does.
+    /// Moves to a segment, if the log continues there.
     fn next_segment<'a>(
         &mut self,
         pass: &Pass<'a>,
@@ -396,7 +398,7 @@ impl LaneScan {
         Ok(Some(next))
     }
 
-    /// Looks at the segments behind the end: they may be the log's, with a damaged header.
+    /// Checks the segments after the end: they may be part of the log, with a damaged header.
     fn look_beyond(&mut self, pass: &Pass<'_>) -> Result<(), LogError> {
         if self.mode.limit.is_some() {
             return Ok(());
@@ -425,7 +427,7 @@ impl LaneScan {
         }
     }
 
-    /// Takes in what the header of the segment at the end says.
+    /// Records the contents of the header of the segment at the end.
     fn begin(&mut self) {
         let header = &self.end_header;
         let found = self.found.entry(header.incarnation).or_default();
@@ -440,7 +442,7 @@ impl LaneScan {
         }
     }
 
-    /// The header of a segment of this lane that was begun under its name.
+    /// Returns the header of a segment of this lane that was begun under its name.
     fn header(
         &self,
         pass: &Pass<'_>,
@@ -451,9 +453,10 @@ impl LaneScan {
             .filter(|h| h.log == self.id && h.lane == pass.lane && h.sequence == segment.sequence))
     }
 
-    /// Why log is missing behind the end, if it is: in the segment that follows, whose header this is.
+    /// Returns the evidence that log is missing after the end, from the next segment and its
+    /// header.
     fn gap(&self, next: Option<&Segment>, header: Option<&SegmentHeader>) -> Option<String> {
-        // The mark was written after the header, whatever became of the chunks before it.
+        // The mark was written after the header, even if the chunks before it were lost.
         let mark = self
             .end_header
             .successor
@@ -475,7 +478,8 @@ impl LaneScan {
             braid_rt::coverage_point("damage: a segment of another length");
             return wrong_length;
         }
-        // A later incarnation began behind the last chunk that its recovery had found, and made durable.
+        // A later incarnation began after the last chunk that its recovery had found and made
+        // durable.
         let is_later = header.incarnation > self.end.incarnation;
         let fits = header.first_chunk == self.end.sequence && header.link == self.end.link;
         if is_later && !fits && !braid_rt::mutant!("believe_a_later_incarnation") {
@@ -485,8 +489,8 @@ impl LaneScan {
         None
     }
 
-    /// Whether the log goes on in a segment: in the same incarnation behind our last chunk, or in a
-    /// later one.
+    /// Whether the log continues in a segment: in the same incarnation after this scan's last
+    /// chunk, or in a later one.
     fn is_continued_by(&self, header: &SegmentHeader) -> bool {
         header.incarnation > self.end.incarnation
             || (header.incarnation == self.end.incarnation
@@ -506,8 +510,8 @@ impl LaneScan {
         let extent_bytes = extent_bytes();
         let mut open = self.open_streams();
         let mut reported = 0;
-        // Chunks of a flush whose last one was not seen yet. A flush counts as a whole: nothing of one that
-        // was torn can have been acknowledged.
+        // Chunks of a flush whose last chunk was not read yet. A flush is kept completely or not at
+        // all: no part of a torn flush can have been acknowledged.
         let mut flush: Vec<(u64, Expected, ChunkHeader)> = Vec::new();
         reader.keep_from(offset);
         while let Some(chunk) = reader.chunk(offset, &self.end)? {
@@ -558,7 +562,7 @@ impl LaneScan {
             braid_rt::coverage_point("scan: a torn flush");
         }
         self.extents.extend(extent);
-        // Of the last segment only: an end that a later segment goes on from is one.
+        // Only for the last segment: an end after which a later segment continues is a proper end.
         if self.mode.limit.is_none() {
             self.behind = self.look_behind(&mut reader, segment, offset)?;
         }
@@ -567,7 +571,8 @@ impl LaneScan {
         Ok(())
     }
 
-    /// Streamed log records of the incarnation that lack parts, by number: places in `streamed`.
+    /// Streamed log records of the incarnation that lack parts, by number, as indices into
+    /// `streamed`.
     fn open_streams(&self) -> HashMap<u64, usize> {
         let streamed = self.streamed.iter().enumerate();
         let open = streamed.filter(|(_, streamed)| {
@@ -576,7 +581,7 @@ impl LaneScan {
         open.map(|(at, streamed)| (streamed.seqno, at)).collect()
     }
 
-    /// Takes in what a chunk calls durable.
+    /// Records a chunk's durable seqno.
     fn note_durable(
         &mut self,
         pass: &Pass<'_>,
@@ -595,7 +600,7 @@ impl LaneScan {
         Ok(())
     }
 
-    /// Takes in the log records of a chunk of a whole flush.
+    /// Records the log records of a chunk of a complete flush.
     fn log_records(
         &mut self,
         pass: &Pass<'_>,
@@ -627,8 +632,8 @@ impl LaneScan {
         }
     }
 
-    /// Looks for chunks behind the one at `offset`, which is none, or damaged. A crash may leave some, of
-    /// flushes that were in flight together; what they say was durable is not behind the cut then.
+    /// Searches for chunks after `offset`, where there is no valid chunk. A crash may leave some,
+    /// of flushes that were in flight together; their durable seqnos are then not above the cut.
     fn look_behind(
         &self,
         reader: &mut SegmentReader<'_>,
@@ -655,7 +660,7 @@ impl LaneScan {
         Ok(found)
     }
 
-    /// Takes a log record in whose payload ends at `end` of the segment.
+    /// Records a log record whose payload ends at `end` of the segment.
     fn log_record(
         &mut self,
         lane: LaneId,
@@ -697,8 +702,8 @@ impl LaneScan {
                     streamed.parts.push(part());
                     streamed.found == streamed.total
                 }
-                // A part whose beginning is not there: its number is missing. A lane's chunks follow each other, so no
-                // crash leaves that.
+                // A part without its beginning: its number is missing. A lane's chunks follow each
+                // other, so no crash explains this.
                 _ => false,
             },
         };

@@ -1,4 +1,4 @@
-//! The segment files of a lane: which exist, which are ready for use, and who made them.
+//! The segment files of a lane: the existing ones, the ones ready for use, and their owner.
 
 pub(crate) mod ownership;
 pub(crate) mod pool;

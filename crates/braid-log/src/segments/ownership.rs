@@ -1,4 +1,4 @@
-//! Which files of a directory a certain log has made.
+//! Deciding which files of a directory a log has created.
 
 use braid_io::{Device, Entry, OpenMode};
 use braid_rt::to_usize;
@@ -10,8 +10,9 @@ use crate::format::segment::{SegmentHeader, is_unfinished_name, parse_segment_na
 /// Bytes read at once.
 const STEP: usize = 256 * BLOCK;
 
-/// Whether the log of an identity made a file: a segment whose header bears the identity, or a segment
-/// without contents. A file with any other name or contents belongs to somebody else.
+/// Whether the log with the given identity created a file: a segment whose header bears the
+/// identity, or a segment without contents. A file with any other name or contents does not belong
+/// to the log.
 ///
 /// # Errors
 /// [`LogError::Io`].

@@ -1,4 +1,4 @@
-//! A lane's segments: the ones in use, the ones made ready ahead of need, the ones to use again.
+//! A lane's segments: those in use, those prepared ahead of need, and those to recycle.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,9 +20,9 @@ use crate::segments::quota::Quota;
 pub(crate) struct PoolFiles {
     /// Segments with log in them, oldest first; the last is the one being written.
     pub(crate) live: VecDeque<Segment>,
-    /// Segments ready for use, in sequence behind the live ones.
+    /// Segments ready for use, in sequence after the live ones.
     pub(crate) ready: VecDeque<Segment>,
-    /// Released segments, under their old names, to be used again.
+    /// Released segments to be recycled, under their old names.
     pub(crate) free: Vec<Segment>,
     /// Released segments to be deleted.
     pub(crate) retired: Vec<Segment>,
@@ -38,7 +38,7 @@ impl PoolFiles {
         self.usable().chain(&self.retired)
     }
 
-    /// Bytes of files that hold log or are there to take it.
+    /// Bytes of files that hold log or are ready to hold it.
     fn usable_bytes(&self) -> u64 {
         self.usable().map(|file| file.len).sum()
     }
@@ -47,24 +47,24 @@ impl PoolFiles {
 #[derive(Debug, Default)]
 struct State {
     files: PoolFiles,
-    /// The sequence number of the next segment to be made ready.
+    /// The sequence number of the next segment to be prepared.
     next_sequence: u64,
     /// The first segment that was taken into use since the log was opened.
     first: Option<u64>,
-    /// The length of the segment that is being made ready; 0 if there is none.
+    /// The length of the segment that is being prepared; 0 if there is none.
     preparing: u64,
-    /// No shorter segment is made ready.
+    /// The least length of a segment that is prepared.
     least: u64,
-    /// What `least` begins with.
+    /// The initial value of `least`.
     shortest: u64,
-    /// Whether the lane has grown: `least` stays.
+    /// Whether the lane has grown: `least` no longer changes.
     has_grown: bool,
-    /// Whether the device refused a segment of `least` bytes while the lane was to grow. It stays small until log is
-    /// released.
+    /// Whether the device refused a segment of `least` bytes while the lane was to grow. The lane
+    /// stays small until log is released.
     is_stunted: bool,
-    /// The longest there are.
+    /// The greatest length of a segment.
     most: u64,
-    /// Whether all have this length.
+    /// Whether all segments have the length `most`.
     preallocated: bool,
 }
 
@@ -76,7 +76,7 @@ impl State {
         live.chain(&self.files.ready).map(|file| file.len).sum()
     }
 
-    /// The length of the next segment to be made: as much as is in use, so that the log doubles.
+    /// The length of the next segment: the bytes in use, so that the log doubles.
     fn next_len(&self) -> u64 {
         if self.preallocated {
             return self.most;
@@ -85,8 +85,8 @@ impl State {
         doubled.unwrap_or(u64::MAX).max(self.least).min(self.most)
     }
 
-    /// How long a segment may be after the device had no room for `len` bytes; `None` if none is so short. A lane that
-    /// has not grown stays small then.
+    /// The length of a shorter segment after the device had no room for `len` bytes; `None` if no
+    /// segment may be that short. A lane that has not grown then stays small.
     fn shorter(&mut self, len: u64) -> Option<u64> {
         if self.preallocated || braid_rt::mutant!("insist_on_long_segments") {
             return None;
@@ -99,7 +99,7 @@ impl State {
         (half < len).then_some(half)
     }
 
-    /// A released segment to use again: the longest.
+    /// Removes the longest released segment, to recycle it.
     fn pop_free(&mut self) -> Option<Segment> {
         let free = self.files.free.iter().enumerate();
         let (at, longest) = free.max_by_key(|(_, file)| file.len)?;
@@ -116,22 +116,23 @@ impl State {
 pub(crate) struct SegmentPool {
     lane: LaneId,
     state: Mutex<State>,
-    /// Held while files are made, renamed or deleted, so that preparation happens once.
+    /// Held while files are made, renamed or deleted, so that a segment is prepared once.
     work: Mutex<()>,
     ready: AtomicU64,
-    /// Bytes that the ready segments take for sure.
+    /// Bytes that the ready segments can certainly take.
     ready_room: AtomicU64,
     /// The length of the next segment to be made.
     next_len: Counter,
-    /// Segments that were made ready.
+    /// Count of segments prepared.
     prepared: AtomicU64,
     recycled: AtomicU64,
-    /// Bytes at the end of a segment that may stay unused: a chunk does not fit.
+    /// Bytes at the end of a segment that may stay unused because a chunk does not fit.
     slot: u64,
 }
 
 impl SegmentPool {
-    /// A pool of what was found on the device. `next_sequence` is that behind all live and ready ones.
+    /// Creates a pool of the files found on the device. `next_sequence` is the sequence number
+    /// after all live and ready segments.
     pub(crate) fn new(
         lane: LaneId,
         options: &LogOptions,
@@ -168,25 +169,26 @@ impl SegmentPool {
         pool
     }
 
-    /// Bytes that a segment takes for sure.
+    /// Bytes that a segment can certainly take.
     fn usable(&self, segment: &Segment) -> u64 {
         segment.len.saturating_sub(BLOCK as u64 + self.slot)
     }
 
-    /// Bytes that the ready segments take for sure, the ends that a chunk does not fit into deducted.
+    /// Bytes that the ready segments can certainly take, less the ends into which a chunk may not
+    /// fit.
     pub(crate) fn ready_room(&self) -> u64 {
         // Acquire: pairs with `prepare`, so that whoever counts on a segment finds it.
         self.ready_room.load(Ordering::Acquire)
     }
 
-    /// How often a segment was made ready.
+    /// Number of segments prepared so far.
     pub(crate) fn prepared(&self) -> u64 {
         self.prepared.load(Ordering::Acquire)
     }
 
     /// The length of the next segment to be made.
     pub(crate) fn next_len(&self) -> u64 {
-        // Relaxed: a hint how much to prepare.
+        // Relaxed: a hint for the amount to prepare.
         self.next_len.load(Ordering::Relaxed)
     }
 
@@ -194,19 +196,20 @@ impl SegmentPool {
         self.next_len.store(state.next_len(), Ordering::Relaxed);
     }
 
-    /// Whether `needed` bytes find room, in whatever chunks and order they are flushed, in the `left` bytes of the segment
-    /// that is written and in the ready ones. No chunk (with closed flushes, no flush) is longer than `unit`.
+    /// Whether `needed` bytes have room, for any division into chunks and any order of flushes, in
+    /// the `left` bytes of the current segment and in the ready ones. No chunk (with closed
+    /// flushes, no flush) is longer than `unit`.
     pub(crate) fn fits(&self, needed: u64, left: u64, unit: u64) -> bool {
         let state = self.state.lock();
         let ready = state.files.ready.iter().map(|file| file.len - BLOCK as u64);
-        // Nothing is left over in the last segment, and less than a unit in each before.
+        // The last segment leaves no bytes unused, and each earlier one less than a unit.
         let whole = ready.clone().chain([left]).max().unwrap_or(0);
         let parts = ready.chain([left]).map(|len| len.saturating_sub(unit));
         needed <= whole.max(parts.sum())
     }
 
-    /// Whether all segments that will be written after the current one have `least` bytes. If the log has grown to that
-    /// size, this sees to it for those to come.
+    /// Whether all segments after the current one have at least `least` bytes. If the log has grown
+    /// to that size, this ensures it for later segments.
     pub(crate) fn has_grown_to(&self, least: u64) -> bool {
         let mut state = self.state.lock();
         if state.is_stunted || state.in_use() < least {
@@ -219,26 +222,26 @@ impl SegmentPool {
             && state.files.ready.iter().all(|file| is_long(file.len))
     }
 
-    /// Keeps the length that the lane has grown to, unless a full device has taken it back since
-    /// [`SegmentPool::has_grown_to`]; returns whether it is kept.
+    /// Keeps the length that the lane has grown to, unless a full device has reduced it since
+    /// [`SegmentPool::has_grown_to`]. Returns whether the length is kept.
     pub(crate) fn stay_grown(&self) -> bool {
         let mut state = self.state.lock();
         state.has_grown = !state.is_stunted;
         state.has_grown
     }
 
-    /// Whether the log has grown so far that no segment shorter than `least` is made.
+    /// Whether the log has grown so far that no segment shorter than `least` is created.
     pub(crate) fn is_growing_to(&self, least: u64) -> bool {
         self.state.lock().least >= least
     }
 
-    /// Segments that are ready.
+    /// Number of segments that are ready.
     pub(crate) fn ready(&self) -> u64 {
         // Acquire: pairs with `prepare`, so that whoever counts on a segment finds it.
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Bytes of segment files that hold log or are there to take it.
+    /// Bytes of segment files that hold log or are ready to hold it.
     fn bytes(&self) -> u64 {
         self.state.lock().files.usable_bytes()
     }
@@ -252,11 +255,13 @@ impl SegmentPool {
             .sum()
     }
 
-    /// Makes segments ready until the lane has what [`LogOptions::preallocated_bytes`] asks for, or the limit is
-    /// reached. Returns from which sequence number on these are, for [`SegmentPool::take_back`].
+    /// Prepares segments until the lane has the bytes of [`LogOptions::preallocated_bytes`], or the
+    /// limit is reached. Returns the first of their sequence numbers, for
+    /// [`SegmentPool::take_back`].
     ///
     /// # Errors
-    /// The device's; then what was made is deleted, so that a full medium is not left full.
+    /// Errors of the device. The new segments are then deleted, so that a full medium is not left
+    /// full.
     pub(crate) fn preallocate(
         &self,
         device: &dyn Device,
@@ -292,11 +297,11 @@ impl SegmentPool {
         }
         state.next_sequence = first;
         drop(state);
-        // What can't be deleted now is there to be used.
+        // A segment that can't be deleted now stays ready for use.
         let _ = self.delete_retired(device, false, quota);
     }
 
-    /// Segments that were used again.
+    /// Number of segments recycled.
     pub(crate) fn recycled(&self) -> u64 {
         self.recycled.load(Ordering::Relaxed)
     }
@@ -312,7 +317,7 @@ impl SegmentPool {
         Some(segment)
     }
 
-    /// A segment is ready no more.
+    /// Uncounts a segment that is no longer ready.
     fn uncount(&self, segment: &Segment) {
         // Release: pairs with `ready` and `ready_room`.
         self.ready_room
@@ -320,12 +325,12 @@ impl SegmentPool {
         self.ready.fetch_sub(1, Ordering::Release);
     }
 
-    /// Makes one more segment ready: recycles one, or creates and zeroes one.
+    /// Prepares one more segment: recycles a released one, or creates and zeroes a new one.
     ///
     /// Returns `false` if the limit forbids it.
     ///
     /// # Errors
-    /// The device's; nothing is lost by it.
+    /// Errors of the device; the pool is unchanged.
     pub(crate) fn prepare(
         &self,
         device: &dyn Device,
@@ -336,8 +341,8 @@ impl SegmentPool {
         self.prepare_locked(device, options, quota)
     }
 
-    /// Like [`SegmentPool::prepare`] as long as `wanted` says so; `wanted` is asked again once no other
-    /// thread prepares.
+    /// Like [`SegmentPool::prepare`], repeated while `wanted` returns true; `wanted` is evaluated
+    /// while no other thread prepares.
     pub(crate) fn prepare_while(
         &self,
         device: &dyn Device,
@@ -389,7 +394,7 @@ impl SegmentPool {
         let mut state = self.state.lock();
         state.preparing = 0;
         if let Err(error) = named {
-            // It is deleted before the next one takes its number.
+            // The segment is deleted before the next one takes its number.
             let name = segment_name(self.lane, sequence);
             state.files.retired.push(segment);
             return Err(LogError::io(
@@ -429,7 +434,7 @@ impl SegmentPool {
         Ok(Segment { sequence, ..old })
     }
 
-    /// Makes a new segment of the given length, or of a shorter one for which the device has room.
+    /// Creates a segment of the given length, or of a shorter length for which the device has room.
     fn make_fitting(
         &self,
         device: &dyn Device,
@@ -451,13 +456,13 @@ impl SegmentPool {
                 (len, least) = (shorter, state.least);
                 state.preparing = len;
             }
-            // Files that were to be replaced by a longer one.
+            // Files that a longer one was to replace.
             self.delete_retired_locked(device, options.discard, quota)?;
         }
     }
 
-    /// Makes a new segment of `len` bytes, or of `least` or more where the limit has no room for that. `None` if it has
-    /// none for `least` bytes.
+    /// Creates a segment of `len` bytes, or of at least `least` bytes if the limit has no room for
+    /// `len`. Returns `None` if the limit has no room for `least` bytes.
     fn make(
         &self,
         device: &dyn Device,
@@ -482,19 +487,19 @@ impl SegmentPool {
             })),
             Err(error) => {
                 quota.release(len);
-                // A leftover is removed at the next attempt or opening.
+                // The next attempt or opening removes a leftover file.
                 let _ = device.remove(&unfinished);
                 Err(LogError::io(format!("cannot prepare {name}"), error))
             }
         }
     }
 
-    /// Sets aside the segments before `sequence`, which nobody needs any more, for recycling, or for
+    /// Releases the segments before `sequence`, which are no longer needed, for recycling, or for
     /// deletion if the options say so. Returns whether there were any.
     pub(crate) fn release(&self, sequence: u64, options: &LogOptions) -> bool {
         let mut state = self.state.lock();
         let mut released = 0;
-        // I6: the segment being written is never released, whatever the caller says.
+        // I6: the segment being written is never released, even if the caller asks for it.
         while state.files.live.len() > 1 && state.files.live[0].sequence < sequence {
             if let Some(segment) = state.files.live.pop_front() {
                 released += 1;
@@ -506,7 +511,8 @@ impl SegmentPool {
             }
         }
         state.is_stunted &= released == 0;
-        // What was needed between two checkpoints will be again; more than that goes back.
+        // The bytes needed between two checkpoints will be needed again; further segments are
+        // deleted.
         let kept = options.preallocated_by_lane();
         while state.files.free.len() > released.max(1) {
             // The shortest one first.
@@ -527,10 +533,10 @@ impl SegmentPool {
         released > 0
     }
 
-    /// Deletes what [`SegmentPool::release`] set aside for it.
+    /// Deletes the segments that [`SegmentPool::release`] marked for deletion.
     ///
     /// # Errors
-    /// The device's; what remains is deleted by the next call.
+    /// Errors of the device; the next call deletes the remaining segments.
     pub(crate) fn delete_retired(
         &self,
         device: &dyn Device,
@@ -567,7 +573,7 @@ impl SegmentPool {
         }
     }
 
-    /// A segment with log in it that was not released.
+    /// Finds a live segment that was not released.
     pub(crate) fn find(&self, sequence: u64) -> Option<Segment> {
         let state = self.state.lock();
         let found = state
@@ -667,7 +673,7 @@ mod tests {
         assert_eq!((pool.ready(), quota.files()), (5, 5));
         while pool.take().is_some() {}
         pool.release(u64::MAX, &options);
-        // One is enough for what is logged between two checkpoints from here on.
+        // From here on, one segment holds everything that is logged between two checkpoints.
         let turn = |options: &LogOptions| {
             pool.prepare(&device, options, &quota).unwrap();
             pool.take().unwrap();
@@ -715,7 +721,7 @@ mod tests {
             flush_mode: crate::FlushMode::Callers,
             ..options()
         };
-        // Room for one lane's, and for a segment of the other.
+        // Room for one lane's segments, and for one segment of the other lane.
         device.set_capacity(Some(330 << 10));
         let error = crate::Log::create(std::sync::Arc::new(device.clone()), options).unwrap_err();
         assert!(matches!(error, LogError::OutOfSpace { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! The files of all lanes together, against the limit that the options set.
+//! Accounting of the files of all lanes against the limit set by the options.
 
 use std::sync::atomic::Ordering;
 
@@ -24,8 +24,8 @@ impl Quota {
         self.files.load(Ordering::Relaxed)
     }
 
-    /// Counts a file in, of `len` bytes, or of `least` or more if the limit has no room for that. Returns its length;
-    /// `None` if the limit has no room.
+    /// Reserves quota for a file of `len` bytes, or of at least `least` bytes if the limit has no
+    /// room for `len`. Returns the file's length, or `None` if the limit has no room.
     pub(super) fn take(&self, len: u64, least: u64, options: &LogOptions) -> Option<u64> {
         let limit = match options.max_log_bytes {
             0 => u64::MAX,
@@ -48,7 +48,7 @@ impl Quota {
         len
     }
 
-    /// Counts files that were found when opening.
+    /// Counts files that were found on opening.
     pub(crate) fn add<'a>(&self, files: impl Iterator<Item = &'a Segment>) {
         for file in files {
             self.files.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Quota {
         }
     }
 
-    /// The error of a commit that needs so many bytes more than there are, or may be.
+    /// Returns the error of a commit that needs `needed` bytes more than exist or may exist.
     pub(crate) fn out_of_space(
         &self,
         options: &LogOptions,

@@ -1,7 +1,7 @@
-//! Reading pages that are asked for together.
+//! Reading pages that are requested together.
 //!
-//! A device answers many reads at a time hardly later than one. Who knows which pages come next has them read in one
-//! batch, instead of one after the other as he comes to them.
+//! A batch of reads takes little longer than a single read. So a caller that knows the next pages
+//! reads them in one batch, instead of one after the other.
 
 use braid_io::AlignedBuf;
 use braid_rt::narrow;
@@ -14,25 +14,25 @@ use crate::page::PageId;
 use crate::page_table::PAGES_MAX;
 use crate::sync::AtomicU64;
 
-/// A page that is going to be read: its latch and its frame are taken.
+/// A page that is about to be read: its latch and its frame are acquired.
 struct Wanted<'a> {
     id: PageId,
     state: &'a AtomicU64,
-    /// The state to go on from.
+    /// The state word to continue from.
     empty: u64,
     address: u64,
-    /// The newest checkpoint that the page can be of.
+    /// The newest checkpoint to which the page can belong.
     newest: u64,
     frame: usize,
     buf: AlignedBuf,
 }
 
 impl Pool {
-    /// Brings those of some pages into memory that are not there, in one batch of reads, as far as nobody has to be
-    /// waited for. What can't be read is left out: who asks for it alone gets the error.
+    /// Loads missing pages in one batch of reads, without waiting for other threads. Pages that
+    /// can't be read are left out: a later read of such a page returns the error.
     #[cold]
     pub(crate) fn read_batch(&self, ids: &[PageId]) {
-        // Of a small pool most is left to others.
+        // A batch uses only a small part of the pool.
         let most = self.frame_count() / 8;
         let mut wanted: Vec<_> = (ids.iter().take(most))
             .filter_map(|&id| self.want(id))
@@ -54,7 +54,7 @@ impl Pool {
             return None;
         }
         let empty = state::take(state, word)?;
-        // With the latch, since nobody moves the page now.
+        // Under the latch, no thread moves the page.
         let address = self.address(id);
         let frame = match address {
             ABSENT | UNWRITTEN | LOST => None,
@@ -77,7 +77,7 @@ impl Pool {
         })
     }
 
-    /// Ends what [`Pool::want`] began.
+    /// Completes a read that [`Pool::want`] began.
     fn put_read(&self, page: &Wanted<'_>, is_read: bool) {
         let Wanted { id, ref buf, .. } = *page;
         let is_good = is_read

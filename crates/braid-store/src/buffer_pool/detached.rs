@@ -1,13 +1,13 @@
-//! Detached pages: those of large values that no tree refers to any more, but a reader may.
+//! Detached pages: pages of large values to which no tree refers any more, but a reader may.
 //!
-//! Detached pages can be read, evicted and loaded like others, but no checkpoint contains them whose epoch switch
-//! comes later. So a crash leaves nothing of them, since what no page map refers to is free, and a checkpoint writes
-//! nothing of a value that was replaced before its epoch switch.
+//! Detached pages can be read, evicted and loaded like others, but no checkpoint with a later epoch
+//! switch contains them. So they do not survive a crash, since a block to which no page map refers
+//! is free, and a checkpoint writes no part of a value that was replaced before its epoch switch.
 //!
-//! Detaching is part of the modifying call that takes the value out of its tree, so an epoch switch sees both or
-//! neither. Freeing the pages is not: no later checkpoint can tell the difference. A checkpoint that is open
-//! already may still need a page's image, if the page was detached after its epoch switch; then the page is freed
-//! after its image is written.
+//! Detaching is part of the modifying call that removes the value from its tree, so an epoch switch
+//! sees both or neither. Freeing the pages is not: no later checkpoint can tell the difference. A
+//! checkpoint that is open already may still need a page's image, if the page was detached after
+//! its epoch switch; then the page is freed after its image is written.
 
 use std::sync::atomic::Ordering;
 
@@ -18,10 +18,11 @@ use super::{ABSENT, DETACHED, OpenCheckpoint, Pool, UNWRITTEN, latch};
 use crate::page::PageId;
 
 impl OpenCheckpoint {
-    /// Whether a page belongs to the checkpoint that was detached, before its epoch switch or
-    /// after.
+    /// Whether the open checkpoint contains a detached page, so whether the page was detached after
+    /// its epoch switch.
     pub(crate) fn has_detached(&self, id: PageId) -> bool {
-        // `Pool::detach` notes a block address as of the epoch switch for those that existed then.
+        // `Pool::detach` records the block address as of the epoch switch for pages that existed
+        // then.
         self.frozen
             .get(&id)
             .is_some_and(|&address| address != ABSENT)
@@ -29,15 +30,15 @@ impl OpenCheckpoint {
 }
 
 impl Pool {
-    /// Whether no tree leads to a page that exists.
+    /// Whether an existing page is detached, so no tree refers to it.
     pub(crate) fn is_detached(&self, id: PageId) -> bool {
         let address = self.addresses.get(id);
-        // Relaxed: who asks for the sake of a checkpoint has seen its epoch switch, and what came
+        // Relaxed: a caller that asks for a checkpoint has seen its epoch switch, and everything
         // before that.
         address.is_some_and(|address| address.load(Ordering::Relaxed) & DETACHED != 0)
     }
 
-    /// Where a page lies that belongs to a tree.
+    /// Returns the block address of a page that belongs to a tree.
     pub(crate) fn attached_address(&self, id: PageId) -> u64 {
         if self.is_detached(id) && !braid_rt::mutant!("checkpoint_the_detached") {
             return ABSENT;
@@ -45,7 +46,8 @@ impl Pool {
         self.address(id)
     }
 
-    /// Takes pages to which no tree leads any more out of all checkpoints to come. Part of a modifying call.
+    /// Removes pages to which no tree refers any more from all later checkpoints. Part of a
+    /// modifying call.
     pub(crate) fn detach(&self, pages: &[PageId]) {
         let mut checkpoint = self.checkpoint.lock();
         for &id in pages {
@@ -56,18 +58,20 @@ impl Pool {
             {
                 open.frozen.entry(id).or_insert(at);
             }
-            // Release: as all that changes block addresses.
+            // Release: as in every change of block addresses.
             address.store(at | DETACHED, Ordering::Release);
         }
     }
 
-    /// Frees pages to which no tree leads and that nobody reads any more. Part of a modifying call.
+    /// Frees pages to which no tree refers and that have no readers any more. Part of a modifying
+    /// call.
     pub(crate) fn discard(&self, pages: &[PageId]) {
         self.detach(pages);
         pages.iter().for_each(|&id| self.free_detached(id));
     }
 
-    /// Gives a detached page and its id back, now or when the open checkpoint has its image or is over.
+    /// Frees a detached page and its id, immediately, or once the open checkpoint has its image or
+    /// ends.
     pub(crate) fn free_detached(&self, id: PageId) {
         if !self.is_detached(id) {
             return;

@@ -1,9 +1,9 @@
-//! Epochs: how a checkpoint finds the pages as they were at its epoch switch, while others change
+//! Epochs: they let a checkpoint find the pages as of its epoch switch while other threads change
 //! them.
 //!
 //! The *epoch* counts checkpoint epoch switches. A frame's `dirty` is 0 if its page equals its
-//! image on the medium, or else the epoch of the first change since. With a checkpoint of the epoch
-//! switch to epoch `E` open:
+//! image on the medium, otherwise the epoch of the first change since. With a checkpoint of the
+//! epoch switch to epoch `E` open:
 //!
 //! | `dirty` | means | a writer first | the evictor |
 //! |---|---|---|---|
@@ -12,8 +12,8 @@
 //! | `< E` | belongs to the checkpoint | copies the page aside, sets `E` | writes it: that is the checkpoint's image too |
 //! | `< E`, captured | its image is being written | sets `E` | leaves it alone |
 //!
-//! Pages that no tree leads to any more do not change, and belong to the checkpoint only if they were taken out
-//! of their tree after the epoch switch; see [`super::detached`].
+//! Pages to which no tree refers any more do not change, and belong to the checkpoint only if they
+//! were removed from their tree after the epoch switch; see [`super::detached`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
@@ -28,18 +28,18 @@ use crate::error::StoreError;
 use crate::page::PageId;
 use crate::sync::AtomicU64;
 
-/// What an open checkpoint collects. What is gone through in an order that can be told from outside is ordered: else a
-/// simulation could not be repeated.
+/// The state that an open checkpoint collects. Collections whose order of iteration is visible
+/// outside are ordered; otherwise a simulation could not be repeated.
 #[derive(Debug)]
 pub(crate) struct OpenCheckpoint {
     /// Block addresses of images written for it.
     pub(crate) addresses: HashMap<PageId, u64>,
-    /// Block addresses, as of the epoch switch, of pages whose place changed since without an image
-    /// for it.
+    /// Block addresses, as of the epoch switch, of pages whose address changed since without an
+    /// image for the checkpoint.
     pub(crate) frozen: HashMap<PageId, u64>,
-    /// Images that writers put aside before they changed the page.
+    /// Images that writers copied before they changed the page.
     pub(crate) copies: BTreeMap<PageId, AlignedBuf>,
-    /// Detached pages that nobody needs but this checkpoint, for their images.
+    /// Detached pages that only this checkpoint needs, for their images.
     pub(crate) to_free: BTreeSet<PageId>,
 }
 
@@ -55,7 +55,7 @@ impl OpenCheckpoint {
 }
 
 impl Pool {
-    /// Makes a page exist whose id was taken; for an open checkpoint it does not.
+    /// Makes a page with an assigned id exist; for an open checkpoint it does not exist.
     pub(crate) fn appear(&self, id: PageId, address: u64) {
         let mut checkpoint = self.checkpoint.lock();
         if let Some(open) = checkpoint.as_mut() {
@@ -85,7 +85,7 @@ impl Pool {
         let mut kept = old == ABSENT || old == UNWRITTEN || self.file.durable_address(id) == old;
         if let Some(open) = checkpoint.as_mut() {
             if !open.addresses.contains_key(&id) {
-                // One that was detached after the epoch switch has its entry already.
+                // A page that was detached after the epoch switch already has its entry.
                 let before = if detached == 0 { old } else { ABSENT };
                 let as_of_switch = *open.frozen.entry(id).or_insert(before);
                 kept |= as_of_switch == old;
@@ -98,7 +98,7 @@ impl Pool {
         }
     }
 
-    /// Before the first change of a latched page since the epoch switch: keeps the image that an
+    /// Prepares the first change of a latched page since the epoch switch: keeps the image that an
     /// open checkpoint needs, and marks the page dirty.
     #[inline]
     pub(super) fn prepare_change(&self, id: PageId, word: u64) -> Result<(), StoreError> {
@@ -120,8 +120,8 @@ impl Pool {
         epoch: u64,
     ) -> Result<(), StoreError> {
         let info = &self.info[frame];
-        // Unless the change is one that an abandoned checkpoint had before its epoch switch, the
-        // page needs a block of its own.
+        // The page needs its own block, unless it was already dirty before the epoch switch of an
+        // abandoned checkpoint.
         let mut is_new = true;
         if dirty != 0 && !info.captured.load(Ordering::Relaxed) {
             let mut checkpoint = self.checkpoint.lock();
@@ -133,8 +133,8 @@ impl Pool {
                     self.counters.copies.fetch_add(1, Ordering::Relaxed);
                 } else {
                     drop(checkpoint);
-                    // Too many copies wait for the checkpoint: this writer writes its own, which also
-                    // slows it down to what the medium takes.
+                    // Too many copies wait for the checkpoint: this writer writes its copy itself,
+                    // which also slows it down to the speed of the medium.
                     self.write_out(id, frame)?;
                 }
             } else {
@@ -182,7 +182,7 @@ impl Pool {
     }
 
     /// Whether a latched page in memory was changed before the epoch switch and its image is
-    /// neither written nor on its way.
+    /// neither written nor being written.
     pub(crate) fn awaits_image(&self, frame: usize) -> bool {
         let info = &self.info[frame];
         let dirty = info.dirty.load(Ordering::Relaxed);
@@ -190,7 +190,7 @@ impl Pool {
         dirty != 0 && dirty < epoch && !info.captured.load(Ordering::Relaxed)
     }
 
-    /// Takes the image of a page for the checkpoint, if the page still waits for that.
+    /// Captures the image of a page for the checkpoint, if the page still awaits that.
     pub(crate) fn capture(&self, id: PageId, out: &mut [u8]) -> bool {
         let Some((state, word)) = self.latch_resident(id) else {
             return false;
@@ -213,7 +213,8 @@ impl Pool {
         waits
     }
 
-    /// After the image of a captured page was written (`Some` place), or could not be.
+    /// Ends the capture of a page whose image was written (`Some` address), or could not be
+    /// written.
     pub(crate) fn captured_written(&self, id: PageId, epoch: u64, address: Option<u64>) {
         let resident = self.latch_resident(id);
         let mut checkpoint = self.checkpoint.lock();
@@ -238,7 +239,7 @@ impl Pool {
             latch::release(state, word);
         }
         drop(checkpoint);
-        // The image has its block, or nobody waits for it any more.
+        // The image has its block, or the checkpoint no longer needs it.
         if is_over {
             self.file.room.add(1);
         }
@@ -247,9 +248,10 @@ impl Pool {
         }
     }
 
-    /// Moves a page that is not changing from one block address to another; says whether it did.
+    /// Moves a page that is not changing from one block address to another. Returns whether it
+    /// moved the page.
     pub(crate) fn relocate(&self, id: PageId, from: u64, to: u64) -> bool {
-        // The latch keeps a load from reading the block address while that is given away.
+        // The latch keeps a load from reading the block address while the block is being freed.
         let (state, word) = self.latch_anywhere(id);
         let mut checkpoint = self.checkpoint.lock();
         // A dirty page gets another block address anyway.

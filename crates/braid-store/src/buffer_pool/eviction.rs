@@ -1,5 +1,5 @@
-//! Where frames come from: unused ones, those given back, and then those of pages that nobody used lately (a clock
-//! with a second chance).
+//! Sources of frames: unused frames, released frames, then frames of pages that were not used
+//! recently (a clock with a second chance).
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ impl Pool {
         }
     }
 
-    /// A frame that nothing was in yet.
+    /// Takes a frame that was never used.
     pub(crate) fn unused_frame(&self) -> Option<usize> {
         if !self.has_unused_frames(1) {
             return None;
@@ -31,7 +31,7 @@ impl Pool {
         (frame < self.frames.count()).then_some(frame)
     }
 
-    /// Whether there seem to be so many frames that nothing was in yet.
+    /// Whether there are probably at least `count` frames that were never used.
     pub(crate) fn has_unused_frames(&self, count: usize) -> bool {
         self.next_frame
             .load(Ordering::Relaxed)
@@ -39,7 +39,8 @@ impl Pool {
             <= self.frames.count()
     }
 
-    /// Frees a frame. Latches are only tried for, so a caller's own latches can't stop it for good.
+    /// Frees a frame. Only tries to acquire latches, so a caller's own latches can't block it
+    /// forever.
     fn evict(&self) -> Result<usize, StoreError> {
         let mut last_error = None;
         let (mut step, mut steps) = (0, 8 * self.frames.count());
@@ -61,7 +62,8 @@ impl Pool {
             let pinned = dirty && info.captured.load(Ordering::Relaxed);
             // A page whose image a failed sync may have lost is only in memory.
             let clean = !dirty && !self.file.is_in_doubt(id, self.address(id));
-            // Where a page could not be written, another would not be either: from then on only clean pages go.
+            // If a page could not be written, another would fail too: from then on, only clean
+            // pages are evicted.
             let evicted = if clean {
                 true
             } else if pinned || last_error.is_some() {
@@ -84,7 +86,7 @@ impl Pool {
             }
             latch::release(state, word);
             if step > 2 * self.frames.count() && step % 64 == 0 {
-                // Others hold the rest, for a moment.
+                // Other threads hold the rest briefly.
                 braid_rt::thread::yield_now();
             }
         }
@@ -109,14 +111,14 @@ impl Pool {
             open.addresses.insert(id, address);
         }
         self.set_address(&mut checkpoint, id, address);
-        // A clean page comes here if its image is in doubt.
+        // A clean page is written if its image is in doubt.
         if info.dirty.swap(0, Ordering::Relaxed) != 0 {
             self.file.room.add(1);
         }
         Ok(())
     }
 
-    /// Takes a latched page that goes out of its frame; the frame is then to be given back.
+    /// Evicts a latched page from its frame, which the caller must then release.
     pub(crate) fn evict_frame(&self, frame: usize) -> u32 {
         let info = &self.info[frame];
         let is_captured = info.captured.swap(false, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Memory for pages: that of the buffer pool, and buffers of pages on their way to the medium.
+//! Memory for pages: the buffer pool's memory, and buffers of pages that are being written.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
@@ -15,19 +15,19 @@ const ALIGN: usize = 2 << 20;
 pub(crate) struct Frames {
     start: NonNull<[AtomicU64; WORDS]>,
     count: usize,
-    /// The allocation that they lie in.
+    /// The allocation that contains the frames.
     memory: NonNull<u8>,
     layout: Layout,
 }
 
 impl Frames {
-    /// `None`: that is more memory than the system gives.
+    /// Allocates `count` frames. Returns `None` if the system does not provide that much memory.
     pub(crate) fn new(count: usize) -> Option<Self> {
         assert!(count > 0, "there are frames");
-        // Asked for a boundary, the allocator would write all the zeroes itself, and every opening would take
-        // the whole pool's memory at once. So the boundary is found here.
+        // For an aligned request, the allocator would write all the zeroes itself, and every
+        // opening would use the whole pool's memory at once. So the alignment is computed here.
         let size = count.checked_mul(PAGE_SIZE)?;
-        // Less than a huge page can be none.
+        // Less than a huge page gains nothing from its alignment.
         let align = if size < ALIGN { PAGE_SIZE } else { ALIGN };
         let layout = size
             .checked_add(align)
@@ -60,11 +60,11 @@ impl Frames {
         Page(unsafe { self.start.add(frame).as_ref() })
     }
 
-    /// The bytes of some pages, as they go to the medium.
+    /// The bytes of some pages, in the form of the medium.
     pub(crate) fn bytes_mut(&mut self, frames: Range<usize>) -> &mut [u8] {
         assert!(frames.start <= frames.end && frames.end <= self.count);
-        // SAFETY: the range lies in the allocation, all of which is initialised, and a page's atomic words are
-        // plain memory to who has them for himself, as `&mut self` says.
+        // SAFETY: the range lies in the allocation, all of which is initialised, and a page's
+        // atomic words are plain memory to their exclusive owner, which `&mut self` guarantees.
         unsafe {
             let first = self.start.add(frames.start).cast::<u8>();
             std::slice::from_raw_parts_mut(first.as_ptr(), frames.len() * PAGE_SIZE)
@@ -77,8 +77,8 @@ impl Frames {
 fn advise_huge_pages(start: NonNull<u8>, len: usize) {
     #[cfg(all(target_os = "linux", not(miri)))]
     {
-        // The call rounds the length up to pages of the system, which may be larger than ours: the last
-        // one may be somebody else's, too. A part of a huge page can't become one anyway.
+        // The call rounds the length up to pages of the system, which may be larger than ours: the
+        // last one may also contain other memory. A part of a huge page can't become one anyway.
         let whole = len / ALIGN * ALIGN;
         // SAFETY: the range lies in our own allocation, and the advice changes no contents.
         let _ = unsafe {

@@ -1,6 +1,6 @@
-//! What the pool hands out: a page opened for optimistic reading, or latched to be changed.
+//! The pool's guards: a page opened for optimistic reading, or latched for a change.
 //!
-//! Who has one needs to know nothing of frames, state words and epochs.
+//! The user of a guard needs no knowledge of frames, state words and epochs.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,8 @@ use crate::error::StoreError;
 use crate::page::{Page, PageId};
 use crate::sync::AtomicU64;
 
-/// An optimistic read of a page. What it shows counts only if [`ReadPage::validate`] says so afterwards.
+/// An optimistic read of a page. Bytes read through it are valid only if [`ReadPage::validate`]
+/// returns true afterwards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadPage<'a> {
     pub(super) pool: &'a Pool,
@@ -38,7 +39,7 @@ impl<'a> ReadPage<'a> {
         state::is_unchanged(self.state, self.word)
     }
 
-    /// Takes the exclusive latch if the page is unchanged.
+    /// Acquires the exclusive latch if the page is unchanged.
     #[inline]
     pub(crate) fn upgrade(self) -> Option<WritePage<'a>> {
         if !state::upgrade(self.state, self.word) {
@@ -54,7 +55,7 @@ impl<'a> ReadPage<'a> {
     }
 }
 
-/// The exclusive latch of a page; dropping it gives it back.
+/// The exclusive latch of a page; dropping it releases the latch.
 #[derive(Debug)]
 pub(crate) struct WritePage<'a> {
     pub(super) pool: &'a Pool,
@@ -92,7 +93,7 @@ impl<'a> WritePage<'a> {
         state::without_mark(self.word)
     }
 
-    /// The version that the page has once this latch is given back.
+    /// The version that the page will have once this latch is released.
     #[inline]
     pub(crate) fn version_after(&self) -> u64 {
         let word = if self.changed {
@@ -103,7 +104,7 @@ impl<'a> WritePage<'a> {
         state::without_mark(word)
     }
 
-    /// Gives the page and its id back.
+    /// Frees the page and its id.
     pub(crate) fn free(mut self) -> Result<(), StoreError> {
         // An open checkpoint may need the image.
         self.page_mut()?;

@@ -1,24 +1,24 @@
 //! The memory order of a page's state word: exclusive latch and version for optimistic readers in one.
 //!
-//! A reader opens the word, reads the page, and asks whether the word is unchanged. A writer takes the
-//! latch, changes the page, and gives the latch back with a new version. The words of the page are
-//! relaxed, so two pairs of fences keep a reader from taking for good what it should not:
+//! A reader opens the word, reads the page, and checks that the word is unchanged. A writer
+//! acquires the latch, changes the page, and releases the latch with a new version. The words of
+//! the page are relaxed, so two pairs of fences keep a reader from accepting inconsistent bytes:
 //!
-//! - what was written before the latch was given back is seen by whoever opens the new word;
-//! - who sees any of a writer's changes sees its latch, too, or what came after it.
+//! - a reader that opens the new word sees everything written before the latch was released;
+//! - a reader that sees any of a writer's changes also sees the writer's latch, or a later word.
 
 use std::sync::atomic::Ordering;
 
 use crate::sync::{AtomicU64, fence};
 
-/// The word, to read what it leads to.
+/// Loads the word, to read the page that it refers to.
 #[inline]
 pub(crate) fn open(state: &AtomicU64) -> u64 {
     // Acquire: pairs with the Release in `release`.
     state.load(Ordering::Acquire)
 }
 
-/// The word after all that was read of the page so far.
+/// Loads the word again, after all earlier reads of the page.
 #[inline]
 pub(crate) fn look_again(state: &AtomicU64) -> u64 {
     // Acquire fence: keeps the reads of the page before the load; pairs with the fence in
@@ -27,7 +27,7 @@ pub(crate) fn look_again(state: &AtomicU64) -> u64 {
     state.load(Ordering::Relaxed)
 }
 
-/// Takes the latch by changing the word from `word` to `latched`, if it is unchanged.
+/// Acquires the latch by changing the word from `word` to `latched`, if it is unchanged.
 #[inline]
 pub(crate) fn take(state: &AtomicU64, word: u64, latched: u64) -> bool {
     braid_rt::yield_point();
@@ -37,8 +37,8 @@ pub(crate) fn take(state: &AtomicU64, word: u64, latched: u64) -> bool {
         .is_ok()
 }
 
-/// To be called by who has the latch before the first change: of a page, or of a frame that another
-/// page was in, whose latch was had before.
+/// Orders the latch before the first change. The holder of the latch must call this before changing
+/// a page, or a frame that held another page, whose latch was acquired before.
 #[inline]
 pub(crate) fn before_changes() {
     // Release fence: the latch before the changes; pairs with the fence in `look_again`.

@@ -1,10 +1,12 @@
-//! The buffer pool: which pages are in memory, who may touch them, and what a checkpoint must keep (see [`epochs`]).
+//! The buffer pool: it keeps pages in memory, latches them, and preserves the images that a
+//! checkpoint needs (see [`epochs`]).
 //!
 //! # The state word
 //!
-//! Each page id has one word: the exclusive latch, the version for optimistic readers, and the translation
-//! to a frame, all at once. A reader loads it, reads the frame, and loads it again: unchanged means that
-//! what it read is consistent. [`state`] has its steps, [`latch`] the memory order.
+//! Each page id has one word: the exclusive latch, the version for optimistic readers, and the
+//! translation to a frame, all at once. A reader loads it, reads the frame, and loads it again: an
+//! unchanged word means that the bytes read are consistent. [`state`] has its steps, [`latch`] the
+//! memory order.
 
 mod batch_read;
 pub(crate) mod detached;
@@ -37,16 +39,16 @@ use self::state::{NONE, frame_of};
 pub(crate) use epochs::OpenCheckpoint;
 pub(crate) use guards::{ReadPage, WritePage};
 
-/// The place of a page that was never written to the medium.
+/// The block address of a page that was never written to the medium.
 pub(crate) const UNWRITTEN: u64 = u64::MAX >> 1;
 
-/// Set beside the block address of a page that is detached; see [`detached`].
+/// Flag in the block address of a page that is detached; see [`detached`].
 pub(crate) const DETACHED: u64 = 1 << 63;
 
-/// The place of a page that does not exist.
+/// The block address of a page that does not exist.
 pub(crate) const ABSENT: u64 = 0;
 
-/// That a page's contents are those of a page.
+/// Checks that the bytes are valid contents of a page.
 pub(crate) fn check_page(id: PageId, bytes: &[u8]) -> Result<(), StoreError> {
     let page = bytes.first_chunk().ok_or("it is too short");
     let checked = page.and_then(node::check);
@@ -61,15 +63,15 @@ struct FrameInfo {
     captured: AtomicBool,
 }
 
-/// See the module's text.
+/// The buffer pool; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) file: DataFile,
     frames: Frames,
     info: Box<[FrameInfo]>,
     pub(crate) states: PageTable,
-    /// Where each page lies on the medium: a block, `ABSENT` or `UNWRITTEN`, and whether it is `DETACHED`. Changed
-    /// with the lock of `checkpoint`.
+    /// The block address of each page: a block, `ABSENT` or `UNWRITTEN`, and the flag `DETACHED`.
+    /// Changed under the lock of `checkpoint`.
     pub(crate) addresses: PageTable,
     pub(crate) epoch: AtomicU64,
     pub(crate) checkpoint: Mutex<Option<OpenCheckpoint>>,
@@ -79,7 +81,7 @@ pub(crate) struct Pool {
     pub(crate) ids: Mutex<PageIds>,
     copies_max: usize,
     pub(crate) counters: PoolCounters,
-    /// Pages that stay unreadable, and why; see [`Pool::condemn`].
+    /// Pages that stay unreadable, with the cause; see [`Pool::condemn`].
     condemned: Mutex<BTreeMap<PageId, StoreError>>,
     has_condemned: AtomicBool,
 }
@@ -93,7 +95,7 @@ pub(crate) struct PageIds {
 }
 
 impl PageIds {
-    /// Takes an id for a new page.
+    /// Assigns an id to a new page.
     pub(crate) fn take(&mut self) -> Result<PageId, StoreError> {
         match self.free.pop() {
             Some(id) => Ok(id),
@@ -180,8 +182,8 @@ impl Pool {
         })
     }
 
-    /// Opens a page for optimistic reading; `None` if there is no such page, which a reader that came
-    /// from a page which changed meanwhile may meet.
+    /// Opens a page for optimistic reading. Returns `None` if the page does not exist, which can
+    /// happen to a reader whose previous page changed meanwhile.
     #[inline]
     pub(crate) fn read(&self, id: PageId) -> Result<Option<ReadPage<'_>>, StoreError> {
         match self.read_resident(id) {
@@ -190,7 +192,7 @@ impl Pool {
         }
     }
 
-    /// Opens a page for optimistic reading if there is nothing to do for that.
+    /// Opens a page for optimistic reading if that needs no further work.
     #[inline]
     pub(crate) fn read_resident(&self, id: PageId) -> Option<ReadPage<'_>> {
         let state = self.state(id)?;
@@ -202,7 +204,7 @@ impl Pool {
         })
     }
 
-    /// Opens a page for optimistic reading if it is in memory and nobody is changing it.
+    /// Opens a page for optimistic reading if it is in memory and no thread is changing it.
     #[inline]
     pub(crate) fn read_if_there(&self, id: PageId) -> Option<ReadPage<'_>> {
         let state = self.state(id)?;
@@ -260,13 +262,14 @@ impl Pool {
         }
     }
 
-    /// Keeps a page unreadable that is damaged and not in memory, also if a later attempt to read it were to succeed.
+    /// Makes a damaged page that is not in memory permanently unreadable, even if a later read
+    /// would succeed.
     pub(crate) fn condemn(&self, id: PageId, error: &StoreError) {
         self.condemned.lock().insert(id, error.clone());
         self.has_condemned.store(true, Ordering::Release);
     }
 
-    /// That a page was not condemned.
+    /// Checks that a page was not condemned.
     pub(crate) fn check_condemned(&self, id: PageId) -> Result<(), StoreError> {
         if !self.has_condemned.load(Ordering::Acquire) {
             return Ok(());
@@ -277,7 +280,7 @@ impl Pool {
         }
     }
 
-    /// Brings a page into memory. Returns without effect if another thread was faster.
+    /// Loads a page into memory. Returns without effect if another thread was faster.
     fn load(&self, id: PageId, state: &AtomicU64, word: u64) -> Result<(), StoreError> {
         let Some(empty) = state::take(state, word) else {
             return Ok(());
@@ -317,15 +320,15 @@ impl Pool {
             return Err(error);
         }
         self.counters.loads.fetch_add(1, Ordering::Relaxed);
-        // Who still reads the page that was in this frame and sees any of the new contents sees the
-        // eviction, too.
+        // A reader of the page that was in this frame also sees the eviction if it sees any of the
+        // new contents.
         latch::before_changes();
         self.fill(frame, id, &buf);
         Ok(frame as u64)
     }
 
-    /// Puts a page that was read into a frame, both of which are the caller's, and gives the page's latch back, for
-    /// which there are its state and the word to go on from.
+    /// Puts a page that was read into a frame, and releases the page's latch through `state` and
+    /// `word`. The caller owns the latch and the frame.
     pub(crate) fn bring_in(
         &self,
         (state, empty): (&AtomicU64, u64),
@@ -340,7 +343,7 @@ impl Pool {
         state::moved(state, empty, frame as u64);
     }
 
-    /// Puts a clean page into a frame, both of which are the caller's.
+    /// Puts a clean page into a frame. The caller owns both.
     pub(crate) fn fill(&self, frame: usize, id: PageId, bytes: &[u8]) {
         self.frames.page(frame).copy_from(bytes);
         let info = &self.info[frame];
@@ -349,7 +352,7 @@ impl Pool {
         info.captured.store(false, Ordering::Relaxed);
     }
 
-    /// Takes the exclusive latch of a page; `None` if there is none.
+    /// Acquires the exclusive latch of a page. Returns `None` if the page does not exist.
     pub(crate) fn write(&self, id: PageId) -> Result<Option<WritePage<'_>>, StoreError> {
         let mut waits = Waits::default();
         loop {
@@ -363,7 +366,7 @@ impl Pool {
         }
     }
 
-    /// A new, zeroed page, latched.
+    /// Allocates a zeroed page, latched.
     pub(crate) fn allocate(&self) -> Result<WritePage<'_>, StoreError> {
         let page = self.allocate_unfilled()?;
         page.page().clear_from(0);
@@ -371,7 +374,7 @@ impl Pool {
         Ok(page)
     }
 
-    /// A new page, latched, that holds what was in its frame before.
+    /// Allocates a page, latched, with the old contents of its frame.
     pub(crate) fn allocate_unfilled(&self) -> Result<WritePage<'_>, StoreError> {
         let frame = self.take_frame()?;
         let id = {
@@ -379,7 +382,7 @@ impl Pool {
             taken.inspect_err(|_| self.free_frames.lock().push(narrow(frame)))?
         };
         let state = self.states.get_or_make(id);
-        // A reader with a stale reference may hold the latch for a moment.
+        // A thread with a stale reference may hold the latch briefly.
         let mut waits = Waits::default();
         let word = loop {
             let word = state.load(Ordering::Relaxed);
@@ -411,7 +414,7 @@ impl Pool {
         })
     }
 
-    /// The page's present version word, for stamps.
+    /// The page's current version word, for stamps.
     pub(crate) fn version(&self, id: PageId) -> u64 {
         self.state(id)
             .map_or(0, |state| state::without_mark(latch::open(state)))
@@ -432,7 +435,7 @@ impl Pool {
         }
     }
 
-    /// Gives back the id and the frame of a page that is gone.
+    /// Releases the id and the frame of a freed page.
     pub(crate) fn recycle(&self, id: PageId, frame: Option<u32>) {
         if let Some(frame) = frame {
             self.free_frames.lock().push(frame);
@@ -449,7 +452,7 @@ impl Pool {
         handed_out.saturating_sub(self.free_frames.lock().len())
     }
 
-    /// Pages that were ever made, of which some may be free again.
+    /// Number of pages ever created, of which some may be free again.
     pub(crate) fn page_ids(&self) -> u64 {
         self.ids.lock().next
     }
@@ -459,8 +462,8 @@ impl Pool {
     }
 }
 
-/// Waiting for a latch: it is held for less than a microsecond, unless its holder lost the processor or
-/// reads from the medium.
+/// Backoff while waiting for a latch, which is held for less than a microsecond, unless its holder
+/// is preempted or reads from the medium.
 #[derive(Debug, Default)]
 pub(crate) struct Waits(u32);
 

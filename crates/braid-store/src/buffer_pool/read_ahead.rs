@@ -1,14 +1,14 @@
-//! Reading the neighbours of a page along with it, while the pool has memory that was never used.
+//! Read-ahead: reading the neighbours of a page with it, while the pool has unused frames.
 //!
-//! A database that was just opened has nothing in memory, and each page that is asked for is waited for. The
-//! medium takes little longer for a few blocks in a row than for one, so until the pool is full for the first
-//! time a page that is read brings along those that lie beside it.
+//! A database that was just opened has no pages in memory, so every access waits for a read. The
+//! medium takes little longer for a few consecutive blocks than for one, so until the pool is full
+//! for the first time, a read of a page also reads its neighbours.
 //!
-//! A block that is read without its page's latch may be given to another page, or to another version of its
-//! own, at any time. What was read counts only if the block is the page's block address both now
-//! and in the durable map, and no checkpoint was published since before the reading: a block
-//! address in the durable map is not written to, and it takes a publication to leave that map and
-//! another one to come back.
+//! A block that is read without its page's latch may be given to another page, or to another
+//! version of its own, at any time. The bytes read are used only if the block is the page's block
+//! address both now and in the durable map, and no checkpoint was published since before the read:
+//! a block in the durable map is never written, and leaving that map and coming back takes two
+//! publications.
 
 use std::sync::atomic::Ordering;
 
@@ -22,14 +22,14 @@ use crate::data_file::block_of;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::page_table::PAGES_MAX;
 
-/// Blocks that are read together. They begin at a multiple of this.
+/// Blocks that are read together. A cluster begins at a multiple of this.
 const BLOCKS: u64 = 8;
 
 /// Blocks that were read together.
 pub(crate) struct Cluster {
     first: u64,
     bytes: AlignedBuf,
-    /// The durable checkpoint of when the reading began.
+    /// The durable checkpoint when the read began.
     sequence: u64,
 }
 
@@ -40,8 +40,8 @@ impl Cluster {
 }
 
 impl Pool {
-    /// Reads a page, whose latch the caller has, and its neighbours; `None` if there is a reason to read it
-    /// alone.
+    /// Reads a page, whose latch the caller holds, and its neighbours. Returns `None` if the page
+    /// must be read alone.
     pub(crate) fn read_cluster(
         &self,
         id: PageId,
@@ -54,7 +54,7 @@ impl Pool {
         let sequence = self.file.sequence();
         let first = block_of(address) / BLOCKS * BLOCKS;
         let mut bytes = AlignedBuf::new(to_usize(BLOCKS) * PAGE_SIZE);
-        // At the end of the file there are fewer blocks, and beside a good one there may be a bad one.
+        // The file may end within the cluster, and an intact block may have a damaged neighbour.
         self.file.read_run(first, &mut bytes).ok()?;
         let cluster = Cluster {
             first,
@@ -69,12 +69,12 @@ impl Pool {
         Some(cluster)
     }
 
-    /// Puts the pages of a cluster that are not in memory there, as far as they are what they should be. The
-    /// caller has no latch.
+    /// Loads the pages of a cluster that are missing in memory, if they are valid. The caller holds
+    /// no latch.
     pub(crate) fn adopt(&self, cluster: &Cluster) {
         for (block, bytes) in cluster.blocks() {
             let id = crate::data_file::u64_at(bytes, 8);
-            // Others hold something else than a page.
+            // Other blocks do not hold pages.
             if (1..PAGES_MAX).contains(&id) && block_of(self.address(id)) == block {
                 self.adopt_page(id, bytes, cluster.sequence);
             }
@@ -90,7 +90,7 @@ impl Pool {
         let Some(empty) = state::take(state, word) else {
             return;
         };
-        // With the latch, since nobody moves the page now.
+        // Under the latch, no thread moves the page.
         let address = self.address(id);
         let is_it = self.check_condemned(id).is_ok()
             && self

@@ -1,13 +1,13 @@
 //! The state word of a page: `version:38 | frame:24 | MARK | LATCH`, and the steps that change it.
 //!
-//! It is the exclusive latch, the version for optimistic readers, and the translation to a frame, all at
-//! once (frame `NONE`: not in memory; a word of 0 was never used). The version grows with every change,
-//! load and eviction, so a word never comes back, and a step that exchanges it acts on the page that it
-//! looked at or not at all. `MARK` is the clock's second chance: set by the evictor, cleared by the next
-//! reader.
+//! It is the exclusive latch, the version for optimistic readers, and the translation to a frame,
+//! all at once (frame `NONE`: not in memory; a word of 0 was never used). The version grows with
+//! every change, load and eviction, so a word never recurs, and a step that exchanges it acts on
+//! the page that it read or has no effect. `MARK` is the clock's second chance: set by the evictor,
+//! cleared by the next reader.
 //!
-//! [`latch`] has the memory order. There is no count of readers: who reads a page holds nothing, and finds
-//! out afterwards that it was put out. What pins a page is the latch alone.
+//! [`latch`] has the memory order. There is no count of readers: a reader holds nothing, and
+//! detects an eviction afterwards. Only the latch pins a page.
 
 use std::sync::atomic::Ordering;
 
@@ -71,13 +71,13 @@ pub(crate) fn readable(state: &AtomicU64) -> Option<u64> {
     ready.then_some(word)
 }
 
-/// Whether what was read since the page was found readable with `word` counts.
+/// Whether the bytes read since the page was readable with `word` are valid.
 #[inline]
 pub(crate) fn is_unchanged(state: &AtomicU64, word: u64) -> bool {
     without_mark(latch::look_again(state)) == word
 }
 
-/// Takes the mark off, as a reader does: the page was used since the evictor came by.
+/// Clears the mark, as a reader does: the page was used since the evictor's last visit.
 pub(crate) fn unmark(state: &AtomicU64, word: u64) {
     // Relaxed: the bit orders nothing.
     let _ = state.compare_exchange(
@@ -88,7 +88,7 @@ pub(crate) fn unmark(state: &AtomicU64, word: u64) {
     );
 }
 
-/// Takes the latch of a readable page that is still as `word` says, to change it.
+/// Acquires the latch of a readable page whose word is still `word`, to change the page.
 #[inline]
 pub(crate) fn upgrade(state: &AtomicU64, word: u64) -> bool {
     let taken = latch::take(state, word, latched(word));
@@ -98,15 +98,16 @@ pub(crate) fn upgrade(state: &AtomicU64, word: u64) -> bool {
     taken
 }
 
-/// Takes the latch of a page whose word was `word` and not latched, wherever the page is. Returns the word
-/// to give back if nothing changes.
+/// Acquires the latch of a page whose word was `word` and not latched, in memory or not. Returns
+/// the word to restore if nothing changes.
 pub(crate) fn take(state: &AtomicU64, word: u64) -> Option<u64> {
     let known = if word == 0 { NONE << FRAME_SHIFT } else { word };
     latch::take(state, word, latched(known)).then_some(known)
 }
 
-/// The evictor at a frame with, as it seems, this page: marks it, or takes its latch if the mark of the
-/// last time is still there. Returns the word to give back if the page stays.
+/// Makes one step of the evictor at the frame that probably holds this page: marks the page, or
+/// acquires its latch if the mark from the last visit is still set. Returns the word to restore if
+/// the page stays.
 pub(crate) fn pick(state: &AtomicU64, frame: u64) -> Option<u64> {
     let word = state.load(Ordering::Relaxed);
     if is_latched(word) || !is_resident(word) || frame_of(word) != frame {
@@ -120,7 +121,7 @@ pub(crate) fn pick(state: &AtomicU64, frame: u64) -> Option<u64> {
     latch::take(state, word, latched(word)).then_some(word)
 }
 
-/// Gives the latch back with the page in `frame`, or in none.
+/// Releases the latch with the page in `frame`, or in no frame.
 pub(crate) fn moved(state: &AtomicU64, word: u64, frame: u64) {
     latch::release(state, next_version(with_frame(word, frame)));
 }

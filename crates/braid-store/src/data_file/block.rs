@@ -1,7 +1,8 @@
-//! What makes a block: its first sixteen bytes say that it is whole, what it is, and when it was written.
+//! The header of a block: its first sixteen bytes hold its checksum, its identity, and the
+//! checkpoint of its write.
 //!
-//! All that is written is sealed, and who reads it checks it, whatever the block holds. [`crate::data_file`] has the
-//! layout.
+//! Every block is sealed when written and checked when read, for every kind of contents.
+//! [`crate::data_file`] has the layout.
 
 use crate::page::{PageId, low32};
 
@@ -21,7 +22,7 @@ pub(super) fn seal(block: &mut [u8], identity: u64, sequence: u64) {
     block[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Whether a block is whole, is what it should be, and is no newer than `sequence`.
+/// Checks that a block is intact, has the identity, and is no newer than `sequence`.
 pub(crate) fn check(block: &[u8], identity: u64, sequence: u64) -> Result<(), &'static str> {
     let stamp = u64_at(block, 0);
     if low32(stamp) != crc32c::crc32c(&block[4..]) && !braid_rt::mutant!("skip_page_checksum") {
@@ -36,7 +37,7 @@ pub(crate) fn check(block: &[u8], identity: u64, sequence: u64) -> Result<(), &'
     Ok(())
 }
 
-/// Whether a block that was read elsewhere is whole, and that page.
+/// Checks that a block from another file is intact, and holds the page `id`.
 pub(crate) fn check_copied(block: &[u8], id: PageId) -> Result<(), &'static str> {
     check(block, id, u64::from(u32::MAX))
 }

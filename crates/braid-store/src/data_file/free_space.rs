@@ -1,4 +1,4 @@
-//! Which blocks of the data file are free.
+//! The free space of the data file.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -16,23 +16,23 @@ pub(crate) const FIRST_BLOCK: u64 = 2;
 pub(crate) struct Space {
     free: BTreeSet<u64>,
     end: u64,
-    /// No block comes free any more.
+    /// Whether freed blocks stay unused from now on.
     frozen: bool,
-    /// Once a sync has failed: the blocks that were taken since.
+    /// After a failed sync, the blocks that were taken since.
     taken_since: Option<HashSet<u64>>,
     pins: Vec<Pin>,
-    /// Blocks that come free once no pin holds them.
+    /// Blocks that become free once no pin holds them.
     held: Vec<u64>,
-    /// Is told of each block that is taken or comes free.
+    /// The accounting of room, updated for each block that is taken or freed.
     room: Arc<Room>,
 }
 
-/// Blocks that must keep their contents though nothing new refers to them: those of a checkpoint that
-/// somebody copies.
+/// Blocks that must keep their contents although nothing new refers to them: those of a checkpoint
+/// that is being copied.
 #[derive(Debug)]
 struct Pin {
     number: u64,
-    /// A bit a block.
+    /// One bit per block.
     blocks: Vec<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Pin {
 }
 
 impl Space {
-    /// All blocks free but those that `used` says.
+    /// Creates the free space: all blocks except those in `used`.
     pub(crate) fn new(used: impl Iterator<Item = u64>, room: Arc<Room>) -> Self {
         let mut space = Self {
             free: BTreeSet::new(),
@@ -61,14 +61,14 @@ impl Space {
             space.free.extend(space.end..block);
             space.end = space.end.max(block + 1);
         }
-        // As long as nobody has looked, the file is not known to have any of its blocks.
+        // Until the file's length is read, none of its blocks is known to exist.
         space
             .room
             .begin((space.free.len() as u64).cast_signed() - space.end.cast_signed());
         space
     }
 
-    /// Takes the lowest free block, so that the file's tail comes free.
+    /// Takes the lowest free block, so that the file's tail becomes free.
     pub(crate) fn allocate(&mut self) -> u64 {
         let block = self.free.pop_first().unwrap_or_else(|| {
             self.end += 1;
@@ -81,26 +81,26 @@ impl Space {
         block
     }
 
-    /// From now on blocks are taken, but none comes free: it is not known any more which of them the
-    /// medium's newest superblock leads to.
+    /// From now on, blocks can be taken, but not freed: it is unknown which of them the medium's
+    /// newest superblock refers to.
     pub(crate) fn freeze(&mut self) {
         self.frozen = true;
     }
 
-    /// A sync failed: whatever was written before it, and not synced, may be lost.
+    /// A sync failed: every earlier write that was not synced may be lost.
     pub(crate) fn lose_unsynced(&mut self) {
         self.freeze();
         self.taken_since.get_or_insert_default();
     }
 
-    /// Whether the block of a block address was taken since the sync failed that may have lost what
-    /// was written before.
+    /// Whether the block of a block address was taken after the failed sync, which may have lost
+    /// earlier writes.
     pub(crate) fn is_taken_since(&self, address: u64) -> bool {
         let taken = self.taken_since.as_ref();
         taken.is_some_and(|taken| taken.contains(&block_of(address)))
     }
 
-    /// Takes back the block of a block address.
+    /// Frees the block of a block address.
     pub(crate) fn free(&mut self, address: u64) {
         let block = block_of(address);
         assert!(
@@ -115,8 +115,8 @@ impl Space {
         }
     }
 
-    /// Keeps used blocks from being used again, whatever is freed, until [`Space::unpin`] with the number
-    /// that this returns.
+    /// Keeps used blocks from being reused, even if they are freed, until [`Space::unpin`] with the
+    /// number that this returns.
     pub(crate) fn pin(&mut self, blocks: impl Iterator<Item = u64>) -> u64 {
         let mut bits = vec![0; to_usize(self.end.div_ceil(64))];
         blocks.for_each(|block| bits[(block / 64) as usize] |= 1 << (block % 64));
@@ -128,7 +128,7 @@ impl Space {
         number
     }
 
-    /// Keeps all blocks of a file of `end` blocks from being used again, the free ones too, until
+    /// Keeps all blocks of a file of `end` blocks from being reused, including the free ones, until
     /// [`Space::unpin`]: somebody may read them whom no page map of ours knows.
     pub(crate) fn pin_all(&mut self, end: u64) -> u64 {
         self.free.extend(self.end..end);

@@ -1,12 +1,13 @@
-//! The page map: where each page lies, and since which checkpoint.
+//! The page map: the block address of each page, and the checkpoint that wrote it there.
 //!
-//! A *place* is the number of a block and, above it, bits of the checksum of what was written there. Blocks are used
-//! again, and a medium may lose a write and keep what a block held before, whole: that has another checksum than the
-//! place says. The block addresses of map leaves and of the root blob's blocks are such, too, so a
-//! superblock determines the contents of every block that it leads to.
+//! A *block address* is the number of a block and, above it, bits of the checksum of the contents
+//! written there. Blocks are reused, and a medium may lose a write and keep the block's intact old
+//! contents: these have another checksum than the block address. The addresses of map leaves and of
+//! the root blob's blocks have the same form, so a superblock determines the contents of every
+//! block that it refers to, directly or indirectly.
 //!
-//! The number of the checkpoint that put a page where it lies tells incremental backups which pages changed, since two
-//! contents may, if seldom, have the same bits of a checksum.
+//! The number of the checkpoint that wrote a page to its block shows incremental backups the
+//! changed pages, since different contents may, rarely, have the same bits of a checksum.
 
 use super::block::{MAP, check, u64_at};
 use super::{DataFile, Root, damaged};
@@ -16,13 +17,13 @@ use crate::page::{PAGE_SIZE, low32};
 /// Entries of a map leaf.
 pub(crate) const LEAF_ADDRESSES: usize = (PAGE_SIZE - 16) / 12;
 
-/// Where a leaf's births begin.
+/// Offset of a leaf's births.
 const BIRTHS: usize = 16 + 8 * LEAF_ADDRESSES;
 
 /// Entries of a map leaf of formats 2 and 3: words of a block and, above it, a birth.
 const OLD_LEAF_ADDRESSES: usize = PAGE_SIZE / 8 - 2;
 
-/// Bits of a block address that hold the block. The highest bit of all is left to the pool.
+/// Bits of a block address that hold the block. The highest bit is reserved for the pool.
 const BLOCK_BITS: u32 = 36;
 
 const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
@@ -30,14 +31,15 @@ const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 /// Bits of a checksum that a block address leaves out.
 const CRC_SHIFT: u32 = 5;
 
-/// The place of a page that a lost leaf of the page map may have led to: a block that no file has.
+/// The block address of a page to which a lost leaf of the page map may have referred: a block that
+/// no file has.
 pub(crate) const LOST: u64 = BLOCK_MASK;
 
-/// What the map says of a page; all zero for a page that does not exist.
+/// The map's entry of a page; all zero for a page that does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) address: u64,
-    /// The low half of the number of the checkpoint that put the page there.
+    /// The low half of the number of the checkpoint that wrote the page there.
     pub(crate) born: u32,
 }
 
@@ -46,13 +48,13 @@ pub(crate) fn block_of(address: u64) -> u64 {
     address & BLOCK_MASK
 }
 
-/// The place of a block that holds these bytes, whose checksum was set.
+/// The block address of a block that holds these bytes, whose checksum was set.
 pub(crate) fn address_of(block: u64, bytes: &[u8]) -> u64 {
     let crc = low32(u64_at(bytes, 0));
     block | u64::from(crc >> CRC_SHIFT) << BLOCK_BITS
 }
 
-/// That a block, which is whole, holds what was written to its block address last.
+/// Checks that an intact block holds the last contents written to its block address.
 pub(crate) fn check_address(bytes: &[u8], address: u64) -> Result<(), &'static str> {
     if address_of(block_of(address), bytes) == address || braid_rt::mutant!("believe_stale_blocks")
     {
@@ -62,7 +64,7 @@ pub(crate) fn check_address(bytes: &[u8], address: u64) -> Result<(), &'static s
     }
 }
 
-/// A number that is another one whenever the page was written anew.
+/// A number that changes whenever the page is written again.
 pub(crate) fn change_of(Entry { address, born }: Entry) -> u64 {
     match address {
         0 => 0,
@@ -101,7 +103,7 @@ fn decode_old_leaf(buf: &[u8]) -> Vec<Entry> {
 }
 
 impl Root {
-    /// How many pages a leaf of its map leads to.
+    /// Number of pages to which a leaf of the root's map refers.
     pub(crate) fn leaf_pages(&self) -> usize {
         if !self.is_old {
             LEAF_ADDRESSES
@@ -131,14 +133,15 @@ impl DataFile {
         Ok(decode_leaf(&buf))
     }
 
-    /// Makes the blocks of an old leaf's entries block addresses, by what lies there now.
+    /// Converts the blocks of an old leaf's entries to block addresses, using the blocks' current
+    /// contents.
     fn add_checksums(&self, entries: &mut [Entry]) -> Result<(), StoreError> {
         let mut buf = self.buffer();
         for entry in entries.iter_mut().filter(|entry| entry.address != 0) {
             let offset = entry.address.saturating_mul(PAGE_SIZE as u64);
             match self.file.read_at(&mut buf, offset) {
                 Ok(()) => entry.address = address_of(entry.address, &buf),
-                // It is told when the page is read.
+                // The read of the page reports it.
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
                 Err(error) => return Err(StoreError::io("cannot read pages of data.braid", error)),
             }
@@ -146,7 +149,8 @@ impl DataFile {
         Ok(())
     }
 
-    /// Reads a block whose checksum nobody noted: of an old format, or one that was found by a search.
+    /// Reads a block whose checksum is not recorded: a block of an old format, or one that a search
+    /// found.
     pub(crate) fn read_unaddressed(
         &self,
         identity: u64,

@@ -9,11 +9,11 @@
 //!                  a blob      identity = BLOB | position in it     [address of the next u64][bytes]
 //! ```
 //!
-//! The CRC-32C covers the block from byte 4 on. The sequence is that of the checkpoint that was to follow
-//! when the block was written: a block newer than the superblock that leads to it shows that the newest
-//! superblock was lost. The root blob holds the next page id, the addresses of the
-//! map's leaves, the roots of the trees and the caller's bytes. Which of the superblocks counts: [`superblock`].
-//! What leads to a block knows its checksum: [`map`].
+//! The CRC-32C covers the block from byte 4 on. The sequence is that of the checkpoint that
+//! followed the write of the block: a block newer than the superblock that refers to it shows that
+//! the newest superblock was lost. The root blob holds the next page id, the addresses of the map's
+//! leaves, the roots of the trees and the caller's bytes. See [`superblock`] for the choice between
+//! the superblocks, and [`map`] for the checksum in each reference to a block.
 
 mod block;
 pub(crate) mod free_space;
@@ -49,11 +49,11 @@ pub use superblock::{DataFileCreation, FORMAT, creation_of, data_format};
 
 pub(crate) const FILE_NAME: &str = "data.braid";
 
-/// By how many blocks the file is extended at once: an eighth of what it has, between these.
+/// Bounds of the blocks by which the file is extended at once, an eighth of its blocks.
 const GROWTH_MIN: u64 = 16;
 const GROWTH_MAX: u64 = 8192;
 
-/// Whether an operation lacked nothing but space.
+/// Whether an operation failed only for lack of space.
 fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -61,41 +61,41 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// By how much a file of so many blocks is extended.
+/// The number of blocks by which a file of `blocks` blocks is extended.
 fn growth(blocks: u64) -> u64 {
     (blocks / 8).clamp(GROWTH_MIN, GROWTH_MAX)
 }
 
-/// See the module's text.
+/// The data file; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct DataFile {
     device: Arc<dyn Device>,
     file: Arc<dyn File>,
-    /// Of the database that the file belongs to; 0 if nobody gave it one.
+    /// The identity of the database that the file belongs to; 0 if none was assigned.
     identity: u128,
     pub(crate) space: Mutex<Space>,
-    /// Blocks that the file is known to have; changed by who holds `growing`.
+    /// Blocks that the file is known to have; changed only by the holder of `growing`.
     pub(crate) extent: AtomicU64,
     growing: Mutex<()>,
     pub(crate) room: Arc<Room>,
     /// The page map as of the durable superblock: block addresses, and the numbers of the
-    /// checkpoints that put pages there.
+    /// checkpoints that wrote pages there.
     pub(crate) durable: PageTable,
     pub(crate) births: PageTable,
     /// The durable superblock's sequence number.
     sequence: AtomicU64,
-    /// The superblock that was found when the file was opened, as long as it is perhaps not durable.
+    /// The superblock found when the file was opened, until it is known to be durable.
     unsettled: Mutex<Option<(u64, AlignedBuf)>>,
     settled: AtomicBool,
     /// The first failure after which nothing more is published.
     poison: OnceLock<String>,
-    /// Pages of leaves of the page map that could not be read, in a file that is only read.
+    /// Pages of unreadable leaves of the page map, in a file that is opened read-only.
     pub(crate) lost_leaves: Vec<(std::ops::Range<PageId>, StoreError)>,
     /// Whether a sync failed.
     unsynced_lost: AtomicBool,
 }
 
-/// Where a block lies that should be something, for people.
+/// Describes the place of a block with an identity in messages.
 fn location(identity: u64, block: u64) -> String {
     let what = match identity {
         id if id & BLOB != 0 => "root blob".to_owned(),
@@ -116,7 +116,7 @@ impl DataFile {
     pub(crate) fn create(device: Arc<dyn Device>, identity: u128) -> Result<Self, StoreError> {
         let made = device.open(FILE_NAME, braid_io::OpenMode::CreateNew);
         let file = made.map_err(|e| StoreError::io("cannot create data.braid", e))?;
-        // A published checkpoint is worth nothing in a file whose name is lost.
+        // A published checkpoint is useless in a file whose name is lost.
         device
             .sync_directory()
             .map_err(|e| StoreError::io("cannot sync the directory of data.braid", e))?;
@@ -159,7 +159,7 @@ impl DataFile {
         Ok(len / PAGE_SIZE as u64)
     }
 
-    /// Where a page lies as of the durable superblock.
+    /// The block address of a page as of the durable superblock.
     pub(crate) fn durable_address(&self, id: PageId) -> u64 {
         let address = self.durable.get(id);
         address.map_or(0, |address| address.load(Ordering::Acquire))
@@ -174,7 +174,7 @@ impl DataFile {
         }
     }
 
-    /// Reads what lies at a block address, and checks that it is what was written there.
+    /// Reads the block at a block address, and checks that it has the contents written there.
     pub(crate) fn read_block(
         &self,
         identity: u64,
@@ -187,7 +187,7 @@ impl DataFile {
             .map_err(|what| damaged(what, location(identity, block_of(address))))
     }
 
-    /// Reads a page and checks that it is the one, in its newest state.
+    /// Reads a page and checks its identity and that it is the newest state.
     pub(crate) fn read_page(
         &self,
         id: PageId,
@@ -198,7 +198,7 @@ impl DataFile {
             return Err(self.lost_page(id));
         }
         let read = self.read_block(id, address, self.newest_of(id, address), buf);
-        // First the cause: what a failed sync lost has another checksum, too.
+        // The cause first: a write that a failed sync lost also causes a wrong checksum.
         self.check_not_in_doubt(id, address)?;
         read
     }
@@ -211,17 +211,17 @@ impl DataFile {
         damaged(&what, format!("data.braid, page {id}"))
     }
 
-    /// The newest checkpoint that what lies at a page's block address can be of.
+    /// The newest checkpoint to which the contents at a page's block address can belong.
     pub(crate) fn newest_of(&self, id: PageId, address: u64) -> u64 {
         // In this order: a publication raises the sequence before it makes its block addresses the
-        // durable ones, so who sees such a block address (Acquire in `durable_address`) sees the
-        // sequence that goes with it.
+        // durable ones, so a thread that sees such a block address (Acquire in `durable_address`)
+        // also sees its sequence.
         let is_durable = self.durable_address(id) == address;
         let durable = self.sequence.load(Ordering::Acquire);
         if is_durable { durable } else { durable + 1 }
     }
 
-    /// Reads what lies at block addresses in one batch. Nothing is checked; see [`check`] and
+    /// Reads the blocks at block addresses in one batch, without checks; see [`check`] and
     /// [`check_address`].
     pub(crate) fn read_blocks<'a>(
         &self,
@@ -240,15 +240,15 @@ impl DataFile {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Reads blocks that lie one after the other. Nothing is checked.
+    /// Reads consecutive blocks, without checks.
     pub(crate) fn read_run(&self, first: u64, buf: &mut [u8]) -> io::Result<()> {
         let offset = first.checked_mul(PAGE_SIZE as u64);
         let offset = offset.ok_or(io::ErrorKind::InvalidInput)?;
         self.file.read_at(buf, offset)
     }
 
-    /// Checks what was read of a page's durable block address since the checkpoint of a sequence
-    /// number was the durable one: that it still is, and that nothing was written there meanwhile;
+    /// Checks bytes that were read from a page's durable block address while the checkpoint
+    /// `sequence` was durable: it must still be durable, and nothing was written there meanwhile;
     /// see [`crate::buffer_pool::read_ahead`].
     pub(crate) fn check_durable(
         &self,
@@ -287,27 +287,29 @@ impl DataFile {
         self.sequence.load(Ordering::Acquire) + 1
     }
 
-    /// Notes that the next checkpoint's superblock is durable.
+    /// Records that the next checkpoint's superblock is durable.
     pub(crate) fn set_sequence(&self, sequence: u64) {
         self.sequence.store(sequence, Ordering::Release);
     }
 
-    /// Ends publications: what is durable is not known any more (I8).
+    /// Ends publications, because the durable state is unknown (I8).
     pub(crate) fn poison(&self, cause: &StoreError) {
         let _ = self.poison.set(cause.to_string());
         self.space.lock().freeze();
     }
 
-    /// [`DataFile::poison`] after a failed sync, which also says nothing of which earlier writes it lost.
+    /// [`DataFile::poison`] after a failed sync, of which it is unknown which earlier writes it
+    /// lost.
     pub(crate) fn poison_unsynced(&self, cause: &StoreError) {
         let _ = self.poison.set(cause.to_string());
-        // Release: pairs with `is_in_doubt`, and comes before the lock, which others may have first.
+        // Release: pairs with `is_in_doubt`, and precedes the lock, which other threads may acquire
+        // first.
         self.unsynced_lost.store(true, Ordering::Release);
         self.space.lock().lose_unsynced();
     }
 
-    /// Whether a failed sync may have lost what was written to a page's block address: an older
-    /// version of the page may lie there. It is so for block addresses that are not durable and
+    /// Whether a failed sync may have lost the contents of a page's block address, so that an older
+    /// version of the page may lie there. This applies to block addresses that are not durable and
     /// were taken before the sync failed.
     pub(crate) fn is_in_doubt(&self, id: PageId, address: u64) -> bool {
         // Acquire: pairs with `poison_unsynced`.
@@ -341,23 +343,23 @@ impl DataFile {
         blocks
     }
 
-    /// Makes the file longer than these blocks need, since writes that extend a file go one after the other, each
-    /// waiting for the one before it. [`DataFile::trim`] gives back what was not used.
+    /// Makes the file longer than these blocks need, because the file system serializes writes that
+    /// extend a file. [`DataFile::trim`] releases unused blocks.
     fn make_room(&self, blocks: &[u64]) {
         let end = blocks.iter().max().map_or(0, |last| last + 1);
-        // Relaxed: who finds an old number looks again.
+        // Relaxed: a thread that reads an old number checks again.
         if end <= self.extent.load(Ordering::Relaxed) {
             return;
         }
         let _growing = self.growing.lock();
         if end > self.extent.load(Ordering::Relaxed) {
-            // Without room the write itself finds out whether there is space.
+            // Without room, the write itself reveals whether there is space.
             let _ = self.extend(end + growth(end), false);
         }
     }
 
-    /// Makes the file so long that the surplus is not below a floor. Does so in vain if the medium fails otherwise than
-    /// by a lack of space: the next write to it tells.
+    /// Extends the file until the surplus is not below a floor. Ignores errors of the medium other
+    /// than a lack of space: the next write reports them.
     ///
     /// # Errors
     /// [`StoreError::OutOfSpace`].
@@ -386,8 +388,8 @@ impl DataFile {
         }
     }
 
-    /// Makes the file so many blocks long at least: by zeroes, if the medium can't set space aside and that `must` be.
-    /// The caller holds `growing`.
+    /// Extends the file to at least `blocks` blocks; with `must`, by writing zeroes if the medium
+    /// can't allocate space. The caller holds `growing`.
     fn extend(&self, blocks: u64, must: bool) -> io::Result<()> {
         let len = blocks * PAGE_SIZE as u64;
         match self.file.reserve(len) {
@@ -398,7 +400,8 @@ impl DataFile {
             if !must {
                 return Ok(());
             }
-            // Nobody takes blocks from the end on meanwhile; those before it may be on their way.
+            // No thread takes blocks from the end on meanwhile; blocks before it may be being
+            // written.
             let space = self.space.lock();
             let from = self.file.len()?.max(space.end() * PAGE_SIZE as u64);
             if from < len {
@@ -410,8 +413,8 @@ impl DataFile {
         Ok(())
     }
 
-    /// Takes so many blocks out of the surplus, for pages that nobody was promised room for; the caller gives them
-    /// back when it has allocated them.
+    /// Takes `blocks` blocks from the surplus, for pages without promised room. The caller returns
+    /// them to the surplus once it has allocated the blocks.
     ///
     /// # Errors
     /// [`StoreError::OutOfSpace`].
@@ -483,8 +486,8 @@ impl DataFile {
             WriteOp { buf, offset }
         });
         let written = match &runs.collect::<Vec<_>>()[..] {
-            // Mostly all block addresses follow each other, too. A plain write has less to set up
-            // than a batch of one.
+            // Usually the block addresses are consecutive, too. A plain write costs less setup than
+            // a batch of one.
             [run] => self.file.write_at(&[run.buf], run.offset),
             runs => self.file.write_batch(runs),
         };
@@ -496,7 +499,7 @@ impl DataFile {
         Ok(pages.map(|(page, block)| address_of(block, page)).collect())
     }
 
-    /// Gives blocks back that nothing refers to.
+    /// Frees blocks that nothing refers to.
     pub(crate) fn free(&self, blocks: &[u64]) {
         let mut space = self.space.lock();
         blocks.iter().for_each(|&block| space.free(block));
@@ -513,8 +516,8 @@ impl DataFile {
         read.is_ok() && buf.iter().all(|byte| *byte == 0)
     }
 
-    /// What a block says that it is, the low half of its checkpoint's number, and its block
-    /// address, if it is whole.
+    /// Reads a block's identity, the low half of its checkpoint's number, and its block address, if
+    /// the block is intact.
     pub(crate) fn read_any_block(&self, block: u64, buf: &mut [u8]) -> Option<(u64, u32, u64)> {
         self.file.read_at(buf, block * PAGE_SIZE as u64).ok()?;
         let identity = u64_at(buf, 8);
@@ -523,7 +526,7 @@ impl DataFile {
         Some((identity, stamp, address_of(block, buf)))
     }
 
-    /// Cuts the free tail off, but for what is needed to keep the surplus at a floor.
+    /// Cuts off the free tail, except the blocks that keep the surplus at a floor.
     pub(crate) fn trim_to(&self, floor: i64) -> Result<(), StoreError> {
         let _growing = self.growing.lock();
         let mut space = self.space.lock();
@@ -535,7 +538,7 @@ impl DataFile {
         cut
     }
 
-    /// Cuts off what nobody needs of a file of so many pages.
+    /// Cuts off the unneeded tail of a file with `pages` pages.
     pub(crate) fn trim(&self, pages: u64) -> Result<(), StoreError> {
         self.trim_to(if self.room.has_writers() {
             0
@@ -544,7 +547,8 @@ impl DataFile {
         })
     }
 
-    /// Makes the file so many blocks long if it is longer. The caller holds `growing`, and `space`.
+    /// Shortens the file to `blocks` blocks if it is longer. The caller holds `growing` and
+    /// `space`.
     fn cut(&self, blocks: u64) -> Result<(), StoreError> {
         if blocks < self.len_blocks()? {
             braid_rt::coverage_point("store: the data file's end is cut off");

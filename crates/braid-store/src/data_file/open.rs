@@ -1,7 +1,7 @@
-//! Opening the file at its newest checkpoint, and refusing a state that no checkpoint wrote.
+//! Opening the file at its newest checkpoint, and rejecting a state that no checkpoint wrote.
 //!
-//! A checksum shows that a block is as it was written, not that the blocks fit together. All users of the
-//! page map rely on that, so it is checked once, here.
+//! A checksum proves that a block is unchanged, not that the blocks are consistent with each other.
+//! All users of the page map rely on that consistency, so opening checks it once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,15 +15,15 @@ use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId};
 
 impl DataFile {
-    /// The file, whose contents are not read.
+    /// Opens the file without reading its contents.
     pub(crate) fn peek(device: Arc<dyn Device>) -> Result<Self, StoreError> {
         let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
         let file = opened.map_err(|e| StoreError::io("cannot open data.braid", e))?;
         Ok(Self::assemble(device, file))
     }
 
-    /// Opens the file; returns the state of its newest superblock and the page map. With `only_read`, leaves of
-    /// the map may be damaged; their pages are lost.
+    /// Opens the file. Returns the state of its newest superblock and the page map. With
+    /// `only_read`, leaves of the map may be damaged; their pages are lost.
     pub(crate) fn open(
         device: Arc<dyn Device>,
         only_read: bool,
@@ -59,8 +59,8 @@ impl DataFile {
         Ok((this, root, addresses))
     }
 
-    /// Reads the page map of a root. Returns the entry of each page id, and the block addresses of the map and
-    /// of the root. With `only_read`, a damaged leaf is noted in `lost_leaves`.
+    /// Reads the page map of a root. Returns the entry of each page id, and the block addresses of
+    /// the map and of the root. With `only_read`, a damaged leaf is recorded in `lost_leaves`.
     fn read_map(
         &mut self,
         root: &Root,
@@ -94,8 +94,9 @@ impl DataFile {
         Ok((entries, used))
     }
 
-    /// The blocks of these addresses, each of which must be in the file and used once. All blocks of a file that
-    /// has lost leaves of its page map: the blocks of their pages are not known, so none may be taken for free.
+    /// Returns the blocks of these addresses, each of which must be in the file and used once.
+    /// Returns all blocks if the file has lost leaves of its page map: the blocks of their pages
+    /// are unknown, so no block may be treated as free.
     fn used_blocks(&self, addresses: &[u64]) -> Result<Vec<u64>, StoreError> {
         let mut used: Vec<u64> = addresses.iter().map(|&address| block_of(address)).collect();
         let blocks = FIRST_BLOCK..self.len_blocks()?;
@@ -121,7 +122,8 @@ impl DataFile {
 fn check_leaf_count(root: &Root) -> Result<(), StoreError> {
     let leaves = root.next_page.div_ceil(root.leaf_pages() as u64);
     if root.next_page == 0 || root.leaf_addresses.len() as u64 != leaves {
-        // Only a root whose checksum fits and that no checkpoint wrote, like all that is refused here.
+        // As for all states rejected here, the root has a valid checksum, but no checkpoint wrote
+        // it.
         let what = "the page map has too many or too few leaves";
         return Err(damaged(what, "data.braid".into()));
     }
@@ -163,7 +165,7 @@ mod tests {
         pool_bytes: 1 << 20,
     };
 
-    /// A file with one checkpoint.
+    /// Creates a file with one checkpoint.
     fn published() -> Arc<MemoryDevice> {
         let device = Arc::new(MemoryDevice::new());
         let store = Store::create(device.clone(), OPTIONS).unwrap();
@@ -174,7 +176,7 @@ mod tests {
         device
     }
 
-    /// Changes a block, whose checksum fits again then.
+    /// Changes a block, and recomputes its checksum.
     fn change(device: &MemoryDevice, block: u64, edit: impl Fn(&mut [u8])) {
         let file = device.open(FILE_NAME, OpenMode::Existing).unwrap();
         let mut buf = vec![0; PAGE_SIZE];
@@ -201,7 +203,7 @@ mod tests {
             buf[at..at + 8].copy_from_slice(&n.to_le_bytes());
         };
         for (at, value, what) in [
-            // The next page's number; the tree's root behind it, one map leaf and two counts.
+            // The next page's number; after it the tree's root, one map leaf and two counts.
             (24, (PAGES_MAX / 2) | (4 << 56), "leaves"),
             (24, 4 << 56, "leaves"),
             (24, 1, "root block"),

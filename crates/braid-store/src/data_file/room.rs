@@ -1,7 +1,8 @@
-//! Room in the data file that is promised before it is needed, so that a logged transaction never lacks it.
+//! Room in the data file that is reserved before it is needed, so that a logged transaction never
+//! lacks it.
 //!
-//! A dirty page leaves memory only if there is a block to write it to, and so does every page at a checkpoint. The
-//! *surplus* is what the file has of free blocks, less what is promised:
+//! Evicting a dirty page needs a block to write it to, and so does every page at a checkpoint. The
+//! *surplus* is the number of the file's free blocks, less the promised ones:
 //!
 //! | promised | blocks |
 //! |---|---|
@@ -10,26 +11,30 @@
 //! | removals and their purges | [`REMOVALS`], and [`LONG_REMOVALS`] once there are long keys |
 //! | each writer that commits | what its largest transaction can need, see [`need`] |
 //!
-//! Before a transaction draws its number it looks whether the surplus is negative, which is one load. If so, or if the
-//! transaction is larger than those before it, the file is made longer; if the medium refuses, so does the store
-//! ([`StoreError::OutOfSpace`](crate::StoreError::OutOfSpace)). Transactions that were admitted take at most their
-//! writers' promises. So eviction, and with it every read, finds a block, and a checkpoint can always be written, which
-//! frees the blocks of the one before.
+//! Before a transaction is assigned its number, it checks whether the surplus is negative, which is
+//! one load. If so, or if the transaction is larger than earlier ones, the store extends the file;
+//! if the medium refuses, the store returns an error
+//! ([`StoreError::OutOfSpace`](crate::StoreError::OutOfSpace)). Admitted transactions take at most
+//! their writers' promises. So eviction, and with it every read, finds a block, and a checkpoint
+//! can always be written, which frees the blocks of the previous one.
 //!
-//! A medium that needs new space to overwrite a block (a copy-on-write file system, thin provisioning) does not keep
-//! the promise. What then fails is the write itself.
+//! A medium that needs new space to overwrite a block (a copy-on-write file system, thin
+//! provisioning) does not keep the promise. On such a medium, the write itself fails.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crate::{MAX_KEY_LEN, SHORT_KEY_MAX};
 
-/// Blocks that only transactions that remove, and purges, may use: a user who is out of space makes space by them.
+/// Blocks that only removing transactions and purges may use, with which a user who is out of space
+/// makes space.
 const REMOVALS: i64 = 16;
 
-/// Further such blocks once there are long keys, so that there is as much room for a purge of the longest one.
+/// Further such blocks once there are long keys, so that there is room for a purge of the longest
+/// key.
 const LONG_REMOVALS: i64 = 32;
 
-/// Blocks that a purge needs for each record and each link: it changes a leaf, and merges that with a neighbour.
+/// Blocks that a purge needs for each record and each link: it changes a leaf, and merges the leaf
+/// with a neighbour.
 const PER_PURGE: i64 = 4;
 
 const _: () = assert!(
@@ -73,7 +78,7 @@ fn fixed_need(bytes: usize) -> u64 {
     8 + bytes as u64 / 2048
 }
 
-/// Blocks promised to whoever commits one transaction after the other. To be given back with
+/// Blocks promised to a writer that commits one transaction after the other. Must be returned with
 /// [`Store::release_room`](crate::Store::release_room).
 #[derive(Debug, Default)]
 pub struct WriterRoom {
@@ -93,7 +98,7 @@ impl WriterRoom {
         self.blocks > KEPT_MAX
     }
 
-    /// What is missing for a transaction that needs so many blocks.
+    /// The number of blocks missing for a transaction that needs `need` blocks.
     pub(crate) fn missing(&self, need: u64) -> u64 {
         need.saturating_sub(self.blocks)
     }
@@ -102,7 +107,7 @@ impl WriterRoom {
         self.blocks += blocks;
     }
 
-    /// Takes all blocks but so many away; returns how many.
+    /// Reduces the promise to `to` blocks. Returns the number of blocks released.
     pub(crate) fn reduce(&mut self, to: u64) -> u64 {
         let excess = self.blocks.saturating_sub(to);
         self.blocks -= excess;
@@ -114,7 +119,8 @@ impl WriterRoom {
     }
 }
 
-/// See the module's text. On a cache line of its own: every commit reads it.
+/// The accounting of room; see the module's documentation. On its own cache line, because every
+/// commit reads it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Room {
@@ -125,20 +131,21 @@ pub(crate) struct Room {
     has_long_keys: AtomicBool,
     /// Whether a transaction was refused since the newest checkpoint.
     refused: AtomicBool,
-    /// Whether there ever was a transaction to be admitted.
+    /// Whether a transaction ever requested admission.
     has_writers: AtomicBool,
 }
 
-// Relaxed throughout: the surplus is a sum that orders nothing. What a writer is promised is subtracted before the
-// writer looks at what is left.
+// Relaxed throughout: the surplus is a sum that orders nothing. A writer's promise is subtracted
+// before the writer reads the surplus.
 impl Room {
-    /// Begins with the blocks of a file: those that are free, less those that it is not known to have.
+    /// Starts the accounting with the blocks of a file: the free ones, less those that the file is
+    /// not known to have.
     pub(crate) fn begin(&self, blocks: i64) {
         self.surplus.store(blocks - REMOVALS, Ordering::Relaxed);
         self.root.store(0, Ordering::Relaxed);
     }
 
-    /// Promises the blocks for removals of long keys, unless that was done before.
+    /// Promises the blocks for removals of long keys, unless they are promised already.
     pub(crate) fn expect_long_keys(&self) {
         if !self.has_long_keys.swap(true, Ordering::Relaxed) {
             self.surplus.fetch_sub(LONG_REMOVALS, Ordering::Relaxed);
@@ -160,49 +167,49 @@ impl Room {
         PER_PURGE * entries - self.removals()
     }
 
-    /// What is left.
+    /// The surplus.
     #[inline]
     pub(crate) fn surplus(&self) -> i64 {
         self.surplus.load(Ordering::Relaxed)
     }
 
-    /// Blocks come free, or are not needed any more.
+    /// Adds blocks that were freed, or are no longer needed.
     pub(crate) fn add(&self, blocks: u64) {
         self.surplus
             .fetch_add(blocks.cast_signed(), Ordering::Relaxed);
     }
 
-    /// Blocks are used, or promised; returns what is left.
+    /// Subtracts blocks that are used or promised. Returns the surplus.
     pub(crate) fn take(&self, blocks: u64) -> i64 {
         let blocks = blocks.cast_signed();
         self.surplus.fetch_sub(blocks, Ordering::Relaxed) - blocks
     }
 
-    /// Takes what is left above a floor; returns how much.
+    /// Takes the surplus above a floor. Returns the number of blocks taken.
     pub(crate) fn take_down_to(&self, floor: i64) -> u64 {
         let before = self.surplus.fetch_min(floor, Ordering::Relaxed);
         u64::try_from(before - floor).unwrap_or(0)
     }
 
-    /// The floor at which nothing is promised but blocks for dirty pages and writers.
+    /// The floor at which only blocks for dirty pages and writers are promised.
     pub(crate) fn lowest(&self, pages: u64) -> i64 {
         let map = (pages / PAGES_PER_BLOCK + 1).cast_signed();
         -(self.removals() + map + self.root.load(Ordering::Relaxed))
     }
 
-    /// Promises blocks for the map of so many pages.
+    /// Promises blocks for the map of `pages` pages.
     pub(crate) fn take_for_map(&self, pages: u64) {
         self.take(pages / PAGES_PER_BLOCK + 1);
     }
 
-    /// A page more, if that makes the map longer.
+    /// Counts one more page, which may make the map longer.
     pub(crate) fn page_added(&self, pages: u64) {
         if pages.is_multiple_of(PAGES_PER_BLOCK) {
             self.take(1);
         }
     }
 
-    /// Promises blocks for the next root, the present one having so many.
+    /// Promises blocks for the next root, given the number of blocks of the current one.
     pub(crate) fn set_root(&self, blocks: usize) {
         let now = (blocks as u64).cast_signed() + 2;
         let before = self.root.swap(now, Ordering::Relaxed);
@@ -226,8 +233,8 @@ impl Room {
     }
 }
 
-/// Blocks taken for a checkpoint's page map and root, which are promised as long as there is a next checkpoint: they
-/// count once, until the checkpoint is published or given up.
+/// Blocks taken for a checkpoint's page map and root, which are promised as long as there is a next
+/// checkpoint: they count once, until the checkpoint is published or abandoned.
 #[derive(Debug)]
 pub(crate) struct Lent<'a> {
     room: &'a Room,
@@ -265,7 +272,7 @@ mod tests {
         pool_bytes: 512 << 10,
     };
 
-    /// What the surplus must be when nobody is at work and no checkpoint is open.
+    /// The expected surplus when no thread is active and no checkpoint is open.
     fn expected(store: &Store, promised: u64) -> i64 {
         let pool = &store.inner.pool;
         let (free, end) = {
@@ -288,7 +295,7 @@ mod tests {
         let tree = store.tree(1 + rng.u32(..2))?;
         let mut key = rng.u32(..4_000).to_be_bytes().to_vec();
         if rng.u32(..20) == 0 {
-            // With layers of its own, and with layers that others share.
+            // With its own layers, and with layers shared with other keys.
             let at = key.len() * rng.usize(..2);
             key.splice(at..at, [7; 3_000]);
             store.expect_long_keys();
@@ -325,13 +332,13 @@ mod tests {
             store.expect_long_keys();
             let tree = store.tree(1).unwrap();
             let room = &store.inner.pool.file.room;
-            // The number of changes that a checkpoint has to be made after.
+            // The number of changes between two checkpoints.
             let often = [10, 100, 1_000][rng.usize(..3)];
             let removals = rng.u32(1..12);
             let mut known: Vec<Vec<u8>> = Vec::new();
             for step in 0..3_000 {
                 let mut key = vec![rng.u8(..3); LENGTHS[rng.usize(..LENGTHS.len())]];
-                // The place where keys part, and so the layers that they share.
+                // The place where keys diverge, which determines the layers that they share.
                 let at = rng.usize(..key.len() / 4);
                 key[4 * at..][..2].copy_from_slice(&rng.u16(..400).to_be_bytes());
                 let value = vec![7; [10, 300, 1_900, 20_000][rng.usize(..100).saturating_sub(96)]];
@@ -377,7 +384,8 @@ mod tests {
         assert!(most > 6 && most_of_purges > 4, "{most}, {most_of_purges}");
     }
 
-    /// Every way a page becomes dirty, clean or free keeps the sum right, also if writes fail in the midst of it.
+    /// Every way a page becomes dirty, clean or free keeps the sum right, also if writes fail in
+    /// the middle.
     #[test]
     fn the_surplus_is_what_is_left() {
         for seed in 0..20 {
@@ -415,7 +423,7 @@ mod tests {
                     let (rng, kept) = &mut *beside.borrow_mut();
                     let _ = (0..20).try_for_each(|_| change(&store, rng, kept));
                 });
-                // One that could not be written is given up.
+                // A checkpoint that could not be written is abandoned.
                 let published = written.and_then(|()| checkpoint.publish());
                 failed += u32::from(published.is_err());
                 device.repair();

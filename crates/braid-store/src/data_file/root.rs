@@ -1,4 +1,4 @@
-//! The root of a checkpoint: what its superblock leads to, in a chain of blocks of its own, the blob.
+//! The root of a checkpoint, to which its superblock refers, in its own chain of blocks, the blob.
 //!
 //! It grows with the page map and the caller's bytes, and so does not fit the superblock, which is one block.
 
@@ -15,7 +15,7 @@ use crate::page_table::PAGES_MAX;
 
 const BLOB_BYTES: usize = PAGE_SIZE - 24;
 
-/// What the newest superblock leads to.
+/// The state to which the newest superblock refers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Root {
     pub(crate) sequence: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Root {
     pub(crate) leaf_addresses: Vec<u64>,
     pub(crate) trees: BTreeMap<u32, PageId>,
     pub(crate) meta: Vec<u8>,
-    /// The block addresses of the blocks that the root blob itself takes.
+    /// The block addresses of the root blob's own blocks.
     pub(crate) blob_blocks: Vec<u64>,
     /// Whether it is of format 2 or 3: its block addresses are blocks, without checksums.
     pub(crate) is_old: bool,
@@ -89,7 +89,7 @@ impl DataFile {
     pub(crate) fn write_blob(&self, root: &mut Root) -> Result<(u64, u64), StoreError> {
         let bytes = root.encode();
         let mut next = 0u64;
-        // From the last to the first, since each names the one after it.
+        // From the last to the first, since each block refers to the next one.
         for (i, part) in bytes.chunks(BLOB_BYTES).enumerate().rev() {
             let mut buf = self.buffer();
             buf[16..24].copy_from_slice(&next.to_le_bytes());

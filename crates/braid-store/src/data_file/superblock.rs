@@ -1,12 +1,13 @@
-//! The two superblocks: one of them says where the newest checkpoint's root is.
+//! The two superblocks, of which one refers to the newest checkpoint's root.
 //!
 //! # Which superblock counts, when it is in doubt
 //!
-//! A superblock is written after a sync of all that it leads to. Whether it is durable itself may be
-//! unknown: its write failed, or the process ended before it was flushed, and then the next process reads
-//! it from the system's cache. Until that is settled, the blocks of both states must stay. So a failed
-//! publication freezes the free space (nothing comes free, I8), and a store that was opened writes the
-//! superblock that it found once more, durably, before the first other write ([`DataFile::settle`]).
+//! A superblock is written after a sync of everything that it refers to. It may be unknown whether
+//! the superblock itself is durable: its write failed, or the process ended before the flush, and
+//! the next process reads it from the system's cache. Until that is settled, the blocks of both
+//! states must be kept. So a failed publication freezes the free space (no block becomes free, I8),
+//! and a store that was opened writes the superblock that it found again, durably, before any other
+//! write ([`DataFile::settle`]).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,21 +24,21 @@ const MAGIC: [u8; 8] = *b"BRAIDDB\x01";
 /// The format of the data file that this version reads and writes.
 pub const FORMAT: u64 = 5;
 
-/// The formats before that are read.
+/// The older formats that this version also reads.
 const OLD_FORMATS: std::ops::RangeInclusive<u64> = 2..=4;
 
-/// The first format whose block addresses are not blocks alone, but have checksums.
+/// The first format whose block addresses contain checksums.
 pub(super) const FORMAT_OF_ADDRESSES: u64 = 4;
 
-/// How often a superblock that cannot be read is read again, and after how long: another process may be
-/// writing it.
+/// Reads of an unreadable superblock, and the pause between them: another process may be writing
+/// it.
 const LOOKS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The format that a device's data file says it has: that of its newest superblock that is whole.
+/// Returns the format of a device's data file, from its newest intact superblock.
 ///
 /// # Errors
-/// [`StoreError::Io`]; [`StoreError::Corrupted`] if no superblock is whole.
+/// [`StoreError::Io`]; [`StoreError::Corrupted`] if no superblock is intact.
 pub fn data_format(device: &dyn Device) -> Result<u64, StoreError> {
     let opened = device.open(FILE_NAME, braid_io::OpenMode::Existing);
     let file = opened.map_err(|e| StoreError::io("cannot open data.braid", e))?;
@@ -53,19 +54,19 @@ pub fn data_format(device: &dyn Device) -> Result<u64, StoreError> {
     newest.map(|(_, format)| format).ok_or_else(none)
 }
 
-/// Whose data file lies in a directory, and how far its creation came; see [`creation_of`].
+/// The creator of a data file, and the progress of the creation; see [`creation_of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataFileCreation {
     /// The creation of the given identity made the file, and no checkpoint was published in it.
     Unfinished,
     /// The creation of the given identity made the file, and a checkpoint was published in it.
     Finished,
-    /// The file bears another identity, or none: somebody else made it.
+    /// The file carries another identity, or none: another creation made it.
     Foreign,
 }
 
-/// Tells whether the creation of an identity made a device's data file, which exists. The first write to a data file
-/// is a superblock with the identity, so a file without one is blank.
+/// Returns whether the creation with an identity made a device's existing data file. The first
+/// write to a data file is a superblock with the identity, so a file without one is blank.
 ///
 /// # Errors
 /// [`StoreError::Io`].
@@ -107,8 +108,8 @@ fn identity_in(buf: &[u8]) -> u128 {
 }
 
 impl DataFile {
-    /// Makes the superblock that the file was opened with durable, before anything else is written; see
-    /// the module's text.
+    /// Makes the superblock that the file was opened with durable, before any other write; see the
+    /// module's documentation.
     pub(crate) fn settle(&self) -> Result<(), StoreError> {
         // Acquire: pairs with the Release below.
         if self.settled.load(Ordering::Acquire) {
@@ -122,15 +123,15 @@ impl DataFile {
                 .map_err(|e| StoreError::io("cannot rewrite the superblock of data.braid", e))?;
         }
         *unsettled = None;
-        // Release: the superblock is durable before anybody goes on without asking.
+        // Release: the superblock is durable before any thread skips this step.
         self.settled.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Makes everything durable that was written, and then the superblock that leads to a root blob.
+    /// Makes all writes durable, then the superblock that refers to a root blob.
     ///
-    /// Any failure poisons the file, one for lack of space too: a sync that failed says nothing about
-    /// which writes it lost, and a superblock whose write failed may be on the medium all the same.
+    /// Any failure poisons the file, even a lack of space: after a failed sync it is unknown which
+    /// writes are lost, and a superblock whose write failed may nevertheless be on the medium.
     pub(crate) fn write_superblock(
         &self,
         root: &Root,
@@ -168,7 +169,8 @@ impl DataFile {
         buf
     }
 
-    /// Makes the superblock of a file without a checkpoint durable: the file bears its identity from then on.
+    /// Makes the superblock of a file without a checkpoint durable: the file carries its identity
+    /// from then on.
     pub(super) fn write_first_superblock(&self) -> Result<(), StoreError> {
         let buf = self.superblock(0, (0, 0));
         let written = self.file.write_durable_at(&[&buf], 0);
@@ -176,7 +178,7 @@ impl DataFile {
         synced.map_err(|e| StoreError::io("cannot write the first superblock of data.braid", e))
     }
 
-    /// One superblock: sequence number, blob and its length, and all its bytes.
+    /// Reads one superblock: sequence number, blob and its length, and all its bytes.
     pub(crate) fn read_superblock(
         &self,
         slot: u64,
@@ -199,7 +201,7 @@ impl DataFile {
             });
         }
         let (sequence, blob, len) = (u64_at(&buf, 24), u64_at(&buf, 32), u64_at(&buf, 40));
-        // Half of the numbers are each slot's, and the last of all has no successor.
+        // Each slot has every second number, and the greatest number has no successor.
         if sequence % 2 != slot || sequence > u64::MAX / 2 {
             let what = "the checkpoint's number does not belong there";
             return Err(damaged(what, location()));
@@ -243,8 +245,8 @@ impl DataFile {
             braid_rt::coverage_point("store: the newer of two superblocks");
         }
         candidates.sort_unstable_by_key(|(sequence, ..)| *sequence);
-        // Only the newest counts: its write was made durable after everything that it leads to, and the
-        // other's blocks may have been reused since.
+        // Only the newest is valid: it was made durable after everything that it refers to, and the
+        // other one's blocks may have been reused since.
         match (candidates.pop(), first_error) {
             (Some((sequence, block, len, superblock)), _) => {
                 self.identity = identity_in(&superblock);
@@ -258,9 +260,9 @@ impl DataFile {
         }
     }
 
-    /// Which superblocks can be read, for a report.
+    /// Returns the damage of the superblocks, for a report.
     pub(crate) fn superblock_damage(&self) -> Vec<StoreError> {
-        // The one that the first checkpoint left alone was never written.
+        // The slot that the first checkpoint does not use was never written.
         let written: Vec<u64> = (0..2).filter(|slot| !self.is_blank(*slot)).collect();
         let damage = |slot: u64| {
             let mut damage = self.read_superblock(slot).err();

@@ -1,9 +1,10 @@
-//! Whether a page that was read is one that the tree can work with.
+//! Checks that a page read from the medium is one that the tree can work with.
 //!
-//! A checksum says that a page is what somebody wrote, not that it makes sense: that one is from another
-//! program, or from a defect of this one. Whoever changes a node relies on what is checked here (records
-//! that lie in the page, keys in order and between the fences, an exact account of the space), and would
-//! otherwise panic far from the cause. Looked at once, when a page comes from the medium.
+//! A checksum proves that a page is unchanged since it was written, not that its contents are
+//! valid: another program, or a defect of this one, may have written it. Changes of a node rely on
+//! the properties checked here (records that lie in the page, keys in order and between the fences,
+//! an exact account of the space), and would otherwise panic far from the cause. Pages are checked
+//! once, when they are read from the medium.
 
 use super::shared::{SHARED_MAX, Shared};
 use super::value_page;
@@ -24,14 +25,15 @@ impl<'a> Bytes<'a> {
         u64::from_le_bytes(self.0.as_chunks().0[index])
     }
 
-    /// Key bytes from a word on, if the page has them. What pads them is zero: keys are compared by words.
+    /// Returns key bytes from a word on, if they lie in the page. Their padding must be zero,
+    /// because keys are compared by words.
     fn key(self, word: usize, len: usize) -> Option<&'a [u8]> {
         let key = self.0.get(word * 8..word * 8 + len)?;
         let rest = len % 8;
         (rest == 0 || self.word(word + len / 8) >> (8 * rest) == 0).then_some(key)
     }
 
-    /// A fence, and the words that it takes.
+    /// Reads a fence, and the number of words that it takes.
     fn fence(self, shift: u32, heap: usize) -> Result<(Option<&'a [u8]>, usize), &'static str> {
         let word = self.word(3) >> shift;
         let (at, len) = (low16(word), low16(word >> 16));
@@ -45,7 +47,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// What is wrong with a page, if anything.
+/// Checks a page, and names the first invalid property.
 pub(crate) fn check(page: &[u8; PAGE_SIZE]) -> Result<(), &'static str> {
     let page = Bytes(page);
     match (page.word(2) & 0xff) as u8 {
@@ -108,7 +110,7 @@ fn check_node(page: Bytes<'_>) -> Result<(), &'static str> {
         }
         let in_order = match (before, lower) {
             (Some(before), _) => before < suffix,
-            // A separator is above the fence, or the child before it would be empty for ever.
+            // A separator is above the fence, otherwise the child before it would be empty forever.
             (None, Some(lower)) if !is_leaf => lower[prefix..] < *suffix,
             (None, Some(lower)) => lower[prefix..] <= *suffix,
             (None, None) => true,
@@ -179,7 +181,7 @@ mod tests {
         bytes
     }
 
-    /// Each of these would have been believed.
+    /// Without the check, each of these pages would be accepted.
     #[test]
     fn what_no_tree_writes_is_told() {
         for kind in [KIND_LEAF, KIND_INNER] {

@@ -1,14 +1,14 @@
-//! A node's contents outside of its page: to be split, merged, or built anew.
+//! A node's contents outside of its page, for splitting, merging or rebuilding it.
 
 use super::shared::Shared;
 use super::{FIRST_SLOT, KIND_INNER, KIND_LEAF, Node, shortest_separator, words_of};
 use crate::page::{PAGE_SIZE, PageId, WORDS};
 
-/// So many records in a row, each at least as new as the one before it, are taken for the trace of somebody
-/// who inserts in ascending order.
+/// Consecutive records, each at least as new as its predecessor, that count as the trace of
+/// insertions in ascending order.
 const RUN: usize = 4;
 
-/// One record, taken out of its page. For an inner node `stored` is empty and `head` the child.
+/// One record, copied from its page. For an inner node, `stored` is empty and `head` is the child.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry<B> {
     pub(crate) key: B,
@@ -19,7 +19,7 @@ pub(crate) struct Entry<B> {
     pub(crate) stored: B,
 }
 
-/// A node's contents; `B` are the bytes of keys and values, or where those are.
+/// A node's contents; `B` holds the bytes of keys and values, or their places.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Contents<B> {
     pub(crate) kind: u8,
@@ -30,8 +30,8 @@ pub(crate) struct Contents<B> {
 }
 
 impl<'a> Contents<&'a [u8]> {
-    /// Takes a node apart. Its bytes go to `bytes`, all in one piece: a split takes one node, and an allocation for
-    /// each of its keys and values would be most of the work.
+    /// Decodes a node. Copies its bytes to `bytes` in one piece: in a split, an allocation for each
+    /// key and value would be most of the work.
     pub(crate) fn read(node: Node<'_>, bytes: &'a mut Vec<u8>) -> Self {
         let len = node.len();
         bytes.clear();
@@ -70,15 +70,16 @@ impl<'a> Contents<&'a [u8]> {
         }
     }
 
-    /// Makes room for `key`, a new one: cuts the upper part off; returns it and the key that separates the two.
+    /// Makes room for the new `key` by splitting off the upper part. Returns the upper part and the
+    /// key that separates the two.
     ///
-    /// That is half of it, by size, but keys that are inserted in ascending order leave full nodes behind, not
-    /// halves: where the key comes behind all others only the last entry goes, and where it follows the newest records,
-    /// which came in order, those behind it. (So many such rows can grow in one tree, each of them
-    /// in the middle.)
+    /// The upper part is half of the node by size, unless keys are inserted in ascending order,
+    /// which should leave full nodes, not halves: if the key is greater than all others, only the
+    /// last entry moves; if it follows the newest records, which were inserted in order, only the
+    /// entries after it move. (So several ascending sequences can grow in the middle of one tree.)
     pub(crate) fn split(&mut self, key: &[u8]) -> (Vec<u8>, Self) {
         debug_assert!(self.entries.len() >= 2, "a full node has several entries");
-        // An inner node's next to last key moves up, and one should be left.
+        // An inner node's last key but one moves up, and one key should be left.
         let len = self.entries.len();
         if len > 2 && self.entries[len - 1].key < key {
             return self.split_at(len - 1);
@@ -90,7 +91,7 @@ impl<'a> Contents<&'a [u8]> {
         self.split_at(self.middle())
     }
 
-    /// Where half of the entries, by size, are before.
+    /// Returns the index before which half of the entries lie, by size.
     fn middle(&self) -> usize {
         let prefix = self.prefix_len();
         let total = self.entries_words(prefix);
@@ -103,7 +104,8 @@ impl<'a> Contents<&'a [u8]> {
         middle.max(1)
     }
 
-    /// The place of a leaf's new key, if it is behind the newest record and those before that one came in order.
+    /// Returns the place of a leaf's new key, if it follows the newest record and the records
+    /// before that were inserted in order.
     fn end_of_run(&self, key: &[u8]) -> Option<usize> {
         let at = self.entries.partition_point(|entry| entry.key < key);
         if self.kind != KIND_LEAF || at < RUN || at == self.entries.len() {
@@ -116,9 +118,10 @@ impl<'a> Contents<&'a [u8]> {
         (is_run && is_newest).then_some(at)
     }
 
-    /// Where to split between a run and what is behind it, and the separator. The key that comes goes on with the run, if
-    /// that leaves room for some more of it, and to what is behind otherwise. `None` if one of the two has no room for
-    /// the separator, which may be much longer than the entries of the other.
+    /// Returns the index and the separator for a split between a run and the entries after it. The
+    /// new key extends the run if that leaves room for more of the run; otherwise it joins the
+    /// entries after it. Returns `None` if one of the two parts has no room for the separator,
+    /// which may be much longer than the other part's entries.
     fn separator_behind_run(&self, at: usize, key: &[u8]) -> Option<(usize, Vec<u8>)> {
         let prefix = self.prefix_len();
         let sizes = self.entries[at..].iter();
@@ -136,7 +139,7 @@ impl<'a> Contents<&'a [u8]> {
         (fits || braid_rt::mutant!("split_without_room")).then_some((at, separator))
     }
 
-    /// Cuts off the entries from `at` on. Of an inner node, the key before `at` moves up.
+    /// Splits off the entries from `at` on. In an inner node, the key before `at` moves up.
     fn split_at(&mut self, at: usize) -> (Vec<u8>, Self) {
         let last = self.entries[at - 1].key;
         let separator = match self.kind {
@@ -164,13 +167,13 @@ impl<'a> Contents<&'a [u8]> {
         (separator, right)
     }
 
-    /// Cuts off what a page with so many words in use does not hold, if that is anything; returns it and the key that
-    /// separates the two. Of a leaf, which holds one entry at least.
+    /// Splits off the entries that exceed `words` words of a leaf's page, if there are any. Returns
+    /// them and the key that separates the two parts. The leaf keeps at least one entry.
     pub(crate) fn cut_behind(&mut self, words: usize) -> Option<(Vec<u8>, Self)> {
         if self.words() <= words {
             return None;
         }
-        // The upper fence will be a part of the next key, and keys share more than now.
+        // The upper fence will be a part of the next key, and the keys will share more than now.
         let prefix = self.prefix_len();
         let mut used = FIRST_SLOT + self.lower.as_ref().map_or(0, |f| words_of(f.len()));
         let mut at = 0;
@@ -183,7 +186,7 @@ impl<'a> Contents<&'a [u8]> {
         Some(self.split_at(at.max(1)))
     }
 
-    /// Takes in the node to the right, which began at `separator`.
+    /// Appends the node to the right, which began at `separator`.
     pub(crate) fn append(&mut self, separator: &'a [u8], right: Self) {
         if self.kind == KIND_INNER {
             self.entries.push(Entry {
@@ -210,7 +213,7 @@ impl<B: AsRef<[u8]>> Contents<B> {
 
     fn shared(&self, prefix: usize) -> Shared {
         match (self.entries.first(), self.entries.last()) {
-            // The keys are in order: what these two share, all do.
+            // The keys are in order: all keys share the bytes that the first and the last share.
             (Some(first), Some(last)) => {
                 Shared::by(&first.key.as_ref()[prefix..], &last.key.as_ref()[prefix..])
             }
@@ -231,14 +234,14 @@ impl<B: AsRef<[u8]>> Contents<B> {
         entries.map(|entry| self.entry_words(entry, prefix)).sum()
     }
 
-    /// The words that a page of this takes.
+    /// The words that a page with these contents takes.
     pub(crate) fn words(&self) -> usize {
         let fence = |f: &Option<Vec<u8>>| f.as_ref().map_or(0, |f| words_of(f.len()));
         let entries = self.entries_words(self.prefix_len());
         FIRST_SLOT + fence(&self.lower) + fence(&self.upper) + entries
     }
 
-    /// Writes the whole page, but for the pool's two words.
+    /// Writes the whole page except the pool's two words.
     pub(crate) fn write(&self, node: Node<'_>) {
         assert!(self.words() <= WORDS, "a node fits its page");
         let prefix = self.prefix_len();

@@ -1,12 +1,13 @@
-//! Changes to a node in its page, for the holder of the exclusive latch.
+//! Changes of a node in its page, made by the holder of the exclusive latch.
 //!
-//! Apart from reading: what is here relies on what the node says, which a reader without the latch must not.
+//! Separate from reading: the code here trusts the node's contents, which a reader without the
+//! latch must not.
 
 use super::shared::Shared;
 use super::{Contents, FIRST_SLOT, KIND_LEAF, LeafRecord, NO_FENCE, Node, words_of};
 use crate::page::{Page, PageId, WORDS, private};
 
-/// A value as it goes into a leaf.
+/// A value in the form in which a leaf stores it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewValue<'a> {
     pub(crate) version: u64,
@@ -16,7 +17,7 @@ pub(crate) struct NewValue<'a> {
 }
 
 impl<'a> NewValue<'a> {
-    /// A value that lies in the leaf.
+    /// Creates a value that is stored in the leaf.
     pub(crate) fn inline(version: u64, value: &'a [u8]) -> Self {
         Self {
             version,
@@ -47,7 +48,8 @@ impl Node<'_> {
         self.record_head() + words_of(suffix_len) + value
     }
 
-    /// Takes heap space, compacting if that helps. The slot array may grow by `new_slots`.
+    /// Reserves heap space, compacting the node if that helps. The slot array may grow by
+    /// `new_slots`.
     fn reserve(self, words: usize, new_slots: usize) -> Option<usize> {
         if self.free_words() < words + new_slots {
             if self.free_words() + self.dead_words() < words + new_slots {
@@ -59,7 +61,7 @@ impl Node<'_> {
         Some(self.heap_start() - words)
     }
 
-    /// Writes the fences at the end of an empty heap; returns where it starts then.
+    /// Writes the fences at the end of an empty heap. Returns the heap's new start.
     pub(super) fn place_fences(self, lower: &Option<Vec<u8>>, upper: &Option<Vec<u8>>) -> usize {
         let mut heap = WORDS;
         let mut place = |bytes: &Option<Vec<u8>>| match bytes {
@@ -90,7 +92,7 @@ impl Node<'_> {
             self.set_slot(i, head, heap, suffix_len);
         }
         self.set_counts(old.kind(), old.len(), heap, 0);
-        // Those that are left may share more than with those that went.
+        // The remaining suffixes may share more bytes than before.
         if let Some(last) = old.len().checked_sub(1) {
             self.set_common(Shared::by(&self.suffix(0), &self.suffix(last)));
         }
@@ -109,8 +111,8 @@ impl Node<'_> {
         self.0.write_bytes(value_at, value.stored);
     }
 
-    /// Inserts or replaces a leaf's record at the place that [`Node::search`] found for its key; `false`
-    /// if there is no room.
+    /// Inserts or replaces a leaf's record at the place that [`Node::search`] found for its key;
+    /// returns `false` if there is no room.
     #[must_use]
     pub(crate) fn put(self, place: Result<usize, usize>, key: &[u8], value: &NewValue<'_>) -> bool {
         match place {
@@ -121,7 +123,7 @@ impl Node<'_> {
         }
     }
 
-    /// Replaces a record where it lies; `false` if the new one takes more room.
+    /// Replaces a record in place. Returns `false` if the new record takes more room.
     #[inline(always)]
     #[must_use]
     pub(crate) fn put_in_place(self, old: &LeafRecord, value: &NewValue<'_>) -> bool {
@@ -142,7 +144,7 @@ impl Node<'_> {
         let suffix = &key[self.prefix_len()..];
         let words = 2 + words_of(suffix.len()) + words_of(value.stored.len());
         let old_words = self.record_words(i);
-        // The old record dies first, so that compaction can take its space.
+        // The old record is freed first, so that compaction can reuse its space.
         if self.free_words() + self.dead_words() + old_words < words {
             return false;
         }
@@ -163,7 +165,7 @@ impl Node<'_> {
     fn put_new(self, i: usize, key: &[u8], value: &NewValue<'_>) -> bool {
         let suffix = &key[self.prefix_len()..];
         let words = 2 + words_of(suffix.len()) + words_of(value.stored.len());
-        // Compaction, if it comes to that, keeps the slots' order.
+        // A compaction keeps the slots' order.
         let Some(at) = self.reserve(words, 1) else {
             return false;
         };
@@ -172,14 +174,14 @@ impl Node<'_> {
         true
     }
 
-    /// Makes a new suffix one of those that begin with the shared bytes, which become fewer if need be.
+    /// Adapts the shared bytes to a new suffix, shortening them if needed.
     fn share(self, suffix: &[u8]) -> Shared {
         let shared = self.shared().with(suffix);
         self.set_common(shared);
         shared
     }
 
-    /// Sets what all suffixes share, and the heads behind it.
+    /// Sets the shared bytes, and the heads that follow them.
     fn set_common(self, shared: Shared) {
         if shared == self.shared() {
             return;
@@ -268,7 +270,8 @@ mod tests {
             let mut rng = fastrand::Rng::with_seed(seed);
             let words = private();
             let node = Node(Page(&words));
-            // At the edge of the tree there is no prefix, only what the keys happen to share.
+            // At the edge of the tree there is no prefix, only the bytes that the keys happen to
+            // share.
             let fenced = rng.bool();
             Contents::<&[u8]> {
                 kind: KIND_LEAF,
@@ -282,7 +285,7 @@ mod tests {
                 let mut key = b"pre-b".to_vec();
                 key.extend((0..rng.usize(0..12)).map(|_| rng.u8(b'a'..b'd')));
                 if !fenced && rng.u8(..) < 8 {
-                    // Shorter than what is shared, or with zeroes where others have ended.
+                    // Shorter than the shared bytes, or with zeroes where other keys have ended.
                     key.truncate(rng.usize(0..=key.len()));
                     key.extend(vec![0; rng.usize(0..4)]);
                 }

@@ -11,14 +11,14 @@
 //! ...      heap, growing down: records and fences
 //! ```
 //!
-//! A leaf's record is version, `value length:32 | flags:8`, key suffix, value; an inner node's is child,
-//! key suffix. All parts start at words. Slot `i` of an inner node with key `k` leads to the keys below
-//! `k`; the rightmost child to the rest. All keys share the prefix that the two fences have in common,
-//! and only the suffix behind it is stored.
+//! A leaf's record is version, `value length:32 | flags:8`, key suffix, value; an inner node's is
+//! child, key suffix. All parts start at words. Slot `i` of an inner node with key `k` leads to the
+//! keys below `k`; the rightmost child to the rest. All keys share the prefix that the two fences
+//! have in common, and only the suffix after it is stored.
 //!
-//! Most comparisons are decided inside the slot array, by the heads. A head is four bytes of the suffix,
-//! behind the up to eight *shared* bytes with which all suffixes in the node begin. (A node at the edge of
-//! the tree lacks a fence and so has no prefix, and its keys still begin alike.)
+//! Most comparisons are decided inside the slot array, by the heads. A head is four bytes of the
+//! suffix, after the up to eight *shared* bytes with which all suffixes in the node begin. (A node
+//! at the edge of the tree lacks a fence and so has no prefix, and its keys still begin alike.)
 
 mod check;
 mod contents;
@@ -69,8 +69,8 @@ pub(crate) const fn words_of(bytes: usize) -> usize {
     bytes.div_ceil(8)
 }
 
-/// A read view of a node. On a page that is not latched everything it says may be nonsense until the
-/// page is validated, but it never leads out of the page.
+/// A read view of a node. On a page that is not latched, its results may be invalid until the page
+/// is validated, but it never reads outside of the page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node<'a>(pub(crate) Page<'a>);
 
@@ -177,12 +177,12 @@ impl<'a> Node<'a> {
         (len != NO_FENCE).then(|| self.0.to_vec(at, len))
     }
 
-    /// The smallest key that belongs here; `None`: no bound.
+    /// The smallest key that belongs to this node; `None`: no bound.
     pub(crate) fn lower_fence(self) -> Option<Vec<u8>> {
         self.fence(0)
     }
 
-    /// The smallest key that belongs to the right of here; `None`: no bound.
+    /// The smallest key that belongs to the right of this node; `None`: no bound.
     pub(crate) fn upper_fence(self) -> Option<Vec<u8>> {
         self.fence(32)
     }
@@ -201,7 +201,7 @@ impl<'a> Node<'a> {
         (lower, upper)
     }
 
-    /// The child at a position; behind the last slot it is the rightmost one.
+    /// The child at a position; after the last slot it is the rightmost one.
     #[inline]
     pub(crate) fn child_at(self, i: usize) -> PageId {
         self.child_among(i, self.len())
@@ -252,9 +252,9 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Appends a record's key and behind it, from the next word on, the value's bytes in the leaf: returns where
-    /// both are. `None` if they are not in the page.
-    // Scans do little else.
+    /// Appends a record's key and, from the next word on, the value's bytes in the leaf. Returns
+    /// the places of both, or `None` if they do not lie in the page.
+    // Inlined, because scans spend most of their time here.
     #[inline(always)]
     pub(crate) fn append_record(
         self,
@@ -286,7 +286,7 @@ impl<'a> Node<'a> {
         ))
     }
 
-    /// Asks the processor for a leaf's records, as far as one can tell without looking at them.
+    /// Prefetches a leaf's records, as far as their places are known without reading them.
     pub(crate) fn prefetch_records(self, slots: Range<usize>) {
         let (heap, len) = (self.heap_start().min(WORDS), self.len());
         if slots.len() == len {
@@ -299,7 +299,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Asks the processor for a record of a leaf.
+    /// Prefetches a record of a leaf.
     #[inline]
     pub(crate) fn prefetch_record(self, i: usize) {
         let (_, at, _) = self.slot(i);
@@ -311,13 +311,13 @@ impl<'a> Node<'a> {
         self.0.to_vec(record.value_at, record.stored_len())
     }
 
-    /// The same in a buffer that has room for whole words.
+    /// Like [`Node::stored_value`], in a buffer that has room for whole words.
     #[inline]
     pub(crate) fn padded_value(self, record: &LeafRecord) -> Vec<u8> {
         self.0.to_padded_vec(record.value_at, record.stored_len())
     }
 
-    /// Appends what [`Node::stored_value`] returns.
+    /// Appends the bytes of [`Node::stored_value`] to `out`.
     #[inline]
     pub(crate) fn append_stored_value(self, record: &LeafRecord, out: &mut Vec<u8>) {
         self.0
@@ -328,7 +328,7 @@ impl<'a> Node<'a> {
         self.heap_start().saturating_sub(FIRST_SLOT + self.len())
     }
 
-    /// Words in use, slots included; anything up to all of them in a page that changes.
+    /// Words in use, slots included; in a page that is changing, any number up to all words.
     pub(crate) fn used_words(self) -> usize {
         WORDS.saturating_sub(self.free_words() + self.dead_words())
     }

@@ -1,5 +1,5 @@
-//! Where a key is in a node, or belongs: the search, which is most of what a descent does, and the comparison with the
-//! fences, which finds out whether it belongs there at all.
+//! The place of a key in a node: the search, which is most of a descent's work, and the comparison
+//! with the fences, which checks that the key belongs to the node.
 
 use std::cmp::Ordering;
 
@@ -10,9 +10,10 @@ use super::{FIRST_SLOT, NO_FENCE, Node};
 use crate::page::{PageId, compare_key, head8_behind, low8, low16};
 
 impl Node<'_> {
-    /// Whether a key may be put at the place that [`Node::search`] found for it: whether it belongs here.
-    /// That is the parent's doing, and a damaged one leads elsewhere. Between two keys that are here order
-    /// says so; at the ends the fences do.
+    /// Whether a key may be put at the place that [`Node::search`] found for it, so whether it
+    /// belongs to this node. The parent determines that, and a damaged parent leads to a wrong
+    /// node. Between two keys of the node, the order is proof enough; at the ends, the fences are
+    /// compared.
     #[inline]
     pub(crate) fn admits(self, key: &[u8], place: Result<usize, usize>) -> bool {
         let is_inside = match place {
@@ -28,12 +29,12 @@ impl Node<'_> {
             && self.compare_upper(key).is_none_or(Ordering::is_gt)
     }
 
-    /// How the lower fence, if there is one, compares with a key.
+    /// Compares the lower fence, if there is one, with a key.
     pub(crate) fn compare_lower(self, key: &[u8]) -> Option<Ordering> {
         self.compare_fence(0, key)
     }
 
-    /// How the upper fence, if there is one, compares with a key.
+    /// Compares the upper fence, if there is one, with a key.
     pub(crate) fn compare_upper(self, key: &[u8]) -> Option<Ordering> {
         self.compare_fence(32, key)
     }
@@ -57,14 +58,14 @@ impl Node<'_> {
         let prefix = low16(lengths);
         let suffix_len = key.len().saturating_sub(prefix);
         let shared = Shared {
-            // In a page that changes it may be nonsense, which does no harm here.
+            // In a page that is changing, the length may be invalid, which is harmless here.
             len: low8(lengths >> 16),
             bytes: self.0.word(6),
         };
         let first = head8_behind(key, prefix);
         let own = first & shared.mask();
         if own != shared.bytes || suffix_len < shared.len {
-            // A suffix that ends within the shared bytes is below all that go on.
+            // A suffix that ends within the shared bytes is below all longer ones.
             return Err(if own <= shared.bytes { 0 } else { len });
         }
         let behind = if suffix_len <= 8 || shared.len <= 4 {
@@ -91,7 +92,7 @@ impl Node<'_> {
         self.search_rest(low, len, shared.len, head, key)
     }
 
-    /// The search among slots with the same head.
+    /// Searches among slots with the same head.
     #[inline(never)]
     fn search_rest(
         self,
@@ -102,7 +103,7 @@ impl Node<'_> {
         key: &[u8],
     ) -> Result<usize, usize> {
         let suffix = key.get(self.prefix_len()..).unwrap_or_default();
-        // Mostly it is the first one.
+        // Usually the first slot matches.
         let mut middle = low;
         while low < high {
             match self.compare(middle, shared, head, suffix) {

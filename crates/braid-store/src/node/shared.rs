@@ -1,5 +1,5 @@
-//! The bytes that all keys of a node share behind its prefix. They stand in the node once, so that the heads, which are
-//! short, begin where the keys differ.
+//! The bytes that all keys of a node share after its prefix. The node stores them once, so that the
+//! heads, which are short, begin where the keys differ.
 
 use braid_rt::narrow;
 
@@ -12,7 +12,7 @@ pub(super) const SHARED_MAX: usize = 8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shared {
     pub(super) len: usize,
-    /// The first byte is the highest; what is behind `len` is zero.
+    /// The first byte is the highest; the bytes after `len` are zero.
     pub(super) bytes: u64,
 }
 
@@ -31,7 +31,7 @@ impl Shared {
         }
     }
 
-    /// The bytes of a word that are shared.
+    /// The mask of a word's shared bytes.
     #[inline]
     pub(super) fn mask(self) -> u64 {
         !u64::MAX
@@ -45,7 +45,7 @@ impl Shared {
         Self::of(first, len)
     }
 
-    /// What is left of it with one more suffix.
+    /// The bytes that remain shared with one more suffix.
     pub(super) fn with(self, suffix: &[u8]) -> Self {
         let own = head8(suffix) ^ self.bytes;
         let same = own.leading_zeros() as usize / 8;

@@ -14,7 +14,7 @@ pub(crate) const FIRST_WORD: usize = 5;
 /// Bytes of the value in a full page.
 pub(crate) const BYTES: usize = PAGE_SIZE - FIRST_WORD * 8;
 
-/// What is wrong with a page of a large value, by its words 2 and 4.
+/// Checks a page of a large value by its words 2 and 4.
 pub(crate) fn check(kind: u64, here: u64) -> Result<(), &'static str> {
     if kind == u64::from(KIND_OVERFLOW) && (1..=BYTES as u64).contains(&here) {
         Ok(())
@@ -31,12 +31,12 @@ pub(crate) fn reference(stored: &[u8]) -> PageId {
     u64::from_le_bytes(bytes)
 }
 
-/// The parts of a value, a page each.
+/// The parts of a value, one per page.
 pub(crate) fn parts(value: &[u8]) -> std::slice::Chunks<'_, u8> {
     value.chunks(BYTES)
 }
 
-/// Makes a page hold a part of a value that goes on in the page `next`, if there is more.
+/// Writes a part of a value to a page. The value continues in the page `next`, if there is more.
 pub(crate) fn write_part(page: Page<'_>, part: &[u8], next: PageId) {
     page.set_word(2, u64::from(KIND_OVERFLOW));
     page.set_word(3, next);
@@ -44,7 +44,8 @@ pub(crate) fn write_part(page: Page<'_>, part: &[u8], next: PageId) {
     page.write_bytes(FIRST_WORD, part);
 }
 
-/// The next page and the bytes of a page that was read on its own; `None` if it is no part of a value.
+/// Returns the next page and the bytes of a page that was read separately; `None` if it is not a
+/// part of a value.
 pub(crate) fn part(page: Page<'_>) -> Option<(PageId, Vec<u8>)> {
     check(page.word(2), page.word(4)).ok()?;
     Some((
@@ -53,7 +54,8 @@ pub(crate) fn part(page: Page<'_>) -> Option<(PageId, Vec<u8>)> {
     ))
 }
 
-/// Whether a part of so many bytes, which goes on in the page `next`, is the one of a value where so many are left.
+/// Whether a part of `here` bytes, which continues in the page `next`, fits a value of which `left`
+/// bytes are left.
 pub(crate) fn fits(next: PageId, here: usize, left: usize) -> bool {
     here == left.min(BYTES) && (next == 0) == (left <= BYTES)
 }

@@ -1,10 +1,11 @@
-//! Which of the blocks that a search found for a page belongs to the checkpoint.
+//! The choice among the blocks that a search found for a page: the one that belongs to the
+//! checkpoint.
 //!
-//! A page of a lost leaf of the page map is looked for by its number, and several blocks may bear that: older versions
-//! of the page, ones that were evicted after the checkpoint's epoch switch and before its
-//! publication, and other pages that had the number before. What leads to the page tells: a node
-//! fits its parent if it has the fences that the parent gives it, and a part of a large value has
-//! the length that is left.
+//! A page of a lost leaf of the page map is searched by its number, which several blocks may carry:
+//! older versions of the page, versions evicted after the checkpoint's epoch switch and before its
+//! publication, and other pages that had the number before. The reference to the page decides: a
+//! node fits its parent if it has the fences that the parent gives it, and a part of a large value
+//! has the length that is left.
 
 use std::cmp::Reverse;
 
@@ -27,7 +28,7 @@ impl Salvage {
         }
     }
 
-    /// A page's node, with the fences that its parent says.
+    /// Reads a page's node, which must have the fences from its parent.
     pub(super) fn node(&self, id: PageId, bounds: (&Fence, &Fence)) -> Result<Words, String> {
         let candidates = self.candidates(id);
         let is_sure = candidates.len() < 2;
@@ -75,7 +76,7 @@ impl Salvage {
         }
     }
 
-    /// How much of a node shows that it is not of the checkpoint: records that came after it, and children that
+    /// Counts the parts of a node that contradict the checkpoint: newer records, and children that
     /// do not fit.
     fn misfits(&self, node: Node<'_>) -> usize {
         if node.is_leaf() {

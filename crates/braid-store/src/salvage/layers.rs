@@ -1,4 +1,5 @@
-//! Long keys, which lie in layers: they are put together once all leaves of these that are left are known.
+//! Long keys, which lie in layers: they are assembled once all remaining leaves of the layers are
+//! known.
 
 use std::collections::HashMap;
 
@@ -11,10 +12,10 @@ use crate::page::{Page, PageId};
 use crate::tree::damage::successor;
 use crate::tree::layers::{Entry, FIRST, LAYERS, MAGIC, layer_in};
 
-/// A gap that concerns more layers is told as one of all long keys.
+/// Most ranges of a gap: a gap that affects more is reported as a loss of all long keys.
 const RANGES_MAX: usize = 16;
 
-/// What was found of a tree of layers.
+/// The parts of a tree of layers that were found.
 #[derive(Default)]
 pub(super) struct Layers {
     /// Leaves, with the fences by which their blocks were chosen.
@@ -24,7 +25,7 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// Notes a leaf, whose entries are read later, and its links.
+    /// Records a leaf, whose entries are read later, and its links.
     pub(super) fn note(&mut self, id: PageId, node: Node<'_>) {
         self.leaves
             .push((id, node.lower_fence(), node.upper_fence()));
@@ -84,18 +85,18 @@ impl Layers {
     }
 }
 
-/// Whether all keys of a leaf are those of layers.
+/// Whether all keys of a leaf belong to layers.
 pub(super) fn is_of_layers(node: Node<'_>) -> bool {
     (0..node.len()).all(|i| node.key(i).starts_with(&MAGIC))
 }
 
 impl Reader<'_> {
-    /// Reads the entries of layers, after all their leaves were noted.
+    /// Reads the entries of layers, after all their leaves were recorded.
     pub(super) fn long_keys(&mut self) -> Result<(), StoreError> {
         for (tree, layers) in std::mem::take(&mut self.layers) {
             let mut unknown = 0_u64;
             for (id, lower, upper) in &layers.leaves {
-                // It was read before, and may be damaged by now: then it is simply lost.
+                // The page was read before, and may have been damaged since: it is then lost.
                 let Ok(page) = self.salvage.node(*id, (lower, upper)) else {
                     unknown += 1;
                     continue;
@@ -125,7 +126,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads an entry of a layer; says whether its key is known.
+    /// Reads an entry of a layer. Returns whether its key is known.
     fn long_key(
         &mut self,
         tree: u32,

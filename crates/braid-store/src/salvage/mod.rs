@@ -1,11 +1,11 @@
-//! Reading what is left of a damaged data file, without writing to it.
+//! Salvage: reading the intact parts of a damaged data file, without writing to it.
 //!
-//! Every block says what it is and which checkpoint it belongs to, under a checksum. So what leads to a block
-//! can be replaced by a search for it: a lost superblock by the root blob of its checkpoint, a leaf of the page
-//! map by the newest blocks that call themselves its pages, and an inner page by the leaves that lie between
-//! its fences and that nothing else leads to. Where a search finds several blocks of a page, the newest that fits what
-//! leads to it is taken (see [`choice`]). What can't be replaced is named: a leaf by the keys between its
-//! fences, as its parent knows them.
+//! Every block carries its identity and its checkpoint's number, under a checksum. So a search can
+//! replace a lost reference to a block: a lost superblock by the root blob of its checkpoint, a
+//! leaf of the page map by the newest blocks with its pages' identities, and an inner page by the
+//! leaves that lie between its fences and that no other page refers to. If a search finds several
+//! blocks of a page, the newest that fits the reference is chosen (see [`choice`]). Unrecoverable
+//! parts are reported: a leaf by the keys between its fences, which its parent knows.
 
 mod choice;
 mod layers;
@@ -28,7 +28,7 @@ use crate::sync::AtomicU64;
 use self::reader::Reader;
 use self::root::{Index, find_root, indexed, versions};
 
-/// What [`Salvage::read`] could not give back.
+/// A loss: a part of the data that [`Salvage::read`] could not recover.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
@@ -38,7 +38,7 @@ pub enum Loss {
         tree: u32,
         /// The first key that may be lost.
         from: Option<Vec<u8>>,
-        /// The first key behind it that is not.
+        /// The first key after `from` that is not lost.
         to: Option<Vec<u8>>,
         /// What is damaged.
         cause: String,
@@ -57,10 +57,11 @@ pub enum Loss {
 /// An entry that [`Salvage::read`] found.
 #[derive(Clone, Copy, Debug)]
 pub struct SalvagedEntry<'a> {
-    /// The number of its tree; more than one if it is of one of these, and nothing tells of which.
+    /// The number of its tree; several numbers if the entry belongs to one of these trees, and it
+    /// is unknown to which.
     pub trees: &'a [u32],
-    /// If there is more than one: entries of the same trees whose chain differs may have the same key, and are
-    /// of different trees then.
+    /// If there are several trees: the entry's chain. Entries with different chains may have the
+    /// same key, and then belong to different trees.
     pub chain: usize,
     /// The key.
     pub key: &'a [u8],
@@ -70,7 +71,7 @@ pub struct SalvagedEntry<'a> {
     pub value: &'a [u8],
 }
 
-/// A data file opened for reading whatever can be read.
+/// A data file opened for salvage, which reads everything that is readable.
 #[derive(Debug)]
 pub struct Salvage {
     file: DataFile,
@@ -115,7 +116,8 @@ impl Salvage {
         Ok(this)
     }
 
-    /// Says which version the newest of the checkpoint is: blocks with newer ones are of a later state.
+    /// Sets the newest version of the checkpoint: blocks with newer versions belong to a later
+    /// state.
     pub fn set_newest(&mut self, version: u64) {
         self.newest = version;
     }
@@ -136,17 +138,18 @@ impl Salvage {
         ids.into_iter().collect()
     }
 
-    /// What is damaged besides pages, and what was done about it.
+    /// Returns the damage other than to pages, and how it was handled.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What is lost besides what [`Salvage::read`] names: pages of which an older version was taken, or may have been.
+    /// Returns the losses other than those that [`Salvage::read`] reports: pages of which an older
+    /// version was used, or may have been used.
     pub fn lost(&self) -> &[String] {
         &self.lost
     }
 
-    /// The page map, its damaged leaves replaced by a search.
+    /// Reads the page map, replacing its damaged leaves by a search.
     fn read_map(&mut self, index: &mut Option<Index>) -> Result<(), StoreError> {
         let sequence = self.root.sequence;
         let pages = self.root.leaf_pages();
@@ -184,7 +187,7 @@ impl Salvage {
                 }
             }
         }
-        // Only the map knows which blocks are free, and of when a page is.
+        // Only the map knows the free blocks, and the age of a page.
         if let Some(index) = index.as_ref().filter(|_| !self.searched.is_empty()) {
             let of_map = |block: u64| {
                 let mut leaves = self.root.leaf_addresses.iter();
@@ -201,11 +204,11 @@ impl Salvage {
         Ok(())
     }
 
-    /// Reads every entry that is left, tombstones aside, and says what is not. Returns what was damaged and
-    /// cost nothing.
+    /// Reads every remaining entry except tombstones, and reports the losses. Returns the damage
+    /// that caused no loss.
     ///
     /// # Errors
-    /// Those of `entry`.
+    /// Errors of `entry`.
     pub fn read(
         &self,
         entry: &mut dyn FnMut(SalvagedEntry<'_>) -> Result<(), StoreError>,
@@ -218,7 +221,7 @@ impl Salvage {
         reader.orphans()
     }
 
-    /// A page that is whole, and that a tree can work with.
+    /// Reads a page that is intact and valid for a tree.
     fn page(&self, id: PageId) -> Result<Words, String> {
         self.page_at(id, self.addresses.get(to_usize(id)).copied().unwrap_or(0))
     }

@@ -1,4 +1,4 @@
-//! The pass over the trees: what is there, what is not, and leaves that nothing leads to.
+//! The pass over the trees: it finds readable entries, gaps, and leaves to which no page refers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -17,15 +17,15 @@ struct Gap {
     tree: u32,
     lower: Fence,
     upper: Fence,
-    /// Whether the page was a leaf, if its siblings tell.
+    /// Whether the page was a leaf, if its siblings show it.
     is_leaf: Option<bool>,
     cause: String,
 }
 
-/// A leaf that no inner page leads to.
+/// A leaf to which no inner page refers.
 struct Orphan {
     page: PageId,
-    /// `None` if it is empty, and so may be of any tree.
+    /// `None` if the leaf is empty, and so may belong to any tree.
     is_of_layers: Option<bool>,
     lower: Fence,
     upper: Fence,
@@ -38,7 +38,7 @@ pub(super) struct Reader<'a> {
     gaps: Vec<Gap>,
     /// The layers of long keys, by the tree that has them.
     pub(super) layers: BTreeMap<u32, Layers>,
-    /// Parts of these that are lost: their fences, and why.
+    /// Lost parts of the layers: their fences, and the cause.
     pub(super) lost_layers: BTreeMap<u32, Vec<(Fence, Fence, String)>>,
     pub(super) entry: &'a mut dyn FnMut(SalvagedEntry<'_>) -> Result<(), StoreError>,
     pub(super) lost: &'a mut dyn FnMut(Loss),
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a page and all below it; says whether it is a leaf, if it can be read.
+    /// Reads a page and all pages below it. Returns whether the page is a leaf, if it is readable.
     pub(super) fn node(
         &mut self,
         tree: u32,
@@ -171,7 +171,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Leaves below damaged inner pages, and what remains lost.
+    /// Reads leaves below damaged inner pages, and reports the remaining losses.
     pub(super) fn orphans(&mut self) -> Result<Vec<String>, StoreError> {
         let gaps = std::mem::take(&mut self.gaps);
         let mut found: Vec<Vec<(Fence, Fence)>> = gaps.iter().map(|_| Vec::new()).collect();
@@ -187,7 +187,7 @@ impl Reader<'_> {
                 if trees.is_empty() {
                     continue;
                 }
-                // It was read before, and may be damaged by now: then it is simply lost.
+                // The page was read before, and may have been damaged since: it is then lost.
                 let Ok(page) = self.salvage.page(orphan.page) else {
                     continue;
                 };
@@ -201,7 +201,8 @@ impl Reader<'_> {
                         let layers = self.layers.entry(owner(tree)).or_default();
                         layers.note(orphan.page, Node(Page(&page)));
                     }
-                    // The numbers of layers say nothing without the tree. The gaps name the loss.
+                    // The numbers of layers are meaningless without the tree. The gaps report the
+                    // loss.
                     (Some(true), _) => continue,
                 }
                 if let [only] = owners[..] {
@@ -221,7 +222,7 @@ impl Reader<'_> {
                 }
                 from = upper.map(Some);
             }
-            // Up to the end, unless the last leaf found reaches it.
+            // The loss extends to the end, unless the last leaf found reaches it.
             if let Some(from) = from
                 && (from != gap.upper || from.is_none())
             {
@@ -239,7 +240,8 @@ impl Reader<'_> {
         Ok(made_good)
     }
 
-    /// Names entries of a tree that are lost, now or, for those of layers, once these are known.
+    /// Reports lost entries of a tree, immediately or, for entries of layers, once the layers are
+    /// known.
     fn gap(&mut self, tree: u32, from: Fence, to: Fence, cause: &str) {
         if tree & LAYERS == 0 {
             return self.range(tree, from, to, cause);
@@ -259,7 +261,8 @@ impl Reader<'_> {
         });
     }
 
-    /// Leaves that exist and that nothing led to. Where the map is damaged it is not known which pages exist.
+    /// Returns the existing leaves to which no page referred. If the map is damaged, the existing
+    /// pages are unknown.
     fn orphan_leaves(&self) -> Vec<Orphan> {
         let salvage = self.salvage;
         let unseen = (1..salvage.addresses.len() as u64)
@@ -279,8 +282,9 @@ impl Reader<'_> {
     }
 }
 
-/// Which of the chains, given by the upper fence of their last leaf, a leaf goes on with: one that it follows at
-/// once, or one that ends before it, or a new one. Leaves come by their lower fences.
+/// Returns the chain that a leaf extends: one that it directly follows, one that ends before it, or
+/// a new one. Chains are given by the upper fences of their last leaves, and leaves are passed in
+/// the order of their lower fences.
 fn chain_of(ends: &mut Vec<Fence>, leaf: &Orphan) -> usize {
     let follows = ends
         .iter()
@@ -299,7 +303,8 @@ fn chain_of(ends: &mut Vec<Fence>, leaf: &Orphan) -> usize {
 
 impl Gap {
     fn may_own(&self, leaf: &Orphan) -> bool {
-        // No lower bound comes before all others, which is `Option`'s own order; no upper bound comes last.
+        // A missing lower bound sorts first, which is `Option`'s order; a missing upper bound sorts
+        // last.
         let ends_inside = match (&leaf.upper, &self.upper) {
             (_, None) => true,
             (None, Some(_)) => false,

@@ -1,4 +1,4 @@
-//! Finding the newest checkpoint, by its superblock or without.
+//! Finding the newest checkpoint, with or without its superblock.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -8,25 +8,25 @@ use crate::data_file::{BLOB, DataFile, Root, block_of, is_old, u64_at};
 use crate::error::StoreError;
 use crate::page::low32;
 
-/// All blocks.
+/// The index of all blocks of the file.
 #[derive(Default)]
 pub(super) struct Index {
-    /// Those that are whole: by identity, the low half of the checkpoint's number and the block
-    /// address.
+    /// Intact blocks: by identity, the low half of the checkpoint's number and the block address.
     whole: HashMap<u64, Vec<(u32, u64)>>,
-    /// The others.
+    /// Damaged blocks.
     pub(super) damaged: Vec<u64>,
 }
 
-/// A way to the root of a checkpoint.
+/// A candidate for the root of a checkpoint.
 struct Candidate {
     sequence: u64,
     blob: u64,
-    /// And whether its format is an old one. `None` if the superblock is lost, which knows it.
+    /// The length, and whether the format is an old one. `None` if the superblock, which records
+    /// both, is lost.
     len: Option<(u64, bool)>,
 }
 
-/// The newest root that can be read.
+/// Finds the newest root that can be read.
 pub(super) fn find_root(
     file: &DataFile,
     index: &mut Option<Index>,
@@ -36,7 +36,7 @@ pub(super) fn find_root(
     let mut damaged = Vec::new();
     for slot in 0..2 {
         match file.read_superblock(slot) {
-            // The one of a file without a checkpoint.
+            // The superblock of a file without a checkpoint.
             Ok((0, ..)) => {}
             Ok((sequence, blob, len, superblock)) => candidates.push(Candidate {
                 sequence,
@@ -44,7 +44,7 @@ pub(super) fn find_root(
                 len: Some((len, is_old(&superblock))),
             }),
             Err(error @ StoreError::Incompatible { .. }) => return Err(error),
-            // The one that the first checkpoint left alone was never written.
+            // The slot that the first checkpoint does not use was never written.
             Err(_) if file.is_blank(slot) => {}
             Err(error) => {
                 notes.push(error.to_string());
@@ -54,7 +54,7 @@ pub(super) fn find_root(
     }
     let newest = candidates.iter().map(|c| c.sequence).max();
     if candidates.is_empty() || !damaged.is_empty() {
-        // The lost one may have been the newest. Its root blob bears its number.
+        // The lost superblock may have been the newest. Its root blob carries its number.
         candidates.extend(search(file, index, newest)?.into_iter().filter(|found| {
             newest.is_none_or(|newest| {
                 found.sequence == newest + 1 && damaged.contains(&(found.sequence % 2))
@@ -66,7 +66,7 @@ pub(super) fn find_root(
     if let Some(found) = first_readable(file, candidates, &mut is_older, notes) {
         return Ok(found);
     }
-    // Both superblocks may be of a time from which nothing is left.
+    // Both superblocks may refer to states of which nothing is left.
     let mut found = search(file, index, newest)?;
     found.sort_by_key(|candidate| Reverse(candidate.sequence));
     first_readable(file, found, &mut is_older, notes).ok_or_else(|| StoreError::Corrupted {
@@ -75,7 +75,7 @@ pub(super) fn find_root(
     })
 }
 
-/// All root blobs, as far as their first block is whole.
+/// Finds all root blobs whose first block is intact.
 fn search(
     file: &DataFile,
     index: &mut Option<Index>,
@@ -91,7 +91,7 @@ fn search(
     Ok(blobs.map(candidate).collect())
 }
 
-/// The first root that can be read, and what is lost if it is not the first of all.
+/// Returns the first readable root, and the loss if it is not the first candidate.
 fn first_readable(
     file: &DataFile,
     candidates: Vec<Candidate>,
@@ -127,7 +127,7 @@ fn read_root(file: &DataFile, candidate: &Candidate) -> Result<Root, StoreError>
     if let Some((len, is_old)) = candidate.len {
         return file.read_root_blob(candidate.sequence, candidate.blob, len, is_old);
     }
-    // It ends where it makes sense.
+    // The blob ends where it can be decoded.
     let (mut bytes, mut block) = (Vec::new(), candidate.blob);
     let mut buf = file.buffer();
     for i in 0.. {
@@ -147,7 +147,7 @@ fn read_root(file: &DataFile, candidate: &Candidate) -> Result<Root, StoreError>
     })
 }
 
-/// Reads the whole file once, and only if that is needed.
+/// Reads the whole file once, and only if needed.
 pub(super) fn indexed<'a>(
     file: &DataFile,
     index: &'a mut Option<Index>,
@@ -161,7 +161,7 @@ pub(super) fn indexed<'a>(
                     let blocks = found.whole.entry(identity).or_default();
                     blocks.push((stamp, address));
                 }
-                // Space that was set aside, and that nothing was written to yet.
+                // Space that was allocated and never written.
                 None if file.is_blank(block) => {}
                 None => found.damaged.push(block),
             }
@@ -171,8 +171,8 @@ pub(super) fn indexed<'a>(
     Ok(index.get_or_insert_default())
 }
 
-/// The blocks of an identity that are no newer than a checkpoint: the low half of their checkpoints' numbers and their
-/// block addresses, newest first.
+/// Returns the blocks of an identity that are no newer than a checkpoint: the low half of their
+/// checkpoints' numbers and their block addresses, newest first.
 pub(super) fn versions(index: &Index, identity: u64, sequence: u64) -> Vec<(u32, u64)> {
     let blocks = index.whole.get(&identity).into_iter().flatten();
     let known = blocks.filter(|(stamp, _)| *stamp <= low32(sequence));

@@ -1,15 +1,16 @@
-//! Going down for several keys at once.
+//! Descents for several keys at once.
 //!
-//! A descent waits for memory, or for the medium, at each level, and finds out only there what it needs next. Descents
-//! to different keys don't wait for each other: taken level by level together, their waits overlap (group
-//! prefetching, Chen et al. 2007 §4, here for a tree).
+//! A descent waits for memory, or for the medium, at each level, and knows only then what it needs
+//! next. Descents to different keys are independent: taken together level by level, their waits
+//! overlap (group prefetching, Chen et al. 2007 §4, here for a tree).
 
 use super::{LEVELS_MAX, LeafHint, SEARCHED, Tree};
 use crate::buffer_pool::ReadPage;
 use crate::node::{KIND_INNER, KIND_LEAF, Node};
 use crate::page::PageId;
 
-/// Keys that [`Tree::prefetch`] goes for together: about as many lines as a core can wait for at a time.
+/// Keys that [`Tree::prefetch`] handles together: about as many cache lines as a core can wait for
+/// at once.
 pub const TOGETHER: usize = 16;
 
 /// A descent.
@@ -17,7 +18,7 @@ pub const TOGETHER: usize = 16;
 struct Way<'a, 'k> {
     key: &'k [u8],
     page: ReadPage<'a>,
-    /// Where it leads to next.
+    /// The next child.
     child: PageId,
 }
 
@@ -26,7 +27,7 @@ impl<'a> Way<'a, '_> {
         Node(self.page.page())
     }
 
-    /// Looks which child is next; says whether there is one.
+    /// Finds the next child. Returns whether there is one.
     #[inline]
     fn find_child(&mut self) -> bool {
         let node = self.node();
@@ -36,8 +37,9 @@ impl<'a> Way<'a, '_> {
 }
 
 impl Tree {
-    /// Brings what reading or changing these keys looks at into memory, and into the processor's caches, all at the
-    /// same time; tells where they are. A hint: what fails or changes meanwhile is left to who comes for it.
+    /// Loads the pages that reading or changing these keys needs into memory and into the
+    /// processor's caches, all at the same time. Calls `found` with the place of each key. A hint:
+    /// errors and concurrent changes are left to the later accesses.
     #[inline]
     pub fn prefetch(&self, keys: &[&[u8]], mut found: impl FnMut(&[u8], LeafHint)) {
         keys.chunks(TOGETHER)
@@ -67,7 +69,7 @@ impl Tree {
                 let Some(page) = self.pool.read_if_there(way.child) else {
                     return false;
                 };
-                // As in `open_child`: else what was opened may be anything.
+                // As in `open_child`: otherwise the opened page may be any page.
                 if !way.page.validate() {
                     return false;
                 }
@@ -76,18 +78,18 @@ impl Tree {
                 true
             });
         }
-        // In a damaged tree not all have come equally far.
+        // In a damaged tree, the descents may be at different levels.
         for way in ways.iter().filter(|way| way.node().is_leaf()) {
             let place = way.node().search(way.key);
             if let Ok(i) = place {
                 way.node().prefetch_record(i);
             }
-            // If the leaf was changed meanwhile, its version tells who recalls it.
+            // If the leaf changed meanwhile, its version reveals that when the hint is used.
             found(way.key, self.leaf_hint(&way.page, way.key, place));
         }
     }
 
-    /// Has those of the children read that are not in memory.
+    /// Reads the children that are not in memory.
     fn read_children(&self, ways: &[Way<'_, '_>]) {
         let mut missing = [0; TOGETHER];
         let mut count = 0;
@@ -103,7 +105,7 @@ impl Tree {
     }
 }
 
-/// Keeps the ways that `goes_on` says yes to.
+/// Keeps the ways for which `goes_on` returns true.
 #[inline]
 fn keep<'w, 'a, 'k>(
     ways: &'w mut [Way<'a, 'k>],

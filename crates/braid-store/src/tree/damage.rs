@@ -1,4 +1,4 @@
-//! Damaged pages: which keys of the tree each of them concerns.
+//! Damaged pages: the keys of the tree that each of them affects.
 
 use super::overflow;
 use crate::SHORT_KEY_MAX;
@@ -17,15 +17,15 @@ use super::layers::{Entry, FIRST, Layers, chunks, link, record};
 pub struct DamagedRange {
     /// The tree's number.
     pub tree: u32,
-    /// The first key that is concerned; `None` for the beginning of the tree.
+    /// The first key that is affected; `None` for the beginning of the tree.
     pub from: Option<Vec<u8>>,
-    /// The first key after `from` that is not concerned; `None` for the end of the tree.
+    /// The first key after `from` that is not affected; `None` for the end of the tree.
     pub to: Option<Vec<u8>>,
-    /// What is damaged.
+    /// The description of the damage.
     pub cause: String,
 }
 
-/// Keys between two bounds, for people.
+/// Describes the keys between two bounds in a message.
 fn keys(from: Option<&[u8]>, to: Option<&[u8]>) -> String {
     let show = |key: &[u8]| format!("\"{}\"", key.escape_ascii());
     match (from, to) {
@@ -37,7 +37,7 @@ fn keys(from: Option<&[u8]>, to: Option<&[u8]>) -> String {
 }
 
 impl Tree {
-    /// Names the keys that an error of a child concerns.
+    /// Adds the keys that an error of a child affects.
     #[cold]
     pub(super) fn in_child(
         &self,
@@ -68,7 +68,7 @@ impl Tree {
     fn located(&self, error: StoreError, range: &str) -> StoreError {
         let range = match self.long {
             Some(_) => range,
-            // Its own keys say nothing to anybody.
+            // The layers' own keys mean nothing to a user.
             None => "some of the keys longer than 1024 bytes",
         };
         match error {
@@ -80,14 +80,15 @@ impl Tree {
         }
     }
 
-    /// Looks for a damaged page on the way to a key, the pages of its value included, and keeps the page that it
-    /// finds unreadable until the store is opened again: nothing that was to change there may be missing
-    /// without an error. Returns the keys that are lost with it; `None` if every page can be read.
+    /// Searches for a damaged page on the way to a key, the pages of its value included, and keeps
+    /// that page unreadable until the store is reopened, so that a change missing there always
+    /// causes an error. Returns the keys that are lost with the page; `None` if every page can be
+    /// read.
     ///
-    /// Nobody may change the tree meanwhile.
+    /// No thread may change the tree meanwhile.
     ///
     /// # Errors
-    /// [`StoreError::Io`], and what else is not damage.
+    /// [`StoreError::Io`], and all other errors that are not damage.
     pub fn condemn(&self, key: &[u8]) -> Result<Option<DamagedRange>, StoreError> {
         let (mut id, mut bounds) = (self.root, (None, None));
         for _ in 0..super::LEVELS_MAX {
@@ -170,7 +171,7 @@ impl Layers {
     }
 }
 
-/// A range of entries as one of the keys in a layer, which begin with `before`.
+/// Converts a range of entries of a layer to a range of keys, which begin with `before`.
 fn in_layer(range: DamagedRange, layer: u64, before: &[u8]) -> DamagedRange {
     let key = |bound: Option<Vec<u8>>| match Entry::of(&bound?)? {
         Entry::Record { layer: of, chunk } if of == layer => Some([before, chunk].concat()),
@@ -184,7 +185,7 @@ fn in_layer(range: DamagedRange, layer: u64, before: &[u8]) -> DamagedRange {
     }
 }
 
-/// The first key after all that begin with these bytes.
+/// Returns the first key after all keys that begin with these bytes.
 pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < 0xff)?;
     let mut next = prefix[..=last].to_vec();
@@ -193,7 +194,7 @@ pub(crate) fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl DamagedRange {
-    /// The keys, for people.
+    /// Describes the keys for messages.
     pub fn keys(&self) -> String {
         keys(self.from.as_deref(), self.to.as_deref())
     }

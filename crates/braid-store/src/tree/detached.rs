@@ -1,7 +1,8 @@
-//! Large values that were replaced, kept for snapshots that still read them.
+//! Replaced large values, kept for snapshots that still read them.
 //!
-//! A large value that is replaced is not copied for the readers of the old version: its pages stay where they
-//! are, as *detached* pages (see [`crate::buffer_pool::detached`]), until the last reader has gone.
+//! A large value that is replaced is not copied for the readers of the old version: its pages stay
+//! where they are, as *detached* pages (see [`crate::buffer_pool::detached`]), until the last
+//! reader has finished.
 
 use std::sync::Arc;
 
@@ -12,9 +13,9 @@ use crate::buffer_pool::Pool;
 use crate::error::StoreError;
 use crate::page::PageId;
 
-/// A large value that was taken out of its tree, and stays readable until it is given to
-/// [`Store::free_detached`](crate::Store::free_detached). If it is dropped instead, its pages take space until
-/// the store is opened again.
+/// A large value that was removed from its tree, and stays readable until it is passed to
+/// [`Store::free_detached`](crate::Store::free_detached). If it is dropped instead, its pages take
+/// space until the store is reopened.
 #[derive(Clone, Debug)]
 pub struct DetachedValue(Arc<Chain>);
 
@@ -26,7 +27,7 @@ struct Chain {
 }
 
 impl DetachedValue {
-    /// The value of `len` bytes in these pages.
+    /// Creates the value of `len` bytes in these pages.
     pub(crate) fn new(pages: Vec<PageId>, len: usize) -> Self {
         let pages = pages.into();
         Self(Arc::new(Chain { pages, len }))

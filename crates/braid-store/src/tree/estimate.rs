@@ -1,10 +1,11 @@
 //! Approximate size of a range of keys, from a few descents.
 //!
-//! A descent assigns each leaf an interval of `0.0..1.0`: the root is the whole, and each inner node divides its
-//! interval evenly among its children. So a position in the tree is a number, a random number leads to a leaf, and a
-//! leaf is met with a probability that is the width of its interval. The records of a sampled leaf, divided by that
-//! width, estimate the records of the whole tree without bias (Horvitz and Thompson 1952), however uneven the
-//! fan-out. The two leaves in which the range ends are counted exactly, so a range within them is not estimated at all.
+//! A descent assigns each leaf an interval of `0.0..1.0`: the root is the whole, and each inner
+//! node divides its interval evenly among its children. So a position in the tree is a number, a
+//! random number leads to a leaf, and the probability of reaching a leaf is the width of its
+//! interval. The records of a sampled leaf, divided by that width, estimate the records of the
+//! whole tree without bias (Horvitz and Thompson 1952), however uneven the fan-out. The two leaves
+//! in which the range ends are counted exactly, so a range within them is not estimated at all.
 
 use std::cell::Cell;
 use std::ops::Bound;
@@ -23,13 +24,14 @@ use crate::page::{PageId, WORDS};
 /// Leaves that are sampled between the two ends of a range.
 const SAMPLES: u32 = 8;
 
-/// Leaves that are sampled of a whole tree.
+/// Leaves that are sampled in a whole tree.
 const STATS_SAMPLES: u32 = 64;
 
 /// Levels up to which a tree's size is counted, not sampled: it then has a few hundred leaves at most.
 const COUNTED_LEVELS: u32 = 2;
 
-/// An estimate as a whole number: zero of what is none, the greatest of what exceeds it.
+/// Converts an estimate to a whole number: zero for a NaN or negative value, the maximum for a
+/// value that exceeds it.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -75,7 +77,8 @@ struct Count {
 }
 
 impl Count {
-    /// Counts the records of a part of a leaf. In a tree of layers these are one for each key; a link only has bytes.
+    /// Counts the records of a part of a leaf. In a tree of layers, each key has one record; a link
+    /// adds only bytes.
     fn of(node: Node<'_>, from: usize, to: usize, is_of_layers: bool) -> Self {
         let mut count = Self::default();
         for i in from..to.min(node.len()) {
@@ -90,7 +93,7 @@ impl Count {
     }
 }
 
-/// The part of the tree that a leaf takes.
+/// The part of the tree that a leaf covers.
 #[derive(Clone, Copy, Debug)]
 struct Interval {
     start: f64,
@@ -120,11 +123,11 @@ impl Interval {
     }
 }
 
-/// A leaf to which a descent led.
+/// A leaf that a descent reached.
 struct Visited {
     leaf: PageId,
     interval: Interval,
-    /// What `part` selected of it.
+    /// The counts of the part that `part` selected.
     part: Count,
     whole: Count,
     used_words: usize,
@@ -141,7 +144,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// Adds a leaf that stands for so many.
+    /// Adds a leaf that represents `weight` leaves.
     fn add(&mut self, leaf: &Visited, weight: f64) {
         self.entries += leaf.whole.entries as f64 * weight;
         self.bytes += leaf.whole.bytes as f64 * weight;
@@ -218,7 +221,7 @@ impl Tree {
         let sum = |of: fn(&Count) -> u64| of(&first.part) + of(&last.part);
         let (entries, bytes) = (sum(|count| count.entries), sum(|count| count.bytes));
         if first.leaf == last.leaf && !braid_rt::mutant!("estimate_a_leaf_twice") {
-            // Both parts together are the leaf, with what is in the range counted twice.
+            // Both parts together cover the leaf, with the records in the range counted twice.
             return Ok(Estimate {
                 entries: entries.saturating_sub(first.whole.entries),
                 bytes: bytes.saturating_sub(first.whole.bytes),
@@ -231,8 +234,9 @@ impl Tree {
         })
     }
 
-    /// The size and the shape of the tree, tombstones excluded. Reads 64 leaves of a tree of three or more levels, and
-    /// all of a smaller one; with `exact`, always all. While the tree changes, each leaf counts as it is when it is read.
+    /// The size and the shape of the tree, tombstones excluded. Reads 64 leaves of a tree of three
+    /// or more levels, and all of a smaller one; with `exact`, it always reads all. While the tree
+    /// changes, each leaf counts as it is when it is read.
     ///
     /// # Errors
     /// What reading pages can fail with.
@@ -275,7 +279,7 @@ impl Tree {
         }
     }
 
-    /// Estimates all leaves whose intervals begin in `start..end` from at most so many of them.
+    /// Estimates all leaves whose intervals begin in `start..end` from at most `samples` of them.
     fn sample(&self, samples: u32, start: f64, end: f64) -> Result<Sum, StoreError> {
         let step = (end - start) / f64::from(samples);
         let mut sum = Sum::default();

@@ -1,8 +1,9 @@
-//! Large values, whose records lead out of the leaf: reading them, and what becomes of their pages when the records
-//! change.
+//! Large values, whose records refer to pages outside of the leaf: reading them, and freeing or
+//! keeping their pages when the records change.
 //!
-//! [`overflow`] has the pages themselves. Apart from other values, since leaf and pages are not read or changed at
-//! once: the leaf may change meanwhile, and a value that left it may still be wanted.
+//! [`overflow`] handles the pages themselves. Large values are separate from other values, since
+//! leaf and pages are not read or changed in one step: the leaf may change meanwhile, and a value
+//! removed from it may still be needed.
 
 use bytes::Bytes;
 
@@ -30,9 +31,9 @@ pub(super) fn keep_overflow(
 }
 
 impl Tree {
-    /// Reads the overflow pages of a record that was read in a consistent leaf; `None` if the record was
-    /// replaced meanwhile. The leaf's version can't tell that: reading a value larger than the pool puts
-    /// the leaf out of memory.
+    /// Reads the overflow pages of a record that was read in a consistent leaf; `None` if the
+    /// record was replaced meanwhile. The leaf's version can't show that: reading a value larger
+    /// than the pool evicts the leaf.
     pub(super) fn read_overflow(
         &self,
         key: &[u8],
@@ -64,7 +65,7 @@ impl Tree {
         }
     }
 
-    /// Puts a value into pages of its own, and its record into its leaf.
+    /// Writes a value to its own pages, and its record to its leaf.
     #[inline(never)]
     pub(super) fn put_large(
         &self,
@@ -91,7 +92,8 @@ impl Tree {
         put.map(drop)
     }
 
-    /// The large value of a record that is about to go from its leaf, unless it lies there.
+    /// Returns the large value of a record that is about to be removed from its leaf, unless the
+    /// value is inline.
     #[inline(always)]
     pub(super) fn leaving(
         &self,
@@ -102,18 +104,19 @@ impl Tree {
         if !record.is_overflow() {
             return Ok(None);
         }
-        // All that can fail comes before the change.
+        // All fallible steps precede the change.
         match kept {
             Some(kept) => Ok(Some(kept.clone())),
             None => match keep_overflow(&self.pool, leaf.id, Node(leaf.page()), *record) {
-                // Nobody needs the damaged value any more. Its pages can't be told, so they stay in use.
+                // The damaged value is no longer needed. Its pages are unknown, so they stay in
+                // use.
                 Err(StoreError::Corrupted { .. }) => Ok(None),
                 kept => kept.map(Some),
             },
         }
     }
 
-    /// After a large value was taken out of its leaf: frees its pages, unless somebody keeps it.
+    /// Frees the pages of a large value that was removed from its leaf, unless a caller keeps it.
     #[inline(always)]
     pub(super) fn release_value(&self, value: Option<DetachedValue>, kept: Option<&DetachedValue>) {
         let Some(value) = value else { return };

@@ -1,9 +1,9 @@
 //! Keys that are too long for a node: a second tree holds them in layers.
 //!
-//! A node takes keys of up to [`SHORT_KEY_MAX`] bytes. A longer key is cut into chunks of that length, as Masstree
-//! does (Mao, Kohler, Morris 2012): each chunk but the last has an entry that links to a *layer*, which holds what
-//! follows the chunk in all keys that begin so. All layers of a table are in one tree, whose number is the table's with
-//! [`LAYERS`]; its keys are
+//! A node takes keys of up to [`SHORT_KEY_MAX`] bytes. A longer key is cut into chunks of that
+//! length, as Masstree does (Mao, Kohler, Morris 2012): each chunk but the last has an entry that
+//! links to a *layer*, which holds the remainders, after the chunk, of all keys that begin with it.
+//! All layers of a table are in one tree, whose number is the table's with [`LAYERS`]; its keys are
 //!
 //! ```text
 //! MAGIC | layer:6 | chunk       a record: the last chunk of a key, 1 to 1,024 bytes
@@ -16,11 +16,11 @@
 //!
 //! # Concurrency
 //!
-//! The latch of a *home leaf* guards a long key: of the leaf in the table's own tree to which the key would belong
-//! if that leaf could hold it. A change holds this latch and gives the leaf a new version. All keys that share their
-//! first chunk have the same home leaf, since no key of the table's own tree, and so no fence, lies between them. Hence
-//! a change is alone with the whole path of a key, and may create and remove layers. The number of a layer is never
-//! reused.
+//! The latch of a *home leaf* guards a long key: of the leaf in the table's own tree to which the
+//! key would belong if that leaf could hold it. A change holds this latch and gives the leaf a new
+//! version. All keys that share their first chunk have the same home leaf, since no key of the
+//! table's own tree, and so no fence, lies between them. Hence a change has exclusive access to the
+//! whole path of a key, and may create and remove layers. The number of a layer is never reused.
 //!
 //! Readers latch and validate no home leaf. A record that a reader finds is the key's, and a key that it does not find
 //! was missing at some moment of the search: only empty layers are removed. A scan reads the layers after the home leaf,
@@ -45,13 +45,13 @@ use crate::node::Node;
 use crate::page::PageId;
 use crate::{MAX_KEY_LEN, SHORT_KEY_MAX};
 
-/// The bit that the number of a tree of layers has, and that of no other tree.
+/// The bit that is set in the number of every tree of layers, and of no other tree.
 pub(crate) const LAYERS: u32 = 1 << 31;
 
-/// The bytes that a link stands for.
+/// The bytes of a key that a link represents.
 pub(crate) const CHUNK: usize = SHORT_KEY_MAX;
 
-/// The first bytes of all keys in a tree of layers: salvage knows its leaves by them.
+/// The first bytes of all keys in a tree of layers: salvage recognizes leaves by them.
 pub(crate) const MAGIC: [u8; 4] = [0xb7, b'l', b'k', 1];
 
 const HEAD: usize = MAGIC.len() + 6;
@@ -64,7 +64,7 @@ const _: () = assert!(LINK <= crate::node::KEY_MAX);
 /// The layer of the first chunks.
 pub(crate) const FIRST: u64 = 0;
 
-/// More layers than there can be.
+/// Upper bound of the numbers of layers.
 const END: u64 = (1 << 48) - 1;
 
 /// Records that a scan of the layers reads at once.
@@ -78,14 +78,14 @@ pub(super) type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 pub(crate) enum Entry<'a> {
     /// The last chunk of a key.
     Record { layer: u64, chunk: &'a [u8] },
-    /// A chunk that further ones follow.
+    /// A chunk that is followed by further chunks.
     Link { layer: u64, chunk: &'a [u8] },
     /// The number of the next new layer.
     Counter,
 }
 
 impl<'a> Entry<'a> {
-    /// Takes the key of an entry apart; `None` if it is no such key.
+    /// Parses the key of an entry. Returns `None` if it is not such a key.
     pub(crate) fn of(key: &'a [u8]) -> Option<Self> {
         let (layer, chunk) = key.strip_prefix(&MAGIC)?.split_first_chunk::<6>()?;
         let [a, b, c, d, e, f] = *layer;
@@ -127,7 +127,7 @@ pub(super) fn link(layer: u64, chunk: &[u8]) -> Vec<u8> {
     [&head(layer), chunk, &[0]].concat()
 }
 
-/// The chunks of a key that have links, and the one that has a record.
+/// Returns the chunks of a key that have links, and the chunk that has a record.
 pub(super) fn chunks(key: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     let mut chunks: Vec<_> = key.chunks(CHUNK).collect();
     let last = chunks.pop().unwrap_or_default();
@@ -152,7 +152,7 @@ pub(crate) struct LongKeys {
     trees: Arc<RwLock<BTreeMap<u32, PageId>>>,
     /// The number of the table's own tree.
     id: u32,
-    /// Unset before the first long key is written.
+    /// Unset until the first long key is written.
     layers: OnceLock<Layers>,
 }
 
@@ -171,13 +171,13 @@ impl LongKeys {
         }
     }
 
-    /// The layers; `None` if there never was a long key.
+    /// Returns the layers; `None` if the tree has never held a long key.
     #[inline]
     pub(crate) fn get(&self) -> Option<&Layers> {
         self.layers.get()
     }
 
-    /// The layers, which are created if there are none. A modifying call.
+    /// Returns the layers, creating them if needed. A modifying call.
     pub(crate) fn make(&self) -> Result<&Layers, StoreError> {
         if let Some(layers) = self.layers.get() {
             return Ok(layers);
@@ -217,7 +217,8 @@ impl Layers {
         Ok(Some(next))
     }
 
-    /// The layers on the way to a key, as far as there are links: the first one, and one for each link.
+    /// Returns the layers on the way to a key, as far as links exist: the first one, and one for
+    /// each link.
     fn way(&self, links: &[&[u8]]) -> Result<Vec<u64>, StoreError> {
         let mut way = vec![FIRST];
         for chunk in links {
@@ -229,8 +230,9 @@ impl Layers {
         Ok(way)
     }
 
-    /// Reads a key, as [`Tree::read`] does. A key that is not found was missing at some moment of the call: a layer of its
-    /// way may have become empty and be out of the tree by now, but then this key was not there when that happened.
+    /// Reads a key, as [`Tree::read`] does. A key that is not found was missing at some moment of
+    /// the call: a layer on its way may have become empty and been removed since, but then the key
+    /// was missing when that happened.
     fn read<T>(
         &self,
         key: &[u8],
@@ -245,8 +247,8 @@ impl Layers {
         }
     }
 
-    /// Inserts a record and the layers that it lacks. From the last one up: what fails in the midst left nothing that
-    /// leads anywhere.
+    /// Inserts a record and the missing layers. Works from the last layer up, so that a failure
+    /// leaves only unreachable entries.
     fn insert(&self, key: &[u8], mut way: Vec<u64>, change: Change<'_>) -> Result<(), StoreError> {
         if matches!(change, Change::Keep | Change::Remove) {
             return Ok(());
@@ -269,13 +271,13 @@ impl Layers {
         Ok(())
     }
 
-    /// Adds the record of a key that is not there. The caller is alone with the whole tree.
+    /// Adds the record of a missing key. The caller has exclusive access to the whole tree.
     pub(crate) fn append(&self, key: &[u8], version: u64, value: &[u8]) -> Result<(), StoreError> {
         let way = self.way(&chunks(key).0)?;
         self.insert(key, way, Change::Put { version, value })
     }
 
-    /// Takes the numbers of so many new layers.
+    /// Assigns the numbers of `count` new layers.
     fn take_numbers(&self, count: u64) -> Result<u64, StoreError> {
         let mut next = [0; 8];
         let next = &mut next;
@@ -310,7 +312,7 @@ impl Layers {
         }
     }
 
-    /// Removes the layers on a way that have become empty, from the last one up.
+    /// Removes the empty layers on a way, from the last one up.
     fn prune(&self, links: &[&[u8]], way: &[u64]) -> Result<(), StoreError> {
         for depth in (1..way.len()).rev() {
             if !self.is_empty(way[depth])? {
@@ -328,7 +330,8 @@ impl Layers {
         self.each_entry(layer, all, Direction::Forward, 1, &mut |_, _| Ok(false))
     }
 
-    /// Calls `each` with the entries of a layer in a range, until it returns false; says whether it did not.
+    /// Calls `each` with the entries of a layer in a range, until it returns false. Returns whether
+    /// all calls returned true.
     fn each_entry(
         &self,
         layer: u64,
@@ -359,7 +362,7 @@ impl Layers {
         }
     }
 
-    /// The last layer that holds all keys of a range, and the range in it.
+    /// Returns the last layer that holds all keys of a range, and the range in it.
     pub(super) fn common_layer<'a>(
         &self,
         (mut lower, mut upper): Bounds<'a>,
@@ -382,8 +385,8 @@ impl Layers {
         Ok((layer, (lower, upper)))
     }
 
-    /// Calls `each` with the long keys of a range, in order, and the place of their records, until it returns
-    /// false; says whether it did not.
+    /// Calls `each` with the long keys of a range, in order, and the place of their records, until
+    /// it returns false. Returns whether all calls returned true.
     pub(super) fn each_key(
         &self,
         range: Bounds<'_>,
@@ -430,7 +433,7 @@ impl Layers {
     }
 }
 
-/// The part of a bound behind a chunk, if the bound begins with the chunk and goes on.
+/// Returns the part of a bound after a chunk, if the bound begins with the chunk and is longer.
 fn behind<'a>(bound: Bound<&'a [u8]>, chunk: &[u8]) -> Bound<&'a [u8]> {
     let rest = |key: &'a [u8]| key.strip_prefix(chunk).filter(|rest| !rest.is_empty());
     match bound {
@@ -446,7 +449,8 @@ pub(super) fn entries(layer: u64, (lower, upper): Bounds<'_>) -> (Bound<Vec<u8>>
     let lower = match lower {
         Bound::Unbounded => Bound::Included(head(layer).to_vec()),
         Bound::Included(key) if key.len() <= CHUNK => Bound::Included(cut(key)),
-        // The record that ends with the chunk is below; the link behind it leads to keys on both sides.
+        // The record that ends with the chunk is below the bound; the link after it leads to keys
+        // on both sides.
         Bound::Included(key) | Bound::Excluded(key) => Bound::Excluded(cut(key)),
     };
     let upper = match upper {
@@ -461,14 +465,14 @@ pub(super) fn entries(layer: u64, (lower, upper): Bounds<'_>) -> (Bound<Vec<u8>>
 }
 
 impl Tree {
-    /// The layers of long keys; `None` if there never was a long key.
+    /// Returns the layers of long keys; `None` if the tree has never held a long key.
     #[inline]
     pub(super) fn layers(&self) -> Option<&Layers> {
         self.long.as_ref()?.get()
     }
 
-    /// Reads a key that is longer than `SHORT_KEY_MAX`. Takes the closures by value: a reference would keep what a read
-    /// of a short key looks at in memory.
+    /// Reads a key that is longer than `SHORT_KEY_MAX`. Takes the closures by value: a reference
+    /// would force the state of a short key's read into memory.
     #[cold]
     #[inline(never)]
     pub(super) fn read_long<T>(
@@ -483,8 +487,9 @@ impl Tree {
         }
     }
 
-    /// Latches what a change of a key needs that is longer than `SHORT_KEY_MAX`: the leaf with its record, or where
-    /// that belongs, and the slot there. A tree of layers holds keys that are a little longer itself.
+    /// Acquires the latches for a change of a key longer than `SHORT_KEY_MAX`. Returns the leaf in
+    /// which its record is or belongs, and the slot there. A tree of layers itself holds keys that
+    /// are slightly longer.
     #[cold]
     #[inline(never)]
     pub(super) fn latch_long(&self, key: &[u8]) -> Result<LatchedLong<'_>, StoreError> {
@@ -495,7 +500,7 @@ impl Tree {
         if !Node(home.page()).is_between_fences(key) {
             return Err(super::astray(home.id));
         }
-        // Before the change, so that no way out leaves readers with the old version.
+        // Before the change, so that no return path leaves readers with the old version.
         if !braid_rt::mutant!("keep_the_home_leafs_version") {
             home.outdate();
         }
@@ -513,7 +518,7 @@ impl Tree {
         Ok((leaf, slot, Some(Box::new(LongPath { home, way }))))
     }
 
-    /// Carries out a change of what [`Tree::latch_long`] latched.
+    /// Carries out a change under the latches of [`Tree::latch_long`].
     #[cold]
     #[inline(never)]
     pub(super) fn apply_long<'a>(
@@ -546,15 +551,17 @@ impl Tree {
     }
 }
 
-/// A leaf that is latched for the change of a key, the key's slot in it, and its path if it is a long one.
+/// A leaf that is latched for the change of a key, the key's slot in it, and the path of a long
+/// key.
 pub(super) type LatchedLong<'a> = (WritePage<'a>, Slot, Option<Box<LongPath<'a>>>);
 
 /// The path of a long key that is being changed.
 #[derive(Debug)]
 pub(super) struct LongPath<'a> {
-    /// The home leaf; `None` if that is the leaf of the change, because the key lacks layers.
+    /// The home leaf; `None` if the home leaf itself is changed, because the key's layers are
+    /// missing.
     home: Option<WritePage<'a>>,
-    /// The layers on the way to the key, as far as there are links.
+    /// The layers on the way to the key, as far as links exist.
     way: Vec<u64>,
 }
 

@@ -1,8 +1,9 @@
-//! Leaf hints: where a key was found.
+//! Leaf hints: repeated accesses to a key skip the tree descent.
 //!
-//! A transaction comes by most keys more than once: it asks for them ahead, reads them, and changes them in its
-//! commit. While the version of the leaf stands, a key is where it was: that takes no descent, and no search. And a
-//! key that is inserted often belongs into the leaf of the one that was inserted before.
+//! A transaction accesses most keys several times: it prefetches them, reads them, and changes them
+//! in its commit. While the version of the leaf is unchanged, a key keeps its place: an access
+//! takes no descent and no search. And an inserted key often belongs to the leaf of the previously
+//! inserted one.
 
 use braid_rt::narrow;
 
@@ -11,22 +12,23 @@ use crate::buffer_pool::{ReadPage, WritePage};
 use crate::node::Node;
 use crate::page::{PageId, head8, head8_behind};
 
-/// The place of a longer key is not remembered, only its leaf: to compare it would take the leaf's parts in which the
-/// key is, which may be far from the value and from each other.
+/// Longest key whose place is recorded. For a longer key only its leaf is recorded: comparing the
+/// key would read parts of the leaf that may be far from the value and from each other.
 const NAME_MAX: usize = 16;
 
-/// Where a key was found, or is missing; see [`Tree::read_at`]. A hint: of another key or tree, of a leaf that was
-/// changed since, or of nothing at all, as by default, it does no harm.
+/// The place where a key was found, or is missing; see [`Tree::read_at`]. A hint: it is harmless if
+/// it belongs to another key or tree, if its leaf changed since, or if it is empty, which is the
+/// default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeafHint {
     /// Names the tree. No tree has page 0.
     root: PageId,
     leaf: Stamp,
-    /// The key, if it is short and was not just put there.
+    /// The key, if it is short and was not just inserted.
     name: Option<Name>,
     is_there: bool,
     slot: u32,
-    /// The two keys that were changed last were in this leaf: the next one may be, too.
+    /// Whether the last two changed keys were in this leaf, as the next one may be.
     is_of_many: bool,
 }
 
@@ -47,17 +49,17 @@ impl Name {
     }
 }
 
-/// Where in its leaf a key is, or else belongs.
+/// The place in a leaf where a key is (`Ok`) or belongs (`Err`).
 pub(super) type Slot = Result<usize, usize>;
 
 impl LeafHint {
-    /// The leaf as it was.
+    /// Returns the leaf's stamp when the hint was recorded.
     #[inline]
     pub fn stamp(&self) -> Stamp {
         self.leaf
     }
 
-    /// Whether it is this key's in this tree.
+    /// Whether the hint is for this key in this tree.
     #[inline]
     pub fn is_of(&self, tree: &Tree, key: &[u8]) -> bool {
         self.root == tree.root && self.has_key(key)
@@ -74,7 +76,7 @@ impl LeafHint {
         if self.is_there { Ok(slot) } else { Err(slot) }
     }
 
-    /// Follows a change of the leaf. `in_place` says that all keys stay where they are.
+    /// Updates the hint after a change of the leaf. `in_place`: all keys keep their places.
     #[inline]
     pub(super) fn follow(&mut self, tree: &Tree, leaf: &WritePage<'_>, in_place: bool) {
         let page = leaf.id;
@@ -92,7 +94,7 @@ impl LeafHint {
 }
 
 impl Tree {
-    /// Where a key is in a leaf that is read.
+    /// Returns the hint for a key in a leaf that is read.
     #[inline]
     pub(super) fn leaf_hint(&self, leaf: &ReadPage<'_>, key: &[u8], place: Slot) -> LeafHint {
         LeafHint {
@@ -105,7 +107,8 @@ impl Tree {
         }
     }
 
-    /// Looks where a key was found; `None` if that does not hold any more, or was another key's.
+    /// Returns the place that a hint records; `None` if the leaf changed since, or the hint is for
+    /// another key.
     #[inline(always)]
     pub(super) fn recall(&self, hint: &LeafHint, key: &[u8]) -> Option<(ReadPage<'_>, Slot)> {
         if hint.root != self.root {
@@ -179,10 +182,10 @@ mod tests {
         }
         tree.prefetch(&[&20_u32.to_be_bytes()], |_, found| hint = found);
         assert!(is_known(&tree, &hint, 20));
-        // A change of what is known keeps it known.
+        // A change in place keeps the hint valid.
         put(&tree, &mut hint, 20, &[8; 500]);
         assert!(is_known(&tree, &hint, 20));
-        // Unless it may have moved.
+        // Unless the record may have moved.
         put(&tree, &mut hint, 20, &[8; 520]);
         assert!(hint.name.is_none());
     }

@@ -1,4 +1,5 @@
-//! Scans of a tree with long keys: what a step read of a leaf, and the long keys whose home the leaf is, in one order.
+//! Scans of a tree with long keys: they merge the records that a step read from a leaf with the
+//! long keys whose home leaf it is.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -12,7 +13,7 @@ use super::{RecordMeta, Tree};
 use crate::error::StoreError;
 use crate::node::INLINE_MAX;
 
-/// A step that has read so many bytes of long keys and their values reads no further ones.
+/// Bytes of long keys and their values after which a step reads no further ones.
 const LONG_BYTES_MAX: usize = 1 << 18;
 
 /// A long key and its record.
@@ -27,12 +28,12 @@ struct Long {
 struct Found {
     keys: Vec<Long>,
     bytes: usize,
-    /// There are no more.
+    /// Whether the range has no more long keys.
     is_all: bool,
 }
 
 impl Layers {
-    /// Reads at most so many long keys of a range, and at least one if there is one.
+    /// Reads at most `at_most` long keys of a range, and at least one if there is one.
     fn find(
         &self,
         range: Bounds<'_>,
@@ -55,7 +56,7 @@ impl Layers {
     }
 }
 
-/// The bound on the other side of the place where a scan goes on.
+/// Returns the bound on the other side of the place where a scan continues.
 fn complement(bound: Bound<&[u8]>) -> Bound<&[u8]> {
     match bound {
         Bound::Included(key) => Bound::Excluded(key),
@@ -64,7 +65,7 @@ fn complement(bound: Bound<&[u8]>) -> Bound<&[u8]> {
     }
 }
 
-/// Records that are put together from two sources.
+/// Records merged from two sources.
 #[derive(Default)]
 struct Merged {
     bytes: Vec<u8>,
@@ -92,8 +93,8 @@ impl Merged {
 }
 
 impl Tree {
-    /// Adds the long keys to what a step read of their home leaf before: see [`layers`](super::layers) on why the leaf
-    /// need not be validated.
+    /// Adds the long keys to the records that a step read from their home leaf: see
+    /// [`layers`](super::layers) on why the leaf need not be validated.
     #[cold]
     pub(super) fn with_long_keys(
         layers: &Layers,
@@ -117,14 +118,14 @@ impl Tree {
     }
 }
 
-/// Both in the order of the step, as far as both were read.
+/// Merges both in the order of the step, as far as both were read.
 fn merge(short: LeafScan, long: Found, step: &Step<'_>) -> LeafScan {
     let mut merged = Merged::default();
     let (mut i, mut j) = (0, 0);
     while merged.records.len() < step.at_most {
         let order = match (i < short.len(), long.keys.get(j)) {
             (false, None) => break,
-            // Further long keys may come before the next short one.
+            // Further long keys may precede the next short one.
             (true, None) if !long.is_all => break,
             (true, None) => Ordering::Less,
             (false, Some(_)) => Ordering::Greater,

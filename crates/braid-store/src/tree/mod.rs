@@ -43,7 +43,7 @@ pub use position::Position;
 pub use scan::{Direction, LeafScan, Record};
 pub use value::{OldRecord, ValueRef};
 
-/// What belongs to a record beside key and value.
+/// The parts of a record other than key and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordMeta {
     /// The caller's number for the change that made the record.
@@ -52,16 +52,16 @@ pub struct RecordMeta {
     pub tombstone: bool,
 }
 
-/// What [`Tree::get`] found.
+/// The result of [`Tree::get`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The record's version and kind.
     pub meta: RecordMeta,
-    /// The value, if it was wanted and the record is no tombstone.
+    /// The value, if it was requested and the record is not a tombstone.
     pub value: Option<Bytes>,
 }
 
-/// A record, and what was taken of its value, if that was wanted and there is one.
+/// A record, and the part taken of its value, if the value was requested and exists.
 pub type Taken<T> = (RecordMeta, Option<T>);
 
 /// A leaf at the moment it was read; see [`Tree::is_current`].
@@ -81,7 +81,7 @@ impl Stamp {
     }
 }
 
-/// What a change does to a record; see [`Tree::modify`].
+/// A change to a record; see [`Tree::modify`].
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
     /// Nothing.
@@ -98,7 +98,7 @@ pub enum Change<'a> {
         /// The record's new version.
         version: u64,
     },
-    /// Takes the record out of the tree.
+    /// Removes the record from the tree.
     Remove,
 }
 
@@ -117,7 +117,7 @@ fn astray(id: PageId) -> StoreError {
     StoreError::damaged_page(id, "its key range does not match its parent's")
 }
 
-/// The way down the tree, from a node, and the page that it is, to a child.
+/// A way down the tree, which chooses a node's child.
 trait Way<'a> {
     fn child(&self, page: ReadPage<'a>, node: Node<'a>) -> PageId;
 }
@@ -126,7 +126,7 @@ trait Way<'a> {
 struct ToKey<'k>(&'k [u8]);
 
 impl<'a> Way<'a> for ToKey<'_> {
-    // It is all of the work.
+    // This search is all of a descent's work.
     #[inline(always)]
     fn child(&self, _: ReadPage<'a>, node: Node<'a>) -> PageId {
         node.child_of(self.0)
@@ -140,10 +140,10 @@ impl<'a, F: Fn(ReadPage<'a>, Node<'a>) -> PageId> Way<'a> for F {
     }
 }
 
-/// Words of a page that the search in a leaf of small records looks at.
+/// Words of a page that the search in a leaf of small records reads.
 const SEARCHED: usize = 64;
 
-/// More levels than any tree has: one that goes on leads in circles.
+/// More levels than any tree has: a longer descent is a cycle.
 const LEVELS_MAX: usize = 64;
 
 /// An ordered map from keys to versioned values. Cheap to clone; all methods may be called from any
@@ -154,7 +154,7 @@ pub struct Tree {
     /// The tree's number in its store.
     id: u32,
     pub(crate) root: PageId,
-    /// The keys that its nodes can't hold; a tree of layers has none.
+    /// The keys that the tree's nodes can't hold; a tree of layers has none.
     long: Option<Arc<LongKeys>>,
 }
 
@@ -180,7 +180,7 @@ impl Tree {
         }
     }
 
-    /// Goes down to the leaf that the way leads to; `None` if something changed on it.
+    /// Descends to the leaf to which the way leads. Returns `None` if a page on the way changed.
     #[inline(always)]
     fn try_descend<'a>(&'a self, way: &impl Way<'a>) -> Result<Option<ReadPage<'a>>, StoreError> {
         let mut page = match self.pool.read_resident(self.root) {
@@ -206,7 +206,7 @@ impl Tree {
         Err(StoreError::damaged_page(self.root, what))
     }
 
-    /// Opens a page that was read as a child in another one; `None` if that one changed.
+    /// Opens a child whose id was read from its parent. Returns `None` if the parent changed.
     #[inline(always)]
     fn open_child(
         &self,
@@ -214,8 +214,8 @@ impl Tree {
         child: PageId,
     ) -> Result<Option<ReadPage<'_>>, StoreError> {
         let resident = self.pool.read_resident(child);
-        // The child was this page's child when its version was taken: else it may be anything. (Before
-        // a page is read from the medium, too: nothing is for a reference that is nonsense.)
+        // The child was this page's child when its version was taken; otherwise it may be any page.
+        // (Checked before a read from the medium, too: an invalid reference must not cause one.)
         if !parent.validate() {
             return Ok(None);
         }
@@ -265,7 +265,7 @@ impl Tree {
         }
     }
 
-    /// Reads one key. `want_value` says from the record's version whether the value is copied out.
+    /// Reads one key. `want_value` decides by the record's version whether to copy the value.
     ///
     /// # Errors
     /// What reading pages can fail with.
@@ -279,9 +279,10 @@ impl Tree {
         Ok(found.map(|(meta, value)| Found { meta, value }))
     }
 
-    /// Reads one key. `want_value` says from the record's version whether the value is wanted; if so,
-    /// `take` copies of it what it likes. `take` is called again if the leaf was changed under it: only
-    /// what it returned last counts, and what it saw before may be nonsense.
+    /// Reads one key. `want_value` decides by the record's version whether to read the value; if
+    /// so, `take` copies the parts of it that the caller needs. `take` is called again if the leaf
+    /// changed meanwhile: only its last result is used, and earlier calls may have seen
+    /// inconsistent bytes.
     ///
     /// # Errors
     /// What reading pages can fail with.
@@ -294,7 +295,7 @@ impl Tree {
         self.read_by(None, key, want_value, take)
     }
 
-    /// [`Tree::read`] that looks first where `hint` says, and then says where the key was found.
+    /// [`Tree::read`] that tries `hint` first, then sets it to the place where the key was found.
     ///
     /// # Errors
     /// As [`Tree::read`].
@@ -308,7 +309,7 @@ impl Tree {
         self.read_by(Some(hint), key, want_value, take)
     }
 
-    // So that who has no leaf hint pays for none.
+    // Separate, so that a read without a leaf hint does not pay for hints.
     #[inline(always)]
     fn read_by<T>(
         &self,
@@ -354,7 +355,7 @@ impl Tree {
         };
         let node = Node(leaf.page());
         let Ok(i) = place else {
-            // Here, so that keys that are found pay nothing for it. The caller reads the layers.
+            // Checked here, so that reads of found keys skip it. The caller reads the layers.
             if key.len() > SHORT_KEY_MAX && self.long.is_some() {
                 return Ok(None);
             }
@@ -380,16 +381,16 @@ impl Tree {
         Ok(leaf.validate().then_some(Some((meta, value))))
     }
 
-    /// Whether nothing changed in the leaf since it was read. May say no without reason.
+    /// Whether the leaf is unchanged since it was read. May return `false` for an unchanged leaf.
     pub fn is_current(&self, stamp: Stamp) -> bool {
         self.pool.version(stamp.page) == stamp.version
     }
 
-    /// Changes one record. `decide` is called exactly once, with the present record, while nobody else
-    /// can change its leaf.
+    /// Changes one record. Calls `decide` exactly once, with the current record, while no other
+    /// thread can change its leaf.
     ///
-    /// A version never goes back: should a newer one of this key come in while a full leaf is being
-    /// split for this change, that one stays.
+    /// A version never decreases: if another thread writes a newer version of this key while a full
+    /// leaf is being split for this change, the newer version stays.
     ///
     /// # Errors
     /// What reading, allocating or evicting pages can fail with.
@@ -401,7 +402,7 @@ impl Tree {
         self.modify_at(&mut LeafHint::default(), key, decide)
     }
 
-    /// [`Tree::modify`] that looks first where `hint` says, and then says where the record is.
+    /// [`Tree::modify`] that tries `hint` first, then sets it to the record's place.
     ///
     /// # Errors
     /// As [`Tree::modify`].
@@ -417,7 +418,7 @@ impl Tree {
         } else {
             self.latch_long(key)?
         };
-        // Before the decision: a failure to keep the page's old image must not come after it.
+        // Before the decision: a failure to keep the page's old image must not occur after it.
         let node = Node(leaf.page_mut()?);
         let record = found.ok().map(|i| node.leaf_record(i));
         let kept = OnceCell::new();
@@ -428,7 +429,7 @@ impl Tree {
             record,
             kept: &kept,
         });
-        // The only call, so that it is part of this function.
+        // The only call, so that it is inlined here.
         let (change, result) = decide(old);
         if let Some(long) = long {
             self.apply_long(leaf, found, key, change, kept.get(), *long)?;
@@ -450,7 +451,7 @@ impl Tree {
         Ok(result)
     }
 
-    /// [`Tree::latch_leaf`] that looks first where `hint` says.
+    /// [`Tree::latch_leaf`] that tries `hint` first.
     #[inline(always)]
     fn latch_at(&self, hint: &LeafHint, key: &[u8]) -> Result<(WritePage<'_>, Slot), StoreError> {
         if let Some((leaf, place)) = self.recall(hint, key)
@@ -461,7 +462,7 @@ impl Tree {
         self.latch_leaf(key)
     }
 
-    /// Latches the leaf of a key, and says where in it the key is or belongs.
+    /// Latches the leaf of a key. Also returns the place in it where the key is or belongs.
     #[inline(always)]
     fn latch_leaf(&self, key: &[u8]) -> Result<(WritePage<'_>, Slot), StoreError> {
         let mut waits = Waits::default();
@@ -475,8 +476,8 @@ impl Tree {
         }
     }
 
-    /// Carries a change out, splitting and merging as need be. `place` is where the key is, or belongs,
-    /// in its leaf; `kept` is the large value there, if somebody keeps that.
+    /// Carries out a change, splitting and merging as needed. `place` is the place of the key in
+    /// its leaf; `kept` is the large value there, if the caller keeps it.
     #[inline(never)]
     fn apply<'a>(
         &'a self,
@@ -499,7 +500,8 @@ impl Tree {
                 drop(leaf);
                 self.release_value(leaving, kept);
                 return match underfull.then(|| self.merge(key)) {
-                    // The record is gone; a damaged neighbour keeps the leaf from being merged, and nothing else.
+                    // The record is removed; a damaged neighbour only prevents the merge of the
+                    // leaf.
                     None | Some(Ok(()) | Err(StoreError::Corrupted { .. })) => Ok(()),
                     Some(error) => error,
                 };
@@ -512,13 +514,14 @@ impl Tree {
             let put = self.put(leaf, place, key, &NewValue { flags, ..inline }, kept);
             return put.map(drop);
         }
-        // Writing many pages under the leaf's latch would hold everybody else up.
+        // Writing many pages under the leaf's latch would block all other threads.
         drop(leaf);
         self.put_large(key, version, flags, value, kept)
     }
 
-    /// Puts a record into its leaf, splitting that if need be; `false` if a newer one is there.
-    // For values that are not large it is nearly all of the work.
+    /// Puts a record into its leaf, splitting the leaf if needed. Returns `false` if the leaf has a
+    /// newer record.
+    // For values that are not large, this is nearly all of the work.
     #[inline(always)]
     fn put<'a>(
         &'a self,
@@ -552,7 +555,7 @@ impl Tree {
         }
     }
 
-    /// Whether there is no record, tombstones included.
+    /// Whether the tree has no records; tombstones count as records.
     ///
     /// # Errors
     /// What reading pages can fail with.

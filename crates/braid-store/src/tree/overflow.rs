@@ -9,7 +9,8 @@ use crate::error::StoreError;
 use crate::node::value_page::{self, BYTES, FIRST_WORD, parts, write_part};
 use crate::page::PageId;
 
-/// Writes a value to pages of its own, to which nothing leads yet. On an error nothing stays allocated.
+/// Writes a value to its own pages, to which nothing refers yet. On an error, nothing stays
+/// allocated.
 pub(crate) fn write(pool: &Pool, value: &[u8]) -> Result<DetachedValue, StoreError> {
     let mut pages = vec![0; parts(value).len()];
     // From the end, since each page names the one after it.
@@ -31,8 +32,8 @@ pub(crate) fn write(pool: &Pool, value: &[u8]) -> Result<DetachedValue, StoreErr
     Ok(DetachedValue::new(pages, value.len()))
 }
 
-/// Appends a value to `out`; `false`, and nothing is appended, if the chain is broken, which a reader that
-/// races with a change may meet.
+/// Appends a value to `out`. Returns `false`, and appends nothing, if the chain is broken, which
+/// can happen to a reader that races with a change.
 pub(crate) fn read(
     pool: &Pool,
     first: PageId,
@@ -48,7 +49,7 @@ pub(crate) fn read(
 }
 
 fn try_read(pool: &Pool, first: PageId, len: usize, out: &mut Vec<u8>) -> Result<bool, StoreError> {
-    // Memory is taken for what the pages that exist can hold, not for what a length says.
+    // Memory is reserved only for what the existing pages can hold, not for an unchecked length.
     let pages_max = pool.ids.lock().next;
     if len.div_ceil(BYTES) as u64 > pages_max {
         return Ok(false);
@@ -69,7 +70,8 @@ fn try_read(pool: &Pool, first: PageId, len: usize, out: &mut Vec<u8>) -> Result
             continue;
         }
         let part = out.len();
-        // No more than the value has: what was reserved is enough, and a broken chain is told by its pages.
+        // No more bytes than the value has: the reserved memory is enough, and a broken chain is
+        // detected.
         if here > end - part {
             if page.validate() {
                 return Ok(false);
@@ -87,8 +89,8 @@ fn try_read(pool: &Pool, first: PageId, len: usize, out: &mut Vec<u8>) -> Result
     Ok(true)
 }
 
-/// A value's pages in their order; `None` if the chain is broken. The caller has the latch of the leaf `held`,
-/// which leads to the value and is no part of one that is whole.
+/// A value's pages in their order; `None` if the chain is broken. The caller holds the latch of the
+/// leaf `held`, which refers to the value and is never part of an intact chain.
 pub(crate) fn pages(
     pool: &Pool,
     first: PageId,
@@ -107,7 +109,7 @@ pub(crate) fn pages(
         };
         let words = page.page();
         let (kind, next, here) = (words.word(2), words.word(3), to_usize(words.word(4)));
-        // Loaded, or put out of memory, meanwhile.
+        // Loaded or evicted meanwhile.
         if !page.validate() {
             continue;
         }

@@ -1,11 +1,12 @@
-//! Where a scan goes on, known from the step before.
+//! The position at which a scan continues, known from the previous step.
 //!
-//! The leaf that a scan comes to next mostly is a child of the same parent as the one before. While the parent's
-//! version stands, so do its separators, and the child beside the last one begins where that one ended: the
-//! step needs no descent from the root. What changes the parent, a split or a merge of its children or its
-//! eviction, changes its version, and the step goes down from the root.
+//! The next leaf of a scan is usually a child of the same parent as the previous one. While the
+//! parent's version is unchanged, so are its separators, and the adjacent child begins where the
+//! last one ended: the step needs no descent from the root. A split or a merge of the parent's
+//! children, or its eviction, changes the parent's version, and the step then descends from the
+//! root.
 //!
-//! That the next leaf is known early is worth more than the descent: it can be asked for before it is read.
+//! Knowing the next leaf early is worth more than the saved descent: the scan can prefetch it.
 
 use std::cell::Cell;
 use std::ops::Bound;
@@ -17,7 +18,7 @@ use crate::error::StoreError;
 use crate::node::{FIRST_SLOT, Node};
 use crate::page::{LINE_WORDS, Page, PageId, WORDS};
 
-/// Where a scan goes on after a step; see [`Tree::scan_leaf`].
+/// The position at which a scan continues after a step; see [`Tree::scan_leaf`].
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
     root: PageId,
@@ -34,7 +35,7 @@ pub(super) struct Branch<'a> {
 }
 
 impl<'a> Branch<'a> {
-    /// The way to the leaf behind this one, if it has the same parent.
+    /// Returns the way to the leaf after this one, if it has the same parent.
     pub(super) fn next(self, direction: Direction) -> Option<Self> {
         let child = match direction {
             Direction::Forward => self.child + 1,
@@ -52,7 +53,7 @@ impl<'a> Branch<'a> {
     }
 }
 
-/// A leaf that is going to be read, or any page, and how far the processor was asked for its records.
+/// A page, usually the next leaf of a scan, and the progress of prefetching its records.
 pub(super) struct Ahead<'a> {
     page: Page<'a>,
     at: usize,
@@ -60,7 +61,7 @@ pub(super) struct Ahead<'a> {
 }
 
 impl Ahead<'_> {
-    /// Asks for the next part.
+    /// Prefetches the next part.
     #[inline]
     pub(super) fn prefetch(&mut self) {
         if self.at < WORDS {
@@ -75,12 +76,13 @@ pub(super) struct Reached<'a> {
     pub(super) leaf: ReadPage<'a>,
     /// `None` for a leaf that is the root.
     pub(super) branch: Option<Branch<'a>>,
-    /// Whether it was found at a position, not by a descent.
+    /// Whether the leaf was found at a position instead of by a descent.
     pub(super) is_near: bool,
 }
 
 impl Tree {
-    /// Opens the leaf in which a scan from a bound begins; `None` if something changed on the way.
+    /// Opens the leaf in which a scan from a bound begins. Returns `None` if a page on the way
+    /// changed.
     pub(super) fn try_reach(
         &self,
         from: Bound<&[u8]>,
@@ -101,7 +103,7 @@ impl Tree {
         }))
     }
 
-    /// Opens the leaf at a position; `None` if its parent is not as it was.
+    /// Opens the leaf at a position. Returns `None` if its parent changed.
     pub(super) fn try_reach_near(
         &self,
         position: Position,
@@ -120,7 +122,7 @@ impl Tree {
         };
         let branch = Branch { parent, child };
         let leaf = self.open_child(&parent, branch.leaf())?;
-        // A damaged parent may have a child that is none.
+        // A damaged parent may refer to a page that is not a leaf.
         let leaf = leaf.filter(|leaf| Node(leaf.page()).is_leaf());
         Ok(leaf.map(|leaf| Reached {
             leaf,
@@ -137,8 +139,8 @@ impl Tree {
         }
     }
 
-    /// Begins to ask for the leaf that a way leads to, if it is in memory, in so many parts. How full it is one can't
-    /// tell yet: as full as another one.
+    /// Begins to prefetch the leaf to which a way leads, if it is in memory, in several parts. Its
+    /// fill is not known yet and is assumed to be that of another leaf.
     pub(super) fn ahead<'a>(
         &'a self,
         branch: Branch<'a>,
@@ -163,7 +165,7 @@ pub(super) fn child_towards(node: Node<'_>, from: Bound<&[u8]>, direction: Direc
     match (from, direction) {
         (Bound::Unbounded, Direction::Forward) => 0,
         (Bound::Unbounded, Direction::Reverse) => node.len(),
-        // What lies before a separator is in the child to its left.
+        // Keys before a separator are in the child to its left.
         (Bound::Excluded(key), Direction::Reverse) => {
             node.search(key).unwrap_or_else(|above| above)
         }
@@ -207,7 +209,7 @@ mod tests {
         reached.map(|reached| reached.leaf.id)
     }
 
-    /// Where the first step of a scan of all ended.
+    /// Returns the end of the first step of a scan of all keys.
     fn first_step(tree: &Tree, direction: Direction) -> (Bound<Bytes>, Position) {
         let all = Bound::Unbounded;
         let scan = tree.scan_leaf(None, all, all, direction, 100).unwrap();
@@ -252,7 +254,7 @@ mod tests {
                 panic!("a step ends at a key");
             };
             let key = u32::from_be_bytes(key[..].try_into().unwrap());
-            // A leaf that changes has the parent that it had.
+            // A change of a leaf does not change its parent.
             tree.modify(&20u32.to_be_bytes(), |_| (Change::Remove, ()))
                 .unwrap();
             assert!(near(&tree, position).is_some());
@@ -260,7 +262,7 @@ mod tests {
                 near(&other, position).is_none(),
                 "that is another tree's leaf"
             );
-            // The leaf that is next is split.
+            // The next leaf is split.
             let before = tree.pool.version(position.parent.page);
             for i in 1..10 {
                 put(&tree, key - 10 + i);
@@ -268,7 +270,7 @@ mod tests {
             }
             assert_ne!(tree.pool.version(position.parent.page), before);
             assert!(near(&tree, position).is_none());
-            // The step goes down from the root then.
+            // The step then descends from the root.
             let next = |position| {
                 let from = from.as_ref().map(|key| &key[..]);
                 tree.scan_leaf(position, from, Bound::Unbounded, direction, 100)

@@ -1,4 +1,4 @@
-//! Filling leaves that are partly empty: the same records in fewer pages.
+//! Refilling partly empty leaves: the same records in fewer pages.
 
 use super::{Tree, astray};
 use crate::buffer_pool::WritePage;
@@ -6,15 +6,17 @@ use crate::error::StoreError;
 use crate::node::{Contents, Node};
 use crate::page::WORDS;
 
-/// A leaf with fewer words than these takes records over from the next one.
+/// A leaf with fewer words takes over records from the next one.
 const SPARSE: usize = WORDS * 9 / 10;
 
-/// Words up to which it is filled. A little is left, so that a value that becomes longer splits nothing.
+/// Words up to which a leaf is filled. Some room is left, so that a value that grows causes no
+/// split.
 const FULL: usize = WORDS * 24 / 25;
 
 impl Tree {
-    /// Fills the leaf of a key from the one to the right, if it is partly empty. A modifying call that changes three
-    /// pages and those that hold the tree together. Returns the key to go on with; `None` behind the last leaf.
+    /// Fills the leaf of a key from the leaf to the right, if it is partly empty. A modifying call
+    /// that changes three pages and their inner nodes. Returns the key to continue with; `None`
+    /// after the last leaf.
     ///
     /// # Errors
     /// What reading and making room for pages can fail with.
@@ -31,7 +33,7 @@ impl Tree {
                 let child = self.latch_child(&parent, position)?;
                 if Node(child.page()).is_leaf() {
                     drop((child, parent));
-                    // The last of its parent, which may be left with few by now.
+                    // The last leaf of its parent, which may have few children left.
                     self.merge(key)?;
                     return Ok(end);
                 }
@@ -46,8 +48,8 @@ impl Tree {
         }
     }
 
-    /// Does what [`Tree::repack`] does in the tree of layers that contains the long keys. Its keys are not those of this
-    /// tree: begin with an empty key.
+    /// Like [`Tree::repack`], in the tree of layers that contains the long keys. Its keys differ
+    /// from those of this tree: begin with an empty key.
     ///
     /// # Errors
     /// As [`Tree::repack`].
@@ -58,7 +60,8 @@ impl Tree {
         }
     }
 
-    /// Fills a leaf, which has one to the right below the same parent. Returns the key to go on with.
+    /// Fills a leaf from its right neighbour below the same parent. Returns the key to continue
+    /// with.
     fn fill(
         &self,
         parent: &mut WritePage<'_>,

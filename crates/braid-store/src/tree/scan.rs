@@ -1,6 +1,6 @@
-//! Reading a range, a leaf or a part of one at a time.
+//! Scans of a range, one leaf or a part of one at a time.
 //!
-//! What is read of a leaf is copied once, into one buffer: records are slices of it.
+//! The scanned records of a leaf are copied once, into one buffer; records are slices of it.
 
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::node::{LeafRecord, Node};
 use crate::page::{PAGE_SIZE, PageId};
 
-/// A step of a scan that has read so many bytes of values from outside of the leaf reads no further ones.
+/// Bytes of values outside of the leaf after which a step of a scan reads no further ones.
 const LARGE_BYTES_MAX: usize = 1 << 18;
 
 /// The order of a scan.
@@ -48,10 +48,10 @@ pub struct LeafScan {
     pub(super) large: Vec<Bytes>,
     /// The leaf, for [`Tree::is_current`].
     pub stamp: Stamp,
-    /// Where the scan goes on: the lower bound of a forward one, the upper bound of a reverse one. `None`
-    /// if the range is exhausted.
+    /// The bound at which the scan continues: the lower bound of a forward scan, the upper bound of
+    /// a reverse one. `None` if the range is exhausted.
     pub next: Option<Bound<Bytes>>,
-    /// Where that is in the tree, if it is known.
+    /// The position of that bound in the tree, if it is known.
     pub position: Option<Position>,
 }
 
@@ -96,7 +96,8 @@ impl LeafScan {
     /// The record at a position in the scan's order.
     ///
     /// # Panics
-    /// If there are not so many, as the other functions that take a position.
+    /// If `i` is not less than [`LeafScan::len`]; this also applies to the other functions with a
+    /// position.
     #[inline]
     pub fn record(&self, i: usize) -> Record<'_> {
         self.at(&self.records[i])
@@ -132,14 +133,14 @@ impl LeafScan {
     }
 }
 
-/// A record whose value is in pages of its own.
+/// A record whose value is in its own pages.
 struct Large {
     /// Its position in the scan's order.
     position: usize,
     record: LeafRecord,
 }
 
-/// What was copied of a leaf that may have been changing.
+/// The copy of a leaf that may have been changing.
 #[derive(Default)]
 struct Copied {
     bytes: Vec<u8>,
@@ -148,9 +149,9 @@ struct Copied {
 }
 
 impl Copied {
-    /// Copies the first records of a part of a leaf, as the direction has it; `None` if they lead out of the page.
-    /// Between them it asks for the leaf that is read next, a part at a time: more at once than it can wait for
-    /// the processor lets go.
+    /// Copies the first records of a part of a leaf, in the scan's direction. Returns `None` if
+    /// they exceed the page. Between records it prefetches the next leaf, a part at a time: the
+    /// processor drops prefetches beyond those that it can keep in flight.
     #[inline(never)]
     fn read(
         node: Node<'_>,
@@ -160,7 +161,7 @@ impl Copied {
         mut ahead: Option<Ahead<'_>>,
     ) -> Option<Self> {
         let count = part.len().min(at_most);
-        // Of the size that records have here, and the last word in full.
+        // The average record size of this leaf, and the whole last word.
         let size = PAGE_SIZE / node.len().max(1) + node.prefix_len().min(PAGE_SIZE);
         let mut copied = Self {
             bytes: Vec::with_capacity(count * size + 8),
@@ -198,7 +199,7 @@ impl Copied {
     }
 }
 
-/// What a step of a scan is to read.
+/// The request of one step of a scan.
 pub(super) struct Step<'a> {
     pub(super) from: Bound<&'a [u8]>,
     pub(super) to: Bound<&'a [u8]>,
@@ -207,7 +208,8 @@ pub(super) struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Whether it begins in this leaf: one that a damaged node leads to the wrong leaf would not get on.
+    /// Whether the step begins in this leaf: a step that a damaged node leads to the wrong leaf
+    /// would make no progress.
     fn begins_in(&self, node: Node<'_>) -> bool {
         match (self.from, self.direction) {
             (Bound::Unbounded, Direction::Forward) => node.compare_lower(&[]).is_none(),
@@ -230,7 +232,7 @@ impl Step<'_> {
         }
     }
 
-    /// Those of these slots that it reads if their values are not very large.
+    /// The slots of a part that the step reads if their values are not very large.
     fn first_of(&self, part: &Range<usize>) -> Range<usize> {
         let count = part.len().min(self.at_most);
         match self.direction {
@@ -239,7 +241,7 @@ impl Step<'_> {
         }
     }
 
-    /// Where a scan that is through with a leaf goes on, if its range does.
+    /// The bound at which a scan continues after a leaf, if its range extends that far.
     fn behind(&self, node: Node<'_>) -> Option<Bound<Bytes>> {
         match self.direction {
             Direction::Forward => {
@@ -265,8 +267,8 @@ impl Step<'_> {
     }
 }
 
-/// The slots of a leaf that lie between two bounds. A bound outside of the leaf does not share its prefix, and
-/// cuts nothing off.
+/// The slots of a leaf that lie between two bounds. A bound outside of the leaf does not share its
+/// prefix, and excludes no slot.
 fn between(node: Node<'_>, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<usize> {
     let position = |key: &[u8], behind_equal: bool| match node.search(key) {
         Ok(i) => i + usize::from(behind_equal),
@@ -289,16 +291,18 @@ fn between(node: Node<'_>, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<us
     start..end.max(start)
 }
 
-/// A key and a version, of a record for which a leaf has to be read again.
+/// The key and version of a record because of which a leaf must be read again.
 type Replaced = Option<(Bytes, u64)>;
 
 impl Tree {
-    /// Reads at most so many records of one leaf's part of a range, long keys included, from one end: forward from `from` (a
-    /// lower bound) to `to` (an upper bound), in reverse from `from` (an upper bound) to `to` (a lower bound).
-    /// Fewer than there are, too, if their values are very large; but at least one.
+    /// Reads at most `at_most` records of one leaf's part of a range, long keys included, from one
+    /// end: forward from `from` (a lower bound) to `to` (an upper bound), in reverse from `from`
+    /// (an upper bound) to `to` (a lower bound). Reads fewer if their values are very large, but at
+    /// least one.
     ///
-    /// `near` saves the descent if this step goes on where another one of this tree ended: it is that one's
-    /// [`LeafScan::position`], `from` its [`LeafScan::next`], and the direction the same.
+    /// `near` saves the descent if this step continues an earlier step of this tree: it is the
+    /// earlier step's [`LeafScan::position`], `from` is its [`LeafScan::next`], and the direction
+    /// is the same.
     ///
     /// # Errors
     /// What reading pages can fail with.
@@ -326,7 +330,7 @@ impl Tree {
             if let Some(reached) = reached
                 && let Some(scan) = self.try_scan_leaf(reached, &step, &mut replaced)?
             {
-                // After the leaf was read: the first long key in its range changes it.
+                // After the leaf was read: inserting the first long key in its range changes it.
                 return match self.layers() {
                     Some(layers) => Self::with_long_keys(layers, scan, &step),
                     None => Ok(scan),
@@ -352,17 +356,17 @@ impl Tree {
         let is_whole = part.len() <= step.at_most;
         let behind = is_whole.then(|| step.behind(node)).flatten();
         let next = branch.and_then(|branch| branch.next(step.direction));
-        // Whoever asks for more than there is will ask for the next leaf, too.
+        // A caller that requests more records than the leaf has will also request the next leaf.
         let ahead = match next {
             Some(next) if part.len() < step.at_most && behind.is_some() => {
                 self.ahead(next, node, part.len())
             }
             _ => None,
         };
-        // Here, too, if the step before asked for it already: the processor lets some of that go.
+        // Also if the previous step prefetched it already: the processor drops some prefetches.
         node.prefetch_records(step.first_of(&part));
         let copied = Copied::read(node, &part, step.direction, step.at_most, ahead);
-        // From here on what was read makes sense.
+        // From here on, the copied bytes are consistent.
         if !leaf.validate() {
             return Ok(None);
         }
@@ -398,7 +402,8 @@ impl Tree {
         }
     }
 
-    /// Reads the large values of a leaf; `false` if one was replaced since the leaf was read.
+    /// Reads the large values of a leaf. Returns `false` if one was replaced since the leaf was
+    /// read.
     #[cold]
     fn read_large(
         &self,
@@ -412,7 +417,8 @@ impl Tree {
             let key = scan.bytes.slice(extent.key());
             let reference = scan.bytes.slice(extent.value());
             let Some(value) = self.read_overflow(&key, record, &reference)? else {
-                // One that still is there, and still is not where its key leads, is in the wrong leaf.
+                // A record that is still in this leaf, although its key leads elsewhere, is in the
+                // wrong leaf.
                 let again = Some((key, record.version));
                 if *replaced == again {
                     return Err(astray(leaf));

@@ -1,8 +1,8 @@
 //! Changes to the tree's shape: splits and merges under the latches of a parent and its children, and the end of all
 //! its pages.
 //!
-//! Reading latches nothing, and changing a record one leaf. A change that this does not suffice for lets go of its
-//! leaf and comes here, for a pass of its own from the root down.
+//! A read latches nothing, and a change of a record latches one leaf. A change that needs more
+//! releases its leaf and makes a separate pass from the root down, which is implemented here.
 
 use super::{Tree, astray, broken};
 use crate::buffer_pool::WritePage;
@@ -20,7 +20,7 @@ impl Tree {
         }
     }
 
-    /// Latches a child, which is where its parent says: splits and merges rely on that.
+    /// Latches a child at the place that its parent records: splits and merges rely on that.
     pub(super) fn latch_child(
         &self,
         parent: &WritePage<'_>,
@@ -118,7 +118,7 @@ impl Tree {
                 return Ok(());
             }
             if node.len() == 0 && parent.id == self.root {
-                // The root has one child: it takes that one's contents over.
+                // The root has one child, and takes over the child's contents.
                 let child = self.latch_child(&parent, 0)?;
                 let mut bytes = Vec::new();
                 let contents = Contents::read(Node(child.page()), &mut bytes);
@@ -132,10 +132,10 @@ impl Tree {
                 parent = child;
                 continue;
             }
-            // Latches are taken from left to right, so the child is let go.
+            // Latches are acquired from left to right, so the child's latch is released.
             drop(child);
-            // Both neighbours: whoever removes keys in order leaves small nodes on one side and full ones on
-            // the other.
+            // Both neighbours: removing keys in order leaves small nodes on one side and full ones
+            // on the other.
             let mut merged = None;
             for left in [position.checked_sub(1), Some(position)]
                 .into_iter()
@@ -146,7 +146,7 @@ impl Tree {
                 }
             }
             parent = match merged {
-                // The root is looked at again.
+                // The root is checked again.
                 Some(_) if node.len() == 0 && parent.id == self.root => continue,
                 Some(child) => child,
                 None => self.latch_child(&parent, position)?,
@@ -154,7 +154,7 @@ impl Tree {
         }
     }
 
-    /// Merges the child at `left` with the next one, if a node with some room holds both.
+    /// Merges the child at `left` with the next one, if both fit into one node with some room left.
     fn merge_children(
         &self,
         parent: &mut WritePage<'_>,
@@ -170,7 +170,7 @@ impl Tree {
             return Err(astray(next.id));
         }
         let (small, other) = (Node(child.page()), Node(next.page()));
-        // Without taking them apart; the fences between them would go.
+        // Estimated without decoding the nodes; the fences between them would be dropped.
         if small.used_words() + other.used_words() > WORDS {
             return Ok(None);
         }

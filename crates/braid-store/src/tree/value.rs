@@ -1,6 +1,7 @@
-//! Values in the hands of the tree's callers, where they lie: to be read, or to be kept before a change replaces them.
+//! References to stored values for the tree's callers: to read a value in place, or to keep it
+//! before a change replaces it.
 //!
-//! A value in a leaf is copied once, straight to where the caller wants it.
+//! A value in a leaf is copied once, directly to the caller's destination.
 
 use std::cell::OnceCell;
 
@@ -14,13 +15,13 @@ use crate::error::StoreError;
 use crate::node::{LeafRecord, Node};
 use crate::page::PageId;
 
-/// A value where it lies; see [`Tree::read`](super::Tree::read).
+/// A reference to a stored value; see [`Tree::read`](super::Tree::read).
 #[derive(Clone, Copy, Debug)]
 pub struct ValueRef<'a>(pub(super) Place<'a>);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place<'a> {
-    /// In a leaf, which others may be changing.
+    /// In a leaf, which other threads may be changing.
     Leaf(Node<'a>, &'a LeafRecord),
     Copied(&'a Bytes),
     Memory(&'a [u8]),
@@ -47,7 +48,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The value itself, if it can be had without a copy.
+    /// Returns the value itself, if that needs no copy.
     #[inline(always)]
     pub fn shared(self) -> Option<&'a Bytes> {
         match self.0 {
@@ -56,7 +57,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// Makes `out` a copy.
+    /// Copies the value to `out`.
     #[inline]
     pub fn copy_to(self, out: &mut Vec<u8>) {
         out.clear();
@@ -105,14 +106,14 @@ impl OldRecord<'_> {
         }
     }
 
-    /// Keeps its value for others: appends it to `out`, or returns it if it is a large one, whose pages then are
-    /// not freed with the record.
+    /// Keeps the record's value for older snapshots: appends it to `out`, or returns it if it is a
+    /// large one, whose pages are then not freed with the record.
     ///
     /// # Errors
-    /// What reading overflow pages can fail with; nothing is kept then.
+    /// Errors of reading overflow pages; nothing is kept then.
     #[inline]
     pub fn keep_value(&self, out: &mut Vec<u8>) -> Result<Option<DetachedValue>, StoreError> {
-        // By value, so that nothing but this branch needs them in memory.
+        // By value, so that only this branch needs them in memory.
         let Self {
             pool,
             page,
@@ -122,7 +123,7 @@ impl OldRecord<'_> {
         } = *self;
         if record.is_overflow() {
             let value = keep_overflow(pool, page, node, record)?;
-            // A second time it is the same one.
+            // A second call returns the same value.
             let _ = kept.set(value.clone());
             return Ok(Some(value));
         }
