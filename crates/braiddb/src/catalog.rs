@@ -26,7 +26,7 @@ pub(crate) struct Catalog<'e> {
     engine: &'e Arc<Engine>,
 }
 
-/// Returns all tables of an engine. The engine reads the tables of handles from other states with it.
+/// Returns all tables of an engine, which uses this function for handles from other states.
 pub(crate) fn list_tables(engine: &Arc<Engine>) -> Result<TableMap> {
     let catalog = Catalog::of(engine);
     let mut found = TableMap::new();
@@ -49,7 +49,7 @@ impl Catalog<'_> {
         Transaction::begin(self.engine, Default::default())
     }
 
-    /// The numbers, names and options of all tables that exist.
+    /// Returns the numbers, names and options of all existing tables.
     pub(crate) fn tables(&self) -> Result<Vec<(u32, String, TableOptions)>> {
         let tx = self.begin();
         let names = tx.prefix(&self.table(), &[NAMES])?;
@@ -59,13 +59,13 @@ impl Catalog<'_> {
             .collect()
     }
 
-    /// The names of all tables that exist.
+    /// Returns the names of all existing tables, by table number.
     pub(crate) fn names_by_id(&self) -> Result<BTreeMap<u32, String>> {
         let tables = self.tables()?.into_iter();
         Ok(tables.map(|(id, name, _)| (id, name)).collect())
     }
 
-    /// The numbers of all tables that exist.
+    /// Returns the numbers of all existing tables.
     pub(crate) fn ids(&self) -> Result<Vec<u32>> {
         let tx = self.begin();
         let names = tx.prefix(&self.table(), &[NAMES])?;
@@ -74,9 +74,9 @@ impl Catalog<'_> {
             .collect()
     }
 
-    /// Puts right what a catalog that was salvaged says: trees without a name are dropped, as those of dropped
-    /// tables, unless names are lost; then, and if they were `found`, they get one, and are of bytes. A tree that
-    /// is used has a number below the next one's.
+    /// Repairs a salvaged catalog. Trees without a name are dropped, like those of dropped tables;
+    /// but if names were lost, and for the trees in `found`, they get a name and the type bytes.
+    /// The next table number is set above that of every used tree.
     pub(crate) fn adopt_trees(&self, names_lost: bool, found: &BTreeSet<u32>) -> Result<()> {
         let catalog = self.table();
         let names = self.names_by_id()?;
@@ -104,7 +104,7 @@ impl Catalog<'_> {
             }
             next = next.max(id + 1);
         }
-        // A table without a tree is empty, and has a number, too.
+        // A table without a tree is empty, but has a number, too.
         next = next.max(names.keys().max().map_or(FIRST_ID, |id| id + 1));
         let known: Option<Bytes> = tx.get(&catalog, NEXT_ID)?;
         let known = known.and_then(|bytes| bytes[..].try_into().ok());
@@ -120,7 +120,7 @@ impl Catalog<'_> {
     }
 
     fn core(&self, name: &str, entry: CatalogEntry) -> Result<Arc<TableCore>> {
-        // Creating the tree changes pages.
+        // Creating a tree changes pages.
         let _gate = self.engine.page_gate.read();
         let tree = self.engine.store.tree(entry.id)?;
         let core = TableCore::new(
@@ -133,21 +133,22 @@ impl Catalog<'_> {
         Ok(Arc::new(core.with_options(entry.options)))
     }
 
-    /// Looks a name up, in memory first.
+    /// Finds a table by name, first in memory.
     pub(crate) fn find(&self, name: &str) -> Result<Option<Arc<TableCore>>> {
         self.engine.check_open()?;
         if let Some(core) = self.engine.tables.by_name.read().get(name) {
             return Ok(Some(core.clone()));
         }
-        // What the catalog says while it is being changed may not be durable, and may be over when it has been
-        // read: the table would get a second core, which knows neither since when it is there nor of its end.
+        // While the catalog is being changed, its contents may not be durable, and may be outdated
+        // once they are read: the table would get a second core, which knows neither its beginning
+        // nor its end.
         if braid_rt::mutant!("look_while_it_changes") {
             return self.find_in(&braid_rt::Mutex::default().lock(), name);
         }
         self.find_in(&self.engine.tables.change.lock(), name)
     }
 
-    /// The same for who keeps the catalog as it is.
+    /// As [`Catalog::find`], for a caller that holds the lock against catalog changes.
     pub(crate) fn find_in(
         &self,
         _unchanged: &MutexGuard<'_, ()>,
@@ -189,7 +190,7 @@ impl Catalog<'_> {
         Ok(core)
     }
 
-    /// Assigns the number of a new table.
+    /// Assigns a number to a new table.
     pub(crate) fn take_id(&self, tx: &mut Transaction) -> Result<u32> {
         let catalog = self.table();
         let next: Option<Bytes> = tx.get_for_update(&catalog, NEXT_ID)?;
@@ -211,7 +212,8 @@ impl Catalog<'_> {
         Ok(id)
     }
 
-    /// Gives a loaded tree, which a checkpoint has made durable, its name: from here on it is a table.
+    /// Creates the table of a loaded tree, which a checkpoint has made durable, by giving it a
+    /// name.
     pub(crate) fn name_loaded(
         &self,
         name: &str,
@@ -225,13 +227,13 @@ impl Catalog<'_> {
         let mut tx = self.begin();
         let entry = CatalogEntry { id, types, options };
         tx.insert(&self.table(), &name_key(name)?, &entry.encode())?;
-        // See `LOADED`.
+        // This removal marks the bulk load, see `LOADED`.
         tx.insert(&self.table(), &loaded_key(id)[..], &[][..])?;
         tx.remove(&self.table(), &loaded_key(id)[..])?;
         let core = TableCore::new(id, self.engine.tables.identity, tree, name, entry.types);
         let core = core.with_options(options);
-        // After an error the name may be in the catalog of a database that has failed, and not be durable. Nobody
-        // is shown it then (I8).
+        // After an error, the catalog of the failed database may contain the name without it being
+        // durable. No reader sees it then (I8).
         let since = tx.commit()?.seqno();
         let core = Arc::new(core.loaded_at(since));
         let mut tables = self.engine.tables.by_name.write();
@@ -239,7 +241,7 @@ impl Catalog<'_> {
         Ok(core)
     }
 
-    /// That a table may be given this name.
+    /// Checks that a table may be given this name.
     pub(crate) fn check_name_is_free(
         &self,
         unchanged: &MutexGuard<'_, ()>,
@@ -254,8 +256,8 @@ impl Catalog<'_> {
         }
     }
 
-    /// Commits the removal of a table's name. The table is dead from before the commit assigns its
-    /// number.
+    /// Commits the removal of a table's name. The table is marked as dropped before the commit
+    /// assigns its sequence number.
     fn commit_drop(&self, tx: Transaction, core: &Arc<TableCore>) -> Result<()> {
         core.set_dropped(true);
         if let Err(error) = tx.commit() {
@@ -266,7 +268,7 @@ impl Catalog<'_> {
         Ok(())
     }
 
-    /// The names of all tables, sorted.
+    /// Returns the names of all tables, sorted.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
         let tx = self.begin();
         let names = tx.prefix(&self.table(), &[NAMES])?;

@@ -1,4 +1,4 @@
-//! Ways in for the fuzz targets: the decoders of what lies in log records and beside the trees.
+//! Entry points for the fuzz targets: decoders of log records and of metadata.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::format::redo;
 use crate::offline::salvage::{Finding, SalvageReport, salvage_device};
 use crate::options::Builder;
 
-/// How many redo records a log record holds; `None` if it is none.
+/// Returns the number of redo records in a log record; `None` if it is malformed.
 pub fn redo_records(log_record: &[u8]) -> Option<usize> {
     let mut count = 0;
     for record in redo::decode(log_record) {
@@ -22,33 +22,34 @@ pub fn redo_records(log_record: &[u8]) -> Option<usize> {
     Some(count)
 }
 
-/// Whether the bytes are what a superblock says about a database.
+/// Returns whether the bytes are a superblock's metadata.
 pub fn is_meta(bytes: &[u8]) -> bool {
     Meta::decode(bytes).is_ok()
 }
 
-/// The bytes of a redo record.
+/// Encodes a redo record.
 pub fn redo_record(table: u32, key: &[u8], value: Option<&[u8]>) -> Vec<u8> {
     let mut out = Vec::new();
     redo::encode(redo::Redo { table, key, value }, &mut out);
     out
 }
 
-/// Makes the checksums of a backup fit, given what does so for a page; with `rebind` also the identities of its pages.
+/// Recomputes the checksums of a backup, given a function that does so for a page; with `rebind`,
+/// also the identities of its pages.
 pub fn seal_backup(bytes: &mut [u8], rebind: bool, seal_page: fn(&mut [u8])) {
     crate::services::backup::seal(bytes, rebind, seal_page);
 }
 
-/// Makes the checksums of an archive's file fit.
+/// Recomputes the checksums of an archive file.
 pub fn seal_archive(bytes: &mut [u8]) {
     crate::services::archive::seal(bytes);
 }
 
-/// As [`salvage`](crate::offline::salvage), from a device to a device. Leaves the new database open, when its trees were
-/// checked.
+/// As [`salvage`](crate::offline::salvage), from a device to a device. Checks the new database's
+/// trees and leaves it open.
 ///
 /// # Panics
-/// If they are not sound.
+/// If a tree is not sound.
 ///
 /// # Errors
 /// As [`salvage`](crate::offline::salvage).

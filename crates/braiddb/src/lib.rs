@@ -72,8 +72,8 @@
 //! # Errors
 //!
 //! All operations fail with one type, [`Error`]. Invalid input is detected before anything is
-//! written ([`Error::KeyTooLong`], [`Error::TableTypeMismatch`], …); [`Error::is_retryable`] returns
-//! whether a retry can succeed.
+//! written ([`Error::KeyTooLong`], [`Error::TableTypeMismatch`], …); [`Error::is_retryable`]
+//! returns whether a retry can succeed.
 //!
 //! # Limits and defaults
 //!
@@ -224,7 +224,7 @@ pub mod device {
     };
 }
 
-/// Figures about a database: counters, sizes, and what opening and compaction did.
+/// Statistics of a database: counters, sizes, and the results of opening and compaction.
 pub mod stats {
     pub use braid_log::LogStats;
     pub use braid_store::StoreStats;
@@ -234,8 +234,8 @@ pub mod stats {
     pub use crate::services::compact::CompactReport;
 }
 
-/// Derives [`Key`](trait@crate::Key) for a struct: encoded and ordered as the tuple of its fields in their order.
-/// Each field's type must be a [`Key`].
+/// Derives [`Key`](trait@crate::Key) for a struct: encoded and ordered as the tuple of its fields
+/// in their order. Each field's type must be a [`Key`].
 ///
 /// The name of the key type is that of the tuple, `(u8, u16)` in the example, so programs that use
 /// the tuple, the command line and Python can open the table, too. `#[braid(name = "...")]` sets
@@ -266,9 +266,10 @@ pub mod stats {
 #[cfg(feature = "derive")]
 pub use braiddb_derive::Key;
 
-/// Derives [`Value`](trait@crate::Value) for a type that serde serializes, in the format of [`Serde`], whose
-/// description lists the permitted changes of the type. The name of the value type is that of the
-/// Rust type, or set by `#[braid(name = "...")]`; opening the table with another type is an error.
+/// Derives [`Value`](trait@crate::Value) for a type that serde serializes, in the format of
+/// [`Serde`], whose description lists the permitted changes of the type. The name of the value type
+/// is that of the Rust type, or set by `#[braid(name = "...")]`; opening the table with another
+/// type is an error.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -283,10 +284,9 @@ pub use braiddb_derive::Key;
 /// }
 ///
 /// # let db = braid::Database::in_memory()?;
-/// let books = db.open_table::<u64, Book>("books")?;
-/// let emma = Book { title: "Emma".into(), pages: None };
-/// db.transact(|tx| tx.insert(&books, &1, &emma))?;
-/// db.transact(|tx| tx.fetch_update(&books, &1, |book| book.map(|b| Book { pages: Some(474), ..b })))?;
+/// let books = db.open_table::<u64, Book>("books")?; let emma = Book { title: "Emma".into(), pages:
+/// None }; db.transact(|tx| tx.insert(&books, &1, &emma))?; db.transact(|tx|
+/// tx.fetch_update(&books, &1, |book| book.map(|b| Book { pages: Some(474), ..b })))?;
 /// assert_eq!(db.get(&books, &1)?, Some(Book { pages: Some(474), ..emma }));
 /// # Ok(())
 /// # }
@@ -294,7 +294,7 @@ pub use braiddb_derive::Key;
 #[cfg(feature = "derive")]
 pub use braiddb_derive::Value;
 
-/// What derived implementations call.
+/// Functions that derived implementations call.
 #[doc(hidden)]
 pub mod derive {
     #[cfg(feature = "derive")]

@@ -1,8 +1,9 @@
-//! Locks and snapshots in every order that the memory model allows, up to a number of preemptions.
+//! Loom tests: locks and snapshots in every order that the memory model allows, up to a number of
+//! preemptions.
 //!
 //! Run by `RUSTFLAGS="--cfg loom" cargo test -p braiddb --lib --release loom`; see docs/testing.md.
-//! Each test names the orderings it was seen to need: it fails if one of them is weakened, `SeqCst` to
-//! acquire and release, others to `Relaxed`.
+//! Each test names the orderings that it was seen to need: the test fails if one of them is
+//! weakened, `SeqCst` to acquire and release, others to `Relaxed`.
 
 #![allow(
     clippy::arc_with_non_send_sync,
@@ -17,7 +18,7 @@ use braid_loom::{AtomicBool, AtomicU64, UnsafeCell, explore, spawn};
 use crate::locks::table::LockTable;
 use crate::mvcc::registry::SnapshotRegistry;
 
-/// A lock is held by one at a time, and who sleeps for it gets it.
+/// One thread at a time holds a lock, and a thread that sleeps for the lock acquires it.
 ///
 /// Needs Acquire in `lock` and in `lock_asleep`, Release in `unlock`.
 #[test]
@@ -44,7 +45,8 @@ fn a_lock_is_handed_over() {
     });
 }
 
-/// Two that lock in opposite orders never sleep for ever: the one that closes the circle is told.
+/// Two threads that lock in opposite orders never sleep forever: the one that closes the cycle gets
+/// an error.
 #[test]
 fn a_circle_is_found() {
     explore(3, || {
@@ -67,12 +69,13 @@ fn a_circle_is_found() {
     });
 }
 
-/// A validator that sees no mark comes before the writer in the order, or sees what it wrote.
+/// A validator that sees no mark precedes the writer in the order, or sees the writer's version.
 ///
-/// It has its place by assigning a number, as a writer does, or by looking at the newest one.
+/// The validator's position is that of its own assignment, like a writer's, or that of the newest
+/// sequence number.
 ///
-/// Needs Release in `unmark_committing` and `unlock`, Acquire in `is_committing_by_other`. The mark itself
-/// needs no more than the assignment behind it: in all orders.
+/// Needs Release in `unmark_committing` and `unlock`, Acquire in `is_committing_by_other`. The mark
+/// itself needs only the assignment that follows it: in all orders.
 #[test]
 fn a_validator_sees_the_mark_or_the_write() {
     let assign: fn(&AtomicU64) -> u64 = |counter| counter.fetch_add(1, SeqCst);
@@ -94,7 +97,7 @@ fn validate_beside_a_writer(place: fn(&AtomicU64) -> u64, release: fn(&LockTable
             let (locks, counter, written) = &*shared;
             locks.lock(0, 1).unwrap();
             locks.mark_committing(0);
-            // As the log assigns.
+            // As the log assigns sequence numbers.
             let seqno = counter.fetch_add(1, SeqCst);
             written.store(true, Relaxed);
             release(locks);
@@ -112,7 +115,7 @@ fn validate_beside_a_writer(place: fn(&AtomicU64) -> u64, release: fn(&LockTable
 struct Collected {
     snapshots: SnapshotRegistry,
     durable_seqno: AtomicU64,
-    /// The versions that ended with commits 1 and 2, and whether they were trimmed.
+    /// The versions that ended with commits 1 and 2, and whether each was trimmed.
     versions: [(UnsafeCell<()>, AtomicBool); 2],
 }
 
@@ -126,7 +129,7 @@ impl Collected {
         })
     }
 
-    /// Relaxed: the snapshots do not count on the order of the durable seqno.
+    /// Relaxed: the snapshots do not rely on the ordering of the durable seqno.
     fn durable_seqno(&self) -> u64 {
         self.durable_seqno.load(Relaxed)
     }
@@ -136,13 +139,13 @@ impl Collected {
         let watermark = self.snapshots.watermark();
         for (end, (version, trimmed)) in (1..).zip(&self.versions) {
             if watermark >= end && !trimmed.swap(true, Relaxed) {
-                // SAFETY: nobody reads it, which loom checks.
+                // SAFETY: no snapshot reads the version, which loom checks.
                 version.with_mut(|version| unsafe { *version = () });
             }
         }
     }
 
-    /// As commits 1 to `durable_seqno` become durable.
+    /// Makes commits 1 to `durable_seqno` durable, and collects.
     fn move_and_collect(&self, durable_seqno: u64) {
         for durable_seqno in 1..=durable_seqno {
             self.durable_seqno.fetch_max(durable_seqno, Relaxed);
@@ -154,7 +157,7 @@ impl Collected {
         let snapshot = self.snapshots.open(0, || self.durable_seqno());
         for (end, (version, _)) in (1..).zip(&self.versions) {
             if snapshot.seqno() < end {
-                // SAFETY: nobody trims it, which loom checks.
+                // SAFETY: the collector does not trim the version, which loom checks.
                 version.with(|version| unsafe { *version });
             }
         }
@@ -162,7 +165,8 @@ impl Collected {
     }
 }
 
-/// What a collector trims, no snapshot reads: neither one that was open nor one that begins meanwhile.
+/// Checks that no snapshot, whether already open or just being opened, reads what a collector
+/// trims.
 fn trims_nothing_that_is_read(snapshots: SnapshotRegistry) {
     let collected = Collected::new(snapshots);
     let movers = [true, false].map(|moves| {
@@ -180,7 +184,8 @@ fn trims_nothing_that_is_read(snapshots: SnapshotRegistry) {
 
 /// A snapshot that began too low moves up, and may be overtaken again.
 ///
-/// Needs SeqCst for the slot in `open` and `advance`, and for the intent in both; Release in `close`.
+/// Needs SeqCst for the slot in `open` and `advance`, and for the intent in both; Release in
+/// `close`.
 #[test]
 fn a_snapshot_that_moves_up_is_safe_from_the_collector() {
     explore(3, || {
@@ -200,13 +205,13 @@ fn a_snapshot_in_a_slot_is_safe_from_the_collector() {
     explore(2, || trims_nothing_that_is_read(SnapshotRegistry::new()));
 }
 
-/// Needs SeqCst for `more_open` and the intent in `open` and `advance`, Release (as part of SeqCst) for
-/// `more_open` in `close`, and Acquire and Release for the watermark.
+/// Needs SeqCst for `more_open` and the intent in `open` and `advance`, Release (as part of SeqCst)
+/// for `more_open` in `close`, and Acquire and Release for the watermark.
 #[test]
 fn a_snapshot_beyond_the_slots_is_safe_from_the_collector() {
     explore(2, || {
         let snapshots = SnapshotRegistry::new();
-        // Takes the only slot, and holds nothing back.
+        // Occupies the only slot, without holding the watermark back.
         let _ = snapshots.open(0, || 100);
         trims_nothing_that_is_read(snapshots);
     });

@@ -1,4 +1,4 @@
-//! What reading costs in allocations, as its documentation says.
+//! Allocations of reads, as the documentation of `braid::Readable` promises.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

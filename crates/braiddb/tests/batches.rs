@@ -1,4 +1,4 @@
-//! Keys that are read together: the values are those of single reads, whatever the reader.
+//! Batched reads: the values are those of single reads, in transactions and snapshots.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Loading tables past the log: all or nothing, for everybody and after every crash.
+//! Bulk loads: all or nothing, for every reader and after every crash.
 
 use std::sync::Arc;
 
@@ -112,8 +112,9 @@ fn who_began_before_sees_nothing_of_it() {
     assert_eq!(db.get(&table, &1).unwrap().as_deref(), Some(&b"two"[..]));
 }
 
-/// I4: where it is not known whether the commit that names the table is durable, no snapshot shows what was loaded.
-/// Whether a failed database can't tell if there is the table "t". If it could, there would be none.
+/// I4: where it is not known whether the commit that names the table is durable, no snapshot shows
+/// what was loaded. Whether a failed database can't tell if there is the table "t". If it could,
+/// there would be none.
 fn is_in_doubt(db: &Database) -> bool {
     match db.existing_table::<u32, Bytes>("t") {
         Err(Error::Poisoned { .. }) => true,
@@ -200,8 +201,8 @@ fn a_loaded_directory_verifies() {
     }
 }
 
-/// The power goes at any step of a load, while others commit and make checkpoints.
-/// I4: who reads a snapshot is told what is durable, also of a database that has failed.
+/// Power fails at any step of a load, while other threads commit and write checkpoints. I4: a
+/// snapshot shows only durable transactions, also on a database that has failed.
 #[test]
 fn a_table_whose_name_is_not_durable_is_in_no_snapshot() {
     let mut named = 0;

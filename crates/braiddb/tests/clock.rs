@@ -1,9 +1,9 @@
-//! A wall clock that jumps. What people and other programs do to it must change nothing but the times that are
-//! told by it: when entries end, and to which point a time leads.
+//! A wall clock that jumps. Setting the clock must affect only the times that depend on it: when
+//! entries expire, and to which point a time restores.
 //!
-//! The time of day of this process is what [`set`] says, since it has a `clock_gettime` of its own: the engine
-//! runs on the system's clock, not on one from [`braid::Builder::clock`]. Time-outs by a wall clock within the
-//! kernel would not notice; the engine has none.
+//! [`set`] sets the time of day of this process, which has its own `clock_gettime`: the engine runs
+//! on the system's clock, not on one from [`braid::Builder::clock`]. Time-outs by a wall clock
+//! inside the kernel would not notice; the engine has none.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ static SECONDS: AtomicI64 = AtomicI64::new(DAY);
 const DAY: i64 = 1 << 30;
 const YEAR: i64 = 31_536_000;
 
-/// What waits longer for something waits for ever.
+/// Longest wait of a test for any event.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The C library's, but for the time of day.
@@ -104,7 +104,8 @@ fn nothing_depends_on_its_order() {
         let db = builder.clone().open(path("db")).unwrap();
         let table: Table<u64, u64> = db.open_table("t").unwrap();
         let number = db.backup(path("backup")).unwrap().seqno;
-        // Each of these waits for the maintenance thread, and the clock is where it never was before.
+        // Each of these waits for the maintenance thread, and the clock is where it never was
+        // before.
         for (key, jump) in [0, YEAR, -10 * YEAR, 20 * YEAR, 0].into_iter().enumerate() {
             set(DAY + jump);
             let mut tx = db.begin();
@@ -289,7 +290,8 @@ impl Archived {
     }
 }
 
-/// Such a time leads to what was there then, or, if it came more than once, to an error that says so.
+/// Such a time leads to what was there then, or, if it came more than once, to an error that says
+/// so.
 #[test]
 fn a_time_that_came_twice_is_not_guessed() {
     let _clock = clock();

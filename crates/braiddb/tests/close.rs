@@ -1,5 +1,5 @@
-//! After `close` has returned, nothing of the database touches its files (I9): every kind of handle that is left fails
-//! with a typed error, whatever it does, and another opener has the files for itself.
+//! After `close` has returned, the database does not access its files (I9): every remaining handle
+//! fails with a typed error, whatever the operation, and another process can open the database.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -175,7 +175,7 @@ impl Handles {
     }
 }
 
-/// With one opener after the other on the same files, each of which leaves its handles behind.
+/// Openers follow each other on the same files, and each keeps its handles after closing.
 #[test]
 fn no_handle_touches_the_files_after_close() {
     for background in [false, true] {
@@ -212,7 +212,7 @@ fn no_handle_touches_the_files_after_close() {
             assert_eq!(next.snapshot().len(&t).unwrap(), KEYS + 2);
             drop((t, next));
             assert_eq!(its_lock.load(Ordering::SeqCst), 1);
-            // And with nobody there not a byte changes.
+            // Without an opener, not a byte changes.
             let (db, _) = open();
             let handles = Handles::of(db.clone());
             db.close().unwrap();
@@ -250,7 +250,8 @@ fn a_scan_that_outlives_close_fails() {
     assert!(contents(&device) == closed);
 }
 
-/// Of a poisoned database, too, which closes without a checkpoint and keeps changed pages in memory.
+/// Of a poisoned database, too, which closes without a checkpoint and keeps changed pages in
+/// memory.
 #[test]
 fn a_failed_close_releases_the_files_for_good() {
     let device = braid_io::SimDevice::new(1);

@@ -1,4 +1,4 @@
-//! A data file that was larger is made as short as it can be, and a crash in the midst of that costs nothing.
+//! Compaction makes a data file as short as possible, and a crash during compaction costs nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -106,7 +106,8 @@ fn a_crash_at_any_step_leaves_everything() {
     }
 }
 
-/// A table in which leaves are as partly empty as inserts and removals in random order leave them, and what it holds.
+/// A table in which leaves are as partly empty as inserts and removals in random order leave them,
+/// and what it holds.
 fn sparse(db: &Database, len: usize) -> BTreeMap<u64, Vec<u8>> {
     let mut rng = fastrand::Rng::with_seed(len as u64);
     let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();

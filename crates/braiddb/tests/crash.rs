@@ -1,10 +1,10 @@
 //! Crash histories on the simulated device.
 //!
-//! A seed makes a history: transactions from several threads in turn, blocking and pipelined commits,
-//! aborts, checkpoints, tables made and dropped, clean reopenings, and power failures at any step, also
-//! during recovery and checkpoints. After each failure the database must hold the state after some
-//! prefix of the commits (I2, I3, I7) that includes everything acknowledged (I1), and what a snapshot
-//! returned before (I4).
+//! A seed generates a history: transactions from several threads in turn, blocking and pipelined
+//! commits, aborts, checkpoints, tables created and dropped, clean reopens, and power failures at
+//! any step, also during recovery and checkpoints. After each failure the database must hold the
+//! state after some prefix of the commits (I2, I3, I7) that includes everything acknowledged (I1),
+//! and everything that a snapshot returned before (I4).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -211,7 +211,8 @@ impl History {
         }
     }
 
-    /// Holds what is there against what must be; `false` if the power goes meanwhile, and nothing is known.
+    /// Holds what is there against what must be; `false` if the power goes meanwhile, and nothing
+    /// is known.
     fn check(&mut self, db: &Database) -> bool {
         let seed = self.seed;
         let found = db.open_table::<Bytes, Bytes>("t").and_then(|table| {

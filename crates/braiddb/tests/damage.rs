@@ -1,5 +1,5 @@
-//! One damaged page costs the keys that lie in it, and nothing else: the database opens, and every other key of every
-//! table can be read, whatever the log wants to do with the damaged page.
+//! One damaged page costs only the keys in it: the database opens, and every other key of every
+//! table can be read, even if the log contains writes to the damaged page.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn key(i: u32) -> Vec<u8> {
     format!("{i:05}{}", "-".repeat(300)).into_bytes()
 }
 
-/// What a medium has after a crash behind a checkpoint, and what the tables must hold.
+/// Contents of a medium after a crash that follows a checkpoint, and the expected tables.
 fn crashed(protocol: Protocol) -> (SimDevice, BTreeMap<&'static str, Rows>) {
     let device = SimDevice::new(7);
     let db = builder(protocol).open_on(Arc::new(device.clone())).unwrap();
@@ -94,8 +94,8 @@ fn is_page(identity: u64) -> bool {
     (1..1 << 48).contains(&identity)
 }
 
-/// Looks at every key on its own, and scans every table from both ends; returns how many keys of each table can't be
-/// read. What can be is right.
+/// Looks at every key on its own, and scans every table from both ends; returns how many keys of
+/// each table can't be read. What can be is right.
 fn look(
     db: &Database,
     expected: &BTreeMap<&'static str, Rows>,
@@ -199,7 +199,8 @@ fn one_damaged_page_costs_its_own_keys_and_nothing_else() {
                     "{what}: {error:?}"
                 );
                 drop(db);
-                // Nothing is written, so what the page lacks stays in the log, however often it is opened.
+                // Nothing is written, so what the page lacks stays in the log, however often it is
+                // opened.
                 assert!(
                     files(&damaged) == before,
                     "{what}: a damaged database was changed"
@@ -215,8 +216,8 @@ fn one_damaged_page_costs_its_own_keys_and_nothing_else() {
     }
 }
 
-/// The leaves hold what was read before as well as what the log brings, so a page that turns good again, or that is
-/// read in another way, must not show what it held before the log.
+/// The leaves hold what was read before as well as what the log brings, so a page that turns good
+/// again, or that is read in another way, must not show what it held before the log.
 #[test]
 fn a_page_that_was_left_out_stays_unreadable() {
     let (image, expected) = crashed(Protocol::default());

@@ -1,4 +1,5 @@
-//! Derived keys and values, and values that serde serializes: `cargo test -p braiddb --features derive --test derive`.
+//! Derived keys and values, and values that serde serializes. Run with `cargo test -p braiddb
+//! --features derive --test derive`.
 #![cfg(feature = "derive")]
 
 use braid::{AsKey, Bytes, Database, Error, Key, Readable, Result, Serde, Table, Value};

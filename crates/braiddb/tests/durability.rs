@@ -1,5 +1,5 @@
-//! What each level of durability keeps through a loss of power, and what is left by a device that lies.
-//! (The strongest level has `crash.rs`, `protocols.rs` and `processes`.)
+//! What each durability level keeps after a power loss, and after a power loss of a device that
+//! lies. (`crash.rs`, `protocols.rs` and `processes` test the strongest level.)
 
 use std::io;
 use std::ops::Range;
@@ -55,8 +55,8 @@ fn count(db: &Database, what: &str) -> u64 {
     all.len() as u64 / 2
 }
 
-/// Buffered transactions may go with the power, but only the last ones, whole, and none on which one
-/// depends that was acknowledged as durable.
+/// Buffered transactions may go with the power, but only the last ones, whole, and none on which
+/// one depends that was acknowledged as durable.
 #[test]
 fn weaker_levels_lose_a_suffix_and_never_a_part() {
     let weak = [
@@ -113,8 +113,8 @@ fn weaker_levels_lose_a_suffix_and_never_a_part() {
     assert!(lost > 50 && kept > 100, "{lost} lost, {kept} kept");
 }
 
-/// Snapshots and single reads show what is durable. A transaction sees the newest, and who commits it, even
-/// if it wrote nothing, knows that what it saw is durable.
+/// Snapshots and single reads show what is durable. A transaction sees the newest, and who commits
+/// it, even if it wrote nothing, knows that what it saw is durable.
 #[test]
 fn what_a_read_has_shown_lasts() {
     for &protocol in Protocol::ALL {
@@ -158,8 +158,8 @@ enum Dependence {
     InsertsAnew,
 }
 
-/// I3: who is acknowledged is there with the transactions that it saw or overwrote, although these did not wait,
-/// and lie in another lane of the log.
+/// I3: who is acknowledged is there with the transactions that it saw or overwrote, although these
+/// did not wait, and lie in another lane of the log.
 #[test]
 fn a_commit_lasts_with_all_that_it_depends_on() {
     use Dependence::*;
@@ -234,8 +234,8 @@ fn on_another_strand(work: impl Fn() + Sync) {
     while !std::thread::scope(|scope| scope.spawn(run).join().unwrap()) {}
 }
 
-/// A device whose volatile cache ignores flushes and forced writes. Names are the file system's, which is
-/// taken to be more careful.
+/// A device whose volatile cache ignores flushes and forced writes. Names are the file system's,
+/// which is taken to be more careful.
 #[derive(Debug)]
 struct Liar(SimDevice);
 
@@ -296,8 +296,8 @@ impl File for LiarFile {
     }
 }
 
-/// Behind a cache that lies, the end of a process costs nothing, and a loss of power anything; but what is
-/// returned afterwards was written, and what cannot be returned is a typed error.
+/// Behind a cache that lies, the end of a process costs nothing, and a loss of power anything; but
+/// what is returned afterwards was written, and what cannot be returned is a typed error.
 #[test]
 fn a_cache_that_lies_costs_transactions_and_never_makes_them_up() {
     let (mut whole, mut short, mut refused) = (0, 0, 0);

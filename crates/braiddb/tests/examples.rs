@@ -1,4 +1,4 @@
-//! The examples run to their end; each checks what it did.
+//! Runs the examples to their end; each checks its own result.
 
 #[path = "../examples/async_commits.rs"]
 mod async_commits;

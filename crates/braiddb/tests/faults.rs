@@ -1,5 +1,5 @@
-//! What happens when the medium, the files or the caller are not as they should be: every fault its own
-//! error, and nothing acknowledged is lost.
+//! Faults of the medium, the files and the caller: each fault has its own error, and no
+//! acknowledged transaction is lost.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -126,8 +126,8 @@ fn a_full_device_stops_writes_with_its_error_and_space_brings_them_back() {
     assert_holds(&db, &acknowledged);
 }
 
-/// Opens a database with the smallest pool there may be and a log that needs no more space, then limits the device to
-/// `room` more bytes, and fills the data file.
+/// Opens a database with the smallest pool there may be and a log that needs no more space, then
+/// limits the device to `room` more bytes, and fills the data file.
 fn fill_data_file(device: &SimDevice, room: u64) -> (Database, BTreeSet<u64>) {
     let db = Database::builder()
         .background_threads(false)
@@ -389,8 +389,8 @@ fn lanes_that_do_not_fit_or_a_newer_format_are_named() {
     );
 }
 
-/// Each opening asks for another protocol; what was written under the others is there, also when the
-/// process ended without closing.
+/// Each opening asks for another protocol; what was written under the others is there, also when
+/// the process ended without closing.
 #[test]
 fn every_protocol_can_be_switched_to_every_other() {
     let device = SimDevice::new(3);
@@ -431,7 +431,8 @@ fn every_protocol_can_be_switched_to_every_other() {
     assert_eq!(db.stats().protocol, last);
 }
 
-/// A switch of the protocol lasts from the opening on, also when the process ends before it closes the database.
+/// A switch of the protocol lasts from the opening on, also when the process ends before it closes
+/// the database.
 #[test]
 fn a_switched_protocol_lasts_when_the_process_is_killed() {
     let mut device = SimDevice::new(5);
@@ -574,7 +575,8 @@ fn put_file(device: &SimDevice, name: &str, bytes: &[u8]) {
     device.sync_directory().unwrap();
 }
 
-/// The files that a creation leaves when the power goes after `steps` steps; `None` if it was complete.
+/// The files that a creation leaves when the power goes after `steps` steps; `None` if it was
+/// complete.
 fn interrupted_creation(steps: u64) -> Option<SimDevice> {
     let device = SimDevice::new(steps);
     device.crash_after(steps);
@@ -593,7 +595,8 @@ fn some_marker() -> Vec<u8> {
     markers.find(is_marker).expect("a marker that is whole").1
 }
 
-/// Markers that do not lead to anything beside them: blank, garbage, torn, damaged, of another creation.
+/// Markers that do not lead to anything beside them: blank, garbage, torn, damaged, of another
+/// creation.
 fn markers() -> Vec<Vec<u8>> {
     let whole = some_marker();
     let mut damaged = whole.clone();
@@ -654,7 +657,8 @@ fn opening_removes_no_database_beside_a_marker() {
     }
 }
 
-/// A database that was copied with the marker of its own creation, which was under way then, is whole.
+/// A database that was copied with the marker of its own creation, which was under way then, is
+/// whole.
 #[test]
 fn a_finished_database_with_its_own_marker_is_opened() {
     let device = SimDevice::new(1);
@@ -670,7 +674,8 @@ fn a_finished_database_with_its_own_marker_is_opened() {
         marker = marker.or(found);
     }
     let (_, marker) = marker.expect("a marker that is whole");
-    // The same seed draws the same identity only under a simulation: here the marker is made to fit.
+    // The same seed draws the same identity only under a simulation: here the marker is made to
+    // fit.
     let db = open_sim(&device).unwrap();
     let (acknowledged, _) = fill(&db, 100, 50);
     drop(db);
@@ -687,8 +692,8 @@ fn a_finished_database_with_its_own_marker_is_opened() {
     assert!(contents(&image).iter().all(|(name, _)| name != "CREATING"));
 }
 
-/// Somebody puts a file where a creation was interrupted: the creation's files stay, too, for it is not known
-/// which of them are still wanted.
+/// Somebody puts a file where a creation was interrupted: the creation's files stay, too, for it is
+/// not known which of them are still wanted.
 #[test]
 fn what_was_put_beside_an_interrupted_creation_stays() {
     let mut refused = 0;
@@ -820,9 +825,9 @@ fn a_read_only_file_system_is_named_and_nothing_is_lost() {
     assert_holds(&db, &acknowledged);
 }
 
-/// A checkpoint whose superblock was written, but not made durable, is what the next process finds. Before that process
-/// uses log files again which only older checkpoints need, the superblock must be durable, or a loss of power takes
-/// the database.
+/// A checkpoint whose superblock was written, but not made durable, is what the next process finds.
+/// Before that process uses log files again which only older checkpoints need, the superblock must
+/// be durable, or a loss of power takes the database.
 #[test]
 fn a_superblock_that_is_not_durable_leads_nobody_to_reuse_log() {
     let mut failed = 0;

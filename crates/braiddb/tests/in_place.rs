@@ -1,4 +1,4 @@
-//! A range read in place, as bindings do, gives what an iterator gives.
+//! Reading a range in place, as bindings do, returns the same entries as an iterator.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ fn reading_in_place_gives_what_iterating_gives() -> Result<()> {
             Ok(())
         })?;
         let before = db.snapshot();
-        // Old versions for the snapshot, removed keys for those who come later.
+        // Old versions for the snapshot, removed keys for later readers.
         db.transact(|tx| {
             for n in (0..2_000u32).step_by(3) {
                 tx.insert(&table, &n.to_be_bytes()[..], b"new")?;
@@ -82,7 +82,7 @@ fn reading_in_place_gives_what_iterating_gives() -> Result<()> {
         assert_eq!(compare(&before, &table), 2_000);
         let after = compare(&db.snapshot(), &table);
         assert!((1_300..1_400).contains(&after), "{after}");
-        // Writes of the transaction's own, before, in the place of, and behind others.
+        // The transaction's own writes: before, in place of, and after other entries.
         let mut tx = db.begin();
         for n in (0..4_000u32).step_by(7) {
             tx.insert(&table, &n.to_be_bytes()[..], b"own")?;

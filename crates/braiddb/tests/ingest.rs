@@ -1,4 +1,4 @@
-//! Sorted entries that join a table: all or none, whatever is there and whoever writes meanwhile.
+//! Ingesting sorted entries: all or none, whatever the table contains and other transactions write.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +81,8 @@ fn a_faulty_entry_changes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Another transaction reads what the ingest changes, and the other way around: one of both runs again.
+/// Another transaction reads what the ingest changes, and the other way around: one of both runs
+/// again.
 #[test]
 fn ingests_beside_each_other_are_serial() -> Result<()> {
     let db = Database::in_memory()?;
@@ -91,7 +92,8 @@ fn ingests_beside_each_other_are_serial() -> Result<()> {
             let (db, table) = (&db, &table);
             scope.spawn(move || {
                 for round in 0..30u8 {
-                    // Below and above the number of writes from which locks are taken in the commit.
+                    // Below and above the number of writes from which locks are taken in the
+                    // commit.
                     let rows = if round % 2 == 0 { 10 } else { 200 };
                     let entries = (0..rows).map(|key| (key, [thread, round]));
                     db.ingest(table, entries).unwrap();

@@ -1,5 +1,5 @@
-//! A killed process leaves data in the system's cache that it wrote and never synced. The next process reads that data;
-//! whatever it shows, or relies on, must survive a later loss of power (I1, I4).
+//! A killed process leaves written but unsynced data in the system's cache. The next process reads
+//! that data; everything that it shows, or relies on, must survive a later power loss (I1, I4).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,8 +52,9 @@ fn readable_keys(db: &Database) -> Keys {
     Ok((0..103).filter(is_there).collect())
 }
 
-/// Runs `work` on what `prepare` made, and kills it in the middle of each step in turn. After a loss of power, all keys
-/// that `look` has shown must be among those that `read` finds. Returns how often `look` could open the database.
+/// Runs `work` on what `prepare` made, and kills it in the middle of each step in turn. After a
+/// loss of power, all keys that `look` has shown must be among those that `read` finds. Returns how
+/// often `look` could open the database.
 fn kill_everywhere(
     prepare: impl Fn(&SimDevice),
     work: impl Fn(&SimDevice) -> Result<(), Error>,
@@ -145,7 +146,8 @@ fn a_restore_that_the_next_process_finds_finished_lasts() {
     }
 }
 
-/// The same holds for a database that opens read-only because the log wants to change a damaged page.
+/// The same holds for a database that opens read-only because the log wants to change a damaged
+/// page.
 #[test]
 fn what_a_damaged_database_shows_lasts() {
     const PAGE: usize = 8192;
@@ -180,8 +182,8 @@ fn open_archived(device: &SimDevice, archive: &SimDevice) -> Result<Database, Er
     builder.archive_on(shared(archive)).open_on(shared(device))
 }
 
-/// The next process finds a batch in the archive that a killed process never synced, and gives the log before its end
-/// up. After a loss of power the archive still has the batch.
+/// The next process finds a batch in the archive that a killed process never synced, and gives the
+/// log before its end up. After a loss of power the archive still has the batch.
 #[test]
 fn a_batch_that_the_next_process_finds_archived_lasts() {
     let mut killed = 0;

@@ -1,5 +1,6 @@
-//! Large values that are overwritten while snapshots can still see what was there: their pages are kept as the old
-//! version, and come free with the last snapshot, whatever checkpoints and crashes come in between.
+//! Large values that are overwritten while snapshots can still see them: their pages are kept as
+//! the old version, and are freed with the last snapshot, whatever checkpoints and crashes come in
+//! between.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Sizes and times at the limits of their types: each is accepted or refused with a typed error, and none panics, wraps
-//! around or asks for all memory.
+//! Sizes and times at the limits of their types: each is accepted or refused with a typed error,
+//! and none panics, wraps around or allocates all memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn refused(set: impl FnOnce(Builder) -> Builder) -> Option<String> {
     let db = match set(builder.clone()).open_on(device.clone()) {
         Ok(db) => db,
         Err(Error::InvalidOption { option, .. }) => {
-            // What was refused leaves nothing behind that would be in the way.
+            // A refused operation leaves nothing that affects the next one.
             builder.open_on(device).unwrap();
             return Some(option.to_owned());
         }

@@ -1,4 +1,4 @@
-//! Keys of up to 8 KiB: everything that a key can do.
+//! Keys of up to 8 KiB, with all operations on keys.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -405,8 +405,8 @@ fn long_keys_that_go_leave_no_pages() {
     assert!(pages < before, "{pages}, and {before} before");
 }
 
-/// Opens a database with the smallest pool there may be and a log that needs no more space, puts `keys` into it, and
-/// then limits the device to `room` more bytes.
+/// Opens a database with the smallest pool there may be and a log that needs no more space, puts
+/// `keys` into it, and then limits the device to `room` more bytes.
 fn open_on_a_small_device(
     room: u64,
     keys: impl Iterator<Item = Vec<u8>>,

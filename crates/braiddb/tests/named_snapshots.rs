@@ -1,4 +1,4 @@
-//! Snapshots with a name.
+//! Named snapshots.
 
 use std::sync::Arc;
 

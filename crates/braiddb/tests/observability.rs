@@ -1,4 +1,5 @@
-//! Statistics for those outside: the file `STATS`, and the facades `metrics` and `tracing` if they are on.
+//! Statistics for other processes: the file `STATS`, and the facades `metrics` and `tracing` if
+//! enabled.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -48,7 +49,7 @@ fn the_stats_file_follows_the_database_and_goes_with_it() {
         );
         assert!(text.contains("\nbraid_store_checkpoint_number "), "{text}");
     }
-    // That it can't be written hurts nobody.
+    // A failure to write the file affects nothing else.
     fs::remove_file(&file).unwrap();
     fs::create_dir(dir.path().join("STATS")).unwrap();
     fs::write(dir.path().join("STATS/inside"), "").unwrap();
@@ -314,7 +315,7 @@ mod events {
             "{lines:#?}"
         );
 
-        // Nothing was closed: what is behind the checkpoint is replayed by whoever opens a copy.
+        // The database was not closed: opening a copy replays the log after the checkpoint.
         let copy = tempfile::tempdir().unwrap();
         for entry in fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
             fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();

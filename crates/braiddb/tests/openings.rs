@@ -1,4 +1,4 @@
-//! What an opening leaves behind: nothing, unless it writes.
+//! Files after an open: unchanged, unless the database was written to.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,8 +17,8 @@ fn builder(protocol: Protocol) -> Builder {
     }
 }
 
-/// All files with their bytes. `READERS` counts by its length: what it holds means something only while a writer has
-/// it locked.
+/// All files with their bytes. `READERS` counts by its length: what it holds means something only
+/// while a writer has it locked.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
     entries
@@ -42,8 +42,8 @@ fn create(db: &Database) {
     db.transact(|tx| tx.insert(&table, &1, &1)).unwrap();
 }
 
-/// Files, with all their bytes, stay what they are, however often the database is opened; with a consumer that
-/// acknowledges nothing, too, for which the log is kept.
+/// Files, with all their bytes, stay what they are, however often the database is opened; with a
+/// consumer that acknowledges nothing, too, for which the log is kept.
 #[test]
 fn an_opening_that_writes_nothing_leaves_nothing_behind() {
     for &protocol in Protocol::ALL {
@@ -66,7 +66,7 @@ fn an_opening_that_writes_nothing_leaves_nothing_behind() {
                 db.close().unwrap();
                 assert!(files(dir.path()) == before, "{protocol}, opening {opening}");
             }
-            // The next one that writes goes on.
+            // The next open for writing continues.
             let db = builder().open(dir.path()).unwrap();
             db.transact(|tx| tx.insert(&table(&db), &2, &2)).unwrap();
             db.close().unwrap();

@@ -1,4 +1,4 @@
-//! Code of the user that panics: the database goes on, and nothing stays locked.
+//! Panics in user code: the database continues, and no lock stays held.
 
 use std::future::Future;
 use std::io;
@@ -70,7 +70,7 @@ impl Wake for PanickingWaker {
     }
 }
 
-/// The flusher survives callbacks and wakers that panic, and calls those behind them.
+/// The flusher survives callbacks and wakers that panic, and calls the remaining ones.
 #[test]
 fn callbacks_that_panic_do_not_end_the_flusher() {
     let gate = Gate::default();
@@ -107,7 +107,7 @@ fn a_commit_that_leads_the_flush_returns_its_own_result() {
     assert_eq!(later.recv_timeout(PATIENCE), Ok(true));
 }
 
-/// What is known when the callback is registered is told on the caller's thread, by the same rule.
+/// An outcome known at registration is reported on the caller's thread, by the same rule.
 #[test]
 fn a_callback_that_is_called_at_once_panics_like_any_other() {
     let db = small().open_on(Arc::new(MemoryDevice::new())).unwrap();
@@ -269,7 +269,8 @@ fn nothing_is_locked(db: &Database, t: &Table<u32, u32>) {
         .expect("a lock outlived the panic");
 }
 
-/// Panics of closures, encoders, decoders and iterators reach the caller; the transaction they end leaves nothing.
+/// Panics of closures, encoders, decoders and iterators reach the caller; the transaction they end
+/// leaves nothing.
 #[test]
 fn closures_that_panic_leave_nothing_locked_and_nothing_applied() {
     let db = small().open_on(Arc::new(MemoryDevice::new())).unwrap();
@@ -337,7 +338,7 @@ fn closures_that_panic_leave_nothing_locked_and_nothing_applied() {
     nothing_is_locked(&db, &t);
 }
 
-/// A transaction whose caller catches the panic goes on as if the call had not been made.
+/// A transaction whose caller catches the panic continues as if the call had not been made.
 #[test]
 fn a_transaction_goes_on_after_a_panic_that_its_caller_catches() {
     let db = small().open_on(Arc::new(MemoryDevice::new())).unwrap();

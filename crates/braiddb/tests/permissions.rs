@@ -1,4 +1,4 @@
-//! The permissions of everything that is created. One test, since the umask is the process's.
+//! Permissions of created files. A single test, because the umask belongs to the process.
 
 #![cfg(target_os = "linux")]
 
@@ -74,7 +74,7 @@ fn files_are_their_owners_unless_asked_otherwise() {
         modes(&place.path().join("made"), &mut found);
         for (path, is_directory, mode) in found {
             let wanted = if is_directory { directory } else { file };
-            // A lock file is made by whoever comes first, readers too.
+            // The first opener creates the lock file, even a reader.
             let wanted = if path.ends_with("LOCK") {
                 wanted & !mask
             } else {

@@ -1,7 +1,8 @@
-//! What every commit protocol must bear: idle and uneven strands, one strand, more threads than strands,
-//! read-only transactions, transactions larger than a buffer, checkpoints under load, another number of
-//! strands, another protocol. Each time the power goes while threads commit, and what comes back is held
-//! against what they were told. (Histories on one thread, with all faults: `crash.rs`.)
+//! Workloads for every commit protocol: idle and uneven strands, one strand, more threads than
+//! strands, read-only transactions, transactions larger than a buffer, checkpoints under load,
+//! another number of strands, another protocol. In each test the power fails while threads commit,
+//! and the recovered database is compared with their acknowledgements. (Histories on one thread,
+//! with all faults: `crash.rs`.)
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use braid::{Builder, Database, Error, Protocol, Readable, Table, Ticket};
 use braid_io::SimDevice;
 
-/// Device steps after which the power goes, at the most.
+/// Maximum number of device steps until power fails.
 const STEPS: u64 = 250;
 
 fn each(test: impl Fn(Protocol, u64)) {
@@ -81,7 +82,7 @@ impl Counter {
         Ok(())
     }
 
-    /// Commits until the power goes, every other thread with commits in flight.
+    /// Commits until power fails, every other thread with commits in flight.
     fn run(&mut self, db: &Database) -> Result<(), Error> {
         let most = if self.keys[0].is_multiple_of(4) { 0 } else { 8 };
         let mut in_flight = VecDeque::new();
@@ -117,7 +118,8 @@ impl Counter {
     }
 }
 
-/// Counters on as many threads, until the power goes. Without the database's first step there are none.
+/// Counters on as many threads, until the power goes. Without the database's first step there are
+/// none.
 fn run_counters(db: &Database, threads: u64) -> Vec<Counter> {
     thread::scope(|scope| {
         let running: Vec<_> = (0..threads)
@@ -134,7 +136,7 @@ fn run_counters(db: &Database, threads: u64) -> Vec<Counter> {
     })
 }
 
-/// Runs counters on a database until the power goes, and checks what comes back with `after`.
+/// Runs counters on a database until power fails, and checks the recovered database with `after`.
 fn storm(before: Builder, after: Builder, threads: u64, seed: u64) {
     let device = SimDevice::new(seed);
     let db = open(before, &device);
@@ -216,7 +218,8 @@ fn uneven_strands() {
     assert!(idle > 30 && busy > 20 * idle, "{busy} and {idle}");
 }
 
-/// I4: what a read-only transaction returned is there after the crash, though its writer did not wait.
+/// I4: what a read-only transaction returned is there after the crash, though its writer did not
+/// wait.
 #[test]
 fn read_only_transactions() {
     each(|protocol, seed| {
@@ -236,7 +239,7 @@ fn read_only_transactions() {
             let reader = scope.spawn(move || {
                 let mut seen = 0;
                 loop {
-                    // What is durable can be read for ever.
+                    // Everything durable can be read forever.
                     if over.load(std::sync::atomic::Ordering::Acquire) {
                         return seen;
                     }
@@ -263,7 +266,8 @@ fn read_only_transactions() {
     });
 }
 
-/// Transactions of several times a strand's buffer, beside small ones: whole or not at all.
+/// Transactions several times as large as a strand's buffer, mixed with small ones: whole or not at
+/// all.
 #[test]
 fn transactions_larger_than_a_buffer() {
     each(|protocol, seed| {
@@ -339,7 +343,7 @@ fn checkpoints_under_load() {
     assert!(checkpoints.into_inner() > 10, "checkpoints took part");
 }
 
-/// Closed or crashed, a database opens with any number of strands, and goes on.
+/// Closed or crashed, a database opens with any number of strands, and continues.
 #[test]
 fn another_number_of_strands() {
     each(|protocol, seed| {

@@ -1,4 +1,4 @@
-//! Opening to read only: what a crash left is seen, and nothing is written.
+//! Opening read-only: a reader sees the state that a crash left, and writes nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -160,7 +160,8 @@ fn readers_share_a_directory_and_leave_it_alone() {
     let [first, second] = readers;
     drop(first);
     assert!(files(dir.path()) == before);
-    // Where there is no reader table, as in a copy that somebody tidied up, readers keep writers out.
+    // Where there is no reader table, as in a copy that somebody tidied up, readers keep writers
+    // out.
     std::fs::remove_file(dir.path().join("READERS")).unwrap();
     let third = builder().open_read_only(dir.path()).unwrap();
     let reader_is_in = Database::open(dir.path());

@@ -1,4 +1,4 @@
-//! Readers next to a writer: what they show, what they pin, and how they move on.
+//! Readers alongside a writer: what they show and pin, and how they refresh.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -227,7 +227,8 @@ fn what_is_not_durable_is_not_shown() {
     assert_eq!(contents(&reader).len(), 2);
 }
 
-/// A backup by a reader is whole, and no incremental one builds on it: page numbers would not tell what changed.
+/// A backup by a reader is whole, and no incremental one builds on it: page numbers would not tell
+/// what changed.
 #[test]
 fn a_reader_makes_backups_next_to_the_writer() {
     let device = Arc::new(MemoryDevice::new());
@@ -334,8 +335,8 @@ fn changes_are_followed_next_to_the_writer() {
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A device on which something happens when a reader is about to pin the newest checkpoint, or that has no reader
-/// table.
+/// A device on which something happens when a reader is about to pin the newest checkpoint, or that
+/// has no reader table.
 #[derive(Clone)]
 struct Staged {
     device: MemoryDevice,
@@ -411,7 +412,8 @@ impl ReaderTable for StagedTable {
     }
 }
 
-/// Between the look at the superblock and the pin, checkpoints follow that free what the first one had.
+/// Between the look at the superblock and the pin, checkpoints follow that free what the first one
+/// had.
 #[test]
 fn a_reader_that_pinned_too_late_looks_again() {
     let device = Staged {

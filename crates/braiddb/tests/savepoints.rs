@@ -1,4 +1,4 @@
-//! Savepoints, held against a stack of maps.
+//! Savepoints, compared with a stack of maps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Small databases that go through all that is `unsafe`: buffers that several threads fill, pages that are
-//! read while they change, contexts in the pool that keep their database alive. Small enough for Miri; see
-//! docs/testing.md.
+//! Small databases that exercise all `unsafe` code: buffers that several threads fill, pages that
+//! are read while they change, pooled contexts that keep their database alive. Small enough for
+//! Miri; see docs/testing.md.
 
 use std::sync::Arc;
 
@@ -64,8 +64,8 @@ fn lives_of_aether() {
     lives(Protocol::Aether);
 }
 
-/// The last handle may go before the transactions do: their contexts keep the database's memory, and the
-/// last of them gives it back from within.
+/// The last handle may go before the transactions do: their contexts keep the database's memory,
+/// and the last of them gives it back from within.
 #[test]
 fn transactions_outlive_their_handle() {
     for closed in [false, true] {

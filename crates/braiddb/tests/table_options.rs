@@ -98,7 +98,8 @@ fn options_are_stored_and_compared() {
     assert_eq!(db.table_names().unwrap(), ["lz4", "plain", "renamed"]);
 }
 
-/// Whatever the options, a table is a map: over transactions, checkpoints and crashes, to all its readers.
+/// Whatever the options, a table is a map: over transactions, checkpoints and crashes, to all its
+/// readers.
 #[test]
 fn a_table_with_options_is_a_map_that_survives_crashes() {
     for seed in 0..30 {
@@ -331,7 +332,8 @@ fn what_is_over_is_removed_in_the_background() {
         db.transact(|tx| (0..20).try_for_each(|j| tx.insert(&table, &(20 * i + j), &[1; 500])))
             .unwrap();
     }
-    // It goes on: a sweep that had begun before finds only what it comes to, and the next one begins later.
+    // It goes on: a sweep that had begun before finds only what it comes to, and the next one
+    // begins later.
     for seconds in 3_600.. {
         clock.set(seconds);
         if db.stats().expired == 1_000 {

@@ -1,4 +1,4 @@
-//! Transactions as futures: repeated after conflicts, and on their way to the device many at a time in one thread.
+//! Transactions as futures: retried after conflicts, with many in flight on one thread.
 
 use std::cell::Cell;
 use std::future::Future;

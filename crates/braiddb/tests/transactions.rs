@@ -1,4 +1,4 @@
-//! What transactions promise to each other and to their callers.
+//! Guarantees of transactions to each other and to their callers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -216,7 +216,8 @@ fn prefixes_are_ranges_of_strings() {
     });
 }
 
-/// Berenson et al. 1995, A5B: under serializability one of the two fails, under snapshots both pass.
+/// Berenson et al. 1995, A5B: under serializability one of the two fails, under snapshots both
+/// pass.
 #[test]
 fn write_skew_is_a_conflict_unless_asked_for() {
     both(|db| {
@@ -703,7 +704,8 @@ fn a_closed_database_says_so() {
 /// Calls what it is given with the value that it reads.
 type Reader<'a> = dyn Fn(&mut dyn FnMut(Option<&[u8]>)) + 'a;
 
-/// Whoever looks, at whatever kind of value, sees what `get` returns; also from inside of another look.
+/// Whoever looks, at whatever kind of value, sees what `get` returns; also from inside of another
+/// look.
 #[test]
 fn looking_at_a_value_shows_what_getting_it_returns() {
     both(|db| {
@@ -838,7 +840,8 @@ fn a_large_commit_does_not_wait_for_its_own_thread() {
     });
 }
 
-/// Two threads with two transactions each: nobody waits in the transactions that hold what is waited for.
+/// Two threads with two transactions each: nobody waits in the transactions that hold what is
+/// waited for.
 #[test]
 fn a_cycle_through_idle_transactions_ends() {
     ends(|| {

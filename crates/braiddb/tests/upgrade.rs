@@ -1,4 +1,4 @@
-//! Databases that earlier builds wrote can be read, and those of later ones are refused.
+//! Databases of earlier formats can be read, and those of later formats are refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,8 @@ fn expect_filled(db: &Database) {
     assert_eq!(db.get(&large, "from 200").unwrap(), Some(vec![200; 10_000]));
 }
 
-/// Writes the fixture; only when there is a new format: `cargo test -p braiddb --test upgrade -- --ignored`.
+/// Writes the fixture; only when there is a new format: `cargo test -p braiddb --test upgrade --
+/// --ignored`.
 #[test]
 #[ignore = "writes the fixture of a format"]
 fn write_the_fixture() {

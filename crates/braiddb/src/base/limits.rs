@@ -1,4 +1,4 @@
-//! Limits of the interface that are not those of the store.
+//! Limits of the interface, in addition to those of the store.
 
 /// Maximum length of a table's name, in bytes.
 ///

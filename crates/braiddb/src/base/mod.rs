@@ -1,4 +1,5 @@
-//! Plain definitions below everything else: limits, option and position types, and the atomics of lock-free parts.
+//! Basic definitions for all modules: limits, option and position types, and the atomics of
+//! lock-free code.
 
 pub(crate) mod limits;
 pub(crate) mod position;

@@ -1,5 +1,5 @@
-//! The atomics and locks that the lock-free parts are made of. In tests with `--cfg loom` they are ones
-//! that loom can explore; see `loom_tests` and docs/testing.md.
+//! Atomics and locks of the lock-free code. In tests with `--cfg loom` they are loom's; see
+//! `loom_tests` and docs/testing.md.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use braid_rt::thread::spin_loop;

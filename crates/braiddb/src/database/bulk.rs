@@ -1,4 +1,4 @@
-//! Loading a new table from sorted entries.
+//! Bulk load of a new table from sorted entries.
 
 use bytes::Bytes;
 

@@ -88,7 +88,7 @@ impl Database {
     /// Removes a feed, so that the log is no longer kept for it. Returns whether it existed.
     ///
     /// # Errors
-    /// What a commit can fail with.
+    /// Those of a commit.
     pub fn drop_feed(&self, name: &str) -> Result<bool> {
         Feed::remove(self.instance(), name)
     }

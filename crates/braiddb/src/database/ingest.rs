@@ -1,10 +1,11 @@
-//! Adding sorted entries to a table that has others.
+//! Ingest: adding sorted entries to a table that may have others.
 //!
-//! A bulk load builds a tree past the log; it cannot join one that other transactions are changing. So an ingest is
-//! one logged transaction, and differs from a loop of inserts in two things: the caller's iterator runs to its end, and
-//! its order is checked, before the transaction begins, so nothing of a faulty input is written and no lock waits
-//! for the iterator; and a conflict repeats the transaction without the iterator. Sorted keys make the rest fast: the
-//! writes follow each other in the leaves.
+//! A bulk load builds a tree without the log; it cannot add to a tree that other transactions are
+//! changing. So an ingest is one logged transaction, and differs from a loop of inserts in two
+//! ways. The caller's iterator runs to its end, and its order is checked, before the transaction
+//! begins, so faulty input writes nothing and no lock waits for the iterator. And a conflict
+//! repeats the transaction without the iterator. Sorted keys make the writes fast: consecutive
+//! writes are in the same leaf.
 
 use super::Database;
 use crate::error::{Error, Result};
@@ -14,11 +15,11 @@ use crate::txn::commit::Commit;
 use crate::txn::transaction::check_key;
 use crate::types::{AsKey, AsValue, Key, Value};
 
-/// Encoded entries in the order of their keys, in one piece of memory.
+/// Encoded entries in key order, in one buffer.
 #[derive(Default)]
 struct Sorted {
     bytes: Vec<u8>,
-    /// Where each key and each value ends.
+    /// The end of each key and each value in the buffer.
     ends: Vec<(usize, usize)>,
 }
 
@@ -40,7 +41,7 @@ impl Sorted {
         Ok(())
     }
 
-    /// The bytes that the entries take at most in a transaction.
+    /// Returns the maximum number of bytes that the entries take in a transaction.
     fn size(&self) -> usize {
         self.bytes.len() + self.ends.len() * redo::OVERHEAD_MAX
     }

@@ -1,4 +1,4 @@
-//! The database: its handle, and how it is opened.
+//! The database handle and its operations.
 
 mod backup;
 mod bulk;
@@ -74,7 +74,7 @@ use crate::types::{AsKey, Key, Value};
 #[derive(Clone)]
 pub struct Database {
     instance: Arc<Instance>,
-    /// The engine of the instance: a read takes one step less to it.
+    /// The instance's engine, stored here to save reads an indirection.
     engine: Arc<Engine>,
     _closer: Arc<Closer>,
 }
@@ -228,7 +228,7 @@ impl Database {
         self.keep_open(Snapshot::new(self.engine.clone()))
     }
 
-    /// A state that is only read stays open for its snapshots, though the handle moves on.
+    /// Keeps a read-only state open for its snapshots after the handle moves to a newer state.
     pub(crate) fn keep_open(&self, snapshot: Snapshot) -> Snapshot {
         match self.instance.view.get() {
             None => snapshot,

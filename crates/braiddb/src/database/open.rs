@@ -1,4 +1,4 @@
-//! Opening a database with options, which are checked first.
+//! Opening a database with validated options.
 
 use std::any::Any;
 use std::path::Path;

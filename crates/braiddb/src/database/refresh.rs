@@ -1,4 +1,4 @@
-//! Following the writer in another process.
+//! Moving a reader to the newest state of a writer in another process.
 
 use super::Database;
 use crate::error::{Error, Result};

@@ -253,7 +253,7 @@ impl Database {
 }
 
 impl<K: Key, V: Value> Table<K, V> {
-    /// The handle, if the table is of these types.
+    /// Returns a handle if the table has these types.
     fn of_core(core: Arc<TableCore>) -> Result<Self> {
         let asked = Self::types();
         if core.types != asked {
@@ -266,7 +266,7 @@ impl<K: Key, V: Value> Table<K, V> {
         Ok(Self::new(core))
     }
 
-    /// The table, if it was created with these options.
+    /// Returns the table if it was created with these options.
     fn check_options(self, asked: TableOptions) -> Result<Self> {
         if self.core.options.encode() == asked.encode() {
             return Ok(self);

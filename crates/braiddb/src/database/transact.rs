@@ -1,4 +1,4 @@
-//! Running transactions again after conflicts.
+//! Running transactions with retries after conflicts.
 
 use std::future::Future;
 
@@ -8,7 +8,7 @@ use crate::options::{Durability, TransactionOptions};
 use crate::txn::commit::Ticket;
 use crate::txn::transaction::Transaction;
 
-/// After this many conflicts in a row [`Database::transact`] gives up.
+/// Maximum number of consecutive conflicts before [`Database::transact`] gives up.
 const RETRIES_MAX: u32 = 1_000;
 
 impl Database {
@@ -180,8 +180,8 @@ impl Database {
         }
     }
 
-    /// Runs `body` in a transaction and commits it once. The ticket is for a transaction whose
-    /// durability is to be awaited.
+    /// Runs `body` in a transaction and commits it once. Returns a ticket if the caller must await
+    /// the transaction's durability.
     fn try_transact<R>(
         &self,
         options: TransactionOptions,
@@ -214,7 +214,7 @@ impl Database {
     }
 }
 
-/// Returns to the executor once.
+/// Yields to the executor once.
 async fn let_others_run() {
     let mut is_polled = false;
     std::future::poll_fn(|cx| {

@@ -1,18 +1,18 @@
-//! What a superblock says about the database: how it was made and where its log begins.
+//! Metadata in a superblock: the database's fixed properties and where its log begins.
 
 use braid_log::{CheckpointPosition, ProtocolKind};
 
 use crate::error::{Error, Result};
 
-/// The format of everything above the store: meta, redo records, catalog.
+/// Format of everything above the store: metadata, redo records, catalog.
 const FORMAT: u16 = 2;
 
-/// The same, with a second place in the log behind the first: from which it is kept.
+/// The same format with a second log position: the one from which log is kept.
 const FORMAT_RETAINING: u16 = 3;
 const MAGIC: [u8; 6] = *b"BRAIDm";
 const FIXED_LEN: usize = 6 + 2 + 1 + 2 + 2;
 
-/// The properties that were fixed when the database was created.
+/// Properties fixed when the database was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) protocol: ProtocolKind,
@@ -21,8 +21,8 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
-    /// The bytes for a superblock whose log begins at `start`, and is kept from `retained` on, if that is
-    /// elsewhere.
+    /// Encodes the metadata for a superblock whose log begins at `start`, and is kept from
+    /// `retained` on, if that is another position.
     pub(crate) fn encode(
         &self,
         start: &CheckpointPosition,
@@ -43,12 +43,13 @@ impl Meta {
         bytes
     }
 
-    /// Reads a superblock's bytes, whose checksum the store has verified.
+    /// Decodes a superblock's metadata, whose checksum the store has verified.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, CheckpointPosition)> {
         Self::decode_all(bytes).map(|(meta, start, _)| (meta, start))
     }
 
-    /// As [`Meta::decode`]; also from where log is kept beyond what recovery needs.
+    /// As [`Meta::decode`]; also returns the position from which log is kept beyond what recovery
+    /// needs.
     pub(crate) fn decode_all(
         bytes: &[u8],
     ) -> Result<(Self, CheckpointPosition, Option<CheckpointPosition>)> {

@@ -1,4 +1,4 @@
-//! Bytes that the database stores in the data file, the log and small files of its own.
+//! Formats that the database stores in the data file, the log and small separate files.
 
 pub(crate) mod meta;
 pub(crate) mod note;

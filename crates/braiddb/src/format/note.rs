@@ -1,4 +1,4 @@
-//! Small records in files of their own, each one block long and replaced atomically.
+//! Notes: small records in separate files, each one block long and replaced atomically.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -14,12 +14,12 @@ use braid_io::{Device, OpenMode};
 const BLOCK: usize = 4096;
 const HEADER: usize = 16;
 
-/// What a note's file holds.
+/// Content of a note's file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found<const N: usize> {
-    /// There is no such file.
+    /// The file does not exist.
     Nothing,
-    /// The file holds other bytes than a note that was written.
+    /// The file is not an undamaged note.
     Damaged,
     Fields([u8; N]),
 }
@@ -51,7 +51,7 @@ pub(crate) fn read<const N: usize>(
     })
 }
 
-/// Whether the file of a note holds nothing: its writing was interrupted.
+/// Returns whether the file of a note is blank because its writing was interrupted.
 ///
 /// # Errors
 /// Those of the medium.
@@ -67,7 +67,7 @@ pub(crate) fn is_blank(device: &dyn Device, name: &str) -> io::Result<bool> {
     Ok(block[..BLOCK].iter().all(|byte| *byte == 0))
 }
 
-/// Replaces the note `name`, durably: a crash leaves the old one or the new one.
+/// Replaces the note `name` durably: a crash leaves the old one or the new one.
 ///
 /// # Errors
 /// Those of the medium.
@@ -79,7 +79,7 @@ pub(crate) fn write(
 ) -> io::Result<()> {
     let unfinished = format!("{name}.new");
     let file = match device.open(&unfinished, OpenMode::CreateNew) {
-        // A write that was interrupted left it.
+        // An interrupted write left the file.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             device.remove(&unfinished)?;
             device.open(&unfinished, OpenMode::CreateNew)?
@@ -97,13 +97,13 @@ pub(crate) fn write(
     device.sync_directory()
 }
 
-/// The number at byte `at` of a note's fields.
+/// Returns the number at byte `at` of a note's fields.
 pub(crate) fn u64_at(fields: &[u8], at: usize) -> u64 {
     let bytes = fields.get(at..).and_then(<[u8]>::first_chunk);
     bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The identity at byte `at` of a note's fields.
+/// Returns the identity at byte `at` of a note's fields.
 pub(crate) fn u128_at(fields: &[u8], at: usize) -> u128 {
     let bytes = fields.get(at..).and_then(<[u8]>::first_chunk);
     bytes.map_or(0, |bytes| u128::from_le_bytes(*bytes))

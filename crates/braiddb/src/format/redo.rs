@@ -1,4 +1,4 @@
-//! The redo records of a transaction, as they lie in its log record of the log.
+//! Redo records of a transaction, as stored in its log record.
 //!
 //! ```text
 //! record  = head, key length, [value length,] key, [value]
@@ -6,7 +6,7 @@
 //! lengths = varints (LEB128)
 //! ```
 //!
-//! Records are logical, whole values by key: replay needs no page, and replaying one twice does no harm.
+//! Records are logical, whole values by key: replay needs no page, and repeating it has no effect.
 
 use braid_rt::narrow;
 
@@ -14,7 +14,7 @@ use crate::{MAX_KEY_LEN, MAX_VALUE_LEN};
 
 use crate::error::{Error, Result};
 
-/// What a transaction did to one key.
+/// A transaction's write of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Redo<'a> {
     pub(crate) table: u32,
@@ -23,10 +23,10 @@ pub(crate) struct Redo<'a> {
     pub(crate) value: Option<&'a [u8]>,
 }
 
-/// An upper bound on what a record needs beyond its key and value.
+/// Maximum number of bytes that a record needs in addition to its key and value.
 pub(crate) const OVERHEAD_MAX: usize = 5 + 3 + 5;
 
-/// Where the key and the value of an encoded record lie.
+/// Location of the key and the value of an encoded record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     pub(crate) key_at: usize,
@@ -59,7 +59,7 @@ pub(crate) fn encode(redo: Redo<'_>, out: &mut Vec<u8>) -> Extent {
     Extent { key_at, value_at }
 }
 
-/// The records of a log record, in the order in which they were written.
+/// Iterates over the redo records of a log record, in the order in which they were written.
 pub(crate) fn decode(mut log_record: &[u8]) -> impl Iterator<Item = Result<Redo<'_>>> {
     std::iter::from_fn(move || {
         if log_record.is_empty() {
@@ -83,7 +83,7 @@ fn decode_one<'a>(log_record: &mut &'a [u8]) -> Option<Redo<'a>> {
         0 => Some(usize::try_from(take_varint(log_record)?).ok()?),
         _ => None,
     };
-    // Longer ones fit no page: applying them would never end.
+    // Longer keys and values fit no page: applying them would never end.
     if key_len > MAX_KEY_LEN || value_len.is_some_and(|len| len > MAX_VALUE_LEN) {
         return None;
     }

@@ -1,14 +1,14 @@
-//! Statistics as metrics: one list of them, in the text format of Prometheus or through the facade `metrics`.
+//! Statistics as metrics, in the text format of Prometheus or through the facade `metrics`.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
 
 use crate::observe::stats::Stats;
 
-/// What a metric does over time.
+/// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Only grows, from when the database was opened.
+    /// Only increases while the database is open.
     Counter,
     Gauge,
 }
@@ -26,7 +26,7 @@ struct Metric {
     help: &'static str,
     kind: Kind,
     number: Number,
-    /// Its place in [`Stats`].
+    /// The path of its field in [`Stats`].
     #[cfg(test)]
     field: &'static str,
 }
@@ -83,7 +83,8 @@ macro_rules! metrics {
     };
 }
 
-/// Every number of the statistics. What is no number, the protocol, is a label of `braid_info`.
+/// Lists every number of the statistics. The protocol, which is not a number, is a label of
+/// `braid_info`.
 fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
     metrics! { stats,
         Gauge poisoned => "braid_poisoned",
@@ -200,7 +201,7 @@ impl Stats {
                 Kind::Counter => "counter",
                 Kind::Gauge => "gauge",
             };
-            // Writing to a string can't fail.
+            // Writing to a string cannot fail.
             let _ = write!(
                 out,
                 "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {number}\n"
@@ -209,8 +210,8 @@ impl Stats {
         out
     }
 
-    /// Sets the metrics of the facade `metrics`, with a label `database`. Times are gauges there, whose
-    /// counters are whole numbers.
+    /// Sets the metrics of the facade `metrics`, with a label `database`. Times are gauges there,
+    /// whose counters are whole numbers.
     #[cfg(feature = "metrics")]
     pub(crate) fn publish(&self, database: &str) {
         let label = || database.to_owned();
@@ -232,7 +233,7 @@ impl Stats {
     }
 }
 
-/// Tells the recorder what the metrics are.
+/// Describes the metrics to the recorder.
 #[cfg(feature = "metrics")]
 pub(crate) fn describe(stats: &Stats) {
     for metric in metrics(stats) {
@@ -254,7 +255,7 @@ mod tests {
     use crate::Database;
     use crate::device::MemoryDevice;
 
-    /// The names of a struct's fields, from what `derive(Debug)` prints of it.
+    /// Returns the names of a struct's fields, parsed from its `derive(Debug)` output.
     fn fields(debug: &str) -> impl Iterator<Item = &str> {
         debug
             .lines()
@@ -287,7 +288,7 @@ mod tests {
         assert_eq!(told, there);
     }
 
-    /// The rules that `promtool check metrics` has, as far as they concern what is printed here.
+    /// Checks the rules of `promtool check metrics` that apply to this output.
     #[test]
     fn the_text_is_what_prometheus_reads() {
         let db = small();

@@ -1,4 +1,4 @@
-//! What the database reports about itself: statistics, health, metrics, events.
+//! Observability: statistics, health, metrics, events.
 
 pub(crate) mod health;
 pub(crate) mod metrics;

@@ -1,4 +1,4 @@
-//! What a recovery reports while it runs and afterwards.
+//! Reports of a recovery, while it runs and afterwards.
 
 use std::time::Duration;
 

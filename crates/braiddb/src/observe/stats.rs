@@ -1,4 +1,4 @@
-//! What a database tells about itself.
+//! Statistics of a database.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ pub(crate) struct Counts {
     pub(crate) checkpoints: u64,
 }
 
-/// Event counters, by thread so that counting contends for nothing.
+/// Event counters, one shard for each thread, so that counting does not contend.
 #[derive(Debug)]
 pub(crate) struct Counters(Box<[CachePadded<Shard>]>);
 
@@ -50,7 +50,7 @@ impl Counters {
         self.shard().checkpoints.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The counts so far.
+    /// Returns the current counts.
     pub(crate) fn counts(&self) -> Counts {
         Counts {
             commits: self.sum(|s| &s.commits),
@@ -102,7 +102,8 @@ pub struct Stats {
     pub log_bytes_to_recover: u64,
     /// Whether the last checkpoint failed; [`Health`](crate::Health) says why.
     pub checkpoint_failing: bool,
-    /// Whether a failed write or sync has made the database read-only; [`Health`](crate::Health) says which.
+    /// Whether a failed write or sync has made the database read-only; [`Health`](crate::Health)
+    /// has the cause.
     pub poisoned: bool,
     /// The log's counters.
     pub log: LogStats,

@@ -1,5 +1,5 @@
-//! What goes on in a database, told through the facade `tracing` if the feature of this name is on. If it is
-//! not, nothing here takes a cycle.
+//! Events of a database, emitted through the facade `tracing` if the feature of this name is
+//! enabled. If it is not, this module costs nothing.
 //!
 //! | name | level | fields |
 //! |---|---|---|
@@ -14,7 +14,7 @@
 //! | `stats file not written` | warn | `error` |
 //! | `user code panicked` | error | `what`, `message` |
 //!
-//! A subscriber that panics loses the event, and nothing else: the engine goes on.
+//! If a subscriber panics, the event is lost, and the engine continues.
 
 #[cfg(feature = "tracing")]
 pub(crate) use on::*;
@@ -33,13 +33,13 @@ mod on {
 
     use crate::error::Error;
 
-    /// Shows an event to the subscriber, which is code of the user. There is nobody left to tell of its panic but the
-    /// panic hook.
+    /// Passes an event to the subscriber, which is user code. Only the panic hook reports its
+    /// panic.
     fn emit(event: impl FnOnce()) {
         let _ = braid_rt::call_user(event);
     }
 
-    /// Calls code of the user on a thread of the engine. A panic ends here, and is reported.
+    /// Calls user code on a thread of the engine. A panic is caught and reported.
     pub(crate) fn call_user<R>(what: &str, code: impl FnOnce() -> R) -> Option<R> {
         let told = braid_rt::call_user(code);
         told.inspect_err(|message| {
@@ -48,7 +48,7 @@ mod on {
         .ok()
     }
 
-    /// Takes the time of a commit if slow ones are wanted.
+    /// Measures the time of a commit if slow commits are reported.
     #[derive(Clone, Copy)]
     pub(crate) struct CommitClock(Option<(Duration, Instant)>);
 
@@ -70,7 +70,7 @@ mod on {
         }
     }
 
-    /// A span of some work.
+    /// Span of a recovery or a checkpoint.
     pub(crate) struct Phase {
         began: Instant,
         span: Option<EnteredSpan>,
@@ -123,7 +123,7 @@ mod on {
         }
     }
 
-    /// Tells a poisoning once.
+    /// Reports a poisoning once.
     #[derive(Debug, Default)]
     pub(crate) struct PoisonReported(AtomicBool);
 
@@ -150,7 +150,8 @@ mod off {
 
     use crate::error::Error;
 
-    /// Calls code of the user on a thread of the engine. A panic ends here; the panic hook has reported it.
+    /// Calls user code on a thread of the engine. A panic is caught; the panic hook has reported
+    /// it.
     pub(crate) fn call_user<R>(_what: &str, code: impl FnOnce() -> R) -> Option<R> {
         braid_rt::call_user(code).ok()
     }

@@ -1,4 +1,4 @@
-//! From backups, and an archive, to a database.
+//! Restoring a database from backups and an archive.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -190,7 +190,7 @@ impl<'a> Restore<'a> {
         let path = path.as_ref();
         let opening = |error| Error::io(format!("cannot open {}", path.display()), error);
         check_file_mode(self.file_mode)?;
-        // Before anything is made: most of what can be wrong is known from the files' ends.
+        // Before any file is created: most errors are detectable at the ends of the input files.
         self.archive = self.open_archive()?.map(ArchiveSource::Open);
         self.check_files()?;
         if path.try_exists().map_err(opening)?
@@ -220,7 +220,7 @@ impl<'a> Restore<'a> {
         let mut chain = Chain::default();
         for source in &self.sources {
             let Source::File(path) = source else {
-                // It is checked when it has been read.
+                // A stream is checked while it is read.
                 return Ok(());
             };
             chain.add(read_manifest(path)?, &name_of(path))?;
@@ -289,8 +289,8 @@ impl<'a> Restore<'a> {
     fn write_pages(&mut self, writer: &mut StoreWriter) -> Result<(Manifest, u64)> {
         let mut chain = Chain::default();
         let mut pages = 0;
-        // For each page, the map entry of the version that was written last. A map, because the
-        // page numbers come from outside.
+        // The map entry of each page's newest version. A hash map, because the page numbers are
+        // untrusted input.
         let mut put: HashMap<PageId, u64> = HashMap::new();
         for (index, source) in std::mem::take(&mut self.sources).into_iter().enumerate() {
             let mut reader = match source {
@@ -358,8 +358,7 @@ fn replay_archive(
     Ok(transactions)
 }
 
-/// Refuses a transaction that names a table which was loaded past the log, unless the backup has
-/// its tree.
+/// Refuses a transaction that creates a bulk-loaded table, unless the backup has the table's tree.
 fn check_loaded(manifest: &Manifest, transaction: ArchivedTransaction<'_>) -> Result<()> {
     for redo in redo::decode(transaction.payload) {
         let redo = redo?;
@@ -383,7 +382,7 @@ fn check_loaded(manifest: &Manifest, transaction: ArchivedTransaction<'_>) -> Re
     Ok(())
 }
 
-/// Backups that build on each other.
+/// A sequence of backups, each building on the previous one.
 #[derive(Default)]
 struct Chain {
     last: Option<(Manifest, String)>,
@@ -408,7 +407,7 @@ impl Chain {
                 if parent.is_none_or(|parent| parent.digest != last.digest()) {
                     return Err(BackupError::BrokenChain {
                         backup: backup(),
-                        // A full one needs none.
+                        // A full backup needs no parent.
                         needs: parent.map_or(0, |parent| parent.seqno),
                         found: last.seqno,
                     }
@@ -463,9 +462,9 @@ fn end(device: &dyn Device) -> Result<()> {
     device.sync_directory().map_err(failed)
 }
 
-/// Begins a log behind `seqno`, and makes a checkpoint whose log begins there.
+/// Begins a log after `seqno`, and writes a checkpoint whose log begins there.
 fn begin_log(device: &Arc<dyn Device>, store: &Store, meta: &Meta, seqno: u64) -> Result<()> {
-    // Nothing is written to it here: as small as its protocol lets it be.
+    // Nothing is written to this log: make it as small as its protocol allows.
     let slot_bytes = 8 << 10;
     let slots = 4 * u64::from(meta.strands) * slot_bytes as u64;
     let options = LogOptions {

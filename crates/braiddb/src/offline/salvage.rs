@@ -1,8 +1,9 @@
-//! Saving what is left of a damaged database into a new one.
+//! Salvage: copying everything readable of a damaged database into a new one.
 //!
-//! The damaged one is only read. What can be found of its newest checkpoint (see [`braid_store::Salvage`]) and of
-//! the log behind it goes, with its numbers, into the trees of a new database, so that replay decides which
-//! version is newer, as recovery does. The new one is marked as unfinished until all of it is durable.
+//! The damaged database is only read. The records found of its newest checkpoint (see
+//! [`braid_store::Salvage`]) and of the log after it are added, with their sequence numbers, to the
+//! trees of a new database. Replay then decides which version is newer, as recovery does. The new
+//! database is marked as unfinished until all of it is durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -67,7 +68,7 @@ pub fn salvage(
     sink: &mut dyn FnMut(Finding),
 ) -> Result<SalvageReport> {
     let (_lock, device) = Offline::device(path.as_ref())?;
-    // Small segments: it opens with those of its user's choice, and needs one here.
+    // Small segments: the user's next open chooses its own sizes, and a log is needed here.
     let options = Builder::default()
         .background_threads(false)
         .segment_bytes(1 << 20);
@@ -80,8 +81,8 @@ pub fn salvage(
     Ok(report)
 }
 
-/// As [`salvage`], given the damaged one's device and what makes the new one's once it is needed.
-/// Leaves the new one open.
+/// As [`salvage`], given the damaged database's device and a function that creates the new one's.
+/// Leaves the new database open.
 pub(crate) fn salvage_device(
     device: Arc<dyn Device>,
     into: impl FnOnce() -> Result<(Option<Held>, Arc<dyn Device>)>,
@@ -125,7 +126,7 @@ pub(crate) fn salvage_device(
     Ok((report, db))
 }
 
-/// A directory for the new database, locked.
+/// Creates and locks a directory for the new database.
 fn new_directory(into: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
     let failed = |error| Error::io(format!("cannot create {}", into.display()), error);
     braid_io::create_directory(into).map_err(failed)?;
@@ -168,16 +169,17 @@ fn salvage_log(
     }
 }
 
-/// What went into the new database, and what did not.
+/// Records added to the new database, and losses.
 #[derive(Default)]
 struct Filled {
     entries: u64,
     transactions: u64,
     losses: Vec<Loss>,
     made_good: Vec<String>,
-    /// Entries of one of several tables: how many, and the tree that they went to.
+    /// Entries that belong to one of several tables: their number, and the tree that they were
+    /// added to.
     ambiguous: BTreeMap<(Vec<u32>, usize), (u64, u32)>,
-    /// Versions that no transaction which counts can have written.
+    /// Number of versions that no recovered transaction can have written.
     too_new: u64,
 }
 
@@ -255,8 +257,8 @@ impl Filled {
         Catalog::of(engine).adopt_trees(names_lost, &found)
     }
 
-    /// Replays the log. Comes first: its versions are newer, and it tells which numbers of tables
-    /// are in use. Returns the removals.
+    /// Replays the log, before pages are read: its versions are newer, and it tells which table
+    /// numbers are in use. Returns the removals.
     fn replay(&mut self, engine: &Engine, log: &Recovered) -> Result<Vec<Removal>> {
         let replay = Replay::new(&engine.store);
         let transactions = AtomicU64::new(0);
@@ -268,7 +270,7 @@ impl Filled {
         Ok(replay.finish(1)?.removals)
     }
 
-    /// The losses, by the names that the tables have now.
+    /// Returns the losses, with the tables' current names.
     fn named_losses(&self, db: &Database) -> Result<Vec<String>> {
         let names = Catalog::of(db.engine()).names_by_id()?;
         let name = |tree: &u32| match (names.get(tree), *tree) {
@@ -322,7 +324,7 @@ impl Filled {
     }
 }
 
-/// Frees the tombstones of replayed removals: the new database has no older snapshot.
+/// Purges the tombstones of replayed removals: the new database has no older snapshot.
 fn purge(engine: &Engine, removals: Vec<Removal>) -> Result<()> {
     for (table, key, version) in removals {
         engine.store.tree(table)?.modify(&key, |old| match old {

@@ -1,8 +1,8 @@
-//! Formats of older versions, and how they become the present one.
+//! Formats of older versions, and their conversion to the current one.
 //!
-//! When the present format changes, the step from it to its successor is added to [`STEPS`], and a database of
-//! the new one to the tests' fixtures. A step works on a database that nobody has open, and a crash in its midst
-//! must leave the old format or the new one.
+//! When the current format changes, add the step from it to its successor to [`STEPS`], and a
+//! database of the new format to the tests' fixtures. A step converts a database that no process
+//! has open. A crash during a step must leave the old format or the new one.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::offline::verify::Offline;
 
-/// One format becoming the next.
+/// Conversion of one format to the next.
 struct Step {
     from: u64,
     convert: fn(&Path) -> Result<()>,
 }
 
-/// In order; each leads to the number behind its own.
+/// In order; each step leads to the format after its own.
 const STEPS: &[Step] = &[
     Step {
         from: 2,
@@ -32,8 +32,8 @@ const STEPS: &[Step] = &[
     },
 ];
 
-/// For a format that this version reads and goes on from: the next superblock is of the present
-/// one.
+/// Converts a format that this version can read and continue: the next superblock has the current
+/// format.
 fn by_checkpoint(path: &Path) -> Result<()> {
     let db = Database::builder().create_if_missing(false).open(path)?;
     db.checkpoint()?;
@@ -68,7 +68,7 @@ pub fn upgrade(path: impl AsRef<Path>) -> Result<UpgradeReport> {
     for step in STEPS.iter().filter(|step| step.from >= from) {
         (step.convert)(path)?;
     }
-    // The log and the catalog have formats of their own, which opening compares.
+    // The log and the catalog have formats of their own, which opening checks.
     Offline::open(path)?;
     Ok(UpgradeReport { from, to })
 }

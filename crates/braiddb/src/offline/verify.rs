@@ -1,4 +1,4 @@
-//! Looking at a database that is not open: checking it, printing it.
+//! Inspection of a database that is not open: checking it and printing it.
 
 use std::fmt;
 use std::path::Path;
@@ -45,9 +45,9 @@ pub struct VerifyReport {
 
 pub(crate) const POOL_BYTES: usize = 64 << 20;
 
-/// A database whose bytes are looked at, not opened for use.
+/// A database that is inspected but not opened for use.
 pub(crate) struct Offline {
-    /// What keeps them from being overwritten meanwhile.
+    /// Pins that keep a writer from overwriting the state.
     _pins: Option<Pins>,
     store: Store,
     recovered: braid_log::Recovered,
@@ -55,7 +55,7 @@ pub(crate) struct Offline {
 }
 
 impl Offline {
-    /// The locked directory as a device.
+    /// Opens the device of a locked directory.
     pub(crate) fn device(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
         if !path.join("data.braid").is_file() {
             return Err(Error::NotADatabase {
@@ -76,7 +76,7 @@ impl Offline {
         Ok((lock, device))
     }
 
-    /// Opens the newest state, next to a writer if there is one.
+    /// Opens the newest state; another process may write meanwhile.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         if !path.join("data.braid").is_file() {
             return Err(Error::NotADatabase {
@@ -211,7 +211,7 @@ pub fn dump(path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {
         start.seqno
     )
     .map_err(failed)?;
-    // The callback can't hold `out`, which may not be sent between threads.
+    // The callback cannot hold `out`, which is not `Send`.
     let mut lines = String::new();
     offline.recovered.for_each(|log_record| {
         lines.push_str(&format!("  transaction {}\n", log_record.seqno));

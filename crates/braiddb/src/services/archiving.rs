@@ -1,4 +1,4 @@
-//! Keeping the archive up to date.
+//! Scheduling of the archive's writes.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ impl Instance {
     /// Returns the last sequence number in the archive, for a checkpoint. Without background
     /// threads, the checkpoint writes the archive.
     pub(crate) fn archive_at_checkpoint(&self) -> Option<u64> {
-        // A database that is being created has nothing to archive yet, and may be created again
-        // after a crash.
+        // A database under creation has nothing to archive yet, and may be created again after a
+        // crash.
         let is_behind = |archived| archived < self.engine.log.durable_seqno();
         if !self.engine.settings.background && self.archive.archived().is_some_and(is_behind) {
             let _ = self.run_archiver();
@@ -34,7 +34,7 @@ impl Instance {
             if !instance.archive.sleep() {
                 return false;
             }
-            // `health` reports an error.
+            // `health` reports the error.
             let _ = instance.run_archiver();
             true
         })?;

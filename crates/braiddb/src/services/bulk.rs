@@ -1,13 +1,13 @@
-//! Loading a table from sorted entries, past the log.
+//! Bulk load of a table from sorted entries, without the log.
 //!
-//! The table's tree is built in the data file, beside everything else, and nothing leads to it. Then, in
-//! this order: a checkpoint makes it durable, as a tree that belongs to no table; and one logged commit
-//! gives it its name. A crash before that commit leaves a tree without a table, which the next opening
-//! frees, or pages that nothing refers to, which are free space anyway.
+//! The table's tree is built in the data file, and nothing refers to it. Then, in this order: a
+//! checkpoint makes the tree durable, without a table; and one logged commit creates the table. A
+//! crash before that commit leaves a tree without a table, which the next open frees, or pages that
+//! nothing refers to, which are free space anyway.
 //!
-//! The records carry the number of the commit that was assigned the table's number, since that of
-//! the last one is not known when they are written. What lies between the two is made good by
-//! [`TableCore::since`]: for snapshots from before, the table is empty.
+//! The records carry the sequence number of the commit that assigned the table's number, because
+//! that of the last commit is unknown when the records are written. [`TableCore::since`] covers the
+//! difference: for snapshots older than the last commit, the table is empty.
 //!
 //! [`TableCore::since`]: crate::schema::table::TableCore::since
 
@@ -50,34 +50,35 @@ pub struct BulkLoader<K: Key, V: Value> {
     long: LongKeys,
     id: u32,
     name: String,
-    /// The names of its types, as the catalog has them.
+    /// The names of the types, as stored in the catalog.
     type_names: String,
     version: u64,
     entries: u64,
-    /// The encoded key before, of whose place only the first one has none.
+    /// The previous encoded key; empty before the first one.
     last: Vec<u8>,
     options: TableOptions,
     value_format: Option<ValueFormat>,
     encoded: Vec<u8>,
-    /// When the entries are written, if they have a time.
+    /// Time of the entries, for tables with timed entries.
     time: u64,
-    /// Why nothing can be added any more.
+    /// The error after which no entry can be added.
     failed: Option<Error>,
     types: PhantomData<fn() -> (K, V)>,
 }
 
-/// The keys of a loader that the store holds already; frees them unless they become a table's.
+/// Long keys of a loader, which are already in the store; freed on drop unless they become a
+/// table's.
 struct LongKeys {
     engine: Arc<Engine>,
     id: u32,
     is_some: bool,
-    /// Room in the data file for the next one.
+    /// Room in the data file for the next long key.
     room: WriterRoom,
 }
 
 impl LongKeys {
-    /// Adds an entry, as [`TreeLoader::append`] does. It changes pages of the store at once:
-    /// between two flips of checkpoints, and if there is room for them.
+    /// Adds an entry, as [`TreeLoader::append`] does. The entry changes pages of the store at once:
+    /// between two epoch switches of checkpoints, and if there is room for them.
     fn append(
         &mut self,
         tree: &mut TreeLoader,
@@ -96,7 +97,7 @@ impl LongKeys {
         Ok(())
     }
 
-    /// Leaves them to their table.
+    /// Keeps the long keys for their table.
     fn release(&mut self) {
         self.is_some = false;
         self.engine.store.release_room(&mut self.room);
@@ -106,7 +107,7 @@ impl LongKeys {
 impl Drop for LongKeys {
     fn drop(&mut self) {
         self.engine.store.release_room(&mut self.room);
-        // What is not freed here is when the database is opened again.
+        // Long keys that are not freed here are freed by the next open.
         if self.is_some && self.engine.check_writable().is_ok() {
             let _gate = self.engine.page_gate.read();
             let _ = self.engine.store.drop_tree(self.id);
@@ -325,10 +326,11 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
         let named =
             make_durable().and_then(|()| catalog.name_loaded(&name, id, tree, type_names, options));
         let core = named.inspect_err(|error| {
-            // Whether the commit of a failed log counts is not known: if it does, the tree is wanted.
+            // If the log failed, it is unknown whether the commit survives; if it does, the tree is
+            // needed.
             if !matches!(error, Error::Poisoned { .. }) {
                 let _gate = engine.page_gate.read();
-                // Pages that can't be freed now are when the database is opened again.
+                // Pages that cannot be freed now are freed by the next open.
                 let _ = engine.store.drop_tree(id);
             }
         })?;

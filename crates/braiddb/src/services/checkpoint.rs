@@ -1,4 +1,4 @@
-//! Checkpoints.
+//! Checkpoints: when they are due, and writing them.
 
 use std::sync::atomic::Ordering;
 
@@ -18,8 +18,9 @@ impl Instance {
         to_recover.max(releasable) >= self.checkpoints.log_bytes_due
     }
 
-    /// Whether a transaction was refused for lack of room in the data file, and a checkpoint may
-    /// make room: what the newest checkpoint replaces is free only after the next.
+    /// Returns whether a transaction was refused for lack of room in the data file, and a
+    /// checkpoint may make room: blocks that the newest checkpoint replaced are free only after the
+    /// next.
     pub(crate) fn lacks_checkpoint(&self) -> bool {
         let store = &self.engine.store;
         store.has_refused() && (self.is_checkpoint_due() || store.has_dirty_pages())
@@ -69,8 +70,8 @@ impl Instance {
 
     fn write_checkpoint(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<CheckpointReport> {
         let (log, store) = (&self.engine.log, &self.engine.store);
-        // Transactions that recovery discarded must be discarded in the log before a checkpoint
-        // lets recovery begin later.
+        // Transactions that recovery discarded must be discarded in the log, too, before a
+        // checkpoint moves the start of recovery past them.
         if !braid_rt::mutant!("checkpoint_what_may_come_back") {
             log.begin()?;
         }
@@ -78,11 +79,11 @@ impl Instance {
         let archived = self.archive_at_checkpoint();
         let replaced = store.stats().checkpoint_sequence;
         self.keep_log_for_readers(replaced);
-        // Between the transactions, for as long as it takes to switch the epoch.
+        // No transaction changes pages while the epoch switches.
         let gate = self.engine.page_gate.write();
         let begun = log.quiesce(|start| {
             // I8: a transaction that could not be applied poisons the log before it leaves its
-            // commit slot, so it is seen here, and its pages are in no image.
+            // commit slot, so the check detects it here, and its pages are in no image.
             self.check_publishable()?;
             let kept_from = self.retention.begin_checkpoint(&start, archived);
             let meta = self.checkpoints.meta.encode(&start, Some(&kept_from));
@@ -112,15 +113,15 @@ impl Instance {
                 "I5: the log before the checkpoint"
             );
         }
-        // I8: a failure since the epoch switch concerns no image, but nothing is published after
-        // it.
+        // I8: a failure since the epoch switch affects no image, but nothing is published after a
+        // failure.
         self.check_publishable()?;
         let report = self.publish_checkpoint(checkpoint)?;
         self.keep_log_for_readers(replaced);
         self.checkpoints.set_published(start.seqno, log_bytes);
         self.engine.health.set_checkpoint_error(None);
         self.engine.counters.checkpoint();
-        // I6: checkpoint before reuse. The superblock that makes this log unneeded is durable.
+        // I6: checkpoint before reuse. The superblock that makes this log unnecessary is durable.
         let kept_from = self.retention.end_checkpoint(&kept_from, &start);
         log.release(&kept_from)?;
         self.look_for_readers();
@@ -141,7 +142,7 @@ impl Instance {
         Ok(report)
     }
 
-    /// Looks for readers in other processes.
+    /// Checks for readers in other processes.
     pub(crate) fn look_for_readers(&self) {
         if let Some(readers) = &self.readers {
             readers.look(&self.engine.log);

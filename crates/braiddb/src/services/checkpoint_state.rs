@@ -1,4 +1,4 @@
-//! The state of checkpointing: which log the newest checkpoint covers.
+//! State of checkpointing: the log that the newest checkpoint covers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,14 +37,14 @@ impl Checkpoints {
         }
     }
 
-    /// Notes the checkpoint from which the database was recovered, and the log that was replayed.
+    /// Records the checkpoint that recovery started from, and the bytes of log that it replayed.
     pub(crate) fn set_recovered(&self, checkpointed: u64, covered: u64, replayed_bytes: u64) {
         self.checkpointed.store(checkpointed, Ordering::Release);
         self.covered.store(covered, Ordering::Release);
         self.replayed_bytes.store(replayed_bytes, Ordering::Relaxed);
     }
 
-    /// Notes a published checkpoint, before which `log_bytes` were written.
+    /// Records a published checkpoint, before which `log_bytes` bytes of log were written.
     pub(super) fn set_published(&self, seqno: u64, log_bytes: u64) {
         self.checkpointed.store(seqno, Ordering::Release);
         self.covered.store(seqno, Ordering::Release);
@@ -53,10 +53,10 @@ impl Checkpoints {
         self.replayed_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Bytes of log that no checkpoint covers, if `written` bytes were written in all.
+    /// Returns the bytes of log that no checkpoint covers, if `written` bytes were written in all.
     pub(crate) fn log_bytes_to_recover(&self, written: u64) -> u64 {
-        // Relaxed: a checkpoint that ends just now may be seen in part, which the next look
-        // corrects.
+        // Relaxed: a checkpoint that is just ending may be seen in part; the next call corrects
+        // that.
         let replayed = self.replayed_bytes.load(Ordering::Relaxed);
         let before = self.log_bytes_at_checkpoint.load(Ordering::Relaxed);
         (written + replayed).saturating_sub(before)

@@ -18,13 +18,13 @@ impl Instance {
         }
         self.stop_threads();
         self.notifier.notify();
-        // Commits that were assigned a number before this are in the log, and the flush writes
-        // them. Others fail.
+        // Commits that were assigned a sequence number before this are in the log, and the flush
+        // writes them. Later ones fail.
         if !braid_rt::mutant!("accept_commits_after_close") {
             engine.log.seal();
         }
         let written = {
-            // A checkpoint that is under way ends first, and no other one begins.
+            // Wait for a running checkpoint, and start no other.
             let _last = self.checkpoints.running.lock();
             self.final_checkpoint()
         };
@@ -34,8 +34,8 @@ impl Instance {
         result
     }
 
-    /// Ends what an open that failed half way has begun, without writing anything. The caller shuts
-    /// the gate, unless it tries again.
+    /// Ends the threads of an open that failed, without writing anything. The caller shuts the
+    /// gate, unless it tries again.
     pub(crate) fn abandon(&self) {
         self.engine.refuse_users();
         self.stop_threads();
@@ -68,7 +68,7 @@ impl Instance {
         if engine.was_opened_read_only() {
             return Ok(());
         }
-        // If it fails, the log is kept, and the next open continues with it.
+        // If archiving fails, the log is kept, and the next open continues archiving from it.
         let _ = self.run_archiver();
         let _ = self.archive.note(&engine.log, &self.copies);
         if self.is_checkpoint_due() {
@@ -86,12 +86,12 @@ pub(crate) struct Closer(pub(crate) Arc<Instance>);
 impl Drop for Closer {
     fn drop(&mut self) {
         if self.0.engine.is_inherited() {
-            // Everything in it belongs to the parent process, threads and locks included: it stays
-            // as it is, forever.
+            // All of the instance belongs to the parent process, including threads and locks: leak
+            // it unchanged.
             std::mem::forget(Arc::clone(&self.0));
             return;
         }
-        // Nobody can receive the error. Acknowledged transactions are in the log, where the next
+        // No caller can receive the error. Acknowledged transactions are in the log, where the next
         // open finds them.
         let _ = self.0.shutdown();
     }

@@ -1,4 +1,4 @@
-//! Making the data file as short as it can be.
+//! Compaction: making the data file as short as possible.
 
 use std::sync::Arc;
 
@@ -9,13 +9,15 @@ use crate::catalog::Catalog;
 use crate::error::{Error, Result};
 use crate::schema::table::TableCore;
 
-/// Pages that one step of filling leaves changes at most, but for inner nodes.
+/// Maximum number of pages that one step changes, not counting inner nodes.
 const PAGES_PER_STEP: usize = 3;
 
-/// Checkpoints that a compaction makes at most: what one replaces is free only for the next.
+/// Maximum number of checkpoints in a compaction: blocks that one replaces are free only for the
+/// next.
 const ROUNDS_MAX: u32 = 16;
 
-/// Fills one leaf of a tree, or of its long keys, and returns the key to continue with.
+/// Function that fills one leaf of a tree, or of its long keys, and returns the key to continue
+/// with.
 type Repack = fn(&Tree, &[u8]) -> std::result::Result<Option<Vec<u8>>, StoreError>;
 
 /// Result of [`Database::compact`](crate::Database::compact).
@@ -36,7 +38,7 @@ impl Instance {
         let engine = &self.engine;
         engine.check_writable()?;
         let bytes_before = self.data_file_bytes();
-        // What was dropped or removed gives its pages back first.
+        // First free the pages of dropped tables and removed entries.
         engine.collect_all_versions();
         engine.free_dropped_tables()?;
         self.fill_leaves()?;
@@ -64,7 +66,7 @@ impl Instance {
         self.engine.store.stats().file_bytes
     }
 
-    /// Moves records together, so that no leaf is much emptier than it needs to be.
+    /// Moves records together, so that no leaf is much emptier than necessary.
     fn fill_leaves(&self) -> Result<()> {
         let engine = &self.engine;
         let catalog = Catalog::of(engine);
@@ -76,7 +78,8 @@ impl Instance {
         let filled = cores.iter().try_for_each(|core| {
             let mut fill = |repack| self.fill_leaves_of(core, &mut room, repack);
             match fill(Tree::repack).and_then(|()| fill(Tree::repack_long_keys)) {
-                // What is damaged, or finds no space, stays as it is. A table may be dropped meanwhile.
+                // Damaged pages, and pages for which there is no space, stay unchanged. A table may
+                // be dropped meanwhile.
                 Err(
                     Error::OutOfSpace { .. } | Error::Corrupted { .. } | Error::TableDropped { .. },
                 ) => Ok(()),
@@ -99,7 +102,7 @@ impl Instance {
             match self.fill_leaf(core, room, repack, &from) {
                 Ok(Some(next)) => from = next,
                 Ok(None) => return Ok(()),
-                // Once: what this has changed so far is in free space after a checkpoint.
+                // Once: after a checkpoint, the blocks changed so far are free space.
                 Err(Error::OutOfSpace { .. }) if !is_full => {
                     is_full = true;
                     self.checkpoint()?;
@@ -111,7 +114,7 @@ impl Instance {
         }
     }
 
-    /// One step, between two flips of checkpoints.
+    /// Fills one leaf, between two epoch switches of checkpoints.
     fn fill_leaf(
         &self,
         core: &TableCore,

@@ -1,7 +1,8 @@
-//! What a database remembers of its copies: its newest backup, and how far it is archived.
+//! The database's record of its copies: its newest backup, and how far it is archived.
 //!
-//! The record lies in a file of its own in the database's directory, since it changes with copies and not with
-//! checkpoints. Losing it costs no data: the next archiving then asks for a new backup.
+//! The record is in a separate file in the database's directory, because it changes with copies and
+//! not with checkpoints. Losing it costs no data: the next write of the archive then requests a new
+//! backup.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use braid_rt::Mutex;
 use crate::error::{BackupError, Error, Result};
 use crate::format::note::{self, Found};
 
-/// Refuses a place for a backup or an archive inside the database's directory: a loss of the
-/// directory would take the copy along.
+/// Refuses a location for a backup or an archive inside the database's directory: losing the
+/// directory would destroy the copy, too.
 pub(crate) fn check_outside(database: Option<&Path>, place: &Path) -> Result<()> {
-    // What does not exist yet will lie where its parent is; a missing parent is named by the attempt to create in it.
+    // A missing location is checked by its existing parent; creating it reports a missing parent.
     let existing = place.ancestors().map(|above| match above {
         above if above.as_os_str().is_empty() => Path::new("."),
         above => above,
@@ -44,8 +45,8 @@ const MAGIC: [u8; 8] = *b"BRAIDCP\x01";
 /// |---|---|
 /// | 0..16 | identity of the log |
 /// | 16..32 | the instance of the database that its archive knows, 0 if it has none |
-/// | 32..40 | everything up to this number is archived; the greatest number if there is no archive |
-/// | 40..48 | the newest backup has everything up to this number, 0 if there is none |
+/// | 32..40 | archived up to this sequence number; the greatest one if there is no archive |
+/// | 40..48 | the newest backup reaches this sequence number, 0 if there is none |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
     identity: u128,
@@ -86,7 +87,7 @@ impl Record {
     }
 }
 
-/// See the module's text.
+/// The record of copies, in memory and in its file; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Copies {
     device: Arc<dyn Device>,
@@ -94,8 +95,8 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Reads the record of the database whose log has this identity. A damaged record, and one of
-    /// another database, counts as none.
+    /// Reads the record of the database whose log has this identity. A damaged record, or one of
+    /// another database, is ignored.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -117,8 +118,8 @@ impl Copies {
         })
     }
 
-    /// Whether the database of an identity wrote a file: the record, finished or not, or a blank
-    /// file in its place.
+    /// Returns whether the database with this identity wrote a file: the record, complete or not,
+    /// or a blank file with its name.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -133,23 +134,24 @@ impl Copies {
         }
     }
 
-    /// The instance that the archive knows; 0 if there was no archive yet.
+    /// Returns the instance that the archive knows; 0 if there was no archive yet.
     pub(crate) fn instance(&self) -> u128 {
         self.record.lock().instance
     }
 
-    /// The number up to which the database is archived, as far as noted; `None` without an archive.
+    /// Returns the recorded sequence number up to which the database is archived; `None` without an
+    /// archive.
     pub(crate) fn archived(&self) -> Option<u64> {
         let archived = self.record.lock().archived;
         (archived != NOT_ARCHIVED).then_some(archived)
     }
 
-    /// The number up to which the newest backup goes; 0 without one.
+    /// Returns the sequence number that the newest backup reaches; 0 without a backup.
     pub(crate) fn backup(&self) -> u64 {
         self.record.lock().backup
     }
 
-    /// Changes the record, durably. After an error the old record counts.
+    /// Changes the record durably. After an error the old record remains valid.
     fn change(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
         let mut record = self.record.lock();
         let mut changed = *record;
@@ -163,12 +165,12 @@ impl Copies {
         Ok(())
     }
 
-    /// Notes a backup that is complete.
+    /// Records a complete backup.
     pub(crate) fn note_backup(&self, seqno: u64) -> Result<()> {
         self.change(|record| record.backup = record.backup.max(seqno))
     }
 
-    /// Notes which instance the archive knows, and how far the archive goes.
+    /// Records the instance that the archive knows, and how far the archive reaches.
     pub(crate) fn note_archive(&self, instance: u128, archived: u64) -> Result<()> {
         self.change(|record| {
             record.instance = instance;
@@ -176,7 +178,7 @@ impl Copies {
         })
     }
 
-    /// Notes that the database is not archived any more.
+    /// Records that the database is no longer archived.
     pub(crate) fn end_archive(&self) -> Result<()> {
         self.change(|record| record.archived = NOT_ARCHIVED)
     }

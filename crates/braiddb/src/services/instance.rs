@@ -40,7 +40,7 @@ pub(crate) struct Instance {
     pub(crate) publisher: Publisher,
     /// Readers in other processes, if this process writes.
     pub(crate) readers: Option<Arc<Readers>>,
-    /// Where the state comes from, if it is only read.
+    /// The source of the state, if the database is read-only.
     pub(crate) view: OnceLock<View>,
     pub(crate) files: Files,
     pub(crate) recovery: RecoveryReport,
@@ -50,12 +50,12 @@ pub(crate) struct Instance {
 pub(crate) struct Files {
     /// I9: every operation on a file passes the gate, and closing shuts it.
     pub(crate) gate: Gate,
-    /// The database's directory, without links; `None` on a device.
+    /// The database's directory, with links resolved; `None` on a device.
     pub(crate) directory: Option<PathBuf>,
     pub(crate) mode: u32,
 }
 
-/// What an open database is assembled from.
+/// Components of an open database.
 pub(crate) struct Parts {
     pub(crate) log: Log,
     pub(crate) store: Store,

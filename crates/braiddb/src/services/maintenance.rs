@@ -1,5 +1,5 @@
-//! Background threads, and the work of the maintenance thread: checkpoints, flushes that no thread waits for, version garbage
-//! collection, the sweep of expired entries, and reports.
+//! Background threads, and the work of the maintenance thread: checkpoints, flushes that no thread
+//! waits for, version garbage collection, the sweep of expired entries, and reports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use braid_rt::thread::JoinHandle;
 use super::instance::Instance;
 use crate::error::{Error, Result};
 
-/// How often the thread checks whether a checkpoint is due. At a gigabyte of log per second, 50 MB
-/// are written in this time, a small part of the log between two checkpoints.
+/// Interval at which the thread checks whether a checkpoint is due. At a gigabyte of log per
+/// second, 50 MB are written in this time, a small part of the log between two checkpoints.
 const TICK: Duration = Duration::from_millis(50);
 
 impl Instance {
@@ -42,7 +42,7 @@ impl Instance {
         // A table that cannot be swept must not prevent checkpoints.
         let result = self.checkpoint_if_due();
         if let Err(error) = result.and(self.sweeps.sweep_some(engine)) {
-            // The next tick tries again; meanwhile `health` reports the error.
+            // The next tick retries; meanwhile `health` reports the error.
             engine.health.set_checkpoint_error(Some(error));
             engine.tell_health();
         }

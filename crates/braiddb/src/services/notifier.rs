@@ -1,4 +1,4 @@
-//! The notifier of change readers: they wait here until there is something to read.
+//! Notifier of change readers, which wait here until there are transactions to read.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,8 +9,8 @@ use braid_rt::{Condvar, Mutex};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 
-/// Notified by the log's progress, while a reader waits for it. With no reader waiting nothing is
-/// registered with the log, and a flush does nothing for it.
+/// Notified by the log's progress while a reader waits. With no waiting reader, nothing is
+/// registered with the log, and a flush does no extra work.
 #[derive(Debug, Default)]
 pub(crate) struct Notifier {
     state: Mutex<State>,
@@ -20,7 +20,7 @@ pub(crate) struct Notifier {
 #[derive(Debug, Default)]
 struct State {
     notifications: u64,
-    /// Of each kind of progress, whether the log will notify for it.
+    /// Whether the log will notify, for each kind of progress.
     armed: Vec<bool>,
 }
 
@@ -41,7 +41,7 @@ impl Notifier {
 }
 
 impl Notifier {
-    /// Waits until something behind `seqno` is durable, or the time has come; says which.
+    /// Waits until a transaction after `seqno` is durable, or until the deadline. Returns which.
     pub(crate) fn wait(
         self: &Arc<Self>,
         engine: &Engine,
@@ -51,8 +51,8 @@ impl Notifier {
         loop {
             let notifications = self.state.lock().notifications;
             engine.check_open()?;
-            // `gsn` acknowledges ahead of the durable seqno: what other lanes had before is flushed
-            // for it.
+            // `gsn` acknowledges ahead of the durable seqno: flush the earlier transactions of
+            // other lanes.
             let acknowledged = engine.log.acknowledged();
             if acknowledged > engine.log.durable_seqno() {
                 engine.log.ticket(acknowledged).wait()?;
@@ -84,7 +84,7 @@ impl Notifier {
             state.armed.fill(true);
             unarmed
         };
-        // Outside of the lock: it may notify at once.
+        // Without the lock: the log may notify at once.
         for kind in unarmed {
             let notifier = Arc::clone(self);
             log.on_progress(kind, seqno, move || notifier.notify_for(kind));

@@ -1,8 +1,9 @@
-//! Statistics for those outside of the process: a file beside the database, and the facade `metrics`.
+//! Publication of statistics to other processes: a file in the directory, and the facade `metrics`.
 //!
-//! Done by the maintenance thread, and by whoever writes a checkpoint, at most once a second: no commit and no
-//! read knows of it. The file is for people and monitors, not for recovery, so it is written with plain file
-//! operations and never synced; a failure to write it touches nothing else.
+//! The maintenance thread, and each thread that writes a checkpoint, publishes at most once a
+//! second; commits and reads do no extra work. The file is for people and monitors, not for
+//! recovery, so it is written with plain file operations and never synced; a failure to write it
+//! has no other effect.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,20 +18,20 @@ use crate::observe::stats::Stats;
 use crate::observe::trace::call_user;
 use crate::options::Builder;
 
-/// The statistics of an open database, in Prometheus' text format.
+/// Name of the statistics file, in Prometheus' text format.
 pub(crate) const STATS_FILE: &str = "STATS";
 const UNFINISHED: &str = "STATS.new";
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Where the statistics go.
+/// Destinations of the statistics.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     directory: Option<PathBuf>,
     file_mode: u32,
     #[cfg(feature = "metrics")]
     label: Option<String>,
-    /// When they went there last.
+    /// Time of the last publication.
     last: Mutex<Option<Instant>>,
 }
 
@@ -54,14 +55,14 @@ impl Publisher {
     }
 }
 
-/// Replaces the file at once, so that a reader finds the old or the new one.
+/// Replaces the file atomically, so that a reader finds the old or the new one.
 fn write(directory: &Path, mode: u32, text: &str) -> io::Result<()> {
     let unfinished = directory.join(UNFINISHED);
     braid_io::create_file(&unfinished, mode)?.write_all(text.as_bytes())?;
     fs::rename(unfinished, directory.join(STATS_FILE))
 }
 
-/// Removes what a process that was killed has left. There is nothing to do about a failure.
+/// Removes the file that a killed process left. A failure has no consequence.
 pub(crate) fn remove(directory: &Path) {
     for name in [STATS_FILE, UNFINISHED] {
         let _ = fs::remove_file(directory.join(name));
@@ -69,7 +70,7 @@ pub(crate) fn remove(directory: &Path) {
 }
 
 impl Publisher {
-    /// Publishes the statistics if a second has passed and somebody wants them.
+    /// Publishes the statistics if they are enabled and a second has passed.
     pub(crate) fn publish(&self, gate: &Gate, stats: impl FnOnce() -> Stats) {
         if !self.is_on() {
             return;
@@ -99,8 +100,8 @@ impl Publisher {
         *last = Some(now);
     }
 
-    /// Removes the file when the database is closed: the last statistics are not current any more.
-    /// The caller ensures that nobody publishes meanwhile.
+    /// Removes the file when the database is closed: the last statistics are no longer current. The
+    /// caller ensures that no thread publishes meanwhile.
     pub(crate) fn unpublish(&self) {
         if let Some(directory) = &self.directory {
             remove(directory);

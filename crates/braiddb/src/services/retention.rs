@@ -1,8 +1,9 @@
-//! How much log is kept beyond what recovery needs: for the archive, for change feeds and their readers.
+//! Retention: log kept beyond what recovery needs, for the archive, change feeds and their readers.
 //!
-//! Log can be released, and read, from the places where checkpoints began. So these places are remembered, from
-//! the oldest one that somebody still needs; it is written into each superblock, for the log that lies
-//! behind it must outlive a restart. With nobody to keep it for, a checkpoint releases all before its own.
+//! Log can be released, and read, from the positions where checkpoints began. So these positions
+//! are remembered, from the oldest one that is still needed. Each superblock records that one,
+//! because the log after it must survive a restart. If nothing needs older log, a checkpoint
+//! releases all log before its own position.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -12,14 +13,14 @@ use std::sync::{Arc, Weak};
 use braid_log::CheckpointPosition;
 use braid_rt::Mutex;
 
-/// Bytes of the log's files between two positions.
+/// Function that returns the bytes of log files between two positions.
 type BytesBetween = Box<dyn Fn(&CheckpointPosition, &CheckpointPosition) -> u64 + Send + Sync>;
 
-/// See the module's text.
+/// The retained log and its consumers; see the module documentation.
 pub(crate) struct Retention {
     state: Mutex<State>,
     bytes: BytesBetween,
-    /// Log that is kept for feeds and readers, at most.
+    /// Maximum number of bytes of log kept for feeds and readers.
     feed_bytes: u64,
 }
 
@@ -34,18 +35,19 @@ impl fmt::Debug for Retention {
 
 #[derive(Debug)]
 struct State {
-    /// Where checkpoints began, from the oldest from which there is log. Never empty.
+    /// Positions where checkpoints began, from the oldest from which log exists. Never empty.
     starts: VecDeque<CheckpointPosition>,
-    /// The names of feeds, and the number up to which each was acknowledged.
+    /// The names of feeds, with the sequence number up to which each was acknowledged.
     feeds: BTreeMap<String, u64>,
-    /// What each open reader has read.
+    /// The sequence number up to which each open reader has read.
     readers: Vec<Weak<AtomicU64>>,
-    /// The number up to which the database is archived, if it is opened without its archive.
+    /// The sequence number up to which the database is archived, if it was opened without its
+    /// archive.
     archive: Option<u64>,
 }
 
 impl Retention {
-    /// `bytes` says how long the log's files are between two positions.
+    /// Creates a retention; `bytes` returns the bytes of log files between two positions.
     pub(crate) fn new(
         starts: VecDeque<CheckpointPosition>,
         bytes: impl Fn(&CheckpointPosition, &CheckpointPosition) -> u64 + Send + Sync + 'static,
@@ -65,8 +67,9 @@ impl Retention {
         }
     }
 
-    /// Notes where a checkpoint begins; `archived` is how far the archive is, if there is one.
-    /// Returns the place from which log is kept once the checkpoint is published.
+    /// Adds the position where a checkpoint begins; `archived` is the archive's last sequence
+    /// number, if there is an archive. Returns the position from which log is kept once the
+    /// checkpoint is published.
     pub(crate) fn begin_checkpoint(
         &self,
         start: &CheckpointPosition,
@@ -91,10 +94,10 @@ impl Retention {
         kept_from.clone()
     }
 
-    /// The checkpoint that began at `start` was published: gives up what lies before `kept_from`,
-    /// unless a reader came meanwhile who needs it. Returns the place before which log can be
-    /// released. By now everything that the checkpoint covers is durable, so whatever is the newest
-    /// position then can be read from.
+    /// Forgets the positions before `kept_from` after the checkpoint that began at `start` was
+    /// published, unless a new reader needs them. Returns the position before which log can be
+    /// released. Everything that the checkpoint covers is durable by now, so the log can be read
+    /// from any remaining position.
     pub(crate) fn end_checkpoint(
         &self,
         kept_from: &CheckpointPosition,
@@ -102,7 +105,7 @@ impl Retention {
     ) -> CheckpointPosition {
         let mut state = self.state.lock();
         let needed = state.readers.iter().filter_map(Weak::upgrade);
-        // Relaxed: an older value keeps more.
+        // Relaxed: an older value keeps more log.
         let needed = needed.map(|reader| reader.load(Ordering::Relaxed)).min();
         while let Some(next) = state.starts.get(1) {
             let over_budget = (self.bytes)(&state.starts[0], start) > self.feed_bytes;
@@ -115,7 +118,7 @@ impl Retention {
         state.starts[0].clone()
     }
 
-    /// Bytes of log that the next checkpoint could release, though it is not due.
+    /// Returns the bytes of log that an early checkpoint could release.
     pub(crate) fn releasable(&self, archived: Option<u64>) -> u64 {
         let mut state = self.state.lock();
         let needed = state.needed().min(archived.unwrap_or(u64::MAX));
@@ -124,32 +127,33 @@ impl Retention {
         next.last().map_or(0, |next| (self.bytes)(oldest, next))
     }
 
-    /// The newest place from which everything behind `seqno` can be read; `None` if some of it is
-    /// gone.
+    /// Returns the newest position from which everything after `seqno` can be read; `None` if some
+    /// of it was released.
     pub(crate) fn position_before(&self, seqno: u64) -> Option<CheckpointPosition> {
         let state = self.state.lock();
         let before = state.starts.iter().take_while(|start| start.seqno <= seqno);
         before.last().cloned()
     }
 
-    /// Where the newest checkpoint began.
+    /// Returns the position where the newest checkpoint began.
     pub(crate) fn newest(&self) -> CheckpointPosition {
         let state = self.state.lock();
         state.starts[state.starts.len() - 1].clone()
     }
 
-    /// The number behind which readers need the log; the greatest there is if there are none.
+    /// Returns the sequence number after which readers need the log; the greatest one if there are
+    /// none.
     pub(crate) fn needed_start(&self) -> u64 {
         self.state.lock().needed()
     }
 
-    /// Everything behind this number can be read.
+    /// Returns the sequence number after which everything can be read.
     pub(crate) fn oldest(&self) -> u64 {
         self.state.lock().starts[0].seqno
     }
 
-    /// Keeps what lies behind `seqno` for a reader, who says in what this returns how far it has
-    /// come. `None` if some of it is gone.
+    /// Keeps the log after `seqno` for a reader, which stores its progress in the returned counter.
+    /// Returns `None` if some of that log was released.
     pub(crate) fn add_reader(&self, seqno: u64) -> Option<Arc<AtomicU64>> {
         let mut state = self.state.lock();
         if state.starts[0].seqno > seqno {
@@ -160,16 +164,16 @@ impl Retention {
         Some(reader)
     }
 
-    /// Keeps what lies behind `seqno`, as for a feed, for an archive that the database was not
-    /// opened with; with `None`, no more.
+    /// Keeps the log after `seqno`, within the limit for feeds, for an archive that the database
+    /// was opened without. `None` ends that.
     pub(crate) fn set_archive(&self, seqno: Option<u64>) {
         let mut state = self.state.lock();
-        // What is gone was archived, or given up.
+        // Transactions before the oldest position were archived, or given up.
         let oldest = state.starts[0].seqno;
         state.archive = seqno.map(|seqno| seqno.max(oldest));
     }
 
-    /// Sets how far a feed was acknowledged; it goes forward only.
+    /// Sets how far a feed was acknowledged; an older value has no effect.
     pub(crate) fn set_feed(&self, name: &str, seqno: u64) {
         let mut state = self.state.lock();
         let feed = state.feeds.entry(name.to_owned()).or_default();
@@ -180,12 +184,12 @@ impl Retention {
         self.state.lock().feeds.remove(name);
     }
 
-    /// How far a feed was acknowledged, if there is one.
+    /// Returns how far a feed was acknowledged, if the feed exists.
     pub(crate) fn feed(&self, name: &str) -> Option<u64> {
         self.state.lock().feeds.get(name).copied()
     }
 
-    /// All feeds.
+    /// Returns all feeds.
     pub(crate) fn feeds(&self) -> Vec<(String, u64)> {
         let state = self.state.lock();
         let feeds = state.feeds.iter();
@@ -194,13 +198,13 @@ impl Retention {
 }
 
 impl State {
-    /// The number behind which feeds and readers need the log. A feed whose log is gone already
-    /// needs none.
+    /// Returns the sequence number after which feeds and readers need the log. A feed whose log was
+    /// already released needs none.
     fn needed(&mut self) -> u64 {
         let oldest = self.starts[0].seqno;
         self.readers.retain(|reader| reader.strong_count() > 0);
         let readers = self.readers.iter().filter_map(Weak::upgrade);
-        // Relaxed: an older value keeps more.
+        // Relaxed: an older value keeps more log.
         let readers = readers.map(|reader| reader.load(Ordering::Relaxed));
         let feeds = self.feeds.values().copied().chain(self.archive);
         let numbers = readers.chain(feeds).filter(|&seqno| seqno >= oldest);
@@ -262,7 +266,7 @@ mod tests {
         retention.remove_feed("f");
         assert_eq!(seqno(&retention, 8, Some(61)), 60);
         assert_eq!(seqno(&retention, 9, None), 90);
-        // Who comes while a checkpoint is under way reads from what is durable by then.
+        // A reader that is added during a checkpoint reads from what is durable by then.
         let next = start(100, 10);
         let kept_from = retention.begin_checkpoint(&next, None);
         let reader = retention.add_reader(95).unwrap();

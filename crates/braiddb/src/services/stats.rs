@@ -1,4 +1,4 @@
-//! Collection of the statistics, and publishing them.
+//! Collection and publication of the statistics.
 
 use super::instance::Instance;
 use crate::observe::stats::Stats;

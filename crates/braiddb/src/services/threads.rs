@@ -5,7 +5,7 @@ use std::time::Duration;
 use braid_rt::thread::JoinHandle;
 use braid_rt::{Condvar, Mutex};
 
-/// A background thread, once it was started.
+/// Handle of a background thread, after it was started.
 #[derive(Debug, Default)]
 pub(crate) struct Thread(Mutex<Option<JoinHandle>>);
 
@@ -14,19 +14,19 @@ impl Thread {
         *self.0.lock() = Some(thread);
     }
 
-    /// Waits for the thread to end. The caller has told it to.
+    /// Waits for the thread to end. The caller has already signalled it to end.
     pub(crate) fn join(&self) {
         let thread = self.0.lock().take();
         if let Some(thread) = thread
             && !thread.is_current()
         {
-            // The panic hook has reported a panic there; closing continues.
+            // The panic hook has reported a panic of the thread; closing continues.
             let _ = thread.join();
         }
     }
 }
 
-/// Where a thread sleeps between its turns, and is told to end.
+/// Timer on which a thread sleeps between its turns, until it is stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Ticker {
     stopped: Mutex<bool>,
@@ -43,7 +43,7 @@ impl Ticker {
         !*stopped
     }
 
-    /// Ends the thread, and waits for that.
+    /// Stops the thread and waits for it to end.
     pub(crate) fn stop(&self) {
         *self.stopped.lock() = true;
         self.wake.notify_all();

@@ -1,9 +1,9 @@
-//! Removing entries whose time is over.
+//! Removal of expired entries.
 //!
-//! Reads pass over them already (see [`crate::value_format`]); this gives their space back. There
-//! is no index by time: a table is swept from its first leaf to its last, a few leaves at a time,
-//! and then left alone for an eighth of its entries' life. Entries are removed by transactions like
-//! any others, which snapshots of before do not see.
+//! Reads already skip expired entries (see [`crate::schema::value_format`]); the sweep frees their
+//! space. There is no index by time: a table is swept from its first leaf to its last, a few leaves
+//! at a time, and then left alone for an eighth of its time to live. Transactions remove the
+//! entries as usual; older snapshots still see them.
 
 use std::collections::HashMap;
 use std::ops::{Bound, Range};
@@ -23,40 +23,40 @@ use crate::read::leaves::Leaves;
 use crate::schema::table::TableCore;
 use crate::txn::transaction::Transaction;
 
-/// Leaves that the maintenance thread looks at in one tick.
+/// Maximum number of leaves that the maintenance thread examines in one tick.
 const LEAVES_MAX: usize = 64;
 
-/// What is lost of a removal in a crash is removed again.
+/// A removal that a crash loses is repeated.
 const DURABILITY: Durability = Durability::Buffered(Duration::from_secs(1));
 
-/// How far the sweeps of the tables are, by their numbers.
+/// Progress of the sweeps, by table number.
 #[derive(Debug, Default)]
 pub(crate) struct Sweeps {
     tables: Mutex<HashMap<u32, Sweep>>,
     removed: AtomicU64,
-    /// The user's clock panicked on the maintenance thread, which does not ask it again.
+    /// Whether the user's clock panicked on the maintenance thread, which then no longer calls it.
     clock_failed: AtomicBool,
 }
 
 #[derive(Debug)]
 enum Sweep {
-    /// Goes on here.
+    /// Continues at this bound.
     At(Bound<Bytes>),
-    /// Was at the end at the first time, and begins anew at the second. A clock that was set back
-    /// in between says nothing of how long ago that was.
+    /// Ended at the first time, and restarts at the second. A clock that was set back in between
+    /// does not tell how much time has passed.
     Done(Range<u64>),
 }
 
 impl Sweeps {
-    /// Entries removed because their time was over.
+    /// Returns the number of expired entries removed.
     pub(crate) fn removed(&self) -> u64 {
-        // Relaxed: it orders nothing.
+        // Relaxed: the counter orders nothing.
         self.removed.load(Ordering::Relaxed)
     }
 }
 
 impl Sweeps {
-    /// Removes all expired entries of all tables. Returns how many there were.
+    /// Removes all expired entries of all tables. Returns their number.
     pub(crate) fn sweep_all(&self, engine: &Arc<Engine>) -> Result<u64> {
         let now = engine.clock.now();
         let catalog = Catalog::of(engine);
@@ -71,7 +71,7 @@ impl Sweeps {
         Ok(removed)
     }
 
-    /// A step of the sweep of each table in use.
+    /// Advances the sweep of each open table by one step.
     pub(crate) fn sweep_some(&self, engine: &Arc<Engine>) -> Result<()> {
         let timed = |core: &&Arc<TableCore>| {
             core.value_format
@@ -85,12 +85,12 @@ impl Sweeps {
             .filter(timed)
             .cloned()
             .collect();
-        // What happens first must not depend on how names are hashed: a simulation could not be repeated.
+        // In a deterministic order, not that of hashed names, so that a simulation can be repeated.
         cores.sort_unstable_by_key(|core| core.id);
         if cores.is_empty() || engine.is_read_only() {
             return Ok(());
         }
-        // Relaxed, both: only the maintenance thread comes here.
+        // Relaxed, both: only the maintenance thread executes this.
         if self.clock_failed.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -118,7 +118,7 @@ impl Sweeps {
         Ok(())
     }
 
-    /// Removes what is over from some leaves; says how much, and where to go on.
+    /// Removes expired entries from some leaves. Returns their number, and where to continue.
     fn sweep(
         &self,
         engine: &Arc<Engine>,
@@ -164,14 +164,14 @@ impl Sweeps {
         let mut removed = 0;
         let outcome = (|| {
             for key in keys {
-                // Unless it was written meanwhile, or somebody is about to.
+                // Unless the entry was written meanwhile, or another transaction holds its lock.
                 removed += u64::from(tx.remove_stored_if(core, key, &is_over)?);
             }
             tx.commit().map(drop)
         })();
         match outcome {
             Ok(()) => {}
-            // The next sweep comes by.
+            // The next sweep retries.
             Err(error) if error.is_retryable() => return Ok(0),
             Err(crate::Error::TableDropped { .. }) => return Ok(0),
             Err(error) => return Err(error),

@@ -10,7 +10,8 @@ use braid_io::{OpenMode, SimDevice};
 
 use crate::model::{Model, builders, open_restored, scratch, small, small_restore, under_load};
 
-/// Every protocol, under load and through a restart: any number behind the backup can be restored.
+/// Every protocol, under load and through a restart: any sequence number after the backup can be
+/// restored.
 #[test]
 fn any_number_behind_the_backup_can_be_restored() {
     for (protocol, builder) in builders() {
@@ -136,7 +137,8 @@ fn a_time_is_found_between_batches() {
     for key in 1..6 {
         put(&db, key);
         db.archive_now().unwrap();
-        // Whatever the clock's resolution is: a later time than the batch's, and one before the next one's.
+        // Whatever the clock's resolution is: a later time than the batch's, and one before the
+        // next one's.
         let seen = SystemTime::now();
         while SystemTime::now() <= seen {
             std::hint::spin_loop();
@@ -202,7 +204,7 @@ fn a_hole_is_named_and_what_lies_before_it_can_be_restored() {
     assert!(matches!(beyond, BackupError::Hole { .. }), "{beyond}");
     let (restored, _) = restore(&backup, &archive, Until::Seqno(last)).unwrap();
     assert_eq!(keys(&restored), [1]);
-    // With a backup from behind the hole it does not matter.
+    // With a backup from after the hole, the hole does not matter.
     let mut later = Vec::new();
     db.backup_to(&mut later).unwrap();
     put(&db, 4);
@@ -212,7 +214,8 @@ fn a_hole_is_named_and_what_lies_before_it_can_be_restored() {
     assert_eq!(keys(&restored), [1, 2, 3, 4]);
 }
 
-/// A database is backed up and written again before its first archiving, and its closing checkpoints release the log.
+/// A database is backed up and written again before its first archiving, and its closing
+/// checkpoints release the log.
 #[test]
 fn an_archive_names_what_was_released_before_it_began() {
     let (archive, device) = (memory(), memory());
@@ -241,7 +244,8 @@ fn an_archive_names_what_was_released_before_it_began() {
             "attempt {attempt}: {error}"
         );
     }
-    // With a new backup the archive goes on, and what is written without it is kept for it.
+    // With a new backup archiving continues, and transactions committed without the archive are
+    // kept for it.
     let db = reopen();
     let mut later = Vec::new();
     db.backup_to(&mut later).unwrap();
@@ -263,7 +267,7 @@ fn an_archive_names_what_was_released_before_it_began() {
     );
 }
 
-/// Log is kept for an archive only until somebody says that there is none any more.
+/// Log is kept for an archive only until the archive is ended.
 #[test]
 fn an_ended_archive_keeps_no_log() {
     let (archive, device) = (memory(), memory());
@@ -308,8 +312,8 @@ fn a_directory_without_an_archive_proves_nothing() {
     assert!(matches!(error, BackupError::Hole { .. }), "{error}");
 }
 
-/// Two copies of one database never write into the same archive: the one that comes second is refused, whether the
-/// first is closed, open or killed.
+/// Two copies of one database never write into the same archive: the one that comes second is
+/// refused, whether the first is closed, open or killed.
 #[test]
 fn a_copy_of_a_database_is_refused_by_the_archive() {
     let archive = memory();
@@ -324,7 +328,8 @@ fn a_copy_of_a_database_is_refused_by_the_archive() {
     let open = |device: &SimDevice| builder(&archive).open_on(Arc::new(device.clone()));
     let db = open(&original).unwrap();
     put(&db, 2);
-    // Nothing was archived yet, so the copy may still take the archive; then the original is refused.
+    // Nothing was archived yet, so the copy may still take the archive; then the original is
+    // refused.
     let other = open(&copy).unwrap();
     put(&other, 3);
     put(&other, 4);
@@ -335,7 +340,8 @@ fn a_copy_of_a_database_is_refused_by_the_archive() {
     db.close().unwrap();
     let (restored, _) = restore(&backup, &archive, Until::End).unwrap();
     assert_eq!(keys(&restored), [1, 3, 4]);
-    // Copies that were made while it was open, and before, are refused as well, once it has archived again.
+    // Copies that were made while it was open, and before, are refused as well, once it has
+    // archived again.
     let earlier = copy.after_kill();
     put(&other, 5);
     other.archive_now().unwrap();
@@ -353,7 +359,7 @@ fn a_copy_of_a_database_is_refused_by_the_archive() {
     assert_eq!(keys(&restored), [1, 3, 4, 5, 6]);
 }
 
-/// Whenever the power goes, the database goes on with its archive.
+/// Whenever power fails, the database and its archive continue.
 #[test]
 fn a_database_owns_its_archive_through_crashes() {
     for seed in 0..100 {
@@ -399,7 +405,7 @@ fn archives_of_others_are_told() {
     assert!(matches!(error, BackupError::OtherArchive { .. }), "{error}");
 }
 
-/// The database's files are set back, behind the archive's back.
+/// The database's files are set back without the archive's knowledge.
 #[test]
 fn an_archive_that_is_ahead_is_told() {
     let archive = memory();
@@ -418,8 +424,8 @@ fn an_archive_that_is_ahead_is_told() {
     assert!(matches!(error, BackupError::ArchiveAhead { .. }), "{error}");
 }
 
-/// The archive's medium fails: commits go on until the log is full, `health` tells, and when the medium is
-/// back nothing is missing.
+/// The archive's medium fails: commits go on until the log is full, `health` tells, and when the
+/// medium is back nothing is missing.
 #[test]
 fn a_failing_archive_holds_the_log_and_loses_nothing() {
     let medium = SimDevice::new(1);
@@ -467,7 +473,7 @@ fn a_failing_archive_holds_the_log_and_loses_nothing() {
     assert_eq!(keys(&restored), expected);
 }
 
-/// The archive's power goes at any write: the next opening goes on behind what is whole.
+/// The archive's power fails at any write: the next open continues after the last complete batch.
 #[test]
 fn an_archive_is_whole_after_crashes() {
     for seed in 0..60 {
@@ -516,7 +522,7 @@ fn an_archive_is_whole_after_crashes() {
     }
 }
 
-/// Damage to any part is told, and never yields what was not there.
+/// Damage to any part is reported, and never yields transactions that did not exist.
 #[test]
 fn a_damaged_archive_is_told() {
     let archive = memory();
@@ -568,7 +574,8 @@ fn a_damaged_archive_is_told() {
     assert!(told > 50 && torn > 0, "{told} {torn}");
 }
 
-/// A table that was loaded past the log is not in the archive: no restored database pretends that it is.
+/// A table that was loaded past the log is not in the archive: no restored database pretends that
+/// it is.
 #[test]
 fn a_table_that_was_loaded_past_the_log_is_told() {
     let archive = memory();

@@ -1,4 +1,4 @@
-//! Full and incremental backups under load, and what restoring them yields.
+//! Full and incremental backups under load, and the databases restored from them.
 
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ fn an_incremental_backup_reads_what_changed() {
         rows(&db, 20_000..20_400, byte);
         db.checkpoint().unwrap();
     }
-    // Also after the database was opened anew.
+    // Also after the database was reopened.
     db.close().unwrap();
     let db = open();
     let incremental = db.backup_options().incremental_from(path("full"));
@@ -277,7 +277,8 @@ fn a_restored_database_is_another_one() {
     ));
 }
 
-/// The stream's writer fails at any place: that is the backup's error, and the database goes on.
+/// The stream's writer fails at any position: the backup fails with that error, and the database
+/// continues.
 #[test]
 fn a_medium_that_fails_costs_the_backup_and_nothing_else() {
     struct Full(usize);
@@ -309,8 +310,8 @@ fn a_medium_that_fails_costs_the_backup_and_nothing_else() {
     assert!(stats.file_bytes < 2 * len as u64, "{stats:?}");
 }
 
-/// The power goes, or the medium fills up, at any step of restoring: there is no database then, and no
-/// opening takes it for one.
+/// The power goes, or the medium fills up, at any step of restoring: there is no database then, and
+/// no opening takes it for one.
 #[test]
 fn a_restore_that_is_cut_short_is_no_database() {
     let db = Database::in_memory().unwrap();
@@ -342,14 +343,15 @@ fn a_restore_that_is_cut_short_is_no_database() {
                 cut_short += 1;
                 assert!(matches!(error, Error::NotADatabase { .. }), "{error}");
             }
-            // The last step was taken, and nobody heard of it.
+            // The last step was done, but not reported.
             (Err(_), Ok(db)) => model.check(&db, number),
         }
     }
     assert!(cut_short > 10, "{cut_short}");
 }
 
-/// It would be lost with the database. An existing directory, a file that is to be made, and a detour alike.
+/// It would be lost with the database. An existing directory, a file that is to be made, and a
+/// detour alike.
 #[test]
 fn copies_inside_the_database_are_refused() {
     let dir = scratch();

@@ -13,8 +13,8 @@ fn collect(changes: &mut Changes, into: &mut Vec<ChangeSet>) {
     into.extend(changes.by_ref().map(|set| set.unwrap()));
 }
 
-/// Every protocol, under load: all commits, each once, in order, with what they wrote; and on from stored
-/// positions.
+/// Every protocol, under load: all commits, each once, in order, with what they wrote; and on from
+/// stored positions.
 #[test]
 fn every_commit_is_shown_once_and_in_order() {
     for (protocol, builder) in builders() {
@@ -107,7 +107,8 @@ fn only_what_is_durable_is_shown() {
     let mut tx = db.begin();
     tx.insert(&table, &2, &2).unwrap();
     tx.abort();
-    // Two transactions that each read what the other writes: one is given up when its number is drawn already.
+    // Two transactions that each read what the other writes: one is given up when its number is
+    // drawn already.
     let (mut one, mut other) = (db.begin(), db.begin());
     one.get(&table, &3).unwrap();
     other.get(&table, &4).unwrap();
@@ -197,7 +198,7 @@ fn log_is_kept_for_feeds_up_to_a_limit_and_no_longer() {
     let db = open(device.clone());
     assert_eq!(db.feed("slow").unwrap().changes().unwrap().count(), 50);
     assert_eq!(db.feeds(), [("slow".to_owned(), sets[49].position)]);
-    // More comes than is kept: it is left behind, and the log is free.
+    // More is written than is kept: the feed loses its position, and the log is released.
     for round in 0..8 {
         grow(&db, 1_000 * round..1_000 * round + 150);
         db.checkpoint().unwrap();

@@ -35,7 +35,7 @@ impl History {
             .open_on(Arc::new(self.device.clone()))
     }
 
-    /// Writes, reads the feed and makes backups until the power goes.
+    /// Writes, reads the feed and makes backups until power fails.
     fn round(&mut self, db: &Database) -> Result<(), Error> {
         let tables = tables(db)?;
         let feed = db.feed("consumer")?;

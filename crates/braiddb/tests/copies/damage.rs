@@ -1,4 +1,4 @@
-//! Every byte of a backup flipped, and every length of it cut.
+//! Damage to backups: each byte flipped, each length truncated.
 
 use std::sync::Arc;
 

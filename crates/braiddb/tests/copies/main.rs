@@ -1,4 +1,4 @@
-//! Backups, the archive of the log, and the change feed: what is copied of a database while it is in use.
+//! Copies of a database in use: backups, the archive of the log, and the change feed.
 
 mod archive;
 mod backup;

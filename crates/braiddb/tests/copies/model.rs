@@ -1,4 +1,4 @@
-//! Writers that keep an invariant, and what the database must hold after each of their commits.
+//! Writers that keep an invariant, and a model of the database after each of their commits.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -129,7 +129,7 @@ impl Model {
         assert!(found == self.state_at(seqno), "not the state at {seqno}");
     }
 
-    /// Holds change sets against the commits behind `after`, up to `to`.
+    /// Compares change sets with the commits after `after`, up to `to`.
     pub(crate) fn check_changes(&self, sets: &[ChangeSet], after: u64, to: u64) {
         let commits = self.commits.lock().unwrap();
         let expected: Vec<(u64, Writes)> = commits

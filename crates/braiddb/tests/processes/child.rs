@@ -1,6 +1,6 @@
-//! The process that is tormented. It opens the database, commits from several threads and says each
-//! acknowledgement on standard output, one line each, all beginning with `@`. It reads orders from
-//! standard input, whose end means: close the database and end.
+//! The child process, which is killed. It opens the database, commits from several threads and
+//! prints each acknowledgement on standard output, one line each, all beginning with `@`. It reads
+//! commands from standard input; at the end of the input it closes the database and exits.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Write};
@@ -25,13 +25,13 @@ const IN_FLIGHT: usize = 8;
 /// Transactions of the first thread between its checkpoints.
 const CHECKPOINT_EVERY: u64 = 12;
 
-/// If the parent is stuck, so would this be for ever.
+/// Maximum runtime of the child, so that it ends even if the parent hangs.
 const LONGEST: Duration = Duration::from_secs(100);
 
 fn say(line: &str) {
     let mut out = io::stdout().lock();
-    // One write a line, and none is begun that is not finished but by a kill. A parent that is gone is no
-    // concern of ours: the end of standard input says so too.
+    // One write a line, and none is begun that is not finished but by a kill. A parent that is gone
+    // is no concern of ours: the end of standard input says so too.
     let _ = out.write_all(format!("@{line}\n").as_bytes());
     let _ = out.flush();
 }

@@ -1,5 +1,5 @@
-//! File systems that fill up, and a device behind one that does: typed errors, nothing lost, and going on
-//! once there is room. Needs the right to mount; says so and passes without.
+//! Full file systems, and a full device below one: typed errors, nothing lost, and writes continue
+//! once there is room. Needs the right to mount; otherwise prints so and passes.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -39,7 +39,8 @@ fn each(test: impl Fn(&str, &Path)) {
     println!("{count} file systems");
 }
 
-/// Bytes of a value: so few that the pages take less room than the log, and so many that they take more.
+/// Bytes of a value: so few that the pages take less room than the log, and so many that they take
+/// more.
 const SMALL_VALUE: usize = 1_000;
 const LARGE_VALUE: usize = 3_000;
 
@@ -101,9 +102,10 @@ fn a_full_file_system_stops_writes_and_room_brings_them_back() {
     });
 }
 
-/// With more data than memory, a commit puts other pages out, which find the room that was promised: commits are
-/// refused before they are logged, all can be read, and space brings writes back without another opening. A
-/// copy-on-write file system keeps no such promise. There the engine may stop, and loses nothing.
+/// With more data than memory, a commit puts other pages out, which find the room that was
+/// promised: commits are refused before they are logged, all can be read, and space brings writes
+/// back without another opening. A copy-on-write file system keeps no such promise. There the
+/// engine may stop, and loses nothing.
 #[test]
 fn a_full_file_system_behind_a_small_pool_stops_writes_only() {
     each(|kind, place| {
@@ -187,8 +189,8 @@ fn a_kill_on_a_full_file_system_loses_nothing() {
     });
 }
 
-/// The file system has room and its device has none, as under thin provisioning: real write errors, in the
-/// midst of whatever needs a new block, of the engine or of the file system itself.
+/// The file system has room and its device has none, as under thin provisioning: real write errors,
+/// in the midst of whatever needs a new block, of the engine or of the file system itself.
 #[test]
 fn a_device_that_cannot_take_what_it_promised_loses_nothing() {
     let dir = directory();

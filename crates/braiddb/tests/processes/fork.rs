@@ -1,7 +1,9 @@
-//! Children made by `fork`: they can use nothing that they inherited, and do no harm to it, whatever they do.
+//! Children made by `fork` cannot use an inherited database, and do not damage it, whatever they
+//! do.
 //!
-//! The tests fork a process of their own, in which threads of the parent commit meanwhile. The child must end within
-//! its time: it would wait forever for a lock that a thread of the parent held at the fork.
+//! The tests fork a separate process in which threads of the parent commit meanwhile. The child
+//! must exit in time: it would wait forever for a lock that a thread of the parent held at the
+//! fork.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,8 +26,9 @@ const LONGEST: u32 = 30;
 
 /// Forks, runs `work` in the child, and returns how the child ended: 0 unless `work` panicked.
 fn in_child(work: impl FnOnce()) -> i32 {
-    // SAFETY: the child runs `work`, which uses nothing that a thread of the parent may have locked but the
-    // allocator, which the C library makes usable in it, and ends without running anything of the parent's.
+    // SAFETY: the child runs `work`, which uses nothing that a thread of the parent may have locked
+    // but the allocator, which the C library makes usable in it, and ends without running anything
+    // of the parent's.
     match unsafe { libc::fork() } {
         -1 => panic!("no fork: {}", std::io::Error::last_os_error()),
         0 => {

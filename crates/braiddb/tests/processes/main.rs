@@ -1,9 +1,10 @@
-//! A real process on a real file system: killed with SIGKILL, stopped, denied its system calls, out of
-//! space; and afterwards this process opens the database and holds it against what the other was told.
+//! A real process on a real file system is killed with SIGKILL, stopped, denied system calls, or
+//! runs out of space. Then this process opens the database and compares it with the
+//! acknowledgements.
 //!
-//! The other process is this same program, which runs the test `child` alone; see `child.rs`. It says on
-//! its standard output what was acknowledged, and the tests wait for nothing but these lines. Where a test
-//! needs something that is not there (io_uring, the right to mount), it says so and passes.
+//! The other process is this same program, which runs only the test `child`; see `child.rs`. It
+//! prints acknowledgements on its standard output, and the tests wait only for these lines. If a
+//! test needs something unavailable (io_uring, the right to mount), it prints so and passes.
 
 #![cfg(target_os = "linux")]
 
@@ -32,7 +33,7 @@ fn forking() {
     fork::run();
 }
 
-/// A process beside the one that forks.
+/// A process alongside the one that forks.
 #[test]
 #[ignore = "a process that the test of forks starts"]
 fn opening() {

@@ -1,11 +1,11 @@
-//! Small file systems for one test each.
+//! Small file systems, each for one test.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A mounted file system; goes away with its owner.
+/// A mounted file system, unmounted on drop.
 pub(crate) struct Mount {
     pub(crate) path: PathBuf,
 }
@@ -44,7 +44,8 @@ impl Mount {
         )
     }
 
-    /// A file system of this type in a new file, which is sparse: its blocks are taken as they are written.
+    /// A file system of this type in a new file, which is sparse: its blocks are taken as they are
+    /// written.
     pub(crate) fn image(kind: &str, image: &Path, path: &Path, kib: u64) -> Option<Self> {
         let file = fs::File::create_new(image).unwrap();
         file.set_len(kib << 10).unwrap();
@@ -66,8 +67,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // If it stays, removing the directory above fails, which is then seen. Lazily, since a test that
-        // failed may have files open.
+        // If it stays, removing the directory above fails, which is then seen. Lazily, since a test
+        // that failed may have files open.
         let _ = Command::new("umount").arg("-l").arg(&self.path).output();
     }
 }

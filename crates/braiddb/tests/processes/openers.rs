@@ -1,4 +1,4 @@
-//! Processes that are stopped and continued, and several that want one database.
+//! Processes that are stopped and continued, and several processes that open one database.
 
 use braid::{Database, Error, Protocol};
 
@@ -52,8 +52,8 @@ fn a_process_that_stands_still_in_the_midst_of_commits_goes_on() {
     }
 }
 
-/// Somebody who wants the database as soon as it is free, while its owner is being killed: it is refused
-/// until the owner is gone, and then finds everything.
+/// Somebody who wants the database as soon as it is free, while its owner is being killed: it is
+/// refused until the owner is gone, and then finds everything.
 #[test]
 fn a_second_opener_waits_out_a_kill() {
     let mut rng = rng("openers");

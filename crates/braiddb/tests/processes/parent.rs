@@ -1,4 +1,4 @@
-//! The process that torments: it starts the child, reads what that says, and judges what it leaves.
+//! The parent process: starts the child, reads its output, and checks the database that it leaves.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -97,7 +97,7 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// This program, behind an emulator if it runs in one: the kernel knows nothing of that.
+/// This program, run by an emulator if it runs in one: the kernel does not know about emulators.
 fn this_program() -> Command {
     let runner = std::env::var("BRAID_RUNNER").unwrap_or_default();
     let program = std::env::current_exe().unwrap();
@@ -144,7 +144,8 @@ impl Running {
         }
     }
 
-    /// The child's next line, taken into account. `None` at the end; a line that a kill cut short is none.
+    /// The child's next line, taken into account. `None` at the end; a line that a kill cut short
+    /// is none.
     pub(crate) fn line(&mut self, trial: &mut Trial<'_>) -> Option<String> {
         loop {
             let mut line = String::new();
@@ -210,7 +211,7 @@ impl Running {
         Pid::from_child(&self.child)
     }
 
-    /// Stops the child; returns when it stands still.
+    /// Stops the child; returns after it has stopped.
     pub(crate) fn stop(&mut self) {
         kill_process(self.pid(), Signal::STOP).unwrap();
         let (_, status) = waitpid(Some(self.pid()), WaitOptions::UNTRACED)
@@ -252,7 +253,7 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// A test that failed leaves no child behind.
+    /// A failed test leaves no child running.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

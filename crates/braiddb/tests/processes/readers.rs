@@ -1,4 +1,5 @@
-//! Readers next to a writer that commits, checkpoints, is killed and comes again; and readers that are killed.
+//! Readers alongside a writer that commits, checkpoints, is killed and restarts; and killed
+//! readers.
 
 use braid::{Database, Protocol};
 use braid_io::ReaderNeeds::{Log, Pages};
@@ -14,7 +15,8 @@ fn open(trial: &Trial<'_>) -> Database {
     opened.unwrap_or_else(|error| panic!("{}: {error}", trial.what()))
 }
 
-/// What it shows is whole, holds all that was acknowledged before, and is not older than what it showed.
+/// What it shows is whole, holds all that was acknowledged before, and is not older than what it
+/// showed.
 fn look(reader: &mut Database, trial: &mut Trial<'_>) {
     let what = format!("a reader, {}", trial.what());
     let (before, promised) = (reader.durable_seqno(), trial.promised.clone());
@@ -28,7 +30,7 @@ fn look(reader: &mut Database, trial: &mut Trial<'_>) {
         _ => promised,
     };
     let shown = check(reader, &promised, &what);
-    // From here on it must be there, whoever is killed.
+    // From here on everything shown must exist, whichever process is killed.
     for (promised, shown) in trial.promised.iter_mut().zip(shown) {
         *promised = shown.max(*promised);
     }

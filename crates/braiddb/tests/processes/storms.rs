@@ -1,4 +1,4 @@
-//! `kill -9`, again and again, under every protocol and on every device.
+//! Repeated `kill -9`, under every protocol and on every device.
 
 use braid::Protocol;
 
@@ -46,7 +46,7 @@ fn nothing_acknowledged_is_lost_to_kills() {
     }
 }
 
-/// A creation that is killed at any of its steps is begun anew.
+/// A creation that is killed at any of its steps can be repeated from scratch.
 #[test]
 fn a_creation_that_is_killed_is_begun_anew() {
     let mut rng = rng("creations");

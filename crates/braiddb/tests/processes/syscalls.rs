@@ -1,5 +1,5 @@
-//! System calls of a running process begin to fail: the kernel is told to refuse them (seccomp), all at
-//! once, in all threads. Needs no rights and no tools.
+//! System calls of a running process begin to fail: a seccomp filter makes the kernel refuse them,
+//! in all threads at once. Needs no rights and no tools.
 
 use std::io;
 
@@ -9,7 +9,8 @@ use braid::device::DeviceChoice;
 use crate::parent::{Running, Trial, devices, directory, rng};
 use crate::workload::THREADS;
 
-/// What the child does on an order such as `dsync 5`: from now on calls of this sort fail with this number.
+/// What the child does on an order such as `dsync 5`: from now on calls of this sort fail with this
+/// number.
 pub(crate) fn deny(order: &str) {
     let Some((sort, errno)) = order.split_once(' ') else {
         return;
@@ -26,7 +27,8 @@ pub(crate) fn deny(order: &str) {
     install(&program).expect("seccomp");
 }
 
-/// The offset of the system call's number in what a filter sees, and of the low half of its last argument.
+/// The offset of the system call's number in what a filter sees, and of the low half of its last
+/// argument.
 const NUMBER: u32 = 0;
 const LAST_ARGUMENT: u32 = 16 + 5 * 8;
 
@@ -43,13 +45,13 @@ fn jump(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     }
 }
 
-/// A filter that answers some calls with an error, if `flag` is given only those with it in their last
-/// argument, and lets everything else pass.
+/// A filter that answers some calls with an error, if `flag` is given only those with it in their
+/// last argument, and lets everything else pass.
 fn refuse(calls: &[libc::c_long], flag: Option<u32>, errno: u32) -> Vec<libc::sock_filter> {
     use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
     let mut program = vec![statement(BPF_LD | BPF_W | BPF_ABS, NUMBER)];
     for (i, &call) in calls.iter().enumerate() {
-        // To behind the refusal's `allow`, past the tests that follow.
+        // Jumps past the remaining tests and the `allow` after them.
         let to = (calls.len() - i) as u8;
         program.push(jump(BPF_JMP | BPF_JEQ | BPF_K, call as u32, to, 0));
     }
@@ -98,8 +100,8 @@ fn torment(trial: &mut Trial<'_>, acknowledgements: u64, order: &str) -> Running
     child
 }
 
-/// Durable writes of the log fail: the engine stops, acknowledges nothing more (the child watches that),
-/// and the next process finds everything that was acknowledged.
+/// Durable writes of the log fail: the engine stops, acknowledges nothing more (the child watches
+/// that), and the next process finds everything that was acknowledged.
 #[test]
 fn failing_log_writes_poison_and_lose_nothing() {
     let mut rng = rng("log writes");
@@ -128,8 +130,8 @@ fn failing_log_writes_poison_and_lose_nothing() {
     }
 }
 
-/// Syncs fail: no checkpoint is published any more, commits go on as long as the log has files, nothing is
-/// lost.
+/// Syncs fail: no checkpoint is published any more, commits go on as long as the log has files,
+/// nothing is lost.
 #[test]
 fn failing_syncs_end_checkpoints_and_lose_nothing() {
     let mut rng = rng("syncs");
@@ -152,7 +154,8 @@ fn failing_syncs_end_checkpoints_and_lose_nothing() {
     }
 }
 
-/// The ring itself is refused, once for all or again and again "for now": an error, and not a thread that spins for ever.
+/// The ring itself is refused, once for all or again and again "for now": an error, and not a
+/// thread that spins for ever.
 #[test]
 fn a_ring_that_is_refused_fails_checkpoints_and_loses_nothing() {
     let mut rng = rng("rings");

@@ -1,4 +1,4 @@
-//! What the child writes, and how the parent knows that all of it is there.
+//! The child's writes, and the parent's check that all of them exist.
 
 use braid::device::DeviceChoice;
 use braid::{Builder, Bytes, Database, Error, Protocol, Readable, Table, Transaction};
@@ -61,8 +61,8 @@ impl Tables {
         Ok(db.get(&self.counters, &thread)?.unwrap_or(0))
     }
 
-    /// Writes a thread's next transaction: two records, and every fourth time what it saw of another
-    /// thread, on which it then depends.
+    /// Writes a thread's next transaction: two records, and every fourth time what it saw of
+    /// another thread, on which it then depends.
     pub(crate) fn write(
         &self,
         tx: &mut Transaction,
@@ -80,8 +80,8 @@ impl Tables {
     }
 }
 
-/// Holds the database against what was promised of each thread; returns where each thread is. What was
-/// promised is a transaction's sequence number within its thread, and all before it.
+/// Holds the database against what was promised of each thread; returns where each thread is. What
+/// was promised is a transaction's sequence number within its thread, and all before it.
 pub(crate) fn check(db: &Database, promised: &[u64], what: &str) -> Vec<u64> {
     let tables = Tables::open(db).unwrap();
     let snapshot = db.snapshot();

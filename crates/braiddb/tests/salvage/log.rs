@@ -73,7 +73,8 @@ fn a_damaged_log_is_kept_up_to_the_damage() {
     }
 }
 
-/// Each log file is cut or removed: opening says which, `verify` counts it, and salvage keeps what came before.
+/// Each log file is cut or removed: opening says which, `verify` counts it, and salvage keeps what
+/// came before.
 #[test]
 fn a_cut_or_missing_log_file_is_told_and_the_rest_is_saved() {
     let victim = Victim::new(&["books", "boats"]);
@@ -135,8 +136,8 @@ fn without_a_log_there_is_the_checkpoint() {
     assert_eq!(saved.contents, victim.checkpointed);
 }
 
-/// Every commit reads what the one before it wrote, so that what is saved has to be a prefix; in several lanes, and
-/// over several openings.
+/// Every commit reads what the one before it wrote, so that what is saved has to be a prefix; in
+/// several lanes, and over several openings.
 #[test]
 fn of_every_protocol_s_log_a_prefix_is_saved() {
     for (seed, protocol) in Protocol::ALL.iter().copied().enumerate() {

@@ -1,4 +1,4 @@
-//! Each piece of a database is damaged in turn: everything else is saved, and what is not is named.
+//! Salvage after damage to each part of a database: everything else is saved, and losses are named.
 
 mod log;
 mod pages;

@@ -202,8 +202,8 @@ fn a_lost_map_leaf_is_replaced_by_a_search() {
     saved.expect_damage("map leaf 0");
 }
 
-/// Each leaf in turn: pages have blocks of other states, older and newer, but what fits is there, so nothing is lost, and
-/// nothing is said to be.
+/// Each leaf in turn: pages have blocks of other states, older and newer, but what fits is there,
+/// so nothing is lost, and nothing is said to be.
 #[test]
 fn a_lost_map_leaf_costs_nothing_that_is_there() {
     let victim = Victim::large();
@@ -231,8 +231,8 @@ fn a_lost_map_leaf_costs_nothing_that_is_there() {
     }
 }
 
-/// Other pages had the numbers before, in the same checkpoint, and their blocks look newer: what leads to a page tells
-/// which block is the page's.
+/// Other pages had the numbers before, in the same checkpoint, and their blocks look newer: what
+/// leads to a page tells which block is the page's.
 #[test]
 fn a_newer_block_that_does_not_fit_is_not_taken() {
     let victim = Victim::new(&["books", "boats"]);
@@ -289,7 +289,8 @@ fn room_behind_the_last_page_is_no_damage() {
     assert_eq!(saved.losses(), [""; 0]);
 }
 
-/// The search finds an older version of the catalog, in which there is no table, and nothing in it says so.
+/// The search finds an older version of the catalog, in which there is no table, and nothing in it
+/// says so.
 #[test]
 fn a_search_tells_that_what_it_found_may_be_old() {
     let victim = Victim::new(&["books"]);

@@ -1,4 +1,4 @@
-//! A database to be damaged, and what came of saving it.
+//! A database to damage, and the outcome of salvaging it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -89,8 +89,8 @@ impl Victim {
         Self::killed(place, db, checkpointed)
     }
 
-    /// One whose map has several leaves, with pages that were evicted again and again, also while its newest checkpoint
-    /// was written and after that.
+    /// One whose map has several leaves, with pages that were evicted again and again, also while
+    /// its newest checkpoint was written and after that.
     pub(crate) fn large() -> Self {
         let place = tempfile::tempdir().unwrap();
         let live = place.path().join("live");
@@ -205,7 +205,8 @@ impl Victim {
         self.try_salvage().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Salvages, and checks what always holds: the damaged one stays as it is, the new one is sound.
+    /// Salvages, and checks what always holds: the damaged one stays as it is, the new one is
+    /// sound.
     pub(crate) fn try_salvage(&self) -> Result<Saved, Error> {
         let before = files(&self.dir());
         let into = self.place.path().join("into");

@@ -1,4 +1,5 @@
-//! The bytes of an archive's files: a header, and batches of transactions behind it, each padded to a block.
+//! Format of an archive's files: a header, followed by batches of transactions, each padded to a
+//! block.
 
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ const FILE_MAGIC: [u8; 8] = *b"BRAIDARC";
 const BATCH_MAGIC: [u8; 8] = *b"BRAIDBAT";
 pub(super) const FORMAT: u32 = 1;
 
-/// Bytes of a batch in front of its transactions.
+/// Bytes of a batch before its transactions.
 pub(super) const BATCH_HEADER: usize = 64;
 
-/// Bytes in front of each transaction's own.
+/// Bytes before the redo records of each transaction.
 pub(super) const TRANSACTION_HEADER: usize = 12;
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -22,7 +23,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The first block of a file.
+/// Header of a file, its first block.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -30,8 +31,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 /// | 8..12 | format |
 /// | 12..16 | CRC-32C of bytes 16..48 |
 /// | 16..32 | identity of the log |
-/// | 32..40 | everything up to this number lies before the file |
-/// | 40..48 | when it was begun, in nanoseconds since 1970 |
+/// | 32..40 | the file contains transactions after this sequence number |
+/// | 40..48 | when the file was created, in nanoseconds since 1970 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileHeader {
     pub(crate) identity: u128,
@@ -39,7 +40,8 @@ pub(crate) struct FileHeader {
     pub(crate) time: Duration,
 }
 
-/// A time in nanoseconds, as it is stored; one after the year 2554 becomes the last that can be.
+/// Converts a time to nanoseconds, as stored; a time after the year 2554 becomes the last one
+/// possible.
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -55,7 +57,8 @@ impl FileHeader {
         block[12..16].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Reads a header: the format of another one is an error, bytes that are none are nothing.
+    /// Decodes a header. Returns `None` if the bytes are not a header, and an unknown format as an
+    /// error.
     pub(crate) fn decode(block: &[u8]) -> Option<Result<Self, u32>> {
         if block.len() < 48 || block[..8] != FILE_MAGIC {
             return None;
@@ -75,21 +78,21 @@ impl FileHeader {
     }
 }
 
-/// The beginning of a batch.
+/// Header of a batch.
 ///
 /// | bytes | field |
 /// |---|---|
 /// | 0..8 | magic |
 /// | 8..12 | CRC-32C of bytes 12..64 |
 /// | 12..16 | CRC-32C of the transactions |
-/// | 16..24 | everything up to this number lies before the batch |
-/// | 24..32 | the number up to which it goes |
-/// | 32..40 | a time: what was durable then lies in it or before, in nanoseconds since 1970 |
+/// | 16..24 | the batch contains transactions after this sequence number |
+/// | 24..32 | the batch contains transactions up to this sequence number |
+/// | 32..40 | a time in nanoseconds since 1970: what was durable then is in this batch or before |
 /// | 40..44 | bytes of its transactions |
-/// | 44..48 | how many they are |
+/// | 44..48 | number of its transactions |
 /// | 48..64 | identity of the log |
 ///
-/// A transaction is its number (u64), its length (u32), and its redo records.
+/// A transaction consists of its sequence number (u64), its length (u32), and its redo records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchHeader {
     pub(crate) after: u64,
@@ -115,7 +118,7 @@ impl BatchHeader {
         out[8..12].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Reads a header; `None` if the bytes are none.
+    /// Decodes a header; `None` if the bytes are not a header.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < BATCH_HEADER || bytes[..8] != BATCH_MAGIC {
             return None;
@@ -135,14 +138,14 @@ impl BatchHeader {
         (header.after < header.last).then_some(header)
     }
 
-    /// Bytes that the batch takes in its file.
+    /// Returns the number of bytes that the batch takes in its file.
     pub(super) fn size(&self) -> u64 {
         (BATCH_HEADER as u64 + u64::from(self.len)).next_multiple_of(BLOCK as u64)
     }
 }
 
-/// The transactions of a batch: their numbers and redo records. `None` once, where the bytes are
-/// none.
+/// Iterates over the transactions of a batch: their sequence numbers and redo records. Yields
+/// `None` once if the bytes are malformed.
 pub(super) fn transactions(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64, &[u8])>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -162,7 +165,7 @@ pub(super) fn transactions(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64
     })
 }
 
-/// Makes the checksums of an archive's file fit what it holds, as far as it is one.
+/// Recomputes the checksums of an archive file, as far as its contents are well-formed.
 pub(crate) fn seal(bytes: &mut [u8]) -> Option<()> {
     let crc = crc32c::crc32c(bytes.get(16..48)?);
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());

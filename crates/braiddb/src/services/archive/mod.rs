@@ -1,9 +1,10 @@
-//! The archive of the log: every transaction that was ever durable, in order, in files of its own.
+//! The archive of the log: every transaction that was ever durable, in order, in separate files.
 //!
-//! An archive is written by following the log, not by copying its segments: what is in it is committed,
-//! durable and in the order of the numbers, whatever the protocol, the lanes and the crashes in between. Each
-//! batch says from which number to which it goes, so a hole has a name, and when it was written, so a time has
-//! a number. Format: `docs/backup.md`.
+//! An archive is written by reading the log, not by copying its segments. So its transactions are
+//! committed, durable and ordered by sequence number, whatever the protocol, the lanes and the
+//! crashes in between. Each batch records its range of sequence numbers, so a hole can be reported
+//! exactly, and the time of its writing, so a time can be mapped to a sequence number. Format:
+//! `docs/backup.md`.
 
 mod batch;
 mod owner;

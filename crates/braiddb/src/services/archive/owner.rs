@@ -1,9 +1,10 @@
-//! The database that may write an archive.
+//! Ownership of an archive by one database.
 //!
-//! A copy of a database's files has the identity of the original. Two copies that archive into one directory would
-//! replace each other's files. So the archive names the one instance of the database that may write it: a number
-//! that the instance keeps in its own directory (see [`crate::copies`]) and that changes whenever the database is
-//! opened with the archive and writes it. A copy that was made before has an older number and is refused.
+//! A copy of a database's files has the identity of the original. Two copies that archive to one
+//! directory would replace each other's files. So the archive records the one instance of the
+//! database that may write it: a number that the instance also stores in its own directory (see
+//! [`crate::services::copies`]) and that changes whenever the database is opened with the archive
+//! and writes it. An earlier copy has an older number and is refused.
 
 use braid_io::Device;
 
@@ -19,8 +20,8 @@ const MAGIC: [u8; 8] = *b"BRAIDOW\x01";
 /// |---|---|
 /// | 0..16 | identity of the log |
 /// | 16..32 | the instance that writes the archive |
-/// | 32..48 | the same, or, while the instance changes, the one before |
-/// | 48..56 | the archive goes at least up to this number |
+/// | 32..48 | the same; while the instance changes, the previous instance |
+/// | 48..56 | the archive reaches at least this sequence number |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) identity: u128,
@@ -54,7 +55,7 @@ impl Owner {
         }
     }
 
-    /// Replaces the record, durably.
+    /// Replaces the record durably.
     pub(super) fn write(&self, device: &dyn Device, archive: &str) -> Result<()> {
         let mut fields = [0; FIELDS];
         fields[..16].copy_from_slice(&self.identity.to_le_bytes());
@@ -69,7 +70,7 @@ impl Owner {
         })
     }
 
-    /// Refuses a database of another identity, and a copy of the database that owns the archive.
+    /// Refuses a database with another identity, and a copy of the database that owns the archive.
     pub(super) fn check(&self, archive: &str, identity: u128, instance: u128) -> Result<()> {
         let archive = || archive.to_owned();
         if self.identity != identity {

@@ -1,4 +1,4 @@
-//! Reading an archive: what it covers, where it has holes, its transactions.
+//! Reading an archive: its coverage, its holes, its transactions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::error::{BackupError, Error, Result};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArchivedTransaction<'a> {
     pub(crate) seqno: u64,
-    /// Its redo records.
+    /// The transaction's redo records.
     pub(crate) payload: &'a [u8],
 }
 
@@ -32,11 +32,11 @@ pub(crate) struct Archive {
     device: Arc<dyn Device>,
     name: String,
     identity: Option<u128>,
-    /// In the order of their numbers, perhaps with holes and overlaps.
+    /// Ordered by sequence number, possibly with holes and overlaps.
     batches: Vec<Batch>,
-    /// Numbers up to which there were transactions, whether they are in the archive or not: every
-    /// file says where it begins, and the owner how far the archive was when the database was
-    /// closed.
+    /// Sequence numbers up to which transactions existed, whether or not the archive contains them:
+    /// each file records where it begins, and the owner record how far the archive was when the
+    /// database was closed.
     known: Vec<u64>,
     owner: Option<Owner>,
 }
@@ -46,11 +46,11 @@ pub(crate) struct Archive {
 pub(super) struct Hole {
     pub(super) from: u64,
     pub(super) to: u64,
-    /// The time of the last batch before them, if there is one.
+    /// Time of the last batch before the hole, if there is one.
     pub(super) since: Option<SystemTime>,
 }
 
-/// The name of the file that begins behind a number.
+/// Returns the name of the file that begins after sequence number `after`.
 pub(super) fn file_name(after: u64) -> String {
     format!("archive-{after:020}.log")
 }
@@ -61,22 +61,22 @@ fn parse_name(name: &str) -> Option<u64> {
     (file_name(after) == name).then_some(after)
 }
 
-/// The device over an archive's directory.
+/// Opens the device of an archive's directory.
 pub(super) fn open_device(path: &Path, mode: u32) -> Result<Arc<dyn Device>> {
     braid_io::open_directory_with_mode(path, DeviceChoice::File, mode)
         .map_err(|e| Error::io(format!("cannot open the archive {}", path.display()), e))
 }
 
 impl Archive {
-    /// Opens an archive to read it; nothing in its directory is changed.
+    /// Opens an archive for reading; nothing in its directory changes.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let device = braid_io::FileDevice::read_only(path)
             .map_err(|e| Error::io(format!("cannot open the archive {}", path.display()), e))?;
         Self::open_on(Arc::new(device), &path.display().to_string())
     }
 
-    /// Looks at all batches' headers, and at the last batch of each file, whose writing may have
-    /// been interrupted, as a whole.
+    /// Reads the headers of all batches, and the whole last batch of each file, whose writing may
+    /// have been interrupted.
     pub(crate) fn open_on(device: Arc<dyn Device>, name: &str) -> Result<Self> {
         let mut archive = Self {
             device,
@@ -89,7 +89,7 @@ impl Archive {
         archive.owner = Owner::read(&*archive.device, name)?;
         if let Some(owner) = archive.owner {
             archive.identity = Some(owner.identity);
-            // Zero says nothing: the archive was not begun yet.
+            // Zero means that the archive was not begun yet.
             archive
                 .known
                 .extend((owner.archived > 0).then_some(owner.archived));
@@ -122,7 +122,7 @@ impl Archive {
             .device
             .open(name, OpenMode::Existing)
             .map_err(&reading)?;
-        // One whose header was not finished has no batches.
+        // A file with an incomplete header has no batches.
         if len < BLOCK as u64 {
             return Ok(());
         }
@@ -141,7 +141,7 @@ impl Archive {
                 }
                 .into());
             }
-            // The batches say whose they are, too.
+            // The batches identify their database, too.
             None => None,
         };
         self.check_identity(name, header)?;
@@ -151,8 +151,8 @@ impl Archive {
             file.read_at(&mut block[..BLOCK], offset)
                 .map_err(&reading)?;
             let batch = BatchHeader::decode(&block).filter(|batch| offset + batch.size() <= len);
-            // What is no batch ends the file, if none comes behind. If one does, the numbers tell that some
-            // are missing.
+            // Blocks that are not a batch end the file, unless a batch follows; then the sequence
+            // numbers reveal the missing ones.
             let Some(batch) = batch else {
                 offset += BLOCK as u64;
                 continue;
@@ -190,7 +190,7 @@ impl Archive {
         .into())
     }
 
-    /// A batch's transactions, unless their bytes are not those that were written.
+    /// Returns a batch's transactions; `None` if their checksum does not match.
     fn load(&self, batch: &Batch) -> Result<Option<Vec<u8>>> {
         let size = to_usize(batch.header.size());
         let mut buf = self.device.allocate(size);
@@ -200,12 +200,12 @@ impl Archive {
         Ok((crc32c::crc32c(bytes) == batch.header.crc).then(|| bytes.to_vec()))
     }
 
-    /// The identity of the log in it; `None` if it has none yet.
+    /// Returns the identity of the archived log; `None` if the archive has none yet.
     pub(super) fn identity(&self) -> Option<u128> {
         self.identity
     }
 
-    /// The greatest number that it covers.
+    /// Returns the highest sequence number that the archive covers.
     pub(super) fn last(&self) -> Option<u64> {
         self.batches.iter().map(|batch| batch.header.last).max()
     }
@@ -228,18 +228,19 @@ impl Archive {
         }
     }
 
-    /// Whether the archive says of this number that everything before it was archived or is
-    /// missing.
+    /// Returns whether the archive records that everything up to this sequence number was archived
+    /// or is missing.
     pub(super) fn mentions(&self, seqno: u64) -> bool {
         self.known.contains(&seqno) || self.last() == Some(seqno)
     }
 
-    /// The record of the database that writes it.
+    /// Returns the record of the database that writes the archive.
     pub(super) fn owner(&self) -> Option<&Owner> {
         self.owner.as_ref()
     }
 
-    /// Up to where it goes on from `seqno` without a hole, and the hole, if there is one.
+    /// Returns the sequence number up to which the archive continues from `seqno` without a hole,
+    /// and the hole, if there is one.
     fn reach(&self, seqno: u64) -> (u64, Option<Hole>) {
         let (mut to, mut since) = (seqno, None);
         let hole = |to, until, since| Hole {
@@ -261,8 +262,8 @@ impl Archive {
         }
     }
 
-    /// The number from which the archive is complete up to its end, or up to `oldest`, from which
-    /// it goes on; and what is missing before that number.
+    /// Returns the sequence number after which the archive is complete up to its end, or up to
+    /// `oldest`, if it will continue from there; and the transactions missing before.
     pub(super) fn begins(&self, oldest: u64) -> (u64, Option<Hole>) {
         let mut begins = self
             .batches
@@ -293,8 +294,8 @@ impl Archive {
         (begins, missing)
     }
 
-    /// The number up to which a database of an identity is restored whose backup goes up to `seqno`
-    /// and was made at `made`.
+    /// Returns the sequence number up to which to restore a database with this identity, whose
+    /// backup reaches `seqno` and was made at `made`.
     pub(crate) fn target(
         &self,
         until: Until,
@@ -350,10 +351,9 @@ impl Archive {
         }
     }
 
-    /// The numbers behind `seqno` up to which everything was durable when the clock went past
-    /// `time` for the first time and for the last. They differ if it was set back in between, and
-    /// then nobody but the one who asks can know which was meant. What lies before the backup does
-    /// not matter.
+    /// Returns the sequence numbers after `seqno` up to which everything was durable when the clock
+    /// first and last passed `time`. They differ if the clock was set back in between; then only
+    /// the caller can know which one is meant. Transactions that the backup contains do not matter.
     fn passed(&self, seqno: u64, time: Duration) -> (Option<u64>, Option<u64>) {
         let behind = || self.batches.iter().filter(|b| b.header.last > seqno);
         let is_before = |batch: &&Batch| batch.header.time <= time;
@@ -362,7 +362,8 @@ impl Archive {
         (first, behind().rfind(is_before).map(end))
     }
 
-    /// Calls `f` for the transactions behind `after`, up to `to`, in the order of their numbers.
+    /// Calls `f` for the transactions after `after`, up to `to`, in the order of their sequence
+    /// numbers.
     pub(crate) fn read(
         &self,
         after: u64,

@@ -37,13 +37,13 @@ impl ArchiveWriter {
         self.archiver.as_ref().map(|archiver| archiver.archived())
     }
 
-    /// Returns what reports why writing the archive fails.
+    /// Returns a function that reports why writing the archive fails.
     pub(crate) fn error(&self) -> Option<ArchiveError> {
         let archiver = self.archiver.clone()?;
         Some(Arc::new(move || archiver.error()))
     }
 
-    /// Sleeps until the archive is to be written again. Returns `false` if the thread is to end.
+    /// Sleeps until the archive is due to be written. Returns `false` once the thread must end.
     pub(crate) fn sleep(&self) -> bool {
         self.ticker.sleep(self.interval)
     }
@@ -56,7 +56,8 @@ impl ArchiveWriter {
         }
     }
 
-    /// Notes on both sides how far the archive is, when the database is closed.
+    /// Records how far the archive is, in the archive and in the database, when the database is
+    /// closed.
     pub(crate) fn note(&self, log: &Log, copies: &Copies) -> Result<()> {
         match &self.archiver {
             None => Ok(()),

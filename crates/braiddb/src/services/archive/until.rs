@@ -1,4 +1,4 @@
-//! The end of a restore.
+//! End point of a restore.
 
 use std::time::SystemTime;
 

@@ -15,37 +15,38 @@ use crate::error::{BackupError, Error, Result};
 use crate::services::copies::Copies;
 use crate::services::retention::Retention;
 
-/// Transactions of about so many bytes make a batch.
+/// Approximate number of bytes of transactions in a batch.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// A file that is longer is followed by a new one.
+/// Length in bytes after which the archive continues in a new file.
 const FILE_BYTES: u64 = 64 << 20;
 
-/// See the module's text.
+/// Writer of an archive; see the module documentation of `archive`.
 pub(crate) struct Archiver {
     device: Arc<dyn Device>,
     name: String,
-    /// Everything behind `begins` up to this number is durable in the archive.
+    /// Everything after `begins` up to this sequence number is durable in the archive.
     archived: AtomicU64,
-    /// The archive is complete from here on: only a backup that goes up to this number, or further,
-    /// leads into it.
+    /// The archive is complete after this sequence number: only a backup that reaches it can be
+    /// continued from the archive.
     begins: u64,
-    /// What is missing before `begins`.
+    /// The transactions missing before `begins`.
     missing: Option<Hole>,
     state: Mutex<State>,
-    /// Keeps other processes out of the archive's directory.
+    /// Excludes other processes from the archive's directory.
     lock: Mutex<Option<DirectoryLock>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The archive says where its last part begins.
+    /// Whether the archive records where its last part begins.
     marked: bool,
-    /// The number that the archive is to know this opening of the database by, and whether it does.
+    /// The number that identifies this open of the database to the archive; `owns` tells whether
+    /// the archive has recorded it.
     instance: Option<u128>,
     owns: bool,
     tail: Option<TailReader>,
-    /// The file that is written, and where its next batch goes.
+    /// The file being written, and the offset of its next batch.
     file: Option<(Arc<dyn File>, u64)>,
     error: Option<Error>,
 }
@@ -63,8 +64,8 @@ fn failed(error: std::io::Error) -> Error {
 }
 
 impl Archiver {
-    /// The archive in a directory, which is created if it is missing, for a database whose log can
-    /// be followed from number `oldest` on.
+    /// Opens the archive in a directory, which is created if it is missing, for a database whose
+    /// log can be read from sequence number `oldest` on.
     pub(crate) fn open(
         gate: &Gate,
         path: &Path,
@@ -113,7 +114,7 @@ impl Archiver {
             .into());
         }
         archive.settle()?;
-        // What is missing in between is gone: a hole.
+        // The transactions in between are lost: a hole.
         let archived = if braid_rt::mutant!("archive_begins_anew") {
             log.durable_seqno()
         } else {
@@ -134,31 +135,31 @@ impl Archiver {
         })
     }
 
-    /// Lets other processes have the archive's directory.
+    /// Releases the lock on the archive's directory.
     pub(crate) fn release(&self) {
         *self.lock.lock() = None;
     }
 
-    /// Everything up to this number is durable in the archive.
+    /// Returns the sequence number up to which everything is durable in the archive.
     pub(crate) fn archived(&self) -> u64 {
         self.archived.load(Ordering::Acquire)
     }
 
-    /// Why the last attempt to write failed.
+    /// Returns why the last attempt to write failed.
     pub(crate) fn error(&self) -> Option<Error> {
         self.state.lock().error.clone()
     }
 
-    /// Archives everything that is durable by now.
+    /// Archives everything that is currently durable.
     ///
-    /// # Errors
-    /// Those of the medium, and [`BackupError::ArchiveGap`] if everything that there is was
-    /// archived, but no backup leads to it.
+    /// # Errors Those of the medium, and [`BackupError::ArchiveGap`] if everything available was
+    /// archived, but no backup reaches the beginning of the archive.
     pub(crate) fn run(&self, log: &Log, retention: &Retention, copies: &Copies) -> Result<()> {
         let mut state = self.state.lock();
         let outcome = self.archive(&mut state, log, retention, copies);
         if outcome.is_err() {
-            // What was written is unknown: the next attempt begins anew behind what is known to be durable.
+            // The outcome of the write is unknown: the next attempt starts again after the last
+            // durable batch.
             state.file = None;
             state.tail = None;
         }
@@ -167,7 +168,7 @@ impl Archiver {
         outcome
     }
 
-    /// Whether a backup leads to where the archive begins. A new database is its own backup.
+    /// Checks that a backup reaches the beginning of the archive. A new database needs no backup.
     fn check_backup(&self, copies: &Copies) -> Result<()> {
         let backup = copies.backup();
         let Some(Hole { from, to, since }) = self.missing.filter(|_| backup < self.begins) else {
@@ -186,8 +187,8 @@ impl Archiver {
         .into())
     }
 
-    /// Sees to it that this opening of the database, and no copy of it, owns the archive. Called
-    /// before each write: a copy may have taken the archive over meanwhile.
+    /// Ensures that this open of the database, and no copy of it, owns the archive. Call before
+    /// each write: a copy may have become the owner since.
     fn own(&self, state: &mut State, log: &Log, copies: &Copies) -> Result<()> {
         let (device, name) = (&*self.device, self.name.as_str());
         let found = Owner::read(device, name)?;
@@ -209,7 +210,8 @@ impl Archiver {
         if let Some(found) = found {
             found.check(name, identity, before)?;
         }
-        // A crash before the database knows its new number leaves one that the archive knows.
+        // After a crash before the database records its new number, the archive still accepts the
+        // old one.
         ours([before, instance]).write(device, name)?;
         copies.note_archive(instance, self.archived())?;
         ours([instance; 2]).write(device, name)?;
@@ -217,7 +219,8 @@ impl Archiver {
         Ok(())
     }
 
-    /// Notes on both sides how far the archive is, when the database is closed.
+    /// Records how far the archive is, in the archive and in the database, when the database is
+    /// closed.
     pub(crate) fn note(&self, log: &Log, copies: &Copies) -> Result<()> {
         let mut state = self.state.lock();
         let archived = self.archived();
@@ -252,7 +255,8 @@ impl Archiver {
             state.marked = true;
         }
         loop {
-            // Before the look at what is durable: what was acknowledged by then is in this batch or before.
+            // Read the clock before the durable seqno: everything acknowledged by then is in this
+            // batch or before.
             let time = braid_rt::wall_clock();
             let after = self.archived();
             if after >= log.durable_seqno() {
@@ -280,7 +284,7 @@ impl Archiver {
                 }
             })?;
             if last <= after {
-                // On the way from the start to what is not archived.
+                // Between the checkpoint position and the first transaction to archive.
                 continue;
             }
             let header = BatchHeader {
@@ -299,7 +303,7 @@ impl Archiver {
             }
             self.own(state, log, copies)?;
             self.write(state, header, &batch)?;
-            // Release: who releases log for it finds it durable.
+            // Release: a thread that releases log because of this value finds the batch durable.
             self.archived.store(last, Ordering::Release);
         }
     }
@@ -328,7 +332,7 @@ impl Archiver {
         let name = file_name(header.after);
         let file = match self.device.open(&name, OpenMode::CreateNew) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                // Of an attempt that failed: nothing in it was called archived.
+                // The file is from a failed attempt: nothing in it was reported as archived.
                 self.device.remove(&name).map_err(failed)?;
                 self.device.open(&name, OpenMode::CreateNew)
             }

@@ -1,4 +1,4 @@
-//! The bytes of a backup, the same in a file and in a stream; `docs/backup.md` describes them.
+//! Format of a backup, the same in a file and in a stream; `docs/backup.md` describes it.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,53 +17,53 @@ pub(crate) const END_MAGIC: [u8; 8] = *b"BRAIDEND";
 const MANIFEST_MAGIC: [u8; 8] = *b"BRAIDMAN";
 pub(crate) const FORMAT: u32 = 2;
 
-/// The oldest format that is read: the same, without trees of layers (see `docs/file-format.md`).
+/// The oldest readable format: it lacks trees of layers (see `docs/file-format.md`).
 const OLDEST: u32 = 1;
 
-/// Pages in a batch, at most.
+/// Maximum number of pages in a batch.
 pub(crate) const BATCH_PAGES: usize = 64;
 
-/// Bytes in front of a batch's pages: how many, and their checksum.
+/// Bytes before a batch's pages: their number and their checksum.
 pub(crate) const BATCH_HEADER: usize = 8;
 
-/// A page and its number.
+/// Bytes of a page and its number.
 pub(crate) const PAGE_RECORD: usize = 8 + PAGE_SIZE;
 
-/// The last bytes: the manifest's length, and a magic.
+/// Bytes at the end: the manifest's length, and a magic.
 pub(crate) const FOOTER: usize = 16;
 
-/// The backup that another one builds on.
+/// The parent of an incremental backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parent {
-    /// The digest of its manifest.
+    /// Digest of the parent's manifest.
     pub(crate) digest: u128,
     pub(crate) seqno: u64,
 }
 
-/// What a backup says about itself.
+/// Description of a backup, stored at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
     /// The identity of the database's log.
     pub(crate) identity: u128,
-    /// It has the transactions up to this number.
+    /// The backup contains the transactions up to this sequence number.
     pub(crate) seqno: u64,
-    /// The checkpoint that was copied.
+    /// Sequence number of the copied checkpoint.
     pub(crate) sequence: u64,
-    /// When it was made, since 1970.
+    /// Time of the backup, since 1970.
     pub(crate) time: Duration,
     pub(crate) parent: Option<Parent>,
-    /// Pages in the batches.
+    /// Number of pages in the batches.
     pub(crate) pages: u64,
-    /// The digest of everything before the manifest.
+    /// Digest of everything before the manifest.
     pub(crate) pages_digest: u128,
-    /// The superblock's bytes about the database.
+    /// The superblock's metadata of the database.
     pub(crate) meta: Vec<u8>,
     pub(crate) trees: BTreeMap<u32, PageId>,
     /// The page map, see [`braid_store::PinnedCheckpoint::entries`].
     pub(crate) entries: Vec<u64>,
 }
 
-/// Why bytes are no manifest.
+/// Reason why bytes are not a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoManifest {
     Damaged,
@@ -112,7 +112,7 @@ impl Manifest {
         }
         let format = rest.u32().ok_or(NoManifest::Damaged)?;
         let crc = rest.u32().ok_or(NoManifest::Damaged)?;
-        // Its bytes are what they were, though this build may not know what they say.
+        // The bytes are undamaged, though this build may be unable to decode them.
         if crc32c::crc32c(rest.0) != crc {
             return Err(NoManifest::Damaged);
         }
@@ -161,13 +161,13 @@ impl Manifest {
         })
     }
 
-    /// What tells this backup from all others.
+    /// Returns the digest that identifies this backup.
     pub(crate) fn digest(&self) -> u128 {
         xxh3_128(&self.encode())
     }
 }
 
-/// Bytes that are taken field by field.
+/// Bytes that are decoded field by field.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -238,9 +238,9 @@ impl<'a> Batches<'a> {
         written
     }
 
-    /// Writes the end; returns how many bytes the backup has.
+    /// Writes the end of the backup. Returns the backup's length in bytes.
     pub(crate) fn finish(mut self, mut manifest: Manifest) -> Result<u64> {
-        // A batch without pages is the last.
+        // An empty batch marks the end.
         self.write(&[0; BATCH_HEADER])?;
         manifest.pages_digest = self.digest.digest128();
         let manifest = manifest.encode();
@@ -251,8 +251,8 @@ impl<'a> Batches<'a> {
     }
 }
 
-/// Makes the checksums and digests of a backup fit what it holds, as far as it is one; with `rebind` also the
-/// identities of its pages the numbers that stand before them.
+/// Recomputes the checksums and digests of a backup, as far as its contents are well-formed. With
+/// `rebind`, also sets the identities of its pages to the page numbers stored before them.
 pub(crate) fn seal(bytes: &mut [u8], rebind: bool, seal_page: fn(&mut [u8])) -> Option<()> {
     let word = |bytes: &[u8], at: usize| {
         let word = bytes.get(at..)?.first_chunk()?;
@@ -280,7 +280,7 @@ pub(crate) fn seal(bytes: &mut [u8], rebind: bool, seal_page: fn(&mut [u8])) -> 
     let (pages, manifest) = bytes.split_at_mut(at);
     let len = manifest.len().checked_sub(FOOTER)?;
     let manifest = &mut manifest[..len];
-    // Behind identity, number, sequence, time, parent and pages.
+    // After identity, sequence number, checkpoint, time, parent and number of pages.
     let digest = manifest.get_mut(96..112)?;
     digest.copy_from_slice(&xxh3_128(pages).to_le_bytes());
     let crc = crc32c::crc32c(&manifest[16..]);
@@ -314,7 +314,7 @@ mod tests {
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
-            // Of the format alone nothing says that it is wrong, but it is not this one.
+            // A changed format number has no checksum of its own, but is not this format.
             let is_told = Manifest::decode(&damaged).is_err();
             assert!(is_told, "byte {at}");
             assert!(Manifest::decode(&bytes[..at]).is_err(), "{at} bytes");

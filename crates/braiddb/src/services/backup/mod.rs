@@ -1,11 +1,11 @@
 //! Backups of a database that is in use, and restoring them.
 //!
-//! A checkpoint is a whole state between two transactions, and its blocks are not changed before the next one
-//! is published. So a backup makes a checkpoint, pins it, and copies its pages while everybody goes on. It
-//! needs no log: the state is that of exactly one transaction number.
+//! A checkpoint is a complete state between two transactions, and its blocks do not change before
+//! the next one is published. So a backup writes a checkpoint, pins it, and copies its pages while
+//! transactions continue. A backup needs no log: its state is that of exactly one sequence number.
 //!
-//! The page map says in which checkpoint each page was written last. An incremental backup copies the pages
-//! whose entries differ from those that its parent's manifest lists, and reads no others.
+//! The page map records the checkpoint in which each page was last written. An incremental backup
+//! copies the pages whose entries differ from those in its parent's manifest, and reads no others.
 //!
 //! Format and use: `docs/backup.md`.
 
@@ -15,7 +15,7 @@ pub(crate) mod source;
 
 pub use source::{BackupInfo, info};
 
-/// While this file exists, a restore into the directory is incomplete.
+/// Marker of an incomplete restore into the directory.
 pub(crate) const RESTORING_FILE: &str = "RESTORING";
 
 pub(crate) use format::seal;
@@ -59,8 +59,8 @@ pub struct BackupReport {
     pub path: Option<PathBuf>,
 }
 
-/// The checkpoint number in backups by a process that only reads: its checkpoints are in its
-/// memory, so their numbers, and those of pages in them, say nothing beside the writer's.
+/// Checkpoint number in backups made by a read-only process: its checkpoints are in its own memory,
+/// so their numbers, and those in their page maps, cannot be compared with the writer's.
 const READERS_SEQUENCE: u64 = u64::MAX / 2;
 
 /// Options of a backup, from [`Database::backup_options`](crate::Database::backup_options).
@@ -140,8 +140,8 @@ impl<'a> Backup<'a> {
         Ok(report)
     }
 
-    /// Notes the backup, so that an archive knows what it continues. The backup is good without:
-    /// then the next archiving may ask for another one.
+    /// Records the backup, so that an archive knows what it continues. An error does not affect the
+    /// backup; the next write of the archive may then request another backup.
     fn note(&self, report: &BackupReport) {
         if !self.instance.engine.is_read_only() {
             let _ = self.instance.copies.note_backup(report.seqno);

@@ -1,4 +1,4 @@
-//! A backup's file: it has its name only when it is complete and durable.
+//! The file of a backup: it gets its name only when it is complete and durable.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use super::failed;
 use crate::error::{BackupError, Error, Result};
 
-/// See the module's text.
+/// A backup's file; see the module documentation.
 pub(super) struct FileSink {
     file: File,
     partial: PathBuf,
-    /// Where it goes, unless that is a directory.
+    /// Path of the backup, unless a directory was given.
     path: Option<PathBuf>,
     directory: PathBuf,
 }
 
 impl FileSink {
-    /// Begins a file at `path`, or in it, if it is a directory.
+    /// Creates a temporary file for a backup at `path`, or in `path`, if that is a directory.
     pub(super) fn create(path: &Path, mode: u32) -> Result<Self> {
         let opening = |error| {
             Error::io(
@@ -41,7 +41,7 @@ impl FileSink {
         let mut name = name.map_or_else(|| "backup".into(), |name| name.to_owned());
         name.push(".partial");
         let partial = directory.join(name);
-        // What an interrupted one left is worth nothing.
+        // An interrupted backup left this file, which is useless.
         let file = braid_io::create_file(&partial, mode).map_err(opening)?;
         Ok(Self {
             file,
@@ -51,12 +51,13 @@ impl FileSink {
         })
     }
 
-    /// Makes the file durable and gives it its name, which it returns.
+    /// Makes the file durable and gives it its final name. Returns its path.
     pub(super) fn finish(self, seqno: u64) -> Result<PathBuf> {
         let name = || self.directory.join(format!("backup-{seqno:020}.braid"));
         let path = self.path.unwrap_or_else(name);
         self.file.sync_all().map_err(failed)?;
-        // Never over another one. (Two backups to one name at a time are the caller's to avoid.)
+        // Never replace another backup. (The caller must not write two backups to one name
+        // concurrently.)
         if path.try_exists().map_err(failed)? {
             let _ = fs::remove_file(&self.partial);
             return Err(in_use(&path));

@@ -1,4 +1,4 @@
-//! Reading a backup and checking each part of it.
+//! Reading a backup and checking each of its parts.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -46,12 +46,12 @@ pub fn info(path: impl AsRef<Path>) -> Result<BackupInfo> {
     })
 }
 
-/// A backup's name for people.
+/// Returns a backup's name for messages.
 pub(crate) fn name_of(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Reads the manifest from a file's end.
+/// Reads the manifest at a file's end.
 pub(crate) fn read_manifest(path: &Path) -> Result<Manifest> {
     let name = name_of(path);
     let reading = |error| Error::io(format!("cannot read the backup {name}"), error);
@@ -108,7 +108,7 @@ fn decode(name: &str, bytes: &[u8]) -> Result<Manifest> {
     })
 }
 
-/// Reads a backup from its beginning.
+/// Reader of a backup, from its beginning.
 pub(crate) struct Reader<'a> {
     name: String,
     from: Box<dyn Read + 'a>,
@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
             })
     }
 
-    /// The next pages; `None` behind the last.
+    /// Reads the next pages; `None` after the last.
     pub(crate) fn pages(&mut self) -> Result<Option<Vec<(PageId, AlignedBuf)>>> {
         let mut header = [0; BATCH_HEADER];
         self.fill(&mut header)?;
@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
         Ok(Some(pages))
     }
 
-    /// The manifest, behind the last page.
+    /// Reads the manifest, after the last page.
     pub(crate) fn manifest(mut self) -> Result<Manifest> {
         let digest = self.digest.digest128();
         let mut rest = Vec::new();

@@ -14,7 +14,7 @@ use crate::read::snapshot::Readable;
 use crate::services::instance::Instance;
 use crate::txn::transaction::Transaction;
 
-/// The first byte of the catalog's keys that name feeds.
+/// First byte of the catalog's keys that contain feed names.
 const FEEDS: u8 = b'F';
 
 fn feed_key(name: &str) -> Result<Vec<u8>> {
@@ -54,15 +54,15 @@ impl fmt::Debug for Feed {
 }
 
 impl Feed {
-    /// Opens a consumer, and creates it if it does not exist.
+    /// Opens a consumer, creating it if it does not exist.
     pub(crate) fn open(instance: &Arc<Instance>, name: &str) -> Result<Self> {
         let (engine, retention) = (&instance.engine, &instance.retention);
         engine.check_open()?;
         let key = feed_key(name)?;
         let _change = engine.tables.change.lock();
         if retention.feed(name).is_none() {
-            // A checkpoint that is under way has already decided which log it releases. Later
-            // checkpoints know this feed.
+            // A running checkpoint has already decided which log it releases. Later checkpoints
+            // consider this feed.
             let _no_checkpoint = instance.checkpoints.running.lock();
             let seqno = engine.log.durable_seqno();
             retention.set_feed(name, seqno);
@@ -81,7 +81,7 @@ impl Feed {
         })
     }
 
-    /// The names and positions of all consumers.
+    /// Returns the names and positions of all consumers.
     pub(crate) fn all(instance: &Instance) -> Vec<(String, Position)> {
         let engine = &instance.engine;
         if engine.is_inherited() {
@@ -160,13 +160,13 @@ impl Feed {
         } else {
             tx.commit()?;
         }
-        // Only now: the log is given up when this is sure to be found again.
+        // Only now: log may be released only after the position is durable.
         self.instance.retention.set_feed(&self.name, position.seqno);
         Ok(())
     }
 }
 
-/// Reads the positions of all consumers from the catalog, when the database is opened.
+/// Loads the positions of all consumers from the catalog when the database is opened.
 pub(crate) fn load_feeds(instance: &Instance) -> Result<()> {
     let engine = &instance.engine;
     let tx = Transaction::begin(engine, Default::default());

@@ -1,8 +1,8 @@
-//! The change feed: committed, durable transactions in their order.
+//! The change feed: committed, durable transactions in commit order.
 //!
-//! A reader follows the log ([`braid_log::TailReader`]), so committers do nothing for it. What it
-//! shows lies at or below the durable seqno: like what a snapshot shows (I4), it is there after
-//! every crash.
+//! A reader tails the log ([`braid_log::TailReader`]), so commits do no extra work. A reader
+//! returns only transactions up to the durable seqno: like the contents of a snapshot (I4), they
+//! exist after every crash.
 
 mod feed;
 mod position;
@@ -30,7 +30,7 @@ use crate::schema::value_format::ValueFormat;
 use crate::services::instance::Instance;
 use crate::services::retention::Retention;
 
-/// Bytes of transactions that are read ahead.
+/// Maximum number of bytes of transactions to read ahead.
 const READ_BYTES: usize = 256 << 10;
 
 /// Change of one key by a transaction.
@@ -73,23 +73,23 @@ pub struct ChangeSet {
 pub struct Changes {
     instance: Arc<Instance>,
     tail: TailReader,
-    /// How far that has come: less than `read_to` at first, since it begins where a checkpoint
-    /// began.
+    /// Position of `tail`: less than `read_to` at first, because a tail starts at a checkpoint
+    /// position.
     tail_at: u64,
     ahead: VecDeque<(u64, Vec<u8>)>,
-    /// Everything up to here was read into `ahead`.
+    /// Everything up to this sequence number was read into `ahead`.
     read_to: u64,
     position: u64,
-    /// What is held for this reader, see [`crate::services::retention::Retention`].
+    /// Sequence number after which log is kept for this reader, see
+    /// [`crate::services::retention::Retention`].
     held: Arc<AtomicU64>,
-    /// Tables that it came by, and of those that are dropped, that they are: a table's number is
-    /// not used again.
+    /// Tables of changes so far; `None` for dropped tables. A table's number is never reused.
     tables: HashMap<u32, Option<TableInfo>>,
-    /// How often it looked through the whole catalog.
+    /// Number of scans of the whole catalog.
     catalog_scans: u64,
 }
 
-/// What a reader knows of a table.
+/// Name and value format of a table.
 struct TableInfo {
     name: Arc<str>,
     value_format: Option<ValueFormat>,
@@ -207,11 +207,11 @@ impl Changes {
 
     fn go_to(&mut self, seqno: u64) {
         self.position = seqno;
-        // Relaxed: who sees it late keeps more.
+        // Relaxed: a thread that sees the store late keeps more log.
         self.held.store(seqno, Ordering::Relaxed);
     }
 
-    /// Reads on; says whether that led anywhere.
+    /// Reads ahead. Returns whether the tail advanced.
     fn read(&mut self) -> Result<bool> {
         let (ahead, after) = (&mut self.ahead, self.read_to);
         let read = self.tail.read(READ_BYTES, &mut |log_record| {
@@ -261,7 +261,7 @@ impl Changes {
             if let Some(table) = self.table(change.table_id)? {
                 change.table = Some(table.name.clone());
                 if let (Some(value_format), Some(stored)) = (&table.value_format, &change.value) {
-                    // As it was when it was written, whatever its time to live.
+                    // The value as it was written, even if it has expired.
                     change.value = value_format.open(stored, || 0)?;
                 }
             }
@@ -278,8 +278,8 @@ impl Changes {
         })
     }
 
-    /// A table: with the name it had when what was read last was committed, as far as that is
-    /// known.
+    /// Returns a table, with the name it had when the newest change read so far was committed, as
+    /// far as known.
     fn table(&mut self, id: u32) -> Result<Option<&TableInfo>> {
         if !self.tables.contains_key(&id) {
             self.catalog_scans += 1;
@@ -295,7 +295,7 @@ impl Changes {
     }
 }
 
-/// Follows the log from before a number.
+/// Tails the log from a checkpoint position before `seqno`.
 fn tail(instance: &Instance, seqno: u64) -> Result<TailReader> {
     let start = instance.retention.position_before(seqno);
     let start = start.ok_or_else(|| position_lost(&instance.retention, seqno))?;
@@ -328,7 +328,7 @@ mod tests {
     use crate::device::MemoryDevice;
     use crate::{Database, Table};
 
-    /// One look at the catalog finds that a table is gone, however many of its changes follow.
+    /// One catalog scan finds that a table was dropped, however many of its changes follow.
     #[test]
     fn a_dropped_table_is_looked_for_once() {
         let builder = Database::builder().strands(2).pool_bytes(1 << 20);

@@ -1,4 +1,4 @@
-//! The reader's side: it finds a state that stays, and newer ones.
+//! The reader's side: opening a state that remains valid, and newer ones.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use crate::error::{Error, Result};
 use crate::options::Builder;
 use crate::schema::table::Identity;
 
-/// How long a reader waits for a writer that is recovering the log.
+/// Maximum time that a reader waits for a writer that is recovering the log.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long it waits for the writer to notice it, and announce each flush from then on.
+/// Maximum time that a reader waits for the writer to notice it and to announce each flush.
 const NOTICE: Duration = Duration::from_secs(1);
 
-/// How often it tries to open a state, while the writer goes on to the next.
+/// Maximum number of attempts to open a state while the writer moves to the next.
 const ATTEMPTS: u32 = 100;
 
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Where a reader's states come from.
+/// Source of a reader's states.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// The same for all states that are read from here: handles of tables are good for each of
-    /// them.
+    /// Identity of all states that are read from this source: handles of tables are valid for each
+    /// of them.
     seqno: u64,
     base: Arc<dyn Device>,
-    /// The directory, for errors.
+    /// The directory, for error messages.
     path: PathBuf,
-    /// `None` where there is none. Then there is no writer, as a lock or the caller sees to.
+    /// The reader table. Without one there is no writer: a lock or the caller ensures that.
     table: Option<Arc<dyn ReaderTable>>,
     _lock: Option<DirectoryLock>,
 }
@@ -43,61 +43,61 @@ pub(crate) struct Source {
 /// One attempt to open a state.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    /// Shows what the medium holds, and keeps to itself what is changed.
+    /// Device that reads from the medium and keeps changes in memory.
     pub(crate) device: Arc<dyn Device>,
     /// The medium.
     base: Arc<dyn Device>,
     path: PathBuf,
-    /// The number of the checkpoint that is pinned, if there may be a writer.
+    /// The number of the pinned checkpoint, if there may be a writer.
     checkpoint: Option<u64>,
-    /// The number of the source.
+    /// The identity of the source.
     pub(crate) source: u64,
-    /// Up to where the log is durable, if there is a writer.
+    /// The sequence number up to which the log is durable, if there is a writer.
     pub(crate) durable: Option<u64>,
-    /// An older position, from which log is wanted, too.
+    /// An older position, if log is needed from there on.
     pub(crate) kept_from: Option<CheckpointPosition>,
 }
 
-/// What a state pins, from its opening on.
+/// The pins of a state, held while the state is open.
 #[derive(Debug)]
 pub(crate) struct Pins {
     checkpoint: u64,
-    /// What the writer had announced.
+    /// The writer's announcement when the state was opened.
     announced: Option<Announcement>,
     is_claimed: bool,
     _pages: Box<dyn ReaderGuard>,
     log: Option<Box<dyn ReaderGuard>>,
 }
 
-/// What a database that was opened to read from knows of its origin.
+/// The origin of a database that was opened for reading.
 #[derive(Debug)]
 pub(crate) struct View {
     source: Arc<Source>,
     options: Builder,
-    /// None where there is no table.
+    /// The pins; `None` without a reader table.
     pins: Option<Pins>,
-    /// Where the checkpoint began.
+    /// Position where the checkpoint began.
     start: CheckpointPosition,
-    /// Pins of log: of readers of changes, from the oldest on.
+    /// Pins of log for readers of changes, oldest first.
     log: Mutex<Vec<Arc<LogPin>>>,
 }
 
-/// The log behind a checkpoint.
+/// Pin of the log after a checkpoint.
 #[derive(Debug)]
 pub(crate) struct LogPin {
     pub(crate) start: CheckpointPosition,
     _pin: Box<dyn ReaderGuard>,
 }
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 enum Tried<T> {
     Opened(T, Pins),
-    /// The state went on meanwhile, or is not there yet: to be tried again.
+    /// The state has changed since, or does not exist yet: try again.
     Again(Error),
 }
 
 impl Attempt {
-    /// The only attempt to read a device that nobody writes.
+    /// Creates the only attempt to read a device without a writer.
     pub(crate) fn alone(device: Arc<dyn Device>) -> Result<Self> {
         Source::new(device, PathBuf::new(), None, None).attempt(None, None, None)
     }
@@ -106,8 +106,8 @@ impl Attempt {
         Error::locked(&self.path)
     }
 
-    /// Whether a store that was opened is that of the pinned checkpoint. It was opened after the
-    /// pin, so if it is the newest one still, the writer will find the pin.
+    /// Checks that an opened store is at the pinned checkpoint. The store was opened after the pin
+    /// was set, so if that checkpoint is still the newest, the writer will see the pin.
     pub(crate) fn check_checkpoint(&self, found: u64) -> Result<()> {
         match self.checkpoint {
             Some(pinned) if pinned != found && !braid_rt::mutant!("trust_the_first_look") => {
@@ -118,10 +118,11 @@ impl Attempt {
         }
     }
 
-    /// Makes sure that the log that was read was all there, and lasts.
+    /// Ensures that the log that was read was complete, and is durable.
     pub(crate) fn settle(&self, recovered: &Recovered) -> Result<()> {
         if self.durable.is_none() {
-            // I4, I10: what a process that ended before its flush has left may be in a volatile cache only.
+            // I4, I10: a process that ended before its flush may have left writes only in a
+            // volatile cache.
             if !braid_rt::mutant!("show_unsettled_log") {
                 recovered.make_durable(&*self.base)?;
             }
@@ -148,12 +149,12 @@ impl Source {
         }
     }
 
-    /// The error of a reader that the writer was ahead of, to whom it is worth while to try again.
+    /// Returns the error of a reader that the writer overtook; a retry may succeed.
     fn busy(&self) -> Error {
         Error::locked(&self.path)
     }
 
-    /// Calls `open` until it opened a state that is whole and stays.
+    /// Calls `open` until it opens a state that is complete and remains valid.
     pub(crate) fn open_with<T>(
         &self,
         kept_from: Option<&CheckpointPosition>,
@@ -186,7 +187,7 @@ impl Source {
         durable: Option<u64>,
         kept_from: Option<&CheckpointPosition>,
     ) -> Result<Attempt> {
-        // What is listed now is there: `durable` was announced before.
+        // All listed files exist: `durable` was announced before.
         let overlay = OverlayDevice::new(self.base.clone());
         let overlay = overlay.map_err(|e| Error::io("cannot list the database's files", e))?;
         Ok(Attempt {
@@ -212,7 +213,7 @@ impl Source {
         if is_claimed && !before.is_some_and(|before| before.recovered) {
             return Ok(Tried::Again(self.busy()));
         }
-        // With no writer, what can't be opened can't be opened.
+        // Without a writer, a retry cannot succeed.
         let again = |error| {
             if is_claimed {
                 Ok(Tried::Again(error))
@@ -224,7 +225,7 @@ impl Source {
             Ok(checkpoint) => checkpoint,
             Err(error) if is_claimed => return again(error.into()),
             Err(error) => {
-                // It may be no database at all, which opening it tells better.
+                // If it is not a database at all, opening it returns a better error.
                 open(&self.attempt(None, None, kept_from)?)?;
                 return Err(error.into());
             }
@@ -251,7 +252,7 @@ impl Source {
         let is_same = if is_claimed {
             before.map(|before| before.writer) == after.map(|after| after.writer)
         } else {
-            // Nobody wrote meanwhile.
+            // No writer changed the database meanwhile.
             before == after && !table.is_claimed().map_err(failed)?
         };
         match opened {
@@ -275,9 +276,9 @@ impl Source {
     }
 }
 
-/// Waits until the writer has noticed the pins, for then what it announces is what it acknowledges;
-/// returns that. If that takes long, what was announced is taken. `None` if the writer is another
-/// one by now.
+/// Waits until the writer has noticed the pins; from then on it announces everything that it
+/// acknowledges. Returns the announced durable seqno, after a timeout that of the last
+/// announcement; `None` if another writer has taken over.
 fn wait_for_notice(table: &dyn ReaderTable, before: Announcement) -> Result<Option<u64>> {
     let deadline = braid_rt::now() + NOTICE;
     loop {
@@ -286,7 +287,7 @@ fn wait_for_notice(table: &dyn ReaderTable, before: Announcement) -> Result<Opti
         match now.filter(|now| now.writer == before.writer) {
             None => return Ok(None),
             Some(now) if now.exact || braid_rt::now() > deadline => return Ok(Some(now.durable)),
-            // The writer ended; what it announced last counts.
+            // The writer ended; its last announcement is valid.
             Some(now) if !table.is_claimed().unwrap_or(true) => return Ok(Some(now.durable)),
             Some(_) => braid_rt::sleep(PAUSE),
         }
@@ -294,8 +295,8 @@ fn wait_for_notice(table: &dyn ReaderTable, before: Announcement) -> Result<Opti
 }
 
 impl View {
-    /// Makes the view of a state whose checkpoint began at `start`; `log` are older pins of log,
-    /// for readers of changes.
+    /// Creates the view of a state whose checkpoint began at `start`; `log` contains older pins of
+    /// log, for readers of changes.
     pub(crate) fn new(
         source: Arc<Source>,
         options: Builder,
@@ -327,7 +328,7 @@ impl View {
         &self.options
     }
 
-    /// The pins of log that readers of changes need, which continue at `needed`.
+    /// Returns the pins of log for readers of changes that continue after `needed`.
     pub(crate) fn log_pins(&self, needed: u64) -> Vec<Arc<LogPin>> {
         let log = self.log.lock();
         let oldest = log.iter().map(|pin| pin.start.seqno);
@@ -336,8 +337,7 @@ impl View {
         log.iter().filter(is_needed).cloned().collect()
     }
 
-    /// Keeps the log behind the checkpoint of this state for readers of changes, as far as it is
-    /// still there.
+    /// Pins the log after the checkpoint of this state for readers of changes, if it still exists.
     pub(crate) fn pin_log(&self) {
         let (Some(table), Some(pins)) = (&self.source.table, &self.pins) else {
             return;
@@ -346,14 +346,14 @@ impl View {
         if log.iter().any(|pin| pin.start.seqno == self.start.seqno) {
             return;
         }
-        // Without the pin the log may go, which the reader of changes is told then.
+        // Without the pin the log may be released; the reader of changes then gets an error.
         if let Ok(pin) = table.pin(pins.checkpoint, ReaderNeeds::Log) {
             let start = self.start.clone();
             log.push(Arc::new(LogPin { start, _pin: pin }));
         }
     }
 
-    /// Whether a newer state can be there.
+    /// Returns whether there may be a newer state.
     pub(crate) fn may_be_old(&self) -> Result<bool> {
         let (Some(table), Some(pins)) = (&self.source.table, &self.pins) else {
             return Ok(false);

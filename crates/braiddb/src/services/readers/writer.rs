@@ -1,4 +1,4 @@
-//! The writer's side: it announces what is durable, and keeps what readers pin.
+//! The writer's side: announcing the durable seqno, and keeping what readers pin.
 
 use std::io;
 use std::sync::Arc;
@@ -12,39 +12,40 @@ use braid_store::{PinnedCheckpoint, PinnedFile, Store};
 use crate::error::{Error, Result};
 use crate::services::retention::Retention;
 
-/// What a writer knows of readers in other processes.
+/// The writer's state about readers in other processes.
 #[derive(Debug)]
 pub(crate) struct Readers {
     table: Arc<dyn ReaderTable>,
     claim: Mutex<Option<Box<dyn ReaderGuard>>>,
     announced: Mutex<Announcement>,
-    /// Whether flushes announce what they made durable. Only while there are readers.
+    /// Whether flushes announce the durable seqno: only while there are readers.
     watched: AtomicBool,
-    /// Whether they do without readers, too: nobody looks for those.
+    /// Whether flushes announce it without readers, too: no thread checks for readers.
     always: bool,
     kept: Mutex<Kept>,
 }
 
-/// What is kept for readers.
+/// Pages and log kept for readers.
 #[derive(Debug, Default)]
 struct Kept {
-    /// The blocks of checkpoints that were the newest, by their numbers.
+    /// The blocks of earlier checkpoints, by checkpoint number.
     pages: Vec<(u64, PinnedCheckpoint)>,
-    /// Every block that the file had when it was opened, for readers of the checkpoints before this
+    /// Every block that the file had when it was opened, for readers of checkpoints before this
     /// one.
     file: Option<(u64, PinnedFile)>,
-    /// The log behind checkpoints.
+    /// The log after checkpoints.
     log: Vec<(u64, Arc<AtomicU64>)>,
 }
 
 impl Readers {
-    /// Registers the process as the writer of a database. `None` where the device has no place for
-    /// readers.
+    /// Registers the process as the writer of a database. Returns `None` if the device does not
+    /// support readers.
     pub(crate) fn claim(device: &dyn Device, background: bool) -> Result<Option<Arc<Self>>> {
         let failed = |error| Error::io("cannot register as the writer in the reader table", error);
         let table = match device.reader_table(true) {
             Ok(table) => table,
-            // Without a table, readers keep out while there is a writer. That is no reason to keep it out.
+            // Without a table, readers do not open while there is a writer. The writer can
+            // continue.
             Err(error) if error.kind() == io::ErrorKind::StorageFull => None,
             Err(error) => return Err(failed(error)),
         };
@@ -67,13 +68,12 @@ impl Readers {
     }
 
     fn write(&self, announcement: &Announcement) {
-        // If it fails, readers go on with what was announced before, which was durable then.
+        // If the write fails, readers use the previous announcement, which is still durable.
         let _ = self.table.announce(announcement);
     }
 
-    /// Keeps all blocks of the file if there are readers of checkpoints before the newest one,
-    /// `sequence`: the writer before knew which blocks those need. To be called before anything is
-    /// changed.
+    /// Pins all blocks of the file if there are readers of checkpoints before the newest one,
+    /// `sequence`: only the previous writer knew which blocks they need. Call before any change.
     pub(crate) fn pin_older(&self, store: &Store, sequence: u64) -> Result<()> {
         if self.is_pinned(0..sequence, ReaderNeeds::Pages) {
             self.kept.lock().file = Some((sequence, store.pin_file()?));
@@ -81,7 +81,7 @@ impl Readers {
         Ok(())
     }
 
-    /// The log is recovered: from here on everything that is durable is announced.
+    /// Announces that the log is recovered, and from then on everything that becomes durable.
     pub(crate) fn open(self: &Arc<Self>, log: &Log) {
         let readers = self.clone();
         log.announce_durable(move |durable| readers.announce(durable));
@@ -92,7 +92,7 @@ impl Readers {
         self.write(&announced);
     }
 
-    /// Everything up to a number is durable.
+    /// Announces that everything up to `durable` is durable.
     fn announce(&self, durable: u64) {
         // SeqCst: see `look`.
         if self.watched.load(Ordering::SeqCst) {
@@ -104,15 +104,16 @@ impl Readers {
         }
     }
 
-    /// Looks for readers who come or went. Done at intervals, and by whoever writes a checkpoint.
+    /// Checks for readers that came or left. Called at intervals, and by each thread that writes a
+    /// checkpoint.
     pub(crate) fn look(&self, log: &Log) {
         self.release_unpinned();
         let any = 0..u64::MAX;
         let is_watched = self.always
             || self.is_pinned(any.clone(), ReaderNeeds::Pages)
             || self.is_pinned(any, ReaderNeeds::Log);
-        // SeqCst: a flush either sees this and announces, or moved the durable seqno before it is
-        // read here.
+        // SeqCst: a flush either sees this store and announces, or advanced the durable seqno
+        // before it is loaded here.
         self.watched.store(is_watched, Ordering::SeqCst);
         let durable = log.durable_seqno();
         let mut announced = self.announced.lock();
@@ -123,14 +124,14 @@ impl Readers {
         }
     }
 
-    /// Whether a reader pins one of the checkpoints, as far as is known.
+    /// Returns whether a reader pins one of the checkpoints, as far as is known.
     fn is_pinned(&self, checkpoints: std::ops::Range<u64>, needs: ReaderNeeds) -> bool {
-        // Who can't be asked may need it.
+        // If the table cannot be read, assume a pin.
         let pinned = self.table.is_pinned(checkpoints, needs).unwrap_or(true);
         pinned && !braid_rt::mutant!("ignore_readers")
     }
 
-    /// Whether a reader needs the pages of the checkpoint that has just been replaced.
+    /// Returns whether a reader needs the pages of the checkpoint that was just replaced.
     pub(crate) fn needs_pages(&self, sequence: u64) -> bool {
         let needed = self.is_pinned(sequence..sequence + 1, ReaderNeeds::Pages);
         if needed {
@@ -144,8 +145,8 @@ impl Readers {
         self.kept.lock().pages.push((pages.sequence(), pages));
     }
 
-    /// Keeps the log behind the newest checkpoint, or the one that was the newest, if a reader
-    /// needs it: as much as for feeds.
+    /// Keeps the log after the newest checkpoint, or the previous one, if a reader needs it; within
+    /// the same limit as for feeds.
     pub(crate) fn keep_log(&self, sequence: u64, seqno: u64, retention: &Retention) {
         let mut kept = self.kept.lock();
         let is_kept = kept.log.iter().any(|(kept, _)| *kept == sequence);
@@ -156,7 +157,7 @@ impl Readers {
         }
     }
 
-    /// Lets go of what no reader needs any more.
+    /// Releases everything that no reader pins.
     fn release_unpinned(&self) {
         let mut kept = self.kept.lock();
         let Kept { pages, file, log } = &mut *kept;
@@ -166,7 +167,7 @@ impl Readers {
         file.take_if(|(sequence, _)| !self.is_pinned(0..*sequence, ReaderNeeds::Pages));
     }
 
-    /// The database is closed, and this process the writer no more.
+    /// Unregisters the writer when the database is closed.
     pub(crate) fn release(&self) {
         *self.kept.lock() = Kept::default();
         *self.claim.lock() = None;
