@@ -46,7 +46,7 @@
 //! number, so everything that a transaction read or overwrote is durable when it is acknowledged,
 //! and also after a crash (I1 to I4 below).
 //!
-//! # Who writes
+//! # Threads that write
 //!
 //! No thread spins, and no timer delays a flush. A thread that blocks on a ticket leads a flush
 //! itself if it may: it seals the buffers of all strands of the *lane* into *chunks*, writes them
@@ -60,13 +60,13 @@
 //! | term | meaning |
 //! |---|---|
 //! | flush | what one durable write of a lane brings: chunks, which count together or not at all |
-//! | number | the place in the global order (P-WAL's GLSN); a transaction has one a record, the last is its sequence number |
+//! | number | the place in the global order (P-WAL's GLSN); a transaction has one per record, the last is its sequence number |
 //! | log record | what one transaction appends; recovered whole or not at all |
 //! | strand | an append buffer; threads are spread over the strands |
 //! | chunk | what one strand contributes to one flush: header, log records, CRC-32C, padding to 4096 bytes |
 //! | lane | a sequence of segment files and a flush pipeline, shared by its strands |
 //! | segment | a preallocated, zeroed file `log-LL-SSSSSSSS.seg` (lane, sequence number) |
-//! | incarnation | the time between two openings; each begins a fresh segment whose header says which older numbers count |
+//! | incarnation | the time between two openings; each begins a fresh segment whose header records the older numbers that are kept |
 //!
 //! # Recovery
 //!

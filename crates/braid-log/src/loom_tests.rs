@@ -1,8 +1,9 @@
 //! The lock-free parts in every order that the memory model allows, up to a number of preemptions.
 //!
-//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-log --lib --release loom`; see docs/testing.md.
-//! Each test names the orderings it was seen to need: it fails if one of them is weakened, `SeqCst` to
-//! acquire and release, others to `Relaxed`. A wake-up that is lost shows as loom's "deadlock".
+//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-log --lib --release loom`; see
+//! docs/testing.md. Each test names the orderings it was seen to need: it fails if one of them is
+//! weakened, `SeqCst` to acquire and release, others to `Relaxed`. A wake-up that is lost shows as
+//! loom's "deadlock".
 
 #![allow(
     clippy::arc_with_non_send_sync,
@@ -99,8 +100,8 @@ fn nobody_passes_a_pending_commit_whose_signature_matches() {
 
 /// While the gate is closed and the commits have left, no thread is inside.
 ///
-/// Needs SeqCst for `closed` in `enter` and `quiesce`; in `take_slot` for `used` and the slot, and in
-/// `oldest` for both.
+/// Needs SeqCst for `closed` in `enter` and `quiesce`; in `take_slot` for `used` and the slot, and
+/// in `oldest` for both.
 #[test]
 fn quiesce_excludes_commits() {
     explore(3, || {

@@ -47,15 +47,16 @@ pub struct LogOptions {
     /// Append buffers; threads are spread over them. Default: the number of cores, at most 16. The
     /// `serial` and `aether` protocols always use one.
     pub strands: usize,
-    /// Sequences of segment files, each with its own flushes; strands are spread over them. Default 1:
-    /// all strands share each flush. Fixed when the log is created.
+    /// Sequences of segment files, each with its own flushes; strands are spread over them. Default
+    /// 1: all strands share each flush. Fixed when the log is created.
     pub lanes: usize,
-    /// Size of a segment file in bytes, a multiple of 4096. Default 32 MiB. The first segments of all lanes have 64 KiB
-    /// together, or 12 KiB each if that is more, and each further one as many bytes as all that the lane keeps, up to this size. With
-    /// several lanes and [`LogOptions::max_log_bytes`], all have this size.
+    /// Size of a segment file in bytes, a multiple of 4096. Default 32 MiB. The first segments of
+    /// all lanes have 64 KiB together, or 12 KiB each if that is more, and each further one as many
+    /// bytes as all that the lane keeps, up to this size. With several lanes and
+    /// [`LogOptions::max_log_bytes`], all have this size.
     pub segment_bytes: u64,
-    /// Size of one of a strand's four buffers in bytes, a multiple of 4096. Default 512 KiB. A larger
-    /// log record is streamed through several buffers.
+    /// Size of one of a strand's four buffers in bytes, a multiple of 4096. Default 512 KiB. A
+    /// larger log record is streamed through several buffers.
     pub slot_bytes: usize,
     /// Upper bound for all segment files in bytes; 0 for none. Default 0.
     pub max_log_bytes: u64,
@@ -78,7 +79,8 @@ pub struct LogOptions {
     /// blocking [`Log::sync`](crate::Log::sync) ends it early. With [`FlushMode::Callers`] every
     /// wait ends it.
     pub epoch: Duration,
-    /// Give released segments back to the device (punch holes and delete) instead of recycling them.
+    /// Give released segments back to the device (punch holes and delete) instead of recycling
+    /// them.
     pub discard: bool,
 }
 
@@ -120,8 +122,8 @@ impl LogOptions {
         self.preallocated_bytes.div_ceil(lane) * self.segment_bytes
     }
 
-    /// The most bytes on the medium that have to lie in one segment: a chunk, or with closed flushes all buffers of a
-    /// lane that may wait for a flush.
+    /// The most bytes on the medium that have to lie in one segment: a chunk, or with closed
+    /// flushes all buffers of a lane that may wait for a flush.
     pub(crate) fn unit_bytes(&self, buffers: BufferLimits) -> u64 {
         let slots = if protocol::of(self.protocol).has_closed_flushes() {
             self.strands.div_ceil(self.lanes) * buffers.slots

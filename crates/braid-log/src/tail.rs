@@ -54,7 +54,8 @@ struct Begun {
     protocol: &'static dyn Protocol,
 }
 
-/// Reads the transactions of a running log in the order of their numbers; see [`Log::tail`](crate::Log::tail).
+/// Reads the transactions of a running log in the order of their numbers; see
+/// [`Log::tail`](crate::Log::tail).
 pub struct TailReader {
     core: Arc<Core>,
     lanes: Vec<Cursor>,
@@ -291,7 +292,8 @@ impl TailReader {
         })
     }
 
-    /// The sequence number of the chunk before which an incarnation ends, if it ends in this segment.
+    /// The sequence number of the chunk before which an incarnation ends, if it ends in this
+    /// segment.
     fn incarnation_end(
         &self,
         lane: LaneId,

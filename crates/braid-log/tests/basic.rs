@@ -1,4 +1,4 @@
-//! The log on a device in memory: what is acknowledged comes back.
+//! The log on a device in memory: acknowledged transactions are recovered.
 
 mod common;
 
@@ -154,7 +154,7 @@ fn aborted_and_dropped_commits_leave_no_gap() {
     drop(log.enter(10).unwrap());
     assert_eq!(log.applied_before(), 7);
     log.wait_applied(7, u64::MAX);
-    // Those that write elsewhere are not waited for.
+    // Commits that write elsewhere are not waited for.
     let mut pending = log.enter(10).unwrap();
     pending.set_signature(0b10);
     assert_eq!(pending.assign(1), 7);
@@ -194,7 +194,7 @@ fn a_pending_commit_holds_the_durable_seqno_back() {
         }
         assert_eq!((log.durable_seqno(), log.applied_before()), (0, 1));
         pending.append(&[b"first"]);
-        // The ticket is kept untouched: the other one's wait must see to our bytes.
+        // The ticket is kept and not used: the other ticket's wait must flush this one's bytes.
         let ticket = pending.finish();
         assert_eq!(other.join().unwrap(), 2);
         assert!(ticket.is_durable());
@@ -202,8 +202,8 @@ fn a_pending_commit_holds_the_durable_seqno_back() {
     assert_eq!(log.durable_seqno(), 2);
 }
 
-/// Until it assigns, a pending commit holds back whatever is assigned meanwhile. When it has
-/// assigned, it may wait for that.
+/// Until it assigns, a pending commit holds back all numbers assigned meanwhile. After its
+/// assignment, it may wait for those numbers.
 #[test]
 fn a_pending_commit_can_wait_for_what_it_held_back() {
     let options = LogOptions {
@@ -215,7 +215,7 @@ fn a_pending_commit_can_wait_for_what_it_held_back() {
     let waits = std::thread::spawn(move || {
         let mut pending = log.enter(10).unwrap();
         let before = log.append(&[b"before"]).unwrap().seqno();
-        // Who finds the buffer full flushes it.
+        // A thread that finds the buffer full flushes it.
         while log.stats().flushes == 0 {
             drop(log.append(&[&[7; 1000]]).unwrap());
         }
@@ -270,7 +270,7 @@ fn futures_and_callbacks() {
         seen,
         (2..=101).map(|seqno| (seqno, true)).collect::<Vec<_>>()
     );
-    // Dropped and never asked: becomes durable all the same.
+    // A ticket dropped without use: its transaction becomes durable nevertheless.
     drop(log.append(&[b"dropped"]).unwrap());
     while log.durable_seqno() < 102 {
         std::thread::yield_now();
@@ -291,8 +291,8 @@ fn callers_mode_polls_inline() {
     assert_eq!(called.load(Ordering::SeqCst), 1);
 }
 
-/// P-WAL's groups: the commit that fills one flushes it; what does not fill one is flushed when somebody
-/// waits, or after a while.
+/// P-WAL's groups: the commit that fills a group flushes it; an incomplete group is flushed when a
+/// thread waits, or after a while.
 #[test]
 fn a_full_group_is_flushed_by_who_fills_it() {
     for mode in [FlushMode::Callers, FlushMode::Background] {
@@ -323,7 +323,7 @@ fn a_full_group_is_flushed_by_who_fills_it() {
             assert_eq!(log.stats().flushes, 3);
             rest[1].wait().unwrap();
         }
-        // Nobody asks, and still it comes.
+        // No thread polls the ticket, and still the flush happens.
         while !rest[1].is_durable() {
             std::thread::yield_now();
         }
@@ -439,7 +439,7 @@ fn many_threads_with_checkpoints() {
     }
 }
 
-/// Released segments are used again, and their old contents are never taken for new.
+/// Released segments are recycled, and their old contents are never taken for new.
 #[test]
 fn recycles_released_segments() {
     for discard in [false, true] {
@@ -486,7 +486,7 @@ fn recycles_released_segments() {
     }
 }
 
-/// What may change between two openings: strands, sizes, the protocol.
+/// Options that may change between two openings: strands, sizes, the protocol.
 #[test]
 fn options_may_change_when_opening() {
     let device = memory();
@@ -514,14 +514,14 @@ fn options_may_change_when_opening() {
     }
 }
 
-/// Numbers given up by one recovery stay dead, though their chunks are still there.
+/// Numbers discarded by one recovery stay discarded, although their chunks still exist.
 #[test]
 fn the_dead_stay_dead() {
     let device = memory();
     let options = small(FlushMode::Background);
     let log = Log::create(device.clone(), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
-    // Number 1 is assigned and never appended, so 2 is durable and does not count.
+    // Number 1 is assigned and never appended, so 2 is durable and is not kept.
     let mut lost = log.enter(10).unwrap();
     lost.assign(1);
     std::mem::forget(lost);

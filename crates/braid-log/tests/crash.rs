@@ -1,4 +1,5 @@
-//! Crashes, failed writes and a full device: generated histories on a device that loses what it may.
+//! Crashes, failed writes and a full device: generated histories on a device that loses all data
+//! that it may lose.
 
 mod common;
 
@@ -16,14 +17,14 @@ use common::{bounded, log_records, memory, payload, recover, sim, small, try_rec
 
 const BLOCK: usize = 4096;
 
-/// What the tester knows of one number.
+/// The test's knowledge of one number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Known {
     Appended(usize),
     Abort,
 }
 
-/// What must hold after a crash.
+/// The state that must hold after a crash.
 #[derive(Default)]
 struct Model {
     /// By sequence number.
@@ -32,7 +33,7 @@ struct Model {
     acknowledged: u64,
     /// Greater numbers that were acknowledged.
     alone: BTreeSet<u64>,
-    /// What a number depends on.
+    /// The dependencies of a number.
     depends: BTreeMap<u64, Vec<u64>>,
     /// The last checkpoint that was made durable.
     start: Option<CheckpointPosition>,
@@ -43,7 +44,8 @@ impl Model {
         self.start.clone().unwrap()
     }
 
-    /// Compares what recovery found with what is known, and forgets what the crash took.
+    /// Compares the recovered transactions with the expected ones, and removes those that the crash
+    /// lost.
     fn check(&mut self, cut: u64, found: &BTreeMap<u64, Vec<u8>>, protocol: ProtocolKind) {
         // I1
         assert!(
@@ -60,7 +62,8 @@ impl Model {
                 other => panic!("number {seqno} was {other:?}, and found"),
             }
         }
-        // I1, I3: what was acknowledged alone, and what is found, come with all that they depend on.
+        // I1, I3: transactions acknowledged out of order, and all transactions found, are recovered
+        // with their dependencies.
         for seqno in &self.alone {
             let abort = self.known.get(seqno) == Some(&Known::Abort);
             assert!(
@@ -76,7 +79,8 @@ impl Model {
                 );
             }
         }
-        // With the locks gone early and no dependencies told, nothing before the cut may be missing.
+        // With early lock release and no recorded dependencies, nothing before the cut may be
+        // missing.
         for (seqno, known) in self
             .known
             .range((Bound::Excluded(start), Bound::Included(cut)))
@@ -92,13 +96,13 @@ impl Model {
         }
         self.known
             .retain(|seqno, _| found.contains_key(seqno) || *seqno <= start);
-        // What is lost never happened, and does not come back.
+        // A lost transaction never happened, and does not reappear.
         self.alone.clear();
         self.acknowledged = cut;
     }
 }
 
-/// Commits in one thread, with some pending commits at once, until the power goes.
+/// Commits in one thread, with some pending commits at once, until the power fails.
 fn run(log: &Log, model: &mut Model, rng: &mut fastrand::Rng, steps: u32) -> Result<(), LogError> {
     let mut tickets: Vec<Ticket> = Vec::new();
     for _ in 0..steps {
@@ -142,7 +146,7 @@ fn step(
                     let appended = model.known.iter().rev().take(12);
                     let appended = appended.filter(|(_, k)| matches!(k, Known::Appended(_)));
                     let mut on: Vec<u64> = appended.map(|(seqno, _)| *seqno).collect();
-                    // Not on the others in flight, for which this thread would wait in vain.
+                    // Not on the others in flight, for which this thread would wait forever.
                     on.retain(|&on| Some(on) < batch && rng.u8(..4) == 0);
                     pending.depends_on(&on, len);
                     model.depends.insert(seqno, on);
@@ -200,7 +204,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
         drop(log);
         medium = medium.after_crash();
         log = loop {
-            // The power may go again while recovering.
+            // The power may fail again during recovery.
             if rng.u8(..3) > 0 {
                 medium.crash_after(1 + rng.u64(..12));
             }
@@ -250,7 +254,7 @@ fn acknowledged_transactions_survive() {
     }
 }
 
-/// Threads, several flushes in flight, and the power goes.
+/// Threads, several flushes in flight, and a loss of power.
 #[test]
 fn concurrent_commits_survive() {
     for seed in 0..bounded(60) {
@@ -317,8 +321,8 @@ fn concurrent_commits_survive() {
     }
 }
 
-/// A register whose lock is held for as long as the protocol says. Reading needs no lock, as in a database
-/// with optimistic reads.
+/// A register whose lock is held for as long as the protocol requires. Reading needs no lock, as in
+/// a database with optimistic reads.
 #[derive(Default)]
 struct Register {
     locked: AtomicBool,
@@ -326,9 +330,9 @@ struct Register {
     writer: AtomicU64,
 }
 
-/// Threads that read some registers and overwrite one, each log record naming what it read and
-/// overwrote, under every protocol, until the power goes. I3: a log record that is recovered comes
-/// with all that it names.
+/// Threads that read some registers and overwrite one, each log record naming the versions that it
+/// read and overwrote, under every protocol, until the power fails. I3: a log record is recovered
+/// only with all records that it names.
 #[test]
 fn concurrent_dependencies_survive() {
     for &protocol in ProtocolKind::ALL {
@@ -394,7 +398,8 @@ fn dependencies(seed: u64, protocol: ProtocolKind, lanes: usize) {
     recovered.into_log().unwrap().close().unwrap();
 }
 
-/// One transaction. `None` if the log has failed; otherwise its number, if it is known to be durable.
+/// One transaction. `None` if the log has failed; otherwise its number, if it is known to be
+/// durable.
 fn write(log: &Log, registers: &Arc<[Register]>, rng: &mut fastrand::Rng) -> Option<Option<u64>> {
     let mine = rng.usize(..registers.len());
     let register = &registers[mine];
@@ -414,7 +419,7 @@ fn write(log: &Log, registers: &Arc<[Register]>, rng: &mut fastrand::Rng) -> Opt
         return None;
     };
     let seqno = pending.assign(1);
-    // Reads of what has a greater number would not be validated.
+    // Reads of versions with a greater number would fail validation.
     let reads = (0..2).map(|_| &registers[rng.usize(..registers.len())]);
     let mut on: Vec<u64> = reads
         .chain([register])
@@ -447,9 +452,9 @@ fn has_chunk(device: &Arc<dyn Device>, name: &str) -> bool {
     bytes != [0; 4]
 }
 
-/// A large log record is on the medium in several flushes, and with `gwsn` it counts with the last
-/// of them. A flush of another lane that is lost between them takes it along, although its first
-/// part lies before the gap.
+/// A large log record is on the medium in several flushes, and with `gwsn` it belongs to the last
+/// of them. If a flush of another lane between them is lost, the record is lost too, although its
+/// first part lies before the gap.
 #[test]
 fn a_large_piece_counts_with_its_last_flush() {
     const LANES: [&str; 2] = ["log-00-00000001.seg", "log-01-00000001.seg"];
@@ -464,8 +469,7 @@ fn a_large_piece_counts_with_its_last_flush() {
     };
     let log = Arc::new(Log::create(Arc::clone(&device), options.clone()).unwrap());
     let start = log.quiesce(|start| start);
-    // Acknowledged with the first part of the large log record: then there is a flush of the other
-    // lane.
+    // Acknowledged with the first part of the large log record: the other lane has then flushed.
     let before = log.append(&[&payload(1, 100)]).unwrap();
     let beside = Arc::new(Mutex::new((None, Vec::new())));
     let (of_callback, seen, medium) = (Arc::clone(&log), Arc::clone(&beside), Arc::clone(&device));
@@ -500,7 +504,7 @@ fn a_large_piece_counts_with_its_last_flush() {
     let file = device.open(lost.unwrap(), OpenMode::Existing).unwrap();
     let len = file.len().unwrap() as usize - BLOCK;
     file.write_at(&[&vec![0; len]], BLOCK as u64).unwrap();
-    // All but the lost one and what was numbered after it.
+    // All except the lost one and the records numbered after it.
     small.pop();
     small.insert(0, 1);
     let found = log_records(&recover(&device, &options, &start));
@@ -628,7 +632,7 @@ fn damage_is_told_from_a_torn_end() {
     assert!(error.to_string().contains("log-00-"), "{error}");
 }
 
-/// A log of so many transactions, each alone in its chunk.
+/// Creates a log of `count` transactions, each alone in its chunk.
 fn chunks_of_one(
     protocol: ProtocolKind,
     count: u64,
@@ -649,7 +653,7 @@ fn chunks_of_one(
     (medium, options, start)
 }
 
-/// So is damage in the segment that is written last, as long as the log goes on a little behind it.
+/// Damage in the last segment is also an error, if the log continues far enough after it.
 #[test]
 fn damage_in_the_last_segment_is_told_from_a_torn_end() {
     let mut told = 0;
@@ -660,7 +664,7 @@ fn damage_in_the_last_segment_is_told_from_a_torn_end() {
             match try_recover(&sim(&medium), &options, &start) {
                 Err(LogError::Corrupted { .. }) => told += 1,
                 Err(error) => panic!("{protocol}, chunk {bad}: {error}"),
-                // What is behind the last two could have been in flight with them.
+                // The chunks after the last two could have been in flight with them.
                 Ok(recovered) => {
                     assert!(
                         bad > 10,
@@ -674,7 +678,7 @@ fn damage_in_the_last_segment_is_told_from_a_torn_end() {
     assert!(told >= 10 * ProtocolKind::ALL.len());
 }
 
-/// And so is a damaged header, be it of the first segment, the last or one between.
+/// A damaged header is also an error: of the first segment, the last or one between.
 #[test]
 fn a_damaged_segment_header_is_no_end() {
     for &protocol in ProtocolKind::ALL {
@@ -710,8 +714,8 @@ fn a_damaged_segment_header_is_no_end() {
     }
 }
 
-/// A process that ends, or a write that fails, may leave a chunk in a volatile cache. Once recovery has
-/// counted it, a power failure must not take it away.
+/// A process that ends, or a write that fails, may leave a chunk in a volatile cache. Once recovery
+/// has kept it, a power failure must not lose it.
 #[test]
 fn what_recovery_counted_stays() {
     let mut counted = 0;

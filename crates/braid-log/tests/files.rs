@@ -1,5 +1,5 @@
-//! Log files that are cut, removed or replaced by earlier copies: recovery finds everything, or refuses
-//! with an error that names the file.
+//! Log files that are cut, removed or replaced by earlier copies: recovery finds everything, or
+//! returns an error that names the file.
 
 mod common;
 
@@ -14,7 +14,8 @@ type Files = BTreeMap<String, Vec<u8>>;
 
 const BLOCK: usize = 4096;
 
-/// Where a segment's header says that the next one was begun.
+/// The place in a segment's header of the successor mark, which records that the next segment was
+/// begun.
 const MARK: std::ops::Range<usize> = 512..1024;
 
 fn files(device: &Arc<dyn Device>) -> Files {
@@ -68,7 +69,7 @@ fn log(protocol: ProtocolKind) -> (Files, LogOptions, CheckpointPosition) {
     (files(&medium), options, start)
 }
 
-/// The sequence numbers of segments that hold log, and so are not there to be used next.
+/// The sequence numbers of segments that hold log, so that are not ready for use.
 fn begun(files: &Files) -> Vec<u64> {
     let begun = files.iter().filter(|(_, bytes)| bytes[..8] != [0; 8]);
     begun
@@ -106,7 +107,7 @@ fn a_cut_file_is_told() {
                 files.get_mut(&name).unwrap().truncate(cut);
                 refused(&files, &options, &start, &name);
             }
-            // A byte too many takes nothing away.
+            // An extra byte loses nothing.
             let mut files = whole.clone();
             files.get_mut(&name).unwrap().push(7);
             let recovered = try_recover(&device(&files), &options, &start).unwrap();
@@ -139,15 +140,15 @@ fn a_missing_file_is_told_and_what_lies_before_it_is_saved() {
     }
 }
 
-/// Flushes that are in flight together may be lost in any order, so a crash may leave a segment without the one
-/// before it. Nothing in the segment was acknowledged: recovery gives it up.
+/// Flushes that are in flight together may be lost in any order, so a crash may leave a segment
+/// without the one before it. Nothing in the segment was acknowledged: recovery discards it.
 #[test]
 fn a_segment_after_a_lost_flush_is_given_up() {
     let medium: Arc<dyn Device> = Arc::new(MemoryDevice::new());
     let options = options(ProtocolKind::Serial);
     let log = Log::create(Arc::clone(&medium), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
-    // As long as it is in flight, no chunk says that anything is durable.
+    // While it is in flight, no chunk records anything as durable.
     let mut open = log.enter(0).unwrap();
     assert_eq!(open.assign(1), 1);
     for seqno in 2..=40 {
@@ -161,7 +162,7 @@ fn a_segment_after_a_lost_flush_is_given_up() {
         log_records(&recovered).len()
     };
     assert_eq!(recover(&files), 39);
-    // The flush that begins the second segment, and what comes after its end.
+    // The flush that begins the second segment, and the flushes after it.
     files.get_mut(&name(2)).unwrap().fill(0);
     files.get_mut(&name(1)).unwrap()[MARK].fill(0);
     let found = recover(&files);
@@ -169,7 +170,8 @@ fn a_segment_after_a_lost_flush_is_given_up() {
     drop(open);
 }
 
-/// The same files, but the last segment began when the lost flush was durable: no crash leaves that.
+/// The same files, but the last segment began when the lost flush was durable: no crash explains
+/// this.
 #[test]
 fn a_segment_after_lost_acknowledged_log_is_damage() {
     for &protocol in ProtocolKind::ALL {
@@ -180,7 +182,7 @@ fn a_segment_after_lost_acknowledged_log_is_damage() {
     }
 }
 
-/// The file as it was before it was used for what it holds: zeroes, or what another segment held.
+/// The file before its current use: zeroes, or the contents of another segment.
 #[test]
 fn a_file_from_before_it_was_begun_is_told() {
     let (whole, options, start) = log(ProtocolKind::Glsn);
@@ -194,7 +196,7 @@ fn a_file_from_before_it_was_begun_is_told() {
     refused(&files, &options, &start, &name(last));
 }
 
-/// The file as it was when it held less: told by a position of a checkpoint, or a later opening.
+/// The file when it held less: detected by a position of a checkpoint, or by a later opening.
 #[test]
 fn a_file_that_lacks_its_last_chunks_is_told_by_what_came_later() {
     let medium: Arc<dyn Device> = Arc::new(MemoryDevice::new());
@@ -216,7 +218,7 @@ fn a_file_that_lacks_its_last_chunks_is_told_by_what_came_later() {
     refused(&older(&now), &options, &checkpoint, &name(1));
     let (_, notes) = Log::salvage(device(&older(&now)), options.clone(), &checkpoint).unwrap();
     assert!(notes[0].contains("older copy"), "{notes:?}");
-    // What came behind the last checkpoint or opening is shown by nothing else, as docs/durability.md says.
+    // Nothing else reveals log after the last checkpoint or opening, see docs/durability.md.
     let recovered = try_recover(&device(&older(&now)), &options, &start).unwrap();
     assert_eq!(recovered.cut, 3);
     let recovered = try_recover(&medium, &options, &start).unwrap();
@@ -226,15 +228,15 @@ fn a_file_that_lacks_its_last_chunks_is_told_by_what_came_later() {
     refused(&older(&files(&medium)), &options, &start, &name(2));
 }
 
-/// Flushes that are under way together end in any order: the first one of a segment may be durable, and the
-/// last one of the segment before torn. That is no damage.
+/// Concurrent flushes end in any order: the first flush of a segment may be durable, and the last
+/// one of the previous segment torn. That is not damage.
 #[test]
 fn a_torn_flush_before_a_segment_that_was_begun_is_no_damage() {
     let (whole, options, start) = log(ProtocolKind::Glsn);
     let chunks = whole[&name(1)].len() / BLOCK - 1;
     let mut files = whole.clone();
     // The last chunk of the first segment was in flight when the next one was begun, whose header
-    // says what was durable then.
+    // records the durable seqno of that time.
     let first = files.get_mut(&name(1)).unwrap();
     first[chunks * BLOCK..].fill(0);
     let second = files.get_mut(&name(2)).unwrap();
@@ -246,8 +248,8 @@ fn a_torn_flush_before_a_segment_that_was_begun_is_no_damage() {
     let medium = device(&files);
     let recovered = try_recover(&medium, &options, &start).unwrap();
     assert_eq!(recovered.cut as usize, chunks - 1);
-    // The next opening can't use the file of the second segment, which is too long for it: it deletes the file. It ends
-    // at any step.
+    // The next opening can't use the file of the second segment, which is too long for it: it
+    // deletes the file. The process may end at any step.
     let shorter = LogOptions {
         segment_bytes: 40 << 10,
         ..options.clone()

@@ -1,4 +1,4 @@
-//! A log begins small and grows with use, and what it has let in finds room at every size.
+//! A log begins small and grows with use, and every admitted commit finds room at every size.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn a_new_log_is_small_whatever_its_buffers() {
             log.append(&[b"x"]).unwrap().wait().unwrap();
             log.close().unwrap();
             let bytes: u64 = lengths(&*device).iter().sum();
-            // Whether the next segment of the lane that is written is ready by then depends on the threads.
+            // Whether the next segment of the written lane is ready by then depends on the threads.
             let most = 512 << 10;
             assert!(
                 bytes <= most,
@@ -55,7 +55,7 @@ fn a_new_log_is_small_whatever_its_buffers() {
     }
 }
 
-/// A lane that is not used keeps its small files, and slows no other down.
+/// An unused lane keeps its small files, and slows no other lane.
 #[test]
 fn each_lane_grows_by_itself() {
     for &protocol in ProtocolKind::ALL {
@@ -127,7 +127,7 @@ fn segments_grow_with_use_to_their_size() {
             let mut expected = Vec::new();
             let mut written = 0;
             while written < 16 << 20 {
-                // Some are split, and what a strand buffers is more than the first segments take.
+                // Some records are split, and a strand's buffers hold more than the first segments.
                 let len = [100, 3_000, 20_000, 90_000][expected.len() % 4];
                 let mut entry = log.enter(len).unwrap();
                 let seqno = entry.assign(1);
@@ -135,7 +135,7 @@ fn segments_grow_with_use_to_their_size() {
                 drop(entry.finish());
                 expected.push((seqno, len));
                 written += len as u64;
-                // Ahead is what the buffers need, and one segment more.
+                // The room ahead is what the buffers need, plus one segment.
                 let ahead = 4 * options.segment_bytes;
                 let bytes: u64 = lengths(&*device).iter().sum();
                 assert!(
@@ -160,7 +160,7 @@ fn segments_grow_with_use_to_their_size() {
     }
 }
 
-/// On a device that fills up at any size of the log: a pending commit is let in, and then becomes
+/// On a device that fills up at any size of the log: a pending commit is admitted, and then becomes
 /// durable, or is refused.
 #[test]
 fn what_a_small_log_lets_in_finds_room() {
@@ -234,7 +234,8 @@ fn what_a_small_log_lets_in_finds_room() {
     );
 }
 
-/// A log in a space in which it can't grow: what a checkpoint releases takes the next commits.
+/// A log in a space in which it can't grow: the next commits use the space that a checkpoint
+/// releases.
 #[test]
 fn a_log_goes_on_in_the_space_that_it_has() {
     let mut refused = 0;
@@ -293,7 +294,7 @@ fn a_log_goes_on_in_the_space_that_it_has() {
     assert!(refused > 300, "{refused} refused");
 }
 
-/// A segment that can't be made ready, at any step: no pending commit is lost, and the log goes on.
+/// A segment that can't be prepared, at any step: no pending commit is lost, and the log continues.
 #[test]
 fn a_segment_that_is_not_made_ready_costs_nothing() {
     let mut failed = 0;
@@ -306,7 +307,7 @@ fn a_segment_that_is_not_made_ready_costs_nothing() {
             let mut numbers = Vec::new();
             for i in 0..300 {
                 if i == 150 {
-                    // From here on files are used again.
+                    // From here on, files are recycled.
                     start = log.quiesce(|start| start);
                     log.release(&start).unwrap();
                 }

@@ -1,14 +1,15 @@
 //! The commit protocols as small state machines, explored exhaustively.
 //!
-//! [`machine`] is what all have in common: transactions that lock, read, assign, append and apply;
-//! lanes whose flushes are sealed and land, or are lost. [`rules`] is what differs: when locks go,
-//! what an append waits for, who is acknowledged, what recovery keeps. In every state the power may
-//! fail, with every subset of the flushes under way arriving; [`properties`] says what must hold
-//! then. [`mutants`](rules::Mutant) break a rule each, and the exploration must find the
-//! consequence.
+//! [`machine`] holds the common part of all protocols: transactions that lock, read, assign, append
+//! and apply; lanes whose flushes are sealed and land, or are lost. [`rules`] holds the
+//! differences: when locks are released, what an append waits for, which transactions are
+//! acknowledged, what recovery keeps. In every state the power may fail, with every subset of the
+//! flushes in flight arriving; [`properties`] lists the properties that must then hold.
+//! [`mutants`](rules::Mutant) break a rule each, and the exploration must find the consequence.
 //!
-//! Bounds: every script of 3 transactions over 2 keys on up to 3 lanes, and chosen scripts of 4 transactions
-//! over 3 keys on 3 lanes; one flush of a lane under way at a time; two ends of epochs.
+//! Bounds: every script of 3 transactions over 2 keys on up to 3 lanes, and chosen scripts of 4
+//! transactions over 3 keys on 3 lanes; one flush of a lane in flight at a time; two ends of
+//! epochs.
 
 #[path = "models/machine.rs"]
 mod machine;
@@ -23,14 +24,14 @@ use machine::{Script, State, Step};
 use properties::Violation;
 use rules::{Mutant, Protocol, Rules};
 
-/// A way into a violated property.
+/// A path to a violated property.
 struct Counterexample {
     violation: Violation,
     trace: Vec<Step>,
 }
 
-/// Visits every state that a script can reach, breadth first; returns how many there are, or the shortest
-/// way into a violation.
+/// Visits every state that a script can reach, breadth first; returns their number, or the shortest
+/// path to a violation.
 fn explore(rules: &Rules, script: &[Script]) -> Result<usize, Counterexample> {
     let mut seen: HashMap<State, usize> = HashMap::new();
     let mut order: Vec<(State, usize, Option<Step>)> = Vec::new();
@@ -61,8 +62,8 @@ fn explore(rules: &Rules, script: &[Script]) -> Result<usize, Counterexample> {
     Ok(order.len())
 }
 
-/// All scripts of `transactions` transactions over `keys` keys on `lanes` lanes, but for renaming keys and
-/// lanes, and for the order of the transactions.
+/// All scripts of `transactions` transactions over `keys` keys on `lanes` lanes, up to renaming
+/// keys and lanes, and up to the order of the transactions.
 fn all_scripts(transactions: usize, keys: u8, lanes: u8) -> Vec<Vec<Script>> {
     let mut one = Vec::new();
     for read in 0..keys {
@@ -97,18 +98,19 @@ fn all_scripts(transactions: usize, keys: u8, lanes: u8) -> Vec<Vec<Script>> {
     scripts
 }
 
-/// Chains, fans, and what goes wrong in the published traps: four transactions, three keys, three lanes.
+/// Chains, fans, and the failures of the published traps: four transactions, three keys, three
+/// lanes.
 fn chosen_scripts() -> Vec<Vec<Script>> {
     let script = |moves: [(u8, u8, u8); 4]| {
         let one = |(read, write, lane)| Script { read, write, lane };
         moves.map(one).to_vec()
     };
     vec![
-        // Each reads what the one before wrote, on another lane.
+        // Each reads the previous one's write, on another lane.
         script([(0, 0, 0), (0, 1, 1), (1, 2, 2), (2, 0, 0)]),
         // All overwrite one key, from all lanes.
         script([(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 0, 1)]),
-        // One that nobody depends on beside a chain: an idle lane.
+        // A transaction without dependents alongside a chain: an idle lane.
         script([(0, 0, 0), (0, 1, 1), (2, 2, 2), (1, 1, 0)]),
         // Two readers of one writer, and one of both.
         script([(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 2, 0)]),
@@ -129,7 +131,7 @@ fn scripts(protocol: Protocol) -> Vec<Vec<Script>> {
     scripts
 }
 
-/// Explores everything; asserts that nothing is violated and that it was not nothing.
+/// Explores everything. Asserts that nothing is violated, and that the exploration was not empty.
 fn holds(protocol: Protocol) {
     let rules = Rules::new(protocol, Mutant::None);
     let mut states = 0;
@@ -247,7 +249,7 @@ fn forgetting_a_dependency_is_caught() {
     is_caught(Protocol::Gsn, Mutant::ForgetDependencies, &["I3"]);
 }
 
-/// An idle lane keeps nobody waiting: whatever the others do, a state is reached in which everything is
+/// An idle lane delays no transaction: in every case, a state is reached in which everything is
 /// acknowledged although a lane never wrote.
 #[test]
 fn an_idle_lane_holds_nobody_back() {
@@ -259,7 +261,7 @@ fn an_idle_lane_holds_nobody_back() {
     for protocol in Protocol::ALL {
         let rules = Rules::new(protocol, Mutant::None);
         let mut state = State::new(&script);
-        // Always the first step that there is, until there is none.
+        // Always takes the first possible step, until there is none.
         while let Some((_, next)) = machine::steps(&rules, &script, &state).pop() {
             state = next;
         }

@@ -1,4 +1,4 @@
-//! What an opening of the log writes: nothing, until something is logged.
+//! Openings of the log write nothing until a transaction is logged.
 
 mod common;
 
@@ -79,8 +79,8 @@ fn an_opening_without_a_record_writes_nothing() {
     });
 }
 
-/// Each write and sync of the beginning fails in turn: what was recovered is read all the same, in that opening
-/// and in the next.
+/// Each write and sync of the beginning fails in turn: the recovered records can still be read, in
+/// that opening and in the next.
 #[test]
 fn a_log_that_can_not_begin_is_read_to_its_end() {
     each(|protocol, options| {
@@ -117,7 +117,8 @@ fn a_log_that_can_not_begin_is_read_to_its_end() {
     });
 }
 
-/// What must be durable before files are used again is made so before the log begins; if that fails, no file changes.
+/// Everything that must be durable before files are recycled is made durable before the log begins;
+/// if that fails, no file changes.
 #[test]
 fn nothing_is_written_before_the_checkpoint_is_settled() {
     each(|protocol, options| {

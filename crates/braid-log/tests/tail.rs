@@ -12,8 +12,8 @@ use braid_log::{
 };
 use common::{bounded, log_records, payload, sim, small, try_recover};
 
-/// Reads on, in portions of a random size; what comes is in order, and not beyond the durable
-/// seqno.
+/// Continues reading, in portions of a random size; checks that the transactions are in order, and
+/// not beyond the durable seqno.
 fn read(tail: &mut TailReader, log: &Log, rng: &mut fastrand::Rng, into: &mut Vec<(u64, Vec<u8>)>) {
     loop {
         let room = rng.usize(1..60_000);
@@ -33,7 +33,7 @@ fn read(tail: &mut TailReader, log: &Log, rng: &mut fastrand::Rng, into: &mut Ve
     }
 }
 
-/// Commits until the power goes, with aborts, large log records and several pending commits.
+/// Commits until the power fails, with aborts, large log records and several pending commits.
 fn step(log: &Log, rng: &mut fastrand::Rng) -> Result<(), LogError> {
     let mut commits = Vec::new();
     for _ in 0..rng.usize(1..4) {
@@ -79,7 +79,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
         let mut tail = log.tail(&first).unwrap();
         let mut again = Vec::new();
         read(&mut tail, &log, &mut rng, &mut again);
-        // What was shown is still there, with what was durable and not shown yet.
+        // The transactions read are still present, and so are durable ones that were not read yet.
         assert!(again.starts_with(&shown), "after a crash");
         shown = again;
         medium.crash_after(1 + rng.u64(..250));
@@ -151,7 +151,7 @@ fn what_is_shown_is_in_order_and_lasts() {
     }
 }
 
-/// Writers on several threads, and a reader that sleeps until there is something.
+/// Writers on several threads, and a reader that sleeps until there is a transaction to read.
 #[test]
 fn a_reader_is_woken_and_misses_nothing() {
     const EACH: u64 = 300;
@@ -277,7 +277,8 @@ fn damage_is_told_and_not_skipped() {
         }
         let end = log.quiesce(|start| start);
         let segment = 1 + rng.u64(..end.lanes[0].segment);
-        // In front of the end, and not in the padding: the beginning of a block of the first chunks.
+        // In front of the end, and not in the padding: the beginning of a block of the first
+        // chunks.
         let byte = 4096 + rng.usize(..72);
         let name = format!("log-00-{segment:08}.seg");
         assert!(medium.flip_bit(&name, byte, rng.u32(..8)), "{name}");

@@ -1,34 +1,36 @@
-//! Whether a round's history is one that the engine may have.
+//! The checker: decides whether the engine may produce a round's history.
 //!
-//! The engine says in which order transactions count: by their numbers. So the check is a replay: each
-//! transaction must have seen exactly what the ones before it leave (serializability, phantoms included),
-//! or, if it asked for a snapshot, what was there at one place before it, with nobody writing its keys in
-//! between. What is found after a crash must be a prefix of that order, or for `gsn` a part of it that is
-//! closed under dependencies, with everything in it that was acknowledged or seen by a snapshot. [`crate::graph`]
-//! looks at the same history without believing the numbers.
+//! The engine claims an order of transactions: that of their numbers. So the check is a replay:
+//! each transaction must have seen exactly the state left by its predecessors (serializability,
+//! phantoms included), or, if it uses snapshot isolation, the state at one place before it, with no
+//! transaction writing its keys in between. The state found after a crash must be a prefix of that
+//! order, or for `gsn` a part of it that is closed under dependencies, and must contain everything
+//! that was acknowledged or seen by a snapshot. [`crate::graph`] checks the same history without
+//! relying on the numbers.
 
 use std::collections::BTreeSet;
 
 use crate::record::{Found, Op, Outcome, Round, State, Tx, TxId, View, seen};
 
-/// What a history must not show; the text says which rule, and who broke it.
+/// A violation of a rule by a history; the text names the rule and the transactions.
 pub type Violation = String;
 
-/// How transactions survive a crash.
+/// The transactions that survive a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
     /// A prefix of the order.
     Prefix,
-    /// A part of it that is closed under dependencies.
+    /// A part of the order that is closed under dependencies.
     Closed,
 }
 
-/// Transactions of which nothing but their existence is known: each may lie anywhere in the order. More
-/// are not tried out.
+/// Most transactions of which only the existence is known, each of which may lie anywhere in the
+/// order. With more, the orders are not tried.
 const UNKNOWN_MAX: usize = 2;
 
-/// Checks a round, and what is found after its end, if that is known. `lenient`: the medium lost what it
-/// had promised to keep, so whatever is found is good, as long as somebody wrote it.
+/// Checks a round, and the state found after its end, if that is known. `lenient`: the medium lost
+/// data that it had promised to keep, so every state is accepted whose versions were written by
+/// some transaction.
 ///
 /// # Errors
 /// The first violation.
@@ -63,7 +65,8 @@ pub fn check(
     }
     if let Some(found) = found.filter(|_| !lenient) {
         let left = traces(round);
-        // What is gone, was seen by nobody, and removed nothing, might as well never have been.
+        // A transaction that is missing, was seen by no other, and removed nothing, may be treated
+        // as never run.
         let removes = |tx: &Tx| tx.ops.iter().any(|op| matches!(op, Op::Remove(_)));
         unknown.retain(|tx| found.marks.contains(&tx.id) || left.contains(&tx.id) || removes(tx));
     }
@@ -73,7 +76,7 @@ pub fn check(
             _ => Ok(()),
         };
     }
-    // The first complaint is the most telling: the one for the order without those in doubt.
+    // The first violation is the most informative: that of the order without transactions in doubt.
     let mut first = None;
     for order in orders(&numbered, &unknown) {
         let outcome = check_order(round, &order).and_then(|()| match found {
@@ -90,7 +93,7 @@ pub fn check(
     Err(first.expect("there is at least one order"))
 }
 
-/// The writers of all versions that anybody saw.
+/// Returns the writers of all versions that any transaction or snapshot saw.
 fn traces(round: &Round) -> BTreeSet<TxId> {
     let of_txs = round.txs.iter().flat_map(|tx| seen(&tx.ops));
     let of_views = round.views.iter().flat_map(|view| seen(&view.ops));
@@ -107,7 +110,7 @@ fn seqno_of(tx: &Tx) -> u64 {
     }
 }
 
-/// All orders in which those whose place is unknown are somewhere, or nowhere.
+/// Returns all orders in which each transaction of unknown place is at any place, or absent.
 fn orders<'a>(numbered: &[&'a Tx], unknown: &[&'a Tx]) -> Vec<Vec<&'a Tx>> {
     let mut orders = vec![numbered.to_vec()];
     for &tx in unknown {
@@ -122,7 +125,7 @@ fn orders<'a>(numbered: &[&'a Tx], unknown: &[&'a Tx]) -> Vec<Vec<&'a Tx>> {
     orders
 }
 
-/// Strict serializability: who began when another had returned comes behind it.
+/// Checks strict serializability: a transaction that began after another had returned follows it.
 fn real_time(round: &Round) -> Result<(), Violation> {
     let committed = |tx: &&Tx| tx.writes() && matches!(tx.outcome, Outcome::Committed(_));
     let writers: Vec<&Tx> = round.txs.iter().filter(committed).collect();
@@ -140,7 +143,7 @@ fn real_time(round: &Round) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Applies an operation; the error says what it should have seen.
+/// Applies an operation. The error names what it should have seen.
 fn apply(state: &mut State, op: &Op) -> Result<(), String> {
     match op {
         Op::Get(key, seen) => {
@@ -187,7 +190,7 @@ fn write(state: &mut State, tx: &Tx) {
     }
 }
 
-/// Holds all that was seen against the states of this order.
+/// Checks all observations against the states of this order.
 fn check_order(round: &Round, order: &[&Tx]) -> Result<(), Violation> {
     let mut states = vec![round.base.clone()];
     for tx in order {
@@ -204,7 +207,8 @@ fn check_order(round: &Round, order: &[&Tx]) -> Result<(), Violation> {
         }
     }
     for tx in round.txs.iter().filter(|tx| !tx.writes()) {
-        // Somewhere not before the newest it read. What an aborted one saw is not held against anybody.
+        // Its place is not before the newest transaction that it read from. Observations of an
+        // aborted transaction are not checked.
         if let Outcome::Committed(seqno) = tx.outcome {
             let from = *places(order, seqno).start();
             let outcomes = states[from..].iter().map(|state| fits(state, &tx.ops));
@@ -231,9 +235,10 @@ fn check_order(round: &Round, order: &[&Tx]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Snapshot isolation: one state before it, and nobody who wrote one of its keys since.
+/// Checks snapshot isolation: the transaction saw one earlier state, and no transaction has written
+/// one of its keys since.
 fn snapshot_fits(states: &[State], order: &[&Tx], place: usize, tx: &Tx) -> Result<(), Violation> {
-    // A removal of what was not there is no write.
+    // A removal of a missing key is not a write.
     let changes = |at: usize| {
         let changed = move |key: &u8| states[at].get(key) != states[at + 1].get(key);
         order[at].keys().into_iter().filter(changed)
@@ -246,7 +251,7 @@ fn snapshot_fits(states: &[State], order: &[&Tx], place: usize, tx: &Tx) -> Resu
             Err(what) if why.is_empty() => why = what,
             Err(_) => {}
         }
-        // One place further back this one's writes are concurrent, too.
+        // One place further back, this transaction's writes are concurrent, too.
         if at > 0 && changes(at - 1).any(|key| keys.contains(&key)) {
             return Err(format!(
                 "snapshot isolation: {} saw that {why}, and overwrites {}",
@@ -267,9 +272,9 @@ fn view_fits(states: &[State], order: &[&Tx], view: &View) -> Result<(), Violati
     first.map_err(|what| format!("I4: a snapshot at {} saw that {what}", view.seqno))
 }
 
-/// The places in the order that a number may stand for: behind all transactions up to it, and before all later ones. One
-/// that is in doubt may have either side of it: its client was told of a failure while another thread made its number
-/// durable.
+/// Returns the places in the order that a number may denote: after all transactions up to it, and
+/// before all later ones. A transaction in doubt may lie on either side: its client received an
+/// error while another thread made its number durable.
 fn places(order: &[&Tx], seqno: u64) -> std::ops::RangeInclusive<usize> {
     let is_up_to = |tx: &&Tx| seqno_of(tx) <= seqno;
     let is_later = |tx: &&Tx| (seqno + 1..u64::MAX).contains(&seqno_of(tx));
@@ -278,7 +283,8 @@ fn places(order: &[&Tx], seqno: u64) -> std::ops::RangeInclusive<usize> {
     first..=last.max(first)
 }
 
-/// I1 and I4: what was acknowledged is there, and what a snapshot or an acknowledged reader saw.
+/// Checks I1 and I4: all acknowledged transactions exist, and all that a snapshot or an
+/// acknowledged reader saw.
 fn acknowledged_is_there(round: &Round, order: &[&Tx], found: &Found) -> Result<(), Violation> {
     let lost = |tx: &&&Tx| !found.marks.contains(&tx.id);
     if let Some(tx) = order.iter().filter(lost).find(|tx| tx.acknowledged) {
@@ -319,7 +325,7 @@ fn acknowledged_is_there(round: &Round, order: &[&Tx], found: &Found) -> Result<
     Ok(())
 }
 
-/// Holds what is there after a crash against the order.
+/// Checks the state after a crash against the order.
 fn check_found(
     round: &Round,
     order: &[&Tx],
@@ -373,7 +379,8 @@ fn check_found(
     Ok(())
 }
 
-/// Who is there has what it read and what it overwrote.
+/// Checks that every surviving transaction's dependencies survive: the versions that it read and
+/// those that it overwrote.
 fn closed(
     base: &State,
     of_round: &BTreeSet<TxId>,
@@ -385,7 +392,7 @@ fn closed(
     for tx in order {
         if found.marks.contains(&tx.id) {
             let read = tx.seen().filter_map(|(_, seen)| seen).map(|v| v.writer());
-            // A snapshot may be of a time before the removal.
+            // A snapshot may be older than the removal.
             let absent = tx.absent().into_iter().filter(|_| !tx.snapshot);
             let replaced = tx.keys().into_iter().chain(absent);
             let replaced = replaced.filter_map(|key| last.get(&key).copied());
@@ -398,7 +405,7 @@ fn closed(
                 ));
             }
         }
-        // What was not there and was removed again has no version.
+        // A key that was missing and was removed again has no version.
         let before = state.clone();
         write(&mut state, tx);
         let changed = |key: &u8| before.get(key) != state.get(key);

@@ -1,4 +1,4 @@
-//! What the clients of a history do, and the notes that they take.
+//! The clients of a history, and the notes that they take.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,21 +23,21 @@ use crate::record::{Found, Key, Op, Outcome, Round, State, Tx, TxId, Version, Vi
 /// Longest list of writers in a value.
 const LIST_MAX: usize = 5;
 
-/// How often a client goes on after an error that does not end the database.
+/// Errors that do not end the database after which a client continues.
 const ERRORS_MAX: u32 = 20;
 
-/// How a failure begins that must not be: a logged transaction that lacks space.
+/// The beginning of a forbidden error: a logged transaction that lacks space.
 const NO_ROOM: &str = "cannot apply a logged transaction: out of space";
 
 /// The tables of a history.
 #[derive(Clone)]
 pub(crate) struct Tables {
     values: Table<TableKey, Bytes>,
-    /// A key for each transaction that wrote.
+    /// One key for each transaction that wrote.
     marks: Table<u64, Bytes>,
     /// Entries with a time to live, see [`crate::background`].
     leases: Option<Table<u64, Bytes>>,
-    /// More than the pool has room for: to read it puts all else out of memory.
+    /// More data than the pool holds: reading it evicts everything else.
     ballast: Option<Table<u8, Bytes>>,
 }
 
@@ -69,7 +69,7 @@ impl Tables {
         })
     }
 
-    /// Those of a copy.
+    /// Opens the tables of a copy.
     pub(crate) fn existing(db: &Database) -> Result<Self> {
         let missing = |name: &str| Error::TableNotFound { name: name.into() };
         let values = db.existing_table("values")?;
@@ -86,13 +86,13 @@ impl Tables {
         self.leases.as_ref()
     }
 
-    /// The transactions that are there.
+    /// Returns the transactions that are present.
     pub(crate) fn marks(&self, reader: &impl Readable) -> Result<BTreeSet<TxId>> {
         let marks = reader.iter(&self.marks)?.map(|entry| Ok(entry?.0));
         marks.collect()
     }
 
-    /// All that there is.
+    /// Reads everything in the database.
     pub(crate) fn found(&self, db: &Database) -> Result<Found> {
         self.found_in(&db.snapshot())
     }
@@ -109,7 +109,7 @@ impl Tables {
         tx.commit().map(drop)
     }
 
-    /// All that a snapshot shows.
+    /// Reads everything in a snapshot.
     pub(crate) fn found_in(&self, snapshot: &Snapshot) -> Result<Found> {
         let state = scan(snapshot, &self.values, 0, u8::MAX)?;
         Ok(Found {
@@ -135,7 +135,7 @@ fn scan(
         .collect()
 }
 
-/// What all clients write down. Nobody is interrupted while it is locked.
+/// The notes of all clients. No task is interrupted while it holds their lock.
 #[derive(Clone, Default)]
 pub(crate) struct Notes(Arc<Mutex<NotesInner>>);
 
@@ -163,12 +163,12 @@ impl Notes {
         notes.clock
     }
 
-    /// Takes the round, after looking at the tickets that nobody asked.
+    /// Takes the round, after polling the tickets that no client has polled.
     pub(crate) fn finish(&self) -> Round {
         let tickets = std::mem::take(&mut self.lock().tickets);
         let durable = tickets.iter().filter(|(_, ticket)| ticket.is_durable());
         let durable: Vec<usize> = durable.map(|(place, _)| *place).collect();
-        // Which may flush: not under the lock.
+        // Dropping tickets may flush, so not under the lock.
         drop(tickets);
         let mut round = std::mem::take(&mut self.lock().round);
         for place in durable {
@@ -184,7 +184,7 @@ impl Notes {
         }
     }
 
-    /// As [`Notes::finish`], after the database was closed: every ticket has an answer then.
+    /// As [`Notes::finish`], after the database was closed: every ticket then has an outcome.
     pub(crate) fn finish_closed(&self) -> std::result::Result<Round, Violation> {
         let tickets = std::mem::take(&mut self.lock().tickets);
         let open = tickets
@@ -198,7 +198,7 @@ impl Notes {
         Ok(self.finish())
     }
 
-    /// Notes what a snapshot showed.
+    /// Records the contents of a snapshot.
     pub(crate) fn view(&self, view: View) {
         self.lock().round.views.push(view);
     }
@@ -237,10 +237,10 @@ pub(crate) struct Client {
     notes: Notes,
     background: Background,
     rng: Rng,
-    /// Names the next transaction; the lowest bits are the client's.
+    /// The name of the next transaction; the lowest bits identify the client.
     next: TxId,
     errors: u32,
-    /// In a process of its own, as far as the engine can tell.
+    /// A reader that appears to the engine as another process.
     reader: Option<Reader>,
 }
 
@@ -249,21 +249,22 @@ struct Started {
     tx: Transaction,
     id: TxId,
     durability: Durability,
-    /// Whether the database had failed before.
+    /// Whether the database had failed before it began.
     was_poisoned: bool,
     begun: u64,
     ops: Vec<Op>,
     body: Result<()>,
 }
 
-/// Whether the client goes on.
+/// Whether the client continues.
 enum Next {
     Go,
     End,
 }
 
 impl Client {
-    /// `first` is a name that no transaction of the history has had, nor has it plus a multiple of 16.
+    /// Creates a client. No transaction of the history has the name `first`, or `first` plus a
+    /// multiple of 16.
     pub(crate) fn new(
         db: Database,
         tables: Tables,
@@ -286,7 +287,8 @@ impl Client {
         }
     }
 
-    /// Runs until it has done its share, or the database has failed. Returns the next free name.
+    /// Runs until the client has done its work, or the database has failed. Returns the next free
+    /// name.
     pub(crate) fn run(mut self) -> TxId {
         for _ in 0..self.plan.transactions {
             let next = match self.rng.u32(..32) {
@@ -319,7 +321,7 @@ impl Client {
                     }
                 }
                 14 | 15 if self.plan.reopens => self.exercise(),
-                // What other openings of the round write is not in its record.
+                // The record of the round lacks the writes of its other openings.
                 16..20 if self.plan.readers && !self.plan.reopens => self.read_elsewhere(),
                 _ => self.transaction(),
             };
@@ -333,26 +335,26 @@ impl Client {
         self.next
     }
 
-    /// What an error means for the client.
+    /// Decides whether the client continues after an error.
     fn failed(&mut self, error: &Error) -> Next {
         match error {
             Error::Conflict(_) | Error::SelfDeadlock => {
                 braid_rt::thread::yield_now();
                 Next::Go
             }
-            // What else there is of the database is tried, too.
+            // The client also tries other operations on the closed database.
             Error::Closed if self.plan.reopens => {
                 braid_rt::thread::yield_now();
                 Next::Go
             }
             Error::Closed => Next::End,
-            // Room is looked for before a transaction is logged.
+            // Room is reserved before a transaction is logged.
             Error::Poisoned { cause } if cause.contains(NO_ROOM) => {
                 self.background
                     .complain(format!("a commit found no room: {cause}"));
                 Next::End
             }
-            // A failed database shows what is durable for as long as it is open.
+            // A failed database shows the durable state for as long as it is open.
             Error::Poisoned { .. }
             | Error::OutOfSpace { .. }
             | Error::Io { .. }
@@ -393,7 +395,7 @@ impl Client {
         self.look(&snapshot)
     }
 
-    /// Reads some of the ballast, and makes it if it is not there.
+    /// Reads a part of the ballast, creating the ballast if it is missing.
     fn stir(&mut self) -> Next {
         let Some(table) = self.tables.ballast.clone() else {
             return Next::Go;
@@ -411,8 +413,8 @@ impl Client {
         self.or_failed(stirred)
     }
 
-    /// Reads single keys as they are at the durable seqno, which tells of what if it stays where it
-    /// is.
+    /// Reads single keys at the durable seqno; if the durable seqno is unchanged afterwards, the
+    /// reads belong to one state.
     fn peek(&mut self) -> Next {
         let seqno = self.db.durable_seqno();
         let key = self.key();
@@ -427,19 +429,20 @@ impl Client {
         Next::Go
     }
 
-    /// Whether the database has failed. Then it accepts nothing any more, and goes on to show what is durable.
+    /// Whether the database has failed. A failed database accepts no more commits, and still shows
+    /// the durable state.
     fn is_poisoned(&self) -> bool {
         matches!(self.db.health(), Health::Poisoned { .. })
     }
 
-    /// Complains of what a failed database did.
+    /// Reports an operation that a failed database must not accept.
     fn accepted(&mut self, what: &str) -> Next {
         let violation = format!("I8: {what} after a failure");
         self.background.complain(violation);
         Next::End
     }
 
-    /// Looks at a snapshot that others may look at, too, for as long as it has its name.
+    /// Reads a named snapshot, which other clients may also read while it has its name.
     fn named(&mut self) -> Next {
         let name = ["monday", "tuesday"][self.rng.usize(..2)];
         let snapshot = match self.rng.u32(..8) {
@@ -457,9 +460,9 @@ impl Client {
         }
     }
 
-    /// Looks at the database as another process does, and then at what it saw before, too.
+    /// Reads the database as another process does, then also its earlier snapshot.
     fn read_elsewhere(&mut self) -> Next {
-        // `gsn` acknowledges ahead of what snapshots show.
+        // `gsn` acknowledges transactions before snapshots show them.
         let acknowledged = match self.plan.protocol {
             Protocol::Gsn => 0,
             _ => self.notes.acknowledged(),
@@ -533,7 +536,8 @@ impl Client {
         }
     }
 
-    /// Uses what nothing else of the plan may use, of a database that may be closed meanwhile.
+    /// Calls functions that the rest of the plan may not use, on a database that may be closed
+    /// meanwhile.
     fn exercise(&mut self) -> Next {
         match self.rng.u32(..5) {
             0 => {
@@ -555,7 +559,7 @@ impl Client {
                     changes.next_within(time)
                 });
                 match next {
-                    // Log is kept for feeds, and for nobody else.
+                    // The database keeps log only for feeds.
                     Err(Error::PositionLost { .. }) => Next::Go,
                     next => self.or_failed(next),
                 }
@@ -568,7 +572,7 @@ impl Client {
         }
     }
 
-    /// Loads what is given up before it has a name.
+    /// Starts a bulk load that is dropped before its table has a name.
     fn load_in_vain(&mut self) -> Next {
         let name = format!("left-{}", self.next);
         self.next += 16;
@@ -586,7 +590,7 @@ impl Client {
         self.or_failed(loaded)
     }
 
-    /// Lets the database be closed meanwhile, perhaps.
+    /// Pauses, so that the database may be closed meanwhile.
     fn linger(&mut self) {
         if self.plan.reopens && self.rng.u32(..3) == 0 {
             braid_rt::sleep(Duration::from_micros(self.rng.u64(1..400)));
@@ -661,8 +665,8 @@ impl Client {
         if self.rng.u32(..4) == 0 {
             let from = self.key();
             let to = self.end_of_range(from);
-            // A forgotten scan never gives its page back, and with it the pool's memory: in few histories, or a long
-            // simulation fills the machine's.
+            // A forgotten scan never releases its page, and so the pool's memory is leaked: only in
+            // few histories, otherwise a long simulation fills the machine's memory.
             let may_forget = self.plan.careless && self.plan.seed.is_multiple_of(32);
             if may_forget && self.rng.bool() {
                 return self.scan_and_forget(reader, from, to);
@@ -712,7 +716,7 @@ impl Client {
                 _ if reads_only => ops.push(self.read(tx)?),
                 4 => {
                     let key = self.key();
-                    // Of nothing it is a read.
+                    // Removing a missing key is a read.
                     ops.push(if tx.remove(&table, &key)? {
                         Op::Remove(key)
                     } else {
@@ -727,7 +731,7 @@ impl Client {
                 }
                 6..8 => {
                     let key = self.key();
-                    // Appends to what it reads, with a lock from then on or not.
+                    // Appends to the version that it reads, with or without a lock from then on.
                     let old = if self.rng.bool() {
                         tx.get_for_update(&table, &key)?
                     } else {
@@ -759,7 +763,7 @@ impl Client {
             .iter()
             .any(|op| matches!(op, Op::Put(..) | Op::Remove(_)))
         {
-            // Those that were about to be overwritten by their own writer are, now.
+            // Marks the versions that their own writer overwrote as intermediate.
             let mut last: std::collections::BTreeMap<Key, Option<Version>> = Default::default();
             for op in ops.iter() {
                 match op {
@@ -785,15 +789,16 @@ impl Client {
         Ok(())
     }
 
-    /// The key 1 comes with a new 2 and goes with a new 0. So who saw it absent, with an old 0 and a new 2, saw what never
-    /// was; and a removal that was purged leaves nothing that could tell so.
+    /// Key 1 is inserted with a new key 2 and removed with a new key 0. So a reader that saw key 1
+    /// missing, with an old 0 and a new 2, saw a state that never existed; and a purged removal
+    /// leaves no trace that could reveal this.
     fn seesaw(&mut self, tx: &mut Transaction, id: TxId, ops: &mut Vec<Op>) -> Result<()> {
         let table = self.tables.values.clone();
         match self.rng.u32(..6) {
             kind @ 0..3 => {
                 for key in 0..3_u8 {
                     if kind == 0 && key == 1 {
-                        // Validated behind the others, whose numbers may be old by then.
+                        // Validated after the other reads, whose numbers may be old by then.
                         let seen = scan(tx, &table, 1, 2)?;
                         ops.push(Op::Scan(1, 2, seen));
                         continue;
@@ -820,7 +825,7 @@ impl Client {
         tx.insert(&self.tables.marks, &id, &b""[..]).map(drop)
     }
 
-    /// Writes and takes the writes back: nobody may ever see them.
+    /// Writes, then rolls the writes back: no transaction may ever see them.
     fn detour(&mut self, tx: &mut Transaction, id: TxId) -> Result<()> {
         let savepoint = tx.savepoint();
         for _ in 0..self.rng.u32(1..4) {
@@ -834,8 +839,8 @@ impl Client {
         tx.rollback_to(&savepoint)
     }
 
-    /// Calls the engine with a closure that panics, if it is called, and goes on with the transaction as if nothing had
-    /// been.
+    /// Calls the engine with a closure that panics, if it is called, and continues the transaction
+    /// as if nothing had happened.
     fn stumble(&mut self, tx: &mut Transaction) {
         let (table, key, which) = (self.tables.values.clone(), self.key(), self.rng.u32(..4));
         let call = AssertUnwindSafe(|| match which {
@@ -845,14 +850,14 @@ impl Client {
             _ => drop(self.db.get_with(&table, &key, |_| panic_deliberately())),
         });
         match catch_unwind(call) {
-            // It failed, or found nothing to show.
+            // The call failed, or found nothing to show.
             Ok(()) => {}
             Err(panic) if panic.is::<Deliberate>() => braid_rt::coverage_point("a closure panics"),
             Err(panic) => resume_unwind(panic),
         }
     }
 
-    /// So many writes that the transaction takes its locks in the commit.
+    /// Writes so many keys that the transaction acquires its locks in the commit.
     fn many(&mut self, tx: &mut Transaction, id: TxId, ops: &mut Vec<Op>) -> Result<()> {
         let (first, second) = (self.key(), self.key());
         let version = Version {
@@ -887,7 +892,7 @@ impl Client {
     fn transaction(&mut self) -> Next {
         let started = self.start();
         if self.plan.careless && self.rng.u32(..4) == 0 {
-            // Another one of the same thread, in the midst of the first.
+            // Another transaction of the same thread, within the first.
             let inside = self.start();
             if let Next::End = self.conclude(inside) {
                 started.tx.abort();
@@ -897,7 +902,7 @@ impl Client {
         self.conclude(started)
     }
 
-    /// Begins a transaction, and does what it is to do.
+    /// Begins a transaction, and performs its operations.
     fn start(&mut self) -> Started {
         let id = self.next;
         self.next += 16;
@@ -1002,8 +1007,8 @@ impl Client {
         next
     }
 
-    /// What a transaction was shown that began after a failure is the state at the durable seqno,
-    /// whether it commits or not.
+    /// Records that a transaction begun after a failure saw the state at the durable seqno, whether
+    /// it commits or not.
     fn seen_after_failure(&self, seqno: u64, ops: &[Op]) {
         let reads = ops
             .iter()
@@ -1014,7 +1019,7 @@ impl Client {
         }
     }
 
-    /// Waits for a ticket, or looks at it later.
+    /// Waits for a ticket, or keeps it to poll it later.
     fn settle(&mut self, place: usize, ticket: Ticket) -> Next {
         if self.plan.careless && self.rng.u32(..3) == 0 {
             let (notes, panics) = (self.notes.clone(), self.rng.bool());
@@ -1040,7 +1045,7 @@ impl Client {
         let known = match error {
             // Closing waits for those that are logged.
             Error::Conflict(_) | Error::SelfDeadlock | Error::Closed => true,
-            // Refused before it was logged, unless that is what ended the database.
+            // Refused before it was logged, unless this error ended the database.
             Error::OutOfSpace { .. } => !matches!(self.db.health(), Health::Poisoned { .. }),
             _ => false,
         };

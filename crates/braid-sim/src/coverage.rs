@@ -1,20 +1,22 @@
-//! What a long run must have met: a fault that never came, or a branch that was never taken, is a gap in the suite.
+//! The coverage that a long run must reach: a fault that never occurred, or a branch that was never
+//! taken, is a gap in the suite.
 //!
-//! What counts as long is a number of histories, since seeds of one kind of plan are alike: each thing has that in which it
-//! came at least ten times on average, so that in a run of as many it is missing once in 20,000 runs. In a shorter one it
-//! may be missing.
+//! The length of a run is its number of histories, since seeds of one kind of plan are alike. Each
+//! event has the number of histories in which it occurred at least ten times on average, so that it
+//! is missing in one of 20,000 runs of that length. It may be missing in a shorter run.
 
 use std::collections::BTreeMap;
 
 use crate::simulate::{Count, Summary};
 
-/// As many as `cargo test` runs.
+/// The number of histories in `cargo test`.
 pub const LONG: u64 = 14_000;
 
 const LONGER: u64 = 100_000;
 
-/// What happens, and in how many histories for sure: what the simulator does, and every branch of the engine that is
-/// marked with `braid_rt::coverage_point`. A test compares the list with the sources.
+/// The events, and the number of histories in which each certainly happens: the actions of the
+/// simulator, and every branch of the engine that is marked with `braid_rt::coverage_point`. A test
+/// compares the list with the sources.
 pub const HAPPENS: &[(&str, u64)] = &[
     ("a callback panics", LONG),
     ("a closure panics", LONG),
@@ -174,7 +176,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
 ];
 
 impl Summary {
-    /// How often each thing happened, with those that never did.
+    /// Returns how often each event happened, including the events that never did.
     pub fn coverage(&self) -> BTreeMap<&'static str, Count> {
         let all = HAPPENS.iter().map(|(what, _)| (*what, Count::default()));
         let mut all: BTreeMap<_, _> = all.collect();
@@ -182,8 +184,8 @@ impl Summary {
         all
     }
 
-    /// What should have happened in a run of so many histories and did not. Plans must be as their seeds make them,
-    /// of all protocols.
+    /// Returns the events that are missing from a run of this length. The plans must be unchanged
+    /// from their seeds, and cover all protocols.
     pub fn missing(&self) -> Vec<&'static str> {
         let due = HAPPENS
             .iter()

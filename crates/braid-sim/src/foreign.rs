@@ -1,4 +1,4 @@
-//! Files of somebody else in the database's directory: no opening may change or remove them.
+//! Foreign files in the database's directory: no opening may change or remove them.
 
 use braid::{Database, Error};
 use braid_io::{AlignedBuf, Device, LOCK_FILE_NAME, OpenMode, SimDevice};
@@ -9,18 +9,18 @@ use crate::check::Violation;
 const DOCUMENT: &str = "letter.txt";
 const MARKER: &str = "CREATING";
 
-/// One in so many openings that nothing else disturbs finds a foreign file.
+/// One in this many openings without other faults finds a foreign file.
 const ONE_IN: u32 = 16;
 
-/// Decides when a foreign file appears, apart from everything else that a seed decides.
+/// Decides when a foreign file appears, independently of a seed's other decisions.
 pub(crate) struct Foreign(Rng);
 
-/// A foreign file, and all files as they were with it.
+/// A foreign file, and the contents of all files when it was planted.
 pub(crate) struct Planted {
-    /// What a summary counts.
+    /// The event counted in the summary.
     pub(crate) what: &'static str,
     name: &'static str,
-    /// Whether the directory can no longer be told to be a database.
+    /// Whether the directory is no longer recognizable as a database.
     is_marker: bool,
     before: Vec<(String, Vec<u8>)>,
 }
@@ -30,7 +30,7 @@ impl Foreign {
         Self(Rng::with_seed(seed ^ 0x0f0_4e16))
     }
 
-    /// Puts a file into the directory, now and then.
+    /// Occasionally puts a file into the directory.
     pub(crate) fn plant(&mut self, device: &SimDevice) -> Option<Planted> {
         if self.0.u32(..ONE_IN) > 0 {
             return None;
@@ -38,7 +38,7 @@ impl Foreign {
         let entries = device.list().ok()?;
         let is_alone = entries.iter().all(|entry| entry.name == LOCK_FILE_NAME);
         let has_marker = entries.iter().any(|entry| entry.name == MARKER);
-        // A marker that proves nothing needs something to prove.
+        // A marker that proves nothing needs other files to be in doubt about.
         let is_marker = self.0.bool() && !is_alone && !has_marker;
         let bytes = match self.0.u32(..3) {
             0 if is_marker => Vec::new(),
@@ -61,7 +61,7 @@ impl Foreign {
 }
 
 impl Planted {
-    /// Looks at what an opening left, and takes the file away again.
+    /// Checks the files after an opening, and removes the foreign file.
     pub(crate) fn check(
         &self,
         device: &SimDevice,

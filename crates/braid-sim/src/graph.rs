@@ -1,11 +1,11 @@
-//! The dependencies between transactions, and the cycles that must not be among them.
+//! The graph of dependencies between transactions, and the check for forbidden cycles.
 //!
-//! Adya's graph (Adya, "Weak consistency", PhD thesis 1999, §4): a transaction that replaces another's version of
-//! a key follows it (ww), one that reads it follows it (wr), one whose successor's version it did not see
-//! precedes that successor (rw). The order of a key's versions is inferred as Elle does it (Kingsbury and Alvaro,
-//! "Elle: inferring isolation anomalies from experimental observations", VLDB 2020): from the lists that
-//! values carry, and from transactions that read a version and replaced it. The engine's numbers are not
-//! asked.
+//! Adya's graph (Adya, "Weak consistency", PhD thesis 1999, §4): a transaction that replaces
+//! another's version of a key follows it (ww), one that reads it follows it (wr), one whose
+//! successor's version it did not see precedes that successor (rw). The order of a key's versions
+//! is inferred as Elle does it (Kingsbury and Alvaro, "Elle: inferring isolation anomalies from
+//! experimental observations", VLDB 2020): from the lists that values carry, and from transactions
+//! that read a version and replaced it. The engine's numbers are not used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ enum Edge {
     Rw,
 }
 
-/// What follows what.
+/// The edges from each transaction to its followers.
 #[derive(Debug, Default)]
 struct Graph(BTreeMap<TxId, BTreeSet<(Edge, TxId)>>);
 
@@ -30,7 +30,7 @@ impl Graph {
         }
     }
 
-    /// A path by edges that `take` likes.
+    /// Finds a path along edges that `take` accepts.
     fn path(&self, from: TxId, to: TxId, take: impl Fn(Edge) -> bool) -> Option<Vec<TxId>> {
         let mut came: BTreeMap<TxId, TxId> = BTreeMap::new();
         let mut open = vec![from];
@@ -56,7 +56,7 @@ impl Graph {
         None
     }
 
-    /// A cycle of one `first` edge and others that `rest` likes.
+    /// Finds a cycle of one `first` edge and other edges that `rest` accepts.
     fn cycle(&self, first: Edge, rest: impl Fn(Edge) -> bool) -> Option<Vec<TxId>> {
         let edges = self
             .0
@@ -67,8 +67,8 @@ impl Graph {
     }
 }
 
-/// For each key, which version came directly before a writer's. `None`: that of the round's beginning, or
-/// that there was none.
+/// For each key and writer, the writer of the preceding version. `None`: the version at the
+/// beginning of the round, or no version.
 type Before = BTreeMap<(Key, TxId), TxId>;
 
 fn versions(txs: &BTreeMap<TxId, &Tx>) -> Before {
@@ -102,11 +102,11 @@ fn versions(txs: &BTreeMap<TxId, &Tx>) -> Before {
     before
 }
 
-/// Looks for G0 (cycles of writes), G1b, G1c (cycles of writes and reads), and for G2, or under snapshot
-/// isolation G-single.
+/// Looks for G0 (cycles of writes), G1b, G1c (cycles of writes and reads), and for G2, or under
+/// snapshot isolation G-single.
 ///
 /// # Errors
-/// The first that is found.
+/// The first violation found.
 pub fn check(round: &Round, snapshot: bool) -> Result<(), Violation> {
     let effective = |tx: &&Tx| tx.outcome != Outcome::Aborted;
     let txs: BTreeMap<TxId, &Tx> = round
@@ -137,7 +137,7 @@ pub fn check(round: &Round, snapshot: bool) -> Result<(), Violation> {
         }
     }
     for tx in txs.values() {
-        // Of one in doubt it is not known that it read anything for good.
+        // It is unknown whether the reads of a transaction in doubt were valid.
         let sure = matches!(tx.outcome, Outcome::Committed(_));
         for (key, seen) in tx.seen().filter(|_| sure) {
             let Some(version) = seen else { continue };

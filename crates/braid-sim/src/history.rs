@@ -24,21 +24,22 @@ use crate::graph;
 use crate::plan::{Plan, survival};
 use crate::record::{Found, LARGE, Round, TxId, View, whole};
 
-/// Steps of the scheduler after which a history counts as one that does not end. Some with stalls take a million: who
-/// waits for a lock spins here, and all that spin go on taking steps while its holder has no processor.
+/// Steps of the scheduler after which a history counts as endless. Some histories with stalls take
+/// a million: a task that waits for a lock spins, and all spinning tasks take steps while the
+/// lock's holder has no processor.
 const STEPS_MAX: u64 = 30_000_000;
 
-/// How often each thing happened.
+/// How often each event happened.
 pub type Counts = BTreeMap<&'static str, u64>;
 
-/// What a history came to.
+/// The outcome of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Power cuts and killed processes.
     pub crashes: u64,
     /// Transactions that committed.
     pub commits: u64,
-    /// What happened, and which rare branches of the engine were reached.
+    /// The events, and the rare branches of the engine that were reached.
     pub counts: Counts,
     /// The scheduler's report.
     pub report: simulation::Report,
@@ -47,11 +48,11 @@ pub struct Outcome {
 /// A history that broke a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// What makes it happen again.
+    /// The plan that reproduces the failure.
     pub plan: Plan,
-    /// Which rule, and how.
+    /// The rule, and how it was broken.
     pub violation: Violation,
-    /// What the clients of the round saw, where it is a matter of that.
+    /// The observations of the round's clients, if the violation concerns them.
     pub history: String,
 }
 
@@ -90,7 +91,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, Failed> {
     }
 }
 
-/// What the history is about when the power goes.
+/// The phase of a history in which the power may fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Opening,
@@ -107,17 +108,18 @@ struct History {
     next: TxId,
     /// Whether the next crash kills the process only.
     kill: bool,
-    /// Whether the last one did.
+    /// Whether the last crash did.
     was_killed: bool,
-    /// What lies on the medium may not be what was written there, now or when somebody looks.
+    /// Whether the medium may hold, or return later, other contents than those written.
     decayed: bool,
-    /// Whether a page of a tree, or a block that nothing refers to, is all that damaged.
+    /// Whether only a page of a tree, or an unreferenced block, was damaged.
     one_page: bool,
-    /// A log file was tampered with: opening may refuse, but what it finds must be whole.
+    /// Whether a log file was tampered with: opening may refuse, but the state that it finds must
+    /// be complete.
     tampered: bool,
-    /// The files when no process had the database last.
+    /// Copies of the files from the last time when no process had the database open.
     copies: FileCopies,
-    /// The round in which a rule was broken.
+    /// The record of the round in which a rule was broken.
     told: String,
     background: Background,
     archive: Option<Archive>,
@@ -127,10 +129,10 @@ struct History {
 /// The bytes of a block of the data file.
 const BLOCK: usize = 8192;
 
-/// Identities of blocks that are pages, or were never written, are below it.
+/// Upper bound of the identities of blocks that are pages, or were never written.
 const MAP: u64 = 1 << 62;
 
-/// What the blocks of the data file say that they are.
+/// Returns the identities in the blocks of the data file.
 fn identities(device: &SimDevice) -> Vec<u64> {
     let bytes = foreign::read(device, "data.braid").unwrap_or_default();
     let blocks = bytes.chunks_exact(BLOCK);
@@ -142,7 +144,7 @@ fn identities(device: &SimDevice) -> Vec<u64> {
 /// How a round ended.
 enum Worked {
     Over(Round),
-    /// The database is closed, and its clients go on with what they have of it.
+    /// The database is closed, and its clients continue with their handles.
     Left(Left),
 }
 
@@ -152,16 +154,16 @@ struct Left {
     notes: Notes,
     of_round: OfRound,
     protocol: Protocol,
-    /// Whether it was closed without an error: then all that was committed lasts.
+    /// Whether it was closed without an error: then all commits are durable.
     cleanly: bool,
-    /// What the next opening found.
+    /// The state that the next opening found.
     found: Option<Found>,
 }
 
 /// How an opening ended.
 enum Opened {
     Open(Database, Tables, Found),
-    /// The engine says that the medium is damaged, as it is.
+    /// The engine reports damage of the medium, which is damaged.
     Refused,
 }
 
@@ -206,8 +208,8 @@ impl History {
         self.phase.lock().expect("nobody panics with it").0 = phase;
     }
 
-    /// Lets the power go after some time, whatever is done then. A process is often killed while something is written
-    /// and not yet durable.
+    /// Cuts the power after some time, at any operation. A process is often killed while written
+    /// data is not yet durable.
     fn arm(&mut self, within: Duration) -> thread::JoinHandle {
         let device = self.device.clone();
         let archive = self.archive.as_ref().map(Archive::medium);
@@ -228,7 +230,8 @@ impl History {
                         device.power_off()
                     }
                 }
-                // Nobody may be interrupted while it has this lock, which knows nothing of tasks.
+                // No task may be interrupted while it holds this lock, which does not support
+                // tasks.
                 let mut phase = phase.lock().expect("nobody panics with it");
                 phase.1 = Some(phase.0);
             }
@@ -236,7 +239,7 @@ impl History {
         .expect("a task can be started")
     }
 
-    /// The medium after the power came back, or as the next process finds it.
+    /// Returns the medium after the power is restored, or as the next process finds it.
     fn restart(&mut self) {
         if self.device.has_crashed() {
             self.outcome.crashes += 1;
@@ -258,12 +261,13 @@ impl History {
         if let Some(archive) = &mut self.archive {
             archive.restart(self.kill);
         }
-        // Mostly the power goes next after a kill, and soon, while what the killed process wrote may be volatile.
+        // After a kill, usually the power fails next, and soon, while the killed process's writes
+        // may be volatile.
         self.was_killed = self.kill;
         self.kill = self.rng.u32(..5) < if self.was_killed { 1 } else { 2 };
     }
 
-    /// Opens, through as many crashes as come, and looks at everything.
+    /// Opens the database, retrying through all crashes, and checks everything.
     fn open(&mut self) -> Result<Opened, Violation> {
         self.enter(Phase::Opening);
         let mut shown = BTreeSet::new();
@@ -344,7 +348,7 @@ impl History {
             }
             if let Some(power) = power {
                 if opened.is_ok() && self.rng.bool() {
-                    // It may still be to come; then it comes early.
+                    // The crash may still be pending; then it happens early.
                     drop(opened);
                     power.join().expect("it does not panic");
                     self.restart();
@@ -366,7 +370,7 @@ impl History {
                 Err(error) => error,
             };
             if fault.is_some() {
-                // The process ends, and a new one tries again.
+                // The process ends, and a new one retries.
                 self.device.repair();
                 self.device = self.device.after_kill();
                 if let Some(archive) = &mut self.archive {
@@ -376,7 +380,8 @@ impl History {
             }
             if self.decayed || self.tampered {
                 return match error {
-                    // A stale sector may make a stale page whole, which only its contents tell, if anything.
+                    // A stale sector may make a stale page intact, which only its contents can
+                    // reveal.
                     Error::Corrupted { .. }
                     | Error::Decode { .. }
                     | Error::Incompatible { .. }
@@ -392,8 +397,8 @@ impl History {
         unreachable!("the fourth attempt is not disturbed")
     }
 
-    /// Looks at the database without writing, now and then, as a process that ends before the next one opens it to
-    /// write, and before the power goes, if it goes. What cannot be opened is told later.
+    /// Occasionally reads the database without writing, as a process that ends before the next one
+    /// opens it for writing, and before a loss of power. A failure to open is reported later.
     fn look(&mut self, shown: &mut BTreeSet<TxId>) {
         if self.decayed || self.tampered || self.plan.lies || self.rng.u32(..3) > 0 {
             return;
@@ -461,7 +466,8 @@ impl History {
         Ok(())
     }
 
-    /// Brings the archive up to date, if the database was opened with it, and checks what that promises.
+    /// Brings the archive up to date, if the database was opened with it, and checks the archive's
+    /// promises.
     fn check_archive(&mut self, db: &Database, found: &Found) -> Result<(), Violation> {
         let Some(mut archive) = self.archive.take().filter(|_| !self.decayed) else {
             return Ok(());
@@ -471,7 +477,7 @@ impl History {
         let archived = match archived {
             Ok(None) => return Ok(()),
             Err(_) if is_gap && archive.may_lack() => true,
-            // An error of its own medium, which was to come in the round before.
+            // An error of the archive's own medium, which was injected in the previous round.
             Err(_) if archive.medium().faults() > 0 => return Ok(()),
             archived => self.must_work("a working archive fails", archived)?,
         };
@@ -491,8 +497,8 @@ impl History {
         Ok(())
     }
 
-    /// Waits for those who go on with a closed database, and checks their round against what was there when it was
-    /// opened again. Whatever they did later must not have changed that.
+    /// Waits for clients that continue with a closed database, and checks their round against the
+    /// state when it was reopened. Their later operations must not have changed that state.
     fn join(&mut self, left: Left) -> Result<(), Violation> {
         for (client, _) in left.clients {
             client.join().expect("the simulation ends with a panic");
@@ -522,8 +528,8 @@ impl History {
         checked
     }
 
-    /// Whether it did. If not, something must have failed: while the database was opened, in the background, so that it opened
-    /// all the same.
+    /// Returns whether an operation succeeded. If not, a fault must have been injected, possibly in
+    /// the background while the database was opened, so that the opening succeeded nevertheless.
     fn must_work<T>(&self, or_else: &str, outcome: braid::Result<T>) -> Result<bool, Violation> {
         match outcome {
             Err(error) if self.device.faults() == 0 => Err(format!("{or_else}: {error}")),
@@ -538,7 +544,7 @@ impl History {
         protocol: Protocol,
     ) -> Result<(), Violation> {
         let survival = survival(protocol);
-        // A damaged page of the data file is told, or nobody needs it.
+        // A damaged page of the data file is reported, or no reader needs it.
         let lenient = self.decayed && (self.tampered || !self.one_page);
         let checked = check(round, found, survival, lenient)
             .and_then(|()| graph::check(round, self.plan.snapshot));
@@ -561,11 +567,11 @@ impl History {
         Ok(())
     }
 
-    /// One round of work, up to its end, however that comes.
+    /// Runs one round of work to its end: a close, a crash or a failure.
     fn work(&mut self, db: Database, tables: Tables, found: Found) -> Result<Worked, Violation> {
         self.enter(Phase::Working);
         let notes = Notes::new(found.state);
-        // Clients of the round before may still have theirs.
+        // Clients of the previous round may still hold theirs.
         self.background.callbacks = Callbacks::default();
         self.background.readers.set_device(self.device.clone());
         let reopens = self.plan.reopens && !self.decayed && self.rng.u32(..4) > 0;
@@ -603,7 +609,7 @@ impl History {
         });
         if reopens {
             drop(tables);
-            // Names that its clients may still give.
+            // Skips names that its clients may still assign.
             self.next += 16 * u64::from(4 * self.plan.transactions + 4);
             braid_rt::sleep(Duration::from_micros(50 << self.rng.u32(..7)));
             self.enter(Phase::Closing);
@@ -653,7 +659,7 @@ impl History {
             }
         }
         drop(tables);
-        // Takes the tickets' last word before the database goes.
+        // Polls the tickets for the last time before the database is closed.
         let round = notes.finish();
         drop(db);
         if let Some(power) = power {
@@ -661,7 +667,7 @@ impl History {
         }
         self.count_faults(disturbed);
         self.count_commits(&round);
-        // What the clients saw must be right whatever comes later.
+        // The clients' observations must be valid independently of later events.
         self.check(&round, None, self.plan.protocol)?;
         let of_round = self.background.take_round(&self.plan);
         self.check_background(of_round, &round)?;
@@ -676,7 +682,7 @@ impl History {
         Ok(Worked::Over(round))
     }
 
-    /// Counts what went wrong as it was asked to, and lets nothing more go wrong.
+    /// Counts the injected faults that occurred, and disables further faults.
     fn count_faults(&mut self, disturbed: Vec<(&'static str, SimDevice, u64)>) {
         for (fault, device, before) in disturbed {
             if device.faults() > before {
@@ -687,7 +693,8 @@ impl History {
         self.device.repair();
     }
 
-    /// Looks at all that a failed database shows. Returns the transactions that were there, and up to which number.
+    /// Reads everything that a failed database shows. Returns the transactions that were present,
+    /// and the number up to which they were.
     fn look_after_failure(
         &mut self,
         db: &Database,
@@ -698,7 +705,7 @@ impl History {
         for _ in 0..2 {
             let snapshot = db.snapshot();
             let seqno = snapshot.seqno();
-            // A device that goes on failing shows nothing, which is no violation.
+            // A device that continues to fail shows nothing, which is not a violation.
             if let Ok(found) = tables.found_in(&snapshot) {
                 let ops = vec![whole(found.state)];
                 notes.view(View { seqno, ops });
@@ -706,7 +713,7 @@ impl History {
                 self.count("seen whole after a failure");
             }
             if self.rng.bool() {
-                // What failed before may work now.
+                // Operations that failed before may work now.
                 self.device.repair();
                 self.device.set_capacity(None);
             }
@@ -714,8 +721,8 @@ impl History {
         shown
     }
 
-    /// Lets something go wrong while the clients work. Returns what, where, and how much went wrong there before: not all
-    /// of it comes.
+    /// Injects faults while the clients work. Returns the kind of each fault, the device, and the
+    /// earlier count of faults there: not every injected fault occurs.
     fn disturb(&mut self) -> Vec<(&'static str, SimDevice, u64)> {
         let mut disturbed = Vec::new();
         if !self.plan.errors {
@@ -776,8 +783,8 @@ impl History {
         if self.device.fault_file(media_faults, &older, pick).is_none() {
             return;
         }
-        // Twice in a history would be too much: what shows the second loss may be lost by the first. And
-        // log that is kept for others may be what is lost.
+        // At most once in a history: the evidence of a second loss may be lost with the first. And
+        // the lost log may be log that is kept for a feed or an archive.
         self.plan.tamper = false;
         self.plan.feed = false;
         self.archive = None;
@@ -789,7 +796,7 @@ impl History {
         });
     }
 
-    /// What may happen while no process has the database.
+    /// Injects the events that may happen while no process has the database open.
     fn between(&mut self) {
         if let Some(archive) = &mut self.archive {
             archive.copy_database(&self.device, &mut self.rng);
@@ -805,7 +812,7 @@ impl History {
                 MediaFaults::StaleSector,
                 MediaFaults::StalePage,
             ];
-            // The log is not made of pages.
+            // The log does not consist of pages.
             let media_faults = all[self.rng.usize(..if log { 3 } else { 4 })];
             let pick = |name: &str| name.ends_with(".braid") != log;
             let identities = identities(&self.device);
@@ -813,7 +820,7 @@ impl History {
                 let identity = identities.get(byte / BLOCK).copied().unwrap_or_default();
                 self.one_page = !log && !self.decayed && identity < MAP && byte >= 2 * BLOCK;
                 self.decayed = true;
-                // What is there and what should be are two things now.
+                // The actual and the expected contents now differ.
                 self.plan.leases = false;
                 self.plan.loads = false;
                 self.plan.feed = false;

@@ -4,20 +4,20 @@ use braid::{AsKey, Bytes, Error};
 
 use crate::record::Key;
 
-/// From here on keys are long. Below, they are what `u8` is.
+/// The first long key. Smaller keys are stored as `u8`.
 pub(crate) const LONG: Key = 128;
 
-/// All long keys share their first bytes, which are more than a page's node takes of a key.
+/// First bytes that all long keys share: more than a node stores of a key.
 const SHARED: usize = 3_000;
 
-/// Every third long key goes on behind the byte that tells it from others.
+/// Further bytes of every third long key, after the byte that distinguishes it.
 const REST: usize = 2_500;
 
-/// A key as the table has it, in the order of its number.
+/// A key in the table's form, ordered by its number.
 pub(crate) struct TableKey(pub(crate) Key);
 
 impl braid::Key for TableKey {
-    // The table of short keys alone is the one that it was.
+    // A table of only short keys is unchanged.
     const TYPE_NAME: &'static str = "u8";
 
     fn from_key_bytes(bytes: Bytes) -> braid::Result<Self> {

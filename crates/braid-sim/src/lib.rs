@@ -1,13 +1,15 @@
-//! Deterministic simulation of the whole engine, and the checker of what it does.
+//! Deterministic simulation of the whole engine, and the checker of its histories.
 //!
-//! A *history* is made by a seed: concurrent clients run transactions against the real engine, whose threads
-//! are tasks of [`braid_rt::simulation`] and whose medium is a [`braid_io::SimDevice`]. The power goes, processes
-//! are killed, reads, writes and syncs fail, the device is full, sectors media faults, at any step,
-//! during recovery and checkpoints, too. After each round everything that clients saw, and what is
-//! there after the next opening, is held against the rules: [`check`] by replaying the order that
-//! the engine claims, [`graph`] by looking for cycles without believing it.
+//! A seed determines a *history*: concurrent clients run transactions against the real engine,
+//! whose threads are tasks of [`braid_rt::simulation`] and whose medium is a
+//! [`braid_io::SimDevice`]. The power fails, processes are killed, reads, writes and syncs fail,
+//! the device is full, and sectors suffer media faults, at any step, also during recovery and
+//! checkpoints. After each round, the rules are checked against everything that clients saw and the
+//! state after the next opening: [`check`] replays the order that the engine claims, [`graph`]
+//! searches for cycles without relying on that order.
 //!
-//! The same [`Plan`] does the same again, and [`shrink`] finds a simpler one that fails, too.
+//! The same [`Plan`] always produces the same history, and [`shrink`] finds a simpler plan that
+//! also fails.
 
 mod background;
 pub mod check;
@@ -27,15 +29,15 @@ pub use history::{Counts, Failed, Outcome, run};
 pub use plan::Plan;
 pub use simulate::{Count, Spec, Summary, simulate};
 
-/// Finds a simpler plan that fails, too, by trying simpler ones as long as that helps; `progress` is called
-/// with each that does.
+/// Finds a simpler plan that also fails, by trying simpler plans as long as one fails. Calls
+/// `progress` with each simpler failure.
 pub fn shrink(failed: &Failed, progress: &mut dyn FnMut(&Failed)) -> Failed {
     let mut best = failed.clone();
     let mut again = true;
     while again {
         again = false;
         for plan in best.plan.simpler() {
-            // Simpler plans take other turns; some seeds near by may still fail.
+            // Simpler plans take other schedules; some nearby seeds may still fail.
             let seeds = (0..20).map(|n| Plan {
                 seed: plan.seed.wrapping_add(n),
                 ..plan.clone()

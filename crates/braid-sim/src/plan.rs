@@ -1,14 +1,14 @@
-//! What a history will be, as its seed decides it.
+//! The plan of a history, which its seed determines.
 
 use std::fmt;
 
 use braid::{Builder, Database, Protocol};
 use fastrand::Rng;
 
-/// A history's parameters. The same plan does the same, always.
+/// A history's parameters. The same plan always produces the same history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Decides everything that is not said here.
+    /// Seed of all decisions that the other fields leave open.
     pub seed: u64,
     /// The commit protocol to begin with.
     pub protocol: Protocol,
@@ -16,66 +16,68 @@ pub struct Plan {
     pub rounds: u32,
     /// Concurrent clients in a round.
     pub clients: u64,
-    /// What each does in a round, at most.
+    /// Most transactions of a client in a round.
     pub transactions: u32,
-    /// Keys that they work on.
+    /// Keys that clients use.
     pub keys: u8,
     /// Log buffers.
     pub strands: usize,
-    /// Files that the log is written to.
+    /// Lanes of the log.
     pub lanes: usize,
-    /// Whether transactions ask for snapshot isolation instead of serializability.
+    /// Whether transactions use snapshot isolation instead of serializability.
     pub snapshot: bool,
     /// Whether many values are large, so that the log and the pool are small for them.
     pub large: bool,
     /// Whether clients make checkpoints.
     pub checkpoints: bool,
-    /// Whether the power may go, and processes be killed.
+    /// Whether the power may fail, and processes may be killed.
     pub crashes: bool,
-    /// Whether reads, writes and syncs may fail, and the device be full.
+    /// Whether reads, writes and syncs may fail, and the device may be full.
     pub errors: bool,
-    /// Whether sectors may media faults between two rounds.
+    /// Whether sectors may suffer media faults between two rounds.
     pub media_faults: bool,
-    /// Whether a log file is cut, removed or replaced by an earlier copy between two rounds, once. Either
-    /// nothing is lost by that, or the next opening refuses.
+    /// Whether a log file is cut, removed or replaced by an earlier copy between two rounds, once.
+    /// Either nothing is lost by that, or the next opening refuses.
     pub tamper: bool,
-    /// Whether transactions take back some of their writes.
+    /// Whether transactions roll back some of their writes.
     pub savepoints: bool,
     /// Whether the table is compressed.
     pub compressed: bool,
     /// Whether transactions write entries with a time to live, too.
     pub leases: bool,
-    /// Whether clients look at named snapshots.
+    /// Whether clients read named snapshots.
     pub named: bool,
     /// Whether tables are loaded past the log.
     pub loads: bool,
-    /// Whether a consumer follows a change feed.
+    /// Whether a consumer reads a change feed.
     pub feed: bool,
     /// Whether clients make backups, which are restored.
     pub copies: bool,
-    /// Whether the log is archived. Then nothing is loaded past it, since no archive leads beyond that.
+    /// Whether the log is archived. Then nothing is loaded past it, since no archive leads beyond
+    /// that.
     pub archive: bool,
     /// Whether the database is closed and opened again while clients go on with their old handles.
     pub reopens: bool,
-    /// Whether clients do no more than what shows absences that were none: see `Client::seesaw`.
+    /// Whether clients only run the transactions that reveal false absences: see `Client::seesaw`.
     pub seesaw: bool,
-    /// Whether there are more values than the pool has room for, so that commits load pages and evict others, and
-    /// the device fails at that.
+    /// Whether there are more values than the pool holds, so that commits load pages and evict
+    /// others, and the device fails meanwhile.
     pub tight: bool,
-    /// One in so many steps leaves its thread without a processor for a while; 0 for none.
+    /// One in this many steps leaves its thread without a processor for a while; 0 for none.
     pub stalls: u32,
-    /// Whether clients do what programs do by mistake: callbacks, closures and the health listener panic.
+    /// Whether clients make typical mistakes of programs: callbacks, closures and the health
+    /// listener panic.
     pub careless: bool,
-    /// Whether clients read as other processes do, next to the one that writes.
+    /// Whether clients read as other processes do, alongside the writing process.
     pub readers: bool,
     /// Whether some keys are long, with shared beginnings: see `keys`.
     pub long: bool,
-    /// Whether the device lies about what is durable: then the checker should complain.
+    /// Whether the device lies about durability: then the checker should report violations.
     pub lies: bool,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Returns the plan of a seed.
     pub fn new(seed: u64, protocol: Protocol) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x5eed);
         let one = protocol.forced_strands().is_some();
@@ -95,7 +97,7 @@ impl Plan {
             crashes: rng.u32(..12) > 0,
             errors: rng.u32(..3) == 0,
             media_faults: rng.u32(..8) == 0,
-            // Drawn apart, so that the other fields of a seed stay what they were.
+            // From a separate generator, so that the other fields of a seed are unchanged.
             tamper: Rng::with_seed(seed ^ 0x7a_3be2).u32(..8) == 0,
             savepoints: rng.u32(..4) == 0,
             compressed: rng.u32(..6) == 0,
@@ -111,15 +113,16 @@ impl Plan {
             tight: false,
             lies: false,
             reopens: rng.u32(..8) == 0,
-            // Of its own, so that the rest of a seed's plan stays as it was.
+            // From its own generator, so that the rest of a seed's plan is unchanged.
             readers: Rng::with_seed(seed ^ 0x04ea_de45).u32(..8) == 0,
             long: Rng::with_seed(seed ^ 0x10_46e5).u32(..8) == 0,
         };
         // Together they are too much for the pool.
         plan.loads |= plan.large && rng.bool();
         if rng.u32(..12) == 0 {
-            // A transaction that is larger than a buffer is on the medium after all before it, or nearly so. That it is
-            // there and does not count takes many of them, and threads that stop in the midst of it.
+            // A transaction larger than a buffer reaches the medium after nearly all earlier ones.
+            // So finding it there although it is discarded takes many such transactions, and
+            // threads that stop in the middle of one.
             plan = Self {
                 rounds: 3,
                 clients: 4,
@@ -132,7 +135,8 @@ impl Plan {
             };
         }
         if plan.reopens {
-            // Handles of every kind. More rounds, since one is needed to look at what the one before has left.
+            // Handles of every kind. More rounds, since a further round must check the state that
+            // the previous one left.
             plan.rounds = plan.rounds.max(2);
             plan.loads |= rng.u32(..3) == 0;
             plan.copies |= rng.u32(..4) == 0;
@@ -167,15 +171,15 @@ impl Plan {
         plan
     }
 
-    /// Replaces what the seed says of a field, by its name.
+    /// Sets a field by its name, instead of the seed's value.
     ///
     /// # Errors
-    /// A text for people, if there is no such field or the value does not fit.
+    /// A message, if there is no such field or the value is invalid.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         self.set_all([(name, value)])
     }
 
-    /// Replaces what the seed says of several fields, which need fit to each other only when all are set.
+    /// Sets several fields, which need to be consistent only when all are set.
     ///
     /// # Errors
     /// As [`Plan::set`].
@@ -242,9 +246,9 @@ impl Plan {
         Ok(())
     }
 
-    /// How the database is opened.
+    /// Returns the builder that opens the database.
     pub(crate) fn builder(&self, rng: &mut Rng) -> Builder {
-        // All of a lane's buffers fit into a segment, as some protocols ask for.
+        // All of a lane's buffers fit into a segment, as some protocols require.
         let segment =
             (self.strands.div_ceil(self.lanes) + 1).next_power_of_two() as u64 * (64 << 10);
         let builder = Database::builder()
@@ -272,7 +276,7 @@ impl Plan {
         }
     }
 
-    /// Plans that are a little simpler, most promising first.
+    /// Returns slightly simpler plans, the most promising first.
     pub fn simpler(&self) -> Vec<Plan> {
         let mut plans = Vec::new();
         let mut add = |change: &dyn Fn(&mut Plan)| {
@@ -317,7 +321,7 @@ impl Plan {
     }
 }
 
-/// As [`Plan::set`] reads it, but for the protocol.
+/// The format that [`Plan::set`] reads, except for the protocol.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -365,9 +369,9 @@ impl fmt::Display for Plan {
     }
 }
 
-/// How transactions of a protocol survive. Only those that wait for gaps keep a prefix of the numbers. The others
-/// keep a prefix of the log or of the flushes, where transactions that do not depend on each other may lie
-/// in another order than that of their numbers.
+/// Returns the transactions of a protocol that survive. Only protocols that wait for gaps keep a
+/// prefix of the numbers. The others keep a prefix of the log or of the flushes, where transactions
+/// that do not depend on each other may lie in another order than that of their numbers.
 pub(crate) fn survival(protocol: Protocol) -> crate::check::Survival {
     match protocol {
         Protocol::Glsn | Protocol::Epoch => crate::check::Survival::Prefix,

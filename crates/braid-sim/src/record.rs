@@ -1,4 +1,4 @@
-//! What happened, as the clients saw it.
+//! The record of a round: the events as the clients saw them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,24 +12,25 @@ pub(crate) const LARGE: TxId = 1 << 40;
 /// A key of the table that transactions work on.
 pub type Key = u8;
 
-/// A value: who wrote it, behind those whose versions it was appended to since the last that was not
-/// appended. (As Elle's lists, they tell the order of a key's versions without asking the engine.)
+/// A value: its writer, after the writers of the versions to which it was appended, back to the
+/// last version that was not appended. (Like Elle's lists, they reveal the order of a key's
+/// versions without the engine's numbers.)
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     /// The writers; the last one wrote this version.
     pub writers: Vec<TxId>,
-    /// Whether its writer was about to overwrite it itself. Nobody else may see such a version.
+    /// Whether its writer was about to overwrite it. No other transaction may see such a version.
     pub intermediate: bool,
 }
 
 impl Version {
-    /// Who wrote it.
+    /// Returns the version's writer.
     pub fn writer(&self) -> TxId {
         *self.writers.last().expect("a version has a writer")
     }
 
-    /// Bytes behind the list, which differ in number and content from writer to writer, in parts, as long as `take`
-    /// wants more.
+    /// Passes the bytes after the list to `take`, in parts, until `take` returns false. Their
+    /// number and contents differ from writer to writer.
     fn padding(&self, mut take: impl FnMut(&[u8]) -> bool) {
         let mut rng = fastrand::Rng::with_seed(self.writer());
         let mut len = match rng.u32(..64) {
@@ -38,7 +39,7 @@ impl Version {
             1..6 => rng.usize(500..3_000),
             _ => rng.usize(..60),
         };
-        // Of every other writer they can be compressed.
+        // The bytes of every other writer are compressible.
         let same = self.writer() & 16 != 0;
         let mut part = [rng.u8(..); 512];
         while len > 0 {
@@ -53,7 +54,7 @@ impl Version {
         }
     }
 
-    /// As the database stores it.
+    /// Encodes the value for the database.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![u8::from(self.intermediate), self.writers.len() as u8];
         let writers = self.writers.iter().flat_map(|writer| writer.to_le_bytes());
@@ -65,7 +66,7 @@ impl Version {
         bytes
     }
 
-    /// What the database returned; `None` if nobody ever wrote that.
+    /// Decodes a value from the database. Returns `None` if no client can have written it.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&[intermediate, count], rest) = bytes.split_first_chunk()?;
         let (lists, mut rest) = rest.split_at_checked(usize::from(count) * 8)?;
@@ -92,7 +93,7 @@ impl Version {
 /// The table at one place of the order.
 pub type State = BTreeMap<Key, Version>;
 
-/// One operation of a transaction, with what it saw.
+/// One operation of a transaction, with the versions that it saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// A read, plain or locking.
@@ -128,7 +129,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Every version that was seen, with its key; `None` where it was seen that there is none.
+/// Returns every version that was seen, with its key; `None` for a key that was seen missing.
 pub(crate) fn seen(ops: &[Op]) -> impl Iterator<Item = (Key, Option<&Version>)> {
     ops.iter().flat_map(|op| {
         let (point, range) = match op {
@@ -145,11 +146,11 @@ pub(crate) fn seen(ops: &[Op]) -> impl Iterator<Item = (Key, Option<&Version>)> 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It has no effect.
+    /// The transaction has no effect.
     Aborted,
-    /// It was visible to others with this number.
+    /// The transaction was visible to others with this number.
     Committed(u64),
-    /// Its commit failed in a way that tells nothing.
+    /// The commit failed, and its outcome is unknown.
     InDoubt,
 }
 
@@ -158,13 +159,13 @@ pub enum Outcome {
 pub struct Tx {
     /// Its name in values.
     pub id: TxId,
-    /// What it did, in order.
+    /// Its operations, in order.
     pub ops: Vec<Op>,
     /// How it ended.
     pub outcome: Outcome,
-    /// Whether it was said to be durable.
+    /// Whether it was acknowledged as durable.
     pub acknowledged: bool,
-    /// Whether reads are of one snapshot, and not validated.
+    /// Whether its reads come from one snapshot, without validation.
     pub snapshot: bool,
     /// When it began, on a clock of events.
     pub begun: u64,
@@ -180,12 +181,12 @@ impl Tx {
             .any(|op| matches!(op, Op::Put(..) | Op::Remove(_)))
     }
 
-    /// Every version that it saw, with its key; `None` where it saw that there is none.
+    /// Returns every version that it saw, with its key; `None` for a key that it saw missing.
     pub fn seen(&self) -> impl Iterator<Item = (Key, Option<&Version>)> {
         seen(&self.ops)
     }
 
-    /// The keys that it saw to be absent, before it wrote any.
+    /// Returns the keys that it saw missing, before it wrote any.
     pub fn absent(&self) -> Vec<Key> {
         let reads = self
             .ops
@@ -211,10 +212,10 @@ impl Tx {
     }
 }
 
-/// A read-only snapshot and what it saw.
+/// A read-only snapshot and its reads.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// The commits up to this number are in it.
+    /// The snapshot contains the commits up to this number.
     pub seqno: u64,
     /// Reads only.
     pub ops: Vec<Op>,
@@ -225,12 +226,12 @@ pub(crate) fn whole(state: State) -> Op {
     Op::Scan(0, u8::MAX, state.into_iter().collect())
 }
 
-/// What is there after a crash.
+/// The state found after a crash.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// The table.
     pub state: State,
-    /// The transactions that are there: each leaves a mark of its own.
+    /// The transactions found: each leaves its own mark.
     pub marks: BTreeSet<TxId>,
 }
 

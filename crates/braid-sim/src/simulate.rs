@@ -1,4 +1,4 @@
-//! Many histories, on several threads.
+//! Runs many histories on several threads.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,21 +14,21 @@ use crate::memory;
 use crate::plan::Plan;
 use crate::processor;
 
-/// How often the progress callback is called.
+/// Interval between calls of the progress callback.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What to simulate.
+/// Specification of a simulation.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// A history for each.
+    /// The seeds, with one history each.
     pub seeds: Range<u64>,
     /// The protocols to begin with, in turn.
     pub protocols: Vec<Protocol>,
     /// Begins no more histories after this time.
     pub time: Option<Duration>,
-    /// Threads, each with histories of its own.
+    /// Threads, each of which runs its own histories.
     pub jobs: usize,
-    /// What plans have instead of what their seed says, as for [`Plan::set`].
+    /// Values that replace those of the seeds, as for [`Plan::set`].
     pub with: Vec<(String, String)>,
 }
 
@@ -51,14 +51,15 @@ impl Spec {
 pub struct Count {
     /// All times.
     pub times: u64,
-    /// The histories in which it did. Where it happens, it often happens again, so only these tell how rare it is.
+    /// The histories in which it happened. An event often recurs within a history, so only this
+    /// count shows its rarity.
     pub histories: u64,
 }
 
-/// What came of it.
+/// The summary of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Histories that ended well.
+    /// Histories that ended without a violation.
     pub histories: u64,
     /// Power cuts and killed processes in them.
     pub crashes: u64,
@@ -72,8 +73,8 @@ pub struct Summary {
     pub counts: BTreeMap<&'static str, Count>,
     /// Time that it took.
     pub elapsed: Duration,
-    /// Time of processors that the jobs took, known when they have ended; where the system does not tell, the time that
-    /// they lasted.
+    /// Processor time of the jobs, known when they have ended; if the system does not report it,
+    /// their duration.
     pub processor: Duration,
     /// The first history that broke a rule, which ends the run.
     pub failed: Option<Failed>,
@@ -97,7 +98,7 @@ impl Summary {
 /// Runs the histories; `progress` is called a few times a second.
 ///
 /// # Errors
-/// If a plan makes no sense.
+/// If a plan is inconsistent.
 pub fn simulate(spec: &Spec, progress: &mut dyn FnMut(&Summary)) -> Result<Summary, String> {
     if spec.protocols.is_empty() || spec.jobs == 0 {
         return Err("there must be a protocol and a job".to_owned());
@@ -148,7 +149,8 @@ pub fn simulate(spec: &Spec, progress: &mut dyn FnMut(&Summary)) -> Result<Summa
             match outcomes.recv_timeout(TICK) {
                 Ok(Ok(outcome)) => summary.add(outcome),
                 Ok(Err(failed)) => {
-                    // The smallest seed, whoever came first.
+                    // The failure with the smallest seed, regardless of which thread finished
+                    // first.
                     let first = summary.failed.as_ref();
                     if first.is_none_or(|first| failed.plan.seed < first.plan.seed) {
                         summary.failed = Some(failed);

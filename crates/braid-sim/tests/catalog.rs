@@ -1,4 +1,5 @@
-//! Names that are looked up while tables get and lose them: whoever finds a table has the same one.
+//! Lookups of names while tables are created and dropped: all threads that find a table get the
+//! same one.
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ fn look(db: &Database) -> Option<Table<u64, Bytes>> {
     db.existing_table("t").unwrap()
 }
 
-/// A handle from when the name was being given knows, too, since when the table is there.
+/// A handle opened while the name was being assigned also knows when the table was created.
 #[test]
 fn a_loaded_table_shows_no_snapshot_more_than_it_may() {
     simulate(|| {
@@ -59,7 +60,7 @@ fn a_dropped_table_is_so_for_every_handle() {
         let db = open(&device);
         db.open_table::<u64, Bytes>("t").unwrap();
         db.close().unwrap();
-        // Nobody asked for it yet.
+        // No thread has opened it yet.
         let db = open(&device);
         let (looking, found) = (db.clone(), Arc::new(Mutex::new(None)));
         let place = found.clone();

@@ -1,4 +1,5 @@
-//! Closing while others work: what they are told is what the next opener finds.
+//! Closing while other threads work: the outcomes that they receive match the state that the next
+//! opener finds.
 
 use std::sync::Arc;
 
@@ -29,13 +30,14 @@ fn simulate(test: fn(u64)) {
     }
 }
 
-/// So many writes that the transaction takes its locks in the commit.
+/// So many writes that the transaction acquires its locks in the commit.
 fn many(tx: &mut Transaction, t: &Table<u64, Bytes>) -> Result<()> {
     (0..100).try_for_each(|key| tx.insert(t, &key, &b"large"[..]))
 }
 
-/// A large transaction waits for a lock in its commit while the database is closed and opened again: it is refused,
-/// nothing of it is there, and what the new instance acknowledges stays.
+/// A large transaction waits for a lock in its commit while the database is closed and opened
+/// again: it is refused, has no effect, and all commits that the new instance acknowledges are
+/// kept.
 #[test]
 fn a_commit_that_waits_for_a_lock_is_refused() {
     simulate(|seed| {
@@ -72,8 +74,8 @@ fn a_commit_that_waits_for_a_lock_is_refused() {
     });
 }
 
-/// Commits that race with close, of any durability: what returned is there, what was refused is not, and a ticket that
-/// survives says so.
+/// Commits that race with close, of any durability: committed transactions are present, refused
+/// ones are not, and a surviving ticket agrees.
 #[test]
 fn close_answers_every_commit() {
     simulate(|seed| {
@@ -129,7 +131,7 @@ fn close_answers_every_commit() {
     });
 }
 
-/// A load, a backup and a checkpoint that race with close end with a whole or with nothing.
+/// A load, a backup and a checkpoint that race with close complete or have no effect.
 #[test]
 fn close_ends_what_writes_past_the_log() {
     simulate(|seed| {

@@ -1,4 +1,5 @@
-//! Histories of every protocol, the checker's own complaints, and every history that ever found a defect.
+//! Histories of every protocol, tests of the checker's reports, and every history that ever found a
+//! defect.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -46,7 +47,7 @@ fn histories_of_every_protocol_keep_the_rules() {
     assert!(missing.is_empty(), "never happened: {missing:?}");
 }
 
-/// Every branch that is marked is asked for, and no other.
+/// The coverage list contains exactly the marked branches.
 #[test]
 fn all_that_is_marked_is_asked_for() {
     fn marked(directory: &Path, found: &mut BTreeSet<String>) {
@@ -72,12 +73,12 @@ fn all_that_is_marked_is_asked_for() {
     assert!(found.len() > 40 && asked.len() == HAPPENS.len());
     let forgotten: Vec<_> = found.difference(&asked).collect();
     assert!(forgotten.is_empty(), "not asked for: {forgotten:?}");
-    // What the simulator itself counts has no crate's or module's name before it.
+    // Events counted by the simulator itself have no prefix with a crate's or module's name.
     let gone = asked.difference(&found).filter(|what| what.contains(": "));
     assert_eq!(gone.collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
-/// A run that misses something says so.
+/// A run that misses an event reports it.
 #[test]
 fn what_never_happened_is_told() {
     let mut summary = simulate(&spec(Protocol::ALL, 0..7), &mut |_| ()).unwrap();
@@ -104,11 +105,12 @@ fn a_seed_does_the_same_again() {
         assert!(once.unwrap().report.switches > 0);
     };
     (0..30).for_each(|seed| again(seed, 1));
-    // Writers put two pages aside for a checkpoint, which it once wrote in the order of a hash map: another one each time.
+    // Writers copy two pages for a checkpoint, which once wrote the copies in the order of a hash
+    // map, which differs each time.
     [60_695, 61_126].into_iter().for_each(|seed| again(seed, 8));
 }
 
-/// A device that lies about what is durable loses acknowledged transactions, and the checker sees it.
+/// A device that lies about durability loses acknowledged transactions, and the checker detects it.
 #[test]
 fn a_lying_device_is_found_out() {
     let mut lying = spec(&[Protocol::Glsn, Protocol::Gsn], 0..200);
@@ -122,7 +124,7 @@ fn a_lying_device_is_found_out() {
         .to_vec();
     let summary = simulate(&lying, &mut |_| ()).unwrap();
     let failed = summary.failed.expect("something is lost");
-    // The plan as it is printed makes it happen again, and a simpler one is no harder to understand.
+    // The printed plan reproduces the failure, and a simpler plan is no harder to understand.
     let mut plan = Plan::new(0, failed.plan.protocol);
     for pair in failed.plan.to_string().split(',') {
         let (name, value) = pair.split_once('=').unwrap();
@@ -220,7 +222,7 @@ fn what_found_a_defect_finds_it_no_more() {
             let (name, value) = pair.split_once('=').unwrap();
             fixed.set(name, value).unwrap();
         }
-        // The engine's steps have changed since, so seeds near by are tried, too.
+        // The engine's steps have changed since, so nearby seeds are tried, too.
         for seed in 0..100 {
             let plan = Plan {
                 seed: fixed.seed + seed,
@@ -248,7 +250,7 @@ fn nonsense_is_refused() {
     assert_eq!(plan.clients, 3);
     plan.set_all([("strands", "2"), ("lanes", "2")]).unwrap();
     assert!(simulate(&spec(&[], 0..1), &mut |_| ()).is_err());
-    // Those of the first seeds may make sense.
+    // The plans of the first seeds may be valid.
     let mut some = spec(&[Protocol::Glsn], 0..200);
     some.with = vec![("strands".to_owned(), "2".to_owned())];
     assert!(

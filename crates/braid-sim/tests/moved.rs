@@ -1,4 +1,4 @@
-//! Transactions that go from thread to thread with their locks.
+//! Transactions that move from thread to thread with their locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use braid_rt::{Condvar, Mutex, simulation, thread};
 
 type Numbers = Table<u64, u64>;
 
-/// Whether the second transaction of the first thread has its answer.
+/// Whether the second transaction of the first thread has its outcome.
 type Answered = Arc<(Mutex<bool>, Condvar)>;
 
-/// Two transactions of the first thread want one key. The first transaction goes to another thread, which does `work` with
-/// it and commits. Returns the outcome of the second.
+/// Two transactions of the first thread request one key. The first transaction moves to another
+/// thread, which runs `work` with it and commits it. Returns the outcome of the second.
 fn wait_in_background(
     seed: u64,
     work: fn(&Transaction, &Numbers, &Answered),

@@ -1,4 +1,5 @@
-//! A commit that is logged and fails while it is applied: nobody sees a part of it, and no checkpoint keeps one.
+//! A commit that is logged and fails while it is applied: no transaction sees a part of it, and no
+//! checkpoint contains a part of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +31,7 @@ fn value(first: u8) -> Vec<u8> {
     value
 }
 
-/// What a reader finds of the keys that each transaction writes together.
+/// The values that a reader finds of keys that each transaction writes together.
 fn found(reader: &impl Readable, table: &Table<u64, Bytes>) -> braid::Result<(u8, u8)> {
     let first = |key: u64| -> braid::Result<u8> {
         let found = reader.get(table, &key)?;
@@ -39,7 +40,8 @@ fn found(reader: &impl Readable, table: &Table<u64, Bytes>) -> braid::Result<(u8
     Ok((first(0)?, first(1)?))
 }
 
-/// Fills the pool with something else, so that the pages of the large value are read again when it is replaced.
+/// Fills the pool with other data, so that the pages of the large value are read again when it is
+/// replaced.
 fn cool(db: &Database) {
     let ballast: Table<u64, Bytes> = db.open_table("ballast").unwrap();
     for key in 0..BALLAST {
@@ -67,7 +69,7 @@ fn history(protocol: Protocol, seed: u64) {
         let (db, table) = (db.clone(), table.clone());
         thread::spawn("other", move || {
             let checkpoint = db.checkpoint();
-            // Whatever it has is of before, or of a whole commit.
+            // It contains only states from before, or of a complete commit.
             drop(checkpoint);
             if let Ok(one) = db.get(&table, &0) {
                 assert_eq!(one.unwrap()[..], [1]);
@@ -80,7 +82,7 @@ fn history(protocol: Protocol, seed: u64) {
     assert!(matches!(db.health(), Health::Poisoned { .. }));
     other.join().unwrap();
     device.repair();
-    // All that reads sees the state before it, or an error.
+    // Every read sees the state before it, or an error.
     assert_eq!(db.get(&table, &0).unwrap().unwrap()[..], [1]);
     assert_eq!(db.get(&table, &1).unwrap().unwrap()[0], 1);
     assert_eq!(found(&db.snapshot(), &table).unwrap(), (1, 1));
@@ -109,7 +111,7 @@ fn history(protocol: Protocol, seed: u64) {
             Err(error) => assert!(matches!(error, Error::Poisoned { .. }), "{error}"),
         }
     }
-    // Nothing is accepted.
+    // The database accepts no writes.
     assert!(matches!(db.checkpoint(), Err(Error::Poisoned { .. })));
     assert!(matches!(db.compact(), Err(Error::Poisoned { .. })));
     assert!(matches!(
@@ -135,8 +137,9 @@ fn history(protocol: Protocol, seed: u64) {
     db.close().unwrap();
 }
 
-/// A transaction writes keys 0, 1 and 2, and fails at key 1. Another one reads keys 0 and 2 meanwhile and
-/// writes key 3 without waiting for durability. Returns whether the other one saw a half of the first.
+/// A transaction writes keys 0, 1 and 2, and fails at key 1. Another one reads keys 0 and 2
+/// meanwhile and writes key 3 without waiting for durability. Returns whether the other transaction
+/// saw half of the first.
 fn overlapping_history(protocol: Protocol, seed: u64) -> bool {
     let device = SimDevice::new(seed);
     let db = open(&device, protocol);

@@ -1,5 +1,5 @@
-//! A transaction that read ranges of two tables waits for what commits before it in either of them, and for
-//! nobody else.
+//! A transaction that read ranges of two tables waits for earlier commits in either of them, and
+//! for no others.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use braid_rt::{Mutex, simulation, thread};
 
 type Numbers = Table<u64, u64>;
 
-/// Whether the ranges are empty; notes it in the third table, so that it must be serialized.
+/// Returns whether the ranges are empty, and writes the answer to the third table, so that the
+/// transaction must be serialized.
 fn look(db: &Database, read: &[Numbers; 2], seen: &Numbers) -> Option<(u64, bool)> {
     let mut tx = db.begin();
     let mut is_empty = true;

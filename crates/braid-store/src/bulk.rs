@@ -1,9 +1,10 @@
-//! Building a tree from ascending records: full pages, written once, from left to right.
+//! The bulk loader: builds a tree from ascending records as full pages, written once, from left to
+//! right.
 //!
-//! Pages go from a buffer straight to free blocks, past the pool, while the next ones are being filled.
-//! Until [`TreeLoader::attach`] nothing refers to them, neither the page map nor a checkpoint: a crash, or
-//! dropping the loader, leaves free space. From then on they are pages like others, clean and not in memory,
-//! and the next checkpoint makes them durable.
+//! Pages are written from a buffer directly to free blocks, past the pool, while the next ones are
+//! being filled. Until [`TreeLoader::attach`] nothing refers to them, neither the page map nor a
+//! checkpoint: a crash, or dropping the loader, leaves free space. From then on they are ordinary
+//! pages, clean and not in memory, and the next checkpoint makes them durable.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,14 +26,14 @@ use crate::page::{PAGE_SIZE, Page, PageId, WORDS};
 use crate::store::Store;
 use crate::tree::Tree;
 
-/// What is not in a page yet has bytes of its own.
+/// An entry that is not in a page yet owns its bytes.
 type Entry = node::Entry<Vec<u8>>;
 type Contents = node::Contents<Vec<u8>>;
 
 /// Pages written at once.
 const BATCH: usize = if cfg!(miri) { 64 << 10 } else { 2 << 20 } / PAGE_SIZE;
 
-/// Batches under way at once: the medium has work while a thread that has ended waits for a processor.
+/// Batches in flight at once: the medium stays busy while a finished thread waits for a processor.
 const IN_FLIGHT: usize = 6;
 
 /// Pages whose block addresses are known.
@@ -41,8 +42,8 @@ type Placed = Vec<(PageId, u64)>;
 /// Pages that follow each other in a buffer.
 struct Batch {
     ids: Vec<PageId>,
-    /// In huge pages, if the system has them: the kernel pins and maps a batch for the device as a few
-    /// pieces, not as hundreds.
+    /// In huge pages, if the system has them: the kernel then pins and maps a batch for the device
+    /// in a few pieces instead of hundreds.
     pages: Frames,
 }
 
@@ -60,16 +61,16 @@ impl Batch {
         })
     }
 
-    /// Adds a page that `fill` makes.
+    /// Adds a page that `fill` fills.
     fn add(&mut self, id: PageId, fill: impl FnOnce(Page<'_>)) {
         let at = self.ids.len();
-        // What it held before must not reach the file between this page's parts.
+        // The frame's old contents must not reach the file between this page's parts.
         self.pages.bytes_mut(at..at + 1).fill(0);
         fill(self.pages.page(at));
         self.ids.push(id);
     }
 
-    /// Writes it and empties it.
+    /// Writes the batch and empties it.
     fn write(&mut self, store: &StoreInner) -> Result<Placed, StoreError> {
         let ids = std::mem::take(&mut self.ids);
         let pages = self.pages.bytes_mut(0..ids.len());
@@ -92,7 +93,7 @@ impl Batch {
     }
 }
 
-/// A batch that was written, or not.
+/// A batch, and the result of its write.
 type Written = (Batch, Result<Placed, StoreError>);
 
 /// A batch that is being written.
@@ -101,7 +102,7 @@ struct PendingWrite {
     outcome: Arc<Mutex<Option<Written>>>,
 }
 
-/// Pages on their way to the medium: one batch is filled while others are written.
+/// A writer of pages: one batch is filled while others are written.
 struct Writer {
     store: Arc<StoreInner>,
     background: bool,
@@ -128,7 +129,7 @@ impl Writer {
         self.store.pool.ids.lock().take()
     }
 
-    /// Adds a page that `fill` makes. The id is the writer's from now on, whatever happens.
+    /// Adds a page that `fill` fills. The writer owns the id from now on, also after an error.
     fn add(&mut self, id: PageId, fill: impl FnOnce(Page<'_>)) -> Result<(), StoreError> {
         self.filling.add(id, fill);
         if self.filling.ids.len() < BATCH {
@@ -138,7 +139,7 @@ impl Writer {
         }
     }
 
-    /// Begins to write what was filled.
+    /// Begins to write the filled batch.
     fn send(&mut self) -> Result<(), StoreError> {
         if !self.background {
             let placed = self.filling.write(&self.store)?;
@@ -155,7 +156,8 @@ impl Writer {
         let ids = batch.ids.clone();
         let outcome = Arc::new(Mutex::new(None));
         let (store, result) = (self.store.clone(), outcome.clone());
-        // A thread a batch: starting one takes microseconds, writing the batch milliseconds.
+        // One thread per batch: starting a thread takes microseconds, writing the batch
+        // milliseconds.
         let thread = braid_rt::thread::spawn("braid-bulk", move || {
             let written = batch.write(&store);
             *result.lock() = Some((batch, written));
@@ -175,7 +177,7 @@ impl Writer {
         }
     }
 
-    /// Waits for the oldest batch under way, and returns its buffer.
+    /// Waits for the oldest batch in flight, and returns its buffer.
     fn wait(&mut self) -> Result<Option<Batch>, StoreError> {
         let Some(PendingWrite { thread, outcome }) = self.in_flight.pop_front() else {
             return Ok(None);
@@ -198,14 +200,14 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Gives everything back that was not taken.
+    /// Frees everything that was not attached.
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // Its threads and the locks are the parent's.
+            // The threads and the locks belong to the parent process.
             return;
         }
         while !self.in_flight.is_empty() {
-            // What failed has given its own back.
+            // A failed batch has freed its own pages.
             let _ = self.wait();
         }
         let blocks: Vec<u64> = self.placed.iter().map(|(_, address)| *address).collect();
@@ -218,31 +220,33 @@ impl Drop for Writer {
 
 /// Builds a new tree from records in ascending order of their keys; see [`Store::load`].
 ///
-/// After an error it is to be dropped, which gives everything back.
+/// After an error the loader must be dropped, which frees everything.
 pub struct TreeLoader {
     writer: Writer,
     tree: u32,
     /// The node that is being filled, of each level from the leaves up.
     levels: Vec<Contents>,
-    /// The words that the leaf's records take if all keys share as much as the leaf's first and last do.
+    /// The words that the leaf's records take if all keys share as many bytes as the leaf's first
+    /// and last.
     leaf_words: usize,
     leaf_prefix: usize,
-    /// Entries that were written: their memory serves those that come.
+    /// Written entries, whose memory is reused.
     spare: Vec<Entry>,
     root: Option<PageId>,
 }
 
 impl TreeLoader {
-    /// Adds a record, whose key is above all before.
+    /// Adds a record, whose key must be greater than all previous keys.
     ///
-    /// A key longer than [`SHORT_KEY_MAX`] goes through the pool to a tree of its own, which is the store's from then on:
-    /// this is a modifying call, and a loader that is dropped leaves such keys to [`Store::drop_tree`].
+    /// A key longer than [`SHORT_KEY_MAX`] is inserted through the pool into a tree of layers,
+    /// which belongs to the store from then on: this is a modifying call, and after dropping the
+    /// loader, [`Store::drop_tree`] must remove such keys.
     ///
     /// # Errors
     /// [`StoreError::OutOfSpace`] or [`StoreError::Io`].
     ///
     /// # Panics
-    /// In debug builds, if the key is not above the one before.
+    /// In debug builds, if the key is not greater than the previous one.
     pub fn append(&mut self, key: &[u8], version: u64, value: &[u8]) -> Result<(), StoreError> {
         if key.len() > SHORT_KEY_MAX {
             let long = self.writer.store.long_keys(self.tree);
@@ -271,7 +275,7 @@ impl TreeLoader {
         self.place(vec![entry])
     }
 
-    /// Puts entries into leaves; the last of them comes first.
+    /// Puts entries into leaves; `waiting` is in reverse order.
     fn place(&mut self, mut waiting: Vec<Entry>) -> Result<(), StoreError> {
         while let Some(entry) = waiting.pop() {
             if self.fits(&entry) {
@@ -285,7 +289,8 @@ impl TreeLoader {
         Ok(())
     }
 
-    /// Bytes that an entry's key shares with the leaf's lower fence, and so at best with all of the leaf.
+    /// Bytes that an entry's key shares with the leaf's lower fence, and so at most with the whole
+    /// leaf.
     fn shared_with_fence(&self, key: &[u8]) -> usize {
         let lower = self.levels[0].lower.as_deref().unwrap_or_default();
         lower.iter().zip(key).take_while(|(a, b)| a == b).count()
@@ -301,8 +306,8 @@ impl TreeLoader {
         }
     }
 
-    /// Whether the leaf is likely to hold one more. What its upper fence will be is not known yet: it may
-    /// be a byte longer than the key, and share less with the lower one.
+    /// Whether the leaf probably has room for one more entry. Its upper fence is not known yet: it
+    /// may be a byte longer than the key, and share fewer bytes with the lower fence.
     fn fits(&self, entry: &Entry) -> bool {
         let leaf = &self.levels[0];
         let prefix = self.shared_with_fence(&entry.key);
@@ -321,8 +326,8 @@ impl TreeLoader {
         leaf.entries.push(entry);
     }
 
-    /// Writes the leaf, all of whose keys are below `next`. Returns those of its last entries that find no
-    /// room after all, from the end.
+    /// Writes the leaf, all of whose keys are below `next`. Returns its last entries that have no
+    /// room after all, in reverse order.
     fn seal_leaf(&mut self, next: &[u8]) -> Result<Vec<Entry>, StoreError> {
         let leaf = &mut self.levels[0];
         let mut carried: Vec<Entry> = Vec::new();
@@ -362,7 +367,7 @@ impl TreeLoader {
         let mut id = first;
         let mut parts = value_page::parts(value).peekable();
         while let Some(part) = parts.next() {
-            // Each page names the one after it.
+            // Each page refers to the next one.
             let next = match parts.peek() {
                 Some(_) => self.writer.take_id(),
                 None => Ok(0),
@@ -401,7 +406,7 @@ impl TreeLoader {
                 lengths: 0,
                 stored: Vec::new(),
             };
-            // Room for any upper fence is kept, which the next separator here can take later.
+            // Room for any upper fence is reserved, which the next separator can use later.
             let words = node.words() + node.entry_words(&entry, 0) + words_of(KEY_MAX);
             if words <= WORDS {
                 node.entries.push(entry);
@@ -424,12 +429,12 @@ impl TreeLoader {
         self.add_child(level + 1, id, upper)
     }
 
-    /// Writes what is left. To be called once, before [`TreeLoader::attach`].
+    /// Writes the remaining pages. Must be called once, before [`TreeLoader::attach`].
     ///
     /// # Errors
     /// [`StoreError::OutOfSpace`] or [`StoreError::Io`].
     pub fn finish(&mut self) -> Result<(), StoreError> {
-        // The last leaf has no upper fence, and its keys no prefix: they may not fit any more.
+        // The last leaf has no upper fence, so its keys have no prefix and may not fit any more.
         while self.levels[0].words() > WORDS {
             let entries = &mut self.levels[0].entries;
             let mut waiting = entries.split_off(entries.len() / 2);
@@ -449,10 +454,11 @@ impl TreeLoader {
         self.writer.finish()
     }
 
-    /// Makes the tree one of the store's, which the next checkpoint makes durable. A modifying call.
+    /// Adds the tree to the store. The next checkpoint makes it durable. A modifying call.
     ///
     /// # Panics
-    /// If [`TreeLoader::finish`] has not succeeded, or the store has a tree of this number by now.
+    /// If [`TreeLoader::finish`] has not succeeded, or the store already has a tree with this
+    /// number.
     pub fn attach(mut self) -> Tree {
         let root = self.root.expect("a tree is finished before it is attached");
         let store = self.writer.store.clone();
@@ -475,11 +481,12 @@ impl std::fmt::Debug for TreeLoader {
 }
 
 impl Store {
-    /// Begins to build a tree of a new number from ascending records. It is no part of the store before it
-    /// is attached. With `background` a thread writes while the caller fills pages.
+    /// Begins to build a tree with a new number from ascending records. The tree becomes a part of
+    /// the store when it is attached. With `background`, threads write while the caller fills
+    /// pages.
     ///
     /// # Errors
-    /// [`StoreError::Io`] if there is no memory for the pages on their way.
+    /// [`StoreError::Io`] if there is no memory for the pages in flight.
     pub fn load(&self, tree: u32, background: bool) -> Result<TreeLoader, StoreError> {
         Ok(TreeLoader {
             writer: Writer::new(self.inner.clone(), background)?,

@@ -15,15 +15,15 @@ use crate::error::StoreError;
 use crate::inner::StoreInner;
 use crate::page::{PAGE_SIZE, PageId, low32};
 
-/// Images written at once, at most: enough to keep the device busy, and few enough that a flush of the log,
-/// which waits behind them in the device, is not held up for long.
+/// Most images written at once: enough to keep the device busy, and few enough that a flush of the
+/// log, which the device queues after them, is not delayed for long.
 const BATCH: usize = 16;
 
-/// The part of the pool's pages whose images may be under way at once, as a divisor: meanwhile they can't
-/// be put out of memory, and others need frames, too.
+/// The share of the pool's pages whose images may be in flight at once, as a divisor: meanwhile
+/// these pages can't be evicted, and other pages need frames, too.
 const BATCH_SHARE: usize = 4;
 
-/// How a checkpoint gets on; see [`Checkpoint::write`].
+/// Progress of a checkpoint; see [`Checkpoint::write`].
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct CheckpointProgress {
@@ -33,7 +33,7 @@ pub struct CheckpointProgress {
     pub pages_total: u64,
 }
 
-/// What a published checkpoint wrote.
+/// Statistics of a published checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct CheckpointReport {
@@ -45,8 +45,8 @@ pub struct CheckpointReport {
     pub sequence: u64,
 }
 
-/// A checkpoint between its epoch switch and its publication. Dropping it abandons it: the
-/// superblock before it stays the newest, and its pages go with the next checkpoint.
+/// A checkpoint between its epoch switch and its publication. Dropping it abandons it: the previous
+/// superblock stays the newest, and the next checkpoint writes its pages.
 #[derive(Debug)]
 pub struct Checkpoint {
     store: Arc<StoreInner>,
@@ -56,9 +56,9 @@ pub struct Checkpoint {
     meta: Vec<u8>,
     pages_written: u64,
     complete: bool,
-    /// Whether the file is to become as short as it can.
+    /// Whether the checkpoint shortens the file as far as possible.
     shrinks: bool,
-    /// A write failed, and images may be lost with it.
+    /// Whether a write failed, with which images may be lost.
     failed: bool,
     closed: bool,
 }
@@ -72,7 +72,7 @@ impl Checkpoint {
         let mut open = pool.checkpoint.lock();
         assert!(open.is_none(), "one checkpoint at a time");
         *open = Some(OpenCheckpoint::new());
-        // Release: the epoch switch, under the lock that evictors take; see the pool's epochs.
+        // Release: the epoch switch, under the lock that evictors acquire; see the pool's epochs.
         let epoch = pool.epoch.fetch_add(1, Ordering::AcqRel) + 1;
         drop(open);
         Ok(Self {
@@ -89,8 +89,9 @@ impl Checkpoint {
         })
     }
 
-    /// Makes this checkpoint move whatever it can to the beginning of the file. What it replaces itself is
-    /// free only when it is published, so the file is as short as it can be after a few of them.
+    /// Makes this checkpoint move as many pages as possible to the beginning of the file. The
+    /// blocks that it replaces become free only when it is published, so the file reaches its
+    /// shortest length after a few such checkpoints.
     pub fn shrink(&mut self) {
         self.shrinks = true;
     }
@@ -98,7 +99,7 @@ impl Checkpoint {
     /// Writes the page images as of the epoch switch, while others change the pages.
     ///
     /// # Errors
-    /// [`StoreError::OutOfSpace`] or [`StoreError::Io`]; the checkpoint is then to be dropped.
+    /// [`StoreError::OutOfSpace`] or [`StoreError::Io`]; the checkpoint must then be dropped.
     ///
     /// # Panics
     /// If an earlier call failed.
@@ -116,7 +117,8 @@ impl Checkpoint {
         let store = self.store.clone();
         let pool = &store.pool;
         let mut pages = pool.dirty_before(self.epoch);
-        // The pages of a large value mostly follow each other: so they do in the file, too.
+        // The pages of a large value usually have consecutive ids, so they become consecutive in
+        // the file, too.
         pages.sort_unstable();
         let pages_total = pages.len() as u64;
         let most = BATCH.min(pool.frame_count() / BATCH_SHARE);
@@ -149,7 +151,7 @@ impl Checkpoint {
         self.write_copies()
     }
 
-    /// Writes the images that writers put aside.
+    /// Writes the images that writers copied.
     fn write_copies(&mut self) -> Result<(), StoreError> {
         let pool = &self.store.pool;
         loop {
@@ -164,7 +166,7 @@ impl Checkpoint {
                 return Ok(());
             }
             let written = pool.file.write_blocks(&mut batch);
-            // Written or not, they wait no longer.
+            // Written or not, the images no longer wait.
             pool.file.room.add(batch.len() as u64);
             let addresses = written?;
             let mut checkpoint = pool.checkpoint.lock();
@@ -176,7 +178,8 @@ impl Checkpoint {
         }
     }
 
-    /// The first block that should be free in a file that is to shrink, if that is worth while.
+    /// Returns the first block that should become free in a file that shrinks, if shrinking is
+    /// worthwhile.
     fn cutoff(&self) -> Option<u64> {
         let space = self.store.pool.file.space.lock();
         let used = space.end() - space.free_blocks();
@@ -186,7 +189,8 @@ impl Checkpoint {
         (space.free_blocks() > used / 2 + 16).then_some(used + used / 8)
     }
 
-    /// Moves pages from the end of a file with much free space to its beginning, so that it can shrink.
+    /// Moves pages from the end of a file with much free space to its beginning, so that it can
+    /// shrink.
     fn relocate_tail(&mut self) -> Result<(), StoreError> {
         let Some(cutoff) = self.cutoff() else {
             return Ok(());
@@ -199,13 +203,14 @@ impl Checkpoint {
             if stays || pool.file.durable_address(id) != from {
                 continue;
             }
-            // A smaller file is not worth a checkpoint: what is damaged, or finds no space, stays.
+            // A smaller file is not worth a failed checkpoint: a page that is damaged, or finds no
+            // space, stays.
             match pool.file.read_page(id, from, &mut buf) {
                 Ok(()) => {}
                 Err(StoreError::Corrupted { .. }) => continue,
                 Err(error) => return Err(error),
             }
-            // Nor is it worth a block that is promised.
+            // Nor is it worth a promised block.
             if pool.file.claim(1).is_err() {
                 return Ok(());
             }
@@ -225,12 +230,12 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Makes the checkpoint the one that the next open begins with. The caller has made durable whatever
-    /// its images depend on (I5).
+    /// Publishes the checkpoint, so that the next open begins with it. The caller has made durable
+    /// everything on which its images depend (I5).
     ///
     /// # Errors
-    /// [`StoreError::OutOfSpace`] or [`StoreError::Io`]; the superblock before stays the newest. After a
-    /// failed sync all later checkpoints fail, too (I8).
+    /// [`StoreError::OutOfSpace`] or [`StoreError::Io`]; the previous superblock stays the newest.
+    /// After a failed sync all later checkpoints fail, too (I8).
     ///
     /// # Panics
     /// If [`Checkpoint::write`] has not succeeded.
@@ -239,8 +244,8 @@ impl Checkpoint {
     }
 
     /// As [`Checkpoint::publish`]. After the new superblock is durable, and before any block of the
-    /// previous checkpoint is free, `keep` gets the sequence number of the previous one and says whether
-    /// to pin it.
+    /// previous checkpoint is free, `keep` receives the sequence number of the previous one and
+    /// returns whether to pin it.
     ///
     /// # Errors
     /// As [`Checkpoint::publish`].
@@ -267,8 +272,8 @@ impl Checkpoint {
         }
         pool.file.write_superblock(&root, blob)?;
         let kept = keep(old_root.sequence).then(|| PinnedCheckpoint::newest_of(&store));
-        // From here on the new superblock counts; blocks that only the old one used are free (I6 for
-        // blocks).
+        // From here on the new superblock is valid; blocks that only the old one used are free (I6
+        // for blocks).
         let mut checkpoint = pool.checkpoint.lock();
         let open = checkpoint.take().expect("this checkpoint is open");
         // In this order; see `DataFile::read_page`.
@@ -305,8 +310,8 @@ impl Checkpoint {
         (0..).zip(&self.frozen_addresses()).map(entry).collect()
     }
 
-    /// Writes the page map and the root. Returns the root, where the superblock finds it, and the number of
-    /// map blocks written.
+    /// Writes the page map and the root. Returns the root, its block address and length for the
+    /// superblock, and the number of map blocks written.
     fn write_root(
         &mut self,
         entries: &[Entry],
@@ -330,8 +335,9 @@ impl Checkpoint {
         Ok((root, blob, new_blocks.len() as u64))
     }
 
-    /// Block addresses as of the epoch switch that nothing durable ever referred to, of pages whose images for
-    /// this checkpoint are elsewhere. Neither superblock refers to them, and the page has another address by now.
+    /// Block addresses as of the epoch switch that nothing durable ever referred to, of pages whose
+    /// images for this checkpoint are elsewhere. Neither superblock refers to them, and the page
+    /// has another address by now.
     fn superseded_images(&self, open: &OpenCheckpoint, entries: &[Entry]) -> Vec<u64> {
         let pool = &self.store.pool;
         let is_superseded = |id: PageId, address: u64| {
@@ -348,8 +354,8 @@ impl Checkpoint {
             .collect()
     }
 
-    /// Makes the entries of this checkpoint the durable ones, of all page ids below `len`. Returns the block
-    /// addresses that are no longer used.
+    /// Makes the entries of this checkpoint the durable ones, of all page ids below `len`. Returns
+    /// the block addresses that are no longer used.
     fn switch_entries(&self, entries: &[Entry], len: PageId) -> Vec<u64> {
         let pool = &self.store.pool;
         let mut freed = Vec::new();
@@ -366,8 +372,8 @@ impl Checkpoint {
         freed
     }
 
-    /// Ends a checkpoint that was published: settles the promised space, frees the pages that waited for it, and
-    /// cuts off the end of the file that it no longer needs.
+    /// Ends a checkpoint that was published: updates the promised room, frees the pages that waited
+    /// for the end, and cuts off the unneeded end of the file.
     fn end(&mut self, open: OpenCheckpoint, root: Root, old_len: PageId) {
         let store = self.store.clone();
         let pool = &store.pool;
@@ -378,11 +384,11 @@ impl Checkpoint {
         *store.root.lock() = root;
         let to_free = open.to_free.into_iter();
         to_free.for_each(|id| pool.free_detached(id));
-        // A file that stays long for now takes nothing from the checkpoint.
+        // A file that stays long for now does no harm to the checkpoint.
         let _ = pool.file.trim(old_len);
     }
 
-    /// Where each page lies in this checkpoint.
+    /// Returns the block address of each page in this checkpoint.
     fn frozen_addresses(&self) -> Vec<u64> {
         let pool = &self.store.pool;
         let checkpoint = pool.checkpoint.lock();
@@ -417,7 +423,7 @@ impl Checkpoint {
             let is_same =
                 |(i, &entry): (usize, &Entry)| entry == pool.file.durable_entry(first + i as u64);
             let old_address = old.leaf_addresses.get(index).copied();
-            // The part of the old leaf behind the new end must not hide a change.
+            // The part of the old leaf after the new end must not hide a change.
             let same_len =
                 first + leaf.len() as u64 >= old.next_page || leaf.len() == LEAF_ADDRESSES;
             if let Some(old_address) = old_address
@@ -475,7 +481,7 @@ impl Drop for Checkpoint {
             return;
         }
         braid_rt::coverage_point("store: a checkpoint abandoned");
-        // Abandoned: what was written for it and is not a page's present block address is free
+        // Abandoned: a block that was written for it and is not a page's current block is free
         // again.
         let pool = &self.store.pool;
         let mut checkpoint = pool.checkpoint.lock();

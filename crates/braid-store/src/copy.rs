@@ -1,4 +1,5 @@
-//! Copies of a store: reading a published checkpoint while others go on, and writing one anew.
+//! Copies of a store: reading a published checkpoint while other threads continue, and writing one
+//! to a new file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use crate::inner::StoreInner;
 use crate::page::PageId;
 use crate::page_table::PAGES_MAX;
 
-/// A published checkpoint that stays readable as it is, whatever checkpoints follow, until this is dropped.
-/// Meanwhile the blocks that it refers to are not used again, so the data file may grow.
+/// A published checkpoint that stays readable unchanged through all later checkpoints, until this
+/// is dropped. Meanwhile its blocks are not reused, so the data file may grow.
 #[derive(Debug)]
 pub struct PinnedCheckpoint {
     store: Arc<StoreInner>,
@@ -60,9 +61,9 @@ impl PinnedCheckpoint {
         &self.root.trees
     }
 
-    /// For each page id a number that is another one whenever the page was written anew; 0 if there is no such
-    /// page. Good for comparing with those of an earlier checkpoint of the same store, also of one before it
-    /// was opened anew.
+    /// For each page id, a number that changes whenever the page is written again; 0 if there is no
+    /// such page. Comparable with the numbers of an earlier checkpoint of the same store, even one
+    /// before the store was reopened.
     pub fn entries(&self) -> &[u64] {
         &self.entries
     }
@@ -73,7 +74,7 @@ impl PinnedCheckpoint {
     /// [`StoreError::Corrupted`] or [`StoreError::Io`].
     ///
     /// # Panics
-    /// If there is no page of an id.
+    /// If an id has no page.
     pub fn read(&self, pages: &mut [(PageId, AlignedBuf)]) -> Result<(), StoreError> {
         let mut placed: Vec<(PageId, u64, &mut AlignedBuf)> = Vec::with_capacity(pages.len());
         for (id, buf) in pages {
@@ -91,7 +92,7 @@ impl PinnedCheckpoint {
     }
 }
 
-/// All blocks that a file had when it was opened, which are not used again until this is dropped.
+/// All blocks that a file had when it was opened, which are not reused until this is dropped.
 #[derive(Debug)]
 pub struct PinnedFile {
     store: Arc<StoreInner>,
@@ -123,12 +124,12 @@ impl Drop for PinnedCheckpoint {
 
 /// Writes a data file from pages that were read with [`PinnedCheckpoint::read`].
 ///
-/// Nothing of it can be opened before [`StoreWriter::finish`] has returned.
+/// The file can be opened only after [`StoreWriter::finish`] has returned.
 #[derive(Debug)]
 pub struct StoreWriter {
     file: DataFile,
-    /// Where each page was put, by id. Only ids of pages that are really there take memory: they come from
-    /// outside.
+    /// The block address of each page, by id. Only ids of existing pages take memory, since ids
+    /// come from outside.
     addresses: HashMap<PageId, u64>,
 }
 
@@ -144,11 +145,11 @@ impl StoreWriter {
         })
     }
 
-    /// Writes pages; one that was put before is replaced.
+    /// Writes pages, replacing pages that were written before.
     ///
     /// # Errors
-    /// [`StoreError::Corrupted`] if the bytes are no such page, [`StoreError::OutOfSpace`] or
-    /// [`StoreError::Io`].
+    /// [`StoreError::Corrupted`] if the bytes are not the page with that id,
+    /// [`StoreError::OutOfSpace`] or [`StoreError::Io`].
     pub fn put(&mut self, pages: &mut [(PageId, AlignedBuf)]) -> Result<(), StoreError> {
         for (id, bytes) in &*pages {
             if *id == 0 || *id >= PAGES_MAX {
@@ -166,11 +167,11 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// Makes it a store of the pages that `exists` says, out of those below `next_page`, durably. Takes memory for
-    /// `next_page` pages.
+    /// Completes a durable store of the pages below `next_page` that `exists` selects. Takes memory
+    /// for `next_page` pages.
     ///
     /// # Errors
-    /// [`StoreError::Corrupted`] if one of them was not put, [`StoreError::OutOfSpace`] or
+    /// [`StoreError::Corrupted`] if one of them was not written, [`StoreError::OutOfSpace`] or
     /// [`StoreError::Io`].
     pub fn finish(
         self,
@@ -228,10 +229,10 @@ mod tests {
     use super::*;
     use crate::{Change, Store, StoreOptions};
 
-    /// Some leaves full.
+    /// Enough keys for several leaves.
     const KEYS: u32 = if cfg!(miri) { 60 } else { 3_000 };
 
-    /// Room for all of them.
+    /// A pool with room for all of them.
     const OPTIONS: StoreOptions = StoreOptions {
         pool_bytes: 8 << 20,
     };
@@ -283,7 +284,8 @@ mod tests {
         let first = store.pin_checkpoint();
         let target = Arc::new(MemoryDevice::new());
         let mut writer = StoreWriter::create(target.clone()).unwrap();
-        // Every page anew, several times: without the pin these would be its blocks.
+        // Every page is rewritten several times: without the pin, this would reuse the checkpoint's
+        // blocks.
         for version in 2..6 {
             put(&store, 0..KEYS, version);
             checkpoint(&store);

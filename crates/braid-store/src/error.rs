@@ -1,4 +1,4 @@
-//! What the store can fail with.
+//! The errors of the store.
 
 use std::io;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ pub enum StoreError {
     /// The medium refused a read or write.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         what: String,
         /// The medium's error.
         source: Arc<io::Error>,
     },
-    /// Bytes on the medium are not what was written.
+    /// Bytes on the medium differ from the bytes written.
     #[error("corrupted: {what} at {location}")]
     Corrupted {
-        /// What is damaged.
+        /// The damaged object.
         what: String,
         /// File and block, or page.
         location: String,
@@ -26,13 +26,13 @@ pub enum StoreError {
     /// The medium is full.
     #[error("out of space: {what}; free space, then retry")]
     OutOfSpace {
-        /// What needed the space.
+        /// The object that needed the space.
         what: String,
     },
     /// The file is of another format.
     #[error("{what}")]
     Incompatible {
-        /// What does not fit.
+        /// The mismatch.
         what: String,
     },
     /// An option is out of its range.

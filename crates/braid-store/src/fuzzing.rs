@@ -1,18 +1,17 @@
-//! Ways in for the fuzz targets: the decoders of the data file's bytes, and its checksums.
+//! Entry points for the fuzz targets: the decoders of the data file's bytes, and its checksums.
 
 use crate::data_file::{LEAF_ADDRESSES, Root, address_of, block_of, u64_at};
 use crate::node::{self, Contents, NewValue, Node};
 use crate::page::{PAGE_SIZE, Page, WORDS, private};
 
-/// Makes a block's checksum fit what it holds.
+/// Recomputes a block's checksum.
 pub fn seal_block(block: &mut [u8]) {
     let crc = crc32c::crc32c(&block[4..]);
     block[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Makes the block addresses in a data file fit the checksums of the blocks that they lead to, from
-/// the pages up to the superblocks, as far as these lead anywhere. Blocks whose contents change are
-/// sealed.
+/// Recomputes the checksums in the block addresses of a data file, from the pages up to the
+/// superblocks, as far as these refer to blocks of the file. Seals blocks whose contents change.
 pub fn bind_addresses(file: &mut [u8]) {
     for slot in 0..2 {
         let Some(superblock) = block(file, slot) else {
@@ -30,7 +29,7 @@ fn block(file: &[u8], block: u64) -> Option<&[u8]> {
     file.get(at..at.checked_add(PAGE_SIZE)?)
 }
 
-/// Sets a number in a block that exists, and seals the block.
+/// Sets a number in an existing block, and seals the block.
 fn put(file: &mut [u8], block: u64, at: usize, number: u64) {
     let block = &mut file[braid_rt::to_usize(block) * PAGE_SIZE..][..PAGE_SIZE];
     if u64_at(block, at) != number {
@@ -39,7 +38,7 @@ fn put(file: &mut [u8], block: u64, at: usize, number: u64) {
     }
 }
 
-/// The place, as it should be, of what a block address leads to.
+/// Returns the correct block address of the block that a block address refers to.
 fn bound(file: &[u8], address: u64) -> Option<u64> {
     let number = block_of(address);
     Some(address_of(
@@ -48,7 +47,7 @@ fn bound(file: &[u8], address: u64) -> Option<u64> {
     ))
 }
 
-/// Binds what a root leads to, and the place of the root.
+/// Binds the blocks of a root, and the root's block address.
 fn bind_root(file: &mut [u8], address: &mut u64, len: u64) -> Option<()> {
     const HEAD: usize = 24;
     let per_block = PAGE_SIZE - HEAD;
@@ -59,7 +58,7 @@ fn bind_root(file: &mut [u8], address: &mut u64, len: u64) -> Option<()> {
         blocks.push(number);
         next = u64_at(contents, 16);
     }
-    // Numbers lie at multiples of eight, and so do a block's own.
+    // Numbers lie at multiples of eight, in the blob and in each block.
     let at = |word: usize| {
         (
             blocks.get(word * 8 / per_block),
@@ -87,7 +86,7 @@ fn bind_root(file: &mut [u8], address: &mut u64, len: u64) -> Option<()> {
     Some(())
 }
 
-/// Binds the pages of a map leaf; returns the place of the leaf.
+/// Binds the pages of a map leaf. Returns the leaf's block address.
 fn bind_leaf(file: &mut [u8], leaf: u64) -> Option<u64> {
     let number = block_of(leaf);
     bound(file, leaf)?;
@@ -105,7 +104,7 @@ fn bind_leaf(file: &mut [u8], leaf: u64) -> Option<u64> {
 /// Whether the bytes are a root blob.
 pub fn is_root(bytes: &[u8]) -> bool {
     let root = Root::decode(bytes, 1, Vec::new());
-    // What was read came from the bytes: a length alone makes nothing large.
+    // The decoded parts come from the bytes: a length alone allocates no memory.
     root.is_some_and(|root| {
         assert!(
             root.leaf_addresses.len() * 8 + root.trees.len() * 12 + root.meta.len() <= bytes.len()
@@ -114,10 +113,11 @@ pub fn is_root(bytes: &[u8]) -> bool {
     })
 }
 
-/// Whether the bytes are a page of a tree. If so, whatever the tree does with one works, and leaves another.
+/// Whether the bytes are a page of a tree. If so, every operation of the tree on the page works,
+/// and leaves a valid page.
 ///
 /// # Panics
-/// If it does not.
+/// If an operation fails or leaves an invalid page.
 pub fn is_page(bytes: &[u8; PAGE_SIZE], keys: &[&[u8]]) -> bool {
     if node::check(bytes).is_err() {
         return false;
@@ -163,7 +163,7 @@ fn halve(node: Node<'_>) {
     let mut bytes = Vec::new();
     let mut left = Contents::read(node, &mut bytes);
     if !node.is_leaf() && left.entries.len() < 4 {
-        // Such a one is never full.
+        // Such a node is never full.
         return;
     }
     let (separator, right) = left.split(b"\xff");

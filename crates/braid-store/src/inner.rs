@@ -1,4 +1,4 @@
-//! The state that handles to a store, its checkpoints and its pins share.
+//! The state shared by the handles to a store, its checkpoints and its pins.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct StoreInner {
 }
 
 impl StoreInner {
-    /// The state of a store with these pages, as of the checkpoint that the root belongs to.
+    /// Creates the state of a store with these pages, as of the root's checkpoint.
     pub(crate) fn new(pool: Pool, root: Root) -> Self {
         Self {
             pool: Arc::new(pool),

@@ -1,11 +1,11 @@
-//! Optimistic readers of a page against its writers and against the reuse of its frame, in every order
-//! that the memory model allows, up to a number of preemptions.
+//! Optimistic readers of a page against its writers and against the reuse of its frame, in every
+//! order that the memory model allows, up to a number of preemptions.
 //!
-//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-store --lib --release loom`; see docs/testing.md.
-//! The pages here have two words, and state words lead to frames as in `pool`; the latch is the real one, and
-//! so are the steps of the state word from `SmallPool` on.
-//! Where a test names orderings, it was seen to need them: it fails if one of them is made `Relaxed`, or a
-//! fence is left out. Those with `SmallPool` were not tried this way yet.
+//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-store --lib --release loom`; see
+//! docs/testing.md. The pages here have two words, and state words lead to frames as in `pool`; the
+//! latch is the real one, and so are the steps of the state word from `SmallPool` on. If a test
+//! names orderings, it was seen to need them: it fails if one of them is made `Relaxed`, or a fence
+//! is left out. The tests with `SmallPool` were not yet tried in this way.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,7 +18,7 @@ use crate::sync::AtomicU64;
 
 const LATCH: u64 = 1;
 const VERSION: u64 = 2;
-/// In the state word of a page that is not in memory.
+/// Set in the state word of a page that is not in memory.
 const ABSENT: u64 = 1 << 32;
 
 type Frame = [AtomicU64; 2];
@@ -27,7 +27,7 @@ fn frame(value: u64) -> Frame {
     [AtomicU64::new(value), AtomicU64::new(value)]
 }
 
-/// What a page holds, if it did not change while it was read.
+/// Reads a page's contents, if it did not change meanwhile.
 fn read(state: &AtomicU64, frame: &Frame) -> Option<[u64; 2]> {
     let word = latch::open(state);
     if word & LATCH != 0 || word >= ABSENT {
@@ -37,7 +37,7 @@ fn read(state: &AtomicU64, frame: &Frame) -> Option<[u64; 2]> {
     (latch::look_again(state) == word).then_some(seen)
 }
 
-/// Adds one to both words, if nobody else has the latch.
+/// Adds one to both words, if no other thread holds the latch.
 fn add_one(state: &AtomicU64, frame: &Frame) {
     let word = latch::open(state);
     if word & LATCH != 0 || !latch::take(state, word, word | LATCH) {
@@ -50,8 +50,8 @@ fn add_one(state: &AtomicU64, frame: &Frame) {
     latch::release(state, word + VERSION);
 }
 
-/// A reader whose look at the state word says "unchanged" saw both words of one version; writers see
-/// each other's.
+/// A reader that finds the state word unchanged saw both words of one version; writers see each
+/// other's changes.
 ///
 /// Needs Acquire in `open`, Release in `release`, and both fences.
 #[test]
@@ -68,13 +68,13 @@ fn a_reader_sees_one_version() {
         for writer in writers {
             writer.join().unwrap();
         }
-        // Each that took the latch counted, and nobody took a stale word for a new one.
+        // Each acquisition of the latch counts, and no thread accepted a stale word.
         let versions = latch::open(&page.0) / VERSION;
         assert_eq!(read(&page.0, &page.1), Some([versions; 2]));
     });
 }
 
-/// A writer that does not look at the version first, as the evictor and the checkpoint do, sees all of
+/// A writer that does not read the version first, like the evictor and the checkpoint, sees all of
 /// the last holder's changes.
 ///
 /// Needs Acquire in `take` and Release in `release`.
@@ -96,8 +96,8 @@ fn who_takes_the_latch_sees_the_last_holders_changes() {
     });
 }
 
-/// A reader of a page that is evicted meanwhile never takes the next page in its frame for its own, and
-/// whoever finds that page in memory finds its contents.
+/// A reader of a page that is evicted meanwhile never accepts the frame's next page as its own, and
+/// a thread that finds that next page in memory sees its contents.
 ///
 /// Needs Acquire in `open`, Release in `release`, and both fences.
 #[test]
@@ -128,12 +128,12 @@ fn a_frame_is_used_again() {
     });
 }
 
-/// Two pages, one frame, and the medium: the pool's real steps of a state word, with what it does around
-/// them made small. A page's value is in both words of the frame, and once on the medium.
+/// Two pages, one frame, and the medium: the pool's real steps of a state word, with a small model
+/// of the code around them. A page's value is in both words of the frame, and once on the medium.
 struct SmallPool {
     states: [AtomicU64; 2],
     frame: Frame,
-    /// Who may use the frame.
+    /// Whether the frame is free.
     free: Mutex<bool>,
     /// As in `FrameInfo`; written under the latch of the page in the frame.
     page: AtomicU64,
@@ -155,7 +155,7 @@ impl SmallPool {
         })
     }
 
-    /// As `Pool::evict`, for one step of the clock: the frame, if it could be had.
+    /// As `Pool::evict`, for one step of the clock. Returns whether the frame became free.
     fn evict(&self) -> bool {
         let page = self.page.load(Relaxed) as usize;
         let Some(word) = state::pick(&self.states[page], 0) else {
@@ -171,7 +171,7 @@ impl SmallPool {
         true
     }
 
-    /// As `Pool::load`; gives up if the frame can't be had.
+    /// As `Pool::load`; gives up if the frame is not available.
     fn load(&self, page: usize, word: u64) {
         let Some(empty) = state::take(&self.states[page], word) else {
             return;
@@ -190,7 +190,7 @@ impl SmallPool {
         state::moved(&self.states[page], empty, 0);
     }
 
-    /// As `Pool::read`, for so many steps: the word that opens the page.
+    /// As `Pool::read`, for at most `steps` steps. Returns the word that opens the page.
     fn open(&self, page: usize, steps: usize) -> Option<u64> {
         let at = &self.states[page];
         for _ in 0..steps {
@@ -209,7 +209,7 @@ impl SmallPool {
         None
     }
 
-    /// As an optimistic reader of the page: what it holds, if that counts.
+    /// As an optimistic reader of the page. Returns its value, if the read is valid.
     fn read(&self, page: usize) -> Option<u64> {
         let word = self.open(page, 2)?;
         let seen = self.frame.each_ref().map(|word| word.load(Relaxed));
@@ -219,7 +219,7 @@ impl SmallPool {
         })
     }
 
-    /// As a writer: whether it added one.
+    /// As a writer. Returns whether it added one.
     fn add_one(&self, page: usize) -> bool {
         let at = &self.states[page];
         let Some(word) = self.open(page, 2).filter(|word| state::upgrade(at, *word)) else {
@@ -233,7 +233,7 @@ impl SmallPool {
         true
     }
 
-    /// What a page holds once all threads are joined, wherever it is.
+    /// Returns a page's value once all threads are joined, from memory or the medium.
     fn value(&self, page: usize) -> u64 {
         let word = latch::open(&self.states[page]);
         assert!(!state::is_latched(word));
@@ -246,8 +246,8 @@ impl SmallPool {
     }
 }
 
-/// Who changes a page pins it: the evictor puts out the page before the change or with it, and never the
-/// frame under the writer's hands. Nothing that was written is lost.
+/// A writer pins its page: the evictor evicts the page before the change or with it, and never
+/// during the change. No change is lost.
 #[test]
 fn a_change_pins_the_page_and_is_kept() {
     explore(3, || {
@@ -265,8 +265,8 @@ fn a_change_pins_the_page_and_is_kept() {
     });
 }
 
-/// A reader never counts what it saw of another page in the frame, nor half of a change, whether it comes
-/// before the mark, takes it off, or loads the page itself.
+/// A reader never accepts another page's bytes in the frame, nor half of a change, whether it reads
+/// before the mark, clears the mark, or loads the page itself.
 #[test]
 fn readers_of_two_pages_in_one_frame() {
     explore(2, || {
@@ -290,7 +290,7 @@ fn readers_of_two_pages_in_one_frame() {
     });
 }
 
-/// Of two that miss the same page, one loads it, and the other finds it whole.
+/// Of two threads that miss the same page, one loads it, and the other finds it complete.
 #[test]
 fn a_page_is_loaded_once() {
     explore(usize::MAX, || {
@@ -306,8 +306,8 @@ fn a_page_is_loaded_once() {
     });
 }
 
-/// A frame that was given back goes through the list of free ones to another page; who still reads the old
-/// page finds out, and who opens the new one reads it whole.
+/// A released frame is reused for another page: a reader of the old page detects that, and a reader
+/// of the new page reads it completely.
 #[test]
 fn a_freed_frame_goes_to_another_page() {
     explore(3, || {
@@ -322,7 +322,8 @@ fn a_freed_frame_goes_to_another_page() {
                     state::moved(&pool.states[0], word, NONE);
                     *pool.free.lock() = true;
                 }
-                // As `Pool::allocate`: whoever gets the frame has no latch in common with who gave it.
+                // As `Pool::allocate`: the thread that takes the frame shares no latch with the
+                // thread that released it.
                 1 if std::mem::take(&mut *pool.free.lock()) => {
                     let at = &pool.states[1];
                     let empty = state::take(at, 0).unwrap();

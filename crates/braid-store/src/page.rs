@@ -1,9 +1,10 @@
 //! A page as an array of 64-bit words.
 //!
-//! Readers look at pages without a latch while writers change them, and find out afterwards whether what
-//! they saw was consistent (a seqlock). So every access to a page in the pool goes through relaxed
-//! atomic words: there is no data race, only possibly nonsense that the reader must not act on before it
-//! has validated, and must not be led out of bounds by. Words are little-endian on the medium.
+//! Readers read pages without a latch while writers change them, and check afterwards whether the
+//! bytes were consistent (a seqlock). So every access to a page in the pool uses relaxed atomic
+//! words: there is no data race, but the bytes may be inconsistent. A reader must not act on them
+//! before validation, and they must never lead it out of bounds. Words are little-endian on the
+//! medium.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +16,7 @@ use crate::sync::AtomicU64;
 pub const PAGE_SIZE: usize = 8192;
 pub(crate) const WORDS: usize = PAGE_SIZE / 8;
 
-/// The words of a cache line, where [`Page::prefetch`] does anything.
+/// The words of a cache line, for [`Page::prefetch`].
 pub(crate) const LINE_WORDS: usize = 64 / 8;
 
 /// The lowest byte of a word that has several fields.
@@ -36,7 +37,7 @@ pub(crate) fn low32(word: u64) -> u32 {
     (word & 0xffff_ffff) as u32
 }
 
-/// Names a page for its life; 0 names none.
+/// The id of a page, constant for its life; 0 is no page's id.
 pub type PageId = u64;
 
 /// A page's words in the pool.
@@ -44,7 +45,7 @@ pub type PageId = u64;
 pub(crate) struct Page<'a>(pub(crate) &'a [AtomicU64; WORDS]);
 
 impl<'a> Page<'a> {
-    /// The word at an index; indices wrap, so that a nonsense one stays in the page.
+    /// The word at an index. Indices wrap, so that an invalid index stays in the page.
     #[inline]
     pub(crate) fn word(&self, index: usize) -> u64 {
         // Relaxed: ordered by the version word of the page; see `pool`.
@@ -64,8 +65,8 @@ impl<'a> Page<'a> {
         self.0[index % WORDS].load(Ordering::Relaxed).to_ne_bytes()
     }
 
-    /// Copies `len` bytes from a word index on to the end of `out`, fewer if that leads out of the page: a
-    /// reader's nonsense length must not, and a true one never does.
+    /// Appends `len` bytes from a word index on to `out`, fewer at the end of the page: an
+    /// inconsistent length must not exceed the page, and a valid one never does.
     #[inline]
     pub(crate) fn read_bytes(&self, index: usize, len: usize, out: &mut Vec<u8>) {
         let words = self.words(index, len / 8);
@@ -79,8 +80,8 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The same for a buffer that may take a little more room than it needs: copies the last word with its
-    /// padding.
+    /// Like [`Page::read_bytes`], but also copies the padding of the last word, for which `out`
+    /// needs a little more room.
     #[inline]
     pub(crate) fn read_padded(&self, index: usize, len: usize, out: &mut Vec<u8>) {
         let words = self.words(index, len.div_ceil(8));
@@ -89,8 +90,8 @@ impl<'a> Page<'a> {
         unsafe { append_words(words, len.min(words.len() * 8), out) };
     }
 
-    /// Appends whole words from an index on, and says whether they are all in the page; if not, it appends
-    /// nothing.
+    /// Appends whole words from an index on, if all of them lie in the page. Returns whether they
+    /// do.
     #[inline]
     pub(crate) fn append_words(&self, index: usize, words: usize, out: &mut Vec<u8>) -> bool {
         let end = index.saturating_add(words);
@@ -111,7 +112,7 @@ impl<'a> Page<'a> {
         out
     }
 
-    /// The same in a buffer that has room for whole words.
+    /// Like [`Page::to_vec`], in a buffer that has room for whole words.
     #[inline]
     pub(crate) fn to_padded_vec(self, index: usize, len: usize) -> Vec<u8> {
         let words = self.words(index, len.div_ceil(8));
@@ -121,23 +122,23 @@ impl<'a> Page<'a> {
         out
     }
 
-    /// So many words from an index on, fewer at the end of the page.
+    /// Returns `count` words from an index on, fewer at the end of the page.
     #[inline]
     fn words(self, index: usize, count: usize) -> &'a [AtomicU64] {
         let first = index % WORDS;
         &self.0[first..first + count.min(WORDS - first)]
     }
 
-    /// How many of the `len` words from an index on are below `bound`, if they ascend. Without branches on
-    /// what it finds: which way a search goes is as good as random.
+    /// Counts the words below `bound` among `len` ascending words from an index on. Does not branch
+    /// on the words, because the direction of a search is unpredictable.
     #[inline]
     pub(crate) fn count_below(self, index: usize, len: usize, bound: u64) -> usize {
         let is_below = |word: &AtomicU64| u64::from_le(word.load(Ordering::Relaxed)) < bound;
         self.words(index, len).partition_point(is_below)
     }
 
-    /// Writes bytes from a word index on, the last word padded with zeroes. Only for the holder of the
-    /// exclusive latch, who knows that they fit.
+    /// Writes bytes from a word index on, the last word padded with zeroes. Only for the holder of
+    /// the exclusive latch, which must ensure that they fit.
     #[inline]
     pub(crate) fn write_bytes(&self, index: usize, bytes: &[u8]) {
         let (whole, rest) = bytes.as_chunks::<8>();
@@ -148,7 +149,7 @@ impl<'a> Page<'a> {
         }
         if !rest.is_empty() {
             let last = match bytes.last_chunk() {
-                // The last eight bytes, less those that are in the word before.
+                // The last eight bytes, without those in the previous word.
                 Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
                 None => head8(rest).swap_bytes(),
             };
@@ -156,8 +157,8 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Copies so many words of another page, from the index `from` on, to the index `to`. Only for the holder of the
-    /// exclusive latch.
+    /// Copies `count` words of another page, from the index `from` on, to the index `to`. Only for
+    /// the holder of the exclusive latch.
     #[inline]
     pub(crate) fn copy_words(&self, to: usize, other: Page<'_>, from: usize, count: usize) {
         for (word, other) in self.words(to, count).iter().zip(other.words(from, count)) {
@@ -165,8 +166,8 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Asks the processor for so many words from an index on, all at once: what is not in the cache would
-    /// otherwise be waited for one line after the other.
+    /// Prefetches `count` words from an index on, all at once: otherwise a reader would wait for
+    /// missing cache lines one after the other.
     #[inline]
     pub(crate) fn prefetch(self, index: usize, count: usize) {
         // From the beginning of a line on.
@@ -201,7 +202,7 @@ impl<'a> Page<'a> {
 /// Appends the first `len` bytes of words.
 ///
 /// # Safety
-/// The words have so many bytes, and `out` has capacity for all of theirs.
+/// The words have at least `len` bytes, and `out` has spare capacity for all bytes of the words.
 #[inline]
 unsafe fn append_words(words: &[AtomicU64], len: usize, out: &mut Vec<u8>) {
     let before = out.len();
@@ -212,7 +213,7 @@ unsafe fn append_words(words: &[AtomicU64], len: usize, out: &mut Vec<u8>) {
         // SAFETY: `i < words.len()`: there is capacity for these eight bytes.
         unsafe { start.add(i * 8).cast::<[u8; 8]>().write_unaligned(bytes) };
     }
-    // SAFETY: these bytes were written just now.
+    // SAFETY: the loop above wrote these bytes.
     unsafe { out.set_len(before + len) };
 }
 
@@ -239,7 +240,7 @@ pub(crate) fn compare_key(
         }
         at += 8;
     }
-    // Up to the shorter one's last word they agree, the padding read as zeroes.
+    // The keys agree up to the shorter one's last word, with the padding read as zeroes.
     if key.len() > at || len > at {
         let stored = if len > at {
             u64::from_be_bytes(page.bytes8(index + at / 8))
@@ -254,7 +255,7 @@ pub(crate) fn compare_key(
     len.cmp(&key.len())
 }
 
-/// [`head8`] of what is behind the first `at` bytes, of which there may be fewer.
+/// [`head8`] of the bytes after the first `at` bytes; `bytes` may be shorter than `at`.
 #[inline]
 pub(crate) fn head8_behind(bytes: &[u8], at: usize) -> u64 {
     if let Some(all) = bytes.get(at..at.saturating_add(8)) {
@@ -262,7 +263,7 @@ pub(crate) fn head8_behind(bytes: &[u8], at: usize) -> u64 {
     }
     let behind = bytes.len().saturating_sub(at);
     match bytes.last_chunk() {
-        // The last eight bytes, less those that are not behind.
+        // The last eight bytes, without those before `at`.
         Some(last) => {
             let before = 64 - 8 * narrow::<u32>(behind);
             u64::from_be_bytes(*last).checked_shl(before).unwrap_or(0)

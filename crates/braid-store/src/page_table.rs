@@ -6,8 +6,8 @@ use braid_rt::to_usize;
 
 use crate::sync::AtomicU64;
 
-/// Words in the first chunk. Each further one is twice as long as the one before, so a small database has
-/// small tables, and the directory of a large one is short.
+/// Words in the first chunk. Each further chunk is twice as long as the previous one, so a small
+/// database has small tables, and the directory of a large one is short.
 const FIRST: u64 = 1 << 10;
 const CHUNKS: usize = (PAGES_MAX.ilog2() - FIRST.ilog2()) as usize;
 
@@ -19,15 +19,15 @@ pub(crate) struct PageTable {
     chunks: [OnceLock<Box<[AtomicU64]>>; CHUNKS + 1],
 }
 
-/// The chunk of a page id; one that there is not for what is none. What is added makes chunks begin at powers
-/// of two.
+/// Returns the chunk of a page id; a nonexistent chunk for an invalid page id. The addend makes
+/// chunks begin at powers of two.
 #[inline]
 fn chunk_of(id: u64) -> usize {
     let chunk = (id.wrapping_add(FIRST) | 1).ilog2();
     chunk.wrapping_sub(FIRST.ilog2()) as usize
 }
 
-/// Where the chunk has the page's word.
+/// Returns the place of the page's word in its chunk.
 #[inline]
 fn place_in(chunk: usize, id: u64) -> usize {
     to_usize(id + FIRST - (FIRST << chunk))
@@ -47,7 +47,7 @@ impl PageTable {
         Some(&self.chunks.get(chunk)?.get()?[place_in(chunk, id)])
     }
 
-    /// The word of a page id; its chunk is made if need be.
+    /// Returns the word of a page id, allocating its chunk if needed.
     pub(crate) fn get_or_make(&self, id: u64) -> &AtomicU64 {
         assert!(
             id < PAGES_MAX,
@@ -89,7 +89,7 @@ mod tests {
         assert!(table.get(15 * FIRST).is_none() && table.get(u64::MAX).is_none());
         assert_eq!(chunk_of(PAGES_MAX - 1), CHUNKS);
         assert!(table.get(PAGES_MAX).is_none() && table.get(PAGES_MAX + FIRST).is_none());
-        // The whole of a small database's.
+        // The whole table of a small database.
         assert!(size_of::<PageTable>() < 1 << 10);
     }
 }

@@ -19,7 +19,7 @@ use crate::page::{PAGE_SIZE, PageId};
 use crate::tree::layers::LAYERS;
 use crate::tree::{DetachedValue, Tree};
 
-/// How a store is created or opened.
+/// Options for creating or opening a store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Memory for pages, in bytes; at least 512 KiB.
@@ -34,7 +34,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// Counts since the store was opened, and sizes.
+/// Statistics of a store: counts since it was opened, and sizes.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct StoreStats {
@@ -48,17 +48,17 @@ pub struct StoreStats {
     pub pages: u64,
     /// Pages read from the medium.
     pub page_loads: u64,
-    /// Of these, those that were read along with a neighbour before anybody asked for them.
+    /// Of these, pages that were read along with a neighbour before any request for them.
     pub pages_read_ahead: u64,
-    /// Pages put out of memory.
+    /// Pages evicted from memory.
     pub evictions: u64,
-    /// Of these, those that had to be written.
+    /// Of these, pages that had to be written.
     pub eviction_writes: u64,
     /// Pages copied because a checkpoint still needed their image.
     pub checkpoint_copies: u64,
     /// The data file's length, in bytes.
     pub file_bytes: u64,
-    /// Of these, free, in bytes.
+    /// Of these, the free bytes.
     pub file_free_bytes: u64,
     /// The newest superblock's sequence number.
     pub checkpoint_sequence: u64,
@@ -71,7 +71,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Creates the data file on a device. Nothing is durable before the first checkpoint is published.
+    /// Creates the data file on a device. Nothing is durable before the first checkpoint is
+    /// published.
     ///
     /// # Errors
     /// [`StoreError::Io`] (also if the file exists), [`StoreError::Options`].
@@ -79,8 +80,8 @@ impl Store {
         Self::create_as(device, options, 0)
     }
 
-    /// Creates the data file as [`Store::create`] does; its superblocks bear the identity, which
-    /// [`creation_of`](crate::creation_of) looks for.
+    /// Creates the data file as [`Store::create`] does; its superblocks carry the identity, for
+    /// which [`creation_of`](crate::creation_of) searches.
     ///
     /// # Errors
     /// As [`Store::create`].
@@ -97,7 +98,8 @@ impl Store {
         Self::assemble(file, options, root, &[])
     }
 
-    /// Opens the data file at its newest published checkpoint; returns the caller's bytes of that.
+    /// Opens the data file at its newest published checkpoint. Returns the checkpoint's caller
+    /// bytes.
     ///
     /// # Errors
     /// [`StoreError::Corrupted`], [`StoreError::Incompatible`], [`StoreError::Io`],
@@ -111,9 +113,9 @@ impl Store {
         Ok((Self::assemble(file, options, root, &addresses)?, meta))
     }
 
-    /// Opens the data file as [`Store::open`] does, to be read: a damaged leaf of the page map costs the pages
-    /// that it leads to, and nothing else. No checkpoint may be published, so the device must be one that keeps
-    /// changes to itself.
+    /// Opens the data file as [`Store::open`] does, for reading only: a damaged leaf of the page
+    /// map loses only the pages that it refers to. No checkpoint may be published, so the device
+    /// must keep changes to itself.
     ///
     /// # Errors
     /// As [`Store::open`].
@@ -126,14 +128,15 @@ impl Store {
         Ok((Self::assemble(file, options, root, &addresses)?, meta))
     }
 
-    /// The errors of leaves of the page map that could not be read; only after [`Store::open_read_only`].
+    /// The errors of leaves of the page map that could not be read; only after
+    /// [`Store::open_read_only`].
     pub fn lost_map_leaves(&self) -> impl Iterator<Item = &StoreError> {
         let lost = self.inner.pool.file.lost_leaves.iter();
         lost.map(|(_, error)| error)
     }
 
-    /// The number of the newest published checkpoint of a data file that is not open, or that another process has
-    /// open.
+    /// Returns the number of the newest published checkpoint of a data file that is not open, or
+    /// that another process has open.
     ///
     /// # Errors
     /// [`StoreError::Corrupted`], [`StoreError::Incompatible`] or [`StoreError::Io`].
@@ -156,13 +159,14 @@ impl Store {
         Ok(Self { inner })
     }
 
-    /// The tree of a number; an empty one is made if there is none. Then this is a modifying call.
+    /// Returns the tree with a number, creating an empty one if there is none. Creating a tree is a
+    /// modifying call.
     ///
     /// # Errors
     /// What allocating a page can fail with.
     ///
     /// # Panics
-    /// If the number is above `u32::MAX / 2`: those are the store's own.
+    /// If the number is above `u32::MAX / 2`: these numbers are reserved for the store.
     pub fn tree(&self, id: u32) -> Result<Tree, StoreError> {
         assert!(id & LAYERS == 0, "the number of a tree is too large");
         let known = self.inner.trees.read().get(&id).copied();
@@ -184,10 +188,11 @@ impl Store {
         Ok(page.id)
     }
 
-    /// Frees a tree with all its pages. Nobody may use it any more. A modifying call.
+    /// Frees a tree with all its pages. No thread may use the tree any more. A modifying call.
     ///
     /// # Errors
-    /// What reading pages can fail with; the tree is then gone, but some of its pages are not reused.
+    /// What reading pages can fail with; the tree is then removed, but some of its pages are not
+    /// reused.
     pub fn drop_tree(&self, id: u32) -> Result<(), StoreError> {
         self.inner.forget_long_keys(id);
         let roots = {
@@ -203,14 +208,15 @@ impl Store {
     /// The numbers of all trees.
     pub fn tree_ids(&self) -> Vec<u32> {
         let trees = self.inner.trees.read();
-        // A load that came to nothing may have left the layers of a tree that was never attached.
+        // A failed load may have left the layers of a tree that was never attached.
         let ids: BTreeSet<u32> = trees.keys().map(|id| id & !LAYERS).collect();
         ids.into_iter().collect()
     }
 
-    /// Begins a checkpoint of the present state, to which `meta` will belong. This takes microseconds.
+    /// Begins a checkpoint of the current state, with `meta` as its caller bytes. This takes
+    /// microseconds.
     ///
-    /// The caller sees to it that no modifying call runs meanwhile, on any thread.
+    /// The caller ensures that no modifying call runs meanwhile, on any thread.
     ///
     /// # Errors
     /// [`StoreError::Poisoned`].
@@ -221,13 +227,14 @@ impl Store {
         Checkpoint::begin(self.inner.clone(), meta)
     }
 
-    /// Pins the newest published checkpoint. The caller ensures that no checkpoint is published meanwhile.
+    /// Pins the newest published checkpoint. The caller ensures that no checkpoint is published
+    /// meanwhile.
     pub fn pin_checkpoint(&self) -> PinnedCheckpoint {
         PinnedCheckpoint::newest_of(&self.inner)
     }
 
-    /// Pins all blocks of the file, including the free ones, for readers in other processes, which may read
-    /// checkpoints older than the newest one. To be called before the first change.
+    /// Pins all blocks of the file, including the free ones, for readers in other processes, which
+    /// may read checkpoints older than the newest one. Must be called before the first change.
     ///
     /// # Errors
     /// [`StoreError::Io`].
@@ -243,19 +250,20 @@ impl Store {
         value.read(&self.inner.pool)
     }
 
-    /// Frees the pages of a replaced large value that has no readers any more. Reads nothing from the medium,
-    /// and is not a modifying call: a checkpoint may switch the epoch meanwhile.
+    /// Frees the pages of a replaced large value that has no readers any more. Reads nothing from
+    /// the medium, and is not a modifying call: a checkpoint may switch the epoch meanwhile.
     pub fn free_detached(&self, value: DetachedValue) {
         value.free(&self.inner.pool);
     }
 
-    /// Makes sure that a transaction of so many writes, whose keys and values have so many bytes, finds a block in
-    /// the file for every page that it changes, wherever the caller applies it. The [entries](crate::layer_entries) of
-    /// long keys that are not removed count as writes. `removes_only` is asked if room is short: a transaction that only
-    /// removes may use a reserve.
+    /// Admits a transaction with the given number of writes and bytes of keys and values: ensures
+    /// that the file has a block for every page that the transaction changes, in any tree. The
+    /// [entries](crate::layer_entries) of long keys that are not removed count as writes. If room
+    /// is short, calls `removes_only`: a transaction that only removes may use a reserve.
     ///
     /// # Errors
-    /// [`StoreError::OutOfSpace`] if the medium is full: space comes free there, or by a checkpoint.
+    /// [`StoreError::OutOfSpace`] if the medium is full: free space on the medium, or run a
+    /// checkpoint.
     #[inline]
     pub fn admit(
         &self,
@@ -305,7 +313,7 @@ impl Store {
         grown
     }
 
-    /// Gives back what a writer needs no more: all but a little that the next transaction of its kind will need.
+    /// Releases the room that a writer no longer needs, except a little for its next transaction.
     #[inline]
     pub fn trim_room(&self, writer: &mut WriterRoom) {
         if writer.is_large() {
@@ -313,7 +321,7 @@ impl Store {
         }
     }
 
-    /// Gives back all that a writer was promised.
+    /// Releases all room that a writer was promised.
     pub fn release_room(&self, writer: &mut WriterRoom) {
         self.inner.pool.file.room.add(writer.reduce(0));
     }
@@ -328,22 +336,22 @@ impl Store {
         !self.inner.pool.dirty_before(u64::MAX).is_empty()
     }
 
-    /// Sets room aside in which long keys can be removed from a full file, for as long as the store is open. To be
-    /// called before the first one is admitted; later calls do nothing.
+    /// Reserves room in which long keys can be removed from a full file, for as long as the store
+    /// is open. Must be called before the first long key is admitted; later calls do nothing.
     pub fn expect_long_keys(&self) {
         self.inner.pool.file.room.expect_long_keys();
     }
 
-    /// Whether there is room to take the record of a key, which says nothing any more, out of its tree. Otherwise a
-    /// checkpoint makes some.
+    /// Whether there is room to purge a key's obsolete record from its tree. Otherwise a checkpoint
+    /// makes room.
     pub fn has_room_to_purge(&self, key: &[u8]) -> bool {
         let file = &self.inner.pool.file;
         let floor = file.room.for_purge(key.len());
         file.room.surplus() >= floor || file.grow(floor).is_ok()
     }
 
-    /// Gives the medium back what the data file was made longer by, but for dirty pages and for writers. The next
-    /// transaction makes it longer again.
+    /// Releases the space by which the data file was extended, except for dirty pages and writers.
+    /// The next transaction extends the file again.
     pub fn give_room_back(&self) {
         let pool = &self.inner.pool;
         if pool.file.extent.load(Ordering::Relaxed) > 0 {
@@ -352,9 +360,10 @@ impl Store {
         }
     }
 
-    /// Makes the checkpoint durable that the store was opened with: a process that failed or was killed may have written
-    /// its superblock without making it durable. The store itself does so before its first write. Its user must do so
-    /// before anything else is reused that only older checkpoints need, such as log (I6).
+    /// Makes the checkpoint durable with which the store was opened: a process that failed or was
+    /// killed may have written its superblock without making it durable. The store itself does this
+    /// before its first write. The caller must do it before reusing anything else that only older
+    /// checkpoints need, such as log (I6).
     ///
     /// # Errors
     /// [`StoreError::Io`]; nothing has changed then.
@@ -385,7 +394,7 @@ impl Store {
         }
     }
 
-    /// The device that the data file is on.
+    /// The device that holds the data file.
     pub fn device(&self) -> &Arc<dyn Device> {
         self.inner.pool.file.device()
     }

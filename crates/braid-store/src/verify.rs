@@ -1,4 +1,4 @@
-//! Checking everything that the data file says against everything else.
+//! Verification: checks the contents of the data file against each other.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
@@ -15,14 +15,14 @@ use crate::store::Store;
 use crate::tree::layers::{Entry, FIRST, LAYERS, layer_in};
 use crate::tree::overflow;
 
-/// Something that [`Store::verify`] found wrong.
+/// A finding of [`Store::verify`].
 #[derive(Clone, Debug)]
 pub struct Damage {
-    /// What is wrong, and where.
+    /// The damage and its place.
     pub what: String,
 }
 
-/// What [`Store::verify`] looked at.
+/// The counts of [`Store::verify`].
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct VerifyReport {
@@ -37,15 +37,15 @@ pub struct VerifyReport {
 }
 
 impl Store {
-    /// Checks both superblocks, every page's checksum and identity, the order of keys and fences in the
-    /// trees, that every page belongs to exactly one block address of one tree, and that every
+    /// Checks both superblocks, every page's checksum and identity, the order of keys and fences in
+    /// the trees, that every page belongs to exactly one block address of one tree, and that every
     /// block of the file is either free or used once.
     ///
-    /// Nothing may be modified meanwhile. It looks at the medium's state as of the newest checkpoint, so
-    /// it is meant for a store that was just opened.
+    /// Nothing may be modified meanwhile. It reads the medium's state as of the newest checkpoint,
+    /// so it is meant for a store that was just opened.
     ///
     /// # Errors
-    /// Only what keeps it from looking; damage goes to `sink`.
+    /// Only errors that prevent the verification; damage is passed to `sink`.
     pub fn verify(&self, sink: &mut dyn FnMut(Damage)) -> Result<VerifyReport, StoreError> {
         let mut report = VerifyReport::default();
         let mut damaged = |what: String| sink(Damage { what });
@@ -64,7 +64,7 @@ impl Store {
         let next = pool.ids.lock().next;
         for id in 1..next {
             let address = pool.file.durable_address(id);
-            // Those of a lost leaf of the map were told of, if they exist at all.
+            // The pages of a lost map leaf, if they exist, were reported already.
             if address == ABSENT || address == LOST {
                 continue;
             }
@@ -105,8 +105,9 @@ impl Store {
         Ok(report)
     }
 
-    /// Blocks that are neither free nor used, or both, or used twice. Says nothing while a checkpoint is
-    /// open or pinned, which keeps blocks of its own, or after a failure that made freeing blocks unsafe.
+    /// Finds blocks that are neither free nor used, or both, or used twice. Reports nothing while a
+    /// checkpoint is open or pinned, which keeps its own blocks, or after a failure that made
+    /// freeing blocks unsafe.
     fn space_damage(&self) -> Vec<String> {
         let mut found = Vec::new();
         let pool = &self.inner.pool;
@@ -179,7 +180,7 @@ impl Store {
             let mut stack = vec![(root, 1)];
             let mut seen = HashSet::new();
             while let Some((page, depth)) = stack.pop() {
-                // In a damaged tree they may lead in circles.
+                // In a damaged tree, child pages may form a cycle.
                 if !seen.insert(page) {
                     continue;
                 }
@@ -229,7 +230,7 @@ impl Store {
     }
 }
 
-/// What a tree is called in reports.
+/// Returns the name of a tree in reports.
 fn name(tree: u32) -> String {
     match tree & LAYERS {
         0 => format!("tree {tree}"),
@@ -240,20 +241,20 @@ fn name(tree: u32) -> String {
     }
 }
 
-/// What a pass has seen of a tree of layers.
+/// The layers that a pass has seen in a tree of layers.
 #[derive(Default)]
 struct LayersSeen {
-    /// Those that hold something.
+    /// Layers with entries.
     used: BTreeSet<u64>,
-    /// Those that a link leads to.
+    /// Layers to which a link refers.
     linked: BTreeSet<u64>,
-    /// The number of the next new one.
+    /// The number of the next new layer.
     next: Option<u64>,
     findings: Vec<(PageId, &'static str)>,
 }
 
 impl LayersSeen {
-    /// Looks at an entry; says whether it is a key's record.
+    /// Records an entry. Returns whether it is a key's record.
     fn entry(&mut self, page: PageId, node: Node<'_>, i: usize) -> bool {
         let (key, record) = (node.key(i), node.leaf_record(i));
         let target = if record.is_overflow() || record.is_tombstone() {
@@ -293,7 +294,7 @@ struct Walk<'a> {
     store: &'a Store,
     seen: HashSet<PageId>,
     records: u64,
-    /// Of the tree that the pass is in, if that is one of layers.
+    /// The layers of the current tree, if it is a tree of layers.
     layers: LayersSeen,
     findings: Vec<String>,
 }
@@ -304,7 +305,7 @@ impl Walk<'_> {
             .push(format!("{}, page {page}: {what}", name(tree)));
     }
 
-    /// After a tree: whether its layers fit together.
+    /// Checks the layers' consistency at the end of a tree.
     fn end_layers(&mut self, tree: u32) {
         let LayersSeen {
             mut used,
@@ -316,7 +317,7 @@ impl Walk<'_> {
             self.finding(tree, page, what);
         }
         used.remove(&FIRST);
-        // A layer that is linked and holds nothing is one whose removal was cut short: it costs space only.
+        // A linked layer without entries is left by an interrupted removal: it only costs space.
         for layer in used.difference(&linked) {
             let what = format!("{}: no link leads to layer {layer}", name(tree));
             self.findings.push(what);

@@ -1,4 +1,4 @@
-//! Trees that were built from ascending records are like those that grew.
+//! Trees built by the bulk loader equal trees that grew by insertions.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -128,7 +128,7 @@ fn a_loaded_tree_holds_what_was_loaded_and_grows_on() {
     }
 }
 
-/// Pages are full but for what a record more would take, and none is written twice.
+/// Pages are full up to the size of one more record, and no page is written twice.
 #[test]
 fn pages_are_full() {
     let store = Store::create(Arc::new(MemoryDevice::new()), SMALL_POOL).unwrap();

@@ -1,4 +1,4 @@
-//! What is left of a store after the power went, or the medium failed, at any moment.
+//! The state of a store after a loss of power, or a failure of the medium, at any moment.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,21 +11,21 @@ use bytes::Bytes;
 /// By key: version and value.
 type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
-/// So little that pages come and go all the time.
+/// A pool so small that pages are loaded and evicted all the time.
 const SMALL_POOL: StoreOptions = StoreOptions {
     pool_bytes: 512 << 10,
 };
 
 const TREE: u32 = 5;
 
-/// A checkpoint's state and the bytes that name it.
+/// A checkpoint's state and its caller bytes.
 #[derive(Clone, Debug, Default)]
 struct Saved {
     meta: Vec<u8>,
     model: Model,
 }
 
-/// One store and what it should hold.
+/// One store and its expected contents.
 struct Run {
     seed: u64,
     rng: fastrand::Rng,
@@ -36,7 +36,7 @@ struct Run {
     version: u64,
     /// The newest checkpoint whose publication succeeded.
     published: Option<Saved>,
-    /// One whose publication failed: it may count or not.
+    /// A checkpoint whose publication failed: it may be valid or not.
     doubtful: Option<Saved>,
 }
 
@@ -121,7 +121,7 @@ impl Run {
         (0..self.rng.usize(..most)).try_for_each(|_| self.change(removals))
     }
 
-    /// A checkpoint with changes before, in the midst of it and after it; sometimes abandoned.
+    /// Takes a checkpoint with changes before, during and after it; sometimes abandons it.
     fn round(&mut self) -> Result<(), StoreError> {
         let removals = if self.rng.u8(..) < 64 { 200 } else { 50 };
         self.changes(500, removals)?;
@@ -142,7 +142,7 @@ impl Run {
         self.changes(100, removals)
     }
 
-    /// Opens what a crash or a restart left, which must be the newest checkpoint, exactly.
+    /// Opens the store after a crash or a restart, which must be exactly the newest checkpoint.
     fn reopen(&mut self, device: SimDevice) -> bool {
         let seed = self.seed;
         let (store, meta) = match Store::open(Arc::new(device.clone()), SMALL_POOL) {
@@ -167,7 +167,7 @@ impl Run {
         true
     }
 
-    /// Looks at the store right after a checkpoint of all that there is.
+    /// Checks the store immediately after a checkpoint of everything.
     fn assert_sound(&mut self) {
         let saved = Saved {
             meta: format!("{}-{}-all", self.seed, self.version).into_bytes(),
@@ -186,7 +186,8 @@ impl Run {
     }
 }
 
-/// How many seeds a test tries; `BRAID_HISTORIES` bounds it where the machine is slow, as an emulated one.
+/// The number of seeds that a test tries; `BRAID_HISTORIES` limits it on a slow machine, such as an
+/// emulated one.
 fn bounded(count: u64) -> u64 {
     let most = std::env::var("BRAID_HISTORIES").ok();
     most.map_or(count, |most| count.min(most.parse().expect("a number")))
@@ -202,7 +203,8 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// Crashes at a random step of changes, evictions, checkpoints and publications, several times in a row.
+/// Crashes at a random step of changes, evictions, checkpoints and publications, several times in a
+/// row.
 #[test]
 fn a_crash_leaves_the_newest_published_checkpoint() {
     let mut crashes = 0;
@@ -284,11 +286,11 @@ fn every_block_is_accounted_for() {
     }
 }
 
-/// Writes fail now and then; everything goes on, and what is published is right.
+/// Writes fail occasionally; the store continues, and every published checkpoint is correct.
 #[test]
 fn failed_writes_cost_a_checkpoint_and_nothing_else() {
     let (mut failures, seeds) = (0, seeds(30));
-    // One history alone may have none, and a few no more than one.
+    // A single history may have none, and a few histories only one.
     let count = seeds.end - seeds.start;
     let (enough, alone) = (if count < 10 { 0 } else { count / 3 }, count == 1);
     for seed in seeds {
@@ -332,7 +334,7 @@ fn a_failed_sync_ends_checkpoints() {
         run.device.fail_sync_after(1);
         while run.round().is_ok() {}
         failures += 1;
-        // The pool's pages may be gone from the medium, so only the checkpoints are looked at.
+        // The pool's pages may be lost from the medium, so only the checkpoints are checked.
         assert!(
             matches!(
                 run.store.begin_checkpoint(Vec::new()),

@@ -1,5 +1,6 @@
-//! Large values that were replaced and are still read: against a map, with checkpoints that begin, are written,
-//! published or abandoned while values are replaced, read and freed, in a pool so small that pages come and go.
+//! Replaced large values that are still read, compared with a map: with checkpoints that begin, are
+//! written, published or abandoned while values are replaced, read and freed, in a pool so small
+//! that pages are loaded and evicted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ const SMALL_POOL: StoreOptions = StoreOptions {
 
 type Model = BTreeMap<u8, Vec<u8>>;
 
-/// Changes a record; returns the large value that was there.
+/// Changes a record. Returns its old large value.
 fn replace(
     tree: &Tree,
     key: &[u8],
@@ -151,7 +152,8 @@ fn values_last_as_long_as_they_are_held_and_no_checkpoint_has_them() {
             }
             history.check();
             if history.rng.bool() {
-                // What is held is in no checkpoint: all that there is belongs to a tree, and no block is lost.
+                // Held values are in no checkpoint: every page belongs to a tree, and no block is
+                // lost.
                 checkpoint(&history.store);
                 published = Some(history.model.clone());
                 assert_sound(&history.store, &history.what);
@@ -181,7 +183,7 @@ fn values_last_as_long_as_they_are_held_and_no_checkpoint_has_them() {
         let nodes = 40;
         let exist = store.stats().pages;
         assert!(exist <= pages as u64 + nodes, "seed {seed}: {exist} pages");
-        // Those of the checkpoint before, and the map, lie beside the pages for a while.
+        // The previous checkpoint's blocks, and the map, exist alongside the pages for a while.
         let blocks = store.stats().file_bytes / 8_192;
         assert!(blocks <= 2 * exist + 64, "seed {seed}: {blocks} blocks");
     }
@@ -210,7 +212,7 @@ fn a_checkpoint_writes_nothing_of_a_value_that_was_replaced_before_it() {
     assert_eq!(store.stats().pages, 10);
 }
 
-/// Values are replaced, read and freed by threads of their own while checkpoints are made.
+/// Separate threads replace, read and free values while checkpoints are taken.
 #[test]
 fn readers_and_checkpoints_beside_writers() {
     const WRITERS: u8 = 2;

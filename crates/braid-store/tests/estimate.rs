@@ -33,7 +33,8 @@ fn estimate(tree: &Tree, lower: Bound<u32>, upper: Bound<u32>) -> Estimate {
     tree.estimate(lower, upper).unwrap()
 }
 
-/// Ranges of all lengths in a tree of three levels, of records whose sizes differ by a factor of ten.
+/// Ranges of all lengths in a tree of three levels, of records whose sizes differ by a factor of
+/// ten.
 #[test]
 fn estimates_of_ranges_are_near_their_sizes() {
     let mut rng = fastrand::Rng::with_seed(7);
@@ -98,7 +99,7 @@ fn removed_keys_do_not_count_and_large_values_do() {
     assert_eq!(none, Estimate::default());
 }
 
-/// Descents beside splits and merges: every answer is possible, and none takes forever.
+/// Descents alongside splits and merges: every answer is possible, and every descent ends.
 #[test]
 fn estimates_beside_changes() {
     let (_store, tree) = tree((0..20_000).step_by(2), |_| vec![1; 50]);
@@ -142,7 +143,7 @@ fn statistics_are_exact_or_say_that_they_are_not() {
             (exact.entries, exact.bytes, exact.height),
             (entries, bytes, height)
         );
-        // Keys in ascending order leave full pages behind.
+        // Keys in ascending order leave full pages.
         let least = if height == 1 { 0.0 } else { 0.8 };
         assert!((least..=1.0).contains(&exact.fill), "{exact:?}");
         let used = exact.fill * exact.leaf_pages as f64 * PAGE_SIZE as f64;
@@ -165,7 +166,7 @@ fn statistics_are_exact_or_say_that_they_are_not() {
     }
 }
 
-/// A leaf's share of the words is what its records take, however it came to be that full.
+/// A leaf's share of the words is the space of its records, independently of how it was filled.
 #[test]
 fn the_fill_shrinks_as_entries_are_removed() {
     let (_store, tree) = tree(0..2_000, |_| vec![1; 100]);

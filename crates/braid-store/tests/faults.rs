@@ -1,4 +1,4 @@
-//! Media that fail in ways of their own: writes that arrive although they failed, a sync without space.
+//! Media that fail in unusual ways: writes that arrive although they failed, a sync without space.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,19 +10,19 @@ use braid_rt::Mutex;
 use braid_store::{Change, Direction, Store, StoreError, StoreOptions, Tree};
 use bytes::Bytes;
 
-/// The smallest pool that there may be.
+/// The smallest allowed pool.
 const SMALL_POOL: StoreOptions = StoreOptions {
     pool_bytes: 512 << 10,
 };
 
-/// What [`FaultyDevice`] is to do.
+/// The faults that [`FaultyDevice`] injects.
 #[derive(Default)]
 struct Plan {
     /// The next durable write arrives in the volatile cache and then fails.
     fail_durable_write: bool,
-    /// The next sync fails so.
+    /// The error of the next sync.
     fail_sync: Option<io::ErrorKind>,
-    /// The device has no room but for what is written.
+    /// The device has no room beyond the written data.
     refuse_room: bool,
     /// Called before every batch of writes.
     before_batch: Option<Box<dyn FnMut() + Send>>,
@@ -160,7 +160,7 @@ fn checkpoint(store: &Store, meta: &str) -> Result<(), StoreError> {
     checkpoint.publish().map(drop)
 }
 
-/// Opens the store; returns the checkpoint's name after looking at everything.
+/// Opens the store and checks everything. Returns the checkpoint's name.
 fn opened(device: &FaultyDevice) -> (Store, String) {
     let (store, meta) = Store::open(Arc::new(device.clone()), SMALL_POOL).unwrap();
     let mut found = Vec::new();
@@ -192,7 +192,8 @@ fn versions(tree: &Tree) -> Vec<u64> {
     }
 }
 
-/// A superblock whose write failed may be on the medium all the same. What it leads to must stay, too.
+/// A superblock whose write failed may nevertheless be on the medium. The blocks that it refers to
+/// must also be kept.
 #[test]
 fn a_superblock_that_arrives_although_its_write_failed_leads_to_a_whole_state() {
     let (mut old, mut new) = (0, 0);
@@ -205,7 +206,7 @@ fn a_superblock_that_arrives_although_its_write_failed_leads_to_a_whole_state() 
         fill(&tree, 0..1_000, 2);
         device.plan.lock().fail_durable_write = true;
         checkpoint(&store, "new").unwrap_err();
-        // Evictions go on, and must not take the blocks of either state.
+        // Evictions continue, and must not reuse the blocks of either state.
         fill(&tree, 0..1_000, 3);
         let (store, meta) = opened(&FaultyDevice::over(device.inner.after_crash()));
         let expected = match &meta[..] {
@@ -219,8 +220,8 @@ fn a_superblock_that_arrives_although_its_write_failed_leads_to_a_whole_state() 
     assert!(old > 0 && new > 0, "{old} old, {new} new");
 }
 
-/// A process that ends between the superblock's write and its flush leaves it in the system's cache. The
-/// next one must not reuse the other superblock's blocks before that is settled.
+/// A process that ends between the superblock's write and its flush leaves it in the system's
+/// cache. The next one must not reuse the other superblock's blocks before that is settled.
 #[test]
 fn a_superblock_that_was_never_flushed_is_made_durable_before_blocks_are_reused() {
     let (mut old, mut new) = (0, 0);
@@ -252,7 +253,8 @@ fn a_superblock_that_was_never_flushed_is_made_durable_before_blocks_are_reused(
     assert!(old > 0 && new > 0, "{old} old, {new} new");
 }
 
-/// A file system that finds out at the sync that it is full has dropped data like any other failed sync.
+/// A file system that detects a lack of space only at the sync has dropped data, like any other
+/// failed sync.
 #[test]
 fn a_sync_that_fails_for_space_ends_checkpoints_too() {
     for kind in [
@@ -275,8 +277,8 @@ fn a_sync_that_fails_for_space_ends_checkpoints_too() {
     }
 }
 
-/// A sync that failed may have lost pages that were written and put out of memory since, and left older versions of
-/// them in their blocks. Nobody may take these for the pages.
+/// A failed sync may have lost pages that were written before it and evicted since, and left older
+/// versions in their blocks. No reader may accept these versions as the pages.
 #[test]
 fn what_a_failed_sync_may_have_lost_is_not_read() {
     let (mut read, mut refused) = (0, 0);
@@ -303,7 +305,7 @@ fn what_a_failed_sync_may_have_lost_is_not_read() {
             Err(error) => panic!("seed {seed}: {error}"),
         };
         (0..6_000).for_each(&mut look);
-        // What is written from here on is read again, though it is larger than the pool.
+        // Data written from here on is read back, although it is larger than the pool.
         let other = store.tree(2).unwrap();
         fill(&other, 0..6_000, 5);
         assert_eq!(versions(&other), [5; 6_000]);
@@ -312,7 +314,7 @@ fn what_a_failed_sync_may_have_lost_is_not_read() {
     assert!(read > 0 && refused > 0, "{read} read, {refused} refused");
 }
 
-/// The file is made longer ahead of what is written; what comes of that is no part of a checkpoint.
+/// The file is extended ahead of the writes; the outcome does not affect a checkpoint.
 #[test]
 fn room_ahead_is_given_back_and_not_needed() {
     for refuse_room in [false, true] {
@@ -337,7 +339,8 @@ fn room_ahead_is_given_back_and_not_needed() {
     }
 }
 
-/// Pages whose images are being written stay in memory; in a small pool they must not be all there are.
+/// Pages whose images are being written stay in memory; in a small pool, these must not be all
+/// pages.
 #[test]
 fn pages_can_be_loaded_while_a_checkpoint_writes() {
     let device = FaultyDevice::new(1);
@@ -359,7 +362,7 @@ fn pages_can_be_loaded_while_a_checkpoint_writes() {
     assert!(*found.lock() > 0);
 }
 
-/// Random changes to one tree, reads of another that put pages out of memory, and what should be there.
+/// Random changes to one tree, reads of another that evict pages, and the expected contents.
 struct Churn {
     rng: fastrand::Rng,
     tree: Tree,
@@ -405,10 +408,10 @@ impl Churn {
     }
 }
 
-/// Changes, evictions, removals and new pages in the midst of every batch that a checkpoint writes: of
-/// images, of copies put aside, of its map. Whatever happens to a page while its image is under way, the
-/// checkpoint holds it as of the epoch switch, the store holds its present state, and no block is
-/// lost.
+/// Changes, evictions, removals and new pages during every batch that a checkpoint writes: of
+/// images, of copies, of its map. After every event while a page's image is in flight, the
+/// checkpoint holds the page as of the epoch switch, the store holds its current state, and no
+/// block is lost.
 #[test]
 fn changes_while_images_are_under_way_stay_out_of_the_checkpoint() {
     for seed in 0..25 {
@@ -426,7 +429,8 @@ fn changes_while_images_are_under_way_stay_out_of_the_checkpoint() {
         for round in 0..8 {
             let at_switch = {
                 let mut churn = churn.lock();
-                // Now and then most of the data goes, so that pages move to the file's beginning.
+                // Occasionally most of the data is removed, so that pages move to the file's
+                // beginning.
                 churn.removals = if round % 4 >= 2 { 250 } else { 20 };
                 (0..2_500).for_each(|_| churn.change());
                 churn.versions()

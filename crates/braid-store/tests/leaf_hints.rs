@@ -1,5 +1,4 @@
-//! Leaf hints, which say where to look first: whatever they are of, what is read and changed by
-//! them is what a descent leads to.
+//! Leaf hints: with every hint, valid or not, reads and changes reach the same record as a descent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +8,14 @@ use braid_store::{Change, LeafHint, Store, StoreOptions, Tree};
 
 const KEYS: u32 = if cfg!(miri) { 60 } else { 2_000 };
 
-/// Less than the trees take.
+/// A pool smaller than the trees.
 const POOL: StoreOptions = StoreOptions {
     pool_bytes: 512 << 10,
 };
 
 fn key(number: u32) -> Vec<u8> {
     let mut key = format!("{number:06}").into_bytes();
-    // Some too long for their place to be remembered, and some just not.
+    // Some too long for their place to be recorded, and some just short enough.
     key.extend(vec![b'x'; [0, 3, 10, 11, 40][number as usize % 5]]);
     key
 }
@@ -32,7 +31,7 @@ fn check(tree: &Tree, model: &Model, hint: &mut LeafHint, key: &[u8]) {
 }
 
 /// Many leaf hints at random for keys of two trees: their own, those of others, and those of long
-/// ago, while leaves split and merge and pages come and go.
+/// ago, while leaves split and merge and pages are loaded and evicted.
 #[test]
 fn a_leaf_hint_of_anything_does_no_harm() {
     let seed = fastrand::u64(..);
@@ -48,8 +47,8 @@ fn a_leaf_hint_of_anything_does_no_harm() {
             if rng.u8(..) < 30 {
                 near = rng.u32(..KEYS);
             }
-            // Few keys at a time, so that a leaf hint is of this one, or of one beside it, more
-            // often than not.
+            // Few keys at a time, so that a leaf hint usually belongs to this key, or to a
+            // neighbour.
             let number = near + rng.u32(..3);
             let at = usize::from(rng.u8(..) < 60);
             let (tree, model) = (&trees[at], &mut models[at]);
@@ -70,7 +69,7 @@ fn a_leaf_hint_of_anything_does_no_harm() {
                     assert_eq!(was_there.unwrap(), model.remove(&key).is_some());
                 }
                 1..10 => {
-                    // Mostly in place.
+                    // Usually in place.
                     let len = 200 + [0, 0, 0, 70, 3_000][rng.usize(..5)];
                     let value = vec![version as u8; len];
                     let put = Change::Put {

@@ -1,5 +1,5 @@
-//! Keys that are longer than a node takes, next to short ones: against `BTreeMap`, through scans, checkpoints,
-//! reopening and salvage, and from several threads.
+//! Keys too long for a node, alongside short ones, compared with `BTreeMap` through scans,
+//! checkpoints, reopening and salvage, and from several threads.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -22,12 +22,13 @@ const POOL: StoreOptions = StoreOptions {
 
 const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
-/// Lengths at which something changes: chunks are of 1,024 bytes.
+/// Lengths at which the structure changes: chunks have 1,024 bytes.
 const LENGTHS: [usize; 12] = [
     1, 1_023, 1_024, 1_025, 1_026, 2_047, 2_048, 2_049, 3_072, 5_000, 8_191, 8_192,
 ];
 
-/// A key of few kinds of bytes, so that many share prefixes of more than a chunk and differ only at the end.
+/// A key with few different bytes, so that many keys share prefixes longer than a chunk and differ
+/// only at the end.
 fn random_key(rng: &mut fastrand::Rng) -> Vec<u8> {
     let len = match rng.u8(..4) {
         0 => rng.usize(1..40),
@@ -35,7 +36,7 @@ fn random_key(rng: &mut fastrand::Rng) -> Vec<u8> {
         _ => rng.usize(1..=MAX_KEY_LEN),
     };
     let mut key = vec![b'a' + rng.u8(..3); len];
-    // Where the keys part: at the end of a chunk, or anywhere.
+    // The place where the keys diverge: at the end of a chunk, or anywhere.
     for _ in 0..rng.u8(..3) {
         let at = if rng.bool() {
             *rng.choice(&[0, 1_022, 1_023, 1_024, 1_025, 2_048]).unwrap()
@@ -119,7 +120,7 @@ fn slices((lower, upper): &Bounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
     )
 }
 
-/// Bounds at keys, and between them: within a chunk, and behind one.
+/// Bounds at keys, and between them: within a chunk, and after one.
 fn random_bounds(model: &Model, rng: &mut fastrand::Rng) -> Bounds {
     let mut bound = || {
         let mut key = known_or_random_key(model, rng);
@@ -253,7 +254,8 @@ fn keys_of_all_lengths_are_a_map() {
         assert!(tree.is_empty().unwrap());
         checkpoint(&store);
         assert_sound(&store, 0, seed);
-        // Not a layer is left: a leaf of the tree, one of its layers with their counter, and what merges leave.
+        // Not a layer is left: a leaf of the tree, one of its layers with their counter, and what
+        // merges leave.
         assert!(store.stats().pages <= 4, "seed {seed}: {:?}", store.stats());
         store.drop_tree(3).unwrap();
         checkpoint(&store);
@@ -262,15 +264,15 @@ fn keys_of_all_lengths_are_a_map() {
     }
 }
 
-/// A key of a group that shares all but the last bytes.
+/// A key of a group that shares all bytes except the last ones.
 fn grouped_key(len: usize, number: u32) -> Vec<u8> {
     let mut key = vec![b'g'; len - 4];
     key.extend(number.to_be_bytes());
     key
 }
 
-/// Two records of the longest short keys and nearly the longest values between two of the longest fences: they
-/// must fit a leaf, or nothing ever makes room.
+/// Two records of the longest short keys and nearly the longest values between two of the longest
+/// fences: they must fit into a leaf, otherwise no split makes room.
 #[test]
 fn the_largest_records_find_room() {
     let store = Store::create(Arc::new(MemoryDevice::new()), POOL).unwrap();
@@ -398,7 +400,7 @@ fn device_of(image: &[u8]) -> Arc<MemoryDevice> {
     Arc::new(device)
 }
 
-/// A file with keys of all lengths and large values, and what is in it.
+/// A file with keys of all lengths and large values, and its expected contents.
 fn sample(seed: u64) -> (Vec<u8>, Model) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let device = Arc::new(MemoryDevice::new());
@@ -428,7 +430,7 @@ fn covers(loss: &Loss, key: &[u8]) -> bool {
     }
 }
 
-/// Salvages; returns what was found and the losses.
+/// Runs salvage. Returns the entries found and the losses.
 fn salvaged(image: &[u8]) -> Result<(Model, Vec<Loss>), StoreError> {
     let salvage = Salvage::open(device_of(image))?;
     assert_eq!(salvage.tree_ids(), [3]);
@@ -442,7 +444,8 @@ fn salvaged(image: &[u8]) -> Result<(Model, Vec<Loss>), StoreError> {
     Ok((found, losses))
 }
 
-/// One damaged block at a time: an error names it, `verify` finds it, and salvage finds every record or names it.
+/// One damaged block at a time: an error names it, `verify` finds it, and salvage finds every
+/// record or reports it.
 #[test]
 fn damaged_pages_cost_what_salvage_names() {
     let (image, model) = sample(11);
@@ -498,7 +501,8 @@ fn damaged_pages_cost_what_salvage_names() {
     );
 }
 
-/// Writers create and remove the same layers, readers look at keys that stay and keys that never are.
+/// Writers create and remove the same layers, while readers read keys that always exist and keys
+/// that never exist.
 #[test]
 fn readers_see_stable_keys_while_layers_come_and_go() {
     let options = StoreOptions {
@@ -569,7 +573,8 @@ fn readers_see_stable_keys_while_layers_come_and_go() {
     assert_sound(&store, 80, 0);
 }
 
-/// A stamp of a leaf covers the long keys in its range, the first one too: what validates it sees phantoms.
+/// A stamp of a leaf covers the long keys in its range, the first one too: validating the stamp
+/// detects phantoms.
 #[test]
 fn a_stamp_covers_long_keys() {
     for with_others in [false, true] {

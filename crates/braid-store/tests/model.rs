@@ -1,5 +1,5 @@
-//! The store against `BTreeMap`: operations, scans, checkpoints, reopening, with a pool so small that
-//! pages come and go all the time.
+//! The store compared with `BTreeMap`: operations, scans, checkpoints, reopening, with a pool so
+//! small that pages are loaded and evicted all the time.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -197,7 +197,8 @@ struct Paused {
     position: Option<Position>,
 }
 
-/// Steps of scans from where earlier ones ended, however long ago: what they read is what a descent leads to.
+/// Steps of scans from the ends of earlier ones, of any age: they read the same records as a
+/// descent.
 #[test]
 fn a_step_from_any_position_is_that_from_the_root() {
     for seed in 0..if cfg!(miri) { 1 } else { 6 } {
@@ -229,7 +230,7 @@ fn a_step_from_any_position_is_that_from_the_root() {
             let (found, wanted) = (leaf(scan.position), leaf(None));
             assert!(found.records().eq(wanted.records()), "seed {seed}");
             assert_eq!(found.next, wanted.next, "seed {seed}");
-            // And that is what the map has there.
+            // The records equal the map's.
             let keys = found.records().map(|record| record.key);
             let model = &models[scan.tree];
             let is_that = match scan.direction {
@@ -254,7 +255,7 @@ fn a_step_from_any_position_is_that_from_the_root() {
 }
 
 /// After reopening, the state is that at the epoch switch of the newest published checkpoint,
-/// whatever was changed between its epoch switch, its writing and its publication, or after it.
+/// independently of changes between its epoch switch, its writing and its publication, or after it.
 #[test]
 fn reopening_leads_to_the_epoch_switch_of_the_newest_checkpoint() {
     for seed in 0..12 {
@@ -334,8 +335,8 @@ fn a_file_shrinks_when_its_data_is_gone() {
     assert_eq!(left.len(), 200);
 }
 
-/// How many bytes of keys, values and record heads there are for each byte of page, after inserting keys of
-/// eight bytes with values of a hundred in an order.
+/// Returns the bytes of keys, values and record heads per byte of page, after inserting eight-byte
+/// keys with hundred-byte values in an order.
 fn fill_factor(keys: impl Iterator<Item = u64>) -> f64 {
     let store = Store::create(Arc::new(MemoryDevice::new()), SMALL_POOL).unwrap();
     let tree = store.tree(1).unwrap();
@@ -353,7 +354,8 @@ fn fill_factor(keys: impl Iterator<Item = u64>) -> f64 {
 fn ascending_keys_leave_full_pages() {
     let ascending = fill_factor(0..30_000);
     assert!(ascending > 0.85, "ascending: {ascending}");
-    // As orders of forty districts come in: each district's go in the middle of the tree.
+    // Like the orders of forty districts: each district's orders are inserted in the middle of the
+    // tree.
     let rows = fill_factor((0..750).flat_map(|i| (0..40).map(move |row| row * 1_000_000 + i)));
     assert!(rows > 0.8, "forty rows: {rows}");
     let mut scattered: Vec<u64> = (0..30_000).collect();
@@ -440,7 +442,8 @@ fn damage_is_found_and_named() {
     }
 }
 
-/// Writers on their own keys, readers and scanners everywhere, checkpoints in between, in a small pool.
+/// Writers on their own keys, readers and scanners everywhere, checkpoints in between, in a small
+/// pool.
 #[test]
 fn threads_see_whole_records_in_order() {
     let device = Arc::new(MemoryDevice::new());
@@ -530,8 +533,8 @@ fn threads_see_whole_records_in_order() {
     assert_sound(&store, 0);
 }
 
-/// Long keys in ascending order before a short one: the separator between the two is as long as the keys, and leaves
-/// no room in a leaf that is full of them.
+/// Long keys in ascending order before a short one: the separator between the two is as long as the
+/// keys, and leaves no room in a leaf full of such keys.
 #[test]
 fn a_row_of_long_keys_before_a_short_one_finds_room() {
     for len in [300, 480, 600, 700, 900, 1_020] {

@@ -1,4 +1,5 @@
-//! Keys that are asked for together: they come into memory, in their newest state, and nothing else happens.
+//! Prefetching several keys together: it loads their newest state into memory, and has no other
+//! effect.
 
 mod filled;
 
@@ -17,7 +18,7 @@ fn prefetch(tree: &Tree, keys: &[u32]) {
 fn keys_come_into_memory_together() {
     let device = filled();
     let (store, tree) = open(&device, LARGE_POOL);
-    // Also one that is not there, and one twice.
+    // Also a missing key, and a key twice.
     let keys: Vec<u32> = (0..KEYS).step_by(7).chain([KEYS + 1, 7, 7]).collect();
     prefetch(&tree, &keys);
     let loaded = store.stats().page_loads;
@@ -58,7 +59,7 @@ fn what_cannot_be_fetched_is_told_to_who_reads_it() {
         let intact = bytes.clone();
         bytes[5_000] ^= 1;
         file.write_at(&[&bytes], offset).unwrap();
-        // A damaged map is told by the opening.
+        // The opening reports a damaged map.
         if let Ok((store, _)) = Store::open(
             device.clone(),
             StoreOptions {
@@ -85,7 +86,7 @@ fn what_cannot_be_fetched_is_told_to_who_reads_it() {
     assert!(damaged > 0 && whole > damaged, "{damaged} of {whole}");
 }
 
-/// In a pool so small that pages come and go.
+/// In a pool so small that pages are loaded and evicted.
 #[test]
 fn what_is_fetched_is_the_newest_state() {
     no_key_goes_back::<10>(1 << 20, |tree, keys| prefetch(tree, keys));

@@ -1,7 +1,8 @@
-//! The tree under concurrent change: what optimistic readers must never see while leaves split and merge
-//! under them, pages come and go, and large values are replaced.
+//! The tree under concurrent changes: optimistic readers must never see an inconsistent state while
+//! leaves split and merge, pages are loaded and evicted, and large values are replaced.
 //!
-//! Every test ends when its writers are done, and runs under Miri with less work (see docs/testing.md).
+//! Every test ends when its writers are done, and runs under Miri with less work (see
+//! docs/testing.md).
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use braid_io::MemoryDevice;
 use braid_store::{Change, Direction, Found, LeafHint, RecordMeta, Store, StoreOptions, Tree};
 use bytes::Bytes;
 
-/// The least there is, so that pages are put out and loaded all the time.
+/// The smallest pool, so that pages are evicted and loaded all the time.
 const SMALL_POOL: StoreOptions = StoreOptions {
     pool_bytes: 512 << 10,
 };
@@ -64,20 +65,21 @@ fn assert_sound(store: &Store) {
     assert!(found.is_empty(), "{found:?}");
 }
 
-/// Sets a flag when the last writer is done, also when it panics, so that readers end then, too.
+/// Sets a flag when the last writer is done, also when it panics, so that readers end too.
 struct Done<'a>(&'a AtomicU64, &'a AtomicBool);
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
-        // AcqRel and Release: pair with the readers' Acquire, though they need no more than the flag.
+        // AcqRel and Release: pair with the readers' Acquire, though they need no more than the
+        // flag.
         if self.0.fetch_sub(1, Ordering::AcqRel) == 1 || std::thread::panicking() {
             self.1.store(true, Ordering::Release);
         }
     }
 }
 
-/// Keys between the anchors come and go in waves, so that leaves split and merge; the anchors must be
-/// there for every get and in every scan, once each and in order.
+/// Keys between the anchors are inserted and removed in waves, so that leaves split and merge;
+/// every get and every scan must find each anchor, once and in order.
 #[test]
 fn splits_and_merges_hide_no_key() {
     const WRITERS: u64 = 2;
@@ -151,7 +153,7 @@ fn splits_and_merges_hide_no_key() {
     assert_sound(&store);
 }
 
-/// `modify` is one step: of read-modify-writes on the same keys none is lost.
+/// `modify` is atomic: no read-modify-write on the same keys is lost.
 #[test]
 fn no_increment_is_lost() {
     const THREADS: u64 = 4;
@@ -168,7 +170,7 @@ fn no_increment_is_lost() {
                 for _ in 0..each {
                     let key = rng.u64(..KEYS);
                     let hint = &mut hints[rng.usize(..3)];
-                    // The version counts; the value is only there to be whole.
+                    // The version is checked; the value must only be complete.
                     let count = tree
                         .modify_at(hint, &key.to_be_bytes(), |old| {
                             let version = old.map_or(0, |old| {
@@ -207,8 +209,8 @@ static VALUES: [[u8; 100]; 256] = {
     values
 };
 
-/// While a stamp is current, what was read with it still holds: for keys, for their absence, and for all
-/// that a scan saw of a leaf.
+/// While a stamp is current, the reads made with it still hold: for keys, for their absence, and
+/// for all records that a scan saw in a leaf.
 #[test]
 fn a_current_stamp_tells_the_truth() {
     const WRITERS: u64 = 2;
@@ -225,7 +227,8 @@ fn a_current_stamp_tells_the_truth() {
                 let mut rng = fastrand::Rng::with_seed(writer);
                 for version in 1..=changes {
                     let key = rng.u32(..keys).to_be_bytes();
-                    // By turns mostly growing and mostly shrinking, for splits and merges.
+                    // Alternates between mostly growing and mostly shrinking, for splits and
+                    // merges.
                     let removes = if version / 1_000 % 2 == 0 { 60 } else { 200 };
                     if rng.u8(..) < removes {
                         tree.modify(&key, |_| (Change::Remove, ())).unwrap();
@@ -275,14 +278,14 @@ fn a_current_stamp_tells_the_truth() {
     assert_sound(&store);
 }
 
-/// Readers of large values, whose pages are freed and used again under them, see one version or another,
-/// whole.
+/// Readers of large values, whose pages are freed and reused meanwhile, see one complete version.
 #[test]
 fn large_values_are_replaced_as_a_whole() {
     const KEYS: u64 = 3;
     let versions = scaled(3_000, 6);
     let len_of = |version: u64| 2_001 + (version * 7_919 % scaled(40_000, 8_000)) as usize;
-    // The version's four bytes, again and again: made and compared as a whole, which Miri does in one step.
+    // The version's four bytes, repeated: created and compared as a whole, which Miri does in one
+    // step.
     let value_of = |version: u64| {
         let word = (version as u32).to_le_bytes();
         let mut value = word.repeat(len_of(version).div_ceil(word.len()));

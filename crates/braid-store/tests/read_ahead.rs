@@ -1,4 +1,4 @@
-//! A store that was just opened reads neighbours along, and never an old state of one.
+//! A newly opened store reads a page's neighbours ahead, and never an old state of one.
 
 mod filled;
 

@@ -1,5 +1,5 @@
-//! A medium that loses a write keeps what a block held before, whole and with a good checksum. Every such block is
-//! noticed, or nothing refers to it.
+//! A medium that loses a write keeps the block's old contents, intact and with a valid checksum.
+//! The store detects every such block, or nothing refers to the block.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -63,7 +63,8 @@ fn checkpoint(store: &Store) {
     checkpoint.publish().unwrap();
 }
 
-/// What each block of a file held, each content once, and what the file held at each checkpoint.
+/// The contents of each block of a file over time, without duplicates, and the file's contents at
+/// each checkpoint.
 struct History {
     blocks: Vec<Vec<Vec<u8>>>,
     last: Vec<u8>,
@@ -88,7 +89,8 @@ impl History {
     }
 }
 
-/// A store that is larger than its pool, so that pages are written, and written again, between checkpoints.
+/// A store that is larger than its pool, so that pages are written, and written again, between
+/// checkpoints.
 fn history() -> History {
     let device = Arc::new(MemoryDevice::new());
     let mut history = History {
@@ -125,7 +127,8 @@ fn history() -> History {
             history.states.push(expected.clone());
         }
         if version == 800 {
-            // What was written since the checkpoint is free again, with the same numbers to come.
+            // Blocks written since the checkpoint are free again, and will be reused under the same
+            // numbers.
             drop(tree);
             store = Store::open(device.clone(), POOL).unwrap().0;
             expected = history.states.last().unwrap().clone();
@@ -166,7 +169,8 @@ fn every_lost_write_is_noticed_or_of_a_block_that_nothing_refers_to() {
                 }
                 Err(error) => panic!("block {block}: {error}"),
                 Ok((found, _)) if block < 2 => {
-                    // The superblock before: what it leads to is whole, and the log goes on from there.
+                    // The previous superblock: its blocks are intact, and the log continues from
+                    // there.
                     assert!(history.states.contains(&found), "superblock {block}");
                 }
                 Ok((found, store)) => {
@@ -184,7 +188,7 @@ fn every_lost_write_is_noticed_or_of_a_block_that_nothing_refers_to() {
     );
 }
 
-/// That saving what is left takes nothing old for new.
+/// Checks that salvage accepts no old contents as new.
 fn assert_saved(device: Arc<MemoryDevice>, state: &Contents, block: usize) {
     let salvage = Salvage::open(device).unwrap();
     let is_sure = salvage.lost().is_empty();

@@ -1,4 +1,4 @@
-//! Bytes in blocks that copies share.
+//! Byte arrays made of blocks that copies share.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use super::{BLOCK, SECTOR};
 
 type Block = Option<Arc<[u8; BLOCK]>>;
 
-/// The bytes of a file, or of a write. Copies share a block until one of them changes it, and a block of zeroes
-/// takes no memory: what a history does with its media is mostly copying them.
+/// The bytes of a file, or of a write. Copies share a block until one of them changes it, and a
+/// block of zeroes takes no memory: a history's work on its media is mostly copying them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Blocks {
     len: usize,
-    /// Behind `len` there are zeroes.
+    /// The bytes after `len` are zeroes.
     blocks: Vec<Block>,
 }
 
-/// What was in a block once.
+/// Earlier contents of a block.
 #[derive(Debug)]
 pub(super) struct Part {
     len: usize,
@@ -31,7 +31,7 @@ impl Blocks {
         Self { len, blocks }
     }
 
-    /// What the buffers hold, each of whole blocks.
+    /// Copies buffers, each of which consists of whole blocks.
     pub(super) fn of(bufs: &[&[u8]]) -> Self {
         let chunks = bufs.iter().flat_map(|buf| buf.chunks_exact(BLOCK));
         let block = |chunk: &[u8]| Arc::<[u8]>::from(chunk).try_into().ok();
@@ -44,7 +44,7 @@ impl Blocks {
         self.len
     }
 
-    /// Cuts the end off, or adds zeroes.
+    /// Truncates the bytes, or appends zeroes.
     pub(super) fn set_len(&mut self, len: usize) {
         self.blocks.resize(len.div_ceil(BLOCK), None);
         if len < self.len
@@ -78,7 +78,7 @@ impl Blocks {
         Arc::make_mut(block)[at % BLOCK..][..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Replaces what is at `at`, where a block begins, by the first `len` bytes of `from`.
+    /// Replaces the bytes at `at`, where a block begins, by the first `len` bytes of `from`.
     pub(super) fn put_all(&mut self, at: usize, from: &Blocks, len: usize) {
         assert!(at.is_multiple_of(BLOCK) && len <= from.len && at + len <= self.len);
         let whole = len / BLOCK;
@@ -88,14 +88,14 @@ impl Blocks {
         }
     }
 
-    /// What is in a block, up to the end.
+    /// Returns the contents of a block, up to the end.
     pub(super) fn part(&self, block: usize) -> Part {
         let len = self.len.saturating_sub(block * BLOCK).min(BLOCK);
         let block = self.blocks.get(block).cloned().flatten();
         Part { len, block }
     }
 
-    /// Replaces what is at the beginning of a block, if the part fits in there.
+    /// Replaces the beginning of a block, if the part fits.
     pub(super) fn put_part(&mut self, block: usize, part: Part) {
         let at = block * BLOCK;
         if at + part.len > self.len {
@@ -108,12 +108,12 @@ impl Blocks {
         }
     }
 
-    /// Whether it is known without a look at the bytes that a block has nothing but zeroes.
+    /// Whether a block is known to be zero without reading its bytes.
     pub(super) fn is_zeroes(&self, block: usize) -> bool {
         self.blocks[block].is_none()
     }
 
-    /// Whether both have the same block there; if they do not, it may still hold the same.
+    /// Whether both share a block; blocks that are not shared may still have equal contents.
     pub(super) fn share(&self, other: &Blocks, block: usize) -> bool {
         match (self.blocks.get(block), other.blocks.get(block)) {
             (Some(Some(one)), Some(Some(other))) => Arc::ptr_eq(one, other),
@@ -122,7 +122,7 @@ impl Blocks {
         }
     }
 
-    /// Copies what is at `at` into `buf`; `None` if it goes beyond the end.
+    /// Copies the bytes at `at` into `buf`. Returns `None` if they exceed the end.
     pub(super) fn read(&self, mut at: usize, mut buf: &mut [u8]) -> Option<()> {
         at.checked_add(buf.len()).filter(|end| *end <= self.len)?;
         while !buf.is_empty() {
@@ -139,7 +139,7 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    /// The same as a plain vector, whatever is done to it and to copies of it.
+    /// Blocks behave like a plain vector under all operations, also on copies.
     #[test]
     fn they_are_like_a_vector() {
         for seed in 0..if cfg!(miri) { 3 } else { 100 } {

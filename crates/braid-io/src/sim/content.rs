@@ -1,11 +1,11 @@
-//! The bytes of one simulated file: what a read sees, and what a crash leaves.
+//! The bytes of one simulated file: the contents that a read sees, and those that a crash leaves.
 
 use std::ops::Range;
 
 use super::BLOCK;
 use super::blocks::{Blocks, Part};
 
-/// When something happened to each block; 0 where it did not.
+/// The time of an event for each block; 0 for none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Times(Vec<u64>);
 
@@ -28,7 +28,7 @@ impl Times {
         self.0.truncate(blocks);
     }
 
-    /// The blocks to which it happened, in order.
+    /// Returns the blocks with an event, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let times = self.0.iter().copied().enumerate();
         times.filter(|(_, time)| *time > 0)
@@ -37,23 +37,24 @@ impl Times {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
-    /// What a crash leaves for sure.
+    /// The contents that certainly survive a crash.
     pub(super) durable: Blocks,
-    /// What a read sees.
+    /// The contents that a read sees.
     pub(super) current: Blocks,
-    /// Blocks in which the two may differ (behind the end of `durable`, from zeroes), and when they were
-    /// written last.
+    /// Blocks in which the two may differ (after the end of `durable`, from zeroes), with the time
+    /// of their last write.
     pub(super) dirty: Times,
-    /// How current the blocks of `durable`, and its length, are, as far as it matters for syncs that overlap.
+    /// The times of the contents of `durable`, and of its length, as far as overlapping syncs need
+    /// them.
     pub(super) synced: Times,
     synced_len: u64,
     /// Counts changes.
     pub(super) clock: u64,
-    /// The changes up to this one were made by earlier processes, which were killed.
+    /// The last change made by earlier processes, which were killed.
     inherited: u64,
 }
 
-/// What a sync has to make durable: the length, and the blocks with their bytes.
+/// The data that a sync makes durable: the length, and the blocks with their bytes.
 pub(super) struct Unsynced {
     clock: u64,
     len: usize,
@@ -61,7 +62,7 @@ pub(super) struct Unsynced {
 }
 
 impl Content {
-    /// What a medium holds, and nothing else.
+    /// Creates the content of a medium without unsynced changes.
     pub(super) fn of(bytes: Blocks) -> Self {
         Content {
             durable: bytes.clone(),
@@ -80,7 +81,7 @@ impl Content {
         let old = self.current.len();
         if len > old {
             self.current.set_len(len);
-            // What was cut off before is still on the medium.
+            // Bytes that were truncated before are still on the medium.
             self.mark(old..len.min(self.durable.len()).max(old));
         }
     }
@@ -99,7 +100,7 @@ impl Content {
         }
     }
 
-    /// A sync ends. Another one that began later may have ended before.
+    /// Ends a sync. Another one that began later may have ended before.
     pub(super) fn sync(&mut self, unsynced: Unsynced) {
         if unsynced.clock >= self.synced_len {
             self.synced_len = unsynced.clock;
@@ -117,7 +118,8 @@ impl Content {
         }
     }
 
-    /// The process that made all changes so far was killed, and another one opens the file.
+    /// Marks all changes so far as inherited: their process was killed, and another one opens the
+    /// file.
     pub(super) fn inherit(&mut self) {
         self.inherited = self.clock;
     }
@@ -127,7 +129,7 @@ impl Content {
         time <= self.inherited
     }
 
-    /// Loses what was not synced.
+    /// Loses all unsynced changes.
     pub(super) fn forget_unsynced(&mut self) {
         self.current.clone_from(&self.durable);
         self.dirty.truncate(0);

@@ -31,7 +31,7 @@ fn check_aligned(bufs: &[&[u8]], offset: u64) -> io::Result<()> {
 }
 
 impl SimFile {
-    /// Writes that are under way at the same time and end in any order.
+    /// Performs writes that are in flight at the same time and end in any order.
     fn write_all(&self, ops: Vec<(u64, Blocks)>, durable: bool) -> io::Result<()> {
         for (offset, bytes) in &ops {
             end_of(*offset, bytes.len())?;
@@ -66,7 +66,7 @@ impl SimFile {
         device.take_time(5..60);
         let mut state = device.own();
         state.rng.shuffle(&mut begun);
-        // If one was refused, the others are done all the same.
+        // If one write was refused, the others are done nevertheless.
         let ended = begun.into_iter().try_for_each(|number| state.end(number));
         outcome.and(ended)
     }
@@ -160,7 +160,8 @@ impl File for SimFile {
         let was_on = !state.crashed;
         if let Err(error) = state.step(Step::Sync) {
             if was_on && !state.crashed && state.rng.bool() {
-                // It may have dropped what it could not write; later syncs succeed all the same.
+                // The device may have dropped the data that it could not write; later syncs succeed
+                // nevertheless.
                 braid_rt::coverage_point("device: a failed sync loses what it was for");
                 state.contents[self.id].forget_unsynced();
             }

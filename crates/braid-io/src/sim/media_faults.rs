@@ -1,4 +1,4 @@
-//! A medium that does not keep what was written to it.
+//! Media faults: a medium that does not keep the data written to it.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,26 @@ use super::blocks::Blocks;
 use super::content::Content;
 use super::{BLOCK, PAGE, SECTOR, SimDevice};
 
-/// How a sector on the medium is not what was written there.
+/// The kinds of damage to a sector or page on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MediaFaults {
     /// A bit is flipped.
     FlippedBit,
-    /// It is all zeroes.
+    /// The sector is all zeroes.
     LostSector,
-    /// It is what it was before it was written last.
+    /// The sector has its contents from before its last write.
     StaleSector,
-    /// A whole page, with all its sectors, is what it was before it was written last: a write that was lost.
+    /// A whole page, with all its sectors, has its contents from before its last write: a lost
+    /// write.
     StalePage,
 }
 
-/// How a whole file is not the one that was written.
+/// The kinds of damage to a whole file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileFaults {
     /// The file has another length: any shorter one, or a few bytes more.
     Cut,
-    /// The file is gone.
+    /// The file is missing.
     Gone,
     /// The file is an earlier copy of itself.
     Older,
@@ -44,8 +45,8 @@ impl SimDevice {
         FileCopies(copies.collect())
     }
 
-    /// Replaces, cuts or removes a file whose name `pick` accepts, durably. Returns its name, or `None` if
-    /// no file can media faults that way.
+    /// Replaces, cuts or removes a file whose name `pick` accepts, durably. Returns its name, or
+    /// `None` if no file can be damaged in that way.
     pub fn fault_file(
         &self,
         media_faults: FileFaults,
@@ -87,7 +88,7 @@ impl SimDevice {
         Some(name)
     }
 
-    /// Flips a bit of a file, durably. Says whether the file has that byte.
+    /// Flips a bit of a file, durably. Returns whether the file has that byte.
     pub fn flip_bit(&self, name: &str, byte: usize, bit: u32) -> bool {
         let mut state = self.state.lock();
         let Some(&id) = state.names.get(name) else {
@@ -105,13 +106,13 @@ impl SimDevice {
         byte < current.len()
     }
 
-    /// Remembers what sectors held, so that they can become stale.
+    /// Starts to record old contents of sectors, so that sectors can become stale.
     pub fn remember_stale(&self) {
         self.state.lock().stale.get_or_insert_default();
     }
 
-    /// Lets a sector of a file whose name `pick` likes media faults. Returns the file and the byte,
-    /// or `None` if there is nothing that could.
+    /// Damages a sector of a file whose name `pick` accepts. Returns the file and the byte, or
+    /// `None` if no sector can be damaged.
     pub fn media_faults(
         &self,
         media_faults: MediaFaults,
@@ -167,7 +168,7 @@ impl SimDevice {
         Some((name, place.start))
     }
 
-    /// Brings back what a page held before it was written last.
+    /// Restores a page's contents from before its last write.
     fn lose_write(&self, pick: impl Fn(&str) -> bool) -> Option<(String, usize)> {
         let state = &mut *self.state.lock();
         let mut pages = Vec::new();

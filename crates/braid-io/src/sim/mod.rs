@@ -1,12 +1,12 @@
 //! A device that loses power, fails, fills up and has media faults on demand, all from one seed.
 //!
-//! What it keeps through a crash is no more than [`crate::device`]'s text promises: durable writes and
-//! what was synced for sure; of everything else, each 512-byte sector, each length, and the name changes
-//! since the last directory sync, survive or not as the seed says.
+//! Through a crash, the device keeps no more than [`crate::device`]'s documentation promises:
+//! durable writes and synced data certainly survive; each other 512-byte sector, each other length,
+//! and the name changes since the last directory sync, survive or not as the seed decides.
 //!
-//! Driven by one thread, every operation is done when it returns. Under [`braid_rt::simulation`]
-//! operations take time: several are under way at once, end in any order, and are torn together when the
-//! power goes; a sync is for what was written before it began.
+//! If one thread uses the device, every operation is complete when it returns. Under
+//! [`braid_rt::simulation`], operations take time: several are in flight at once, end in any order,
+//! and are torn together when the power fails; a sync covers the data written before it began.
 
 mod blocks;
 mod content;
@@ -34,23 +34,23 @@ const BLOCK: usize = 4096;
 /// The unit in which a write is torn.
 const SECTOR: usize = 512;
 
-/// The pages of those who write whole pages; see [`MediaFaults::StalePage`].
+/// Bytes of a page, for users that write whole pages; see [`MediaFaults::StalePage`].
 const PAGE: usize = 2 * BLOCK;
 
-/// One in so many operations takes much longer, under a simulation.
+/// One in this many operations takes much longer, under a simulation.
 const SPIKES: u32 = 64;
 
-/// See the module's text. Clones are the same device.
+/// A simulated device; see the module's documentation. Clones are handles of the same device.
 #[derive(Clone, Debug)]
 pub struct SimDevice {
     state: Arc<Mutex<State>>,
-    /// [`State::faults`], for who must not wait for the state.
+    /// [`State::faults`], for callers that must not wait for the state.
     faults: Arc<AtomicU64>,
-    /// Of a handle that [`SimDevice::claim`] returned: its claim.
+    /// The claim of a handle that [`SimDevice::claim`] returned.
     claim: Option<u64>,
 }
 
-/// The right to use a simulated device, as a lock on a directory gives it. Given up when it is dropped.
+/// The right to use a simulated device, like a lock on a directory. Released when it is dropped.
 #[derive(Debug)]
 pub struct Claim(SimDevice);
 
@@ -61,7 +61,7 @@ impl Drop for Claim {
 }
 
 impl SimDevice {
-    /// An empty device.
+    /// Creates an empty device.
     pub fn new(seed: u64) -> Self {
         Self::in_state(State {
             rng: fastrand::Rng::with_seed(seed),
@@ -78,8 +78,8 @@ impl SimDevice {
         }
     }
 
-    /// The device for one opener, and its claim. After the claim is dropped, an operation through that handle, or a
-    /// file opened through it, is a panic (I9), unless the power is off.
+    /// Returns the device for one opener, and its claim. After the claim is dropped, an operation
+    /// through that handle, or through a file opened with it, panics (I9), unless the power is off.
     ///
     /// # Panics
     /// If another opener has it.
@@ -105,31 +105,31 @@ impl SimDevice {
         state
     }
 
-    /// How many writes, syncs and name changes there were.
+    /// Returns the number of writes, syncs and name changes so far.
     pub fn steps(&self) -> u64 {
         self.state.lock().steps
     }
 
-    /// Lets the power go in the midst of the `n`-th step from now, counted from 1: it and everything
-    /// after it fails.
+    /// Cuts the power during the `n`-th step from now, counted from 1: that step and all later ones
+    /// fail.
     pub fn crash_after(&self, n: u64) {
         let mut state = self.state.lock();
         state.crash_at = Some(state.steps + n);
     }
 
-    /// Lets the power go now.
+    /// Cuts the power immediately.
     pub fn power_off(&self) {
         self.state.lock().power_off();
     }
 
-    /// Ends the process that uses the device: everything that it does from now on fails. [`SimDevice::after_kill`]
-    /// is what the next one finds.
+    /// Ends the process that uses the device: all its later operations fail.
+    /// [`SimDevice::after_kill`] returns the device that the next process finds.
     pub fn kill(&self) {
         self.state.lock().kill();
     }
 
-    /// Whether a sync (`false`) or a durable write (`true`) is in flight that `pick` accepts, with the name of its file:
-    /// the data is or soon will be visible, and is not durable yet.
+    /// Whether a sync (`false`) or a durable write (`true`) is in flight that `pick` accepts, with
+    /// the name of its file: the data is or soon will be visible, and is not durable yet.
     pub fn is_syncing(&self, pick: impl Fn(&str, bool) -> bool) -> bool {
         self.state.lock().is_syncing(pick)
     }
@@ -139,7 +139,7 @@ impl SimDevice {
         self.state.lock().crashed
     }
 
-    /// Lets the first write at or after the `n`-th step from now fail, once.
+    /// Makes the first write at or after the `n`-th step from now fail, once.
     pub fn fail_write_after(&self, n: u64) {
         let mut state = self.state.lock();
         let at = Some(state.steps + n);
@@ -149,8 +149,8 @@ impl SimDevice {
         };
     }
 
-    /// Lets the first sync at or after the `n`-th step from now fail, once. As on Linux, the data that it
-    /// should have made durable may be lost although later syncs succeed.
+    /// Makes the first sync at or after the `n`-th step from now fail, once. As on Linux, the data
+    /// that it should have made durable may be lost although later syncs succeed.
     pub fn fail_sync_after(&self, n: u64) {
         let mut state = self.state.lock();
         let at = Some(state.steps + n);
@@ -160,7 +160,7 @@ impl SimDevice {
         };
     }
 
-    /// Lets all writes and syncs from the `n`-th step from now on fail.
+    /// Makes all writes and syncs from the `n`-th step from now on fail.
     pub fn break_after(&self, n: u64) {
         let mut state = self.state.lock();
         let at = Some(state.steps + n);
@@ -168,7 +168,7 @@ impl SimDevice {
         state.failing_syncs = state.failing_writes;
     }
 
-    /// Lets the first read at or after the `n`-th step from now fail, once.
+    /// Makes the first read at or after the `n`-th step from now fail, once.
     pub fn fail_read_after(&self, n: u64) {
         let mut state = self.state.lock();
         let at = Some(state.steps + n);
@@ -178,12 +178,13 @@ impl SimDevice {
         };
     }
 
-    /// Lets one in `one_in` reads fail, whichever; 0 for none.
+    /// Makes one in `one_in` reads fail, at random; 0 for none.
     pub fn fail_reads_at_random(&self, one_in: u32) {
         self.state.lock().flaky_reads = one_in;
     }
 
-    /// Works as before once more, whatever was to fail. The power stays off if it is.
+    /// Clears all injected faults, so that the device works again. If the power is off, it stays
+    /// off.
     pub fn repair(&self) {
         let mut state = self.state.lock();
         state.failing_writes = Failing::default();
@@ -192,36 +193,38 @@ impl SimDevice {
         state.flaky_reads = 0;
     }
 
-    /// How many operations have failed as was asked for, or for want of room.
+    /// Returns the number of operations that failed by an injected fault, or for lack of room.
     pub fn faults(&self) -> u64 {
-        // Relaxed: it is looked at when those that may fail are over.
+        // Relaxed: it is read when the operations that may fail have ended.
         self.faults.load(Ordering::Relaxed)
     }
 
-    /// From now on syncs and durable writes do not do what they say, as with a cache that claims to be none.
+    /// Makes all later syncs and durable writes report success without effect, like a volatile
+    /// cache that claims to be durable.
     pub fn lie(&self) {
         self.state.lock().lies = true;
     }
 
-    /// How many bytes all files together may take; `None` for any number.
+    /// Limits the bytes of all files together; `None` for no limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state.lock().capacity = bytes;
     }
 
-    /// The bytes that all files together take.
+    /// Returns the bytes of all files together.
     pub fn used(&self) -> u64 {
         self.state.lock().used()
     }
 
-    /// What the medium holds if the power goes now, or went before, as a new device that works.
+    /// Returns the medium after a loss of power, now or earlier, as a new working device.
     #[must_use]
     pub fn after_crash(&self) -> Self {
         Self::in_state(self.state.lock().left())
     }
 
-    /// The device as the next process finds it if this process is killed now and the machine runs on, as a new
-    /// device that works. The next process reads everything that was written (of writes in flight, any part), but
-    /// what was not synced stays volatile: unless somebody syncs it, a later loss of power may lose it.
+    /// Returns the device as the next process finds it if this process is killed now and the
+    /// machine keeps running, as a new working device. The next process reads everything that was
+    /// written (of writes in flight, any part), but unsynced data stays volatile: unless a process
+    /// syncs it, a later loss of power may lose it.
     #[must_use]
     pub fn after_kill(&self) -> Self {
         Self::in_state(self.state.lock().inherited())
@@ -247,7 +250,7 @@ impl SimDevice {
         Ok(state)
     }
 
-    /// For a change of names.
+    /// Acquires the state for a change of names.
     fn renamed(&self) -> io::Result<MutexGuard<'_, State>> {
         let mut state = self.named()?;
         state.name_changes += 1;
@@ -320,7 +323,7 @@ impl Device for SimDevice {
         self.take_time(5..50);
         let mut state = self.own();
         state.step(Step::Sync)?;
-        // Another one that began later may have ended before.
+        // Another sync that began later may have ended before.
         if !state.lies && changes >= state.durable_name_changes {
             state.durable_names = names;
             state.durable_name_changes = changes;

@@ -1,4 +1,4 @@
-//! What a simulated device is in: its files, the operations under way, and the faults that are to come.
+//! The state of a simulated device: its files, the operations in flight, and the pending faults.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,10 +20,10 @@ pub(super) struct Write {
     pub(super) durable: bool,
 }
 
-/// When a kind of operation fails.
+/// The steps at which a kind of operation fails.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Failing {
-    /// From this step on.
+    /// The step from which on it fails.
     pub(super) at: Option<u64>,
     pub(super) for_good: bool,
 }
@@ -42,16 +42,16 @@ impl Failing {
 pub(super) struct State {
     pub(super) names: BTreeMap<String, usize>,
     pub(super) name_changes: u64,
-    /// How many of these changes earlier processes made, which were killed.
+    /// The number of these changes made by earlier processes, which were killed.
     pub(super) inherited_name_changes: u64,
-    /// The names that a crash leaves for sure, and how many changes there were up to them.
+    /// The names that certainly survive a crash, and the number of changes up to them.
     pub(super) durable_names: BTreeMap<String, usize>,
     pub(super) durable_name_changes: u64,
     pub(super) contents: Vec<Content>,
-    /// Writes under way, under a simulation.
+    /// Writes in flight, under a simulation.
     pub(super) writes: BTreeMap<u64, Write>,
     pub(super) next_write: u64,
-    /// Files with syncs under way, under a simulation.
+    /// Files with syncs in flight, under a simulation.
     pub(super) syncs: Vec<usize>,
     pub(super) rng: fastrand::Rng,
     pub(super) steps: u64,
@@ -60,20 +60,20 @@ pub(super) struct State {
     pub(super) failing_writes: Failing,
     pub(super) failing_syncs: Failing,
     pub(super) failing_reads: Failing,
-    /// One in so many reads fails; 0 for none.
+    /// One in this many reads fails; 0 for none.
     pub(super) flaky_reads: u32,
-    /// Operations that failed as was asked for, without a crash.
+    /// Operations that failed by an injected fault, without a crash.
     pub(super) faults: Arc<AtomicU64>,
     pub(super) capacity: Option<u64>,
-    /// What sectors held before they were last overwritten, if anybody will ask.
+    /// The contents of sectors before they were last overwritten, if they are recorded.
     pub(super) stale: Option<BTreeMap<(usize, usize), Vec<u8>>>,
-    /// The same of whole pages, by file and page, where these were written as a whole.
+    /// The contents of pages before they were last overwritten as a whole, by file and page.
     pub(super) stale_pages: BTreeMap<(usize, usize), Vec<u8>>,
     pub(super) lies: bool,
-    /// The claim of the opener that may use the device, and how many there were.
+    /// The claim of the opener that may use the device, and the number of claims so far.
     pub(super) owner: Option<u64>,
     pub(super) claims: u64,
-    /// Of the processes that have the device: the next ones begin with another.
+    /// The reader table of the current processes; the next ones begin with another.
     pub(super) readers: MemoryReaderTable,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn crashed() -> io::Error {
     io::Error::other("simulated crash")
 }
 
-/// What a step of the simulation is.
+/// The kinds of steps of the simulation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Read,
@@ -124,7 +124,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether a sync (`false`) or a durable write (`true`) is under way that `pick` accepts, with its file's name.
+    /// Whether a sync (`false`) or a durable write (`true`) is in flight that `pick` accepts, with
+    /// its file's name.
     pub(super) fn is_syncing(&self, pick: impl Fn(&str, bool) -> bool) -> bool {
         let writes = self.writes.values().filter(|write| write.durable);
         let syncs = self.syncs.iter().map(|&file| (file, false));
@@ -135,7 +136,7 @@ impl State {
         })
     }
 
-    /// Ends the process: the system still does some of the writes under way, and tears others.
+    /// Ends the process: the system still completes some of the writes in flight, and tears others.
     pub(super) fn kill(&mut self) {
         self.crashed = true;
         for write in std::mem::take(&mut self.writes).into_values() {
@@ -150,7 +151,7 @@ impl State {
         }
     }
 
-    /// Tears what is under way.
+    /// Cuts the power: tears the operations in flight.
     pub(super) fn power_off(&mut self) {
         self.crashed = true;
         if !self.writes.is_empty() {
@@ -182,7 +183,7 @@ impl State {
         Ok(())
     }
 
-    /// Remembers the pages that a write replaces as a whole, if anybody will ask.
+    /// Records the pages that a write replaces as a whole, if old contents are recorded.
     fn remember_pages(&mut self, write: &Write) {
         let (len, current) = (write.bytes.len(), &self.contents[write.file].current);
         let is_whole = write.offset.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
@@ -198,7 +199,7 @@ impl State {
         }
     }
 
-    /// Puts bytes where a read sees them; all of them, or, torn, any of their sectors.
+    /// Makes the bytes of a write visible to reads: all of them, or, if torn, any of their sectors.
     fn put(&mut self, write: &Write, torn: bool) {
         self.remember_pages(write);
         let content = &mut self.contents[write.file];
@@ -224,7 +225,7 @@ impl State {
         }
         content.mark(write.offset..end.min(content.current.len()));
         if write.durable && !torn {
-            // The bytes only; a length that was not synced may still be lost, and they with it.
+            // Only the bytes: an unsynced length may still be lost, and the bytes with it.
             let known = content.durable.len().min(end);
             if known > write.offset {
                 let len = known - write.offset;
@@ -236,13 +237,13 @@ impl State {
         }
     }
 
-    /// A write begins: refused, or from now on under way. Returns its number.
+    /// Begins a write, unless it is refused. Returns its number.
     pub(super) fn begin(&mut self, mut write: Write) -> io::Result<u64> {
         write.durable &= !self.lies;
         let was_on = !self.crashed;
         if let Err(error) = self.step(Step::Write) {
             if was_on {
-                // The write that was under way when it happened.
+                // The write that was in flight at that moment.
                 self.put(&write, true);
             }
             return Err(error);
@@ -253,15 +254,15 @@ impl State {
         Ok(self.next_write)
     }
 
-    /// A write ends, unless the power went before.
+    /// Ends a write, unless the power failed before.
     pub(super) fn end(&mut self, write: u64) -> io::Result<()> {
         let write = self.writes.remove(&write).ok_or_else(crashed)?;
         self.put(&write, false);
         Ok(())
     }
 
-    /// The state that the next process finds after the process that uses the device was killed: everything that was
-    /// written, as volatile as before, and any part of each write in flight.
+    /// Returns the state that the next process finds after the current process was killed: all
+    /// writes, as volatile as before, and any part of each write in flight.
     pub(super) fn inherited(&mut self) -> State {
         let names = self.names.values().chain(self.durable_names.values());
         let mut ids: Vec<usize> = names.copied().collect();
@@ -306,7 +307,8 @@ impl State {
         next
     }
 
-    /// The state after a loss of power: of everything that is not durable, each part survives or not.
+    /// Returns the state after a loss of power: each part of the data that is not durable survives
+    /// or not.
     pub(super) fn left(&mut self) -> State {
         let kept_names = self.rng.bool();
         let rng = &mut self.rng;

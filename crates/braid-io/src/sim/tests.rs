@@ -110,7 +110,7 @@ fn a_killed_process_leaves_what_it_wrote_and_a_lying_cache_does_not() {
     assert!(lost.count() > 25);
 }
 
-/// What a killed process wrote is there for the next one, and is no more durable than before.
+/// The next process sees a killed process's writes, which are no more durable than before.
 #[test]
 fn what_a_killed_process_wrote_lasts_once_it_is_synced() {
     let bytes = block(2).to_vec();
@@ -124,7 +124,7 @@ fn what_a_killed_process_wrote_lasts_once_it_is_synced() {
         file.write_at(&[&block(2)], 0).unwrap();
         device.rename("f", "g").unwrap();
         drop(device.open("h", OpenMode::CreateNew).unwrap());
-        // Killed twice: the data of the first process is the third one's, too.
+        // Killed twice: the third process also sees the first one's data.
         let killed = device.after_kill().after_kill();
         assert_eq!(bytes_of(&killed, "g").as_ref(), Some(&bytes), "seed {seed}");
         let (syncs_names, syncs_file) = (seed % 2 == 1, seed % 4 >= 2);

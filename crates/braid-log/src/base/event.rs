@@ -13,8 +13,8 @@ use crate::base::sync::{AtomicU32, wait, wake_all, wake_one};
 /// Protocol of a waiter: [`Event::listen`], check the condition, [`Listener::wait`]. Protocol of a
 /// notifier: make the condition true, [`Event::notify`]. Both sides use sequentially consistent
 /// operations on `sleepers`/`word`, so either the waiter sees the condition (or the moved word), or
-/// the notifier sees the sleeper. The condition itself must be read and written `SeqCst`, or under a
-/// lock, for that argument to hold.
+/// the notifier sees the sleeper. The condition itself must be read and written `SeqCst`, or under
+/// a lock, for that argument to hold.
 #[derive(Debug, Default)]
 pub(crate) struct Event {
     word: AtomicU32,
@@ -68,7 +68,8 @@ impl Drop for Listener<'_> {
     }
 }
 
-/// Flush groups whose waiters sleep at the same time; more alias and wake too early, which is harmless.
+/// Flush groups whose waiters sleep at the same time; more alias and wake too early, which is
+/// harmless.
 const RING: u64 = if cfg!(all(test, loom)) { 2 } else { 64 };
 
 /// One futex word per flush group, in a ring, so that the end of a flush wakes its own waiters and

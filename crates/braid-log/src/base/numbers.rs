@@ -44,8 +44,8 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// The number of a flush in the order over all lanes, with the protocols `gwsn` and `gwsn-strict`. They
-    /// start from 1 in each incarnation of the log.
+    /// The number of a flush in the order over all lanes, with the protocols `gwsn` and
+    /// `gwsn-strict`. They start from 1 in each incarnation of the log.
     pub struct FlushNo;
 
     /// The number of a flush group in its lane: the transactions that one flush writes, and that

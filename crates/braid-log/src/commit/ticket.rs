@@ -90,7 +90,8 @@ impl Ticket {
         self.strand_handle.core.wait(self.target())
     }
 
-    /// Drops the ticket without asking for a flush: the transaction becomes durable with whatever is flushed next.
+    /// Drops the ticket without asking for a flush: the transaction becomes durable with whatever
+    /// is flushed next.
     pub fn detach(mut self) {
         // The mark of a ticket that asks for nothing when it is dropped.
         self.group = GroupNo::NONE;

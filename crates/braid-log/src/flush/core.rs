@@ -252,8 +252,8 @@ impl Core {
         self.poisoned.load(Ordering::SeqCst)
     }
 
-    /// I8: stops the log after a failed write, or a failure that leaves the state in memory in doubt. Every
-    /// waiter gets the cause.
+    /// I8: stops the log after a failed write, or a failure that leaves the state in memory in
+    /// doubt. Every waiter gets the cause.
     pub(crate) fn set_poison(&self, cause: &str) {
         if braid_rt::mutant!("go_on_after_failure") {
             return;
@@ -387,7 +387,8 @@ impl Core {
         self.acknowledgement.epochs().map_or(0, Epochs::end)
     }
 
-    /// Ends the epoch with the newest number assigned so far, if transactions are acknowledged by epochs.
+    /// Ends the epoch with the newest number assigned so far, if transactions are acknowledged by
+    /// epochs.
     pub(crate) fn end_epoch(&self) {
         let Some(epochs) = self.acknowledgement.epochs() else {
             return;
@@ -511,7 +512,7 @@ impl Core {
         if lane.wanted.load(Ordering::Relaxed) || lane.wanted.swap(true, Ordering::SeqCst) {
             return;
         }
-        // If a flush is under way, its leader sees `wanted` when it releases the permit.
+        // If a flush is in flight, its leader sees `wanted` when it releases the permit.
         if !lane.is_flushing() {
             lane.flusher.notify();
         }

@@ -256,7 +256,7 @@ pub(crate) struct Lane {
     pub(crate) step: usize,
     pub(crate) seal: Mutex<SealState>,
     pub(crate) completion: Mutex<Completion>,
-    /// Flushes under way.
+    /// Flushes in flight.
     in_flight: CachePadded<AtomicU32>,
     most_in_flight: u32,
     /// Whether another flush may overlap the one that began last.
@@ -326,7 +326,7 @@ impl Lane {
         self.strands.clone().step_by(self.step).map(StrandId::new)
     }
 
-    /// Whether a flush is under way. `SeqCst`: see [`Lane::release`].
+    /// Whether a flush is in flight. `SeqCst`: see [`Lane::release`].
     pub(crate) fn is_flushing(&self) -> bool {
         self.in_flight.load(Ordering::SeqCst) > 0
     }

@@ -29,7 +29,8 @@ pub struct LanePosition {
 pub struct CheckpointPosition {
     /// The last number that the checkpoint covers.
     pub seqno: u64,
-    /// The last number of a flush before the positions; [`FlushNo::NONE`] with a protocol that does not number flushes.
+    /// The last number of a flush before the positions; [`FlushNo::NONE`] with a protocol that does
+    /// not number flushes.
     pub flush: FlushNo,
     /// One position per lane.
     pub lanes: Vec<LanePosition>,

@@ -85,8 +85,8 @@ impl ChunkHeader {
         padded(CHUNK_HEADER + self.payload_len as usize)
     }
 
-    /// Writes header and CRC in front of the payload that already lies in `chunk`, zeroes behind it, and
-    /// returns the CRC.
+    /// Writes header and CRC in front of the payload that already lies in `chunk`, zeroes after it,
+    /// and returns the CRC.
     pub(crate) fn seal(&self, chunk: &mut [u8]) -> u32 {
         let end = CHUNK_HEADER + self.payload_len as usize;
         chunk[0..4].copy_from_slice(&MAGIC.to_le_bytes());

@@ -1,4 +1,5 @@
-//! The bytes of a log on its device: segments, their chunks, the chunks' log records, and positions.
+//! The bytes of a log on its device: segments, their chunks, the chunks' log records, and
+//! positions.
 
 pub(crate) mod checkpoint_position;
 pub(crate) mod chunk;

@@ -10,15 +10,16 @@
 //! | 32..40 | sequence number of the segment in the lane |
 //! | 40..44 | incarnation |
 //! | 44..48 | link: CRC-32C of the lane's last chunk before the segment |
-//! | 48..56 | base: the last number of older incarnations that counts |
+//! | 48..56 | base: the last number of older incarnations that is kept |
 //! | 56..64 | sequence number of the segment's first chunk |
 //! | 64..72 | durable seqno known when the segment was begun |
 //! | 72..80 | length of the file in bytes |
 //! | 80..84 | lanes of the log |
-//! | 84..88 | CRC-32C of the bytes before and behind |
-//! | 88.. | for each lane: what of it counts of the incarnation before, see [`SegmentHeader::kept`] |
+//! | 84..88 | CRC-32C of the bytes before and after |
+//! | 88.. | for each lane: the part kept of the previous incarnation, see [`SegmentHeader::kept`] |
 //!
-//! All of it lies in the first 512 bytes, so that a torn write leaves the old header or the new one.
+//! All of it lies in the first 512 bytes, so that a torn write leaves the old header or the new
+//! one.
 //!
 //! The next 512 bytes are the *successor mark*. The lane writes it after the header of the next
 //! segment is durable, and before anything in that segment is acknowledged. If a marked segment's

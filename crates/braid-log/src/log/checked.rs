@@ -83,8 +83,8 @@ impl LogOptions {
         ))
     }
 
-    /// Shortens the buffers so that a closed flush, which takes all of its lane's buffers, fits into
-    /// one segment.
+    /// Shortens the buffers so that a closed flush, which takes all of its lane's buffers, fits
+    /// into one segment.
     fn fit_slots(&mut self) -> Result<(), LogError> {
         let slots = (self.strands.div_ceil(self.lanes) * SLOTS_PER_STRAND) as u64;
         let fits = self.segment_bytes.saturating_sub(BLOCK as u64) / slots;

@@ -482,8 +482,8 @@ impl Log {
         stats
     }
 
-    /// Flushes everything and stops the log's threads. Other handles and tickets keep working, without
-    /// background flushes.
+    /// Flushes everything and stops the log's threads. Other handles and tickets keep working,
+    /// without background flushes.
     ///
     /// # Errors
     /// [`LogError::Poisoned`].

@@ -17,8 +17,8 @@ impl Log {
     /// checkpoint, pass [`Log::recovery_position`]. Writes nothing.
     ///
     /// # Errors
-    /// [`LogError::Corrupted`] if the log lacks what it acknowledged, [`LogError::Incompatible`] if the
-    /// options do not fit it, [`LogError::Options`], [`LogError::Io`].
+    /// [`LogError::Corrupted`] if the log lacks what it acknowledged, [`LogError::Incompatible`] if
+    /// the options do not fit it, [`LogError::Options`], [`LogError::Io`].
     pub fn recover(
         device: Arc<dyn Device>,
         options: LogOptions,

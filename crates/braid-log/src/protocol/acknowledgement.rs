@@ -7,7 +7,8 @@ use super::gwsn::FlushOrder;
 /// The order in which a protocol acknowledges transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// By sequence numbers: a transaction is acknowledged once the durable seqno has reached its own.
+    /// By sequence numbers: a transaction is acknowledged once the durable seqno has reached its
+    /// own.
     Numbers,
     /// By epochs: the durable seqno moves from the end of one epoch to the end of the next. See
     /// `epoch.rs`.

@@ -1,8 +1,8 @@
 //! Aether (Johnson et al., VLDB 2010): the serial log with early lock release, flush pipelining,
 //! and a buffer that many threads fill at once.
 //!
-//! A transaction is acknowledged when the strand is durable up to it. Recovery keeps everything up to
-//! the first bad chunk.
+//! A transaction is acknowledged when the strand is durable up to it. Recovery keeps everything up
+//! to the first bad chunk.
 
 use super::acknowledgement::Order;
 use super::prefix::cut_at_bad_chunk;

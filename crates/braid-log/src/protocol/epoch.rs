@@ -1,8 +1,9 @@
-//! Epochs (Silo, Tu et al., SOSP 2013; FOEDUS, Kimura, SIGMOD 2015): transactions are acknowledged by epochs.
+//! Epochs (Silo, Tu et al., SOSP 2013; FOEDUS, Kimura, SIGMOD 2015): transactions are acknowledged
+//! by epochs.
 //!
-//! A transaction releases its locks at precommit. It is acknowledged when every number up to the end of
-//! its epoch is durable ([`Protocol::durable_seqno`]); [`Epochs`] says where that end is. Recovery keeps
-//! everything below the first missing number.
+//! A transaction releases its locks at precommit. It is acknowledged when every number up to the
+//! end of its epoch is durable ([`Protocol::durable_seqno`]); [`Epochs`] says where that end is.
+//! Recovery keeps everything below the first missing number.
 
 use std::sync::atomic::Ordering;
 
@@ -14,8 +15,8 @@ use super::{Dependence, Frontier, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
 use crate::base::sync::AtomicU64;
 
-/// Many strands; an epoch is the run of numbers between two ticks, and is acknowledged once all of it is
-/// durable in every strand.
+/// Many strands; an epoch is the run of numbers between two ticks, and is acknowledged once all of
+/// it is durable in every strand.
 ///
 /// Silo's recovery keeps whole epochs, since its log does not order the transactions inside an
 /// epoch. Braid's log does: every transaction has a number, and every prefix of the numbers is

@@ -1,5 +1,5 @@
-//! GSN: logical clocks and per-lane acknowledgement, after passive group commit (Wang and Johnson, VLDB
-//! 2014), remote flush avoidance (LeanStore: Haubenschild et al., SIGMOD 2020) and GoldenX.
+//! GSN: logical clocks and per-lane acknowledgement, after passive group commit (Wang and Johnson,
+//! VLDB 2014), remote flush avoidance (LeanStore: Haubenschild et al., SIGMOD 2020) and GoldenX.
 //!
 //! - **Numbers.** Each lane assigns its own numbers: the lane of a number is its remainder by the
 //!   number of lanes. An assignment takes as many numbers as there are lanes and uses one
@@ -97,8 +97,8 @@ impl Protocol for Gsn {
         Kept::Lanes(words.to_vec())
     }
 
-    /// An assignment takes as many numbers as there are lanes, and uses the one whose remainder is its
-    /// lane.
+    /// An assignment takes as many numbers as there are lanes, and uses the one whose remainder is
+    /// its lane.
     fn stride(&self, lanes: usize) -> u64 {
         lanes as u64
     }
@@ -114,8 +114,8 @@ impl Protocol for Gsn {
     }
 }
 
-/// How far each lane's transactions are durable together with everything that they depend on. The lane of
-/// a number is its remainder by the number of lanes.
+/// How far each lane's transactions are durable together with everything that they depend on. The
+/// lane of a number is its remainder by the number of lanes.
 #[derive(Debug)]
 pub(crate) struct Hardening {
     lanes: Box<[CachePadded<LaneHardening>]>,

@@ -11,10 +11,10 @@
 //!   paper's Lemmas 4 to 6).
 //! - **Acknowledgement.** A flush is acknowledged when all flushes with smaller numbers are durable
 //!   ([`FlushOrder::finish`]). Only then do its numbers count as durable in the durable seqno.
-//! - **Lock release.** With [`GwsnStrict`] once the transaction is durable, with [`Gwsn`] once its flush
-//!   has its number.
-//! - **Recovery.** [`GwsnStrict`] keeps every flush that arrived, [`Gwsn`] those below the first missing
-//!   number.
+//! - **Lock release.** With [`GwsnStrict`] once the transaction is durable, with [`Gwsn`] once its
+//!   flush has its number.
+//! - **Recovery.** [`GwsnStrict`] keeps every flush that arrived, [`Gwsn`] those below the first
+//!   missing number.
 //!
 //! Versions still carry the transactions' own numbers, since a snapshot needs a total order that is
 //! known when a version is created. Durability and recovery depend on flushes.
@@ -66,8 +66,8 @@ impl Protocol for GwsnStrict {
     }
 }
 
-/// With early lock release: a transaction releases its locks once its flush has its number, and recovery keeps
-/// the flushes below the first missing number.
+/// With early lock release: a transaction releases its locks once its flush has its number, and
+/// recovery keeps the flushes below the first missing number.
 pub(crate) struct Gwsn;
 
 impl Protocol for Gwsn {
@@ -114,8 +114,8 @@ pub(crate) trait Flush {
     fn flush(&self) -> FlushNo;
 }
 
-/// The order of flushes over all lanes: a flush is acknowledged once it and all flushes with smaller
-/// numbers are durable.
+/// The order of flushes over all lanes: a flush is acknowledged once it and all flushes with
+/// smaller numbers are durable.
 #[derive(Debug)]
 pub(crate) struct FlushOrder<G> {
     newest: CachePadded<AtomicU64>,

@@ -10,7 +10,8 @@ use crate::LogError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ProtocolKind {
-    /// One strand; locks are held until the flush; recovery keeps everything up to the first bad chunk.
+    /// One strand; locks are held until the flush; recovery keeps everything up to the first bad
+    /// chunk.
     Serial,
     /// Aether: as `Serial`, but locks are released at precommit.
     Aether,

@@ -152,7 +152,8 @@ pub(crate) trait Protocol: Sync {
         None
     }
 
-    /// Whether threads that meet at a strand's latch append together; see `buffer/consolidation.rs`.
+    /// Whether threads that meet at a strand's latch append together; see
+    /// `buffer/consolidation.rs`.
     fn consolidates(&self) -> bool {
         false
     }
@@ -195,8 +196,8 @@ pub(crate) trait Protocol: Sync {
         1
     }
 
-    /// The number from which the next incarnation continues, if the newest number kept is `cut` in an
-    /// incarnation that continued from `base`.
+    /// The number from which the next incarnation continues, if the newest number kept is `cut` in
+    /// an incarnation that continued from `base`.
     fn next_base(&self, _base: u64, cut: u64, _lanes: usize) -> u64 {
         cut
     }

@@ -1,7 +1,7 @@
 //! The classic serial log: one strand, locks held until the flush.
 //!
-//! A transaction is acknowledged, and releases its locks, when the strand is durable up to it. Recovery
-//! keeps everything up to the first bad chunk.
+//! A transaction is acknowledged, and releases its locks, when the strand is durable up to it.
+//! Recovery keeps everything up to the first bad chunk.
 
 use super::acknowledgement::Order;
 use super::prefix::cut_at_bad_chunk;

@@ -374,7 +374,8 @@ mod tests {
         assert!(reader.chunk(BLOCK as u64, &expected).unwrap().is_none());
     }
 
-    /// Sequential reads over window borders, with jumps that leave the windows, with and without a thread.
+    /// Sequential reads over window borders, with jumps that leave the windows, with and without a
+    /// thread.
     #[test]
     fn every_way_to_read_finds_the_same_bytes() {
         let len = 3 * WINDOW + 5 * BLOCK;

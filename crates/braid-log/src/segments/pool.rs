@@ -177,7 +177,7 @@ impl SegmentPool {
     /// Bytes that the ready segments can certainly take, less the ends into which a chunk may not
     /// fit.
     pub(crate) fn ready_room(&self) -> u64 {
-        // Acquire: pairs with `prepare`, so that whoever counts on a segment finds it.
+        // Acquire: pairs with `prepare`, so that a thread that counts on a segment finds it.
         self.ready_room.load(Ordering::Acquire)
     }
 
@@ -237,7 +237,7 @@ impl SegmentPool {
 
     /// Number of segments that are ready.
     pub(crate) fn ready(&self) -> u64 {
-        // Acquire: pairs with `prepare`, so that whoever counts on a segment finds it.
+        // Acquire: pairs with `prepare`, so that a thread that counts on a segment finds it.
         self.ready.load(Ordering::Acquire)
     }
 

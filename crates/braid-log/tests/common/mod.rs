@@ -7,12 +7,12 @@ use std::sync::Arc;
 use braid_io::{Device, MemoryDevice, SimDevice};
 use braid_log::{CheckpointPosition, FlushMode, Log, LogError, LogOptions, Recovered};
 
-/// A simulated device as the log takes it.
+/// A simulated device in the form that the log accepts.
 pub fn sim(device: &SimDevice) -> Arc<dyn Device> {
     Arc::new(device.clone())
 }
 
-/// Options that make every structure small, so that its edges are met.
+/// Options that make every structure small, so that its limits are reached.
 pub fn small(flush_mode: FlushMode) -> LogOptions {
     LogOptions {
         strands: 2,
@@ -24,7 +24,8 @@ pub fn small(flush_mode: FlushMode) -> LogOptions {
     }
 }
 
-/// How many seeds a test tries; `BRAID_HISTORIES` bounds it where the machine is slow, as an emulated one.
+/// The number of seeds that a test tries; `BRAID_HISTORIES` limits it on a slow machine, such as an
+/// emulated one.
 pub fn bounded(count: u64) -> u64 {
     let most = std::env::var("BRAID_HISTORIES").ok();
     most.map_or(count, |most| count.min(most.parse().expect("a number")))
@@ -50,7 +51,7 @@ pub fn try_recover(
     Log::recover(Arc::clone(device), options.clone(), start, &|_| {})
 }
 
-/// All log records by sequence number; a number that comes twice fails the test.
+/// All log records by sequence number; a number that occurs twice fails the test.
 pub fn log_records(recovered: &Recovered) -> BTreeMap<u64, Vec<u8>> {
     let mut log_records = BTreeMap::new();
     recovered

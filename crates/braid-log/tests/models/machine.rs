@@ -1,11 +1,11 @@
-//! What all protocols have in common.
+//! The part of the model that all protocols share.
 
 use crate::rules::{Dependence, LockRelease, Protocol, Rules};
 
 pub(crate) const LANES: usize = 3;
 const KEYS: usize = 3;
 
-/// What one transaction does: it reads a key, then overwrites one.
+/// The operations of one transaction: it reads a key, then overwrites one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Script {
     pub(crate) read: u8,
@@ -13,17 +13,17 @@ pub(crate) struct Script {
     pub(crate) lane: u8,
 }
 
-/// How far a transaction has come.
+/// The progress of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     Waiting,
-    /// Has its lock, and has read.
+    /// The transaction holds its lock, and has read.
     Running,
-    /// Has its number.
+    /// The transaction has its number.
     Assigned,
     /// Its log record is in its lane, and its write is visible.
     Applied,
-    /// It failed its validation; its log record says that its number is given up.
+    /// The transaction failed its validation; its abort record is logged.
     Abort,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Transaction {
     pub(crate) phase: Phase,
     pub(crate) number: u8,
     pub(crate) has_lock: bool,
-    /// Who wrote what it read, and what it overwrote.
+    /// The writers of the versions that it read and overwrote.
     pub(crate) read_from: Option<u8>,
     pub(crate) overwrote: Option<u8>,
 }
@@ -45,7 +45,7 @@ impl Transaction {
     }
 }
 
-/// A flush: its number over all lanes, and the transactions whose log records it has.
+/// A flush: its number over all lanes, and the transactions whose log records it contains.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Flush {
     pub(crate) number: u8,
@@ -68,12 +68,12 @@ pub(crate) struct State {
     pub(crate) flushes: u8,
     pub(crate) epoch_end: u8,
     epochs: u8,
-    /// Who wrote each key last.
+    /// The last writer of each key.
     writer: [Option<u8>; KEYS],
     lock: [Option<u8>; KEYS],
 }
 
-/// What can happen.
+/// A step of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Begin(usize),
@@ -118,7 +118,7 @@ impl State {
         self.flush_of(transaction).is_some_and(|(_, landed)| landed)
     }
 
-    /// Lets locks go that the protocol needs no more.
+    /// Releases locks that the protocol no longer needs.
     fn release(&mut self, rules: &Rules, script: &[Script]) {
         loop {
             let due = (0..self.transactions.len()).find(|&i| {
@@ -137,7 +137,7 @@ impl State {
         }
     }
 
-    /// Whether an append may go ahead, by what the protocol does about dependencies.
+    /// Whether an append may proceed under the protocol's rule for dependencies.
     fn may_append(&self, rules: &Rules, script: &[Script], i: usize) -> bool {
         let mut on = self.transactions[i].clone();
         on.overwrote = self.writer[usize::from(script[i].write)];
@@ -150,7 +150,7 @@ impl State {
     }
 }
 
-/// All that may happen in a state, and what it leads to.
+/// Returns all possible steps in a state, with the states that follow.
 pub(crate) fn steps(rules: &Rules, script: &[Script], state: &State) -> Vec<(Step, State)> {
     let mut steps = Vec::new();
     let mut add = |step: Step, change: &dyn Fn(&mut State)| {
@@ -189,7 +189,8 @@ pub(crate) fn steps(rules: &Rules, script: &[Script], state: &State) -> Vec<(Ste
                 add(Step::Append(i), &|next| {
                     next.lanes[usize::from(script[i].lane)].buffer.push(i as u8);
                     let own = &mut next.transactions[i];
-                    // The validation: what it read must still be what one of its number would read.
+                    // The validation: the version read must be the one that a transaction with its
+                    // number would read.
                     if own.read_from != next.writer[read] {
                         own.phase = Phase::Abort;
                         return;

@@ -1,4 +1,4 @@
-//! What must hold in every state, and after every crash in it.
+//! The properties that must hold in every state, and after every crash in it.
 
 use crate::machine::{Flush, LANES, Phase, Script, State};
 use crate::rules::{Arrived, Rules};
@@ -15,7 +15,8 @@ fn violated(property: &'static str, what: String) -> Checked {
     Err(Violation { property, what })
 }
 
-/// Checks a state, and what a crash in it leaves, whichever of the flushes under way arrive.
+/// Checks a state, and the states after a crash in it, for every set of in-flight flushes that
+/// arrive.
 pub(crate) fn check(rules: &Rules, script: &[Script], state: &State) -> Checked {
     i7_order(state)?;
     if rules.protocol.numbers_flushes() {
@@ -42,7 +43,7 @@ pub(crate) fn check(rules: &Rules, script: &[Script], state: &State) -> Checked 
     Ok(())
 }
 
-/// I1: what was acknowledged is recovered.
+/// I1: every acknowledged transaction is recovered.
 fn i1_durability(rules: &Rules, state: &State, kept: &[usize]) -> Checked {
     for i in 0..state.transactions.len() {
         if rules.is_acknowledged(state, i) && !kept.contains(&i) {
@@ -52,7 +53,7 @@ fn i1_durability(rules: &Rules, state: &State, kept: &[usize]) -> Checked {
     Ok(())
 }
 
-/// I3: with a transaction comes what it read from and what it overwrote.
+/// I3: a transaction is recovered with those that it read from and overwrote.
 fn i3_closure(state: &State, kept: &[usize]) -> Checked {
     for &i in kept {
         for on in state.transactions[i].dependencies() {
@@ -64,7 +65,7 @@ fn i3_closure(state: &State, kept: &[usize]) -> Checked {
     Ok(())
 }
 
-/// I4: what a snapshot at the durable seqno showed is recovered.
+/// I4: everything that a snapshot at the durable seqno showed is recovered.
 fn i4_no_vanishing_reads(rules: &Rules, state: &State, kept: &[usize]) -> Checked {
     let durable_seqno = rules.durable_seqno(state);
     for (i, transaction) in state.transactions.iter().enumerate() {
@@ -79,8 +80,8 @@ fn i4_no_vanishing_reads(rules: &Rules, state: &State, kept: &[usize]) -> Checke
     Ok(())
 }
 
-/// I7: a version has a greater number than the one that it replaces, so replay by numbers ends with the
-/// last write.
+/// I7: a version has a greater number than the one that it replaces, so replay by numbers ends with
+/// the last write.
 fn i7_order(state: &State) -> Checked {
     for (i, transaction) in state.transactions.iter().enumerate() {
         if let Some(before) = transaction.overwrote
@@ -100,7 +101,8 @@ fn flushes(state: &State) -> impl Iterator<Item = &Flush> {
     lanes.flat_map(|lane| lane.landed.iter().chain(&lane.under_way))
 }
 
-/// Whether something in flush `later` depends on something in flush `earlier`: W1 → W2 in the paper.
+/// Whether something in flush `later` depends on something in flush `earlier`: W1 → W2 in the
+/// paper.
 fn precedes(state: &State, earlier: &Flush, later: &Flush) -> bool {
     later.log_records.iter().any(|&i| {
         let transaction = &state.transactions[usize::from(i)];
@@ -136,13 +138,13 @@ fn lemma_4_flushes_come_with_those_before(state: &State, kept: &[usize]) -> Chec
     Ok(())
 }
 
-/// GWSN, Lemma 5: what a valid transaction depends on is valid. (I3 in the paper's words.)
+/// GWSN, Lemma 5: the dependencies of a valid transaction are valid. (I3 in the paper's words.)
 fn lemma_5_valid_depends_on_valid(state: &State, kept: &[usize]) -> Checked {
     i3_closure(state, kept).or_else(|violation| violated("Lemma 5", violation.what))
 }
 
-/// GWSN, Lemma 6 of the proof: all flushes up to the smallest of the lanes' newest numbers, here the last
-/// before a gap, are durable.
+/// GWSN, Lemma 6 of the proof: all flushes up to the smallest of the lanes' newest numbers, here
+/// the last before a gap, are durable.
 fn lemma_6_smallest_number_is_durable(rules: &Rules, state: &State) -> Checked {
     let last = rules.landed_flushes(state);
     for lane in &state.lanes {
@@ -170,8 +172,8 @@ fn lemma_9_numbers_follow_dependencies(state: &State) -> Checked {
     Ok(())
 }
 
-/// GWSN, Lemma 11: applying the kept flushes by their numbers leaves each key with the last write in the
-/// order of the dependencies.
+/// GWSN, Lemma 11: applying the kept flushes by their numbers leaves each key with the last write
+/// in the order of the dependencies.
 fn lemma_11_recovery_applies_in_order(script: &[Script], state: &State, kept: &[usize]) -> Checked {
     let mut replay: Vec<usize> = kept.to_vec();
     replay.sort_by_key(|&i| {

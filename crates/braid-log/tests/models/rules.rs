@@ -1,4 +1,4 @@
-//! What differs between the protocols.
+//! The rules in which the protocols differ.
 
 use crate::machine::{Flush, LANES, Phase, State};
 
@@ -37,13 +37,13 @@ impl Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutant {
     None,
-    /// Acknowledges what is on its way to the device.
+    /// Acknowledges transactions whose flush is still in flight.
     AcknowledgeSealed,
-    /// Recovery keeps what lies behind a gap.
+    /// Recovery keeps records after a gap.
     SkipGapRule,
-    /// Locks go at precommit, and nobody waits for a number.
+    /// Locks are released at precommit, and no transaction waits for a flush's number.
     ReleaseBeforeNumber,
-    /// Only the own lane counts for an acknowledgement, and for a snapshot.
+    /// Only a transaction's own lane is considered for its acknowledgement, and for a snapshot.
     IgnoreOtherLanes,
     /// Dependencies are not recorded.
     ForgetDependencies,
@@ -64,7 +64,7 @@ pub(crate) enum Dependence {
     Recorded,
 }
 
-/// What a crash leaves: for each lane, the flushes that arrived.
+/// The state after a crash: for each lane, the flushes that arrived.
 pub(crate) type Arrived<'a> = [Vec<&'a Flush>; LANES];
 
 pub(crate) struct Rules {
@@ -133,11 +133,12 @@ impl Rules {
         least.map_or(state.counter, |number| number - 1)
     }
 
-    /// Where read-only snapshots are taken.
+    /// The number at which read-only snapshots are taken.
     pub(crate) fn durable_seqno(&self, state: &State) -> u8 {
         let durable = self.durable_prefix(state);
         match self.protocol {
-            // What was reached stays reached: an epoch ends only after the one before is acknowledged.
+            // The result never decreases: an epoch ends only after the previous one is
+            // acknowledged.
             Protocol::Epoch if state.epoch_end <= durable => state.epoch_end,
             Protocol::Epoch => 0,
             _ => durable,
@@ -161,7 +162,8 @@ impl Rules {
         }
     }
 
-    /// For each lane, up to which number its transactions are durable with all that they depend on.
+    /// For each lane, the number up to which its transactions and all their dependencies are
+    /// durable.
     fn hardened(&self, state: &State) -> [u8; LANES] {
         let all = 0..state.transactions.len();
         let open = |lane: usize, hardened: &[u8; LANES]| {
@@ -169,8 +171,7 @@ impl Rules {
                 let transaction = &state.transactions[*i];
                 match transaction.phase {
                     Phase::Waiting | Phase::Running => false,
-                    // A pending commit holds all lanes back, for it is not known where it will
-                    // append.
+                    // A pending commit holds all lanes back, because its lane is not known yet.
                     Phase::Assigned => true,
                     _ if lane_of(state, *i) != lane => false,
                     Phase::Abort => !self.is_durable(state, *i),
@@ -186,7 +187,7 @@ impl Rules {
             let open = all.clone().filter(is_open);
             open.map(|i| state.transactions[i].number).min()
         };
-        // The least fixpoint, from below: nobody is hardened by a circle.
+        // The least fixpoint, from below: a cycle hardens no transaction.
         let mut hardened = [0; LANES];
         loop {
             let next = std::array::from_fn(|lane| {
@@ -231,8 +232,8 @@ impl Rules {
         kept
     }
 
-    /// Of each lane, drops everything from the first number on whose dependencies are not kept, until
-    /// nothing changes.
+    /// In each lane, drops everything from the first number on whose dependencies are not kept,
+    /// until nothing changes.
     fn drop_dependents(&self, state: &State, kept: &mut Vec<usize>) {
         loop {
             let is_lost = |&i: &usize| {

@@ -1,6 +1,6 @@
-//! An archive of the log on a medium of its own: with the first backup it leads to any later state. Some openings do
-//! without it, and then it may lack transactions, which it must not hide; and a copy of the database may try to take
-//! it over.
+//! An archive of the log on its own medium: with the first backup, it restores any later state.
+//! Some openings omit it, and then it may lack transactions, which it must not hide; and a copy of
+//! the database may try to take it over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::record::Found;
 /// The archive of a history. Its medium loses power with the database's.
 pub(crate) struct Archive {
     medium: SimDevice,
-    /// The database was opened without its archive, so that this may lack transactions.
+    /// Whether the database was opened without its archive, which may then lack transactions.
     left_out: bool,
     /// A copy of the database's files, made while no process had them open.
     twin: Option<SimDevice>,
@@ -45,7 +45,8 @@ impl Archive {
         };
     }
 
-    /// The database with its archive, or now and then without it. Unless a feed needs it, log may be given up then.
+    /// Configures the database with its archive, or occasionally without it. Log may then be
+    /// released, unless a feed needs it.
     pub(crate) fn ask_for(&mut self, builder: Builder, feed: bool, rng: &mut Rng) -> Builder {
         match rng.u32(..6) {
             0 => {
@@ -66,15 +67,16 @@ impl Archive {
         builder.archive_on(medium).archive_interval(interval)
     }
 
-    /// Copies the files of the database, which nobody has open, now and then.
+    /// Occasionally copies the files of the database, which no process has open.
     pub(crate) fn copy_database(&mut self, device: &SimDevice, rng: &mut Rng) {
         if rng.u32(..4) == 0 {
             self.twin = Some(device.after_kill());
         }
     }
 
-    /// Lets the copy of the database take the archive over, if there is one: then the archive must refuse the copy, or from
-    /// then on the database. Says whether there was a copy.
+    /// Lets the copy of the database try to take over the archive, if there is a copy: the archive
+    /// must then reject either the copy or, from then on, the database. Returns whether there was a
+    /// copy.
     pub(crate) fn check_twin(
         &mut self,
         db: &Database,
@@ -117,9 +119,9 @@ impl Archive {
         self.left_out
     }
 
-    /// The archive was brought up to date. If it claims to be complete, it must lead from the newest backup to what is
-    /// there now. From the first backup it must lead there too, and to what the last backup had, unless transactions are
-    /// missing that it names.
+    /// Checks an archive that was brought up to date. If it claims to be complete, it must lead
+    /// from the newest backup to the current state. From the first backup it must also lead there,
+    /// and to the last backup's state, unless transactions are missing that it reports.
     pub(crate) fn check(
         &self,
         copies: &Copies,
@@ -157,7 +159,8 @@ impl Archive {
     }
 }
 
-/// Commits something, and archives it. Of a gap in the archive is told after all else was archived.
+/// Commits a transaction, and archives it. A gap in the archive is reported after everything else
+/// was archived.
 fn archives(db: &Database) -> Result<()> {
     let table = db.open_table::<u64, u64>("of a copy")?;
     let seqno = db.snapshot().len(&table)?;

@@ -1,5 +1,5 @@
-//! Ingests into a table that has other rows, and the same rows by an awaited transaction: all rows of one are there, or
-//! none.
+//! Batches of rows, written to a shared table by ingest or by an awaited transaction: either all
+//! rows of a batch are present, or none.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,9 +18,9 @@ const CONTENDED: u64 = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Its rows may be there.
+    /// Its rows may be present.
     Open,
-    /// It failed, or was lost in a crash: its rows are not there.
+    /// It failed, or was lost in a crash: its rows are missing.
     Gone,
     /// Its rows were acknowledged, or seen by a snapshot.
     Durable,
@@ -90,7 +90,7 @@ impl Batches {
         }))
     }
 
-    /// Looks at all batches.
+    /// Checks all batches in a snapshot.
     pub(crate) fn look(&self, db: &Database) -> Checked {
         let before = self.0.lock().clone();
         let seen = match db.existing_table(TABLE)? {
@@ -105,7 +105,7 @@ impl Batches {
                 now.rows
             );
             ensure!(now.state != State::Gone, "batch {id} failed and is there");
-            // I4: what a snapshot showed is durable.
+            // I4: everything that a snapshot showed is durable.
             self.note(*id, State::Durable);
         }
         // With `gsn` a snapshot may be older than what was acknowledged once the log has failed.
@@ -117,10 +117,10 @@ impl Batches {
         Ok(Ok(()))
     }
 
-    /// What is there after an opening.
+    /// Checks all batches after an opening.
     pub(crate) fn check_opened(&self, db: &Database) -> Checked {
         let looked = self.look(db)?;
-        // What did not come back stays away.
+        // A batch that recovery did not keep stays missing.
         let mut batches = self.0.lock();
         let open = batches.values_mut().filter(|b| b.state == State::Open);
         open.for_each(|batch| batch.state = State::Gone);

@@ -5,12 +5,13 @@ use braid::Ticket;
 use super::Shared;
 use crate::check::Violation;
 
-/// How often each callback that was registered since the last look was called.
+/// The number of calls of each callback registered since the last check.
 #[derive(Clone, Default)]
 pub(crate) struct Callbacks(Shared<Vec<u32>>);
 
 impl Callbacks {
-    /// Registers a callback that tells whether the transaction is durable, and panics if asked for.
+    /// Registers a callback that counts its call and calls `durable` if the transaction is durable.
+    /// With `panics`, it then panics.
     pub(crate) fn register(
         &self,
         ticket: Ticket,
@@ -35,7 +36,8 @@ impl Callbacks {
         });
     }
 
-    /// Holds the calls against the registrations, after the last handle of the database has gone.
+    /// Compares the calls with the registrations, after the last handle of the database was
+    /// dropped.
     pub(crate) fn check_round(&self) -> Result<(), Violation> {
         let calls = std::mem::take(&mut *self.0.lock());
         match calls.iter().find(|calls| **calls != 1) {

@@ -1,4 +1,4 @@
-//! Backups, made under load: restored, each is the state at its number.
+//! Backups, made under load: each restores the state at its number.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,26 +14,26 @@ use crate::check::Violation;
 use crate::client::Tables;
 use crate::record::{Found, Round, TxId, View, whole};
 
-/// A backup, with those that it builds on.
+/// A backup, with the backups that it builds on.
 #[derive(Clone)]
 pub(crate) struct Copy {
     pub(crate) seqno: u64,
-    /// From the full one to itself.
+    /// The backups from the full one to this one.
     pub(crate) chain: Vec<Arc<Vec<u8>>>,
     pub(crate) found: Found,
 }
 
 #[derive(Default)]
 struct Made {
-    /// Of all rounds.
+    /// Backups of all rounds.
     copies: Vec<Copy>,
-    /// Those of this round, with the transactions in them.
+    /// Backups of this round, with their transactions.
     of_round: Vec<(u64, BTreeSet<TxId>)>,
-    /// The first that could not be restored.
+    /// The first violation by a backup that could not be restored.
     broken: Option<Violation>,
 }
 
-/// A backup that was just made: up to which number, and what is in it, unless it could not be restored.
+/// A new backup: its number and its contents, unless it could not be restored.
 struct Kept {
     seqno: u64,
     found: Option<Found>,
@@ -46,7 +46,7 @@ pub(crate) struct CopiesOfRound {
 }
 
 impl CopiesOfRound {
-    /// That each backup has exactly the transactions up to its number.
+    /// Checks that each backup has exactly the transactions up to its number.
     pub(crate) fn check(self, round: &Round) -> std::result::Result<(), Violation> {
         if let Some(broken) = self.broken {
             return Err(broken);
@@ -62,7 +62,7 @@ impl CopiesOfRound {
 #[derive(Clone, Default)]
 pub(crate) struct Copies(Shared<Made>);
 
-/// Opens what was restored, and looks at it.
+/// Opens a restored database, and reads it.
 pub(crate) fn look(device: MemoryDevice) -> Result<Found> {
     let builder = Database::builder()
         .pool_bytes(1 << 20)
@@ -81,8 +81,8 @@ fn in_file(backup: &[u8]) -> io::Result<tempfile::NamedTempFile> {
 }
 
 impl Copies {
-    /// Makes a backup, full or of what changed since another one, restores it, and notes what is in it as what a
-    /// snapshot showed.
+    /// Makes a full or incremental backup, restores it, and records its contents like those of a
+    /// snapshot.
     pub(crate) fn make(&self, db: &Database, rng: &mut Rng) -> Result<View> {
         let parent = {
             let made = self.0.lock();
@@ -104,8 +104,8 @@ impl Copies {
         })
     }
 
-    /// Makes a full backup of a database that may be closed meanwhile, so that the round to which the backup belongs is
-    /// unknown. It is kept nevertheless: the archive may begin at any backup.
+    /// Makes a full backup of a database that may be closed meanwhile, so that the round to which
+    /// the backup belongs is unknown. It is kept nevertheless: the archive may begin at any backup.
     pub(crate) fn make_of_any_round(&self, db: &Database) -> Result<()> {
         self.keep(db, None).map(drop)
     }
@@ -151,7 +151,7 @@ impl Copies {
         Ok(Kept { seqno, found })
     }
 
-    /// Takes what was noted of the backups of a round.
+    /// Takes the record of a round's backups.
     pub(crate) fn take_round(&self) -> CopiesOfRound {
         let mut made = self.0.lock();
         CopiesOfRound {
@@ -160,13 +160,13 @@ impl Copies {
         }
     }
 
-    /// The one that goes furthest, if there are any.
+    /// Returns the backup with the greatest number, if there are any.
     pub(crate) fn newest(&self) -> Option<Copy> {
         let made = self.0.lock();
         made.copies.iter().max_by_key(|copy| copy.seqno).cloned()
     }
 
-    /// The first and the last one, if there are any.
+    /// Returns the first and the last backup, if there are any.
     pub(crate) fn ends(&self) -> Option<(Copy, Copy)> {
         let made = self.0.lock();
         Some((made.copies.first()?.clone(), made.copies.last()?.clone()))

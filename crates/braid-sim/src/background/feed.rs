@@ -1,4 +1,5 @@
-//! A change feed's consumer: it is shown exactly the committed transactions, in order, over all crashes.
+//! A change feed's consumer: it receives exactly the committed transactions, in order, over all
+//! crashes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,22 +17,23 @@ use crate::record::{Key, Op, Outcome, Round, TxId, Version};
 
 const NAME: &str = "consumer";
 
-/// How often a consumer goes on after an error.
+/// Errors after which a consumer continues.
 const ERRORS_MAX: u32 = 5;
 
-/// What a transaction did to the keys.
+/// A transaction's writes by key.
 type Writes = BTreeMap<Key, Option<Version>>;
 
 #[derive(Default)]
 struct State {
-    /// All that was shown, by number.
+    /// All transactions received, by number.
     shown: BTreeMap<u64, TxId>,
     /// The feed was acknowledged at least up to the first number, at most up to the second.
     acknowledged: (u64, u64),
     of_round: Shown,
 }
 
-/// What was shown in a round: everything behind the first number of each span up to the second.
+/// The transactions received in a round: everything after the first number of each span up to the
+/// second.
 #[derive(Default)]
 pub(crate) struct Shown {
     sets: Vec<(u64, TxId, Writes)>,
@@ -42,7 +44,7 @@ pub(crate) struct Shown {
 #[derive(Clone, Default)]
 pub(crate) struct Consumer(Shared<State>);
 
-/// Who wrote it, and what; `None` if it is none of the clients' transactions.
+/// Decodes the transaction and its writes. Returns `None` if it is not a client's transaction.
 fn decode(set: &ChangeSet) -> Option<(TxId, Writes)> {
     let mut id = None;
     let mut writes = Writes::new();
@@ -75,7 +77,7 @@ fn decode(set: &ChangeSet) -> Option<(TxId, Writes)> {
 }
 
 impl State {
-    /// Takes a transaction in. What was shown before is shown the same again.
+    /// Records a transaction. A transaction that was received before must be identical.
     fn show(&mut self, set: &ChangeSet) -> Option<(TxId, Writes)> {
         let (id, writes) = decode(set)?;
         let before = self.shown.insert(set.seqno, id);
@@ -89,7 +91,7 @@ impl State {
 }
 
 impl Consumer {
-    /// Follows the feed until `over`.
+    /// Reads the feed until `over`.
     pub(crate) fn run(&self, db: &Database, seed: u64, over: &Arc<AtomicBool>) {
         let mut rng = Rng::with_seed(seed);
         for _ in 0..ERRORS_MAX {
@@ -137,7 +139,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// The feed is about to be acknowledged up to a number, or it is `done`.
+    /// Records that the feed is about to be acknowledged up to a number, or that this is `done`.
     fn expect(&self, seqno: u64, done: bool) {
         let mut state = self.0.lock();
         let (least, most) = state.acknowledged;
@@ -145,12 +147,12 @@ impl Consumer {
         state.acknowledged = (least, seqno.max(most));
     }
 
-    /// Takes what was shown in a round.
+    /// Takes the transactions received in a round.
     pub(crate) fn take_round(&self) -> Shown {
         std::mem::take(&mut self.0.lock().of_round)
     }
 
-    /// What was shown in a round is what its transactions did.
+    /// Checks that the received changes of a round match its transactions.
     pub(crate) fn check_round(
         &self,
         Shown { sets, spans }: Shown,
@@ -178,7 +180,8 @@ impl Consumer {
                     _ => {}
                 }
             }
-            // A key that came and went in one transaction may be shown as gone, or not at all.
+            // A key that was inserted and removed in one transaction may be reported as removed, or
+            // not at all.
             let there = |writes: &Writes| -> Vec<(Key, Version)> {
                 let puts = writes.iter();
                 puts.filter_map(|(key, version)| Some((*key, version.clone()?)))
@@ -202,14 +205,15 @@ impl Consumer {
         Ok(())
     }
 
-    /// After an opening: the feed goes on where it was acknowledged, and shows all the rest.
+    /// Checks the feed after an opening: it continues where it was acknowledged, and delivers all
+    /// the rest.
     pub(crate) fn check_opened(&self, db: &Database, marks: &BTreeSet<TxId>) -> Checked {
         let feed = db.feed(NAME)?;
         let from = feed.position()?.seqno();
         let mut state = self.0.lock();
         let (least, most) = state.acknowledged;
         if state.shown.is_empty() && most == 0 {
-            // Perhaps it was just created.
+            // The feed may have just been created.
         } else if from < least || from > most.max(least) {
             return Ok(Err(format!(
                 "the feed is at {from}, and was acknowledged between {least} and {most}"

@@ -1,4 +1,5 @@
-//! Entries with a time to live, in a compressed table: there exactly as long as their time says, if their transaction is.
+//! Entries with a time to live, in a compressed table: each exists exactly for its time, if its
+//! transaction survives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,11 +10,11 @@ use super::{Checked, Shared};
 use crate::client::Tables;
 use crate::record::TxId;
 
-/// When each transaction's entry was written: not before the first time, not after the second.
+/// The times of each transaction's entry: written not before the first, not after the second.
 #[derive(Clone, Default)]
 pub(crate) struct Leases(Shared<BTreeMap<TxId, (Duration, Duration)>>);
 
-/// The clock's unit: an entry may be taken for that much older or younger.
+/// The clock's unit: an entry may appear older or younger by that much.
 const TICK: Duration = Duration::from_millis(1);
 
 impl Leases {
@@ -25,14 +26,14 @@ impl Leases {
         id: TxId,
         begun: Duration,
     ) -> Result<()> {
-        // Noted first: who sees it asks for the times.
+        // Recorded first: a task that sees the entry needs the times.
         self.0.lock().insert(id, (begun, Duration::MAX));
         tx.insert(table, &id, &[id as u8; 80][..])?;
         self.0.lock().insert(id, (begun, braid_rt::wall_clock()));
         Ok(())
     }
 
-    /// Looks at all entries and at all transactions of one snapshot.
+    /// Checks all entries and all transactions of one snapshot.
     pub(crate) fn check(
         &self,
         reader: &impl Readable,

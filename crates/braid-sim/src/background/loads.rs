@@ -1,4 +1,4 @@
-//! Bulk loads: all of a table is there, or nothing.
+//! Bulk loads: either a whole table is present, or nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use crate::record::TxId;
 #[derive(Clone, Copy, Debug)]
 struct Load {
     rows: u64,
-    /// It is visible behind this number only.
+    /// The table is visible only after this number.
     behind: u64,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It may be there.
+    /// The table may be present.
     Loading,
-    /// It was refused: it is not there.
+    /// The load was refused: the table is missing.
     Refused,
-    /// It was acknowledged, or seen, which is a promise, too.
+    /// The load was acknowledged, or seen, which is also a promise.
     Loaded,
-    /// Its first row is about to go, and then the table.
+    /// Its first row is being removed, then the table.
     Going,
 }
 
@@ -49,7 +49,7 @@ impl Loads {
         self.0.lock().get_mut(&id).expect("it was begun").state = state;
     }
 
-    /// Loads a table. `id` is nobody else's.
+    /// Loads a table with the unique name `id`.
     pub(crate) fn load(&self, db: &Database, id: TxId, rng: &mut Rng) -> Result<()> {
         // Some are larger than the pool.
         let rows = match rng.u32(..6) {
@@ -92,7 +92,7 @@ impl Loads {
         }
     }
 
-    /// Removes a row, so that the log speaks of the table, and then the table.
+    /// Removes a row, so that the log refers to the table, and then the table.
     fn remove(&self, db: &Database, table: &Table<u64, Bytes>) -> Result<()> {
         let mut tx = db.begin();
         tx.remove(table, &0)?;
@@ -100,7 +100,7 @@ impl Loads {
         db.drop_table(&table.name()).map(drop)
     }
 
-    /// Looks at a table that may be there.
+    /// Checks a table that may be present.
     pub(crate) fn look(&self, db: &Database, rng: &mut Rng) -> Checked {
         let ids: Vec<TxId> = self.0.lock().keys().copied().collect();
         if ids.is_empty() {
@@ -125,8 +125,9 @@ impl Loads {
             seen => seen?,
         };
         if !seen {
-            // From before it was loaded, or its only row is gone by now; or the log has failed, and with `gsn` a
-            // snapshot is then behind what was acknowledged.
+            // The snapshot is older than the load, or the table's only row was removed; or the log
+            // has failed, and with `gsn` a snapshot is then older than the acknowledged
+            // transactions.
             let has_failed = matches!(db.health(), Health::Poisoned { .. });
             ensure!(
                 has_failed || !(is_late && stays()),
@@ -150,14 +151,14 @@ impl Loads {
             name(id)
         );
         if load.state == State::Loading {
-            // I4: what a snapshot showed is durable.
+            // I4: everything that a snapshot showed is durable.
             load.state = State::Loaded;
         }
         drop(loads);
         self.whole(id, &snapshot, &table)
     }
 
-    /// That all rows are there, but for the one that may be gone.
+    /// Checks that all rows are present, except the one that may be removed.
     fn whole(&self, id: TxId, reader: &impl Readable, table: &Table<u64, Bytes>) -> Checked {
         match self.rows(id, reader, table) {
             Err(Error::TableDropped { .. }) => Ok(Ok(())),
@@ -166,7 +167,8 @@ impl Loads {
     }
 
     fn rows(&self, id: TxId, reader: &impl Readable, table: &Table<u64, Bytes>) -> Checked {
-        // Some of them together: of a table larger than the pool they are read in batches. The first may be gone.
+        // Reads several rows together: in a table larger than the pool, they are read in batches.
+        // The first row may be removed.
         let rows = self.0.lock()[&id].rows;
         let some: Vec<u64> = (1..rows).step_by(rows as usize / 24 + 1).collect();
         let found = reader.get_many(table, &some)?;
@@ -201,7 +203,7 @@ impl Loads {
         Ok(Ok(()))
     }
 
-    /// What is there after an opening.
+    /// Checks all tables after an opening.
     pub(crate) fn check_opened(&self, db: &Database) -> Checked {
         let loads = self.0.lock().clone();
         for (id, load) in loads {
@@ -223,7 +225,7 @@ impl Loads {
                         return Ok(Err(violation));
                     }
                 }
-                // It does not come back.
+                // The table stays missing.
                 None => self.note(id, State::Refused),
             }
         }

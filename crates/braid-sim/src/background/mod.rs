@@ -1,7 +1,7 @@
-//! What a history may use beside plain transactions, with what must hold of it over all rounds. A plan chooses; the
-//! others stay as they are without.
+//! Activities of a history alongside plain transactions, with the rules for them over all rounds. A
+//! plan chooses among them; unused ones do not affect a history.
 
-/// Returns a complaint unless something holds.
+/// Returns a violation unless a condition holds.
 macro_rules! ensure {
     ($holds:expr, $($what:tt)+) => {
         if !$holds {
@@ -38,7 +38,7 @@ use crate::client::Tables;
 use crate::plan::Plan;
 use crate::record::{Found, Round};
 
-/// Notes of a history that all its tasks share. Nobody is interrupted while they are locked.
+/// Notes of a history that all its tasks share. No task is interrupted while it holds their lock.
 struct Shared<T>(Arc<Mutex<T>>);
 
 impl<T> Clone for Shared<T> {
@@ -59,7 +59,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// See the module's text.
+/// The background activities of a history; see the module's documentation.
 #[derive(Clone, Default)]
 pub(crate) struct Background {
     pub(crate) leases: Leases,
@@ -69,15 +69,15 @@ pub(crate) struct Background {
     pub(crate) copies: Copies,
     pub(crate) readers: Readers,
     pub(crate) callbacks: Callbacks,
-    /// The first complaint of a client, which can't end the history itself.
+    /// The first violation that a client found, which can't end the history itself.
     complaint: Shared<Option<Violation>>,
 }
 
-/// A check that may fail for what the device does; if not, its outcome.
+/// The outcome of a check, or an error that faults of the device may explain.
 pub(crate) type Checked = Result<std::result::Result<(), Violation>>;
 
 impl Background {
-    /// Holds what is there after an opening against what was promised before. Nothing works on the database yet.
+    /// Checks the state after an opening against earlier promises. No client uses the database yet.
     pub(crate) fn check_opened(
         &self,
         plan: &Plan,
@@ -110,7 +110,7 @@ impl Background {
         self.complaint.lock().get_or_insert(violation);
     }
 
-    /// Takes what was noted during a round.
+    /// Takes the notes of a round.
     pub(crate) fn take_round(&self, plan: &Plan) -> OfRound {
         OfRound {
             shown: plan.feed.then(|| self.consumer.take_round()),
@@ -119,7 +119,7 @@ impl Background {
         }
     }
 
-    /// Holds what was noted during a round against what its transactions did.
+    /// Checks the notes of a round against its transactions.
     pub(crate) fn check_round(
         &self,
         of_round: OfRound,
@@ -136,14 +136,14 @@ impl Background {
     }
 }
 
-/// What was noted during a round.
+/// The notes of a round.
 pub(crate) struct OfRound {
     shown: Option<Shown>,
     copies: CopiesOfRound,
     callbacks: Callbacks,
 }
 
-/// Whether an error may come of the faults of a history, of a failed device or a database that has ended.
+/// Whether injected faults, a failed device or a closed database can explain an error.
 fn is_fault(error: &Error) -> bool {
     matches!(
         error,
@@ -155,7 +155,8 @@ fn is_fault(error: &Error) -> bool {
     )
 }
 
-/// That exactly the transactions up to a number are there, of those of the round whose place is known.
+/// Checks that, of the round's transactions whose place is known, exactly those up to a number are
+/// present.
 pub(crate) fn exactly_up_to(
     round: &Round,
     seqno: u64,

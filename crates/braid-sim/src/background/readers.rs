@@ -1,4 +1,5 @@
-//! Readers in other processes, next to the writer: databases on the same medium that are only read.
+//! Readers in other processes, alongside the writer: databases on the same medium that are opened
+//! read-only.
 
 use std::sync::Arc;
 
@@ -18,9 +19,9 @@ pub(crate) struct Readers {
 /// One reader. Its process ends with it.
 pub(crate) struct Reader {
     db: Database,
-    /// What it looks at, perhaps of an older state than that of `db`.
+    /// The snapshot that it reads, possibly older than the state of `db`.
     pub(crate) snapshot: Snapshot,
-    /// Handles from any state: each is good for every snapshot.
+    /// Handles from any state: each is valid for every snapshot.
     pub(crate) tables: Tables,
 }
 
@@ -40,7 +41,7 @@ impl Readers {
         })
     }
 
-    /// Whether an error of a reader may come of the medium.
+    /// Whether faults of the medium can explain an error of a reader.
     pub(crate) fn is_excused(&self, error: &Error) -> bool {
         let device = self.device.lock();
         let is_whole = |device: &SimDevice| device.faults() == 0 && !device.has_crashed();
@@ -50,7 +51,8 @@ impl Readers {
 }
 
 impl Reader {
-    /// Moves on, or stays. Everything up to `acknowledged` was acknowledged before.
+    /// Advances to a newer state, or stays. Everything up to `acknowledged` was acknowledged
+    /// before.
     pub(crate) fn go_on(&mut self, acknowledged: u64, rng: &mut Rng) -> Checked {
         if rng.u32(..3) == 0 {
             return Ok(Ok(()));

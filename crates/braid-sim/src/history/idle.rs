@@ -6,26 +6,27 @@ use super::History;
 use crate::check::Violation;
 use crate::client::Tables;
 
-/// Blocks of a small data file that are not pages: superblocks, the root and the page map, with the ones before.
+/// Blocks of a small data file that are not pages: superblocks, the root and the page map, with
+/// their predecessors.
 const BLOCKS_BESIDE_PAGES: u64 = 16;
 
 impl History {
-    /// Checks a database without clients: a transaction that has nobody beside it commits, and nothing is kept
-    /// for those who left: no snapshot, no old version, no page and no log.
+    /// Checks a database without clients: a lone transaction commits, and the database keeps
+    /// nothing for clients that have left: no snapshot, no old version, no page and no log.
     pub(super) fn check_idle(&mut self, db: &Database, tables: &Tables) -> Result<(), Violation> {
         let plan = &self.plan;
-        // Named snapshots, forgotten scans, and readers in other processes keep what they need, and expired
-        // entries are removed at any time.
+        // Named snapshots, forgotten scans, and readers in other processes keep what they need, and
+        // expired entries are removed at any time.
         let keeps = plan.named || plan.careless || plan.readers || plan.leases;
         if keeps || !matches!(db.health(), Health::Good) {
             return Ok(());
         }
-        // What those read who follow the log is compared with what clients wrote.
+        // The changes that readers of the log receive are compared with the clients' writes.
         if !plan.archive && !plan.feed && !plan.copies {
             let committed = db.sync().and_then(|()| tables.commit_alone(db));
             self.must_work("a transaction fails that has nobody beside it", committed)?;
         }
-        // Twice: a tombstone may wait for the room that a checkpoint makes.
+        // Twice: a tombstone may wait for the room that a checkpoint frees.
         let compact = || db.compact().and_then(|_| db.compact());
         let compacted = db.sync().and_then(|()| compact());
         if !self.must_work("a working database cannot be compacted", compacted)? {

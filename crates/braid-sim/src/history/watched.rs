@@ -1,19 +1,20 @@
-//! When a process is killed: often while it writes something that is not durable yet.
+//! Times to kill a process: often while it writes data that is not durable yet.
 
 use std::time::Duration;
 
 use braid_io::SimDevice;
 use fastrand::Rng;
 
-/// A file that a killer watches: the process is killed when data in it is visible and not durable yet.
+/// A file that a killer watches: the process is killed when data in it is visible and not durable
+/// yet.
 pub(super) struct Watched {
     device: SimDevice,
-    /// How the names of the files begin.
+    /// The prefix of the files' names.
     name: &'static str,
 }
 
 impl Watched {
-    /// How often, and after how long, the killer looks.
+    /// The number of the killer's looks, and the time between them.
     const LOOKS: u32 = 500;
     const PAUSE: Duration = Duration::from_micros(5);
 
@@ -24,7 +25,7 @@ impl Watched {
     ) -> Option<Self> {
         let (device, name) = match (rng.u32(..6), archive) {
             (0, Some(archive)) => (archive, "archive"),
-            // Superblocks: pages that are written and not synced mean nothing.
+            // Superblocks: written pages without a sync are not significant.
             (0..3, _) => (device, "data.braid"),
             (3, _) => (device, ""),
             _ => return None,

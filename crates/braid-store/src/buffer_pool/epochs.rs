@@ -9,7 +9,7 @@
 //! |---|---|---|---|
 //! | 0 | clean | sets `E` | drops the page |
 //! | `E` | changed after the epoch switch | nothing | writes it to a new block address, keeps the old one for the checkpoint |
-//! | `< E` | belongs to the checkpoint | copies the page aside, sets `E` | writes it: that is the checkpoint's image too |
+//! | `< E` | belongs to the checkpoint | copies the page, sets `E` | writes it: that is the checkpoint's image too |
 //! | `< E`, captured | its image is being written | sets `E` | leaves it alone |
 //!
 //! Pages to which no tree refers any more do not change, and belong to the checkpoint only if they

@@ -10,8 +10,8 @@ use crate::sync::AtomicU64;
 /// Huge pages begin at this boundary on the common systems.
 const ALIGN: usize = 2 << 20;
 
-/// Page frames in one allocation that stays for the pool's life, so that a reader's stale reference to a
-/// frame is harmless.
+/// Page frames in one allocation that stays for the pool's life, so that a reader's stale reference
+/// to a frame is harmless.
 pub(crate) struct Frames {
     start: NonNull<[AtomicU64; WORDS]>,
     count: usize,
@@ -55,8 +55,8 @@ impl Frames {
     #[inline]
     pub(crate) fn page(&self, frame: usize) -> Page<'_> {
         assert!(frame < self.count, "frame numbers come from the page table");
-        // SAFETY: the allocation holds `count` zero-initialised frames and lives as long as `self`; all
-        // access to them is atomic.
+        // SAFETY: the allocation holds `count` zero-initialised frames and lives as long as `self`;
+        // all access to them is atomic.
         Page(unsafe { self.start.add(frame).as_ref() })
     }
 

@@ -1,4 +1,5 @@
-//! The memory order of a page's state word: exclusive latch and version for optimistic readers in one.
+//! The memory order of a page's state word: exclusive latch and version for optimistic readers in
+//! one.
 //!
 //! A reader opens the word, reads the page, and checks that the word is unchanged. A writer
 //! acquires the latch, changes the page, and releases the latch with a new version. The words of

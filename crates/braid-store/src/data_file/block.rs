@@ -13,8 +13,9 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Stamps a block with its identity, the checkpoint that it belongs to, and its checksum. The checkpoint's number loses
-/// its upper half: a checkpoint a second uses up the lower half in 136 years.
+/// Stamps a block with its identity, the checkpoint that it belongs to, and its checksum. The
+/// checkpoint's number loses its upper half: a checkpoint a second uses up the lower half in 136
+/// years.
 pub(super) fn seal(block: &mut [u8], identity: u64, sequence: u64) {
     block[8..16].copy_from_slice(&identity.to_le_bytes());
     block[4..8].copy_from_slice(&low32(sequence).to_le_bytes());

@@ -11,7 +11,8 @@ use super::room::Room;
 /// The first block that is not a superblock.
 pub(crate) const FIRST_BLOCK: u64 = 2;
 
-/// The free blocks below the end, and the end. Nothing of it is stored: it follows from the page map.
+/// The free blocks below the end, and the end. Nothing of it is stored: it follows from the page
+/// map.
 #[derive(Debug)]
 pub(crate) struct Space {
     free: BTreeSet<u64>,
@@ -129,7 +130,7 @@ impl Space {
     }
 
     /// Keeps all blocks of a file of `end` blocks from being reused, including the free ones, until
-    /// [`Space::unpin`]: somebody may read them whom no page map of ours knows.
+    /// [`Space::unpin`]: another process may read blocks that no page map of this one refers to.
     pub(crate) fn pin_all(&mut self, end: u64) -> u64 {
         self.free.extend(self.end..end);
         self.end = self.end.max(end);

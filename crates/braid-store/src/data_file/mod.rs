@@ -165,7 +165,8 @@ impl DataFile {
         address.map_or(0, |address| address.load(Ordering::Acquire))
     }
 
-    /// A page's entry in the map of the durable superblock. No checkpoint may be published meanwhile.
+    /// A page's entry in the map of the durable superblock. No checkpoint may be published
+    /// meanwhile.
     pub(crate) fn durable_entry(&self, id: PageId) -> Entry {
         let born = self.births.get(id);
         Entry {

@@ -49,8 +49,8 @@ impl DataFile {
             }
         }
         if root.is_old {
-            // The next checkpoint writes all leaves in the current format, and frees these with the old root's
-            // blocks.
+            // The next checkpoint writes all leaves in the current format, and frees these with the
+            // old root's blocks.
             root.blob_blocks.append(&mut root.leaf_addresses);
             root.is_old = false;
         }
@@ -117,8 +117,8 @@ impl DataFile {
     }
 }
 
-/// Checks that a root has the leaves for its page ids. Otherwise the first checkpoint would write leaves for
-/// ids that were never assigned.
+/// Checks that a root has the leaves for its page ids. Otherwise the first checkpoint would write
+/// leaves for ids that were never assigned.
 fn check_leaf_count(root: &Root) -> Result<(), StoreError> {
     let leaves = root.next_page.div_ceil(root.leaf_pages() as u64);
     if root.next_page == 0 || root.leaf_addresses.len() as u64 != leaves {

@@ -25,8 +25,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crate::{MAX_KEY_LEN, SHORT_KEY_MAX};
 
-/// Blocks that only removing transactions and purges may use, with which a user who is out of space
-/// makes space.
+/// Blocks that only removing transactions and purges may use, so that a full database can free
+/// space.
 const REMOVALS: i64 = 16;
 
 /// Further such blocks once there are long keys, so that there is room for a purge of the longest
@@ -47,8 +47,8 @@ const PAGES_PER_BLOCK: u64 = 512;
 /// Blocks that a writer keeps from one transaction to the next.
 const KEPT_MAX: u64 = 64;
 
-/// Entries that a write of a key adds to the layers: a record or link for each kilobyte of a long key, none for a
-/// short one.
+/// Entries that a write of a key adds to the layers: a record or link for each kilobyte of a long
+/// key, none for a short one.
 #[inline]
 pub const fn layer_entries(key_len: usize) -> usize {
     if key_len > SHORT_KEY_MAX {
@@ -58,11 +58,12 @@ pub const fn layer_entries(key_len: usize) -> usize {
     }
 }
 
-/// Blocks that a transaction needs at most: each write changes a leaf and makes one, values fill pages, and a
-/// part of the inner nodes splits. It does not change more leaves than there are, nor make more from them.
+/// Blocks that a transaction needs at most: each write changes a leaf and makes one, values fill
+/// pages, and a part of the inner nodes splits. It does not change more leaves than there are, nor
+/// make more from them.
 ///
-/// Entries of layers count as writes. The write of a long key itself then counts for its home leaf and for the leaf
-/// with the counter of layers.
+/// Entries of layers count as writes. The write of a long key itself then counts for its home leaf
+/// and for the leaf with the counter of layers.
 pub(crate) fn need(writes: usize, bytes: usize, pages: u64) -> u64 {
     (2 * writes as u64).min(2 * pages) + fixed_need(bytes)
 }

@@ -1,6 +1,7 @@
 //! The root of a checkpoint, to which its superblock refers, in its own chain of blocks, the blob.
 //!
-//! It grows with the page map and the caller's bytes, and so does not fit the superblock, which is one block.
+//! It grows with the page map and the caller's bytes, and so does not fit the superblock, which is
+//! one block.
 
 use std::collections::BTreeMap;
 

@@ -242,7 +242,8 @@ impl Node<'_> {
         }
     }
 
-    /// Splits child `left` at `separator`: the keys from there on are in `right`. There must be room.
+    /// Splits child `left` at `separator`: the keys from there on are in `right`. There must be
+    /// room.
     pub(crate) fn insert_separator(self, separator: &[u8], left: PageId, right: PageId) {
         let suffix = &separator[self.prefix_len()..];
         let words = 1 + words_of(suffix.len());

@@ -47,13 +47,15 @@ const NO_FENCE: usize = 0xffff;
 pub(crate) const FLAG_TOMBSTONE: u64 = 1;
 pub(crate) const FLAG_OVERFLOW: u64 = 2;
 
-/// The longest key of a node: a link between layers of long keys (see `tree::layers`) is longer than any short key.
+/// The longest key of a node: a link between layers of long keys (see `tree::layers`) is longer
+/// than any short key.
 pub(crate) const KEY_MAX: usize = 1040;
 
 /// Values above this go to overflow pages: a leaf holds at least three, if its keys are short.
 pub(crate) const INLINE_MAX: usize = 2000;
 
-/// The longest key and value together that a leaf takes: two such records and two of the longest fences fit.
+/// The longest key and value together that a leaf takes: two such records and two of the longest
+/// fences fit.
 const RECORD_MAX: usize = 2984;
 
 const _: () =

@@ -92,7 +92,8 @@ impl Salvage {
         (0..=node.len()).filter(|i| !fits(i)).count()
     }
 
-    /// The part of a large value that a page holds where `left` bytes of the value are left, and the next page.
+    /// The part of a large value that a page holds where `left` bytes of the value are left, and
+    /// the next page.
     pub(super) fn part(&self, id: PageId, left: usize) -> Result<(PageId, Vec<u8>), String> {
         let mut cause = None;
         for (_, address) in self.candidates(id) {

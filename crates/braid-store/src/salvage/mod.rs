@@ -91,11 +91,12 @@ type Words = Box<[AtomicU64; WORDS]>;
 type Fence = Option<Vec<u8>>;
 
 impl Salvage {
-    /// Opens the data file at the newest checkpoint that can be found. Writes nothing, here or later.
+    /// Opens the data file at the newest checkpoint that can be found. Writes nothing, here or
+    /// later.
     ///
     /// # Errors
-    /// [`StoreError::Incompatible`], [`StoreError::Io`]; [`StoreError::Corrupted`] if no checkpoint can be
-    /// found at all.
+    /// [`StoreError::Incompatible`], [`StoreError::Io`]; [`StoreError::Corrupted`] if no checkpoint
+    /// can be found at all.
     pub fn open(device: Arc<dyn Device>) -> Result<Self, StoreError> {
         let opened = device.open(FILE_NAME, OpenMode::Existing);
         let opened = opened.map_err(|e| StoreError::io("cannot open data.braid", e))?;

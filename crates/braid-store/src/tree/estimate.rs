@@ -27,7 +27,8 @@ const SAMPLES: u32 = 8;
 /// Leaves that are sampled in a whole tree.
 const STATS_SAMPLES: u32 = 64;
 
-/// Levels up to which a tree's size is counted, not sampled: it then has a few hundred leaves at most.
+/// Levels up to which a tree's size is counted, not sampled: it then has a few hundred leaves at
+/// most.
 const COUNTED_LEVELS: u32 = 2;
 
 /// Converts an estimate to a whole number: zero for a NaN or negative value, the maximum for a
@@ -180,8 +181,8 @@ impl<'a, F: Fn(Node<'a>, Interval) -> usize> Way<'a> for Chosen<'_, F> {
 }
 
 impl Tree {
-    /// Estimates the records in a range, tombstones excluded. Exact for a range within two neighbouring leaves, unless it
-    /// has keys longer than [`SHORT_KEY_MAX`](crate::SHORT_KEY_MAX).
+    /// Estimates the records in a range, tombstones excluded. Exact for a range within two
+    /// neighbouring leaves, unless it has keys longer than [`SHORT_KEY_MAX`](crate::SHORT_KEY_MAX).
     ///
     /// # Errors
     /// What reading pages can fail with.
@@ -336,8 +337,8 @@ impl Tree {
 }
 
 impl Layers {
-    /// Estimates the long keys in a range: as many of all as the range has of the tree's bytes below the layer where
-    /// its bounds part.
+    /// Estimates the long keys in a range: as many of all as the range has of the tree's bytes
+    /// below the layer where its bounds part.
     fn estimate(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<Estimate, StoreError> {
         let part = |layer, range: Bounds<'_>| {
             let (lower, upper) = layers::entries(layer, range);
@@ -355,8 +356,9 @@ impl Layers {
         let own = part(layer, range)?;
         let whole = part(layer, (Bound::Unbounded, Bound::Unbounded))?;
         let all = self.0.estimate_own(Bound::Unbounded, Bound::Unbounded)?;
-        // Layers have no order among each other, so those below this one can't be told from others: in the first layer
-        // all are below, in another one at least the records that it holds itself.
+        // Layers have no order among each other, so those below this one can't be told from others:
+        // in the first layer all are below, in another one at least the records that it holds
+        // itself.
         let below = if layer == layers::FIRST {
             all.entries.saturating_sub(whole.entries)
         } else {

@@ -11,8 +11,8 @@
 //! MAGIC | ff*6                  the counter: its value is the number of the next new layer
 //! ```
 //!
-//! Layer 0 holds the first chunks. A link follows the record that ends with the same chunk, so within a layer the
-//! entries are in the order of the keys.
+//! Layer 0 holds the first chunks. A link follows the record that ends with the same chunk, so
+//! within a layer the entries are in the order of the keys.
 //!
 //! # Concurrency
 //!
@@ -22,10 +22,11 @@
 //! table's own tree, and so no fence, lies between them. Hence a change has exclusive access to the
 //! whole path of a key, and may create and remove layers. The number of a layer is never reused.
 //!
-//! Readers latch and validate no home leaf. A record that a reader finds is the key's, and a key that it does not find
-//! was missing at some moment of the search: only empty layers are removed. A scan reads the layers after the home leaf,
-//! so a change that it sees in the layers only gives the leaf a later version than the scan's
-//! [`Stamp`](super::Stamp). Hence a stamp covers the long keys in the leaf's range, those that will be inserted included.
+//! Readers latch and validate no home leaf. A record that a reader finds is the key's, and a key
+//! that it does not find was missing at some moment of the search: only empty layers are removed. A
+//! scan reads the layers after the home leaf, so a change that it sees in the layers only gives the
+//! leaf a later version than the scan's [`Stamp`](super::Stamp). Hence a stamp covers the long keys
+//! in the leaf's range, those that will be inserted included.
 //!
 //! Latches are taken in this order: the home leaf, then pages of the tree of layers.
 

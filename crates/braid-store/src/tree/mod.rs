@@ -1,5 +1,5 @@
-//! The B+-tree: optimistic latch coupling down (Leis et al. 2016), one leaf changed at a time; splits and
-//! merges in a second, latched pass.
+//! The B+-tree: optimistic latch coupling down (Leis et al. 2016), one leaf changed at a time;
+//! splits and merges in a second, latched pass.
 
 mod batch;
 pub(crate) mod damage;

@@ -1,5 +1,5 @@
-//! Values too large for a leaf: writing, reading and finding their chains of pages. [`value_page`] has
-//! the format of a page.
+//! Values too large for a leaf: writing, reading and finding their chains of pages. [`value_page`]
+//! has the format of a page.
 
 use braid_rt::to_usize;
 

@@ -122,7 +122,8 @@ impl LeafScan {
         self.bytes.slice(self.records[i].key())
     }
 
-    /// The value of the record at a position. It shares the memory of all records, unless it is a large one.
+    /// The value of the record at a position. It shares the memory of all records, unless it is a
+    /// large one.
     #[inline]
     pub fn value(&self, i: usize) -> Bytes {
         let extent = &self.records[i];

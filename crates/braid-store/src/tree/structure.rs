@@ -1,5 +1,5 @@
-//! Changes to the tree's shape: splits and merges under the latches of a parent and its children, and the end of all
-//! its pages.
+//! Changes to the tree's shape: splits and merges under the latches of a parent and its children,
+//! and the end of all its pages.
 //!
 //! A read latches nothing, and a change of a record latches one leaf. A change that needs more
 //! releases its leaf and makes a separate pass from the root down, which is implemented here.
@@ -39,8 +39,8 @@ impl Tree {
         Ok(child)
     }
 
-    /// Splits the leaf of a key, and full inner nodes on the way to it, from the root down with at most
-    /// two latches held.
+    /// Splits the leaf of a key, and full inner nodes on the way to it, from the root down with at
+    /// most two latches held.
     pub(super) fn split(&self, key: &[u8]) -> Result<(), StoreError> {
         let mut parent = self.latch(self.root)?;
         if Node(parent.page()).is_leaf() || !Node(parent.page()).has_room_for_separator() {

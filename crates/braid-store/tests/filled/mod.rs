@@ -1,4 +1,5 @@
-//! A store with keys whose values tell their version, and readers beside a writer and its checkpoints.
+//! A store with keys whose values contain their version, and readers alongside a writer and its
+//! checkpoints.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use braid_store::{Change, Store, StoreOptions, Tree};
 pub(crate) const TREE: u32 = 3;
 pub(crate) const KEYS: u32 = if cfg!(miri) { 60 } else { 6_000 };
 
-/// Room for all of them.
+/// A pool with room for all of them.
 pub(crate) const LARGE_POOL: usize = 16 << 20;
 
 fn put(tree: &Tree, key: u32, version: u64) {
@@ -21,7 +22,7 @@ fn put(tree: &Tree, key: u32, version: u64) {
     tree.modify(&key.to_be_bytes(), |_| (change, ())).unwrap();
 }
 
-/// Reads a key, which is there and whole; its version.
+/// Reads a key, which must be present and complete. Returns its version.
 pub(crate) fn check(tree: &Tree, key: u32) -> u64 {
     let found = tree.get(&key.to_be_bytes(), |_| true).unwrap();
     let found = found.unwrap_or_else(|| panic!("{key} is there"));
@@ -49,15 +50,16 @@ pub(crate) fn filled() -> Arc<MemoryDevice> {
     device
 }
 
-/// Opens what [`filled`] made.
+/// Opens the store that [`filled`] created.
 pub(crate) fn open(device: &Arc<MemoryDevice>, pool_bytes: usize) -> (Store, Tree) {
     let (store, _) = Store::open(device.clone(), StoreOptions { pool_bytes }).unwrap();
     let tree = store.tree(TREE).unwrap();
     (store, tree)
 }
 
-/// One thread rewrites keys and publishes checkpoints, so that blocks are freed and written again, while others
-/// read `TOGETHER` keys at a time, after `prepare` for these. No key goes back.
+/// One thread rewrites keys and publishes checkpoints, so that blocks are freed and reused, while
+/// other threads read `TOGETHER` keys at a time, after `prepare` for these. No key's version
+/// decreases.
 pub(crate) fn no_key_goes_back<const TOGETHER: usize>(
     pool_bytes: usize,
     prepare: impl Fn(&Tree, &[u32; TOGETHER]) + Sync,
