@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use braid::{Durability, TableOptions, TransactionOptions};
 use braid::device::MemoryDevice;
+use braid::{Durability, TableOptions, TransactionOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

@@ -47,7 +47,9 @@ pub(crate) fn salvage(py: Python<'_>, path: PathBuf, into: PathBuf) -> PyResult<
         Finding::Damaged(what) => damages.push(what),
         other => damages.push(format!("{other:?}")),
     };
-    let report = py.detach(|| braid::offline::salvage(&path, &into, &mut note)).py()?;
+    let report = py
+        .detach(|| braid::offline::salvage(&path, &into, &mut note))
+        .py()?;
     report!(py, "SalvageReport",
         tables: report.tables,
         entries: report.entries,

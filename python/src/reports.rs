@@ -1,8 +1,8 @@
 //! Reports of a database, as instances of the classes of `braid.reports`.
 
-use braid::{Health, Stats};
 use braid::backup::{BackupInfo, BackupReport, RestoreReport};
 use braid::stats::{CompactReport, Estimate, RecoveryReport};
+use braid::{Health, Stats};
 use pyo3::prelude::*;
 
 /// Creates an instance of a class of `braid.reports`.
