@@ -1,4 +1,4 @@
-//! Garbage collection of old versions and tombstones that no snapshot can see.
+//! Collection of old versions and tombstones that no snapshot can see.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
