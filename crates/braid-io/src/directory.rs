@@ -1,8 +1,8 @@
 //! A directory of the file system, and operations on its names.
 //!
-//! On Unix, names are looked up in the opened directory, even if its path changes, and symbolic
-//! links are not followed. Files are created with the requested permissions, and only if their name
-//! is not taken. Every error names the operation and the file.
+//! On Unix, names are looked up in the opened directory, even if its path changes, symbolic links
+//! are not followed, and only regular files are opened. Files are created with the requested
+//! permissions, and only if their name is not taken. Every error names the operation and the file.
 
 use std::fmt;
 use std::fs;
@@ -69,6 +69,49 @@ pub fn create_file(path: &Path, mode: u32) -> io::Result<fs::File> {
         }
         created => created,
     }
+}
+
+/// Opens a regular file for reading, through symbolic links. Refuses a FIFO or a device instead of
+/// waiting for it.
+///
+/// # Errors
+///
+/// `InvalidInput` if the file is not regular, or the system's error.
+pub fn open_input(path: &Path) -> io::Result<fs::File> {
+    open_regular(fs::OpenOptions::new().read(true), path, true)
+}
+
+/// Opens a file, which must be a regular one, without waiting for the other end of a FIFO.
+pub(crate) fn open_regular(
+    options: &mut fs::OpenOptions,
+    path: &Path,
+    follow: bool,
+) -> io::Result<fs::File> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+
+        let mut flags = rustix::fs::OFlags::empty();
+        flags.set(rustix::fs::OFlags::NOFOLLOW, !follow);
+        // Miri knows no FIFO, and not the flag.
+        flags.set(rustix::fs::OFlags::NONBLOCK, !cfg!(miri));
+        options.custom_flags(flags.bits().cast_signed());
+    }
+    let _ = follow;
+    let file = options.open(path)?;
+    check_regular(&file)?;
+    Ok(file)
+}
+
+/// Refuses an opened FIFO, device or directory.
+fn check_regular(file: &fs::File) -> io::Result<()> {
+    if file.metadata()?.is_file() {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "it is not a regular file; move it away",
+    ))
 }
 
 /// See the module's documentation.
@@ -140,10 +183,17 @@ mod system {
             };
             let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | direct_flag(direct);
             let name = Self::checked(name)?;
-            match rustix::fs::openat(&self.handle, name, flags, Mode::empty()) {
-                Ok(file) => Ok(file.into()),
-                Err(error) => Err(self.named("open", name, error)),
-            }
+            // Without the flag, the open would wait for the other end of a FIFO.
+            rustix::fs::openat(&self.handle, name, flags | OFlags::NONBLOCK, Mode::empty())
+                .map_err(io::Error::from)
+                .and_then(|file| {
+                    let file = file.into();
+                    check_regular(&file)?;
+                    // io_uring fails operations on a file with the flag that would have to wait.
+                    rustix::fs::fcntl_setfl(&file, flags)?;
+                    Ok(file)
+                })
+                .map_err(|error| self.named("open", name, error))
         }
 
         pub(crate) fn create_file(

@@ -47,7 +47,7 @@ mod uring;
 pub use aligned::AlignedBuf;
 pub use catching::CatchingDevice;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
-pub use directory::{DEFAULT_FILE_MODE, create_file};
+pub use directory::{DEFAULT_FILE_MODE, create_file, open_input};
 pub use gate::{Gate, Held, Refused};
 pub use latency::{Latency, LatencyDevice};
 pub use layer::{Layer, LayeredDevice};

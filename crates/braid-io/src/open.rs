@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use braid_rt::Process;
 
-use crate::directory::{DEFAULT_FILE_MODE, directory_mode, named};
+use crate::directory::{DEFAULT_FILE_MODE, directory_mode, named, open_regular};
 use crate::{Device, FileDevice, MemoryDevice, uring};
 
 /// The name of the lock file in a locked directory.
@@ -166,15 +166,9 @@ fn open_lock(path: &Path, mode: u32) -> io::Result<fs::File> {
     let mut options = fs::OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        let flags = rustix::fs::OFlags::NOFOLLOW.bits();
-        options.mode(mode).custom_flags(flags.cast_signed());
-    }
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode);
     let _ = mode;
-    options
-        .open(path)
-        .map_err(|error| named("open", path, error))
+    open_regular(&mut options, path, false).map_err(|error| named("open", path, error))
 }
 
 /// Returns the process that holds the lock of a directory, if the system reports it, as Linux does.
@@ -314,13 +308,14 @@ impl DirectoryLock {
         if held.get(&path) == Some(&0) {
             return Err(LockError::Held);
         }
-        let file = match fs::File::open(path.join(LOCK_FILE_NAME)) {
+        let lock = path.join(LOCK_FILE_NAME);
+        let file = match open_regular(fs::OpenOptions::new().read(true), &lock, false) {
             Ok(file) => {
                 locked(file.try_lock_shared())?;
                 Some(file)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(named("open", &path.join(LOCK_FILE_NAME), error).into()),
+            Err(error) => return Err(named("open", &lock, error).into()),
         };
         *held.entry(path.clone()).or_default() += 1;
         Ok(Self {

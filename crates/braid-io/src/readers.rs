@@ -191,11 +191,13 @@ pub(crate) fn open(
 #[cfg(target_os = "linux")]
 mod locks {
     use std::fs;
+    use std::io::Read;
     use std::os::fd::AsRawFd;
-    use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    use std::os::unix::fs::{FileExt, MetadataExt};
     use std::path::{Path, PathBuf};
 
     use super::*;
+    use crate::directory::{named, open_regular};
 
     const MAGIC: &[u8; 8] = b"BRAIDRT\x01";
     const RECORD: usize = 64;
@@ -222,10 +224,13 @@ mod locks {
     pub(crate) fn open(path: &Path, mode: Option<u32>) -> io::Result<Option<Arc<dyn ReaderTable>>> {
         let file = match mode {
             None => open_file(path, false),
-            Some(mode) => open_file(path, true).or_else(|error| match error.kind() {
-                io::ErrorKind::NotFound => crate::create_file(path, mode),
-                _ => Err(error),
-            }),
+            Some(mode) => match open_file(path, true) {
+                Ok(file) => check_own(path, file),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    crate::create_file(path, mode)
+                }
+                Err(error) => Err(error),
+            },
         };
         let path = path.to_owned();
         match file {
@@ -236,9 +241,23 @@ mod locks {
     }
 
     fn open_file(path: &Path, write: bool) -> io::Result<fs::File> {
-        let mut options = fs::OpenOptions::new();
-        options.read(true).write(write);
-        options.custom_flags(libc::O_NOFOLLOW).open(path)
+        open_regular(fs::OpenOptions::new().read(true).write(write), path, false)
+            .map_err(|error| named("open", path, error))
+    }
+
+    /// Refuses a file that is not a reader table: the writer would overwrite it. A new table that
+    /// has no announcement yet is empty or zeroes, and has no other name.
+    fn check_own(path: &Path, file: fs::File) -> io::Result<fs::File> {
+        let found = file.metadata()?;
+        let mut record = Vec::new();
+        (&file).take(RECORD as u64 + 1).read_to_end(&mut record)?;
+        let is_new = found.nlink() == 1 && record.iter().all(|byte| *byte == 0);
+        if record.len() <= RECORD && (is_new || record.starts_with(MAGIC)) {
+            return Ok(file);
+        }
+        let foreign = "it is not a reader table; move it away";
+        let error = io::Error::new(io::ErrorKind::InvalidData, foreign);
+        Err(named("use", path, error))
     }
 
     #[derive(Debug)]

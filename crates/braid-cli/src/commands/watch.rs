@@ -30,7 +30,8 @@ impl Reading {
     /// Reads the file; returns `None` if it does not exist.
     fn read(file: &Path) -> io::Result<Option<Self>> {
         let read = fs::metadata(file).and_then(|metadata| metadata.modified());
-        let read = read.and_then(|written| Ok((written, fs::read_to_string(file)?)));
+        let read = read
+            .and_then(|written| Ok((written, io::read_to_string(braid_io::open_input(file)?)?)));
         let (written, text) = match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read?,

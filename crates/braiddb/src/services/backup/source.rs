@@ -1,6 +1,5 @@
 //! Reading a backup and checking each of its parts.
 
-use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::SystemTime;
@@ -55,7 +54,7 @@ pub(crate) fn name_of(path: &Path) -> String {
 pub(crate) fn read_manifest(path: &Path) -> Result<Manifest> {
     let name = name_of(path);
     let reading = |error| Error::io(format!("cannot read the backup {name}"), error);
-    let mut file = File::open(path).map_err(reading)?;
+    let mut file = braid_io::open_input(path).map_err(reading)?;
     let len = file.metadata().map_err(reading)?.len();
     let mut magic = [0; 8];
     let has_magic = len >= 8
@@ -120,7 +119,7 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(crate) fn open(path: &Path) -> Result<Reader<'static>> {
         let name = name_of(path);
-        let file = File::open(path);
+        let file = braid_io::open_input(path);
         let file = file.map_err(|e| Error::io(format!("cannot open the backup {name}"), e))?;
         Reader::new(name, Box::new(BufReader::with_capacity(1 << 20, file)))
     }
