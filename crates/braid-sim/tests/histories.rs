@@ -212,6 +212,14 @@ const FOUND: &[(Protocol, &str, &str)] = &[
         "seed=18315,rounds=3,clients=3,transactions=7,keys=4,strands=4,lanes=2,large=true,savepoints=true,loads=true",
         "a flush was assigned its number too late (a mutant that few histories catch)",
     ),
+    (
+        Protocol::Glsn,
+        "seed=20078790,rounds=3,clients=1,transactions=11,keys=2,strands=3,lanes=1,snapshot=false,large=false,\
+         checkpoints=true,crashes=true,errors=true,media_faults=false,tamper=true,savepoints=true,compressed=false,\
+         leases=false,named=false,loads=false,feed=false,copies=false,archive=false,reopens=false,seesaw=false,\
+         tight=false,stalls=64,careless=false,readers=false,long=false,lies=false",
+        "a copy of a log file brought back a write that a loss of power had undone (the simulator's mistake)",
+    ),
 ];
 
 #[test]

@@ -36,12 +36,14 @@ pub enum FileFaults {
 pub struct FileCopies(BTreeMap<String, Blocks>);
 
 impl SimDevice {
-    /// Copies all files, to put some of them back later.
+    /// Copies all files as they certainly survive a loss of power, to put some of them back later. A
+    /// copy of volatile data would bring back writes that a power loss has undone since, which
+    /// no log can tell from its own.
     #[must_use]
     pub fn copy_files(&self) -> FileCopies {
         let state = self.state.lock();
         let names = state.names.iter();
-        let copies = names.map(|(name, &id)| (name.clone(), state.contents[id].current.clone()));
+        let copies = names.map(|(name, &id)| (name.clone(), state.contents[id].durable.clone()));
         FileCopies(copies.collect())
     }
 
