@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -60,6 +60,8 @@ pub const CORE: &[&str] = &[
 
 /// Gets an additional module.
 const RT: &str = "crates/braid-rt/src/lib.rs";
+const MODULE: &str = "crates/braid-rt/src/mutation.rs";
+const EXAMPLE: &str = "crates/braid-sim/examples/mutation_runner.rs";
 
 const RUNNER: &[&str] = &[
     "build",
@@ -90,8 +92,8 @@ fn cargo(places: &Places) -> Command {
     cargo
 }
 
-/// Copies tracked and new files, except those that are `rewritten`, and leaves unchanged files
-/// alone, so that cargo rebuilds less.
+/// Copies tracked and new files, except those that are `rewritten`, leaves unchanged files alone, so
+/// that cargo rebuilds less, and removes files that the workspace no longer has.
 fn copy(places: &Places, rewritten: &[String]) {
     let listed = Command::new("git")
         .current_dir(&places.workspace)
@@ -107,6 +109,22 @@ fn copy(places: &Places, rewritten: &[String]) {
         let (from, to) = (places.workspace.join(name), places.tree().join(name));
         if from.is_file() {
             write(&to, &fs::read(&from).expect("a source file"));
+        }
+    }
+    let names = listed.lines().chain([MODULE, EXAMPLE]);
+    let kept = names.map(|name| places.tree().join(name));
+    remove_others(&places.tree(), &kept.collect());
+}
+
+/// Removes the files below `folder` that are not `kept`. A module that moved would otherwise exist
+/// twice.
+fn remove_others(folder: &Path, kept: &BTreeSet<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder of the copy") {
+        let path = entry.expect("an entry of the copy").path();
+        if path.is_dir() {
+            remove_others(&path, kept);
+        } else if !kept.contains(&path) {
+            fs::remove_file(&path).expect("a file of the copy");
         }
     }
 }
@@ -142,17 +160,11 @@ fn rewrite_all(
         });
     }
     let module = format!("{}\nconst COUNT: usize = {first};\n", chosen::SOURCE);
-    let rt = places.tree().join("crates/braid-rt/src");
-    write(&rt.join("mutation.rs"), module.as_bytes());
+    write(&places.tree().join(MODULE), module.as_bytes());
     let lib = fs::read_to_string(places.workspace.join(RT)).expect("lib.rs");
     let lib = format!("{lib}\n#[allow(missing_docs)]\npub mod mutation;\n");
-    write(&rt.join("lib.rs"), lib.as_bytes());
-    let examples = places.tree().join("crates/braid-sim/examples");
-    fs::create_dir_all(&examples).expect("a directory");
-    write(
-        &examples.join("mutation_runner.rs"),
-        include_bytes!("runner.rs"),
-    );
+    write(&places.tree().join(RT), lib.as_bytes());
+    write(&places.tree().join(EXAMPLE), include_bytes!("runner.rs"));
     sources
 }
 
