@@ -24,6 +24,7 @@ mod plan;
 mod processor;
 pub mod record;
 mod simulate;
+mod tables;
 
 pub use history::{Counts, Failed, Outcome, run};
 pub use plan::Plan;

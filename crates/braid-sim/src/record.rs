@@ -129,6 +129,12 @@ impl fmt::Display for Version {
     }
 }
 
+impl Op {
+    pub(crate) fn is_write(&self) -> bool {
+        matches!(self, Self::Put(..) | Self::Remove(_))
+    }
+}
+
 /// Returns every version that was seen, with its key; `None` for a key that was seen missing.
 pub(crate) fn seen(ops: &[Op]) -> impl Iterator<Item = (Key, Option<&Version>)> {
     ops.iter().flat_map(|op| {
@@ -176,9 +182,7 @@ pub struct Tx {
 impl Tx {
     /// Whether it wrote anything.
     pub fn writes(&self) -> bool {
-        self.ops
-            .iter()
-            .any(|op| matches!(op, Op::Put(..) | Op::Remove(_)))
+        self.ops.iter().any(Op::is_write)
     }
 
     /// Returns every version that it saw, with its key; `None` for a key that it saw missing.
@@ -188,10 +192,7 @@ impl Tx {
 
     /// Returns the keys that it saw missing, before it wrote any.
     pub fn absent(&self) -> Vec<Key> {
-        let reads = self
-            .ops
-            .iter()
-            .take_while(|op| !matches!(op, Op::Put(..) | Op::Remove(_)));
+        let reads = self.ops.iter().take_while(|op| !op.is_write());
         let absent = reads.flat_map(|op| match op {
             Op::Get(key, None) => vec![*key],
             Op::Scan(from, to, seen) => (*from..*to)

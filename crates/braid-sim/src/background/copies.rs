@@ -11,8 +11,8 @@ use fastrand::Rng;
 
 use super::{Shared, exactly_up_to};
 use crate::check::Violation;
-use crate::client::Tables;
 use crate::record::{Found, Round, TxId, View, whole};
+use crate::tables::Tables;
 
 /// A backup, with the backups that it builds on.
 #[derive(Clone)]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use braid::{Bytes, Readable, Result, Table, Transaction};
 
 use super::{Checked, Shared};
-use crate::client::Tables;
 use crate::record::TxId;
+use crate::tables::Tables;
 
 /// The times of each transaction's entry: written not before the first, not after the second.
 #[derive(Clone, Default)]

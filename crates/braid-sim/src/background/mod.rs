@@ -34,9 +34,9 @@ pub(crate) use loads::Loads;
 pub(crate) use readers::{Reader, Readers};
 
 use crate::check::Violation;
-use crate::client::Tables;
 use crate::plan::Plan;
 use crate::record::{Found, Round};
+use crate::tables::Tables;
 
 /// Notes of a history that all its tasks share. No task is interrupted while it holds their lock.
 struct Shared<T>(Arc<Mutex<T>>);
@@ -85,7 +85,7 @@ impl Background {
         tables: &Tables,
         found: &Found,
     ) -> Checked {
-        if let Some(table) = tables.leases()
+        if let Some(table) = &tables.leases
             && let Err(violation) = self.leases.check(&db.snapshot(), tables, table)?
         {
             return Ok(Err(violation));

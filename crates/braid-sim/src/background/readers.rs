@@ -8,7 +8,7 @@ use braid_io::SimDevice;
 use fastrand::Rng;
 
 use super::{Checked, Shared};
-use crate::client::Tables;
+use crate::tables::Tables;
 
 /// The medium that the readers of a round share with the writer.
 #[derive(Clone, Default)]

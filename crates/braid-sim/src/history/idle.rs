@@ -4,7 +4,7 @@ use braid::{Database, Health};
 
 use super::History;
 use crate::check::Violation;
-use crate::client::Tables;
+use crate::tables::Tables;
 
 /// Blocks of a small data file that are not pages: superblocks, the root and the page map, with
 /// their predecessors.

@@ -1,0 +1,84 @@
+//! Calls of the engine's services: syncs, checkpoints, loads, expiring entries, backups, archives.
+
+use braid::Error;
+use braid::backup::BackupError;
+
+use super::{Client, Next};
+
+impl Client {
+    pub(super) fn sync(&mut self) -> Next {
+        let time = self.notes.now();
+        match self.db.sync() {
+            Ok(()) => {
+                self.notes.acknowledge_before(time);
+                Next::Go
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    pub(super) fn checkpoint(&mut self) -> Next {
+        let time = self.notes.now();
+        let was_poisoned = self.is_poisoned();
+        match self.db.checkpoint() {
+            Ok(()) if was_poisoned => self.accepted("a checkpoint"),
+            Ok(()) => {
+                self.notes.acknowledge_before(time);
+                Next::Go
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// Makes a bulk load, or adds a sorted batch.
+    pub(super) fn load(&mut self) -> Next {
+        let id = self.next_name();
+        let done = match self.rng.u32(..3) {
+            0 => self.background.loads.load(&self.db, id, &mut self.rng),
+            _ => self.background.batches.add(&self.db, &mut self.rng),
+        };
+        self.or_failed(done)
+    }
+
+    /// Checks what was loaded or added.
+    pub(super) fn look_at_loads(&mut self) -> Next {
+        let looked = if self.rng.bool() {
+            self.background.batches.look(&self.db)
+        } else {
+            self.background.loads.look(&self.db, &mut self.rng)
+        };
+        self.or_complain(looked)
+    }
+
+    /// Checks entries with a time to live.
+    pub(super) fn look_at_leases(&mut self) -> Next {
+        let Some(table) = &self.tables.leases else {
+            return Next::Go;
+        };
+        let snapshot = self.db.snapshot();
+        let checked = self.background.leases.check(&snapshot, &self.tables, table);
+        self.or_complain(checked)
+    }
+
+    /// Makes a backup.
+    pub(super) fn copy(&mut self) -> Next {
+        let was_poisoned = self.is_poisoned();
+        match self.background.copies.make(&self.db, &mut self.rng) {
+            Ok(_) if was_poisoned => self.accepted("a backup"),
+            Ok(view) => {
+                self.notes.view(view);
+                Next::Go
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// Brings the archive up to date.
+    pub(super) fn archive(&mut self) -> Next {
+        match self.db.archive_now() {
+            // An opening left the archive out.
+            Err(Error::Backup(BackupError::ArchiveGap { .. })) => Next::Go,
+            archived => self.or_failed(archived),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Losses of power and killed processes.
+
+use std::time::Duration;
+
+use braid_rt::thread;
+
+use super::watched::Watched;
+use super::{History, Phase};
+use crate::background::Archive;
+
+impl History {
+    /// Cuts the power after some time, at any operation. A process is often killed while written
+    /// data is not yet durable.
+    pub(super) fn arm(&mut self, within: Duration) -> thread::JoinHandle {
+        let device = self.device.clone();
+        let archive = self.archive.as_ref().map(Archive::medium);
+        let phase = self.phase.clone();
+        let after = within.mul_f64(self.rng.f64());
+        let kill = self.kill;
+        let watched = kill.then(|| Watched::choose(&device, archive.as_ref(), &mut self.rng));
+        thread::spawn("power", move || {
+            braid_rt::sleep(after);
+            if let Some(watched) = watched.flatten() {
+                watched.wait();
+            }
+            if !device.has_crashed() {
+                for device in [Some(device), archive].into_iter().flatten() {
+                    if kill {
+                        device.kill()
+                    } else {
+                        device.power_off()
+                    }
+                }
+                // No task may be interrupted while it holds this lock, which does not support
+                // tasks.
+                let mut phase = phase.lock().expect("nobody panics with it");
+                phase.1 = Some(phase.0);
+            }
+        })
+        .expect("a task can be started")
+    }
+
+    /// Returns the medium after the power is restored, or as the next process finds it.
+    pub(super) fn restart(&mut self) {
+        if self.device.has_crashed() {
+            self.outcome.crashes += 1;
+            let at = self.phase.lock().expect("nobody panics with it").1.take();
+            self.count(match (self.kill, at) {
+                (false, Some(Phase::Opening)) => "power cut while opening",
+                (false, Some(Phase::Closing)) => "power cut while closing",
+                (false, _) => "power cut while working",
+                (true, Some(Phase::Opening)) => "killed while opening",
+                (true, Some(Phase::Closing)) => "killed while closing",
+                (true, _) => "killed while working",
+            });
+        }
+        self.device = if self.kill {
+            self.device.after_kill()
+        } else {
+            self.device.after_crash()
+        };
+        if let Some(archive) = &mut self.archive {
+            archive.restart(self.kill);
+        }
+        // After a kill, usually the power fails next, and soon, while the killed process's writes
+        // may be volatile.
+        self.was_killed = self.kill;
+        self.kill = self.rng.u32(..5) < if self.was_killed { 1 } else { 2 };
+    }
+}
