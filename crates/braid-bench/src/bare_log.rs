@@ -25,7 +25,7 @@ use crate::usage::Usage;
 use crate::{BenchError, Spec};
 
 /// Length of the file: many groups, so that writes in flight never overwrite each other.
-const FILE_BYTES: u64 = 32 << 20;
+pub(crate) const FILE_BYTES: u64 = 32 << 20;
 
 /// Maximum size of a group.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -194,7 +194,7 @@ fn commit_until(
     Ok(latency)
 }
 
-struct BareLog<'a> {
+pub(crate) struct BareLog<'a> {
     file: &'a dyn File,
     block: usize,
     state: Mutex<State>,
@@ -218,7 +218,7 @@ struct State {
 }
 
 impl<'a> BareLog<'a> {
-    fn new(device: &Arc<dyn Device>, file: &'a dyn File) -> Self {
+    pub(crate) fn new(device: &Arc<dyn Device>, file: &'a dyn File) -> Self {
         BareLog {
             file,
             block: device.block_size().max(4096),
@@ -250,7 +250,7 @@ impl<'a> BareLog<'a> {
     }
 
     /// Copies a record into the open buffer; returns its group.
-    fn append(&self, record: &[u8]) -> io::Result<u64> {
+    pub(crate) fn append(&self, record: &[u8]) -> io::Result<u64> {
         loop {
             let mut state = self.lock();
             let used = state.used;
@@ -266,7 +266,7 @@ impl<'a> BareLog<'a> {
     }
 
     /// Waits until the group is durable, and leads a flush if no other thread does.
-    fn wait(&self, group: u64) -> io::Result<()> {
+    pub(crate) fn wait(&self, group: u64) -> io::Result<()> {
         loop {
             // Acquire: read before the state, so that a flush that ends in between changes the
             // word, and the wait below returns at once.

@@ -66,7 +66,7 @@ impl Engine {
         self.pool_bytes = (spec.data_bytes() as f64 / ratio) as usize;
     }
 
-    fn builder(&self) -> Builder {
+    pub(crate) fn builder(&self) -> Builder {
         let mut builder = Database::builder()
             .protocol(self.protocol)
             .device(self.device)

@@ -48,6 +48,12 @@ pub enum BenchError {
         /// The table.
         table: &'static str,
     },
+    /// A check of a sound database found damage: a defect of the engine or of the medium.
+    #[error("verify found {damages} damages in a database under load")]
+    Damaged {
+        /// Number of damages.
+        damages: u64,
+    },
     /// A bulk load would mix with existing data.
     #[error("cannot load table {table}: it is not empty; load into a new directory")]
     NotEmpty {

@@ -31,6 +31,7 @@ mod records;
 mod report;
 mod runner;
 mod spec;
+mod stalls;
 mod sum;
 mod tally;
 mod tpcb;
@@ -53,6 +54,10 @@ pub use records::MAX_SCAN;
 pub use report::{KindReport, Limit, Report};
 pub use runner::{Progress, run};
 pub use spec::Spec;
+pub use stalls::{
+    BareStall, DisturbanceReport, HotKey, Latency, Scenario, StallRow, StallsReport, StallsSpec,
+    measure_stalls,
+};
 pub use usage::Usage;
 pub use workload::Workload;
 pub use zipf::{Zipf, scatter};

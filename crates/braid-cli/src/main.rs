@@ -38,7 +38,7 @@ enum Command {
     /// none is doubled or half done, and the sum of all balances is unchanged. Exits with 1 if any
     /// check fails.
     Demo(demo::DemoArgs),
-    /// Measure a workload, a device, or recovery
+    /// Measure a workload, a device, recovery, or stalls
     Bench(Box<bench::BenchArgs>),
     /// Run the engine through simulated crashes and check what it does
     ///

@@ -302,6 +302,42 @@ fn bench_recovery_replays_what_a_kill_left() {
 }
 
 #[test]
+fn bench_stalls_compares_each_scenario_with_a_quiet_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = [
+        "bench",
+        "stalls",
+        "--scenario",
+        "stats,bulk-load",
+        "--scale",
+        "0.001",
+        "--seconds",
+        "0.2",
+        "--rate",
+        "500",
+    ];
+    let output = braid_in(dir.path(), &[&args[..], &["--json"]].concat());
+    expect_code(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| &row["scenario"]).collect();
+    assert_eq!(names, ["quiet", "bulk-load", "stats"]);
+    assert!(rows.iter().all(|row| row["error"].is_null()), "{report}");
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "nothing is left"
+    );
+
+    let output = braid_in(dir.path(), &args);
+    expect_code(&output, 0);
+    let text = stdout(&output);
+    for part in ["500 commits/s", "quiet", "(baseline)", "bare p99.9"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
 fn bench_for_people_is_a_table() {
     let output = braid(&["bench", "u1", "--seconds", "0.2", "--device", "memory"]);
     expect_code(&output, 0);
@@ -429,6 +465,10 @@ fn bad_usage_exits_with_2() {
         &["bench", "u1", "--value-size", "1"],
         &["bench", "ycsb-c", "--with-limit"],
         &["bench", "recovery", "--device", "memory"],
+        &["bench", "stalls", "--device", "memory"],
+        &["bench", "stalls", "--scenario", "noise"],
+        &["bench", "stalls", "--scale", "0"],
+        &["bench", "stalls", "--rate", "-1"],
         &["bench", "recovery", "--workload", "ycsb-c"],
         &["demo", "--device", "memory"],
         &["demo", "--accounts", "1"],

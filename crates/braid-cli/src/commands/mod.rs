@@ -7,6 +7,7 @@ mod bench_device;
 mod bench_kill;
 mod bench_paper;
 mod bench_recovery;
+mod bench_stalls;
 pub(crate) mod changes;
 pub(crate) mod compact;
 pub(crate) mod demo;

@@ -1,0 +1,125 @@
+//! The report as a table.
+
+use std::fmt;
+
+use super::report::{DisturbanceReport, HotKey, Latency, StallRow, StallsReport};
+use crate::report::group;
+
+/// Formats milliseconds with three digits that count.
+fn ms(value: f64) -> String {
+    match value {
+        v if v < 10.0 => format!("{v:.2}"),
+        v if v < 100.0 => format!("{v:.1}"),
+        v => group(v),
+    }
+}
+
+/// One line for each scenario; figures of single scenarios follow.
+impl fmt::Display for StallsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rate = group(self.tx_per_s);
+        write!(f, "load: {} threads, {rate} commits/s", self.threads)?;
+        if let Some(most) = self.calibrated_tx_per_s {
+            write!(f, ", half of {}", group(most))?;
+        }
+        writeln!(
+            f,
+            "; scale {}, pool {} MiB, profile {}\nmachine: {}\n",
+            self.scale,
+            self.pool_bytes >> 20,
+            self.profile,
+            self.machine
+        )?;
+        writeln!(
+            f,
+            "{:<21}{:>9}{:>9}{:>9}{:>9}{:>10}{:>11}{:>10}  within the limits",
+            "scenario (ms)", "p50", "p99", "p99.9", "max", "gap", "bare p99.9", "bare gap"
+        )?;
+        self.rows.iter().try_for_each(|row| line(f, row))?;
+        writeln!(f)?;
+        self.rows.iter().try_for_each(|row| details(f, row))
+    }
+}
+
+fn line(f: &mut fmt::Formatter<'_>, row: &StallRow) -> fmt::Result {
+    if let Some(error) = &row.error {
+        return writeln!(f, "{:<21}failed: {error}", row.scenario);
+    }
+    let Latency {
+        p50_ms,
+        p99_ms,
+        p999_ms,
+        max_ms,
+    } = row.latency;
+    write!(
+        f,
+        "{:<21}{:>9}{:>9}{:>9}{:>9}{:>10}",
+        row.scenario,
+        ms(p50_ms),
+        ms(p99_ms),
+        ms(p999_ms),
+        ms(max_ms),
+        ms(row.gap_ms)
+    )?;
+    let bare = row.bare.as_ref().map_or_else(Default::default, |bare| {
+        (ms(bare.latency.p999_ms), ms(bare.gap_ms))
+    });
+    write!(f, "{:>11}{:>10}  ", bare.0, bare.1)?;
+    match &row.exceeded[..] {
+        _ if row.scenario == super::Scenario::Quiet.name() => writeln!(f, "(baseline)"),
+        [] => writeln!(f, "yes"),
+        exceeded => writeln!(f, "no: {}", exceeded.join(", ")),
+    }
+}
+
+fn details(f: &mut fmt::Formatter<'_>, row: &StallRow) -> fmt::Result {
+    let DisturbanceReport {
+        runs,
+        seconds,
+        longest_s,
+    } = row.disturbance;
+    if row.error.is_some() || row.scenario == super::Scenario::Quiet.name() {
+        return Ok(());
+    }
+    write!(f, "{:<21}", row.scenario)?;
+    match runs {
+        1 => write!(f, "took {seconds:.2} s")?,
+        _ => write!(
+            f,
+            "{} runs in {seconds:.1} s, the longest {longest_s:.3} s",
+            group(runs as f64)
+        )?,
+    }
+    if row.written_bytes > 0 {
+        write!(f, ", {} MiB written", row.written_bytes >> 20)?;
+    }
+    if row.unfinished > 0 {
+        let n = group(row.unfinished as f64);
+        write!(f, "; {n} commits were not performed in time")?;
+    }
+    if let Some(late) = &row.lateness {
+        write!(
+            f,
+            "; durable after the bound by p50 {}, p99 {}, p99.9 {}, at most {} ms",
+            ms(late.p50_ms),
+            ms(late.p99_ms),
+            ms(late.p999_ms),
+            ms(late.max_ms)
+        )?;
+    }
+    if let Some(hot) = &row.hot_key {
+        hot_key(f, hot)?;
+    }
+    writeln!(f)
+}
+
+fn hot_key(f: &mut fmt::Formatter<'_>, hot: &HotKey) -> fmt::Result {
+    write!(
+        f,
+        "; {} updates/s instead of {}, {} reads/s instead of {}",
+        group(hot.updates_per_s),
+        group(hot.fresh_updates_per_s),
+        group(hot.reads_per_s),
+        group(hot.fresh_reads_per_s)
+    )
+}

@@ -1,0 +1,119 @@
+//! Every scenario of `braid bench stalls` runs and is reported. Nothing is asserted about times.
+
+use std::time::Duration;
+
+use braid_bench::{Scenario, StallRow, StallsReport, StallsSpec, measure_stalls};
+use serde_json::Value;
+
+/// Measures scenarios in a tiny size, and checks that no file is left.
+fn measure(scenarios: &[Scenario]) -> StallsReport {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = StallsSpec {
+        scenarios: scenarios.to_vec(),
+        scale: 0.001,
+        seconds: Duration::from_millis(200),
+        threads: 2,
+        rate: Some(200.0),
+        pool_bytes: Some(4 << 20),
+        ..StallsSpec::new(dir.path())
+    };
+    let mut steps = Vec::new();
+    let report = measure_stalls(&spec, &mut |what, step, steps_in_total| {
+        assert!(step < steps_in_total);
+        steps.push(what.to_owned());
+    });
+    assert_eq!(steps.len(), scenarios.len().max(1), "{steps:?}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    report.unwrap()
+}
+
+fn check(row: &StallRow) {
+    assert_eq!(row.error, None, "{}", row.scenario);
+    assert!(row.operations > 0 && row.disturbance.runs > 0, "{row:?}");
+    let latency = row.latency;
+    let ordered = [latency.p50_ms, latency.p99_ms, latency.p999_ms];
+    assert!(ordered.is_sorted() && latency.p50_ms > 0.0, "{row:?}");
+    assert!(
+        row.gap_ms > 0.0 && row.gap_ms <= row.seconds * 1e3,
+        "{row:?}"
+    );
+}
+
+#[test]
+fn every_scenario_runs_next_to_the_load() {
+    let report = measure(&Scenario::ALL);
+    let names: Vec<_> = report.rows.iter().map(|row| row.scenario).collect();
+    assert_eq!(names, Scenario::ALL.map(Scenario::name));
+    for (row, scenario) in report.rows.iter().zip(Scenario::ALL) {
+        check(row);
+        assert_eq!(row.lateness.is_some(), scenario.is_buffered(), "{row:?}");
+        assert_eq!(
+            row.hot_key.is_some(),
+            scenario == Scenario::HotKey,
+            "{row:?}"
+        );
+    }
+    let of = |scenario: Scenario| {
+        report
+            .rows
+            .iter()
+            .find(|row| row.scenario == scenario.name())
+    };
+    assert!(
+        of(Scenario::Stats).unwrap().disturbance.runs > 1,
+        "it repeats"
+    );
+    let hot = of(Scenario::HotKey).unwrap().hot_key.unwrap();
+    for rate in [
+        hot.fresh_updates_per_s,
+        hot.fresh_reads_per_s,
+        hot.updates_per_s,
+        hot.reads_per_s,
+    ] {
+        assert!(rate > 0.0, "{hot:?}");
+    }
+    if cfg!(target_os = "linux") {
+        assert!(of(Scenario::BulkLoad).unwrap().bare.is_some());
+        assert!(of(Scenario::Stats).unwrap().bare.is_none());
+    }
+    let json: Value = serde_json::from_str(&report.to_json().unwrap()).unwrap();
+    assert_eq!(json["rows"].as_array().unwrap().len(), Scenario::ALL.len());
+    assert!(json["rows"][0]["p999_ms"].is_number(), "{json}");
+    let text = report.to_string();
+    for name in names {
+        assert!(text.contains(name), "{name}: {text}");
+    }
+}
+
+#[test]
+fn the_quiet_run_is_always_measured_and_first() {
+    let report = measure(&[Scenario::Stats, Scenario::Quiet]);
+    let names: Vec<_> = report.rows.iter().map(|row| row.scenario).collect();
+    assert_eq!(names, ["quiet", "stats"]);
+    assert!(report.rows[0].exceeded.is_empty());
+}
+
+#[test]
+fn invalid_parameters_are_refused() {
+    let good = StallsSpec::new("does-not-exist");
+    for bad in [
+        StallsSpec {
+            scale: f64::NAN,
+            ..good.clone()
+        },
+        StallsSpec {
+            rate: Some(0.0),
+            ..good.clone()
+        },
+        StallsSpec {
+            threads: 0,
+            ..good.clone()
+        },
+        StallsSpec {
+            device: braid::device::DeviceChoice::Memory,
+            ..good.clone()
+        },
+    ] {
+        assert!(measure_stalls(&bad, &mut |_, _, _| ()).is_err(), "{bad:?}");
+    }
+}
