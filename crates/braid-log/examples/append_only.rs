@@ -45,7 +45,7 @@ fn main() -> Result<(), LogError> {
     recovered.for_each(|_| events += 1)?;
     println!(
         "{events} events found, the last has number {}",
-        recovered.cut
+        recovered.cut.get()
     );
     assert_eq!(events, THREADS * EACH);
     Ok(())

@@ -23,7 +23,7 @@
 //! let recovered = Log::recover(device, LogOptions::default(), &start, &|_| {})?;
 //! recovered.for_each(|log_record| assert_eq!(log_record.payload, b"hello, log"))?;
 //! let log = recovered.into_log()?;
-//! assert_eq!(log.last_seqno(), 1);
+//! assert_eq!(log.last_seqno().get(), 1);
 //! # Ok(())
 //! # }
 //! ```
@@ -130,7 +130,7 @@ mod segments;
 mod stats;
 mod tail;
 
-pub use base::numbers::{FlushNo, StrandId};
+pub use base::numbers::{FlushNo, SeqNo, StrandId};
 pub use commit::pending::PendingCommit;
 pub use commit::ticket::{Ticket, UnlockPoint};
 pub use error::LogError;

@@ -18,7 +18,7 @@ use braid_loom::{Condvar, JoinHandle, explore, spawn};
 
 use crate::base::callbacks::{Action, Callbacks};
 use crate::base::event::{Event, GroupWords};
-use crate::base::numbers::{GroupNo, LaneId};
+use crate::base::numbers::{AtomicSeqNo, GroupNo, LaneId, SeqNo};
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex, UnsafeCell};
 use crate::buffer::commit_slots::CommitSlots;
 use crate::buffer::consolidation::Consolidation;
@@ -39,7 +39,7 @@ use crate::protocol::kind::ProtocolKind;
 #[test]
 fn a_frontier_lies_below_every_pending_commit() {
     explore(3, || {
-        let commit_slots = Arc::new(CommitSlots::new(0, None));
+        let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, None));
         let finished = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
         let committers: Vec<_> = (0..2)
             .map(|_| {
@@ -48,14 +48,14 @@ fn a_frontier_lies_below_every_pending_commit() {
                     // Both try the same slot first, so that one may take it after the other.
                     let slot = commit_slots.enter(0).unwrap();
                     let (seqno, _) = commit_slots.assign(slot, 1, LaneId::new(0), 1);
-                    finished[seqno as usize - 1].store(true, Relaxed);
+                    finished[seqno.get() as usize - 1].store(true, Relaxed);
                     commit_slots.leave(slot);
                 })
             })
             .collect();
         let assigned = commit_slots.last_seqno();
-        let frontier = assigned.min(commit_slots.oldest() - 1);
-        for seqno in 1..=frontier {
+        let frontier = assigned.min(commit_slots.oldest().prev());
+        for seqno in 1..=frontier.get() {
             assert!(finished[seqno as usize - 1].load(Relaxed), "{seqno}");
         }
         for committer in committers {
@@ -63,7 +63,7 @@ fn a_frontier_lies_below_every_pending_commit() {
         }
         assert_eq!(
             (commit_slots.last_seqno(), commit_slots.oldest()),
-            (2, u64::MAX)
+            (SeqNo::new(2), SeqNo::MAX)
         );
     });
 }
@@ -75,7 +75,7 @@ fn a_frontier_lies_below_every_pending_commit() {
 #[test]
 fn nobody_passes_a_pending_commit_whose_signature_matches() {
     explore(3, || {
-        let commit_slots = Arc::new(CommitSlots::new(0, None));
+        let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, None));
         let (here, elsewhere) = (1, 2);
         let finished = Arc::new(AtomicBool::new(false));
         let committer = {
@@ -89,12 +89,12 @@ fn nobody_passes_a_pending_commit_whose_signature_matches() {
                 }
             })
         };
-        let below = commit_slots.last_seqno() + 1;
+        let below = commit_slots.last_seqno().next();
         if commit_slots.are_finished(below, here) {
-            assert!(finished.load(Relaxed) || below == 1);
+            assert!(finished.load(Relaxed) || below.get() == 1);
         }
         committer.join().unwrap();
-        assert!(commit_slots.are_finished(3, here | elsewhere));
+        assert!(commit_slots.are_finished(SeqNo::new(3), here | elsewhere));
     });
 }
 
@@ -105,7 +105,7 @@ fn nobody_passes_a_pending_commit_whose_signature_matches() {
 #[test]
 fn quiesce_excludes_commits() {
     explore(3, || {
-        let commit_slots = Arc::new(CommitSlots::new(0, None));
+        let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, None));
         let inside = Arc::new(UnsafeCell::new(0));
         let committer = {
             let (commit_slots, inside) = (commit_slots.clone(), inside.clone());
@@ -226,12 +226,12 @@ fn a_free_permit_is_handed_on() {
 fn an_action_runs_once() {
     explore(usize::MAX, || {
         let callbacks = Arc::new(Callbacks::new(1));
-        let durable_seqno = Arc::new(AtomicU64::new(0));
+        let durable_seqno = Arc::new(AtomicSeqNo::new(SeqNo::NONE));
         let runs = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let advance = {
             let (callbacks, durable_seqno) = (callbacks.clone(), durable_seqno.clone());
             spawn(move || {
-                for seqno in 1..=2 {
+                for seqno in [1, 2].map(SeqNo::new) {
                     durable_seqno.fetch_max(seqno, SeqCst);
                     callbacks.run(seqno, &Ok(()));
                 }
@@ -243,9 +243,9 @@ fn an_action_runs_once() {
                 runs.fetch_add(1, Relaxed);
             }
         };
-        callbacks.add(0, 2, Action::Call(Box::new(call)));
+        callbacks.add(0, SeqNo::new(2), Action::Call(Box::new(call)));
         let seen = durable_seqno.load(SeqCst);
-        if seen >= 2 {
+        if seen >= SeqNo::new(2) {
             callbacks.run(seen, &Ok(()));
         }
         advance.join().unwrap();
@@ -306,7 +306,7 @@ fn blocked_committers_are_acknowledged() {
         };
         append(&log, 0).wait().unwrap();
         other.join().unwrap();
-        assert_eq!(log.durable_seqno(), 2);
+        assert_eq!(log.durable_seqno().get(), 2);
     });
 }
 
@@ -325,7 +325,7 @@ fn blocked_committers_end_epochs() {
         };
         append(&log, 0).wait().unwrap();
         other.join().unwrap();
-        assert_eq!(log.durable_seqno(), 2);
+        assert_eq!(log.durable_seqno().get(), 2);
     });
 }
 
@@ -349,7 +349,7 @@ fn who_needs_buffer_space_gets_it() {
         };
         append_bytes(&log, 0, &LARGE).wait().unwrap();
         other.join().unwrap();
-        assert_eq!(log.durable_seqno(), SLOTS_PER_STRAND as u64 + 1);
+        assert_eq!(log.durable_seqno().get(), SLOTS_PER_STRAND as u64 + 1);
     });
 }
 
@@ -371,7 +371,7 @@ fn last_one_wakes(protocol: ProtocolKind) {
         drop(append(&log, 0));
         waiting.join().unwrap();
         log.sync().unwrap();
-        assert_eq!(log.durable_seqno(), 2);
+        assert_eq!(log.durable_seqno().get(), 2);
     });
 }
 
@@ -407,7 +407,7 @@ fn who_leaves_flushes_for_who_waits_for_all() {
         pending.finish().detach();
         waiting.join().unwrap();
         log.sync().unwrap();
-        assert_eq!(log.durable_seqno(), 1);
+        assert_eq!(log.durable_seqno().get(), 1);
     });
 }
 
@@ -465,7 +465,7 @@ fn the_flusher_and_a_committer_that_blocks() {
         append(&log, 0).wait().unwrap();
         other.join().unwrap();
         stop(&log, flusher);
-        assert_eq!(log.durable_seqno(), 2);
+        assert_eq!(log.durable_seqno().get(), 2);
     });
 }
 
@@ -543,9 +543,10 @@ fn consolidated_appends_do_not_overlap() {
 #[test]
 fn nothing_is_hardened_before_what_it_depends_on() {
     explore(2, || {
-        let shared = Arc::new((Hardening::new(2, 0), [AtomicU64::new(0), AtomicU64::new(0)]));
+        let flushed = [(), ()].map(|()| AtomicSeqNo::new(SeqNo::NONE));
+        let shared = Arc::new((Hardening::new(2, SeqNo::NONE), flushed));
         // Only the awaited dependency is missing.
-        assert!(shared.0.advance(&[3, 2]));
+        assert!(shared.0.advance(&[3, 2].map(SeqNo::new)));
         let leaders: Vec<_> = [4, 3]
             .into_iter()
             .map(|seqno| {
@@ -554,15 +555,15 @@ fn nothing_is_hardened_before_what_it_depends_on() {
                     let (hardening, flushed) = &*shared;
                     if seqno == 4 {
                         // It read a write of 3, which belongs to the other lane.
-                        hardening.add(4, vec![3]);
+                        hardening.add(SeqNo::new(4), vec![SeqNo::new(3)]);
                     }
-                    flushed[seqno as usize % 2].store(seqno, SeqCst);
+                    flushed[seqno as usize % 2].store(SeqNo::new(seqno), SeqCst);
                     let durable = flushed.each_ref().map(|lane| lane.load(SeqCst));
                     hardening.advance(&durable);
                 })
             })
             .collect();
-        let hardened = |lane| shared.0.hardened(LaneId::new(lane));
+        let hardened = |lane| shared.0.hardened(LaneId::new(lane)).get();
         if hardened(0) >= 4 {
             assert!(hardened(1) >= 3, "4 is acknowledged without 3");
         }

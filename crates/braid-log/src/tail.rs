@@ -17,7 +17,7 @@ use braid_io::AlignedBuf;
 use braid_rt::to_usize;
 
 use crate::LogError;
-use crate::base::numbers::{FlushNo, LaneId};
+use crate::base::numbers::{FlushNo, LaneId, SeqNo};
 use crate::flush::core::Core;
 use crate::flush::lane::DurableEnd;
 use crate::format::BLOCK;
@@ -49,7 +49,7 @@ struct Partial {
 
 /// The contents of the first header of an incarnation.
 struct Begun {
-    base: u64,
+    base: SeqNo,
     kept: Vec<u64>,
     protocol: &'static dyn Protocol,
 }
@@ -63,11 +63,11 @@ pub struct TailReader {
     incarnation: u32,
     begun: BTreeMap<u32, Begun>,
     /// Transactions of this incarnation that were read and not yet handed out.
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<SeqNo, Waiting>,
     /// Everything up to here was handed out.
-    done: u64,
+    done: SeqNo,
     /// The number at which the reader began: it ignores everything up to here.
-    from: u64,
+    from: SeqNo,
 }
 
 impl fmt::Debug for TailReader {
@@ -89,8 +89,8 @@ struct Cursor {
     /// this segment from there on are ignored: another process may be writing them.
     end: Option<u64>,
     /// Every log record of the lane up to this number was read.
-    durable_seqno: u64,
-    partial: HashMap<u64, Partial>,
+    durable_seqno: SeqNo,
+    partial: HashMap<SeqNo, Partial>,
     window: AlignedBuf,
     window_at: u64,
     window_len: usize,
@@ -141,7 +141,7 @@ impl TailReader {
         &mut self,
         bytes: usize,
         f: &mut dyn FnMut(LogRecord<'_>),
-    ) -> Result<u64, LogError> {
+    ) -> Result<SeqNo, LogError> {
         let idle = !self.core.is_begun();
         // In this order: everything that the durable seqno covers lies before the ends that are
         // read after it.
@@ -186,7 +186,7 @@ impl TailReader {
             let most = if current < self.core.incarnation {
                 self.core.base
             } else {
-                u64::MAX
+                SeqNo::MAX
             };
             if !self.hand_out(to.min(most), &mut room, f) {
                 return Ok(self.done);
@@ -205,7 +205,7 @@ impl TailReader {
     }
 
     /// Hands out the waiting transactions up to a number. Returns `false` if `room` was not enough.
-    fn hand_out(&mut self, to: u64, room: &mut usize, f: &mut dyn FnMut(LogRecord<'_>)) -> bool {
+    fn hand_out(&mut self, to: SeqNo, room: &mut usize, f: &mut dyn FnMut(LogRecord<'_>)) -> bool {
         while let Some(entry) = self.waiting.first_entry().filter(|e| *e.key() <= to) {
             let (seqno, waiting) = entry.remove_entry();
             f(LogRecord {
@@ -241,7 +241,7 @@ impl TailReader {
         let most = if kept == Kept::ALL_FLUSHES {
             base
         } else {
-            u64::MAX
+            SeqNo::MAX
         };
         self.waiting.retain(|&seqno, waiting| {
             seqno <= most && kept.holds(waiting.lane, seqno, waiting.flush)
@@ -262,7 +262,7 @@ impl TailReader {
         &mut self,
         lane: LaneId,
         position: &LanePosition,
-        seqno: u64,
+        seqno: SeqNo,
     ) -> Result<Cursor, LogError> {
         let segment = self.segment(lane, position.segment)?;
         let header = self.header(lane, &segment)?;
@@ -460,8 +460,8 @@ impl Cursor {
         &mut self,
         offset: u64,
         header: &ChunkHeader,
-        after: u64,
-        waiting: &mut BTreeMap<u64, Waiting>,
+        after: SeqNo,
+        waiting: &mut BTreeMap<SeqNo, Waiting>,
     ) -> Result<(), LogError> {
         let lane = self.lane;
         let name = segment_name(lane, self.segment.sequence);
@@ -523,7 +523,7 @@ impl Cursor {
     }
 
     /// Returns a large transaction's payload, if this was its last part.
-    fn completed(&mut self, seqno: u64) -> Option<Vec<u8>> {
+    fn completed(&mut self, seqno: SeqNo) -> Option<Vec<u8>> {
         let partial = self.partial.get(&seqno)?;
         if (partial.payload.len() as u64) < partial.total {
             return None;

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use braid_log::{FlushMode, Log, LogError, LogOptions, ProtocolKind};
+use braid_log::{FlushMode, Log, LogError, LogOptions, ProtocolKind, SeqNo};
 use common::{log_records, memory, payload, recover, small};
 
 #[test]
@@ -25,30 +25,36 @@ fn append_wait_reopen() {
             };
             let log = Log::create(device.clone(), options.clone()).unwrap();
             let start = log.quiesce(|start| start);
-            assert_eq!(start.seqno, 0);
+            assert_eq!(start.seqno.get(), 0);
             for seqno in 1..=500 {
                 let ticket = log.append(&[b"n", &payload(seqno, 100)]).unwrap();
-                assert_eq!(ticket.seqno(), seqno);
+                assert_eq!(ticket.seqno().get(), seqno);
                 ticket.wait().unwrap();
                 assert!(ticket.is_durable());
-                assert_eq!(log.durable_seqno(), seqno);
+                assert_eq!(log.durable_seqno().get(), seqno);
             }
             let stats = log.stats();
             assert_eq!((stats.flushes, stats.records), (500, 500));
             assert!(stats.segments > 10);
             log.close().unwrap();
             let recovered = recover(&device, &options, &start);
-            assert_eq!(recovered.cut, 500);
+            assert_eq!(recovered.cut.get(), 500);
             let found = log_records(&recovered);
             assert_eq!(found.len(), 500);
             assert_eq!(found[&77][1..], payload(77, 100));
             let log = recovered.into_log().unwrap();
-            assert_eq!((log.durable_seqno(), log.last_seqno()), (500, 500));
+            assert_eq!(
+                (log.durable_seqno().get(), log.last_seqno().get()),
+                (500, 500)
+            );
             log.append(&[b"more"]).unwrap().wait().unwrap();
             drop(log);
             let recovered = recover(&device, &options, &start);
             assert_eq!(
-                (recovered.cut, log_records(&recovered)[&501].as_slice()),
+                (
+                    recovered.cut.get(),
+                    log_records(&recovered)[&501].as_slice()
+                ),
                 (501, &b"more"[..])
             );
             assert_eq!(Log::recovery_position(&*device).unwrap(), start);
@@ -118,7 +124,7 @@ fn streams_records_larger_than_all_buffers() {
         for round in 0..3 {
             log.append(&[b"small"]).unwrap().wait().unwrap();
             let ticket = log.append(&[&large[..100_000], &large[100_000..]]).unwrap();
-            assert_eq!(ticket.seqno(), round * 4 + 2);
+            assert_eq!(ticket.seqno().get(), round * 4 + 2);
             log.append(&[&edge]).unwrap().wait().unwrap();
             log.append(&[&edge, b"!"]).unwrap().wait().unwrap();
             assert!(ticket.is_durable());
@@ -126,7 +132,7 @@ fn streams_records_larger_than_all_buffers() {
         drop(log);
         let recovered = recover(&device, &options, &start);
         let found = log_records(&recovered);
-        assert_eq!((recovered.cut, found.len()), (12, 12));
+        assert_eq!((recovered.cut.get(), found.len()), (12, 12));
         assert_eq!(
             (&found[&6], found[&7].len(), found[&8].len()),
             (&large, 8096, 8097)
@@ -141,33 +147,33 @@ fn aborted_and_dropped_commits_leave_no_gap() {
     let log = Log::create(device.clone(), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
     let mut pending = log.enter(10).unwrap();
-    assert_eq!(pending.assign(3), 3);
+    assert_eq!(pending.assign(3).get(), 3);
     pending.append(&[b"kept"]);
     let kept = pending.finish();
     let mut pending = log.enter(10).unwrap();
-    assert_eq!(pending.assign(2), 5);
+    assert_eq!(pending.assign(2).get(), 5);
     pending.abort();
     let aborted = pending.finish();
     let mut pending = log.enter(10).unwrap();
     pending.assign(1);
     drop(pending);
     drop(log.enter(10).unwrap());
-    assert_eq!(log.applied_before(), 7);
-    log.wait_applied(7, u64::MAX);
+    assert_eq!(log.applied_before().get(), 7);
+    log.wait_applied(SeqNo::new(7), u64::MAX);
     // Commits that write elsewhere are not waited for.
     let mut pending = log.enter(10).unwrap();
     pending.set_signature(0b10);
-    assert_eq!(pending.assign(1), 7);
-    log.wait_applied(8, 0b01);
+    assert_eq!(pending.assign(1).get(), 7);
+    log.wait_applied(SeqNo::new(8), 0b01);
     pending.append(&[b"elsewhere"]);
     drop(pending.finish());
-    log.wait_applied(8, u64::MAX);
+    log.wait_applied(SeqNo::new(8), u64::MAX);
     let last = log.append(&[b"last"]).unwrap();
     last.wait().unwrap();
     assert!(kept.is_durable() && aborted.is_durable());
     drop(log);
     let recovered = recover(&device, &options, &start);
-    assert_eq!(recovered.cut, 8);
+    assert_eq!(recovered.cut.get(), 8);
     assert_eq!(
         log_records(&recovered).into_keys().collect::<Vec<_>>(),
         [3, 7, 8]
@@ -179,27 +185,30 @@ fn aborted_and_dropped_commits_leave_no_gap() {
 fn a_pending_commit_holds_the_durable_seqno_back() {
     let log = Log::create(memory(), small(FlushMode::Background)).unwrap();
     let mut pending = log.enter(10).unwrap();
-    assert_eq!(pending.assign(1), 1);
+    assert_eq!(pending.assign(1).get(), 1);
     let (send, receive) = mpsc::channel();
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             let ticket = log.append(&[b"later"]).unwrap();
             send.send(()).unwrap();
             ticket.wait().unwrap();
-            ticket.seqno()
+            ticket.seqno().get()
         });
         receive.recv().unwrap();
         while log.stats().flushes == 0 {
             std::thread::yield_now();
         }
-        assert_eq!((log.durable_seqno(), log.applied_before()), (0, 1));
+        assert_eq!(
+            (log.durable_seqno().get(), log.applied_before().get()),
+            (0, 1)
+        );
         pending.append(&[b"first"]);
         // The ticket is kept and not used: the other ticket's wait must flush this one's bytes.
         let ticket = pending.finish();
         assert_eq!(other.join().unwrap(), 2);
         assert!(ticket.is_durable());
     });
-    assert_eq!(log.durable_seqno(), 2);
+    assert_eq!(log.durable_seqno().get(), 2);
 }
 
 /// Until it assigns, a pending commit holds back all numbers assigned meanwhile. After its
@@ -219,7 +228,7 @@ fn a_pending_commit_can_wait_for_what_it_held_back() {
         while log.stats().flushes == 0 {
             drop(log.append(&[&[7; 1000]]).unwrap());
         }
-        assert_eq!(log.durable_seqno(), 0);
+        assert_eq!(log.durable_seqno().get(), 0);
         pending.assign(1);
         log.ticket(before).wait().unwrap();
         pending.append(&[b"later"]);
@@ -261,7 +270,7 @@ fn futures_and_callbacks() {
         pending.assign(1);
         pending.append(&[b"called"]);
         let ticket = pending.finish_async();
-        let (seqno, send) = (ticket.seqno(), send.clone());
+        let (seqno, send) = (ticket.seqno().get(), send.clone());
         ticket.on_durable(move |outcome| send.send((seqno, outcome.is_ok())).unwrap());
     }
     let mut seen: Vec<_> = receive.iter().take(100).collect();
@@ -272,7 +281,7 @@ fn futures_and_callbacks() {
     );
     // A ticket dropped without use: its transaction becomes durable nevertheless.
     drop(log.append(&[b"dropped"]).unwrap());
-    while log.durable_seqno() < 102 {
+    while log.durable_seqno().get() < 102 {
         std::thread::yield_now();
     }
 }
@@ -368,7 +377,7 @@ fn many_threads_with_checkpoints() {
                             };
                             let mut pending = log.enter(len).unwrap();
                             let records = rng.u32(1..5);
-                            let seqno = pending.assign(records);
+                            let seqno = pending.assign(records).get();
                             if rng.u8(..20) == 0 {
                                 pending.abort();
                             } else {
@@ -414,21 +423,21 @@ fn many_threads_with_checkpoints() {
             checkpointer.join().unwrap()
         });
         log.sync().unwrap();
-        let last = log.last_seqno();
-        assert_eq!(log.durable_seqno(), last);
+        let last = log.last_seqno().get();
+        assert_eq!(log.durable_seqno().get(), last);
         log.close().unwrap();
         assert_eq!(called.load(Ordering::SeqCst), 1600);
         let recovered = recover(&device, &options, &start);
-        assert_eq!(recovered.cut, last);
+        assert_eq!(recovered.cut.get(), last);
         for (seqno, bytes) in log_records(&recovered) {
-            assert!(seqno > start.seqno);
+            assert!(seqno > start.seqno.get());
             assert_eq!(bytes, payload(seqno, bytes.len()));
         }
         let count = AtomicU64::new(0);
         recovered
             .for_each_parallel(3, |log_record| {
                 count.fetch_add(1, Ordering::SeqCst);
-                assert!(log_record.seqno <= last);
+                assert!(log_record.seqno.get() <= last);
                 Ok::<_, LogError>(())
             })
             .unwrap();
@@ -462,9 +471,9 @@ fn recycles_released_segments() {
             if round % 3 == 2 {
                 drop(log);
                 let recovered = recover(&device, &options, &start);
-                assert_eq!(recovered.cut, seqno);
+                assert_eq!(recovered.cut.get(), seqno);
                 let found = log_records(&recovered);
-                assert_eq!(found.len() as u64, seqno - start.seqno);
+                assert_eq!(found.len() as u64, seqno - start.seqno.get());
                 assert!(
                     found
                         .iter()
@@ -501,7 +510,7 @@ fn options_may_change_when_opening() {
         options.slot_bytes = if round % 3 == 0 { 8 << 10 } else { 16 << 10 };
         options.protocol = ProtocolKind::ALL[round % ProtocolKind::ALL.len()];
         let recovered = recover(&device, &options, &start);
-        assert_eq!(recovered.cut, seqno);
+        assert_eq!(recovered.cut.get(), seqno);
         assert_eq!(log_records(&recovered).len() as u64, seqno);
         let log = recovered.into_log().unwrap();
         for _ in 0..60 {
@@ -534,7 +543,7 @@ fn the_dead_stay_dead() {
     assert_eq!(recover(&device, &options, &start).discarded_records(), 1);
     for round in 0..3 {
         let recovered = recover(&device, &options, &start);
-        assert_eq!(recovered.cut, round);
+        assert_eq!(recovered.cut.get(), round);
         let log = recovered.into_log().unwrap();
         log.append(&[b"new"]).unwrap().wait().unwrap();
     }

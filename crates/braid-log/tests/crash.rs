@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use braid_io::{Device, OpenMode, SimDevice};
 use braid_log::{
     CheckpointPosition, FlushMode, LockRelease, Log, LogError, LogOptions, PendingCommit,
-    ProtocolKind, Ticket,
+    ProtocolKind, SeqNo, Ticket,
 };
 use common::{bounded, log_records, memory, payload, recover, sim, small, try_recover};
 
@@ -53,7 +53,7 @@ impl Model {
             "{} was acknowledged, cut {cut}",
             self.acknowledged
         );
-        let start = self.start().seqno;
+        let start = self.start().seqno.get();
         for (seqno, bytes) in found {
             assert!(*seqno > start && *seqno <= cut);
             // I2
@@ -131,7 +131,7 @@ fn step(
                 _ => rng.usize(..400),
             };
             let mut pending = log.enter(len)?;
-            let seqno = pending.assign(rng.u32(1..4));
+            let seqno = pending.assign(rng.u32(1..4)).get();
             commits.push((pending, seqno, len));
         }
         let batch = commits.iter().map(|&(_, seqno, _)| seqno).min();
@@ -148,7 +148,8 @@ fn step(
                     let mut on: Vec<u64> = appended.map(|(seqno, _)| *seqno).collect();
                     // Not on the others in flight, for which this thread would wait forever.
                     on.retain(|&on| Some(on) < batch && rng.u8(..4) == 0);
-                    pending.depends_on(&on, len);
+                    let named: Vec<_> = on.iter().copied().map(SeqNo::new).collect();
+                    pending.depends_on(&named, len);
                     model.depends.insert(seqno, on);
                 }
                 model.known.insert(seqno, Known::Appended(len));
@@ -159,18 +160,18 @@ fn step(
         if rng.u8(..3) == 0 {
             let ticket = tickets.swap_remove(rng.usize(..tickets.len()));
             ticket.wait()?;
-            model.alone.insert(ticket.seqno());
+            model.alone.insert(ticket.seqno().get());
         }
         for ticket in tickets.iter().filter(|ticket| ticket.is_durable()) {
-            assert!(ticket.seqno() <= log.acknowledged());
-            model.alone.insert(ticket.seqno());
+            assert!(ticket.seqno().get() <= log.acknowledged().get());
+            model.alone.insert(ticket.seqno().get());
         }
         tickets.retain(|ticket| !ticket.is_durable());
-        model.acknowledged = model.acknowledged.max(log.durable_seqno());
+        model.acknowledged = model.acknowledged.max(log.durable_seqno().get());
         if rng.u8(..20) == 0 {
             let start = log.quiesce(|start| start);
             log.sync()?;
-            model.acknowledged = model.acknowledged.max(log.durable_seqno());
+            model.acknowledged = model.acknowledged.max(log.durable_seqno().get());
             model.start = Some(CheckpointPosition::decode(&start.encode())?);
             log.release(&start)?;
         }
@@ -200,7 +201,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
             assert!(matches!(log.enter(1), Err(LogError::Poisoned { .. })));
             assert!(matches!(log.sync(), Err(LogError::Poisoned { .. })));
         }
-        model.acknowledged = model.acknowledged.max(log.durable_seqno());
+        model.acknowledged = model.acknowledged.max(log.durable_seqno().get());
         drop(log);
         medium = medium.after_crash();
         log = loop {
@@ -210,11 +211,14 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
             }
             let recovered = try_recover(&sim(&medium), &options, &model.start()).unwrap();
             let found = log_records(&recovered);
-            let cut = recovered.cut;
+            let cut = recovered.cut.get();
             model.check(cut, &found, protocol);
             match recovered.into_log() {
                 Ok(log) => {
-                    assert_eq!((log.durable_seqno(), log.last_seqno()), (cut, cut));
+                    assert_eq!(
+                        (log.durable_seqno().get(), log.last_seqno().get()),
+                        (cut, cut)
+                    );
                     break log;
                 }
                 Err(_) => {
@@ -284,7 +288,7 @@ fn concurrent_commits_survive() {
                             let Ok(mut pending) = log.enter(len) else {
                                 return;
                             };
-                            let seqno = pending.assign(rng.u32(1..3));
+                            let seqno = pending.assign(rng.u32(1..3)).get();
                             pending.append(&[&payload(seqno, len)]);
                             // Small groups, so that several are in flight.
                             if thread % 2 == 0 || in_flight == 4 {
@@ -309,9 +313,9 @@ fn concurrent_commits_survive() {
             let recovered = try_recover(&device, &options, &start).unwrap();
             let acknowledged = acknowledged.load(Ordering::SeqCst);
             assert!(
-                recovered.cut >= acknowledged,
+                recovered.cut.get() >= acknowledged,
                 "seed {seed}: {} {acknowledged}",
-                recovered.cut
+                recovered.cut.get()
             );
             for (seqno, bytes) in log_records(&recovered) {
                 assert_eq!(bytes, payload(seqno, bytes.len()), "seed {seed}");
@@ -418,7 +422,7 @@ fn write(log: &Log, registers: &Arc<[Register]>, rng: &mut fastrand::Rng) -> Opt
         unlock();
         return None;
     };
-    let seqno = pending.assign(1);
+    let seqno = pending.assign(1).get();
     // Reads of versions with a greater number would fail validation.
     let reads = (0..2).map(|_| &registers[rng.usize(..registers.len())]);
     let mut on: Vec<u64> = reads
@@ -428,7 +432,8 @@ fn write(log: &Log, registers: &Arc<[Register]>, rng: &mut fastrand::Rng) -> Opt
         .collect();
     on.sort_unstable();
     if log.wants_dependencies() {
-        pending.depends_on(&on, 64);
+        let named: Vec<_> = on.iter().copied().map(SeqNo::new).collect();
+        pending.depends_on(&named, 64);
     }
     let payload: Vec<u8> = on.iter().flat_map(|on| on.to_le_bytes()).collect();
     pending.append(&[&payload]);
@@ -484,7 +489,7 @@ fn a_large_piece_counts_with_its_last_flush() {
             let log = Arc::clone(&of_callback);
             let commit = move || {
                 let mut pending = log.enter(100).unwrap();
-                let seqno = pending.assign(1);
+                let seqno = pending.assign(1).get();
                 pending.append(&[&payload(seqno, 100)]);
                 drop(pending.finish_async());
                 seqno
@@ -493,7 +498,7 @@ fn a_large_piece_counts_with_its_last_flush() {
         }
     });
     let mut large = log.enter(60_000).unwrap();
-    let seqno = large.assign(1);
+    let seqno = large.assign(1).get();
     large.append(&[&payload(seqno, 60_000)]);
     drop(large.finish_async());
     drop(log);
@@ -536,7 +541,7 @@ fn a_failed_write_poisons() {
             std::thread::yield_now();
         }
         assert_eq!(called.load(Ordering::SeqCst), 2);
-        assert!(log.ticket(1).wait().is_ok());
+        assert!(log.ticket(SeqNo::new(1)).wait().is_ok());
         assert!(matches!(
             ticket.try_wait(),
             Some(Err(LogError::Poisoned { .. }))
@@ -590,7 +595,11 @@ fn out_of_space_and_back() {
             fill(&mut seqno);
             assert!(seqno > 50, "{seqno}");
             assert!(medium.used() <= limit);
-            assert_eq!(log.last_seqno(), seqno, "nothing is assigned without space");
+            assert_eq!(
+                log.last_seqno().get(),
+                seqno,
+                "nothing is assigned without space"
+            );
             // A full log can be opened, and a checkpoint frees it.
             let start = log.quiesce(|start| start);
             log.release(&start).unwrap();
@@ -600,7 +609,7 @@ fn out_of_space_and_back() {
             assert!(log.poisoned().is_none());
             log.close().unwrap();
             let recovered = try_recover(&sim(&medium), &options, &start).unwrap();
-            assert_eq!(recovered.cut, seqno);
+            assert_eq!(recovered.cut.get(), seqno);
             assert!(
                 try_recover(&sim(&medium), &options, &first).is_err(),
                 "it was released"
@@ -669,7 +678,7 @@ fn damage_in_the_last_segment_is_told_from_a_torn_end() {
                     assert!(
                         bad > 10,
                         "{protocol}: {bad} of 12 chunks is damaged, cut {}",
-                        recovered.cut
+                        recovered.cut.get()
                     );
                 }
             }

@@ -150,7 +150,7 @@ fn a_segment_after_a_lost_flush_is_given_up() {
     let start = log.quiesce(|start| start);
     // While it is in flight, no chunk records anything as durable.
     let mut open = log.enter(0).unwrap();
-    assert_eq!(open.assign(1), 1);
+    assert_eq!(open.assign(1).get(), 1);
     for seqno in 2..=40 {
         // Full buffers are flushed.
         drop(log.append(&[&payload(seqno, 4000)]).unwrap());
@@ -220,7 +220,7 @@ fn a_file_that_lacks_its_last_chunks_is_told_by_what_came_later() {
     assert!(notes[0].contains("older copy"), "{notes:?}");
     // Nothing else reveals log after the last checkpoint or opening, see docs/durability.md.
     let recovered = try_recover(&device(&older(&now)), &options, &start).unwrap();
-    assert_eq!(recovered.cut, 3);
+    assert_eq!(recovered.cut.get(), 3);
     let recovered = try_recover(&medium, &options, &start).unwrap();
     let log = recovered.into_log().unwrap();
     append(&log, 9..=9);
@@ -247,7 +247,7 @@ fn a_torn_flush_before_a_segment_that_was_begun_is_no_damage() {
     files.retain(|file, _| *file <= name(2));
     let medium = device(&files);
     let recovered = try_recover(&medium, &options, &start).unwrap();
-    assert_eq!(recovered.cut as usize, chunks - 1);
+    assert_eq!(recovered.cut.get() as usize, chunks - 1);
     // The next opening can't use the file of the second segment, which is too long for it: it
     // deletes the file. The process may end at any step.
     let shorter = LogOptions {
@@ -264,7 +264,7 @@ fn a_torn_flush_before_a_segment_that_was_begun_is_no_damage() {
             let after: Arc<dyn Device> = Arc::new(after);
             let again = try_recover(&after, &options, &start)
                 .unwrap_or_else(|error| panic!("step {step}: {error}"));
-            assert_eq!(again.cut as usize, chunks - 1, "step {step}");
+            assert_eq!(again.cut.get() as usize, chunks - 1, "step {step}");
         }
     }
 }

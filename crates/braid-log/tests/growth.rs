@@ -73,7 +73,7 @@ fn each_lane_grows_by_itself() {
             let numbers: Vec<u64> = (0..2_000)
                 .map(|_| {
                     let mut entry = log.enter(9_000).unwrap();
-                    let seqno = entry.assign(1);
+                    let seqno = entry.assign(1).get();
                     entry.append(&[&payload(seqno, 9_000)]);
                     drop(entry.finish());
                     seqno
@@ -130,7 +130,7 @@ fn segments_grow_with_use_to_their_size() {
                 // Some records are split, and a strand's buffers hold more than the first segments.
                 let len = [100, 3_000, 20_000, 90_000][expected.len() % 4];
                 let mut entry = log.enter(len).unwrap();
-                let seqno = entry.assign(1);
+                let seqno = entry.assign(1).get();
                 entry.append(&[&payload(seqno, len)]);
                 drop(entry.finish());
                 expected.push((seqno, len));
@@ -198,7 +198,7 @@ fn what_a_small_log_lets_in_finds_room() {
                     }
                 }
                 for (mut entry, len) in entries {
-                    let seqno = entry.assign(1);
+                    let seqno = entry.assign(1).get();
                     entry.append(&[&payload(seqno, len)]);
                     drop(entry.finish());
                     numbers.push((seqno, len));
@@ -261,7 +261,7 @@ fn a_log_goes_on_in_the_space_that_it_has() {
             let mut numbers = Vec::new();
             let mut append = |len: usize, log: &Log| {
                 let mut entry = log.enter(len)?;
-                let seqno = entry.assign(1);
+                let seqno = entry.assign(1).get();
                 entry.append(&[&payload(seqno, len)]);
                 drop(entry.finish());
                 numbers.push((seqno, len));
@@ -283,7 +283,10 @@ fn a_log_goes_on_in_the_space_that_it_has() {
             }
             log.close().unwrap();
             let found = log_records(&recover(&sim(&medium), &options, &start));
-            for (seqno, len) in numbers.iter().filter(|(seqno, _)| *seqno > start.seqno) {
+            for (seqno, len) in numbers
+                .iter()
+                .filter(|(seqno, _)| *seqno > start.seqno.get())
+            {
                 assert!(
                     found[seqno] == payload(*seqno, *len),
                     "{protocol}, seed {seed}"
@@ -316,7 +319,7 @@ fn a_segment_that_is_not_made_ready_costs_nothing() {
                 medium.repair();
                 match entered {
                     Ok(mut entry) => {
-                        let seqno = entry.assign(1);
+                        let seqno = entry.assign(1).get();
                         entry.append(&[&payload(seqno, 3_000)]);
                         drop(entry.finish());
                         numbers.push(seqno);
@@ -327,7 +330,7 @@ fn a_segment_that_is_not_made_ready_costs_nothing() {
             }
             log.close().unwrap();
             let found = log_records(&recover(&sim(&medium), &options, &start));
-            let expected = numbers.iter().filter(|seqno| **seqno > start.seqno);
+            let expected = numbers.iter().filter(|seqno| **seqno > start.seqno.get());
             assert_eq!(found.len(), expected.count(), "{protocol}, step {step}");
         }
     }

@@ -26,7 +26,7 @@ fn written(medium: &SimDevice, options: &LogOptions) -> (CheckpointPosition, Vec
     let numbers = (1..20).map(|at| {
         let ticket = log.append(&[&payload(at, 100)]).unwrap();
         ticket.wait().unwrap();
-        ticket.seqno()
+        ticket.seqno().get()
     });
     let numbers = numbers.collect();
     log.close().unwrap();
@@ -36,7 +36,9 @@ fn written(medium: &SimDevice, options: &LogOptions) -> (CheckpointPosition, Vec
 fn read(log: &Log, from: &CheckpointPosition) -> Result<Vec<u64>, LogError> {
     let mut found = Vec::new();
     let mut tail = log.tail(from)?;
-    tail.read(usize::MAX, &mut |log_record| found.push(log_record.seqno))?;
+    tail.read(usize::MAX, &mut |log_record| {
+        found.push(log_record.seqno.get())
+    })?;
     Ok(found)
 }
 
@@ -110,7 +112,7 @@ fn a_log_that_can_not_begin_is_read_to_its_end() {
             let ticket = log.append(&[b"x"]).unwrap();
             ticket.wait().unwrap();
             let mut all = numbers.clone();
-            all.push(ticket.seqno());
+            all.push(ticket.seqno().get());
             assert_eq!(read(&log, &first).unwrap(), all, "{protocol}, step {step}");
         }
         assert!(failed > 2, "{protocol}: {failed} steps failed");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use braid_io::SimDevice;
 use braid_log::{
-    CheckpointPosition, FlushMode, Log, LogError, LogOptions, ProtocolKind, TailReader,
+    CheckpointPosition, FlushMode, Log, LogError, LogOptions, ProtocolKind, SeqNo, TailReader,
 };
 use common::{bounded, log_records, payload, sim, small, try_recover};
 
@@ -21,12 +21,16 @@ fn read(tail: &mut TailReader, log: &Log, rng: &mut fastrand::Rng, into: &mut Ve
         let to = tail
             .read(room, &mut |log_record| {
                 let last = into.last().map_or(0, |&(seqno, _)| seqno);
-                assert!(log_record.seqno > last, "{} after {last}", log_record.seqno);
-                into.push((log_record.seqno, log_record.payload.to_vec()));
+                assert!(
+                    log_record.seqno.get() > last,
+                    "{} after {last}",
+                    log_record.seqno.get()
+                );
+                into.push((log_record.seqno.get(), log_record.payload.to_vec()));
             })
             .unwrap();
         assert!(to <= log.durable_seqno());
-        assert!(into.last().is_none_or(|&(seqno, _)| seqno <= to));
+        assert!(into.last().is_none_or(|&(seqno, _)| seqno <= to.get()));
         if into.len() == before {
             return;
         }
@@ -43,7 +47,7 @@ fn step(log: &Log, rng: &mut fastrand::Rng) -> Result<(), LogError> {
             _ => rng.usize(..400),
         };
         let mut pending = log.enter(len)?;
-        let seqno = pending.assign(rng.u32(1..4));
+        let seqno = pending.assign(rng.u32(1..4)).get();
         commits.push((pending, seqno, len));
     }
     rng.shuffle(&mut commits);
@@ -123,7 +127,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
     read(&mut tail, &log, &mut rng, &mut found);
     let mut all = Vec::new();
     read(&mut log.tail(&first).unwrap(), &log, &mut rng, &mut all);
-    all.retain(|&(seqno, _)| seqno > newest.seqno);
+    all.retain(|&(seqno, _)| seqno > newest.seqno.get());
     assert!(found == all);
 }
 
@@ -186,7 +190,7 @@ fn a_reader_is_woken_and_misses_nothing() {
                             rng.usize(..300)
                         };
                         let mut pending = log.enter(len).unwrap();
-                        let seqno = pending.assign(rng.u32(1..3));
+                        let seqno = pending.assign(rng.u32(1..3)).get();
                         let bytes = payload(seqno, len);
                         pending.append(&[&bytes]);
                         let ticket = pending.finish();
@@ -211,7 +215,7 @@ fn a_reader_is_woken_and_misses_nothing() {
                 *signaled = false;
                 drop(signaled);
                 let mut take = |log_record: braid_log::LogRecord<'_>| {
-                    found.push((log_record.seqno, log_record.payload.to_vec()));
+                    found.push((log_record.seqno.get(), log_record.payload.to_vec()));
                 };
                 let to = tail.read(10_000, &mut take).unwrap();
                 if to < log.acknowledged() {
@@ -255,7 +259,7 @@ fn what_was_released_is_told() {
         step(&log, &mut rng).unwrap();
     }
     log.sync().unwrap();
-    let gone = |outcome: Result<u64, LogError>| matches!(outcome, Err(LogError::Released { .. }));
+    let gone = |outcome: Result<SeqNo, LogError>| matches!(outcome, Err(LogError::Released { .. }));
     assert!(gone(slow.read(usize::MAX, &mut |_| {})));
     assert!(matches!(log.tail(&first), Err(LogError::Released { .. })));
     let mut found = 0;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use braid_log::SeqNo;
 use braid_rt::MutexGuard;
 use braid_store::Tree;
 
@@ -234,7 +235,7 @@ impl Catalog<'_> {
         let core = core.with_options(options);
         // After an error, the catalog of the failed database may contain the name without it being
         // durable. No reader sees it then (I8).
-        let since = tx.commit()?.seqno();
+        let since = SeqNo::new(tx.commit()?.seqno());
         let core = Arc::new(core.loaded_at(since));
         let mut tables = self.engine.tables.by_name.write();
         tables.insert(name.to_owned(), core.clone());

@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
+use braid_log::SeqNo;
 use braid_loom::{AtomicBool, AtomicU64, UnsafeCell, explore, spawn};
 
 use crate::locks::table::LockTable;
@@ -130,15 +131,15 @@ impl Collected {
     }
 
     /// Relaxed: the snapshots do not rely on the ordering of the durable seqno.
-    fn durable_seqno(&self) -> u64 {
-        self.durable_seqno.load(Relaxed)
+    fn durable_seqno(&self) -> SeqNo {
+        SeqNo::new(self.durable_seqno.load(Relaxed))
     }
 
     fn collect(&self) {
         self.snapshots.advance(self.durable_seqno());
         let watermark = self.snapshots.watermark();
         for (end, (version, trimmed)) in (1..).zip(&self.versions) {
-            if watermark >= end && !trimmed.swap(true, Relaxed) {
+            if watermark.get() >= end && !trimmed.swap(true, Relaxed) {
                 // SAFETY: no snapshot reads the version, which loom checks.
                 version.with_mut(|version| unsafe { *version = () });
             }
@@ -156,7 +157,7 @@ impl Collected {
     fn read(&self) {
         let snapshot = self.snapshots.open(0, || self.durable_seqno());
         for (end, (version, _)) in (1..).zip(&self.versions) {
-            if snapshot.seqno() < end {
+            if snapshot.seqno().get() < end {
                 // SAFETY: the collector does not trim the version, which loom checks.
                 version.with(|version| unsafe { *version });
             }
@@ -212,7 +213,7 @@ fn a_snapshot_beyond_the_slots_is_safe_from_the_collector() {
     explore(2, || {
         let snapshots = SnapshotRegistry::new();
         // Occupies the only slot, without holding the watermark back.
-        let _ = snapshots.open(0, || 100);
+        let _ = snapshots.open(0, || SeqNo::new(100));
         trims_nothing_that_is_read(snapshots);
     });
 }

@@ -56,7 +56,7 @@ fn measure(spec: &PaperSpec, discard: bool) -> Result<Vec<(f64, f64)>, BenchErro
                     && log.append(&[&record]).is_ok_and(|ticket| {
                         // Enough in flight that the device is never idle, but not more than the
                         // buffers hold.
-                        ticket.seqno() % 64 != 0 || ticket.wait().is_ok()
+                        ticket.seqno().get() % 64 != 0 || ticket.wait().is_ok()
                     })
                 {}
             });

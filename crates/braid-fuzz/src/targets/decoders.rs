@@ -123,7 +123,7 @@ pub(super) const CHECKPOINT_POSITION: Target = Target {
             incarnation: 5,
         };
         let start = CheckpointPosition {
-            seqno: 7,
+            seqno: braid_log::SeqNo::new(7),
             flush: braid_log::FlushNo::NONE,
             lanes: vec![lane; 2],
         };

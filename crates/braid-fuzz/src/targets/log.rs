@@ -98,7 +98,7 @@ fn recovered(
     let recovered = Log::recover(device.clone(), options.clone(), start, &|_| {})?;
     let mut log_records = LogRecords::new();
     recovered.for_each(|log_record| {
-        log_records.insert(log_record.seqno, log_record.payload.to_vec());
+        log_records.insert(log_record.seqno.get(), log_record.payload.to_vec());
     })?;
     Ok(log_records)
 }
@@ -149,7 +149,7 @@ fn look(
     let recovered = Log::recover(device.clone(), base.options.clone(), start, &|_| {})?;
     let mut log_records = LogRecords::new();
     recovered.for_each(|log_record| {
-        log_records.insert(log_record.seqno, log_record.payload.to_vec());
+        log_records.insert(log_record.seqno.get(), log_record.payload.to_vec());
     })?;
     if outcome.must_be_noticed() {
         let is_true =
@@ -171,7 +171,7 @@ fn look(
     ticket.wait()?;
     // The last assigned number may differ: in `gsn`, numbers of other lanes may have been recovered
     // with it.
-    let number = ticket.seqno();
+    let number = ticket.seqno().get();
     drop(ticket);
     log.close()?;
     let again = self::recovered(&device, &base.options, start)?;

@@ -6,7 +6,8 @@ use std::task::Waker;
 use crossbeam_utils::CachePadded;
 
 use crate::LogError;
-use crate::base::sync::{AtomicU64, Mutex};
+use crate::base::numbers::{AtomicSeqNo, SeqNo};
+use crate::base::sync::Mutex;
 
 /// An action that runs once a number is durable, or can no longer become durable.
 pub(crate) enum Action {
@@ -34,9 +35,9 @@ impl Action {
 }
 
 struct Shard {
-    actions: Mutex<Vec<(u64, Action)>>,
-    /// The least number in `actions`; `u64::MAX` if empty.
-    least: AtomicU64,
+    actions: Mutex<Vec<(SeqNo, Action)>>,
+    /// The least number in `actions`; [`SeqNo::MAX`] if empty.
+    least: AtomicSeqNo,
 }
 
 /// Registered actions, in shards so that threads of different strands do not contend.
@@ -49,7 +50,7 @@ impl Callbacks {
         let shard = || {
             CachePadded::new(Shard {
                 actions: Mutex::new(Vec::new()),
-                least: AtomicU64::new(u64::MAX),
+                least: AtomicSeqNo::new(SeqNo::MAX),
             })
         };
         Self {
@@ -59,7 +60,7 @@ impl Callbacks {
 
     /// Registers an action. The caller loads the durable seqno (`SeqCst`) afterwards and calls
     /// [`Callbacks::run`] itself if the number is durable already.
-    pub(crate) fn add(&self, shard: usize, seqno: u64, action: Action) {
+    pub(crate) fn add(&self, shard: usize, seqno: SeqNo, action: Action) {
         let shard = &self.shards[shard % self.shards.len()];
         let mut actions = shard.actions.lock();
         actions.push((seqno, action));
@@ -70,7 +71,7 @@ impl Callbacks {
 
     /// Runs everything up to `durable_seqno`, on this thread. The durable seqno was published
     /// (`SeqCst`) before.
-    pub(crate) fn run(&self, durable_seqno: u64, outcome: &Result<(), LogError>) {
+    pub(crate) fn run(&self, durable_seqno: SeqNo, outcome: &Result<(), LogError>) {
         (0..self.shards.len()).for_each(|shard| self.run_shard(shard, durable_seqno, outcome));
     }
 
@@ -78,7 +79,7 @@ impl Callbacks {
     pub(crate) fn run_shard(
         &self,
         shard: usize,
-        durable_seqno: u64,
+        durable_seqno: SeqNo,
         outcome: &Result<(), LogError>,
     ) {
         let shard = &self.shards[shard];
@@ -94,7 +95,7 @@ impl Callbacks {
             let least = actions.iter().map(|&(seqno, _)| seqno).min();
             shard
                 .least
-                .store(least.unwrap_or(u64::MAX), Ordering::SeqCst);
+                .store(least.unwrap_or(SeqNo::MAX), Ordering::SeqCst);
             due
         };
         due.sort_unstable_by_key(|&(seqno, _)| seqno);
@@ -119,15 +120,16 @@ mod tests {
             let call = move |outcome: Result<(), LogError>| {
                 seen.lock().push((seqno, outcome.is_ok()));
             };
-            callbacks.add(seqno as usize, seqno, Action::Call(Box::new(call)));
+            let action = Action::Call(Box::new(call));
+            callbacks.add(seqno as usize, SeqNo::new(seqno), action);
         }
-        callbacks.run(2, &Ok(()));
+        callbacks.run(SeqNo::new(2), &Ok(()));
         assert!(seen.lock().is_empty());
-        callbacks.run(5, &Ok(()));
-        callbacks.run(5, &Ok(()));
+        callbacks.run(SeqNo::new(5), &Ok(()));
+        callbacks.run(SeqNo::new(5), &Ok(()));
         assert_eq!(*seen.lock(), [(3, true), (5, true)]);
         callbacks.run(
-            u64::MAX,
+            SeqNo::MAX,
             &Err(LogError::Poisoned {
                 cause: "test".into(),
             }),

@@ -6,11 +6,11 @@ use crossbeam_utils::CachePadded;
 
 use crate::base::backoff::backoff;
 use crate::base::event::Event;
-use crate::base::numbers::LaneId;
+use crate::base::numbers::{AtomicSeqNo, LaneId, SeqNo};
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, yield_now};
 
 /// The value of a free slot.
-const FREE: u64 = u64::MAX;
+const FREE: SeqNo = SeqNo::MAX;
 
 /// Commits that can be in flight at once; more wait for a slot.
 pub(crate) const MAX_COMMIT_SLOTS: usize = match (cfg!(all(test, loom)), cfg!(miri)) {
@@ -29,7 +29,7 @@ pub(crate) const MAX_COMMIT_SLOTS: usize = match (cfg!(all(test, loom)), cfg!(mi
 #[derive(Debug)]
 pub(crate) struct CommitSlots {
     /// The newest number assigned; with a stride, no number assigned is greater.
-    counter: CachePadded<AtomicU64>,
+    counter: CachePadded<AtomicSeqNo>,
     /// Numbers taken by one assignment, so that every remainder occurs once; 0 if numbers are
     /// dense.
     stride: u64,
@@ -44,7 +44,7 @@ pub(crate) struct CommitSlots {
 
 #[derive(Debug)]
 struct Slot {
-    seqno: AtomicU64,
+    seqno: AtomicSeqNo,
     /// The commit's write-set signature, see
     /// [`PendingCommit::set_signature`](crate::PendingCommit::set_signature).
     signature: AtomicU64,
@@ -62,13 +62,13 @@ impl CommitSlot {
 
 impl CommitSlots {
     /// Creates the slots. `lanes` is the number of lanes if numbers are assigned by lane.
-    pub(crate) fn new(last_seqno: u64, lanes: Option<usize>) -> Self {
+    pub(crate) fn new(last_seqno: SeqNo, lanes: Option<usize>) -> Self {
         Self {
             stride: lanes.map_or(0, |lanes| lanes as u64),
-            counter: CachePadded::new(AtomicU64::new(last_seqno)),
+            counter: CachePadded::new(AtomicSeqNo::new(last_seqno)),
             slots: (0..MAX_COMMIT_SLOTS)
                 .map(|_| Slot {
-                    seqno: AtomicU64::new(FREE),
+                    seqno: AtomicSeqNo::new(FREE),
                     signature: AtomicU64::new(0),
                 })
                 .map(CachePadded::new)
@@ -81,7 +81,7 @@ impl CommitSlots {
     }
 
     /// The newest number assigned.
-    pub(crate) fn last_seqno(&self) -> u64 {
+    pub(crate) fn last_seqno(&self) -> SeqNo {
         // SeqCst: the first step of every frontier computation, see the type.
         self.counter.load(Ordering::SeqCst)
     }
@@ -131,15 +131,13 @@ impl CommitSlots {
                 // this has read the counter before this commit's assignment.
                 self.used.fetch_max(index + 1, Ordering::SeqCst);
             }
-            let bound = self.last_seqno() + 1;
+            let bound = self.last_seqno().next();
             // SeqCst: pairs with `oldest`, see the type.
-            let taken = self.slots[index].seqno.compare_exchange(
-                FREE,
-                bound,
-                Ordering::SeqCst,
-                Ordering::Relaxed,
-            );
-            if taken.is_ok() {
+            let taken =
+                self.slots[index]
+                    .seqno
+                    .replace(FREE, bound, Ordering::SeqCst, Ordering::Relaxed);
+            if taken {
                 return CommitSlot(index);
             }
             index = (index + 1) % MAX_COMMIT_SLOTS;
@@ -158,7 +156,7 @@ impl CommitSlots {
         count: u64,
         lane: LaneId,
         signature: u64,
-    ) -> (u64, u64) {
+    ) -> (SeqNo, SeqNo) {
         let slot = &self.slots[slot.0];
         // Release: pairs with `are_finished`. Stored before the assignment, so that every commit
         // with a later assignment sees it.
@@ -167,12 +165,14 @@ impl CommitSlots {
         // SeqCst: pairs with `last_seqno` as the first read of a frontier, see the type.
         let (first, last) = match self.stride {
             0 => {
-                let first = self.counter.fetch_add(count, Ordering::SeqCst) + 1;
-                (first, first + count - 1)
+                let before = self.counter.fetch_add(count, Ordering::SeqCst);
+                (before.next(), SeqNo::new(before.get() + count))
             }
             stride => {
-                let least = self.counter.fetch_add(stride, Ordering::SeqCst) + 1;
-                let seqno = least + (lane.get() as u64 + stride - least % stride) % stride;
+                let before = self.counter.fetch_add(stride, Ordering::SeqCst);
+                let least = before.next().get();
+                let rest = (lane.get() as u64 + stride - least % stride) % stride;
+                let seqno = SeqNo::new(least + rest);
                 (seqno, seqno)
             }
         };
@@ -189,9 +189,9 @@ impl CommitSlots {
         self.slots[slot.0].seqno.store(FREE, Ordering::SeqCst);
     }
 
-    /// The least number that a pending commit has or may assign; `u64::MAX` if there is none. The
-    /// caller must read [`CommitSlots::last_seqno`] first.
-    pub(crate) fn oldest(&self) -> u64 {
+    /// The least number that a pending commit has or may assign; [`SeqNo::MAX`] if there is none.
+    /// The caller must read [`CommitSlots::last_seqno`] first.
+    pub(crate) fn oldest(&self) -> SeqNo {
         braid_rt::yield_point();
         let used = self.used.load(Ordering::SeqCst);
         // SeqCst: pairs with `take_slot` and, as Acquire, with `leave`.
@@ -205,7 +205,7 @@ impl CommitSlots {
     /// Whether all commits with a number below `below` whose write-set signature matches have
     /// finished. If so, their effects are visible. The caller was assigned `below`, or read it from
     /// the counter.
-    pub(crate) fn are_finished(&self, below: u64, signature: u64) -> bool {
+    pub(crate) fn are_finished(&self, below: SeqNo, signature: u64) -> bool {
         let is_finished = |slot: &CachePadded<Slot>| {
             braid_rt::yield_point();
             // SeqCst, as in `oldest`.
@@ -256,34 +256,42 @@ impl CommitSlots {
 mod tests {
     use super::*;
 
+    fn slots(last_seqno: u64, lanes: Option<usize>) -> CommitSlots {
+        CommitSlots::new(SeqNo::new(last_seqno), lanes)
+    }
+
     #[test]
     fn oldest_follows_the_commits() {
-        let commit_slots = CommitSlots::new(10, None);
+        let commit_slots = slots(10, None);
         assert_eq!(commit_slots.oldest(), FREE);
         let a = commit_slots.enter(3).unwrap();
-        assert_eq!(commit_slots.oldest(), 11);
+        assert_eq!(commit_slots.oldest().get(), 11);
         let b = commit_slots.enter(3).unwrap();
-        assert_eq!(commit_slots.assign(b, 2, LaneId::new(0), 1), (11, 12));
-        assert_eq!(commit_slots.assign(a, 1, LaneId::new(0), 1), (13, 13));
-        assert_eq!(commit_slots.oldest(), 11);
+        let assign = |slot, count| {
+            let (first, last) = commit_slots.assign(slot, count, LaneId::new(0), 1);
+            (first.get(), last.get())
+        };
+        assert_eq!(assign(b, 2), (11, 12));
+        assert_eq!(assign(a, 1), (13, 13));
+        assert_eq!(commit_slots.oldest().get(), 11);
         commit_slots.leave(b);
-        assert_eq!(commit_slots.oldest(), 13);
+        assert_eq!(commit_slots.oldest().get(), 13);
         commit_slots.leave(a);
         assert_eq!(
             (commit_slots.oldest(), commit_slots.last_seqno()),
-            (FREE, 13)
+            (FREE, SeqNo::new(13))
         );
     }
 
     #[test]
     fn a_number_by_lane_tells_the_lane() {
-        let commit_slots = CommitSlots::new(7, Some(3));
-        let mut before = 7;
+        let commit_slots = slots(7, Some(3));
+        let mut before = SeqNo::new(7);
         for lane in [0, 2, 1, 1, 0] {
             let slot = commit_slots.enter(lane).unwrap();
             let (first, last) = commit_slots.assign(slot, 5, LaneId::new(lane), 1);
             assert!(first == last && last > before && last <= commit_slots.last_seqno());
-            assert_eq!(last % 3, lane as u64);
+            assert_eq!(last.get() % 3, lane as u64);
             before = last;
             commit_slots.leave(slot);
         }
@@ -291,7 +299,7 @@ mod tests {
 
     #[test]
     fn nobody_enters_while_the_gate_is_closed() {
-        let commit_slots = CommitSlots::new(0, None);
+        let commit_slots = slots(0, None);
         let entered = AtomicBool::new(false);
         std::thread::scope(|scope| {
             commit_slots.quiesce(|| {
@@ -311,7 +319,7 @@ mod tests {
 
     #[test]
     fn quiesce_sees_no_commit() {
-        let commit_slots = CommitSlots::new(0, None);
+        let commit_slots = slots(0, None);
         let busy = AtomicUsize::new(0);
         let (each, times) = if cfg!(miri) { (20, 3) } else { (5_000, 50) };
         std::thread::scope(|scope| {
@@ -336,6 +344,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!(commit_slots.last_seqno(), 4 * each);
+        assert_eq!(commit_slots.last_seqno().get(), 4 * each);
     }
 }

@@ -10,7 +10,7 @@ use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 
 use crate::base::callbacks::Action;
-use crate::base::numbers::{GroupNo, LaneId, StrandId};
+use crate::base::numbers::{GroupNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
 use crate::buffer::consolidation::Consolidation;
 use crate::buffer::shared_buffer::{Reservation, SharedBuffer};
@@ -32,9 +32,9 @@ pub(crate) struct Slot {
     pub(crate) buf: SharedBuffer,
     id: usize,
     /// Sequence number of the last log record, against which the next one's is encoded.
-    previous: u64,
-    pub(crate) first: u64,
-    pub(crate) last: u64,
+    previous: SeqNo,
+    pub(crate) first: SeqNo,
+    pub(crate) last: SeqNo,
     pub(crate) log_records: u32,
     pub(crate) payload: u64,
     /// The time of the first log record.
@@ -44,9 +44,9 @@ pub(crate) struct Slot {
 impl Slot {
     fn reset(&mut self) {
         self.buf.reset(CHUNK_HEADER);
-        self.previous = 0;
-        self.first = u64::MAX;
-        self.last = 0;
+        self.previous = SeqNo::NONE;
+        self.first = SeqNo::MAX;
+        self.last = SeqNo::NONE;
         self.log_records = 0;
         self.payload = 0;
         self.opened = None;
@@ -71,9 +71,9 @@ impl Slot {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AssignedNumbers {
     /// The first number of the transaction.
-    pub(crate) first: u64,
+    pub(crate) first: SeqNo,
     /// The sequence number, its last.
-    pub(crate) last: u64,
+    pub(crate) last: SeqNo,
 }
 
 impl AssignedNumbers {
@@ -81,7 +81,7 @@ impl AssignedNumbers {
     /// bits.
     #[inline]
     pub(crate) fn records(self) -> u32 {
-        narrow(self.last - self.first + 1)
+        narrow(self.last.get() - self.first.get() + 1)
     }
 }
 
@@ -104,9 +104,9 @@ pub(crate) struct StrandState {
     free: Vec<Slot>,
     active: Option<Slot>,
     full: VecDeque<Slot>,
-    /// For each slot, the least number in it that is not durable; `u64::MAX` if there is none.
+    /// For each slot, the least number in it that is not durable; [`SeqNo::MAX`] if there is none.
     /// Unchanged while the slot is in flight.
-    unflushed: [u64; SLOTS_PER_STRAND],
+    unflushed: [SeqNo; SLOTS_PER_STRAND],
     /// The flush group that will take the current appends.
     group: GroupNo,
     /// Actions to run once the groups that take these log records have assigned their number.
@@ -148,9 +148,9 @@ impl Strand {
                 let mut slot = Slot {
                     buf: SharedBuffer::new(device.allocate(slot_bytes)),
                     id,
-                    previous: 0,
-                    first: 0,
-                    last: 0,
+                    previous: SeqNo::NONE,
+                    first: SeqNo::NONE,
+                    last: SeqNo::NONE,
                     log_records: 0,
                     payload: 0,
                     opened: None,
@@ -168,7 +168,7 @@ impl Strand {
                 free,
                 active: None,
                 full: VecDeque::new(),
-                unflushed: [u64::MAX; SLOTS_PER_STRAND],
+                unflushed: [SeqNo::MAX; SLOTS_PER_STRAND],
                 group,
                 on_numbered: Vec::new(),
                 limits: used,
@@ -210,22 +210,22 @@ impl Strand {
         self.dirty.load(Ordering::SeqCst)
     }
 
-    /// The least number that is not durable; `u64::MAX` if there is none.
-    pub(crate) fn oldest_unflushed(&self) -> u64 {
+    /// The least number that is not durable; [`SeqNo::MAX`] if there is none.
+    pub(crate) fn oldest_unflushed(&self) -> SeqNo {
         self.state
             .lock()
             .unflushed
             .iter()
             .copied()
             .min()
-            .unwrap_or(u64::MAX)
+            .unwrap_or(SeqNo::MAX)
     }
 
-    /// The least number that no flush has taken; `u64::MAX` if there is none.
-    pub(crate) fn oldest_unsealed(&self) -> u64 {
+    /// The least number that no flush has taken; [`SeqNo::MAX`] if there is none.
+    pub(crate) fn oldest_unsealed(&self) -> SeqNo {
         let state = self.state.lock();
         let slots = state.full.iter().chain(&state.active);
-        slots.map(|slot| slot.first).min().unwrap_or(u64::MAX)
+        slots.map(|slot| slot.first).min().unwrap_or(SeqNo::MAX)
     }
 
     /// Keeps `action` until `group` has its number. Returns the action if the group already has its
@@ -502,7 +502,7 @@ impl Strand {
     pub(crate) fn recycle(&self, mut slot: Slot) {
         slot.reset();
         let mut state = self.state.lock();
-        state.unflushed[slot.id] = u64::MAX;
+        state.unflushed[slot.id] = SeqNo::MAX;
         state.free.push(slot);
     }
 }
@@ -601,8 +601,8 @@ mod tests {
     fn append(strand: &Strand, seqno: u64, len: usize) -> Option<GroupNo> {
         let payload = vec![7; len];
         let numbers = AssignedNumbers {
-            first: seqno,
-            last: seqno,
+            first: SeqNo::new(seqno),
+            last: SeqNo::new(seqno),
         };
         strand.try_append(numbers, LogRecordKind::Data, &[&payload], len)
     }
@@ -617,7 +617,7 @@ mod tests {
         }
         assert_eq!(seqno, 8 * SLOTS_PER_STRAND as u64);
         assert!(strand.is_dirty());
-        assert_eq!(strand.oldest_unflushed(), 1);
+        assert_eq!(strand.oldest_unflushed().get(), 1);
         let mut taken = Vec::new();
         let mut state = strand.lock();
         assert!(matches!(strand.take(&mut state, 4096), Taken::TooLarge));
@@ -628,19 +628,23 @@ mod tests {
         assert!(!strand.is_dirty());
         assert_eq!(taken.len(), SLOTS_PER_STRAND);
         assert_eq!(
-            (taken[1].first, taken[1].last, taken[1].log_records),
+            (
+                taken[1].first.get(),
+                taken[1].last.get(),
+                taken[1].log_records
+            ),
             (9, 16, 8)
         );
         // Still unflushed, and without room, until the slots are recycled.
-        assert_eq!(strand.oldest_unflushed(), 1);
+        assert_eq!(strand.oldest_unflushed().get(), 1);
         assert_eq!(append(&strand, 100, 10), None);
         for slot in taken {
             strand.recycle(slot);
         }
-        assert_eq!(strand.oldest_unflushed(), u64::MAX);
+        assert_eq!(strand.oldest_unflushed(), SeqNo::MAX);
         strand.lock().set_group(GroupNo::new(5));
         assert_eq!(append(&strand, 100, 10), Some(GroupNo::new(5)));
-        assert_eq!(strand.oldest_unflushed(), 100);
+        assert_eq!(strand.oldest_unflushed().get(), 100);
     }
 
     #[test]
@@ -669,6 +673,6 @@ mod tests {
         append(&strand, 9, 10);
         append(&strand, 4, 10);
         append(&strand, 6, 10);
-        assert_eq!(strand.oldest_unflushed(), 4);
+        assert_eq!(strand.oldest_unflushed().get(), 4);
     }
 }

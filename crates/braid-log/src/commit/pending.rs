@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::base::numbers::GroupNo;
+use crate::base::numbers::{GroupNo, SeqNo};
 use crate::buffer::commit_slots::CommitSlot;
 use crate::buffer::strand::{AssignedNumbers, Strand};
 use crate::commit::ticket::{StrandHandle, Ticket};
@@ -30,7 +30,7 @@ pub struct PendingCommit<'a> {
     /// Whether the appended record holds writes, which must be applied.
     has_writes: bool,
     /// The dependencies that the log record names.
-    dependencies: Vec<u64>,
+    dependencies: Vec<SeqNo>,
     reservation: Reservation,
     signature: u64,
     /// Whether the commit slot is released.
@@ -77,7 +77,7 @@ impl<'a> PendingCommit<'a> {
     /// # Panics
     /// If `records` is 0, or numbers were assigned before.
     #[inline]
-    pub fn assign(&mut self, records: u32) -> u64 {
+    pub fn assign(&mut self, records: u32) -> SeqNo {
         assert!(records > 0, "a transaction assigns at least one number");
         assert!(self.numbers.is_none(), "a transaction assigns once");
         let commit_slots = &self.strand_handle.core.commit_slots;
@@ -93,7 +93,7 @@ impl<'a> PendingCommit<'a> {
     ///
     /// # Panics
     /// If no number was assigned.
-    pub fn first_seqno(&self) -> u64 {
+    pub fn first_seqno(&self) -> SeqNo {
         self.numbers.expect("numbers are assigned").first
     }
 
@@ -106,7 +106,7 @@ impl<'a> PendingCommit<'a> {
     ///
     /// # Panics
     /// If no number was assigned, or something was appended before.
-    pub fn depends_on(&mut self, numbers: &[u64], payload_bytes: usize) {
+    pub fn depends_on(&mut self, numbers: &[SeqNo], payload_bytes: usize) {
         let seqno = self.numbers.expect("numbers are assigned").last;
         assert!(!self.appended, "dependencies come before the log record");
         let (core, strand) = (&self.strand_handle.core, self.strand);
@@ -135,7 +135,7 @@ impl<'a> PendingCommit<'a> {
         let named: Vec<u8> = self
             .dependencies
             .iter()
-            .flat_map(|seqno| seqno.to_le_bytes())
+            .flat_map(|seqno| seqno.get().to_le_bytes())
             .collect();
         let kind = LogRecordKind::Dependent {
             dependencies: named.len(),
@@ -265,7 +265,7 @@ impl<'a> PendingCommit<'a> {
     pub fn finish(mut self) -> Ticket {
         // Called directly: a drop would move the pending commit first.
         self.leave();
-        let seqno = self.numbers.map_or(0, |numbers| numbers.last);
+        let seqno = self.numbers.map_or(SeqNo::NONE, |numbers| numbers.last);
         Ticket::new(Arc::clone(self.strand_handle), seqno, self.group)
     }
 

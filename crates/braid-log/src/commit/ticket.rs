@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use crate::LogError;
 use crate::base::callbacks::Action;
-use crate::base::numbers::{GroupNo, LaneId, StrandId};
+use crate::base::numbers::{GroupNo, LaneId, SeqNo, StrandId};
 use crate::flush::core::{Core, WaitTarget};
 use crate::options::FlushMode;
 use crate::protocol::kind::LockRelease;
@@ -37,13 +37,13 @@ pub(crate) struct StrandHandle {
 #[must_use = "a transaction is durable only once its ticket says so"]
 pub struct Ticket {
     strand_handle: Arc<StrandHandle>,
-    seqno: u64,
+    seqno: SeqNo,
     /// The flush group of the strand's lane that takes the bytes; [`GroupNo::NONE`] if unknown.
     group: GroupNo,
 }
 
 impl Ticket {
-    pub(crate) fn new(strand_handle: Arc<StrandHandle>, seqno: u64, group: GroupNo) -> Self {
+    pub(crate) fn new(strand_handle: Arc<StrandHandle>, seqno: SeqNo, group: GroupNo) -> Self {
         Self {
             strand_handle,
             seqno,
@@ -58,7 +58,7 @@ impl Ticket {
     }
 
     /// The transaction's sequence number.
-    pub fn seqno(&self) -> u64 {
+    pub fn seqno(&self) -> SeqNo {
         self.seqno
     }
 
@@ -142,7 +142,7 @@ impl Ticket {
         let at = match self.strand_handle.core.protocol.lock_release() {
             LockRelease::Precommit => 0,
             LockRelease::Numbered => self.group.get(),
-            LockRelease::Durable => self.seqno,
+            LockRelease::Durable => self.seqno.get(),
         };
         UnlockPoint {
             strand: self.strand_handle.strand,

@@ -11,8 +11,8 @@ use crate::LogError;
 use crate::base::backoff::backoff;
 use crate::base::callbacks::{Action, Callbacks};
 use crate::base::event::Event;
-use crate::base::numbers::{GroupNo, LaneId, StrandId};
-use crate::base::sync::{AtomicBool, AtomicU64, Mutex, fence};
+use crate::base::numbers::{AtomicSeqNo, GroupNo, LaneId, SeqNo, StrandId};
+use crate::base::sync::{AtomicBool, Mutex, fence};
 use crate::buffer::commit_slots::CommitSlots;
 use crate::buffer::strand::Strand;
 use crate::flush::lane::{FlushGroup, Lane};
@@ -33,12 +33,12 @@ pub(crate) struct WaitTarget {
     /// The flush group of that lane that takes the number's bytes; [`GroupNo::NONE`] if the thread
     /// waits for everything up to the number.
     pub(crate) group: GroupNo,
-    pub(crate) seqno: u64,
+    pub(crate) seqno: SeqNo,
 }
 
 impl WaitTarget {
     /// Everything up to a number.
-    pub(crate) fn everything(seqno: u64) -> Self {
+    pub(crate) fn everything(seqno: SeqNo) -> Self {
         Self {
             lane: LaneId::new(0),
             group: GroupNo::NONE,
@@ -65,7 +65,7 @@ pub(crate) struct Core {
     /// Held while the incarnation begins. Holds the callback that must run first, until it has run.
     pub(crate) beginning: Mutex<Option<BeforeBegin>>,
     /// The cut this incarnation started from.
-    pub(crate) base: u64,
+    pub(crate) base: SeqNo,
     /// The part kept of the previous incarnation, see [`SegmentHeader::kept`].
     ///
     /// [`SegmentHeader::kept`]: crate::format::segment::SegmentHeader::kept
@@ -74,20 +74,20 @@ pub(crate) struct Core {
     pub(crate) strands: Box<[CachePadded<Strand>]>,
     pub(crate) lanes: Box<[Lane]>,
     /// Every number up to here is durable and finished. Grows only.
-    durable_seqno: CachePadded<AtomicU64>,
+    durable_seqno: CachePadded<AtomicSeqNo>,
     /// Further acknowledgement state that the protocol requires.
     pub(crate) acknowledgement: Acknowledgement<FlushGroup>,
     /// The greatest number in an acknowledged flush.
-    pub(crate) flushed: CachePadded<AtomicU64>,
+    pub(crate) flushed: CachePadded<AtomicSeqNo>,
     /// Highest sequence number awaited by a thread whose own bytes are already durable.
-    awaited: CachePadded<AtomicU64>,
+    awaited: CachePadded<AtomicSeqNo>,
     /// Whether a pending commit holds the durable seqno back: the next commit that finishes
     /// recomputes it.
     stalled: CachePadded<AtomicBool>,
     /// Notified when the durable seqno grows, for waiters whose own flush has already ended.
     pub(crate) stall: Event,
     /// See [`Log::announce_durable`](crate::Log::announce_durable).
-    pub(crate) announce: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
+    pub(crate) announce: OnceLock<Box<dyn Fn(SeqNo) + Send + Sync>>,
     pub(crate) callbacks: Callbacks,
     poisoned: AtomicBool,
     poison: OnceLock<Arc<str>>,
@@ -118,7 +118,7 @@ pub(crate) struct CoreParts {
     pub(crate) id: u128,
     pub(crate) incarnation: u32,
     pub(crate) begun: bool,
-    pub(crate) base: u64,
+    pub(crate) base: SeqNo,
     pub(crate) kept: Vec<u64>,
     pub(crate) lanes: Box<[Lane]>,
     pub(crate) quota: Quota,
@@ -166,9 +166,9 @@ impl Core {
             commit_slots: CommitSlots::new(base, numbered_lanes),
             strands,
             lanes,
-            durable_seqno: CachePadded::new(AtomicU64::new(base)),
-            flushed: CachePadded::new(AtomicU64::new(base)),
-            awaited: CachePadded::new(AtomicU64::new(0)),
+            durable_seqno: CachePadded::new(AtomicSeqNo::new(base)),
+            flushed: CachePadded::new(AtomicSeqNo::new(base)),
+            awaited: CachePadded::new(AtomicSeqNo::new(SeqNo::NONE)),
             stalled: CachePadded::new(AtomicBool::new(false)),
             stall: Event::default(),
             announce: OnceLock::new(),
@@ -189,7 +189,7 @@ impl Core {
     }
 
     /// Every number up to here is durable and finished.
-    pub(crate) fn durable_seqno(&self) -> u64 {
+    pub(crate) fn durable_seqno(&self) -> SeqNo {
         // SeqCst: waiters announce themselves before this load, see `advance`.
         self.durable_seqno.load(Ordering::SeqCst)
     }
@@ -270,7 +270,7 @@ impl Core {
         self.stall.notify();
         if let Some(error) = self.poison() {
             self.run_callbacks();
-            self.callbacks.run(u64::MAX, &Err(error.clone()));
+            self.callbacks.run(SeqNo::MAX, &Err(error.clone()));
             for strand in &self.strands {
                 let due: Vec<_> = strand
                     .lock()
@@ -284,7 +284,7 @@ impl Core {
 
     /// Computes the number up to which everything is durable and finished; with hardening, also
     /// that of each lane.
-    fn frontier(&self) -> (Frontier, Vec<u64>) {
+    fn frontier(&self) -> (Frontier, Vec<SeqNo>) {
         // The order matters, see `CommitSlots` and `Protocol::durable_seqno`: a number assigned
         // after the first load is greater; a commit that left its slot before the second is in a
         // strand's buffer by the third. The epoch's end is loaded before all of these, so an epoch
@@ -292,18 +292,18 @@ impl Core {
         let epoch_end = self.epoch_end();
         let assigned = self.commit_slots.last_seqno();
         let commit_slots = self.commit_slots.oldest();
-        let finished = assigned.min(commit_slots - 1);
+        let finished = assigned.min(commit_slots.prev());
         let mut lanes = Vec::new();
-        let mut strands = u64::MAX;
+        let mut strands = SeqNo::MAX;
         for lane in &self.lanes {
             let oldest = lane
                 .strands()
                 .map(|strand| self.strands[strand].oldest_unflushed())
                 .min()
-                .unwrap_or(u64::MAX);
+                .unwrap_or(SeqNo::MAX);
             strands = strands.min(oldest);
             if self.acknowledgement.lanes().is_some() {
-                lanes.push(finished.min(oldest - 1));
+                lanes.push(finished.min(oldest.prev()));
             }
         }
         let frontier = Frontier {
@@ -340,7 +340,7 @@ impl Core {
     /// Announces a waiter for everything up to `seqno`. Pending commits with smaller numbers may
     /// not plan to flush (they asked for no durability), so they must flush when they leave. Must
     /// be called before the check for unflushed bytes. Returns whether there are such commits.
-    fn await_commits(&self, seqno: u64) -> bool {
+    fn await_commits(&self, seqno: SeqNo) -> bool {
         // SeqCst on all: either this thread sees the commit, or the commit's bytes are in the
         // buffer by the next load, or the commit sees the flag when it leaves. A thread that clears
         // the flag checks whether it is still needed.
@@ -357,7 +357,7 @@ impl Core {
 
     /// Publishes the durable seqno and the hardened numbers from one frontier: `publish` must know
     /// what held either of them back. Returns the least number of a pending commit.
-    fn publish_frontier(&self) -> u64 {
+    fn publish_frontier(&self) -> SeqNo {
         let (frontier, lanes) = self.frontier();
         // I8: nothing is acknowledged after a failure.
         if self.poison().is_some() {
@@ -382,9 +382,12 @@ impl Core {
         frontier.commit_slots
     }
 
-    /// The last number of the newest epoch that has ended; 0 if there are no epochs.
-    pub(crate) fn epoch_end(&self) -> u64 {
-        self.acknowledgement.epochs().map_or(0, Epochs::end)
+    /// The last number of the newest epoch that has ended; [`SeqNo::NONE`] if there are no
+    /// epochs.
+    pub(crate) fn epoch_end(&self) -> SeqNo {
+        self.acknowledgement
+            .epochs()
+            .map_or(SeqNo::NONE, Epochs::end)
     }
 
     /// Ends the epoch with the newest number assigned so far, if transactions are acknowledged by
@@ -417,8 +420,14 @@ impl Core {
     /// Handles a transaction's dependencies before its append; see
     /// [`PendingCommit::depends_on`](crate::PendingCommit::depends_on). Returns the dependencies to
     /// name in its log record.
-    pub(crate) fn depend(&self, lane: LaneId, seqno: u64, on: &[u64], large: bool) -> Vec<u64> {
-        let newest = on.iter().copied().max().unwrap_or(0);
+    pub(crate) fn depend(
+        &self,
+        lane: LaneId,
+        seqno: SeqNo,
+        on: &[SeqNo],
+        large: bool,
+    ) -> Vec<SeqNo> {
+        let newest = on.iter().copied().max().unwrap_or(SeqNo::NONE);
         if newest <= self.durable_seqno() {
             return Vec::new();
         }
@@ -443,7 +452,7 @@ impl Core {
 
     /// Waits until everything that other lanes hold up to `seqno` is in flushes that have their
     /// numbers.
-    fn wait_sealed(&self, own: LaneId, seqno: u64) {
+    fn wait_sealed(&self, own: LaneId, seqno: SeqNo) {
         let mut spins = 0;
         for lane in self.lanes.iter().filter(|lane| lane.index != own) {
             let is_open = || {
@@ -495,7 +504,7 @@ impl Core {
         match self.outcome(target) {
             None => self.request_flush_everywhere(target.lane),
             Some(Ok(())) => self.run_callbacks(),
-            Some(Err(error)) => self.callbacks.run(u64::MAX, &Err(error)),
+            Some(Err(error)) => self.callbacks.run(SeqNo::MAX, &Err(error)),
         }
     }
 

@@ -10,7 +10,7 @@ use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 
 use crate::base::event::{Event, GroupWords};
-use crate::base::numbers::{FlushNo, GroupNo, LaneId, StrandId};
+use crate::base::numbers::{FlushNo, GroupNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
 use crate::buffer::strand::Slot;
 use crate::flush::reservation::LaneSpace;
@@ -114,7 +114,7 @@ pub(crate) struct FlushGroup {
     pub(crate) chunks: Vec<SealedChunk>,
     /// The offset after the chunks.
     pub(crate) end: u64,
-    pub(crate) last: u64,
+    pub(crate) last: SeqNo,
     /// The flush's number, if it has chunks and the protocol numbers flushes.
     pub(crate) flush: FlushNo,
 }
@@ -147,7 +147,7 @@ impl FlushGroup {
             first: None,
             chunks: Vec::new(),
             end: 0,
-            last: group.get(),
+            last: SeqNo::new(group.get()),
             flush,
         }
     }

@@ -6,7 +6,7 @@ use braid_rt::narrow;
 
 use crate::LogError;
 use crate::base::callbacks::Action;
-use crate::base::numbers::{FlushNo, StrandId};
+use crate::base::numbers::{FlushNo, SeqNo, StrandId};
 use crate::buffer::strand::{Slot, StrandState, Taken};
 use crate::flush::core::Core;
 use crate::flush::lane::{
@@ -121,7 +121,7 @@ impl Core {
                 .iter()
                 .map(|chunk| chunk.slot.last)
                 .max()
-                .unwrap_or(0),
+                .unwrap_or(SeqNo::NONE),
             chunks,
             end,
             flush,

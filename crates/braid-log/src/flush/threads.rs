@@ -172,6 +172,6 @@ mod tests {
         let error = log.append(&[b"y"]).unwrap_err();
         let told = "the thread braid-log-test panicked: out of order";
         assert!(matches!(error, LogError::Poisoned { cause } if *cause == *told));
-        assert_eq!(log.durable_seqno(), 1);
+        assert_eq!(log.durable_seqno().get(), 1);
     }
 }

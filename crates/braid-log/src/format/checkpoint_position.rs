@@ -3,7 +3,7 @@
 use braid_rt::narrow;
 
 use crate::LogError;
-use crate::base::numbers::FlushNo;
+use crate::base::numbers::{FlushNo, SeqNo};
 use crate::format::chunk::{INCARNATIONS_MAX, NUMBERS_MAX};
 use crate::format::segment::LANES_MAX;
 
@@ -28,7 +28,7 @@ pub struct LanePosition {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointPosition {
     /// The last number that the checkpoint covers.
-    pub seqno: u64,
+    pub seqno: SeqNo,
     /// The last number of a flush before the positions; [`FlushNo::NONE`] with a protocol that does
     /// not number flushes.
     pub flush: FlushNo,
@@ -43,7 +43,7 @@ impl CheckpointPosition {
     /// carries no checksum.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(20 + LANE_BYTES * self.lanes.len());
-        out.extend_from_slice(&self.seqno.to_le_bytes());
+        out.extend_from_slice(&self.seqno.get().to_le_bytes());
         out.extend_from_slice(&self.flush.get().to_le_bytes());
         out.extend_from_slice(&narrow::<u32>(self.lanes.len()).to_le_bytes());
         for lane in &self.lanes {
@@ -108,14 +108,15 @@ impl CheckpointPosition {
             })
             .collect();
         let start = Self {
-            seqno: u64::from_le_bytes(*seqno),
+            seqno: SeqNo::new(u64::from_le_bytes(*seqno)),
             flush: FlushNo::new(u64::from_le_bytes(*flush)),
             lanes,
         };
         let is_possible = |lane: &LanePosition| {
             lane.segment.max(lane.chunk) < NUMBERS_MAX && lane.incarnation < INCARNATIONS_MAX
         };
-        if start.seqno.max(start.flush.get()) >= NUMBERS_MAX || !start.lanes.iter().all(is_possible)
+        if start.seqno.get().max(start.flush.get()) >= NUMBERS_MAX
+            || !start.lanes.iter().all(is_possible)
         {
             return Err(wrong());
         }
@@ -137,7 +138,7 @@ mod tests {
             incarnation: 2,
         };
         let start = CheckpointPosition {
-            seqno: 42,
+            seqno: SeqNo::new(42),
             flush: FlushNo::new(7),
             lanes: vec![lane, LanePosition { segment: 8, ..lane }],
         };

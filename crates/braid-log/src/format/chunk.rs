@@ -20,7 +20,7 @@
 //!
 //! Numbers are little-endian. The payload follows; zeroes pad to the block.
 
-use crate::base::numbers::{FlushNo, LaneId, StrandId};
+use crate::base::numbers::{FlushNo, LaneId, SeqNo, StrandId};
 use crate::format::BLOCK;
 
 /// Upper bound of the numbers of transactions, flushes, chunks and segments: no number from here on
@@ -45,9 +45,9 @@ pub(crate) struct ChunkHeader {
     pub(crate) strand: StrandId,
     pub(crate) incarnation: u32,
     pub(crate) sequence: u64,
-    pub(crate) first: u64,
-    pub(crate) last: u64,
-    pub(crate) durable_seqno: u64,
+    pub(crate) first: SeqNo,
+    pub(crate) last: SeqNo,
+    pub(crate) durable_seqno: SeqNo,
     pub(crate) payload_len: u32,
     pub(crate) log_records: u32,
     pub(crate) link: u32,
@@ -96,9 +96,9 @@ impl ChunkHeader {
         chunk[10..12].copy_from_slice(&self.more.to_le_bytes());
         chunk[12..16].copy_from_slice(&self.incarnation.to_le_bytes());
         chunk[16..24].copy_from_slice(&self.sequence.to_le_bytes());
-        chunk[24..32].copy_from_slice(&self.first.to_le_bytes());
-        chunk[32..40].copy_from_slice(&self.last.to_le_bytes());
-        chunk[40..48].copy_from_slice(&self.durable_seqno.to_le_bytes());
+        chunk[24..32].copy_from_slice(&self.first.get().to_le_bytes());
+        chunk[32..40].copy_from_slice(&self.last.get().to_le_bytes());
+        chunk[40..48].copy_from_slice(&self.durable_seqno.get().to_le_bytes());
         chunk[48..52].copy_from_slice(&self.payload_len.to_le_bytes());
         chunk[52..56].copy_from_slice(&self.log_records.to_le_bytes());
         chunk[56..64].copy_from_slice(&self.flush.get().to_le_bytes());
@@ -120,9 +120,9 @@ impl ChunkHeader {
             strand: get_u16(bytes, 8).into(),
             incarnation: get_u32(bytes, 12),
             sequence: get_u64(bytes, 16),
-            first: get_u64(bytes, 24),
-            last: get_u64(bytes, 32),
-            durable_seqno: get_u64(bytes, 40),
+            first: SeqNo::new(get_u64(bytes, 24)),
+            last: SeqNo::new(get_u64(bytes, 32)),
+            durable_seqno: SeqNo::new(get_u64(bytes, 40)),
             payload_len: get_u32(bytes, 48),
             log_records: get_u32(bytes, 52),
             link: get_u32(bytes, 64),
@@ -156,9 +156,9 @@ mod tests {
             strand: StrandId::new(7),
             incarnation: 2,
             sequence: 99,
-            first: 5,
-            last: 11,
-            durable_seqno: 4,
+            first: SeqNo::new(5),
+            last: SeqNo::new(11),
+            durable_seqno: SeqNo::new(4),
             payload_len: 100,
             log_records: 3,
             link: 0xdead_beef,

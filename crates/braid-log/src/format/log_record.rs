@@ -14,6 +14,7 @@
 
 use braid_rt::narrow;
 
+use crate::base::numbers::SeqNo;
 use crate::format::chunk::NUMBERS_MAX;
 
 /// Most bytes that a log record's header takes.
@@ -50,7 +51,7 @@ pub(crate) enum LogRecordKind {
 /// A decoded log record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawLogRecord<'a> {
-    pub(crate) seqno: u64,
+    pub(crate) seqno: SeqNo,
     pub(crate) records: u32,
     pub(crate) kind: LogRecordKind,
     pub(crate) payload: &'a [u8],
@@ -59,7 +60,7 @@ pub(crate) struct RawLogRecord<'a> {
 /// The contents of a log record's header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogRecordHeader {
-    pub(crate) seqno: u64,
+    pub(crate) seqno: SeqNo,
     pub(crate) records: u32,
     pub(crate) kind: LogRecordKind,
     pub(crate) payload_len: usize,
@@ -73,7 +74,7 @@ impl LogRecordHeader {
     /// # Panics
     /// If `previous` is `None` for a kind that requires it.
     #[inline]
-    pub(crate) fn encode(self, previous: Option<u64>, out: &mut [u8]) -> usize {
+    pub(crate) fn encode(self, previous: Option<SeqNo>, out: &mut [u8]) -> usize {
         let Self {
             seqno,
             records,
@@ -91,7 +92,8 @@ impl LogRecordHeader {
             (_, None) => panic!("a {kind:?} record follows a known one"),
         };
         let tag = u64::from(records) << 3 | code;
-        let delta = seqno.wrapping_sub(previous.unwrap_or(0)).cast_signed();
+        let previous = previous.unwrap_or(SeqNo::NONE);
+        let delta = seqno.get().wrapping_sub(previous.get()).cast_signed();
         let zigzag = ((delta << 1) ^ (delta >> 63)).cast_unsigned();
         let len = payload_len as u64;
         // The common case, in one step.
@@ -127,7 +129,7 @@ fn put_varint(mut value: u64, out: &mut [u8]) -> usize {
 pub(crate) struct LogRecords<'a> {
     rest: &'a [u8],
     whole: usize,
-    previous: u64,
+    previous: SeqNo,
 }
 
 impl<'a> LogRecords<'a> {
@@ -135,7 +137,7 @@ impl<'a> LogRecords<'a> {
         Self {
             rest: payload,
             whole: payload.len(),
-            previous: 0,
+            previous: SeqNo::NONE,
         }
     }
 
@@ -159,10 +161,10 @@ impl<'a> LogRecords<'a> {
         let delta = (zigzag >> 1) ^ (zigzag & 1).wrapping_neg();
         let code = tag & 7;
         let previous = match code {
-            DATA_ALONE | ABORT_ALONE => 0,
+            DATA_ALONE | ABORT_ALONE => SeqNo::NONE,
             _ => self.previous,
         };
-        let seqno = previous.wrapping_add(delta);
+        let seqno = SeqNo::new(previous.get().wrapping_add(delta));
         let kind = match code {
             0 | DATA_ALONE => LogRecordKind::Data,
             1 | ABORT_ALONE => LogRecordKind::Abort,
@@ -182,7 +184,7 @@ impl<'a> LogRecords<'a> {
         {
             return Err(Malformed);
         }
-        if records == 0 || seqno < u64::from(records) || seqno >= NUMBERS_MAX {
+        if records == 0 || !(u64::from(records)..NUMBERS_MAX).contains(&seqno.get()) {
             return Err(Malformed);
         }
         self.rest = rest;
@@ -213,15 +215,21 @@ impl<'a> LogRecords<'a> {
 }
 
 impl<'a> RawLogRecord<'a> {
+    /// The first of the transaction's numbers.
+    pub(crate) fn first(&self) -> SeqNo {
+        SeqNo::new(self.seqno.get() - u64::from(self.records) + 1)
+    }
+
     /// Returns the transactions that this one depends on, and the payload.
-    pub(crate) fn split(&self) -> (impl Iterator<Item = u64> + 'a, &'a [u8]) {
+    pub(crate) fn split(&self) -> (impl Iterator<Item = SeqNo> + 'a, &'a [u8]) {
         let at = match self.kind {
             LogRecordKind::Dependent { dependencies } => dependencies,
             _ => 0,
         };
         let (dependencies, payload) = self.payload.split_at(at);
         let words = dependencies.as_chunks::<8>().0.iter();
-        (words.map(|word| u64::from_le_bytes(*word)), payload)
+        let numbers = words.map(|word| SeqNo::new(u64::from_le_bytes(*word)));
+        (numbers, payload)
     }
 }
 
@@ -255,10 +263,10 @@ mod tests {
             ),
         ) {
             let mut bytes = Vec::new();
-            let mut previous = 0;
+            let mut previous = SeqNo::NONE;
             for (seqno, records, kind, payload) in &log_records {
                 let header = LogRecordHeader {
-                    seqno: *seqno,
+                    seqno: SeqNo::new(*seqno),
                     records: *records,
                     kind: *kind,
                     payload_len: payload.len(),
@@ -269,12 +277,12 @@ mod tests {
                 let len = header.encode((!alone).then_some(previous), &mut room);
                 bytes.extend_from_slice(&room[..len]);
                 bytes.extend_from_slice(payload);
-                previous = *seqno;
+                previous = header.seqno;
             }
             let mut read = LogRecords::new(&bytes);
             for (seqno, records, kind, payload) in &log_records {
                 let log_record = read.next().unwrap().unwrap();
-                prop_assert_eq!(log_record.seqno, *seqno);
+                prop_assert_eq!(log_record.seqno.get(), *seqno);
                 prop_assert_eq!(log_record.records, *records);
                 prop_assert_eq!(log_record.kind, *kind);
                 prop_assert_eq!(log_record.payload, &payload[..]);
@@ -292,11 +300,11 @@ mod tests {
     #[test]
     fn a_small_header_is_small() {
         let header = LogRecordHeader {
-            seqno: 1_000_010,
+            seqno: SeqNo::new(1_000_010),
             records: 10,
             kind: LogRecordKind::Data,
             payload_len: 120,
         };
-        assert!(header.encode(Some(1_000_000), &mut [0; RECORD_HEADER_MAX]) <= 4);
+        assert!(header.encode(Some(SeqNo::new(1_000_000)), &mut [0; RECORD_HEADER_MAX]) <= 4);
     }
 }

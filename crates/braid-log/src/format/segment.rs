@@ -37,7 +37,7 @@ use std::sync::Arc;
 use braid_io::{AlignedBuf, Device, File};
 
 use crate::LogError;
-use crate::base::numbers::LaneId;
+use crate::base::numbers::{LaneId, SeqNo};
 use crate::format::BLOCK;
 use crate::format::chunk::{INCARNATIONS_MAX, NUMBERS_MAX, get_u16, get_u32, get_u64};
 
@@ -124,9 +124,9 @@ pub(crate) struct SegmentHeader {
     pub(crate) sequence: u64,
     pub(crate) incarnation: u32,
     pub(crate) link: u32,
-    pub(crate) base: u64,
+    pub(crate) base: SeqNo,
     pub(crate) first_chunk: u64,
-    pub(crate) durable_seqno: u64,
+    pub(crate) durable_seqno: SeqNo,
     pub(crate) len: u64,
     /// For each lane, the last number (of a flush or of a transaction, depending on the protocol)
     /// that is kept of the previous incarnation.
@@ -155,9 +155,9 @@ impl SegmentHeader {
         block[32..40].copy_from_slice(&self.sequence.to_le_bytes());
         block[40..44].copy_from_slice(&self.incarnation.to_le_bytes());
         block[44..48].copy_from_slice(&self.link.to_le_bytes());
-        block[48..56].copy_from_slice(&self.base.to_le_bytes());
+        block[48..56].copy_from_slice(&self.base.get().to_le_bytes());
         block[56..64].copy_from_slice(&self.first_chunk.to_le_bytes());
-        block[64..72].copy_from_slice(&self.durable_seqno.to_le_bytes());
+        block[64..72].copy_from_slice(&self.durable_seqno.get().to_le_bytes());
         block[72..80].copy_from_slice(&self.len.to_le_bytes());
         block[80..84].copy_from_slice(&self.lanes.to_le_bytes());
         for (place, kept) in block[HEADER_BYTES..].chunks_exact_mut(8).zip(&self.kept) {
@@ -192,9 +192,9 @@ impl SegmentHeader {
             sequence: get_u64(block, 32),
             incarnation: get_u32(block, 40),
             link: get_u32(block, 44),
-            base: get_u64(block, 48),
+            base: SeqNo::new(get_u64(block, 48)),
             first_chunk: get_u64(block, 56),
-            durable_seqno: get_u64(block, 64),
+            durable_seqno: SeqNo::new(get_u64(block, 64)),
             len: get_u64(block, 72),
             kept: (HEADER_BYTES..end)
                 .step_by(8)
@@ -204,12 +204,12 @@ impl SegmentHeader {
         };
         let numbers = [
             header.sequence,
-            header.base,
+            header.base.get(),
             header.first_chunk,
-            header.durable_seqno,
+            header.durable_seqno.get(),
         ];
         let is_possible = header.incarnation < INCARNATIONS_MAX
-            && numbers.iter().all(|seqno| *seqno < NUMBERS_MAX);
+            && numbers.iter().all(|number| *number < NUMBERS_MAX);
         is_possible.then_some(header)
     }
 
@@ -299,9 +299,9 @@ mod tests {
             sequence: 5,
             incarnation: 3,
             link: 9,
-            base: 77,
+            base: SeqNo::new(77),
             first_chunk: 12,
-            durable_seqno: 70,
+            durable_seqno: SeqNo::new(70),
             len: 1 << 20,
             kept: vec![5, 6, 7, 8],
             successor: Some(4),

@@ -6,7 +6,7 @@ use braid_io::Device;
 use braid_rt::narrow;
 
 use crate::LogError;
-use crate::base::numbers::LaneId;
+use crate::base::numbers::{LaneId, SeqNo};
 use crate::flush::begin::{preallocate, prepare_first};
 use crate::flush::core::CoreParts;
 use crate::flush::lane::{Lane, LaneEnd};
@@ -32,7 +32,7 @@ impl Log {
     /// [`LogError::Options`]; [`LogError::Incompatible`] if there are segments of a log;
     /// [`LogError::OutOfSpace`] or [`LogError::Io`] from the device.
     pub fn create(device: Arc<dyn Device>, options: LogOptions) -> Result<Log, LogError> {
-        Self::create_behind(device, options, 0)
+        Self::create_behind(device, options, SeqNo::NONE)
     }
 
     /// Creates a log whose numbers begin after `seqno`: for a database that was restored as of
@@ -43,7 +43,7 @@ impl Log {
     pub fn create_behind(
         device: Arc<dyn Device>,
         options: LogOptions,
-        seqno: u64,
+        seqno: SeqNo,
     ) -> Result<Log, LogError> {
         Self::create_as(device, options, seqno, Self::new_identity())
     }
@@ -55,10 +55,10 @@ impl Log {
     pub fn create_as(
         device: Arc<dyn Device>,
         options: LogOptions,
-        seqno: u64,
+        seqno: SeqNo,
         identity: u128,
     ) -> Result<Log, LogError> {
-        if seqno >= NUMBERS_MAX / 2 {
+        if seqno.get() >= NUMBERS_MAX / 2 {
             return Err(LogError::Incompatible {
                 what: format!(
                     "cannot create a log that continues from sequence number {seqno}: the number is out of range"
@@ -132,7 +132,7 @@ fn first_lane(
     index: LaneId,
     device: &dyn Device,
     options: &LogOptions,
-    seqno: u64,
+    seqno: SeqNo,
     identity: u128,
     quota: &Quota,
 ) -> Result<Lane, LogError> {

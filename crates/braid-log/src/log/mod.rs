@@ -15,7 +15,7 @@ use braid_rt::thread::JoinHandle;
 use crate::LogError;
 use crate::base::backoff::backoff;
 use crate::base::callbacks::Action;
-use crate::base::numbers::{FlushNo, GroupNo, StrandId};
+use crate::base::numbers::{FlushNo, GroupNo, SeqNo, StrandId};
 use crate::commit::pending::PendingCommit;
 use crate::commit::ticket::{StrandHandle, Ticket, UnlockPoint};
 use crate::flush::core::{Core, CoreParts, WaitTarget};
@@ -105,7 +105,7 @@ impl Log {
     /// Calls `announce` with each new [durable seqno](Log::durable_seqno) before publishing it, so
     /// before anything up to it is acknowledged. Can be set once. The threads that flush call
     /// `announce`, so it must be quick.
-    pub fn announce_durable(&self, announce: impl Fn(u64) + Send + Sync + 'static) {
+    pub fn announce_durable(&self, announce: impl Fn(SeqNo) + Send + Sync + 'static) {
         let _ = self.core().announce.set(Box::new(announce));
     }
 
@@ -131,12 +131,12 @@ impl Log {
 
     /// The durable seqno: every number up to it is durable, and its commit finished. Never
     /// decreases.
-    pub fn durable_seqno(&self) -> u64 {
+    pub fn durable_seqno(&self) -> SeqNo {
         self.core().durable_seqno()
     }
 
     /// The newest number assigned.
-    pub fn last_seqno(&self) -> u64 {
+    pub fn last_seqno(&self) -> SeqNo {
         self.core().commit_slots.last_seqno()
     }
 
@@ -179,7 +179,7 @@ impl Log {
     }
 
     /// Returns a ticket for everything up to `seqno`.
-    pub fn ticket(&self, seqno: u64) -> Ticket {
+    pub fn ticket(&self, seqno: SeqNo) -> Ticket {
         Ticket::new(Arc::clone(&self.0.strand_handles[0]), seqno, GroupNo::NONE)
     }
 
@@ -215,7 +215,7 @@ impl Log {
             LockRelease::Precommit => u64::MAX,
             // Flushes assign their number before they release the latch that this acquires.
             LockRelease::Numbered => core.strands[strand].open_group().get() - 1,
-            LockRelease::Durable => core.durable_seqno(),
+            LockRelease::Durable => core.durable_seqno().get(),
         }
     }
 
@@ -228,7 +228,7 @@ impl Log {
         match core.protocol.lock_release() {
             LockRelease::Precommit => f(),
             LockRelease::Durable => {
-                self.ticket(point.at()).when_known(move |_| f());
+                self.ticket(SeqNo::new(point.at())).when_known(move |_| f());
             }
             LockRelease::Numbered => {
                 let action = Action::Call(Box::new(move |_| f()));
@@ -255,9 +255,12 @@ impl Log {
 
     /// The greatest number that has been acknowledged. With `gsn` it may be greater than the
     /// [durable seqno](Log::durable_seqno).
-    pub fn acknowledged(&self) -> u64 {
+    pub fn acknowledged(&self) -> SeqNo {
         let core = self.core();
-        let hardened = core.acknowledgement.lanes().map_or(0, Hardening::greatest);
+        let hardened = core
+            .acknowledgement
+            .lanes()
+            .map_or(SeqNo::NONE, Hardening::greatest);
         hardened.max(core.durable_seqno())
     }
 
@@ -274,7 +277,7 @@ impl Log {
     ///
     /// # Panics
     /// If `kind` is not less than [`Log::progress_kinds`].
-    pub fn on_progress(&self, kind: usize, seqno: u64, f: impl FnOnce() + Send + 'static) {
+    pub fn on_progress(&self, kind: usize, seqno: SeqNo, f: impl FnOnce() + Send + 'static) {
         assert!(kind < self.progress_kinds(), "one of the kinds");
         let core = self.core();
         // The shard of callbacks that wait for everything, or of those that follow a lane.
@@ -283,9 +286,9 @@ impl Log {
             lane => lane - 1,
         };
         let action = Action::Call(Box::new(move |_| f()));
-        core.callbacks.add(shard, seqno + 1, action);
+        core.callbacks.add(shard, seqno.next(), action);
         if let Some(error) = core.poison() {
-            core.callbacks.run(u64::MAX, &Err(error));
+            core.callbacks.run(SeqNo::MAX, &Err(error));
         } else if self.acknowledged() > seqno {
             core.run_callbacks();
         }
@@ -293,10 +296,10 @@ impl Log {
 
     /// Every number below this is finished: the least number of a pending commit, otherwise the
     /// next number to be assigned.
-    pub fn applied_before(&self) -> u64 {
+    pub fn applied_before(&self) -> SeqNo {
         let commit_slots = &self.core().commit_slots;
         // The counter first, see `CommitSlots`.
-        let next = commit_slots.last_seqno() + 1;
+        let next = commit_slots.last_seqno().next();
         next.min(commit_slots.oldest())
     }
 
@@ -306,10 +309,10 @@ impl Log {
     /// A pending commit may wait for smaller numbers than its own, never for greater ones, so no
     /// cycle of waits arises. Does not return if `below` is greater than `last_seqno() + 1` and no
     /// thread assigns.
-    pub fn wait_applied(&self, below: u64, signature: u64) {
+    pub fn wait_applied(&self, below: SeqNo, signature: u64) {
         let commit_slots = &self.core().commit_slots;
         let are_finished = || {
-            commit_slots.last_seqno() + 1 >= below && commit_slots.are_finished(below, signature)
+            commit_slots.last_seqno().next() >= below && commit_slots.are_finished(below, signature)
         };
         if are_finished() {
             return;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use braid_io::Device;
 
 use crate::LogError;
+use crate::base::numbers::SeqNo;
 use crate::format::checkpoint_position::CheckpointPosition;
 use crate::log::Log;
 use crate::options::LogOptions;
@@ -40,7 +41,7 @@ impl Log {
         device: Arc<dyn Device>,
         options: LogOptions,
         start: &CheckpointPosition,
-        durable: u64,
+        durable: SeqNo,
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<Recovered, LogError> {
         Recovered::scan(device, options.checked()?, start, Some(durable), progress)

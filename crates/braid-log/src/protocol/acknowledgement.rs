@@ -3,6 +3,7 @@
 use super::epoch::Epochs;
 use super::gsn::Hardening;
 use super::gwsn::FlushOrder;
+use crate::base::numbers::SeqNo;
 
 /// The order in which a protocol acknowledges transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub(crate) enum Acknowledgement<G> {
 
 impl<G> Acknowledgement<G> {
     /// The state of an incarnation that continues from `base`.
-    pub(crate) fn new(order: Order, lanes: usize, base: u64) -> Self {
+    pub(crate) fn new(order: Order, lanes: usize, base: SeqNo) -> Self {
         match order {
             Order::Numbers => Self::Numbers,
             Order::Epochs => Self::Epochs(Epochs::new(base)),

@@ -13,7 +13,7 @@ use super::acknowledgement::Order;
 use super::prefix::cut_at_gap;
 use super::{Dependence, Frontier, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
-use crate::base::sync::AtomicU64;
+use crate::base::numbers::{AtomicSeqNo, SeqNo};
 
 /// Many strands; an epoch is the run of numbers between two ticks, and is acknowledged once all of
 /// it is durable in every strand.
@@ -41,12 +41,12 @@ impl Protocol for Epoch {
         Order::Epochs
     }
 
-    fn durable_seqno(&self, frontier: &Frontier) -> u64 {
+    fn durable_seqno(&self, frontier: &Frontier) -> SeqNo {
         let durable = frontier.durable();
         if frontier.epoch_end <= durable {
             frontier.epoch_end
         } else {
-            0
+            SeqNo::NONE
         }
     }
 
@@ -58,18 +58,18 @@ impl Protocol for Epoch {
 /// The end of the newest epoch. The next one ends with a tick, or because a thread waits for it.
 #[derive(Debug)]
 pub(crate) struct Epochs {
-    end: CachePadded<AtomicU64>,
+    end: CachePadded<AtomicSeqNo>,
 }
 
 impl Epochs {
-    pub(crate) fn new(base: u64) -> Self {
+    pub(crate) fn new(base: SeqNo) -> Self {
         Self {
-            end: CachePadded::new(AtomicU64::new(base)),
+            end: CachePadded::new(AtomicSeqNo::new(base)),
         }
     }
 
     /// The last number of the newest epoch that has ended.
-    pub(crate) fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> SeqNo {
         // Acquire: pairs with `end_with`.
         self.end.load(Ordering::Acquire)
     }
@@ -77,7 +77,7 @@ impl Epochs {
     /// Ends the epoch with the newest number assigned. Returns whether the epoch held any number.
     /// No epoch ends before the one before it is acknowledged, so that a waiter's epoch is
     /// acknowledged however fast numbers are assigned.
-    pub(crate) fn end_with(&self, newest: u64, durable_seqno: u64) -> bool {
+    pub(crate) fn end_with(&self, newest: SeqNo, durable_seqno: SeqNo) -> bool {
         let before = self.end.load(Ordering::Relaxed);
         if before > durable_seqno || newest == before {
             return false;
@@ -86,7 +86,7 @@ impl Epochs {
         // enough.
         let _ = self
             .end
-            .compare_exchange(before, newest, Ordering::Release, Ordering::Relaxed);
+            .replace(before, newest, Ordering::Release, Ordering::Relaxed);
         true
     }
 }
@@ -98,16 +98,16 @@ mod tests {
     #[test]
     fn an_epoch_is_acknowledged_as_a_whole() {
         let frontier = Frontier {
-            assigned: 9,
-            commit_slots: u64::MAX,
-            strands: 7,
-            epoch_end: 6,
+            assigned: SeqNo::new(9),
+            commit_slots: SeqNo::MAX,
+            strands: SeqNo::new(7),
+            epoch_end: SeqNo::new(6),
         };
-        assert_eq!(Epoch.durable_seqno(&frontier), 6);
+        assert_eq!(Epoch.durable_seqno(&frontier).get(), 6);
         let unfinished = Frontier {
-            epoch_end: 7,
+            epoch_end: SeqNo::new(7),
             ..frontier
         };
-        assert_eq!(Epoch.durable_seqno(&unfinished), 0);
+        assert_eq!(Epoch.durable_seqno(&unfinished), SeqNo::NONE);
     }
 }

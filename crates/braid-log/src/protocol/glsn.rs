@@ -42,30 +42,32 @@ impl Protocol for Glsn {
 mod tests {
     use super::super::{Frontier, Run};
     use super::*;
-    use crate::base::numbers::FlushNo;
+    use crate::base::numbers::{FlushNo, SeqNo};
 
     #[test]
     fn durable_seqno_is_the_least_of_all() {
         let free = Frontier {
-            assigned: 9,
-            commit_slots: u64::MAX,
-            strands: u64::MAX,
-            epoch_end: 0,
+            assigned: SeqNo::new(9),
+            commit_slots: SeqNo::MAX,
+            strands: SeqNo::MAX,
+            epoch_end: SeqNo::NONE,
         };
-        assert_eq!(Glsn.durable_seqno(&free), 9);
+        assert_eq!(Glsn.durable_seqno(&free).get(), 9);
         assert_eq!(
             Glsn.durable_seqno(&Frontier {
-                commit_slots: 4,
+                commit_slots: SeqNo::new(4),
                 ..free
-            }),
+            })
+            .get(),
             3
         );
         assert_eq!(
             Glsn.durable_seqno(&Frontier {
-                commit_slots: 4,
-                strands: 2,
+                commit_slots: SeqNo::new(4),
+                strands: SeqNo::new(2),
                 ..free
-            }),
+            })
+            .get(),
             1
         );
     }
@@ -74,24 +76,24 @@ mod tests {
     fn cut_ends_at_the_first_gap() {
         let runs = |runs: &[(u64, u64)]| {
             let run = |&(first, last): &(u64, u64)| Run {
-                first,
-                last,
+                first: SeqNo::new(first),
+                last: SeqNo::new(last),
                 flush: FlushNo::NONE,
             };
             runs.iter().map(run).collect::<Vec<_>>()
         };
         let mut scanned = Scanned {
-            base: 10,
-            durable_seqno: 12,
+            base: SeqNo::new(10),
+            durable_seqno: SeqNo::new(12),
             found_to_durable: 2,
             ..Scanned::default()
         };
         let cut = |scanned: &Scanned| Glsn.cut(scanned);
-        assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(12));
+        assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(SeqNo::new(12)));
         scanned.tail = runs(&[(13, 13), (14, 16), (18, 20)]);
-        assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(16));
+        assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(SeqNo::new(16)));
         scanned.tail = runs(&[(14, 14), (18, 20)]);
-        assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(12));
+        assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(SeqNo::new(12)));
         scanned.found_to_durable = 1;
         assert!(matches!(cut(&scanned), Err(LogError::Corrupted { .. })));
     }

@@ -24,8 +24,8 @@ use crossbeam_utils::CachePadded;
 use super::acknowledgement::Order;
 use super::{Dependence, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
-use crate::base::numbers::LaneId;
-use crate::base::sync::{AtomicU64, Mutex};
+use crate::base::numbers::{AtomicSeqNo, LaneId, SeqNo};
+use crate::base::sync::Mutex;
 
 /// Most dependencies that a log record names. A transaction with more waits until they are durable.
 pub(crate) const DEPENDENCIES_MAX: usize = 32;
@@ -53,9 +53,9 @@ impl Protocol for Gsn {
     /// Keeps, in each lane, everything before the first transaction that depends on one that is not
     /// kept: the greatest fixpoint.
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
-        let lanes = scanned.dependents.len() as u64;
-        let mut kept = vec![u64::MAX; scanned.dependents.len()];
-        let arrived = |seqno: u64| {
+        let lanes = scanned.dependents.len();
+        let mut kept = vec![SeqNo::MAX; lanes];
+        let arrived = |seqno: SeqNo| {
             let at = scanned.tail.partition_point(|run| run.last < seqno);
             seqno <= scanned.durable_seqno.max(scanned.base)
                 || scanned.tail.get(at).is_some_and(|run| run.first <= seqno)
@@ -64,9 +64,9 @@ impl Protocol for Gsn {
         while !settled {
             settled = true;
             for (lane, dependents) in scanned.dependents.iter().enumerate() {
-                let is_kept = |&seqno: &u64| {
+                let is_kept = |&seqno: &SeqNo| {
                     braid_rt::mutant!("forget_dependencies")
-                        || (arrived(seqno) && seqno <= kept[to_usize(seqno % lanes)])
+                        || (arrived(seqno) && seqno <= kept[lane_of(seqno, lanes).get()])
                 };
                 let lost = dependents
                     .iter()
@@ -74,7 +74,7 @@ impl Protocol for Gsn {
                     .find(|dependent| !dependent.on.iter().all(is_kept));
                 if let Some(lost) = lost {
                     braid_rt::coverage_point("gap rule: a dependency in another lane is lost");
-                    kept[lane] = lost.seqno - 1;
+                    kept[lane] = lost.seqno.prev();
                     settled = false;
                 }
             }
@@ -83,18 +83,18 @@ impl Protocol for Gsn {
         for (lane, kept) in kept.iter_mut().enumerate() {
             let last = scanned.tail.iter().rev().map(|run| run.last);
             let last = last
-                .filter(|&last| last % lanes == lane as u64 && last <= *kept)
+                .filter(|&last| lane_of(last, lanes).get() == lane && last <= *kept)
                 .max();
             *kept = last
-                .unwrap_or(0)
+                .unwrap_or(SeqNo::NONE)
                 .max(scanned.durable_seqno)
                 .max(scanned.base);
         }
         Ok(Kept::Lanes(kept))
     }
 
-    fn kept(&self, _base: u64, words: &[u64]) -> Kept {
-        Kept::Lanes(words.to_vec())
+    fn kept(&self, _base: SeqNo, words: &[u64]) -> Kept {
+        Kept::Lanes(words.iter().copied().map(SeqNo::new).collect())
     }
 
     /// An assignment takes as many numbers as there are lanes, and uses the one whose remainder is
@@ -104,14 +104,19 @@ impl Protocol for Gsn {
     }
 
     /// The durable seqno may have been any value below the next number used.
-    fn next_base(&self, base: u64, cut: u64, lanes: usize) -> u64 {
+    fn next_base(&self, base: SeqNo, cut: SeqNo, lanes: usize) -> SeqNo {
         if lanes == 1 {
             return cut;
         }
         braid_rt::coverage_point("recovery: the cut goes up to a whole assignment");
         let stride = self.stride(lanes);
-        base + ((cut - base).div_ceil(stride) + 1) * stride
+        SeqNo::new(base.get() + (cut.count_after(base).div_ceil(stride) + 1) * stride)
     }
+}
+
+/// The lane whose remainder by the number of lanes a number has.
+pub(crate) fn lane_of(seqno: SeqNo, lanes: usize) -> LaneId {
+    LaneId::new(to_usize(seqno.get() % lanes as u64))
 }
 
 /// How far each lane's transactions are durable together with everything that they depend on. The
@@ -125,29 +130,29 @@ pub(crate) struct Hardening {
 struct LaneHardening {
     /// Every transaction of the lane up to this number is durable, and its dependencies are
     /// hardened. Never decreases.
-    hardened: AtomicU64,
+    hardened: AtomicSeqNo,
     /// The lane's own bytes are durable up to this number, and its commits are finished, as far as
     /// any thread has observed.
-    durable: AtomicU64,
+    durable: AtomicSeqNo,
     /// Transactions that wait for dependencies in other lanes to harden, with these dependencies.
-    waiting: Mutex<BTreeMap<u64, Vec<u64>>>,
+    waiting: Mutex<BTreeMap<SeqNo, Vec<SeqNo>>>,
 }
 
 /// How a transaction treats its dependencies; see [`Hardening::depend`].
 #[derive(Debug)]
 pub(crate) enum Dependencies {
     /// The transaction names them in its log record.
-    Named(Vec<u64>),
+    Named(Vec<SeqNo>),
     /// The transaction waits until everything up to a number is durable.
-    Awaited(u64),
+    Awaited(SeqNo),
 }
 
 impl Hardening {
-    pub(crate) fn new(lanes: usize, base: u64) -> Self {
+    pub(crate) fn new(lanes: usize, base: SeqNo) -> Self {
         let lane = || {
             CachePadded::new(LaneHardening {
-                hardened: AtomicU64::new(base),
-                durable: AtomicU64::new(base),
+                hardened: AtomicSeqNo::new(base),
+                durable: AtomicSeqNo::new(base),
                 waiting: Mutex::default(),
             })
         };
@@ -157,29 +162,29 @@ impl Hardening {
     }
 
     /// The number up to which a lane is hardened.
-    pub(crate) fn hardened(&self, lane: LaneId) -> u64 {
+    pub(crate) fn hardened(&self, lane: LaneId) -> SeqNo {
         // SeqCst: waiters announce themselves before this load, as with the durable seqno.
         self.lanes[lane.get()].hardened.load(Ordering::SeqCst)
     }
 
     /// The greatest number that is hardened in any lane.
-    pub(crate) fn greatest(&self) -> u64 {
+    pub(crate) fn greatest(&self) -> SeqNo {
         let lanes = (0..self.lanes.len()).map(|lane| self.hardened(LaneId::new(lane)));
-        lanes.max().unwrap_or(0)
+        lanes.max().unwrap_or(SeqNo::NONE)
     }
 
-    fn lane_of(&self, seqno: u64) -> LaneId {
-        LaneId::new(to_usize(seqno % self.lanes.len() as u64))
+    fn lane_of(&self, seqno: SeqNo) -> LaneId {
+        lane_of(seqno, self.lanes.len())
     }
 
     /// Whether a transaction is hardened.
-    pub(crate) fn is_hardened(&self, seqno: u64) -> bool {
+    pub(crate) fn is_hardened(&self, seqno: SeqNo) -> bool {
         self.hardened(self.lane_of(seqno)) >= seqno
     }
 
     /// Decides, before a transaction's append, how the transaction treats its dependencies.
     /// `large`: the log record is streamed, and names no dependencies.
-    pub(crate) fn depend(&self, seqno: u64, on: &[u64], large: bool) -> Dependencies {
+    pub(crate) fn depend(&self, seqno: SeqNo, on: &[SeqNo], large: bool) -> Dependencies {
         let open = self.open(seqno, on);
         let Some(&newest) = open.last() else {
             return Dependencies::Named(Vec::new());
@@ -194,23 +199,23 @@ impl Hardening {
 
     /// Returns the numbers of `numbers` that belong to other lanes than `seqno` and are not
     /// hardened.
-    pub(crate) fn open(&self, seqno: u64, numbers: &[u64]) -> Vec<u64> {
+    pub(crate) fn open(&self, seqno: SeqNo, numbers: &[SeqNo]) -> Vec<SeqNo> {
         let lane = self.lane_of(seqno);
-        let open = |&on: &u64| self.lane_of(on) != lane && !self.is_hardened(on);
-        let mut open: Vec<u64> = numbers.iter().copied().filter(open).collect();
+        let open = |&on: &SeqNo| self.lane_of(on) != lane && !self.is_hardened(on);
+        let mut open: Vec<SeqNo> = numbers.iter().copied().filter(open).collect();
         open.sort_unstable();
         open.dedup();
         open
     }
 
     /// Registers the dependencies that a transaction waits for. Must be called before its append.
-    pub(crate) fn add(&self, seqno: u64, on: Vec<u64>) {
+    pub(crate) fn add(&self, seqno: SeqNo, on: Vec<SeqNo>) {
         let lane = &self.lanes[self.lane_of(seqno).get()];
         lane.waiting.lock().insert(seqno, on);
     }
 
     /// Removes the dependencies of a transaction that was aborted.
-    pub(crate) fn forget(&self, seqno: u64) {
+    pub(crate) fn forget(&self, seqno: SeqNo) {
         self.lanes[self.lane_of(seqno).get()]
             .waiting
             .lock()
@@ -219,7 +224,7 @@ impl Hardening {
 
     /// Raises the hardened numbers, given up to which number each lane's own bytes are durable and
     /// its commits finished. Returns whether any lane's hardened number rose.
-    pub(crate) fn advance(&self, durable: &[u64]) -> bool {
+    pub(crate) fn advance(&self, durable: &[SeqNo]) -> bool {
         let mut rose = false;
         for (lane, &durable) in self.lanes.iter().zip(durable) {
             // SeqCst: before this thread reads what other lanes' transactions wait for. Either this
@@ -245,7 +250,7 @@ impl Hardening {
                 let mut waiting = lane.waiting.lock();
                 while let Some(first) = waiting.first_entry().filter(|e| *e.key() <= durable) {
                     if !first.get().iter().all(|&on| self.is_hardened(on)) {
-                        to = first.key() - 1;
+                        to = first.key().prev();
                         break;
                     }
                     first.remove();
@@ -266,20 +271,24 @@ impl Hardening {
 mod tests {
     use super::super::{Dependent, Run};
     use super::*;
-    use crate::base::numbers::{FlushNo, LaneId};
+    use crate::base::numbers::FlushNo;
+
+    fn numbers(numbers: &[u64]) -> Vec<SeqNo> {
+        numbers.iter().copied().map(SeqNo::new).collect()
+    }
 
     fn run(seqno: u64) -> Run {
         Run {
-            first: seqno,
-            last: seqno,
+            first: SeqNo::new(seqno),
+            last: SeqNo::new(seqno),
             flush: FlushNo::NONE,
         }
     }
 
     fn dependent(seqno: u64, on: &[u64]) -> Dependent {
         Dependent {
-            seqno,
-            on: on.to_vec(),
+            seqno: SeqNo::new(seqno),
+            on: numbers(on),
         }
     }
 
@@ -289,8 +298,8 @@ mod tests {
     #[test]
     fn the_cut_is_closed() {
         let scanned = Scanned {
-            base: 9,
-            durable_seqno: 9,
+            base: SeqNo::new(9),
+            durable_seqno: SeqNo::new(9),
             tail: [12, 13, 14, 16, 18, 20].map(run).to_vec(),
             dependents: vec![
                 // Lane 0 has 12 and 18, lane 1 has 13 and 16, lane 2 has 14 and 20; 11 was lost.
@@ -300,25 +309,29 @@ mod tests {
             ],
             ..Scanned::default()
         };
-        assert_eq!(Gsn.cut(&scanned).unwrap(), Kept::Lanes(vec![12, 13, 9]));
+        let kept = Kept::Lanes(numbers(&[12, 13, 9]));
+        assert_eq!(Gsn.cut(&scanned).unwrap(), kept);
     }
 
     #[test]
     fn a_transaction_waits_for_its_dependencies_only() {
-        let hardening = Hardening::new(3, 8);
-        let hardened = |lane| hardening.hardened(LaneId::new(lane));
+        let hardening = Hardening::new(3, SeqNo::new(8));
+        let hardened = |lane| hardening.hardened(LaneId::new(lane)).get();
+        let advance = |durable: &[u64]| hardening.advance(&numbers(durable));
         // 10 (lane 1) depends on 12 (lane 0), which depends on 11 (lane 2); 13 (lane 1) on nothing.
-        assert_eq!(hardening.open(10, &[12, 7, 13, 12]), [12]);
-        hardening.add(10, vec![12]);
-        hardening.add(12, vec![11]);
-        assert!(hardening.advance(&[15, 9, 8]));
+        let open = hardening.open(SeqNo::new(10), &numbers(&[12, 7, 13, 12]));
+        assert_eq!(open, numbers(&[12]));
+        hardening.add(SeqNo::new(10), numbers(&[12]));
+        hardening.add(SeqNo::new(12), numbers(&[11]));
+        assert!(advance(&[15, 9, 8]));
         assert_eq!((hardened(1), hardened(2)), (9, 8));
         assert_eq!(hardened(0), 11, "up to before the one that waits");
-        assert!(!hardening.advance(&[15, 13, 8]));
+        assert!(!advance(&[15, 13, 8]));
         // Lane 2 is durable: both waiting transactions harden, in any order of visiting the lanes.
-        assert!(hardening.advance(&[15, 13, 14]));
+        assert!(advance(&[15, 13, 14]));
         assert_eq!([0, 1, 2].map(hardened), [15, 13, 14]);
-        assert_eq!(hardening.greatest(), 15);
-        assert!(hardening.is_hardened(12) && !hardening.is_hardened(16));
+        assert_eq!(hardening.greatest().get(), 15);
+        let is_hardened = |seqno| hardening.is_hardened(SeqNo::new(seqno));
+        assert!(is_hardened(12) && !is_hardened(16));
     }
 }

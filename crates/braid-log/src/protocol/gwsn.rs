@@ -28,7 +28,7 @@ use super::acknowledgement::Order;
 use super::prefix::check_acknowledged;
 use super::{Dependence, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
-use crate::base::numbers::{FlushNo, LaneId};
+use crate::base::numbers::{FlushNo, LaneId, SeqNo};
 use crate::base::sync::{AtomicU64, Mutex};
 
 /// The setting of the paper's theorem: strict two-phase locking. A transaction's dependencies are
@@ -61,7 +61,7 @@ impl Protocol for GwsnStrict {
         ))
     }
 
-    fn kept(&self, _base: u64, words: &[u64]) -> Kept {
+    fn kept(&self, _base: SeqNo, words: &[u64]) -> Kept {
         Kept::Flushes(FlushNo::new(words.first().copied().unwrap_or(0)))
     }
 }
@@ -100,7 +100,7 @@ impl Protocol for Gwsn {
         Ok(Kept::Flushes(cut))
     }
 
-    fn kept(&self, _base: u64, words: &[u64]) -> Kept {
+    fn kept(&self, _base: SeqNo, words: &[u64]) -> Kept {
         Kept::Flushes(FlushNo::new(words.first().copied().unwrap_or(0)))
     }
 }
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(Gwsn.cut(&covered).unwrap(), kept(3));
         assert_eq!(GwsnStrict.cut(&covered).unwrap(), kept(3));
         let lost = Scanned {
-            durable_seqno: 2,
+            durable_seqno: SeqNo::new(2),
             found_to_durable: 1,
             ..scanned
         };

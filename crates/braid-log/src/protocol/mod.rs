@@ -17,7 +17,7 @@ use self::acknowledgement::Order;
 use self::kind::{LockRelease, ProtocolKind};
 
 use crate::LogError;
-use crate::base::numbers::{FlushNo, LaneId};
+use crate::base::numbers::{FlushNo, LaneId, SeqNo};
 use crate::format::chunk::NUMBERS_MAX;
 
 /// The inputs from which the durable seqno is computed. The order of collection matters: `assigned`
@@ -25,21 +25,22 @@ use crate::format::chunk::NUMBERS_MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frontier {
     /// The newest number assigned when the collection began.
-    pub(crate) assigned: u64,
-    /// The smallest number that a pending commit has, or may still assign; `u64::MAX` if there is
+    pub(crate) assigned: SeqNo,
+    /// The smallest number that a pending commit has, or may still assign; [`SeqNo::MAX`] if there
+    /// is none.
+    pub(crate) commit_slots: SeqNo,
+    /// The smallest number that lies in a strand's buffer and is not durable; [`SeqNo::MAX`] if
     /// none.
-    pub(crate) commit_slots: u64,
-    /// The smallest number that lies in a strand's buffer and is not durable; `u64::MAX` if none.
-    pub(crate) strands: u64,
+    pub(crate) strands: SeqNo,
     /// The last number of the newest epoch that has ended.
-    pub(crate) epoch_end: u64,
+    pub(crate) epoch_end: SeqNo,
 }
 
 /// A run of numbers that lies in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Run {
-    pub(crate) first: u64,
-    pub(crate) last: u64,
+    pub(crate) first: SeqNo,
+    pub(crate) last: SeqNo,
     /// The number of the flush that wrote the run, or its last part.
     pub(crate) flush: FlushNo,
 }
@@ -47,18 +48,18 @@ pub(crate) struct Run {
 /// A transaction that recovery keeps only if it keeps the transactions that it depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dependent {
-    pub(crate) seqno: u64,
-    pub(crate) on: Vec<u64>,
+    pub(crate) seqno: SeqNo,
+    pub(crate) on: Vec<SeqNo>,
 }
 
 /// The result of scanning the newest incarnation.
 #[derive(Debug, Default)]
 pub(crate) struct Scanned {
     /// Everything up to here was settled before the incarnation began, or by the checkpoint.
-    pub(crate) base: u64,
+    pub(crate) base: SeqNo,
     /// The greatest durable seqno that a chunk of the incarnation records: everything up to here
     /// was durable.
-    pub(crate) durable_seqno: u64,
+    pub(crate) durable_seqno: SeqNo,
     /// How many numbers in `base + 1 ..= durable_seqno` were found.
     pub(crate) found_to_durable: u64,
     /// The runs after the durable seqno, of all lanes, sorted.
@@ -75,11 +76,11 @@ pub(crate) struct Scanned {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// Transactions up to a number.
-    Numbers(u64),
+    Numbers(SeqNo),
     /// Flushes up to a number.
     Flushes(FlushNo),
     /// Transactions of each lane up to that lane's number.
-    Lanes(Vec<u64>),
+    Lanes(Vec<SeqNo>),
 }
 
 impl Kept {
@@ -89,7 +90,7 @@ impl Kept {
 
     /// Restricts the part that is kept to `limit`, up to which another process says its log is
     /// durable.
-    pub(crate) fn up_to(self, limit: u64) -> Self {
+    pub(crate) fn up_to(self, limit: SeqNo) -> Self {
         match self {
             Kept::Numbers(_) => Kept::Numbers(limit),
             Kept::Flushes(_) => Kept::ALL_FLUSHES,
@@ -100,14 +101,14 @@ impl Kept {
     /// Returns the part that is kept, in the form of a segment header.
     pub(crate) fn words(&self, lanes: usize) -> Vec<u64> {
         match self {
-            Kept::Numbers(last) => vec![*last; lanes],
+            Kept::Numbers(last) => vec![last.get(); lanes],
             Kept::Flushes(last) => vec![last.get(); lanes],
-            Kept::Lanes(last) => last.clone(),
+            Kept::Lanes(last) => last.iter().map(|last| last.get()).collect(),
         }
     }
 
     /// Whether recovery keeps a transaction.
-    pub(crate) fn holds(&self, lane: LaneId, seqno: u64, flush: FlushNo) -> bool {
+    pub(crate) fn holds(&self, lane: LaneId, seqno: SeqNo, flush: FlushNo) -> bool {
         match self {
             Kept::Numbers(last) => seqno <= *last,
             Kept::Flushes(last) => flush <= *last,
@@ -175,7 +176,7 @@ pub(crate) trait Protocol: Sync {
 
     /// The greatest number `h` that may be acknowledged: every transaction up to `h` is durable and
     /// finished. May be less than the durable seqno already published, which does not decrease.
-    fn durable_seqno(&self, frontier: &Frontier) -> u64 {
+    fn durable_seqno(&self, frontier: &Frontier) -> SeqNo {
         frontier.durable()
     }
 
@@ -187,7 +188,7 @@ pub(crate) trait Protocol: Sync {
 
     /// Decodes what a later incarnation's header says about an incarnation of this protocol: `base`
     /// and [`Kept::words`].
-    fn kept(&self, base: u64, _words: &[u64]) -> Kept {
+    fn kept(&self, base: SeqNo, _words: &[u64]) -> Kept {
         Kept::Numbers(base)
     }
 
@@ -198,7 +199,7 @@ pub(crate) trait Protocol: Sync {
 
     /// The number from which the next incarnation continues, if the newest number kept is `cut` in
     /// an incarnation that continued from `base`.
-    fn next_base(&self, _base: u64, cut: u64, _lanes: usize) -> u64 {
+    fn next_base(&self, _base: SeqNo, cut: SeqNo, _lanes: usize) -> SeqNo {
         cut
     }
 }

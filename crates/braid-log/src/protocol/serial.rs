@@ -41,23 +41,23 @@ impl Protocol for Serial {
 mod tests {
     use super::super::Run;
     use super::*;
-    use crate::base::numbers::FlushNo;
+    use crate::base::numbers::{FlushNo, SeqNo};
 
     #[test]
     fn cut_keeps_what_is_behind_a_gap() {
         let scanned = Scanned {
-            base: 3,
-            durable_seqno: 5,
+            base: SeqNo::new(3),
+            durable_seqno: SeqNo::new(5),
             found_to_durable: 2,
             tail: [(6, 6), (8, 9)]
                 .map(|(first, last)| Run {
-                    first,
-                    last,
+                    first: SeqNo::new(first),
+                    last: SeqNo::new(last),
                     flush: FlushNo::NONE,
                 })
                 .to_vec(),
             ..Scanned::default()
         };
-        assert_eq!(Serial.cut(&scanned).unwrap(), Kept::Numbers(9));
+        assert_eq!(Serial.cut(&scanned).unwrap(), Kept::Numbers(SeqNo::new(9)));
     }
 }

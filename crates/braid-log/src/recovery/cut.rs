@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use braid_rt::to_usize;
-
 use crate::LogError;
-use crate::base::numbers::{FlushNo, LaneId};
+use crate::base::numbers::{FlushNo, LaneId, SeqNo};
 use crate::format::checkpoint_position::CheckpointPosition;
 use crate::format::segment::segment_name;
+use crate::protocol::gsn::lane_of;
 use crate::protocol::kind::ProtocolKind;
 use crate::protocol::{self, Kept, Protocol, Run, Scanned};
 use crate::recovery::scan::{Found, LaneScan};
@@ -17,22 +16,22 @@ use crate::recovery::scan::{Found, LaneScan};
 #[derive(Clone, Copy)]
 pub(super) struct Damage {
     /// The greatest durable seqno that a chunk records.
-    pub(super) durable: u64,
+    pub(super) durable: SeqNo,
     /// Whether damage ends a lane early.
     pub(super) broken: bool,
 }
 
 /// The numbering of an incarnation: of every `stride` numbers after `base`, one was assigned.
 struct Numbers {
-    base: u64,
+    base: SeqNo,
     stride: u64,
 }
 
 impl Numbers {
     /// Returns the greatest number up to which none is missing, given that none is missing up to
     /// `from`.
-    fn up_to_gap(&self, from: u64, runs: &[Run]) -> u64 {
-        let place = |seqno: u64| seqno.saturating_sub(self.base).div_ceil(self.stride);
+    fn up_to_gap(&self, from: SeqNo, runs: &[Run]) -> SeqNo {
+        let place = |seqno: SeqNo| seqno.count_after(self.base).div_ceil(self.stride);
         let mut whole = from;
         for run in runs.iter().filter(|run| run.last > from) {
             if place(run.first) > place(whole) + 1 {
@@ -47,13 +46,13 @@ impl Numbers {
 /// What recovery keeps.
 pub(super) struct Cut {
     /// The newest number kept; the next incarnation continues from it.
-    pub(super) cut: u64,
+    pub(super) cut: SeqNo,
     /// The newest incarnation.
     pub(super) incarnation: u32,
     /// The part of each incarnation that is kept.
     pub(super) kept: BTreeMap<u32, Kept>,
     /// Nothing above this number is kept, even if `kept` includes it.
-    pub(super) ceiling: u64,
+    pub(super) ceiling: SeqNo,
     /// Log records that were found and are discarded.
     pub(super) discarded: u64,
 }
@@ -66,7 +65,7 @@ impl Cut {
         start: &CheckpointPosition,
         lanes: &mut [LaneScan],
         damage: Option<Damage>,
-        limit: Option<u64>,
+        limit: Option<SeqNo>,
     ) -> Result<Self, LogError> {
         check_identity(lanes)?;
         let incarnations = Incarnations::begun(lanes)?;
@@ -84,7 +83,7 @@ impl Cut {
             Some(_) => base,
             None => incarnations.durable_seqno(lanes, base)?,
         };
-        let durable_seqno = durable_seqno.max(limit.unwrap_or(0));
+        let durable_seqno = durable_seqno.max(limit.unwrap_or(SeqNo::NONE));
         let mut scanned = Scanned {
             base,
             durable_seqno,
@@ -107,7 +106,7 @@ impl Cut {
         };
         let (mut cut, behind) = newest_number_kept(&scanned, &newest_kept, lanes.len());
         discarded += behind;
-        let mut ceiling = limit.unwrap_or(u64::MAX);
+        let mut ceiling = limit.unwrap_or(SeqNo::MAX);
         if let Some(damage) = damage {
             let whole = whole_up_to(start, newest, &scanned.tail, lanes.len());
             if damage.broken || whole < damage.durable {
@@ -150,7 +149,7 @@ fn corrupted(what: impl Into<String>, lane: &LaneScan) -> LogError {
 
 /// The contents of an incarnation's headers, which are the same in all lanes.
 struct Begun {
-    base: u64,
+    base: SeqNo,
     /// The part of the previous incarnation that this one keeps.
     kept: Vec<u64>,
     protocol: &'static dyn Protocol,
@@ -207,7 +206,7 @@ impl Incarnations {
 
     /// Checks that another process, whose log is durable up to `limit`, has not begun an
     /// incarnation meanwhile.
-    fn check_limit(&self, lanes: &[LaneScan], limit: Option<u64>) -> Result<(), LogError> {
+    fn check_limit(&self, lanes: &[LaneScan], limit: Option<SeqNo>) -> Result<(), LogError> {
         let newest = self.newest().1;
         if limit.is_some_and(|limit| newest.base > limit) {
             return Err(corrupted(
@@ -236,11 +235,11 @@ impl Incarnations {
         let protocol = self.newest().1.protocol;
         self.0.values().all(|b| b.protocol.id() == protocol.id())
             && kept.values().all(|kept| matches!(kept, Kept::Numbers(_)))
-            && matches!(protocol.kept(0, &[0]), Kept::Numbers(_))
+            && matches!(protocol.kept(SeqNo::NONE, &[0]), Kept::Numbers(_))
     }
 
     /// The greatest number that a chunk or a header records as durable, at least `base`.
-    fn durable_seqno(&self, lanes: &[LaneScan], base: u64) -> Result<u64, LogError> {
+    fn durable_seqno(&self, lanes: &[LaneScan], base: SeqNo) -> Result<SeqNo, LogError> {
         let mut durable_seqno = base.max(self.newest().1.base);
         for lane in lanes {
             for (&of, found) in &lane.found {
@@ -317,12 +316,11 @@ fn gather(lane: &mut LaneScan, newest: u32, counts: impl Fn(u32) -> bool, scanne
 }
 
 /// Returns the newest number kept, and the count of log records after the cut.
-fn newest_number_kept(scanned: &Scanned, kept: &Kept, lanes: usize) -> (u64, u64) {
-    let lane_of = |seqno: u64| LaneId::new(to_usize(seqno % lanes as u64));
+fn newest_number_kept(scanned: &Scanned, kept: &Kept, lanes: usize) -> (SeqNo, u64) {
     let mut cut = scanned.base.max(scanned.durable_seqno);
     let mut behind = 0;
     for run in &scanned.tail {
-        if kept.holds(lane_of(run.last), run.last, run.flush) {
+        if kept.holds(lane_of(run.last, lanes), run.last, run.flush) {
             cut = cut.max(run.last);
         } else {
             braid_rt::coverage_point("recovery: whole log records behind the cut");
@@ -335,7 +333,7 @@ fn newest_number_kept(scanned: &Scanned, kept: &Kept, lanes: usize) -> (u64, u64
 /// Returns the number up to which a damaged log is complete. A prefix of the numbers is a prefix of
 /// a serial order, for every protocol's order of acknowledgement. The first missing number may
 /// belong to an older incarnation, whose later records are then lost as well.
-fn whole_up_to(start: &CheckpointPosition, newest: &Begun, tail: &[Run], lanes: usize) -> u64 {
+fn whole_up_to(start: &CheckpointPosition, newest: &Begun, tail: &[Run], lanes: usize) -> SeqNo {
     let numbers = Numbers {
         base: newest.base,
         stride: newest.protocol.stride(lanes),
@@ -344,7 +342,7 @@ fn whole_up_to(start: &CheckpointPosition, newest: &Begun, tail: &[Run], lanes: 
 }
 
 /// Checks I1: nothing after the end of a lane may show that a number above the cut was durable.
-fn check_behind_the_end(lanes: &[LaneScan], newest: u32, cut: u64) -> Result<(), LogError> {
+fn check_behind_the_end(lanes: &[LaneScan], newest: u32, cut: SeqNo) -> Result<(), LogError> {
     for lane in lanes {
         if let Some(behind) = lane.behind
             && lane.end.incarnation == newest

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use braid_io::{Device, OpenMode};
 
 use crate::LogError;
-use crate::base::numbers::{FlushNo, LaneId};
+use crate::base::numbers::{FlushNo, LaneId, SeqNo};
 use crate::flush::lane::{Lane, LaneEnd};
 use crate::format::BLOCK;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
@@ -56,7 +56,7 @@ pub(crate) fn oldest_position(device: &dyn Device) -> Result<CheckpointPosition,
     };
     let segments = find_segments(device, LogOptions::MAX_LANES)?;
     let mut start = CheckpointPosition {
-        seqno: u64::MAX,
+        seqno: SeqNo::MAX,
         flush: FlushNo::NONE,
         lanes: Vec::new(),
     };

@@ -297,7 +297,7 @@ mod tests {
     use braid_io::{MemoryDevice, OpenMode};
 
     use super::*;
-    use crate::base::numbers::{FlushNo, StrandId};
+    use crate::base::numbers::{FlushNo, SeqNo, StrandId};
 
     /// A recycled segment is full of valid chunks; only the expected one counts.
     #[test]
@@ -316,9 +316,9 @@ mod tests {
             strand: StrandId::new(0),
             incarnation: 2,
             sequence: 3,
-            first: 1,
-            last: 1,
-            durable_seqno: 0,
+            first: SeqNo::new(1),
+            last: SeqNo::new(1),
+            durable_seqno: SeqNo::NONE,
             payload_len: 5000,
             log_records: 1,
             link: 4,

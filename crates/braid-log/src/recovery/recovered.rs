@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_io::{Device, OpenMode};
 
-use crate::base::numbers::LaneId;
+use crate::base::numbers::{LaneId, SeqNo};
 use crate::flush::core::CoreParts;
 use crate::format::checkpoint_position::CheckpointPosition;
 use crate::format::chunk::INCARNATIONS_MAX;
@@ -35,7 +35,7 @@ pub struct ScanProgress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRecord<'a> {
     /// The sequence number, the last of the transaction's numbers.
-    pub seqno: u64,
+    pub seqno: SeqNo,
     /// Number of sequence numbers assigned to the transaction.
     pub records: u32,
     /// The bytes that were appended.
@@ -46,7 +46,7 @@ pub struct LogRecord<'a> {
 pub struct Recovered {
     /// The last number that recovery keeps. Everything later is discarded; with a protocol whose
     /// order is not that of the numbers, some earlier transactions may be discarded, too.
-    pub cut: u64,
+    pub cut: SeqNo,
     pub(super) device: Arc<dyn Device>,
     options: LogOptions,
     pub(super) start: CheckpointPosition,
@@ -59,7 +59,7 @@ pub struct Recovered {
     discarded: u64,
     retained: Option<CheckpointPosition>,
     /// Nothing after this number is kept, even if `kept` includes it.
-    pub(super) ceiling: u64,
+    pub(super) ceiling: SeqNo,
 }
 
 impl fmt::Debug for Recovered {
@@ -78,7 +78,7 @@ impl Recovered {
         device: Arc<dyn Device>,
         options: LogOptions,
         start: &CheckpointPosition,
-        limit: Option<u64>,
+        limit: Option<SeqNo>,
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<Self, LogError> {
         // The checkpoint was published once everything before it was durable.
@@ -144,7 +144,7 @@ impl Recovered {
         segments: Vec<Segments>,
         mut lanes: Vec<LaneScan>,
         damage: Option<Damage>,
-        limit: Option<u64>,
+        limit: Option<SeqNo>,
     ) -> Result<Self, LogError> {
         let cut = Cut::find(&start, &mut lanes, damage, limit)?;
         Ok(Self {

@@ -6,7 +6,7 @@ use braid_io::AlignedBuf;
 use braid_rt::{Mutex, to_usize};
 
 use crate::LogError;
-use crate::base::numbers::{FlushNo, LaneId};
+use crate::base::numbers::{FlushNo, LaneId, SeqNo};
 use crate::format::BLOCK;
 use crate::format::log_record::{LogRecordKind, LogRecords};
 use crate::format::segment::segment_name;
@@ -68,7 +68,7 @@ impl Recovered {
         })
     }
 
-    fn counts(&self, lane: LaneId, incarnation: u32, seqno: u64, flush: FlushNo) -> bool {
+    fn counts(&self, lane: LaneId, incarnation: u32, seqno: SeqNo, flush: FlushNo) -> bool {
         if braid_rt::mutant!("resurrect_the_dead") {
             return seqno > self.start.seqno;
         }

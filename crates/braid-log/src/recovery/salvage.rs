@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use braid_io::Device;
 
+use crate::base::numbers::SeqNo;
 use crate::format::checkpoint_position::CheckpointPosition;
 use crate::format::segment::SegmentHeader;
 use crate::options::FlushMode;
@@ -33,7 +34,7 @@ impl Recovered {
             let found = scan.found.values().map(|found| found.durable_seqno);
             let beyond = scan.beyond.iter().map(|(_, header)| header.durable_seqno);
             let behind = scan.behind.map(|behind| behind.durable_seqno);
-            durable = found.chain(beyond).chain(behind).fold(durable, u64::max);
+            durable = found.chain(beyond).chain(behind).fold(durable, SeqNo::max);
         }
         // A later incarnation builds on records that are missing in this one.
         let broken = scans.iter().filter(|scan| {
@@ -64,7 +65,7 @@ impl Recovered {
             notes.push(format!(
                 "the log is complete only up to transaction {cut}: those from {} to {durable} were durable and \
                  are lost, and so are all later ones",
-                cut + 1
+                cut.next()
             ));
         }
         Ok((recovered, notes))

@@ -6,7 +6,7 @@ use braid_io::Device;
 use braid_rt::to_usize;
 
 use crate::LogError;
-use crate::base::numbers::{FlushNo, LaneId};
+use crate::base::numbers::{FlushNo, LaneId, SeqNo};
 use crate::format::BLOCK;
 use crate::format::checkpoint_position::LanePosition;
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, NUMBERS_MAX};
@@ -70,7 +70,7 @@ pub(crate) struct Part {
 pub(crate) struct Streamed {
     pub(crate) lane: LaneId,
     pub(crate) incarnation: u32,
-    pub(crate) seqno: u64,
+    pub(crate) seqno: SeqNo,
     pub(crate) records: u32,
     pub(crate) total: u64,
     found: u64,
@@ -83,9 +83,9 @@ pub(crate) struct Streamed {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// The greatest durable seqno that a chunk or segment header records.
-    pub(crate) durable_seqno: u64,
+    pub(crate) durable_seqno: SeqNo,
     pub(crate) protocol: u8,
-    pub(crate) base: u64,
+    pub(crate) base: SeqNo,
     /// The part kept of the previous incarnation, from the header.
     pub(crate) kept: Vec<u64>,
     /// Numbers of flushes.
@@ -114,19 +114,19 @@ impl Found {
 
     /// Counts the numbers up to `durable_seqno`, which is at least the lane's own, and removes
     /// their runs.
-    pub(crate) fn take_up_to(&mut self, durable_seqno: u64) -> u64 {
+    pub(crate) fn take_up_to(&mut self, durable_seqno: SeqNo) -> u64 {
         debug_assert!(durable_seqno >= self.durable_seqno || self.folded == 0);
         std::mem::take(&mut self.folded) + count_up_to(&mut self.runs, durable_seqno)
     }
 }
 
 /// Removes the runs that end at or before `durable_seqno`; returns the count of their numbers.
-fn count_up_to(runs: &mut Vec<Run>, durable_seqno: u64) -> u64 {
+fn count_up_to(runs: &mut Vec<Run>, durable_seqno: SeqNo) -> u64 {
     let mut count = 0;
     runs.retain(|run| {
         let keep = run.last > durable_seqno;
         if !keep {
-            count += run.last - run.first + 1;
+            count += run.last.count_after(run.first) + 1;
         }
         keep
     });
@@ -137,7 +137,7 @@ fn count_up_to(runs: &mut Vec<Run>, durable_seqno: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Behind {
     /// The durable seqno that it records.
-    pub(crate) durable_seqno: u64,
+    pub(crate) durable_seqno: SeqNo,
     /// The sequence number of its segment.
     pub(crate) segment: u64,
     pub(crate) offset: u64,
@@ -179,11 +179,11 @@ pub(crate) struct ScanMode {
     pub(crate) salvage: bool,
     /// Records after this number are skipped, and the log after it is not checked: another process
     /// is writing there.
-    pub(crate) limit: Option<u64>,
+    pub(crate) limit: Option<SeqNo>,
 }
 
 impl ScanMode {
-    fn up_to_limit(self, seqno: u64) -> u64 {
+    fn up_to_limit(self, seqno: SeqNo) -> SeqNo {
         self.limit.map_or(seqno, |limit| seqno.min(limit))
     }
 }
@@ -194,7 +194,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) lane: LaneId,
     pub(crate) segments: &'a BTreeMap<u64, Segment>,
     /// Numbers up to here are skipped.
-    pub(crate) after: u64,
+    pub(crate) after: SeqNo,
     /// Called with the number of bytes that were read.
     pub(crate) progress: &'a (dyn Fn(u64) + Sync),
 }
@@ -573,7 +573,7 @@ impl LaneScan {
 
     /// Streamed log records of the incarnation that lack parts, by number, as indices into
     /// `streamed`.
-    fn open_streams(&self) -> HashMap<u64, usize> {
+    fn open_streams(&self) -> HashMap<SeqNo, usize> {
         let streamed = self.streamed.iter().enumerate();
         let open = streamed.filter(|(_, streamed)| {
             streamed.found < streamed.total && streamed.incarnation == self.end.incarnation
@@ -589,7 +589,7 @@ impl LaneScan {
         offset: u64,
         header: &ChunkHeader,
     ) -> Result<(), LogError> {
-        if header.durable_seqno.max(header.flush.get()) >= NUMBERS_MAX {
+        if header.durable_seqno.get().max(header.flush.get()) >= NUMBERS_MAX {
             let name = segment_name(pass.lane, segment.sequence);
             let what = "a chunk with a good CRC has numbers that no log comes to";
             return Err(LogError::corrupted(what, &name, offset));
@@ -608,7 +608,7 @@ impl LaneScan {
         offset: u64,
         header: &ChunkHeader,
         chunk: &[u8],
-        open: &mut HashMap<u64, usize>,
+        open: &mut HashMap<SeqNo, usize>,
     ) -> Result<(), LogError> {
         let end = CHUNK_HEADER + header.payload_len as usize;
         let mut log_records = LogRecords::new(&chunk[CHUNK_HEADER..end]);
@@ -668,7 +668,7 @@ impl LaneScan {
         header: &ChunkHeader,
         log_record: RawLogRecord<'_>,
         end: u64,
-        open: &mut HashMap<u64, usize>,
+        open: &mut HashMap<SeqNo, usize>,
     ) {
         let incarnation = header.incarnation;
         let len = log_record.payload.len();
@@ -716,7 +716,7 @@ impl LaneScan {
         }
         if complete {
             found.add(Run {
-                first: log_record.seqno - u64::from(log_record.records) + 1,
+                first: log_record.first(),
                 last: log_record.seqno,
                 flush: header.flush,
             });

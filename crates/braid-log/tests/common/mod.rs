@@ -56,8 +56,12 @@ pub fn log_records(recovered: &Recovered) -> BTreeMap<u64, Vec<u8>> {
     let mut log_records = BTreeMap::new();
     recovered
         .for_each(|log_record| {
-            let twice = log_records.insert(log_record.seqno, log_record.payload.to_vec());
-            assert!(twice.is_none(), "number {} came twice", log_record.seqno);
+            let twice = log_records.insert(log_record.seqno.get(), log_record.payload.to_vec());
+            assert!(
+                twice.is_none(),
+                "number {} came twice",
+                log_record.seqno.get()
+            );
         })
         .unwrap();
     log_records

@@ -1,7 +1,8 @@
-//! Basic definitions for all modules: limits, option and position types, and the atomics of
-//! lock-free code.
+//! Basic definitions for all modules: limits, option and position types, the sequence numbers of
+//! records, and the atomics of lock-free code.
 
 pub(crate) mod limits;
 pub(crate) mod position;
 pub(crate) mod sync;
 pub(crate) mod table_options;
+pub(crate) mod written;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use braid_log::SeqNo;
+
 /// Position in the order of a database's transactions, after one of them, from which a consumer of
 /// changes resumes. Valid for the lifetime of the database; a restored database has other
 /// positions.
@@ -10,20 +12,20 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Position {
     pub(crate) identity: u128,
-    pub(crate) seqno: u64,
+    pub(crate) seqno: SeqNo,
 }
 
 impl Position {
     /// Returns the sequence number of the transaction before the position.
     pub fn seqno(&self) -> u64 {
-        self.seqno
+        self.seqno.get()
     }
 
     /// Encodes the position as 24 bytes.
     pub fn to_bytes(self) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[..16].copy_from_slice(&self.identity.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.seqno.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.seqno.get().to_le_bytes());
         bytes
     }
 
@@ -37,7 +39,7 @@ impl Position {
         };
         Self {
             identity: u128::from(word(0)) | u128::from(word(8)) << 64,
-            seqno: word(16),
+            seqno: SeqNo::new(word(16)),
         }
     }
 }

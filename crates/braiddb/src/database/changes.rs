@@ -1,5 +1,7 @@
 //! Reading committed changes, and named consumers of them.
 
+use braid_log::SeqNo;
+
 use super::Database;
 use crate::base::position::Position;
 use crate::error::Result;
@@ -43,7 +45,7 @@ impl Database {
 
     /// Returns the position after the transaction with this sequence number.
     pub fn position_behind(&self, seqno: u64) -> Position {
-        self.engine().position(seqno)
+        self.engine().position(SeqNo::new(seqno))
     }
 
     /// Returns the oldest position from which changes can be read: without feeds, the start of the

@@ -17,6 +17,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use braid_log::SeqNo;
 use braid_store::ValueRef;
 
 use crate::engine::Engine;
@@ -373,18 +374,19 @@ impl Database {
     #[inline]
     pub fn wait_durable(&self, number: u64) -> Result<()> {
         let log = &self.engine.log;
-        if log.durable_seqno() >= number {
+        let seqno = SeqNo::new(number);
+        if log.durable_seqno() >= seqno {
             return Ok(());
         }
         let newest = log.last_seqno();
-        if newest < number {
+        if newest < seqno {
             return Err(crate::Error::SeqnoNotFound {
                 seqno: number,
-                newest,
+                newest: newest.get(),
             });
         }
         self.engine.check_open()?;
-        Ok(log.ticket(number).wait()?)
+        Ok(log.ticket(seqno).wait()?)
     }
 
     /// Returns the sequence number up to which all transactions are durable.
@@ -401,7 +403,7 @@ impl Database {
     /// # }
     /// ```
     pub fn durable_seqno(&self) -> u64 {
-        self.engine.log.durable_seqno()
+        self.engine.log.durable_seqno().get()
     }
 
     /// Writes a checkpoint: the log before it is no longer needed, and its space is reused.
@@ -444,7 +446,7 @@ impl Database {
     pub fn archive_now(&self) -> Result<Option<u64>> {
         self.engine.check_open()?;
         self.instance.run_archiver()?;
-        Ok(self.instance.archive.archived())
+        Ok(self.instance.archive.archived().map(SeqNo::get))
     }
 
     /// Stops keeping log for the database's archive: the next opening with [`Builder::archive`]

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use braid_log::SeqNo;
 use braid_rt::Process;
 
 use super::Engine;
@@ -126,7 +127,7 @@ impl Engine {
     /// All transactions up to the durable seqno are complete, so a reader that meets no greater
     /// version sees the state at the durable seqno.
     #[inline(always)]
-    pub(crate) fn check_shown(&self, newest: impl FnOnce() -> u64) -> Result<()> {
+    pub(crate) fn check_shown(&self, newest: impl FnOnce() -> SeqNo) -> Result<()> {
         if self.log.is_poisoned() {
             self.check_durable(newest())
         } else {
@@ -135,7 +136,7 @@ impl Engine {
     }
 
     #[cold]
-    fn check_durable(&self, newest: u64) -> Result<()> {
+    fn check_durable(&self, newest: SeqNo) -> Result<()> {
         if newest <= self.log.durable_seqno() || braid_rt::mutant!("read_what_failed") {
             return Ok(());
         }

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use braid_log::SeqNo;
 use braid_store::{Change, Record};
 
 use super::Engine;
+use crate::base::written::Written;
 use crate::mvcc::gc::{Retired, Shard, Tombstone};
 use crate::schema::table::TableCore;
 
@@ -62,7 +64,7 @@ impl Engine {
 
     /// Removes the tombstone of commit `end` from its tree.
     #[cold]
-    fn purge(&self, tombstone: &Tombstone, end: u64) {
+    fn purge(&self, tombstone: &Tombstone, end: SeqNo) {
         // A checkpoint must not switch the epoch while a page changes. If a checkpoint is about to,
         // this tombstone stays until a scan finds it.
         let Some(_gate) = self.page_gate.try_read() else {
@@ -76,7 +78,7 @@ impl Engine {
         let _ = tombstone.table.tree.modify(&tombstone.key, |old| {
             let is_it = old
                 .map(|old| old.meta())
-                .is_some_and(|meta| meta.tombstone && meta.version == end);
+                .is_some_and(|meta| meta.tombstone && meta.seqno() == end);
             if is_it {
                 // Before the removal of the tombstone, see `none_purged_from`.
                 self.gc.note_purge(end);
@@ -88,8 +90,8 @@ impl Engine {
     /// Retires a tombstone that a scan found, if it is older than the open of the database: no
     /// shard has an entry for such a tombstone.
     pub(crate) fn note_tombstone(&self, table: &Arc<TableCore>, record: Record<'_>) {
-        if record.meta.version <= self.opened_at && !self.is_read_only() {
-            let retired = Retired::tombstone(record.meta.version, 0, table.clone(), record.key);
+        if record.meta.seqno() <= self.opened_at && !self.is_read_only() {
+            let retired = Retired::tombstone(record.meta.seqno(), 0, table.clone(), record.key);
             self.gc.lock_shard().retire_first(retired);
         }
     }

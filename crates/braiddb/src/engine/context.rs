@@ -5,6 +5,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use braid_log::SeqNo;
 use braid_rt::narrow;
 use bytes::Bytes;
 use hashbrown::HashTable;
@@ -14,6 +15,7 @@ use braid_store::{RecordMeta, SHORT_KEY_MAX, Stamp, WriterRoom, layer_entries};
 
 use super::hint_cache::HintCache;
 use super::savepoints::Savepoints;
+use crate::base::written::Written;
 use crate::format::redo::{self, Redo};
 use crate::locks::table::{Owner, User, next_owner};
 use crate::mvcc::range_reads::RangeReads;
@@ -349,8 +351,8 @@ pub(crate) struct PointRead {
     /// Offset in the keys' buffer. `usize`: the keys that a transaction reads may exceed 4 GiB.
     key_at: usize,
     key_len: u32,
-    /// The version read, of a value or of a removal; 0 if the key had no record.
-    pub(crate) version: u64,
+    /// The version read, of a value or of a removal; [`SeqNo::NONE`] if the key had no record.
+    pub(crate) version: SeqNo,
     pub(crate) absent: bool,
     pub(crate) stamp: Stamp,
 }
@@ -369,9 +371,9 @@ pub(crate) struct ReadSet {
     pub(crate) points: Vec<PointRead>,
     pub(crate) ranges: RangeReads,
     /// Versions read under a lock, if the log asks for dependencies.
-    pub(crate) locked: Vec<u64>,
+    pub(crate) locked: Vec<SeqNo>,
     /// The newest version read: a transaction without writes waits until it is durable (I4).
-    pub(crate) newest: u64,
+    pub(crate) newest: SeqNo,
 }
 
 impl ReadSet {
@@ -389,7 +391,7 @@ impl ReadSet {
         found: Option<RecordMeta>,
         stamp: Stamp,
     ) {
-        let version = found.map_or(0, |meta| meta.version);
+        let version = found.map_or(SeqNo::NONE, |meta| meta.seqno());
         let key_at = self.keys.len();
         self.keys.extend_from_slice(key);
         self.points.push(PointRead {
@@ -409,7 +411,7 @@ impl ReadSet {
     /// Moves the range reads of the transaction's scans into this set. A forgotten scan recorded no
     /// version; `newest` bounds what it read.
     #[inline]
-    pub(crate) fn add_ranges(&mut self, ranges: &mut RangeReads, newest: impl FnOnce() -> u64) {
+    pub(crate) fn add_ranges(&mut self, ranges: &mut RangeReads, newest: impl FnOnce() -> SeqNo) {
         if !ranges.is_empty() {
             let newest = if ranges.is_complete() {
                 ranges.newest()
@@ -427,14 +429,14 @@ impl ReadSet {
 
     #[inline]
     fn clear(&mut self) {
-        if self.is_empty() && self.locked.is_empty() && self.newest == 0 {
+        if self.is_empty() && self.locked.is_empty() && self.newest == SeqNo::NONE {
             return;
         }
         self.keys.clear();
         self.locked.clear();
         self.points.clear();
         self.ranges.clear();
-        self.newest = 0;
+        self.newest = SeqNo::NONE;
         if self.keys.capacity() > KEPT_BYTES_MAX {
             *self = Self::default();
         }

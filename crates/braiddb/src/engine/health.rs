@@ -4,6 +4,7 @@ use std::fmt;
 use std::mem::discriminant;
 use std::sync::Arc;
 
+use braid_log::SeqNo;
 use braid_rt::Mutex;
 
 use super::Engine;
@@ -18,7 +19,7 @@ pub(crate) type ArchiveError = Arc<dyn Fn() -> Option<Error> + Send + Sync>;
 pub(crate) struct HealthWatch {
     /// What a commit lacked space for, and the newest sequence number at that time. A sequence
     /// number assigned since shows that space is available again.
-    no_space: Mutex<Option<(u64, String)>>,
+    no_space: Mutex<Option<(SeqNo, String)>>,
     checkpoint_error: Mutex<Option<Error>>,
     archive_error: Option<ArchiveError>,
     listener: Option<HealthCallback>,

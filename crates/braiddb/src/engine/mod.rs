@@ -18,7 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_log::{LockRelease, Log};
+use braid_log::{LockRelease, Log, SeqNo};
 use braid_rt::RwLock;
 use braid_store::Store;
 
@@ -58,7 +58,7 @@ pub(crate) struct Engine {
     pub(crate) page_gate: RwLock<()>,
     pub(crate) settings: Settings,
     /// Sequence number of the newest commit when the database was opened.
-    pub(crate) opened_at: u64,
+    pub(crate) opened_at: SeqNo,
 }
 
 /// Options that transactions consult.
@@ -78,7 +78,7 @@ pub(crate) struct EngineParts {
     pub(crate) store: Store,
     pub(crate) tables: Tables,
     pub(crate) lock_release: LockRelease,
-    pub(crate) opened_at: u64,
+    pub(crate) opened_at: SeqNo,
     pub(crate) archive_error: Option<ArchiveError>,
 }
 
@@ -125,7 +125,7 @@ impl Engine {
         }
         self.snapshots.open(braid_rt::thread::index(), || {
             if braid_rt::mutant!("snapshot_of_the_newest") {
-                return self.log.applied_before() - 1;
+                return self.log.applied_before().prev();
             }
             self.log.durable_seqno()
         })
@@ -136,7 +136,7 @@ impl Engine {
     #[inline(never)]
     pub(crate) fn open_applied_snapshot(&self) -> Registration {
         self.snapshots.open(braid_rt::thread::index(), || {
-            let applied = self.log.applied_before() - 1;
+            let applied = self.log.applied_before().prev();
             // In this order: a transaction that could not be applied poisons the log before it
             // leaves its commit slot.
             if self.log.is_poisoned() && !braid_rt::mutant!("read_what_failed") {

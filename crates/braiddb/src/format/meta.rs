@@ -98,6 +98,8 @@ impl Meta {
 
 #[cfg(test)]
 mod tests {
+    use braid_log::SeqNo;
+
     use super::*;
 
     fn meta() -> Meta {
@@ -111,13 +113,13 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded() {
         let start = CheckpointPosition {
-            seqno: 42,
+            seqno: SeqNo::new(42),
             flush: braid_log::FlushNo::NONE,
             lanes: Vec::new(),
         };
         let (decoded, decoded_start) = Meta::decode(&meta().encode(&start, Some(&start))).unwrap();
         let older = CheckpointPosition {
-            seqno: 17,
+            seqno: SeqNo::new(17),
             ..start.clone()
         };
         let retaining = meta().encode(&start, Some(&older));
@@ -127,13 +129,13 @@ mod tests {
             assert!(Meta::decode(&retaining[..len]).is_err(), "{len}");
         }
         assert_eq!(decoded, meta());
-        assert_eq!(decoded_start.seqno, 42);
+        assert_eq!(decoded_start.seqno.get(), 42);
     }
 
     #[test]
     fn another_format_is_named_and_damage_is_typed() {
         let start = CheckpointPosition {
-            seqno: 1,
+            seqno: SeqNo::new(1),
             flush: braid_log::FlushNo::NONE,
             lanes: Vec::new(),
         };

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use braid_log::SeqNo;
 use braid_rt::{Mutex, MutexGuard};
 use crossbeam_utils::CachePadded;
 
@@ -16,7 +17,7 @@ const SHARDS: usize = 16;
 /// A version or tombstone that is collected once the watermark reaches `end`.
 #[derive(Debug)]
 pub(crate) struct Retired {
-    pub(crate) end: u64,
+    pub(crate) end: SeqNo,
     pub(crate) stripe: usize,
     pub(crate) tombstone: Option<Box<Tombstone>>,
 }
@@ -29,7 +30,7 @@ pub(crate) struct Tombstone {
 
 impl Retired {
     /// An old version in a stripe's chain, which commit `end` replaced.
-    pub(crate) fn version(end: u64, stripe: usize) -> Self {
+    pub(crate) fn version(end: SeqNo, stripe: usize) -> Self {
         Self {
             end,
             stripe,
@@ -38,7 +39,7 @@ impl Retired {
     }
 
     /// A tombstone that commit `end` left in the tree when it removed a key.
-    pub(crate) fn tombstone(end: u64, stripe: usize, table: Arc<TableCore>, key: &[u8]) -> Self {
+    pub(crate) fn tombstone(end: SeqNo, stripe: usize, table: Arc<TableCore>, key: &[u8]) -> Self {
         Self {
             end,
             stripe,
@@ -88,10 +89,10 @@ impl Gc {
 
     /// Returns whether the trees that this thread has read so far lack no tombstone of `seqno` or
     /// later. Then a key that the thread found absent was absent at `seqno`, too.
-    pub(crate) fn none_purged_from(&self, seqno: u64) -> bool {
+    pub(crate) fn none_purged_from(&self, seqno: SeqNo) -> bool {
         // Acquire, together with the leaf's latch: a reader of the leaf sees what was stored before
         // the removal. Pairs with the Release in `note_purge`.
-        self.purged.load(Ordering::Acquire) < seqno || braid_rt::mutant!("forget_purges")
+        self.purged.load(Ordering::Acquire) < seqno.get() || braid_rt::mutant!("forget_purges")
     }
 
     /// This thread's shard.
@@ -100,9 +101,9 @@ impl Gc {
     }
 
     /// Records that the tombstone of commit `end` is about to be purged. Call before purging it.
-    pub(crate) fn note_purge(&self, end: u64) {
+    pub(crate) fn note_purge(&self, end: SeqNo) {
         // Release: see `none_purged_from`.
-        self.purged.fetch_max(end, Ordering::Release);
+        self.purged.fetch_max(end.get(), Ordering::Release);
     }
 
     /// The shards of all threads.

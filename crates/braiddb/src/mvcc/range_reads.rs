@@ -4,6 +4,7 @@ use std::ops::Bound;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use braid_log::SeqNo;
 use braid_store::Stamp;
 
 /// Maximum size of a buffer to keep for later scans, after one large scan grew it.
@@ -38,8 +39,9 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    pub(crate) fn add(&mut self, key: &[u8], version: u64) {
-        self.sum = self.sum.wrapping_add(xxh3_64_with_seed(key, version));
+    pub(crate) fn add(&mut self, key: &[u8], version: SeqNo) {
+        let hash = xxh3_64_with_seed(key, version.get());
+        self.sum = self.sum.wrapping_add(hash);
         self.count += 1;
     }
 }
@@ -51,7 +53,7 @@ pub(crate) struct RangeReads {
     reads: Vec<RangeRead>,
     /// Number of range reads without a fingerprint.
     open: usize,
-    newest: u64,
+    newest: SeqNo,
 }
 
 impl RangeReads {
@@ -65,7 +67,7 @@ impl RangeReads {
     }
 
     /// Returns the newest version that was read.
-    pub(crate) fn newest(&self) -> u64 {
+    pub(crate) fn newest(&self) -> SeqNo {
         self.newest
     }
 
@@ -102,7 +104,7 @@ impl RangeReads {
         place: usize,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
         fingerprint: Fingerprint,
-        newest: u64,
+        newest: SeqNo,
     ) {
         let mut keep = |key: &[u8]| {
             let start = self.keys.len();
@@ -127,7 +129,7 @@ impl RangeReads {
         self.keys.clear();
         self.reads.clear();
         self.open = 0;
-        self.newest = 0;
+        self.newest = SeqNo::NONE;
         if self.keys.capacity() > KEPT_BYTES_MAX {
             *self = Self::default();
         }

@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use braid_log::SeqNo;
 use crossbeam_utils::CachePadded;
 
 use crate::base::sync::{AtomicU64, AtomicUsize, Mutex};
@@ -35,7 +36,7 @@ pub(crate) struct SnapshotRegistry {
     /// Slots from this index on were never used.
     used: CachePadded<AtomicUsize>,
     /// Snapshots beyond the slots: the number of open snapshots at each sequence number.
-    more: Mutex<BTreeMap<u64, usize>>,
+    more: Mutex<BTreeMap<SeqNo, usize>>,
     /// Number of snapshots in `more`; while it is 0, the collector does not lock `more`.
     more_open: AtomicUsize,
     intent: CachePadded<AtomicU64>,
@@ -46,13 +47,13 @@ pub(crate) struct SnapshotRegistry {
 /// Registration of an open snapshot; release it with [`SnapshotRegistry::close`].
 #[derive(Debug)]
 pub(crate) struct Registration {
-    seqno: u64,
+    seqno: SeqNo,
     slot: Option<usize>,
 }
 
 impl Registration {
     /// Returns the sequence number up to which commits are visible.
-    pub(crate) fn seqno(&self) -> u64 {
+    pub(crate) fn seqno(&self) -> SeqNo {
         self.seqno
     }
 }
@@ -60,7 +61,7 @@ impl Registration {
 impl Registration {
     /// Creates a registration that is in no registry. Do not pass it to
     /// [`SnapshotRegistry::close`].
-    pub(crate) fn of_nobody(seqno: u64) -> Self {
+    pub(crate) fn of_nobody(seqno: SeqNo) -> Self {
         Self { seqno, slot: None }
     }
 }
@@ -81,7 +82,7 @@ impl SnapshotRegistry {
     }
 
     /// Opens a snapshot at the result of `durable_seqno`; `hint` spreads threads over the slots.
-    pub(crate) fn open(&self, hint: usize, durable_seqno: impl Fn() -> u64) -> Registration {
+    pub(crate) fn open(&self, hint: usize, durable_seqno: impl Fn() -> SeqNo) -> Registration {
         for step in 0..SLOTS {
             let slot = (hint + step) % SLOTS;
             let seqno = durable_seqno();
@@ -92,16 +93,16 @@ impl SnapshotRegistry {
                 self.used.fetch_max(slot + 1, Ordering::SeqCst);
             }
             if self.slots[slot]
-                .compare_exchange(FREE, seqno, Ordering::SeqCst, Ordering::Relaxed)
+                .compare_exchange(FREE, seqno.get(), Ordering::SeqCst, Ordering::Relaxed)
                 .is_err()
             {
                 continue;
             }
             braid_rt::yield_point();
             let mut seqno = seqno;
-            while self.intent.load(Ordering::SeqCst) > seqno {
+            while self.intent() > seqno {
                 seqno = durable_seqno();
-                self.slots[slot].store(seqno, Ordering::SeqCst);
+                self.slots[slot].store(seqno.get(), Ordering::SeqCst);
             }
             return Registration {
                 seqno,
@@ -112,7 +113,7 @@ impl SnapshotRegistry {
         let mut more = self.more.lock();
         // No retry is needed under the mutex, which the collector locks after publishing its
         // intent: either the collector sees this entry, or this thread sees the intent.
-        let seqno = durable_seqno().max(self.intent.load(Ordering::SeqCst));
+        let seqno = durable_seqno().max(self.intent());
         *more.entry(seqno).or_default() += 1;
         Registration { seqno, slot: None }
     }
@@ -134,32 +135,37 @@ impl SnapshotRegistry {
         }
     }
 
+    /// `SeqCst`: see the rules in the module documentation.
+    fn intent(&self) -> SeqNo {
+        SeqNo::new(self.intent.load(Ordering::SeqCst))
+    }
+
     /// Returns the watermark: no current or future snapshot is below it, so versions that end at or
     /// below it can be collected.
-    pub(crate) fn watermark(&self) -> u64 {
+    pub(crate) fn watermark(&self) -> SeqNo {
         // Acquire: pairs with the Release in `advance`; trimming happens after the slots were
         // examined.
-        self.watermark.load(Ordering::Acquire)
+        SeqNo::new(self.watermark.load(Ordering::Acquire))
     }
 
     /// Raises the watermark towards `durable_seqno` as far as the open snapshots allow.
     #[inline(never)]
-    pub(crate) fn advance(&self, durable_seqno: u64) {
-        if self.intent.load(Ordering::Relaxed) >= durable_seqno && self.watermark() >= durable_seqno
-        {
+    pub(crate) fn advance(&self, durable_seqno: SeqNo) {
+        let intent = SeqNo::new(self.intent.load(Ordering::Relaxed));
+        if intent >= durable_seqno && self.watermark() >= durable_seqno {
             return;
         }
         let Some(_collecting) = self.collecting.try_lock() else {
             return;
         };
-        self.intent.fetch_max(durable_seqno, Ordering::SeqCst);
+        self.intent.fetch_max(durable_seqno.get(), Ordering::SeqCst);
         braid_rt::yield_point();
-        let mut oldest = self.intent.load(Ordering::SeqCst);
+        let mut oldest = self.intent();
         for slot in &self.slots[..self.used.load(Ordering::SeqCst)] {
             if braid_rt::mutant!("forget_snapshots") {
                 break;
             }
-            oldest = oldest.min(slot.load(Ordering::SeqCst));
+            oldest = oldest.min(SeqNo::new(slot.load(Ordering::SeqCst)));
         }
         if self.more_open.load(Ordering::SeqCst) > 0
             && let Some((&seqno, _)) = self.more.lock().first_key_value()
@@ -168,17 +174,18 @@ impl SnapshotRegistry {
         }
         // A snapshot below the intent may be moving up at this moment; the watermark never
         // decreases.
-        self.watermark.fetch_max(oldest, Ordering::Release);
+        self.watermark.fetch_max(oldest.get(), Ordering::Release);
     }
 
     /// Returns the number of open snapshots and the sequence number of the oldest.
-    pub(crate) fn census(&self) -> (usize, Option<u64>) {
+    pub(crate) fn census(&self) -> (usize, Option<SeqNo>) {
         let open = self
             .slots
             .iter()
             .map(|s| s.load(Ordering::Relaxed))
-            .filter(|&n| n != FREE);
-        let mut numbers: Vec<u64> = open.collect();
+            .filter(|&n| n != FREE)
+            .map(SeqNo::new);
+        let mut numbers: Vec<SeqNo> = open.collect();
         let more = self.more.lock();
         let count = numbers.len() + more.values().sum::<usize>();
         numbers.extend(more.keys());
@@ -190,63 +197,66 @@ impl SnapshotRegistry {
 mod tests {
     use super::*;
 
+    impl SnapshotRegistry {
+        fn open_at(&self, hint: usize, seqno: u64) -> Registration {
+            self.open(hint, || SeqNo::new(seqno))
+        }
+
+        fn advance_to(&self, seqno: u64) -> u64 {
+            self.advance(SeqNo::new(seqno));
+            self.watermark().get()
+        }
+    }
+
     #[test]
     fn an_open_snapshot_holds_the_watermark_back() {
         let snapshots = SnapshotRegistry::new();
-        let ten = snapshots.open(3, || 10);
-        snapshots.advance(20);
-        assert_eq!(snapshots.watermark(), 10);
-        assert_eq!(snapshots.census(), (1, Some(10)));
+        let ten = snapshots.open_at(3, 10);
+        assert_eq!(snapshots.advance_to(20), 10);
+        assert_eq!(snapshots.census(), (1, Some(SeqNo::new(10))));
         snapshots.close(&ten);
-        snapshots.advance(20);
-        assert_eq!(snapshots.watermark(), 20);
+        assert_eq!(snapshots.advance_to(20), 20);
     }
 
     #[test]
     fn a_snapshot_never_begins_below_the_intent() {
         let snapshots = SnapshotRegistry::new();
-        snapshots.advance(20);
+        snapshots.advance_to(20);
         // A stale first load of the durable seqno is repeated.
         let looks = std::cell::Cell::new(0);
         let registration = snapshots.open(0, || {
             looks.set(looks.get() + 1);
-            if looks.get() == 1 { 10 } else { 20 }
+            SeqNo::new(if looks.get() == 1 { 10 } else { 20 })
         });
-        assert_eq!(registration.seqno(), 20);
+        assert_eq!(registration.seqno().get(), 20);
     }
 
     #[test]
     fn more_snapshots_than_slots() {
         let snapshots = SnapshotRegistry::new();
         let open: Vec<_> = (0..3 * SLOTS as u64)
-            .map(|n| snapshots.open(0, || 5 + n))
+            .map(|n| snapshots.open_at(0, 5 + n))
             .collect();
-        assert_eq!(snapshots.census(), (3 * SLOTS, Some(5)));
-        snapshots.advance(1_000);
-        assert_eq!(snapshots.watermark(), 5);
+        assert_eq!(snapshots.census(), (3 * SLOTS, Some(SeqNo::new(5))));
+        assert_eq!(snapshots.advance_to(1_000), 5);
         open.iter().for_each(|r| snapshots.close(r));
-        snapshots.advance(1_000);
-        assert_eq!(snapshots.watermark(), 1_000);
+        assert_eq!(snapshots.advance_to(1_000), 1_000);
     }
 
     #[test]
     fn snapshots_beyond_the_slots_hold_the_watermark_back() {
         let snapshots = SnapshotRegistry::new();
-        let slotted: Vec<_> = (0..SLOTS).map(|_| snapshots.open(0, || 20)).collect();
-        let oldest = snapshots.open(0, || 10);
-        snapshots.advance(30);
-        assert_eq!(snapshots.watermark(), 10);
+        let slotted: Vec<_> = (0..SLOTS).map(|_| snapshots.open_at(0, 20)).collect();
+        let oldest = snapshots.open_at(0, 10);
+        assert_eq!(snapshots.advance_to(30), 10);
         // A load of the durable seqno from before the collector's intent.
-        let late = snapshots.open(0, || 15);
-        assert_eq!(late.seqno(), 30);
+        let late = snapshots.open_at(0, 15);
+        assert_eq!(late.seqno().get(), 30);
         snapshots.close(&oldest);
-        snapshots.advance(30);
-        assert_eq!(snapshots.watermark(), 20);
+        assert_eq!(snapshots.advance_to(30), 20);
         slotted.iter().for_each(|r| snapshots.close(r));
-        snapshots.advance(40);
-        assert_eq!(snapshots.watermark(), 30);
+        assert_eq!(snapshots.advance_to(40), 30);
         snapshots.close(&late);
-        snapshots.advance(40);
-        assert_eq!(snapshots.watermark(), 40);
+        assert_eq!(snapshots.advance_to(40), 40);
     }
 }

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 
+use braid_log::SeqNo;
 use braid_rt::narrow;
 use braid_store::DetachedValue;
 
@@ -16,8 +17,8 @@ use braid_store::DetachedValue;
 pub(crate) struct OldVersion {
     table: u32,
     key_len: u32,
-    begin: u64,
-    end: u64,
+    begin: SeqNo,
+    end: SeqNo,
     /// The key, then the value unless the value is large.
     bytes: Vec<u8>,
     large: Option<DetachedValue>,
@@ -39,8 +40,8 @@ impl OldVersion {
         table: u32,
         key: &[u8],
         value_len: usize,
-        begin: u64,
-        end: u64,
+        begin: SeqNo,
+        end: SeqNo,
     ) -> &mut Vec<u8> {
         debug_assert!(begin < end, "versions follow each other: {begin} {end}");
         self.table = table;
@@ -92,7 +93,7 @@ impl VersionChain {
     }
 
     /// Returns the value of a key at `snapshot`, if that value is an old version.
-    pub(crate) fn get(&self, table: u32, key: &[u8], snapshot: u64) -> Option<OldValue<'_>> {
+    pub(crate) fn get(&self, table: u32, key: &[u8], snapshot: SeqNo) -> Option<OldValue<'_>> {
         let of_key = |v: &&OldVersion| {
             v.begin <= snapshot && snapshot < v.end && v.table == table && v.key() == key
         };
@@ -102,7 +103,7 @@ impl VersionChain {
     }
 
     /// Drops the versions that no snapshot at or above `watermark` can see.
-    pub(crate) fn trim(&mut self, watermark: u64, spare: &mut SpareVersions) {
+    pub(crate) fn trim(&mut self, watermark: SeqNo, spare: &mut SpareVersions) {
         while let Some(old) = self.oldest.take_if(|oldest| oldest.end <= watermark) {
             spare.put(old);
             if let Some(newer) = &mut self.newer {
@@ -153,15 +154,17 @@ mod tests {
     use super::*;
 
     fn value_at<'a>(chain: &'a VersionChain, table: u32, key: &[u8], at: u64) -> Option<&'a [u8]> {
-        chain.get(table, key, at).map(|value| match value {
-            OldValue::Bytes(bytes) => bytes,
-            OldValue::Large(large) => panic!("no value here is large: {large:?}"),
-        })
+        chain
+            .get(table, key, SeqNo::new(at))
+            .map(|value| match value {
+                OldValue::Bytes(bytes) => bytes,
+                OldValue::Large(large) => panic!("no value here is large: {large:?}"),
+            })
     }
 
     fn version(key: &[u8], begin: u64, end: u64, value: &str) -> Box<OldVersion> {
         let mut version = SpareVersions::default().take();
-        let bytes = version.begin(1, key, value.len(), begin, end);
+        let bytes = version.begin(1, key, value.len(), SeqNo::new(begin), SeqNo::new(end));
         bytes.extend_from_slice(value.as_bytes());
         version
     }
@@ -178,13 +181,13 @@ mod tests {
         assert_eq!(value_at(&chain, 1, b"k", 5), Some(&b"five"[..]));
         assert_eq!(value_at(&chain, 1, b"k", 9), None);
         assert_eq!(value_at(&chain, 2, b"k", 4), None);
-        chain.trim(5, &mut spare);
+        chain.trim(SeqNo::new(5), &mut spare);
         assert_eq!(value_at(&chain, 1, b"k", 4), None);
         assert_eq!(value_at(&chain, 1, b"k", 5), Some(&b"five"[..]));
         chain.push(version(b"k", 9, 12, "nine"));
-        chain.trim(11, &mut spare);
+        chain.trim(SeqNo::new(11), &mut spare);
         assert_eq!(value_at(&chain, 1, b"k", 9), Some(&b"nine"[..]));
-        chain.trim(12, &mut spare);
+        chain.trim(SeqNo::new(12), &mut spare);
         assert!(chain.oldest.is_none() && chain.newer.is_none());
         assert_eq!(spare.versions.len(), 4);
     }
@@ -197,7 +200,12 @@ mod tests {
         spare.put(small);
         let mut again = spare.take();
         assert_eq!(spare.bytes, 0);
-        assert_eq!(again.begin(7, b"l", 5, 3, 4).as_ptr(), at);
+        assert_eq!(
+            again
+                .begin(7, b"l", 5, SeqNo::new(3), SeqNo::new(4))
+                .as_ptr(),
+            at
+        );
         again.bytes.reserve_exact(SpareVersions::BYTES_MAX + 1);
         spare.put(again);
         assert!(spare.versions.is_empty(), "too large to be kept");

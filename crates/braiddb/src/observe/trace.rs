@@ -28,6 +28,7 @@ mod on {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
+    use braid_log::SeqNo;
     use tracing::span::EnteredSpan;
     use tracing::{error, info, info_span, warn};
 
@@ -59,12 +60,12 @@ mod on {
         }
 
         #[inline]
-        pub(crate) fn stop(self, seqno: u64) {
+        pub(crate) fn stop(self, seqno: SeqNo) {
             if let Some((slow, began)) = self.0 {
                 let took = braid_rt::now() - began;
                 if took >= slow {
                     let seconds = took.as_secs_f64();
-                    emit(|| warn!(target: "braid", seqno, seconds, "slow commit"));
+                    emit(|| warn!(target: "braid", seqno = seqno.get(), seconds, "slow commit"));
                 }
             }
         }
@@ -113,9 +114,11 @@ mod on {
             emit(|| info!(target: "braid", transactions, discarded, seconds, "log replayed"));
         }
 
-        pub(crate) fn published(&self, seqno: u64, pages: u64) {
+        pub(crate) fn published(&self, seqno: SeqNo, pages: u64) {
             let seconds = self.seconds();
-            emit(|| info!(target: "braid", seqno, pages, seconds, "checkpoint published"));
+            emit(
+                || info!(target: "braid", seqno = seqno.get(), pages, seconds, "checkpoint published"),
+            );
         }
 
         pub(crate) fn failed(&self, error: &Error) {
@@ -148,6 +151,8 @@ mod off {
     use std::io;
     use std::time::Duration;
 
+    use braid_log::SeqNo;
+
     use crate::error::Error;
 
     /// Calls user code on a thread of the engine. A panic is caught; the panic hook has reported
@@ -166,7 +171,7 @@ mod off {
         }
 
         #[inline]
-        pub(crate) fn stop(self, _number: u64) {}
+        pub(crate) fn stop(self, _seqno: SeqNo) {}
     }
 
     pub(crate) struct Phase;
@@ -184,7 +189,7 @@ mod off {
 
         pub(crate) fn replayed(&self, _transactions: u64, _discarded: u64) {}
 
-        pub(crate) fn published(&self, _number: u64, _pages: u64) {}
+        pub(crate) fn published(&self, _seqno: SeqNo, _pages: u64) {}
 
         pub(crate) fn failed(&self, _error: &Error) {}
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use braid_io::{
     Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode, READERS_FILE_NAME,
 };
-use braid_log::{CheckpointPosition, FlushMode, Log, LogOptions, LogRecord};
+use braid_log::{CheckpointPosition, FlushMode, Log, LogOptions, LogRecord, SeqNo};
 use braid_rt::to_usize;
 use bytes::Bytes;
 
@@ -348,7 +348,7 @@ fn replay_archive(
             transactions += 1;
             check_loaded(manifest, transaction)?;
             replay.add(LogRecord {
-                seqno: transaction.seqno,
+                seqno: SeqNo::new(transaction.seqno),
                 records: 1,
                 payload: transaction.payload,
             })
@@ -476,7 +476,7 @@ fn begin_log(device: &Arc<dyn Device>, store: &Store, meta: &Meta, seqno: u64) -
         flush_mode: FlushMode::Callers,
         ..LogOptions::default()
     };
-    let log = Log::create_behind(device.clone(), options, seqno)?;
+    let log = Log::create_behind(device.clone(), options, SeqNo::new(seqno))?;
     let start: CheckpointPosition = log.quiesce(|start| start);
     let mut checkpoint = store.begin_checkpoint(meta.encode(&start, None))?;
     checkpoint.write(&|_| {})?;

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_io::{Device, DirectoryLock, Gate, Held};
-use braid_log::{CheckpointPosition, Log, LogOptions, LogRecord, Recovered};
+use braid_log::{CheckpointPosition, Log, LogOptions, LogRecord, Recovered, SeqNo};
 use braid_store::{Change, Loss, Salvage, SalvagedEntry, StoreError};
 
+use crate::base::written::Written;
 use crate::catalog::Catalog;
 use crate::database::Database;
 use crate::engine::Engine;
@@ -102,7 +103,7 @@ pub(crate) fn salvage_device(
         tell(Finding::Lost(loss.clone()));
     }
     let (meta, start) = Meta::decode(source.meta())?;
-    source.set_newest(start.seqno);
+    source.set_newest(start.seqno.get());
     let log = salvage_log(device, &meta, &start, &mut tell)?;
     let (lock, new_device) = into()?;
     let seqno = log
@@ -189,7 +190,7 @@ impl Filled {
         engine: &Arc<Engine>,
         source: &Salvage,
         log: Option<&Recovered>,
-        seqno: u64,
+        seqno: SeqNo,
     ) -> Result<()> {
         let removals = match log {
             None => Vec::new(),
@@ -212,7 +213,7 @@ impl Filled {
             ..
         } = self;
         let mut entry = |entry: SalvagedEntry<'_>| -> Result<(), StoreError> {
-            if entry.version > seqno {
+            if entry.version > seqno.get() {
                 *too_new += 1;
                 return Ok(());
             }
@@ -328,7 +329,7 @@ impl Filled {
 fn purge(engine: &Engine, removals: Vec<Removal>) -> Result<()> {
     for (table, key, version) in removals {
         engine.store.tree(table)?.modify(&key, |old| match old {
-            Some(old) if old.meta().tombstone && old.meta().version == version => {
+            Some(old) if old.meta().tombstone && old.meta().seqno() == version => {
                 (Change::Remove, ())
             }
             _ => (Change::Keep, ()),

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, OnceLock, Weak};
 
+use braid_log::SeqNo;
 use braid_rt::Mutex;
 
 use crate::engine::Engine;
@@ -25,7 +26,7 @@ pub(crate) struct NamedHold {
 }
 
 impl NamedHold {
-    pub(crate) fn seqno(&self) -> u64 {
+    pub(crate) fn seqno(&self) -> SeqNo {
         self.registration.seqno()
     }
 }

@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use braid_log::SeqNo;
 use braid_rt::Mutex;
 use braid_store::{Direction, LeafScan, Position, Record};
 
+use crate::base::written::Written;
 use crate::engine::Engine;
 use crate::engine::context::{OwnWrite, in_bounds};
 use crate::error::Result;
@@ -29,7 +31,7 @@ pub(crate) enum View {
     /// The newest version of each key.
     Latest,
     /// The newest version of each key up to this sequence number.
-    At(u64),
+    At(SeqNo),
 }
 
 fn as_slices<T: AsRef<[u8]>>(bound: &Bound<T>) -> Bound<&[u8]> {
@@ -97,7 +99,7 @@ struct LeafRead {
     /// The bound where the leaf ends, in scan direction.
     far_end: Bound<Bytes>,
     fingerprint: Fingerprint,
-    newest: u64,
+    newest: SeqNo,
 }
 
 impl Leaf {
@@ -315,9 +317,9 @@ impl<'a> RawRange<'a> {
                 let record = leaf.scan.record(leaf.at);
                 leaf.at += 1;
                 if let Some(read) = &mut leaf.read {
-                    read.newest = read.newest.max(record.meta.version);
+                    read.newest = read.newest.max(record.meta.seqno());
                     if !record.meta.tombstone {
-                        read.fingerprint.add(record.key, record.meta.version);
+                        read.fingerprint.add(record.key, record.meta.seqno());
                     }
                 }
                 leaf.peeked = visible(self.engine, &self.table, self.view, record)?;
@@ -357,8 +359,8 @@ impl<'a> RawRange<'a> {
         let scan = tree.scan_leaf(position, from, far, direction, batch)?;
         if let Some((reads, _)) = self.tracked {
             self.engine.check_shown(|| {
-                let newest = scan.records().map(|record| record.meta.version).max();
-                reads.lock().newest().max(newest.unwrap_or(0))
+                let newest = scan.records().map(|record| record.meta.seqno()).max();
+                reads.lock().newest().max(newest.unwrap_or(SeqNo::NONE))
             })?;
         }
         let read = self.tracked.map(|(reads, table)| LeafRead {
@@ -374,7 +376,7 @@ impl<'a> RawRange<'a> {
                 None => far.map(Bytes::copy_from_slice),
             },
             fingerprint: Fingerprint::default(),
-            newest: 0,
+            newest: SeqNo::NONE,
         });
         let end = self.end(direction);
         if let Some(next) = &scan.next {
@@ -476,7 +478,7 @@ fn visible(
     record: Record<'_>,
 ) -> Result<Option<Visible>> {
     Ok(match view {
-        View::At(snapshot) if record.meta.version > snapshot => {
+        View::At(snapshot) if record.meta.seqno() > snapshot => {
             let value = engine.read_old(table, record.key, snapshot, |value| value.to_bytes())?;
             value.map(Visible::Old)
         }

@@ -5,8 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
+use braid_log::SeqNo;
 use braid_store::{RecordMeta, TOGETHER, ValueRef};
 
+use crate::base::written::Written;
 use crate::engine::Engine;
 use crate::engine::context::hash_key;
 use crate::error::Result;
@@ -398,6 +400,11 @@ impl Snapshot {
     /// # }
     /// ```
     pub fn seqno(&self) -> u64 {
+        self.at().get()
+    }
+
+    /// Returns the sequence number of the newest visible transaction.
+    fn at(&self) -> SeqNo {
         match &self.hold {
             Hold::Own(registration, _) => registration.seqno(),
             Hold::Named(named) => named.seqno(),
@@ -426,7 +433,7 @@ impl Snapshot {
         take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
         let core = self.engine.table_here(core)?;
-        self.engine.read_at(core, key, self.seqno(), take)
+        self.engine.read_at(core, key, self.at(), take)
     }
 
     /// Calls `take` with a key's encoded value in place and returns the result. Concurrent writers
@@ -457,7 +464,7 @@ impl Snapshot {
         bounds: (std::ops::Bound<Vec<u8>>, std::ops::Bound<Vec<u8>>),
     ) -> Result<RawRange<'_>> {
         let core = self.engine.table_here(core)?;
-        let view = View::At(self.seqno());
+        let view = View::At(self.at());
         let now = match &core.value_format {
             Some(value_format) if value_format.is_timed() => self.time(),
             _ => 0,
@@ -546,13 +553,13 @@ impl Engine {
         &self,
         table: &TableCore,
         key: &[u8],
-        seqno: u64,
+        seqno: SeqNo,
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
         if seqno < table.since {
             return Ok(None);
         }
-        let is_visible = |meta: RecordMeta| meta.version <= seqno;
+        let is_visible = |meta: RecordMeta| meta.seqno() <= seqno;
         let found = table.tree.read(key, is_visible, &mut take)?;
         match found {
             // The key was first written after the snapshot, or never.
@@ -568,7 +575,7 @@ impl Engine {
         &self,
         table: &TableCore,
         key: &[u8],
-        seqno: u64,
+        seqno: SeqNo,
         take: impl FnOnce(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
         let stripe = self.locks.stripe_of(hash_key(table.id, key));
@@ -594,7 +601,7 @@ impl Engine {
     ) -> Result<Option<T>> {
         let durable_seqno = self.log.durable_seqno();
         let is_there = table.since <= durable_seqno;
-        let is_visible = move |meta: RecordMeta| meta.version <= durable_seqno && is_there;
+        let is_visible = move |meta: RecordMeta| meta.seqno() <= durable_seqno && is_there;
         let found = table.tree.read(key, is_visible, &mut take)?;
         match found {
             None => Ok(None),

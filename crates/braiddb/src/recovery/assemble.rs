@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use braid_io::Gate;
-use braid_log::{CheckpointPosition, FlushMode, Log, LogOptions};
+use braid_log::{CheckpointPosition, FlushMode, Log, LogOptions, SeqNo};
 use braid_rt::to_usize;
 use braid_store::Store;
 
@@ -65,11 +65,11 @@ pub(super) fn open_archive(
     retention: &Retention,
     copies: &Copies,
 ) -> Result<Option<Archiver>> {
-    let oldest = retention.oldest();
+    let oldest = retention.oldest().get();
     Ok(match &options.archive {
         None => {
             // The next open with the archive continues from the last archived transaction.
-            let kept = copies.archived();
+            let kept = copies.archived().map(SeqNo::new);
             retention.set_archive(kept.filter(|_| !braid_rt::mutant!("forget_the_archive")));
             None
         }

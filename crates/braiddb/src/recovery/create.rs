@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use braid_io::{Device, Gate};
-use braid_log::{Log, LogOptions};
+use braid_log::{Log, LogOptions, SeqNo};
 use braid_rt::narrow;
 use braid_store::{Store, StoreOptions};
 
@@ -39,7 +39,7 @@ pub(crate) fn create(
     device: Arc<dyn Device>,
     options: &Builder,
     meta: Meta,
-    seqno: u64,
+    seqno: SeqNo,
     fill: impl FnOnce(&Instance) -> Result<()>,
 ) -> Result<Arc<Instance>> {
     let began = braid_rt::now();

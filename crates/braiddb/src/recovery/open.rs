@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use braid_io::{Device, Gate, Held};
+use braid_log::SeqNo;
 
 use super::DATA_FILE;
 use super::contents::{self, Contents, look_at};
@@ -56,7 +57,14 @@ fn open_gated(gate: &Gate, device: Arc<dyn Device>, options: Builder) -> Result<
     };
     let instance = if fresh {
         let meta = new_meta(&options);
-        create(gate, device.clone(), &options, meta, 0, |_| Ok(()))?
+        create(
+            gate,
+            device.clone(),
+            &options,
+            meta,
+            SeqNo::NONE,
+            |_| Ok(()),
+        )?
     } else {
         recover_or_read_only(gate, &device, &options, began)?
     };

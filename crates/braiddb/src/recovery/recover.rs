@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_io::{Device, Gate};
-use braid_log::{CheckpointPosition, Log, LogError, LogRecord, Recovered, ScanProgress};
+use braid_log::{CheckpointPosition, Log, LogError, LogRecord, Recovered, ScanProgress, SeqNo};
 use braid_store::{DamagedRange, Store, StoreError, StoreOptions, Tree};
 
 use super::assemble::{catalog, log_options, open_archive, retention};
@@ -273,7 +273,7 @@ fn begin_log(recovered: Recovered, store: &Store, options: &Builder) -> Result<L
 fn finish(
     instance: &Arc<Instance>,
     options: &Builder,
-    checkpointed: u64,
+    checkpointed: SeqNo,
     replayed: Replayed,
 ) -> Result<()> {
     let engine = &instance.engine;

@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use braid_rt::{Mutex, narrow};
 use hashbrown::HashTable;
 
-use braid_log::LogRecord;
+use braid_log::{LogRecord, SeqNo};
 use braid_store::{Change, DamagedRange, LeafHint, Store, Tree};
 
+use crate::base::written::Written;
 use crate::engine::context::hash_key;
 use crate::error::{Error, Result};
 use crate::format::redo::{self, Redo};
@@ -34,7 +35,7 @@ fn gathered_bytes_max() -> usize {
 struct Write {
     hash: u64,
     table: u32,
-    version: u64,
+    version: SeqNo,
     removes: bool,
     key_len: u32,
     /// The key, followed by the value.
@@ -46,7 +47,7 @@ impl Write {
         &self.bytes[..self.key_len as usize]
     }
 
-    fn set(&mut self, redo: Redo<'_>, version: u64) {
+    fn set(&mut self, redo: Redo<'_>, version: SeqNo) {
         self.version = version;
         self.removes = redo.value.is_none();
         self.bytes.truncate(self.key_len as usize);
@@ -61,7 +62,7 @@ struct Partition {
 }
 
 /// A replayed removal: table, key, version.
-pub(crate) type Removal = (u32, Box<[u8]>, u64);
+pub(crate) type Removal = (u32, Box<[u8]>, SeqNo);
 
 /// Replay in progress; see the module documentation.
 pub(crate) struct Replay<'a> {
@@ -121,7 +122,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    fn gather(&self, partition: &mut Partition, hash: u64, redo: Redo<'_>, version: u64) {
+    fn gather(&self, partition: &mut Partition, hash: u64, redo: Redo<'_>, version: SeqNo) {
         let same = |w: &Write| w.hash == hash && w.table == redo.table && w.key() == redo.key;
         if let Some(write) = partition.writes.find_mut(hash, same) {
             if (write.version < version) != braid_rt::mutant!("older_wins") {
@@ -187,12 +188,12 @@ impl<'a> Replay<'a> {
 
     /// Applies one write. `hint` is the leaf hint of the previous write, in key order.
     fn apply_one(&self, write: &Write, hint: &mut LeafHint) -> Result<()> {
-        let version = write.version;
+        let version = write.version.get();
         let (key, value) = write.bytes.split_at(write.key_len as usize);
         self.with_tree(write.table, |tree| {
             Ok(tree.modify_at(hint, key, |old| {
                 let change = match old {
-                    Some(old) if old.meta().version >= version => {
+                    Some(old) if old.meta().seqno() >= write.version => {
                         braid_rt::coverage_point("replay: an older write in a later batch");
                         Change::Keep
                     }
@@ -207,7 +208,7 @@ impl<'a> Replay<'a> {
         if write.removes {
             self.removals
                 .lock()
-                .push((write.table, key.into(), version));
+                .push((write.table, key.into(), write.version));
         }
         Ok(())
     }

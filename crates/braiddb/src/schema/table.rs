@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use braid_log::SeqNo;
 use braid_rt::RwLock;
 use bytes::Bytes;
 
@@ -70,7 +71,7 @@ pub(crate) struct TableCore {
     pub(crate) name: RwLock<String>,
     /// Sequence number of the commit that published a bulk-loaded table: for older snapshots the
     /// table is empty, although its records have older versions.
-    pub(crate) since: u64,
+    pub(crate) since: SeqNo,
     pub(crate) options: TableOptions,
     /// Stored form of values, if the options require one.
     pub(crate) value_format: Option<ValueFormat>,
@@ -86,7 +87,7 @@ impl TableCore {
             tree,
             types,
             name,
-            since: 0,
+            since: SeqNo::NONE,
             options: TableOptions::default(),
             value_format: None,
             dropped: AtomicBool::new(false),
@@ -210,7 +211,7 @@ impl TableCore {
     }
 
     /// Returns the table as published by commit `seqno`, with older records.
-    pub(crate) fn loaded_at(self, seqno: u64) -> Self {
+    pub(crate) fn loaded_at(self, seqno: SeqNo) -> Self {
         if braid_rt::mutant!("loaded_for_ever") {
             return self;
         }

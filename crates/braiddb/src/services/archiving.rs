@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use braid_log::SeqNo;
+
 use super::instance::Instance;
 use crate::error::Result;
 
@@ -15,7 +17,7 @@ impl Instance {
 
     /// Returns the last sequence number in the archive, for a checkpoint. Without background
     /// threads, the checkpoint writes the archive.
-    pub(crate) fn archive_at_checkpoint(&self) -> Option<u64> {
+    pub(crate) fn archive_at_checkpoint(&self) -> Option<SeqNo> {
         // A database under creation has nothing to archive yet, and may be created again after a
         // crash.
         let is_behind = |archived| archived < self.engine.log.durable_seqno();

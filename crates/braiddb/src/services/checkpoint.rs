@@ -1,7 +1,6 @@
 //! Checkpoints: when they are due, and writing them.
 
-use std::sync::atomic::Ordering;
-
+use braid_log::SeqNo;
 use braid_store::{Checkpoint, CheckpointReport};
 
 use super::instance::Instance;
@@ -28,7 +27,7 @@ impl Instance {
 
     /// Whether a transaction was committed since the newest checkpoint.
     pub(crate) fn is_checkpoint_due(&self) -> bool {
-        self.engine.log.last_seqno() != self.checkpoints.covered.load(Ordering::Acquire)
+        self.engine.log.last_seqno() != self.checkpoints.covered()
     }
 
     /// Writes a checkpoint of the state between two transactions.
@@ -56,7 +55,7 @@ impl Instance {
         let report = self
             .write_checkpoint(prepare)
             .inspect_err(|error| phase.failed(error))?;
-        phase.published(report.sequence, report.pages_written);
+        phase.published(SeqNo::new(report.sequence), report.pages_written);
         Ok(())
     }
 
@@ -152,7 +151,7 @@ impl Instance {
     /// Keeps the log after the newest checkpoint if a reader in another process needs it.
     fn keep_log_for_readers(&self, sequence: u64) {
         if let Some(readers) = &self.readers {
-            let seqno = self.checkpoints.checkpointed.load(Ordering::Acquire);
+            let seqno = self.checkpoints.checkpointed();
             readers.keep_log(sequence, seqno, &self.retention);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use braid_log::SeqNo;
 use braid_rt::Mutex;
 
 use crate::format::meta::Meta;
@@ -15,9 +16,9 @@ pub(crate) struct Checkpoints {
     /// Bytes of log after which a checkpoint is due.
     pub(super) log_bytes_due: u64,
     /// Sequence number of the newest published checkpoint.
-    pub(super) checkpointed: AtomicU64,
+    checkpointed: AtomicU64,
     /// Sequence number up to which checkpoints contain every transaction.
-    pub(super) covered: AtomicU64,
+    covered: AtomicU64,
     /// Bytes of log written before the newest published checkpoint.
     log_bytes_at_checkpoint: AtomicU64,
     /// Bytes of log that were replayed by the open and that no checkpoint covers yet.
@@ -38,19 +39,30 @@ impl Checkpoints {
     }
 
     /// Records the checkpoint that recovery started from, and the bytes of log that it replayed.
-    pub(crate) fn set_recovered(&self, checkpointed: u64, covered: u64, replayed_bytes: u64) {
-        self.checkpointed.store(checkpointed, Ordering::Release);
-        self.covered.store(covered, Ordering::Release);
+    pub(crate) fn set_recovered(&self, checkpointed: SeqNo, covered: SeqNo, replayed_bytes: u64) {
+        self.checkpointed
+            .store(checkpointed.get(), Ordering::Release);
+        self.covered.store(covered.get(), Ordering::Release);
         self.replayed_bytes.store(replayed_bytes, Ordering::Relaxed);
     }
 
     /// Records a published checkpoint, before which `log_bytes` bytes of log were written.
-    pub(super) fn set_published(&self, seqno: u64, log_bytes: u64) {
-        self.checkpointed.store(seqno, Ordering::Release);
-        self.covered.store(seqno, Ordering::Release);
+    pub(super) fn set_published(&self, seqno: SeqNo, log_bytes: u64) {
+        self.checkpointed.store(seqno.get(), Ordering::Release);
+        self.covered.store(seqno.get(), Ordering::Release);
         self.log_bytes_at_checkpoint
             .store(log_bytes, Ordering::Relaxed);
         self.replayed_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns the sequence number of the newest published checkpoint.
+    pub(super) fn checkpointed(&self) -> SeqNo {
+        SeqNo::new(self.checkpointed.load(Ordering::Acquire))
+    }
+
+    /// Returns the sequence number up to which checkpoints contain every transaction.
+    pub(super) fn covered(&self) -> SeqNo {
+        SeqNo::new(self.covered.load(Ordering::Acquire))
     }
 
     /// Returns the bytes of log that no checkpoint covers, if `written` bytes were written in all.

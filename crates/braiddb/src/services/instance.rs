@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use braid_io::Gate;
-use braid_log::Log;
+use braid_log::{Log, SeqNo};
 use braid_store::Store;
 
 use super::archive::{ArchiveWriter, Archiver};
@@ -64,7 +64,7 @@ pub(crate) struct Parts {
     pub(crate) retention: Retention,
     pub(crate) copies: Copies,
     pub(crate) archiver: Option<Archiver>,
-    pub(crate) opened_at: u64,
+    pub(crate) opened_at: SeqNo,
     pub(crate) identity: Identity,
     pub(crate) recovery: RecoveryReport,
     pub(crate) gate: Gate,

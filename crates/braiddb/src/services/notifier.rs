@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use braid_log::Log;
+use braid_log::{Log, SeqNo};
 use braid_rt::{Condvar, Mutex};
 
 use crate::engine::Engine;
@@ -45,7 +45,7 @@ impl Notifier {
     pub(crate) fn wait(
         self: &Arc<Self>,
         engine: &Engine,
-        seqno: u64,
+        seqno: SeqNo,
         deadline: Option<Instant>,
     ) -> Result<bool> {
         loop {
@@ -75,7 +75,7 @@ impl Notifier {
     }
 
     /// Arms the notifier for the moment when anything after `seqno` is acknowledged.
-    fn arm(self: &Arc<Self>, log: &Log, seqno: u64) {
+    fn arm(self: &Arc<Self>, log: &Log, seqno: SeqNo) {
         let kinds = log.progress_kinds();
         let unarmed: Vec<usize> = {
             let mut state = self.state.lock();

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use braid_log::CheckpointPosition;
+use braid_log::{CheckpointPosition, SeqNo};
 use braid_rt::Mutex;
 
 /// Function that returns the bytes of log files between two positions.
@@ -38,12 +38,12 @@ struct State {
     /// Positions where checkpoints began, from the oldest from which log exists. Never empty.
     starts: VecDeque<CheckpointPosition>,
     /// The names of feeds, with the sequence number up to which each was acknowledged.
-    feeds: BTreeMap<String, u64>,
+    feeds: BTreeMap<String, SeqNo>,
     /// The sequence number up to which each open reader has read.
     readers: Vec<Weak<AtomicU64>>,
     /// The sequence number up to which the database is archived, if it was opened without its
     /// archive.
-    archive: Option<u64>,
+    archive: Option<SeqNo>,
 }
 
 impl Retention {
@@ -73,13 +73,13 @@ impl Retention {
     pub(crate) fn begin_checkpoint(
         &self,
         start: &CheckpointPosition,
-        archived: Option<u64>,
+        archived: Option<SeqNo>,
     ) -> CheckpointPosition {
         let mut state = self.state.lock();
         state.starts.push_back(start.clone());
-        let hard = archived.unwrap_or(u64::MAX);
+        let hard = archived.unwrap_or(SeqNo::MAX);
         let soft = if braid_rt::mutant!("forget_feeds") {
-            u64::MAX
+            SeqNo::MAX
         } else {
             state.needed()
         };
@@ -105,8 +105,7 @@ impl Retention {
     ) -> CheckpointPosition {
         let mut state = self.state.lock();
         let needed = state.readers.iter().filter_map(Weak::upgrade);
-        // Relaxed: an older value keeps more log.
-        let needed = needed.map(|reader| reader.load(Ordering::Relaxed)).min();
+        let needed = needed.map(|reader| read_to(&reader)).min();
         while let Some(next) = state.starts.get(1) {
             let over_budget = (self.bytes)(&state.starts[0], start) > self.feed_bytes;
             let is_needed = needed.is_some_and(|needed| next.seqno > needed) && !over_budget;
@@ -119,9 +118,9 @@ impl Retention {
     }
 
     /// Returns the bytes of log that an early checkpoint could release.
-    pub(crate) fn releasable(&self, archived: Option<u64>) -> u64 {
+    pub(crate) fn releasable(&self, archived: Option<SeqNo>) -> u64 {
         let mut state = self.state.lock();
-        let needed = state.needed().min(archived.unwrap_or(u64::MAX));
+        let needed = state.needed().min(archived.unwrap_or(SeqNo::MAX));
         let (oldest, starts) = (&state.starts[0], &state.starts);
         let next = starts.iter().take_while(|start| start.seqno <= needed);
         next.last().map_or(0, |next| (self.bytes)(oldest, next))
@@ -129,7 +128,7 @@ impl Retention {
 
     /// Returns the newest position from which everything after `seqno` can be read; `None` if some
     /// of it was released.
-    pub(crate) fn position_before(&self, seqno: u64) -> Option<CheckpointPosition> {
+    pub(crate) fn position_before(&self, seqno: SeqNo) -> Option<CheckpointPosition> {
         let state = self.state.lock();
         let before = state.starts.iter().take_while(|start| start.seqno <= seqno);
         before.last().cloned()
@@ -143,30 +142,30 @@ impl Retention {
 
     /// Returns the sequence number after which readers need the log; the greatest one if there are
     /// none.
-    pub(crate) fn needed_start(&self) -> u64 {
+    pub(crate) fn needed_start(&self) -> SeqNo {
         self.state.lock().needed()
     }
 
     /// Returns the sequence number after which everything can be read.
-    pub(crate) fn oldest(&self) -> u64 {
+    pub(crate) fn oldest(&self) -> SeqNo {
         self.state.lock().starts[0].seqno
     }
 
     /// Keeps the log after `seqno` for a reader, which stores its progress in the returned counter.
     /// Returns `None` if some of that log was released.
-    pub(crate) fn add_reader(&self, seqno: u64) -> Option<Arc<AtomicU64>> {
+    pub(crate) fn add_reader(&self, seqno: SeqNo) -> Option<Arc<AtomicU64>> {
         let mut state = self.state.lock();
         if state.starts[0].seqno > seqno {
             return None;
         }
-        let reader = Arc::new(AtomicU64::new(seqno));
+        let reader = Arc::new(AtomicU64::new(seqno.get()));
         state.readers.push(Arc::downgrade(&reader));
         Some(reader)
     }
 
     /// Keeps the log after `seqno`, within the limit for feeds, for an archive that the database
     /// was opened without. `None` ends that.
-    pub(crate) fn set_archive(&self, seqno: Option<u64>) {
+    pub(crate) fn set_archive(&self, seqno: Option<SeqNo>) {
         let mut state = self.state.lock();
         // Transactions before the oldest position were archived, or given up.
         let oldest = state.starts[0].seqno;
@@ -174,7 +173,7 @@ impl Retention {
     }
 
     /// Sets how far a feed was acknowledged; an older value has no effect.
-    pub(crate) fn set_feed(&self, name: &str, seqno: u64) {
+    pub(crate) fn set_feed(&self, name: &str, seqno: SeqNo) {
         let mut state = self.state.lock();
         let feed = state.feeds.entry(name.to_owned()).or_default();
         *feed = seqno.max(*feed);
@@ -185,30 +184,35 @@ impl Retention {
     }
 
     /// Returns how far a feed was acknowledged, if the feed exists.
-    pub(crate) fn feed(&self, name: &str) -> Option<u64> {
+    pub(crate) fn feed(&self, name: &str) -> Option<SeqNo> {
         self.state.lock().feeds.get(name).copied()
     }
 
     /// Returns all feeds.
-    pub(crate) fn feeds(&self) -> Vec<(String, u64)> {
+    pub(crate) fn feeds(&self) -> Vec<(String, SeqNo)> {
         let state = self.state.lock();
         let feeds = state.feeds.iter();
         feeds.map(|(name, &seqno)| (name.clone(), seqno)).collect()
     }
 }
 
+/// How far a reader has read.
+fn read_to(reader: &AtomicU64) -> SeqNo {
+    // Relaxed: an older value keeps more log.
+    SeqNo::new(reader.load(Ordering::Relaxed))
+}
+
 impl State {
     /// Returns the sequence number after which feeds and readers need the log. A feed whose log was
     /// already released needs none.
-    fn needed(&mut self) -> u64 {
+    fn needed(&mut self) -> SeqNo {
         let oldest = self.starts[0].seqno;
         self.readers.retain(|reader| reader.strong_count() > 0);
         let readers = self.readers.iter().filter_map(Weak::upgrade);
-        // Relaxed: an older value keeps more log.
-        let readers = readers.map(|reader| reader.load(Ordering::Relaxed));
+        let readers = readers.map(|reader| read_to(&reader));
         let feeds = self.feeds.values().copied().chain(self.archive);
         let numbers = readers.chain(feeds).filter(|&seqno| seqno >= oldest);
-        numbers.min().unwrap_or(u64::MAX)
+        numbers.min().unwrap_or(SeqNo::MAX)
     }
 }
 
@@ -227,7 +231,7 @@ mod tests {
             incarnation: 1,
         };
         CheckpointPosition {
-            seqno,
+            seqno: SeqNo::new(seqno),
             flush: braid_log::FlushNo::NONE,
             lanes: vec![lane],
         }
@@ -235,8 +239,8 @@ mod tests {
 
     fn seqno(retention: &Retention, at: u64, archived: Option<u64>) -> u64 {
         let start = start(at * 10, at);
-        let kept_from = retention.begin_checkpoint(&start, archived);
-        retention.end_checkpoint(&kept_from, &start).seqno
+        let kept_from = retention.begin_checkpoint(&start, archived.map(SeqNo::new));
+        retention.end_checkpoint(&kept_from, &start).seqno.get()
     }
 
     #[test]
@@ -246,15 +250,25 @@ mod tests {
         };
         let retention = Retention::new([start(0, 0)].into(), bytes, 350);
         assert_eq!(seqno(&retention, 1, None), 10, "for nobody");
-        retention.set_feed("f", 15);
+        retention.set_feed("f", SeqNo::new(15));
         assert_eq!(seqno(&retention, 2, None), 10);
-        let reader = retention.add_reader(22).unwrap();
+        let reader = retention.add_reader(SeqNo::new(22)).unwrap();
         assert_eq!(seqno(&retention, 3, None), 10);
-        retention.set_feed("f", 30);
+        retention.set_feed("f", SeqNo::new(30));
         assert_eq!(retention.releasable(None), 100);
         assert_eq!(seqno(&retention, 4, None), 20, "for the reader");
-        assert!(retention.position_before(19).is_none() && retention.add_reader(19).is_none());
-        assert_eq!(retention.position_before(39).unwrap().seqno, 30);
+        assert!(
+            retention.position_before(SeqNo::new(19)).is_none()
+                && retention.add_reader(SeqNo::new(19)).is_none()
+        );
+        assert_eq!(
+            retention
+                .position_before(SeqNo::new(39))
+                .unwrap()
+                .seqno
+                .get(),
+            30
+        );
         assert_eq!(seqno(&retention, 5, None), 20);
         assert_eq!(seqno(&retention, 6, None), 30, "beyond the budget");
         assert_eq!(
@@ -269,8 +283,8 @@ mod tests {
         // A reader that is added during a checkpoint reads from what is durable by then.
         let next = start(100, 10);
         let kept_from = retention.begin_checkpoint(&next, None);
-        let reader = retention.add_reader(95).unwrap();
-        assert_eq!(retention.end_checkpoint(&kept_from, &next).seqno, 90);
+        let reader = retention.add_reader(SeqNo::new(95)).unwrap();
+        assert_eq!(retention.end_checkpoint(&kept_from, &next).seqno.get(), 90);
         reader.store(100, Ordering::Relaxed);
         assert_eq!(seqno(&retention, 11, None), 100);
     }

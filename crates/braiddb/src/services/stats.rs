@@ -1,5 +1,7 @@
 //! Collection and publication of the statistics.
 
+use braid_log::SeqNo;
+
 use super::instance::Instance;
 use crate::observe::stats::Stats;
 
@@ -22,15 +24,15 @@ impl Instance {
             conflicts: counts.conflicts,
             checkpoints: counts.checkpoints,
             snapshots,
-            oldest_snapshot,
+            oldest_snapshot: oldest_snapshot.map(SeqNo::get),
             old_versions: engine.gc.len(),
             expired: self.sweeps.removed(),
-            durable_seqno: engine.log.durable_seqno(),
+            durable_seqno: engine.log.durable_seqno().get(),
             log,
             protocol: self.checkpoints.meta.protocol,
             store: engine.store.stats(),
-            archived: self.archive.archived(),
-            changes_kept_from: self.retention.oldest(),
+            archived: self.archive.archived().map(SeqNo::get),
+            changes_kept_from: self.retention.oldest().get(),
         }
     }
 }

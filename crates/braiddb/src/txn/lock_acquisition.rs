@@ -12,8 +12,9 @@
 //! at the write. So does a transaction under snapshot isolation, where the first committer wins,
 //! because each write checks, under its lock, for newer versions.
 
-use braid_log::LockRelease;
+use braid_log::{LockRelease, SeqNo};
 
+use crate::base::written::Written;
 use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::error::{ConflictKind, Error, Result};
@@ -108,10 +109,10 @@ impl Engine {
     /// Checks the rule that the first committer wins: a key changed after the snapshot cannot be
     /// overwritten.
     #[inline(never)]
-    fn check_first(&self, snapshot: u64, core: &TableCore, key: &[u8]) -> Result<()> {
+    fn check_first(&self, snapshot: SeqNo, core: &TableCore, key: &[u8]) -> Result<()> {
         let found = core.tree.get(key, |_| false)?;
         let newer =
-            snapshot < core.since || found.is_some_and(|found| found.meta.version > snapshot);
+            snapshot < core.since || found.is_some_and(|found| found.meta.seqno() > snapshot);
         if newer && !braid_rt::mutant!("second_committer_wins") {
             return Err(self.conflict(ConflictKind::Write));
         }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::MAX_KEY_LEN;
 use braid_store::ValueRef;
 
+use crate::base::written::Written;
 use crate::engine::context::{Context, hash_key};
 use crate::engine::{Engine, PooledContext};
 use crate::error::{Error, Result};
@@ -171,9 +172,9 @@ impl Transaction {
         let Some((meta, value)) = core.tree.read_at(hint, key, |_| true, take)? else {
             return Ok(None);
         };
-        state.reads.newest = state.reads.newest.max(meta.version);
+        state.reads.newest = state.reads.newest.max(meta.seqno());
         if self.engine().settings.wants_dependencies {
-            state.reads.locked.push(meta.version);
+            state.reads.locked.push(meta.seqno());
         }
         self.engine().check_shown(|| state.reads.newest)?;
         Ok(value)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_log::Log;
+use braid_log::{Log, SeqNo};
 
 use super::write::Archiver;
 use crate::engine::ArchiveError;
@@ -33,8 +33,9 @@ impl ArchiveWriter {
     }
 
     /// Returns the last sequence number in the archive, if there is one.
-    pub(crate) fn archived(&self) -> Option<u64> {
-        self.archiver.as_ref().map(|archiver| archiver.archived())
+    pub(crate) fn archived(&self) -> Option<SeqNo> {
+        let archived = |archiver: &Arc<Archiver>| SeqNo::new(archiver.archived());
+        self.archiver.as_ref().map(archived)
     }
 
     /// Returns a function that reports why writing the archive fails.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_io::{Device, DirectoryLock, File, Gate, LockError, OpenMode};
-use braid_log::{Log, LogError, TailReader};
+use braid_log::{Log, LogError, SeqNo, TailReader};
 use braid_rt::{Mutex, narrow, to_usize};
 
 use super::batch::{BATCH_HEADER, BLOCK, BatchHeader, FileHeader};
@@ -104,19 +104,19 @@ impl Archiver {
             }
             .into());
         }
-        let last = archive.last();
-        if let Some(archived) = last.filter(|&last| last > log.durable_seqno()) {
+        let (last, database) = (archive.last(), log.durable_seqno().get());
+        if let Some(archived) = last.filter(|&last| last > database) {
             return Err(BackupError::ArchiveAhead {
                 archive: name.to_owned(),
                 archived,
-                database: log.durable_seqno(),
+                database,
             }
             .into());
         }
         archive.settle()?;
         // The transactions in between are lost: a hole.
         let archived = if braid_rt::mutant!("archive_begins_anew") {
-            log.durable_seqno()
+            database
         } else {
             last.unwrap_or(0).max(oldest)
         };
@@ -259,7 +259,7 @@ impl Archiver {
             // batch or before.
             let time = braid_rt::wall_clock();
             let after = self.archived();
-            if after >= log.durable_seqno() {
+            if after >= log.durable_seqno().get() {
                 return Ok(());
             }
             let mut batch = vec![0; BATCH_HEADER];
@@ -267,7 +267,8 @@ impl Archiver {
             let tail = match &mut state.tail {
                 Some(tail) => tail,
                 none => {
-                    let start = retention.position_before(after).ok_or_else(|| {
+                    let start = retention.position_before(SeqNo::new(after));
+                    let start = start.ok_or_else(|| {
                         Error::from(LogError::Released {
                             file: "needed for the archive".into(),
                         })
@@ -276,13 +277,15 @@ impl Archiver {
                 }
             };
             let last = tail.read(BATCH_BYTES, &mut |log_record| {
-                if log_record.seqno > after {
-                    batch.extend(log_record.seqno.to_le_bytes());
+                let seqno = log_record.seqno.get();
+                if seqno > after {
+                    batch.extend(seqno.to_le_bytes());
                     batch.extend(narrow::<u32>(log_record.payload.len()).to_le_bytes());
                     batch.extend_from_slice(log_record.payload);
                     count += 1;
                 }
             })?;
+            let last = last.get();
             if last <= after {
                 // Between the checkpoint position and the first transaction to archive.
                 continue;

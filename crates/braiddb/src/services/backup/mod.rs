@@ -215,7 +215,7 @@ impl<'a> Backup<'a> {
         }
         let written_bytes = batches.finish(Manifest {
             identity: self.instance.engine.log.identity(),
-            seqno: start.seqno,
+            seqno: start.seqno.get(),
             sequence,
             time: braid_rt::wall_clock(),
             parent: parent.as_ref().map(|parent| Parent {
@@ -229,7 +229,7 @@ impl<'a> Backup<'a> {
             entries: entries.to_vec(),
         })?;
         Ok(BackupReport {
-            seqno: start.seqno,
+            seqno: start.seqno.get(),
             pages_total,
             pages: copied,
             read_bytes: copied * PAGE_SIZE as u64,

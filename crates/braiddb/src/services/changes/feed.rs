@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use braid_log::SeqNo;
 use bytes::Bytes;
 
 use super::Changes;
@@ -26,12 +27,12 @@ fn feed_key(name: &str) -> Result<Vec<u8>> {
     Ok([&[FEEDS], name.as_bytes()].concat())
 }
 
-fn decode(value: &[u8]) -> Result<u64> {
+fn decode(value: &[u8]) -> Result<SeqNo> {
     let bytes = value.try_into().map_err(|_| Error::Corrupted {
         what: "an entry of a feed is malformed".into(),
         location: "the catalog".into(),
     })?;
-    Ok(u64::from_le_bytes(bytes))
+    Ok(SeqNo::new(u64::from_le_bytes(bytes)))
 }
 
 /// Named consumer of changes, from [`Database::feed`](crate::Database::feed): the database stores
@@ -68,7 +69,11 @@ impl Feed {
             retention.set_feed(name, seqno);
             let mut tx = Transaction::begin(engine, Default::default());
             let done = tx
-                .insert(&Catalog::of(engine).table(), &key, &seqno.to_le_bytes())
+                .insert(
+                    &Catalog::of(engine).table(),
+                    &key,
+                    &seqno.get().to_le_bytes(),
+                )
                 .and_then(|_| tx.commit());
             if let Err(error) = done {
                 retention.remove_feed(name);
@@ -152,7 +157,7 @@ impl Feed {
             return Ok(());
         }
         let mut tx = Transaction::begin(engine, Default::default());
-        let seqno = position.seqno.to_le_bytes();
+        let seqno = position.seqno.get().to_le_bytes();
         let catalog = Catalog::of(engine).table();
         tx.insert(&catalog, &feed_key(&self.name)?, &seqno)?;
         if braid_rt::mutant!("acknowledge_in_memory") {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use braid_log::{LogError, TailReader};
+use braid_log::{LogError, SeqNo, TailReader};
 use bytes::Bytes;
 
 use crate::base::position::Position;
@@ -75,11 +75,11 @@ pub struct Changes {
     tail: TailReader,
     /// Position of `tail`: less than `read_to` at first, because a tail starts at a checkpoint
     /// position.
-    tail_at: u64,
-    ahead: VecDeque<(u64, Vec<u8>)>,
+    tail_at: SeqNo,
+    ahead: VecDeque<(SeqNo, Vec<u8>)>,
     /// Everything up to this sequence number was read into `ahead`.
-    read_to: u64,
-    position: u64,
+    read_to: SeqNo,
+    position: SeqNo,
     /// Sequence number after which log is kept for this reader, see
     /// [`crate::services::retention::Retention`].
     held: Arc<AtomicU64>,
@@ -114,7 +114,7 @@ impl fmt::Debug for Changes {
 
 impl Engine {
     /// Returns the position after the transaction with this sequence number.
-    pub(crate) fn position(&self, seqno: u64) -> Position {
+    pub(crate) fn position(&self, seqno: SeqNo) -> Position {
         Position {
             identity: self.log.identity(),
             seqno,
@@ -130,10 +130,10 @@ impl Engine {
     }
 }
 
-fn position_lost(retention: &Retention, asked: u64) -> Error {
+fn position_lost(retention: &Retention, asked: SeqNo) -> Error {
     Error::PositionLost {
-        asked,
-        oldest: retention.oldest(),
+        asked: asked.get(),
+        oldest: retention.oldest().get(),
     }
 }
 
@@ -151,7 +151,7 @@ impl Changes {
         Ok(Self {
             instance: instance.clone(),
             tail,
-            tail_at: 0,
+            tail_at: SeqNo::NONE,
             ahead: VecDeque::new(),
             read_to: seqno,
             position: seqno,
@@ -205,17 +205,17 @@ impl Changes {
         }
     }
 
-    fn go_to(&mut self, seqno: u64) {
+    fn go_to(&mut self, seqno: SeqNo) {
         self.position = seqno;
         // Relaxed: a thread that sees the store late keeps more log.
-        self.held.store(seqno, Ordering::Relaxed);
+        self.held.store(seqno.get(), Ordering::Relaxed);
     }
 
     /// Reads ahead. Returns whether the tail advanced.
     fn read(&mut self) -> Result<bool> {
         let (ahead, after) = (&mut self.ahead, self.read_to);
         let read = self.tail.read(READ_BYTES, &mut |log_record| {
-            let skipped = log_record.seqno % 16 == 5 && braid_rt::mutant!("feed_skips");
+            let skipped = log_record.seqno.get() % 16 == 5 && braid_rt::mutant!("feed_skips");
             if log_record.seqno > after && !skipped {
                 ahead.push_back((log_record.seqno, log_record.payload.to_vec()));
             }
@@ -225,7 +225,7 @@ impl Changes {
             Err(LogError::Released { .. }) => {
                 self.ahead.clear();
                 self.tail = tail(&self.instance, after)?;
-                self.tail_at = 0;
+                self.tail_at = SeqNo::NONE;
                 return Ok(true);
             }
             Err(error) => return Err(error.into()),
@@ -234,7 +234,7 @@ impl Changes {
         Ok(std::mem::replace(&mut self.tail_at, to) != to)
     }
 
-    fn decode(&mut self, seqno: u64, payload: Vec<u8>) -> Result<ChangeSet> {
+    fn decode(&mut self, seqno: SeqNo, payload: Vec<u8>) -> Result<ChangeSet> {
         let payload = Bytes::from(payload);
         let mut changes = Vec::new();
         let mut loaded = Vec::new();
@@ -271,7 +271,7 @@ impl Changes {
             names.extend(self.table(id)?.map(|table| table.name.clone()));
         }
         Ok(ChangeSet {
-            seqno,
+            seqno: seqno.get(),
             position: self.instance.engine.position(seqno),
             changes,
             loaded: names,
@@ -296,7 +296,7 @@ impl Changes {
 }
 
 /// Tails the log from a checkpoint position before `seqno`.
-fn tail(instance: &Instance, seqno: u64) -> Result<TailReader> {
+fn tail(instance: &Instance, seqno: SeqNo) -> Result<TailReader> {
     let start = instance.retention.position_before(seqno);
     let start = start.ok_or_else(|| position_lost(&instance.retention, seqno))?;
     instance

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use braid_log::SeqNo;
+
 use crate::base::position::Position;
 use crate::error::{Error, Result};
 
@@ -13,7 +15,7 @@ impl FromStr for Position {
             let (identity, seqno) = text.split_once(':')?;
             Some(Self {
                 identity: u128::from_str_radix(identity, 16).ok()?,
-                seqno: seqno.parse().ok()?,
+                seqno: SeqNo::new(seqno.parse().ok()?),
             })
         };
         parse().ok_or_else(|| Error::Decode {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use braid_io::{
     Announcement, Device, DirectoryLock, OverlayDevice, ReaderGuard, ReaderNeeds, ReaderTable,
 };
-use braid_log::{CheckpointPosition, Recovered};
+use braid_log::{CheckpointPosition, Recovered, SeqNo};
 use braid_rt::Mutex;
 use braid_store::Store;
 
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(crate) struct Source {
     /// Identity of all states that are read from this source: handles of tables are valid for each
     /// of them.
-    seqno: u64,
+    identity: u64,
     base: Arc<dyn Device>,
     /// The directory, for error messages.
     path: PathBuf,
@@ -53,7 +53,7 @@ pub(crate) struct Attempt {
     /// The identity of the source.
     pub(crate) source: u64,
     /// The sequence number up to which the log is durable, if there is a writer.
-    pub(crate) durable: Option<u64>,
+    pub(crate) durable: Option<SeqNo>,
     /// An older position, if log is needed from there on.
     pub(crate) kept_from: Option<CheckpointPosition>,
 }
@@ -141,7 +141,7 @@ impl Source {
         lock: Option<DirectoryLock>,
     ) -> Self {
         Self {
-            seqno: Identity::number(),
+            identity: Identity::number(),
             base,
             path,
             table,
@@ -184,7 +184,7 @@ impl Source {
     fn attempt(
         &self,
         checkpoint: Option<u64>,
-        durable: Option<u64>,
+        durable: Option<SeqNo>,
         kept_from: Option<&CheckpointPosition>,
     ) -> Result<Attempt> {
         // All listed files exist: `durable` was announced before.
@@ -195,7 +195,7 @@ impl Source {
             base: self.base.clone(),
             path: self.path.clone(),
             checkpoint,
-            source: self.seqno,
+            source: self.identity,
             durable,
             kept_from: kept_from.cloned(),
         })
@@ -261,7 +261,7 @@ impl Source {
                 Pins {
                     checkpoint,
                     announced: before.map(|before| Announcement {
-                        durable: durable.unwrap_or(before.durable),
+                        durable: durable.map_or(before.durable, SeqNo::get),
                         ..before
                     }),
                     is_claimed,
@@ -279,16 +279,20 @@ impl Source {
 /// Waits until the writer has noticed the pins; from then on it announces everything that it
 /// acknowledges. Returns the announced durable seqno, after a timeout that of the last
 /// announcement; `None` if another writer has taken over.
-fn wait_for_notice(table: &dyn ReaderTable, before: Announcement) -> Result<Option<u64>> {
+fn wait_for_notice(table: &dyn ReaderTable, before: Announcement) -> Result<Option<SeqNo>> {
     let deadline = braid_rt::now() + NOTICE;
     loop {
         let now = table.announcement();
         let now = now.map_err(|e| Error::io("cannot read the reader table", e))?;
         match now.filter(|now| now.writer == before.writer) {
             None => return Ok(None),
-            Some(now) if now.exact || braid_rt::now() > deadline => return Ok(Some(now.durable)),
+            Some(now) if now.exact || braid_rt::now() > deadline => {
+                return Ok(Some(SeqNo::new(now.durable)));
+            }
             // The writer ended; its last announcement is valid.
-            Some(now) if !table.is_claimed().unwrap_or(true) => return Ok(Some(now.durable)),
+            Some(now) if !table.is_claimed().unwrap_or(true) => {
+                return Ok(Some(SeqNo::new(now.durable)));
+            }
             Some(_) => braid_rt::sleep(PAUSE),
         }
     }
@@ -329,7 +333,7 @@ impl View {
     }
 
     /// Returns the pins of log for readers of changes that continue after `needed`.
-    pub(crate) fn log_pins(&self, needed: u64) -> Vec<Arc<LogPin>> {
+    pub(crate) fn log_pins(&self, needed: SeqNo) -> Vec<Arc<LogPin>> {
         let log = self.log.lock();
         let oldest = log.iter().map(|pin| pin.start.seqno);
         let from = oldest.filter(|&seqno| seqno <= needed).max();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_io::{Announcement, Device, ReaderGuard, ReaderNeeds, ReaderTable};
-use braid_log::Log;
+use braid_log::{Log, SeqNo};
 use braid_rt::Mutex;
 use braid_store::{PinnedCheckpoint, PinnedFile, Store};
 
@@ -88,14 +88,15 @@ impl Readers {
         let mut announced = self.announced.lock();
         announced.recovered = true;
         announced.exact = self.always;
-        announced.durable = announced.durable.max(log.durable_seqno());
+        announced.durable = announced.durable.max(log.durable_seqno().get());
         self.write(&announced);
     }
 
     /// Announces that everything up to `durable` is durable.
-    fn announce(&self, durable: u64) {
+    fn announce(&self, durable: SeqNo) {
         // SeqCst: see `look`.
         if self.watched.load(Ordering::SeqCst) {
+            let durable = durable.get();
             let mut announced = self.announced.lock();
             if durable > announced.durable {
                 announced.durable = durable;
@@ -115,7 +116,7 @@ impl Readers {
         // SeqCst: a flush either sees this store and announces, or advanced the durable seqno
         // before it is loaded here.
         self.watched.store(is_watched, Ordering::SeqCst);
-        let durable = log.durable_seqno();
+        let durable = log.durable_seqno().get();
         let mut announced = self.announced.lock();
         if is_watched != announced.exact || (is_watched && durable > announced.durable) {
             announced.exact = is_watched;
@@ -147,7 +148,7 @@ impl Readers {
 
     /// Keeps the log after the newest checkpoint, or the previous one, if a reader needs it; within
     /// the same limit as for feeds.
-    pub(crate) fn keep_log(&self, sequence: u64, seqno: u64, retention: &Retention) {
+    pub(crate) fn keep_log(&self, sequence: u64, seqno: SeqNo, retention: &Retention) {
         let mut kept = self.kept.lock();
         let is_kept = kept.log.iter().any(|(kept, _)| *kept == sequence);
         if !is_kept && self.is_pinned(sequence..sequence + 1, ReaderNeeds::Log) {

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use braid_log::SeqNo;
 use braid_store::Change;
 
+use crate::base::written::Written;
 use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::error::{Error, Result};
@@ -11,7 +13,8 @@ use crate::mvcc::gc::Retired;
 
 /// Applies the writes to the trees, and keeps the versions that they replace for snapshots.
 #[inline(never)]
-pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: u64) -> Result<()> {
+pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Result<()> {
+    let version = seqno.get();
     let mut shard = engine.gc.lock_shard();
     let Context {
         writes,
@@ -32,20 +35,21 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: u64) -> Result<
             let keep = (Change::Keep, ());
             if let Some(old) = old {
                 let meta = old.meta();
+                let before = meta.seqno();
                 // No transaction of this log has this version: the page was damaged before its
                 // checksum was computed.
-                if meta.version >= seqno && meta.version > engine.log.last_seqno() {
-                    failed = Some(from_nowhere(table.id, meta.version));
+                if before >= seqno && before > engine.log.last_seqno() {
+                    failed = Some(from_nowhere(table.id, before));
                     return keep;
                 }
                 // I7: a key's versions follow the sequence numbers, because the key's lock is held
                 // from before the assignment until now.
-                if meta.version >= seqno {
-                    disordered(meta.version, seqno);
+                if before >= seqno {
+                    disordered(before, seqno);
                 }
                 if !meta.tombstone {
                     let mut replaced = shard.spare.take();
-                    let (len, before) = (old.inline_len(), meta.version);
+                    let len = old.inline_len();
                     let bytes = replaced.begin(table.id, key, len, before, seqno);
                     match old.keep_value(bytes) {
                         Ok(None) => {}
@@ -64,11 +68,8 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: u64) -> Result<
                 return keep;
             }
             let change = match value {
-                Some(value) => Change::Put {
-                    version: seqno,
-                    value,
-                },
-                None => Change::Tombstone { version: seqno },
+                Some(value) => Change::Put { version, value },
+                None => Change::Tombstone { version },
             };
             (change, ())
         })?;
@@ -86,12 +87,12 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: u64) -> Result<
 }
 
 #[cold]
-fn disordered(version: u64, seqno: u64) -> ! {
+fn disordered(version: SeqNo, seqno: SeqNo) -> ! {
     panic!("version {version} after {seqno}");
 }
 
 #[cold]
-fn from_nowhere(table: u32, version: u64) -> Error {
+fn from_nowhere(table: u32, version: SeqNo) -> Error {
     Error::Corrupted {
         what: format!("a record has version {version}, which was assigned to no transaction"),
         location: format!("data.braid, table {table}"),

@@ -1,8 +1,9 @@
 //! Dependencies: the transactions that must be durable before this one, for protocols that track
 //! them.
 
-use braid_log::LockRelease;
+use braid_log::{LockRelease, SeqNo};
 
+use crate::base::written::Written;
 use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::error::Result;
@@ -10,7 +11,7 @@ use crate::error::Result;
 /// Returns the versions that the transaction read or overwrites and that may not be durable yet.
 /// With deferred lock release, overwritten versions need no wait: their writer released its lock
 /// when that was safe.
-pub(super) fn dependencies(engine: &Engine, state: &Context) -> Result<Vec<u64>> {
+pub(super) fn dependencies(engine: &Engine, state: &Context) -> Result<Vec<SeqNo>> {
     let durable_seqno = engine.log.durable_seqno();
     let mut on = Vec::new();
     if state.reads.newest > durable_seqno {
@@ -31,7 +32,7 @@ pub(super) fn dependencies(engine: &Engine, state: &Context) -> Result<Vec<u64>>
             // The key has been locked since before the assignment: `apply` will replace this
             // version.
             let found = tree.get(state.writes.key(write), |_| false)?;
-            on.extend(found.map(|found| found.meta.version));
+            on.extend(found.map(|found| found.meta.seqno()));
         }
     }
     on.retain(|&version| version > durable_seqno);

@@ -27,7 +27,7 @@ mod precommit;
 mod ticket;
 mod validate;
 
-use braid_log::LockRelease;
+use braid_log::{LockRelease, SeqNo};
 
 pub use self::ticket::{Commit, Ticket};
 use crate::engine::{Engine, PooledContext};
@@ -37,7 +37,7 @@ use crate::options::{Durability, TransactionOptions};
 
 /// A transaction that other transactions can see and whose flush is pending.
 struct Precommitted {
-    seqno: u64,
+    seqno: SeqNo,
     ticket: braid_log::Ticket,
 }
 
@@ -163,6 +163,8 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
 
+    use braid_log::SeqNo;
+
     use super::validate::validate;
     use crate::device::MemoryDevice;
     use crate::engine::context::hash_key;
@@ -187,13 +189,15 @@ mod tests {
         let mut tx = db.begin();
         assert_eq!(tx.range(&t, 1..3).unwrap().count(), 0);
         db.transact(|v| v.insert(&t, &2, &2)).unwrap();
-        let seqno = engine.log.last_seqno() + 1;
+        let seqno = engine.log.last_seqno().next();
         db.transact(|w| w.remove(&t, &2)).unwrap();
         engine.collect_all_versions();
         assert!(!engine.gc.none_purged_from(seqno));
         let context = tx.context.as_mut().unwrap();
         let state = &mut **context.state.get_mut();
-        state.reads.add_ranges(context.ranges.get_mut(), || 0);
+        state
+            .reads
+            .add_ranges(context.ranges.get_mut(), || SeqNo::NONE);
         let validated = validate(engine, state, seqno);
         assert!(matches!(
             validated,
@@ -211,12 +215,14 @@ mod tests {
         // The snapshot retains the tombstone.
         let snapshot = db.snapshot();
         db.transact(|v| v.insert(&t, &2, &2)).unwrap();
-        let seqno = engine.log.last_seqno() + 1;
+        let seqno = engine.log.last_seqno().next();
         db.transact(|w| w.remove(&t, &2)).unwrap();
         assert!(engine.gc.none_purged_from(seqno));
         let context = tx.context.as_mut().unwrap();
         let state = &mut **context.state.get_mut();
-        state.reads.add_ranges(context.ranges.get_mut(), || 0);
+        state
+            .reads
+            .add_ranges(context.ranges.get_mut(), || SeqNo::NONE);
         let validated = validate(engine, state, seqno);
         assert!(matches!(
             validated,

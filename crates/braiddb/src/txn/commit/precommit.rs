@@ -83,7 +83,7 @@ fn precommit_reads(
 ) -> Result<Precommitted> {
     engine.check_open()?;
     if options.isolation == Isolation::Serializable {
-        validate(engine, state, engine.log.last_seqno() + 1)?;
+        validate(engine, state, engine.log.last_seqno().next())?;
     }
     engine.check_shown(|| state.reads.newest)?;
     engine.unlock_all(state);

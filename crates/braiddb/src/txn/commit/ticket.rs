@@ -4,6 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task;
 
+use braid_log::SeqNo;
+
 use crate::error::{Error, Result};
 use crate::observe::trace::call_user;
 
@@ -24,7 +26,7 @@ use crate::observe::trace::call_user;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
-    pub(super) seqno: u64,
+    pub(super) seqno: SeqNo,
 }
 
 impl Commit {
@@ -43,7 +45,7 @@ impl Commit {
     /// # }
     /// ```
     pub fn seqno(&self) -> u64 {
-        self.seqno
+        self.seqno.get()
     }
 }
 
@@ -71,7 +73,7 @@ impl Commit {
 #[derive(Debug)]
 #[must_use = "the transaction is durable only once the ticket says so"]
 pub struct Ticket {
-    pub(super) seqno: u64,
+    pub(super) seqno: SeqNo,
     pub(super) log: braid_log::Ticket,
 }
 
@@ -90,7 +92,7 @@ impl Ticket {
     /// # }
     /// ```
     pub fn seqno(&self) -> u64 {
-        self.seqno
+        self.seqno.get()
     }
 
     /// Converts the ticket to the transaction's sequence number, for
@@ -111,7 +113,7 @@ impl Ticket {
     pub fn into_seqno(self) -> u64 {
         // The commit has already requested the flush.
         self.log.detach();
-        self.seqno
+        self.seqno.get()
     }
 
     /// Returns whether the transaction is durable.

@@ -1,5 +1,8 @@
 //! Validation: checks that the transaction's reads would return the same at its sequence number.
 
+use braid_log::SeqNo;
+
+use crate::base::written::Written;
 use crate::engine::Engine;
 use crate::engine::context::{Context, PointRead, signature_of};
 use crate::error::{ConflictKind, Result};
@@ -12,7 +15,7 @@ const MARK_SPINS: u32 = 200;
 const MARK_YIELDS: u32 = 50;
 
 /// Validates the reads of a transaction with this sequence number.
-pub(super) fn validate(engine: &Engine, state: &Context, seqno: u64) -> Result<()> {
+pub(super) fn validate(engine: &Engine, state: &Context, seqno: SeqNo) -> Result<()> {
     for read in &state.reads.points {
         if braid_rt::mutant!("skip_validation") {
             continue;
@@ -26,7 +29,7 @@ pub(super) fn validate(engine: &Engine, state: &Context, seqno: u64) -> Result<(
 }
 
 #[inline(always)]
-fn validate_point(engine: &Engine, state: &Context, read: &PointRead, seqno: u64) -> Result<()> {
+fn validate_point(engine: &Engine, state: &Context, read: &PointRead, seqno: SeqNo) -> Result<()> {
     if !wait_for_mark(engine, read.stripe(), state.owner) {
         return Err(engine.conflict(ConflictKind::Read));
     }
@@ -36,12 +39,12 @@ fn validate_point(engine: &Engine, state: &Context, read: &PointRead, seqno: u64
     }
     let found = tree.get(state.reads.key(read), |_| false)?;
     let holds = match found.map(|found| found.meta) {
-        Some(meta) if meta.version == read.version => true,
+        Some(meta) if meta.seqno() == read.version => true,
         // The key is absent, as it was. It must also have been absent at this sequence number: a
         // later removal may have removed an entry that a transaction inserted before this sequence
         // number.
         Some(meta) => {
-            let before = meta.version < seqno || braid_rt::mutant!("believe_absence");
+            let before = meta.seqno() < seqno || braid_rt::mutant!("believe_absence");
             if read.absent && meta.tombstone && !before {
                 braid_rt::coverage_point("validation: an absence of a greater number");
             }
@@ -56,7 +59,7 @@ fn validate_point(engine: &Engine, state: &Context, read: &PointRead, seqno: u64
     }
 }
 
-fn validate_ranges(engine: &Engine, state: &Context, seqno: u64) -> Result<()> {
+fn validate_ranges(engine: &Engine, state: &Context, seqno: SeqNo) -> Result<()> {
     if !braid_rt::mutant!("ranges_do_not_wait") {
         // A transaction with a smaller sequence number may be about to insert into the range. Waits
         // are only for smaller sequence numbers, so there is no cycle.
@@ -114,7 +117,7 @@ fn wait_for_mark(engine: &Engine, stripe: usize, owner: u64) -> bool {
 
 /// Returns the fingerprint of the range's current contents; `None` if an entry was removed from it
 /// at `seqno` or later, so that the range may have contained more before.
-fn fingerprint(state: &Context, read: &RangeRead, seqno: u64) -> Result<Option<Fingerprint>> {
+fn fingerprint(state: &Context, read: &RangeRead, seqno: SeqNo) -> Result<Option<Fingerprint>> {
     let tree = &state.tables[read.table as usize].tree;
     let mut fingerprint = Fingerprint::default();
     let (lower, upper) = state.reads.ranges.bounds(read);
@@ -123,14 +126,14 @@ fn fingerprint(state: &Context, read: &RangeRead, seqno: u64) -> Result<Option<F
             match record.meta.tombstone {
                 // Also at `seqno` itself: a transaction without writes has no sequence number of
                 // its own, so it may validate at that of the removal.
-                true if record.meta.version > seqno => return Ok(None),
-                true if record.meta.version == seqno
+                true if record.meta.seqno() > seqno => return Ok(None),
+                true if record.meta.seqno() == seqno
                     && !braid_rt::mutant!("share_a_number_with_a_removal") =>
                 {
                     return Ok(None);
                 }
                 true => {}
-                false => fingerprint.add(record.key, record.meta.version),
+                false => fingerprint.add(record.key, record.meta.seqno()),
             }
         }
     }
