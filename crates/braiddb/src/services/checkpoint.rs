@@ -1,6 +1,5 @@
 //! Checkpoints: when they are due, and writing them.
 
-use braid_log::SeqNo;
 use braid_store::{Checkpoint, CheckpointReport};
 
 use super::instance::Instance;
@@ -55,7 +54,7 @@ impl Instance {
         let report = self
             .write_checkpoint(prepare)
             .inspect_err(|error| phase.failed(error))?;
-        phase.published(SeqNo::new(report.sequence), report.pages_written);
+        phase.published(self.checkpoints.checkpointed(), report.pages_written);
         Ok(())
     }
 
