@@ -79,9 +79,10 @@ fn every_scenario_runs_next_to_the_load() {
     let json: Value = serde_json::from_str(&report.to_json().unwrap()).unwrap();
     assert_eq!(json["rows"].as_array().unwrap().len(), Scenario::ALL.len());
     assert!(json["rows"][0]["p999_ms"].is_number(), "{json}");
-    let text = report.to_string();
-    for name in names {
-        assert!(text.contains(name), "{name}: {text}");
+    for text in [report.to_string(), report.figure().unwrap()] {
+        for name in &names {
+            assert!(text.contains(name), "{name}: {text}");
+        }
     }
 }
 

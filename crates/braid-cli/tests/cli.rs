@@ -329,8 +329,13 @@ fn bench_stalls_compares_each_scenario_with_a_quiet_run() {
         "nothing is left"
     );
 
-    let output = braid_in(dir.path(), &args);
+    let output = braid_in(
+        dir.path(),
+        &[&args[..], &["--figure", "stalls.svg"]].concat(),
+    );
     expect_code(&output, 0);
+    let figure = fs::read_to_string(dir.path().join("stalls.svg")).unwrap();
+    assert!(figure.contains("bulk-load"), "{figure}");
     let text = stdout(&output);
     for part in ["500 commits/s", "quiet", "(baseline)", "bare p99.9"] {
         assert!(text.contains(part), "{part}: {text}");

@@ -53,11 +53,11 @@ pub(super) fn expired_entries(stage: &Stage) -> Result<Disturbance, BenchError> 
     }))
 }
 
-/// Number of reads for which a snapshot is used before it is called old.
-const FRESH: u64 = 1_000;
+/// Number of reads after which a snapshot is renewed.
+const RENEWED: usize = 1_000;
 
-/// One thread updates a key, another reads it at a snapshot: first at one that is always renewed,
-/// then at one that is not. So the age of the snapshot is the only difference.
+/// One thread updates a key, and another reads it at two snapshots that are renewed again and again.
+/// Then one of the two is kept, which is the only difference.
 pub(super) fn hot_key(stage: &Stage) -> Result<Disturbance, BenchError> {
     let (db, seconds) = (stage.db(), stage.seconds);
     let table: Entries = db.open_table("hot")?;
@@ -105,7 +105,7 @@ struct Hot {
 }
 
 impl Hot {
-    /// Returns updates and reads per second, reads at the old snapshot or at fresh ones.
+    /// Returns updates and reads per second, while the old snapshot is kept, if there is one.
     fn rates(&self, old: Option<&Snapshot>, seconds: Duration) -> Result<(f64, f64), BenchError> {
         let over = AtomicBool::new(false);
         let updates = AtomicU64::new(0);
@@ -140,17 +140,21 @@ impl Hot {
         Ok(())
     }
 
+    /// Reads at two snapshots in turn: at one that is always new, and at the old one or else at the
+    /// previous new one. Returns the number of reads.
     fn read(&self, old: Option<&Snapshot>, over: &AtomicBool) -> Result<u64, BenchError> {
         let mut reads = 0;
-        let mut fresh = None;
+        let mut newer = self.db.snapshot();
         while !over.load(Ordering::Relaxed) {
-            if old.is_none() && reads % FRESH == 0 {
-                fresh = Some(self.db.snapshot());
-            }
-            if let Some(snapshot) = old.or(fresh.as_ref()) {
+            let previous = std::mem::replace(&mut newer, self.db.snapshot());
+            let older = old.unwrap_or(&previous);
+            for snapshot in [older, &newer].into_iter().cycle().take(RENEWED) {
                 snapshot.get_with(&self.table, &0, |value| debug_assert!(value.is_some()))?;
+                reads += 1;
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
             }
-            reads += 1;
         }
         Ok(reads)
     }

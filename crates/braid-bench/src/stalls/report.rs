@@ -11,7 +11,7 @@ use super::scenario::{BOUND, Scenario};
 use crate::BenchError;
 
 /// Longest permitted time without a commit, in milliseconds.
-const GAP_MS: f64 = 100.0;
+pub(super) const GAP_MS: f64 = 100.0;
 
 /// Permitted p99.9: this many times that of the quiet run …
 const QUIET_TIMES: f64 = 3.0;
@@ -19,7 +19,7 @@ const QUIET_TIMES: f64 = 3.0;
 /// … and this many milliseconds.
 const QUIET_PLUS_MS: f64 = 2.0;
 
-/// Shares of their rates that updates of a hot key and reads at an old snapshot keep.
+/// Shares of their rates that updates and reads of a hot key keep under an old snapshot.
 const UPDATES_KEPT: f64 = 0.9;
 const READS_KEPT: f64 = 0.5;
 
@@ -103,16 +103,16 @@ pub struct DisturbanceReport {
     pub longest_s: f64,
 }
 
-/// Rates per second of updates of one key and of reads of it at a snapshot.
+/// Rates per second of updates of one key, and of reads of it at snapshots.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct HotKey {
-    /// Updates while the snapshot is always a new one.
+    /// Updates while all snapshots are new.
     pub fresh_updates_per_s: f64,
-    /// Reads at snapshots that are always new.
+    /// Reads while all snapshots are new.
     pub fresh_reads_per_s: f64,
-    /// Updates while the snapshot is an old one.
+    /// Updates while an old snapshot is kept.
     pub updates_per_s: f64,
-    /// Reads at the old snapshot.
+    /// Reads at the old snapshot and at new ones in turn.
     pub reads_per_s: f64,
 }
 

@@ -35,8 +35,10 @@ pub enum Scenario {
     Stats,
     /// `verify` in a loop.
     Verify,
-    /// Updates of one key under an old snapshot that reads it.
+    /// Updates and reads of one key under an old snapshot.
     HotKey,
+    /// Buffered commits and nothing else.
+    BufferedQuiet,
     /// Buffered commits while the maintenance thread writes checkpoints.
     BufferedCheckpoints,
     /// Buffered commits while a large table is dropped.
@@ -45,7 +47,7 @@ pub enum Scenario {
 
 impl Scenario {
     /// All scenarios, in the order in which they run.
-    pub const ALL: [Scenario; 17] = [
+    pub const ALL: [Scenario; 18] = [
         Scenario::Quiet,
         Scenario::Checkpoints,
         Scenario::LargeTransaction,
@@ -61,6 +63,7 @@ impl Scenario {
         Scenario::Stats,
         Scenario::Verify,
         Scenario::HotKey,
+        Scenario::BufferedQuiet,
         Scenario::BufferedCheckpoints,
         Scenario::BufferedDrop,
     ];
@@ -84,6 +87,7 @@ impl Scenario {
             Scenario::Stats => "stats",
             Scenario::Verify => "verify",
             Scenario::HotKey => "hot-key",
+            Scenario::BufferedQuiet => "buffered-quiet",
             Scenario::BufferedCheckpoints => "buffered-checkpoints",
             Scenario::BufferedDrop => "buffered-drop",
         }
@@ -109,7 +113,8 @@ impl Scenario {
             Scenario::SlowFeed => "a reader of changes that reads 100 transactions a second",
             Scenario::Stats => "statistics in a loop",
             Scenario::Verify => "a check of all data, 2 GiB, in a loop",
-            Scenario::HotKey => "updates of one key, which an old snapshot reads",
+            Scenario::HotKey => "updates and snapshot reads of one key under an old snapshot",
+            Scenario::BufferedQuiet => "lateness of buffered commits next to nothing",
             Scenario::BufferedCheckpoints => {
                 "lateness of buffered commits during automatic checkpoints of 128 MiB"
             }
@@ -122,7 +127,10 @@ impl Scenario {
     /// Returns whether the commits of the load are buffered instead of waited for.
     #[must_use]
     pub fn is_buffered(self) -> bool {
-        matches!(self, Scenario::BufferedCheckpoints | Scenario::BufferedDrop)
+        matches!(
+            self,
+            Scenario::BufferedQuiet | Scenario::BufferedCheckpoints | Scenario::BufferedDrop
+        )
     }
 
     /// Returns whether the disturbance writes so much that a busy device may be the cause of a

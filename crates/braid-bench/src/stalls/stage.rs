@@ -157,7 +157,7 @@ impl Stage {
     /// Prepares the data of a scenario, and what will disturb the load.
     pub(super) fn prepare(&self, scenario: Scenario) -> Result<Disturbance, BenchError> {
         let disturbance = match scenario {
-            Scenario::Quiet => {
+            Scenario::Quiet | Scenario::BufferedQuiet => {
                 let seconds = self.seconds;
                 Disturbance::repeated(move || {
                     std::thread::sleep(seconds);

@@ -46,6 +46,10 @@ pub(crate) struct StallsArgs {
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
     device: DeviceChoice,
 
+    /// File for a figure of the result, as SVG
+    #[arg(long, value_name = "FILE")]
+    figure: Option<PathBuf>,
+
     /// Print one JSON object on one line
     #[arg(long)]
     json: bool,
@@ -78,6 +82,12 @@ pub(crate) fn run(args: &StallsArgs, output: &mut Output) -> Result<(), Failure>
         bar.tick();
     })?;
     bar.finish_and_clear();
+    if let Some(path) = &args.figure {
+        let written = report.figure().and_then(|svg| std::fs::write(path, svg));
+        written.map_err(|error| {
+            Failure::io(format_args!("cannot write {}", path.display()), &error)
+        })?;
+    }
     if args.json {
         let json = report
             .to_json()
