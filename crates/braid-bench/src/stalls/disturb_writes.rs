@@ -72,8 +72,22 @@ pub(super) fn large_transaction(stage: &Stage) -> Result<Disturbance, BenchError
     }))
 }
 
+/// Number of writes in each transaction to cold pages.
+const COLD_WRITES: u64 = 100;
+
+pub(super) fn cold_writes(stage: &Stage) -> Result<Disturbance, BenchError> {
+    let mut write = scattered(stage, COLD_WRITES)?;
+    write.repeats = true;
+    Ok(write)
+}
+
 pub(super) fn scattered_writes(stage: &Stage) -> Result<Disturbance, BenchError> {
-    let (db, writes) = (stage.db(), stage.sizes.scattered_writes());
+    scattered(stage, stage.sizes.scattered_writes())
+}
+
+/// One transaction overwrites random entries of a table larger than the pool.
+fn scattered(stage: &Stage, writes: u64) -> Result<Disturbance, BenchError> {
+    let db = stage.db();
     let entries = stage.sizes.cold_entries();
     let table = stage.load("cold", entries, SMALL, TableOptions::default())?;
     let value = random_value(SMALL);

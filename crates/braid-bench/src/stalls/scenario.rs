@@ -15,6 +15,8 @@ pub enum Scenario {
     LargeTransaction,
     /// One transaction of blind writes to scattered keys of a table larger than the pool.
     ScatteredWrites,
+    /// Transactions of a hundred such writes, one after the other.
+    ColdWrites,
     /// A bulk load.
     BulkLoad,
     /// The drop of a large table that is not in memory.
@@ -47,11 +49,12 @@ pub enum Scenario {
 
 impl Scenario {
     /// All scenarios, in the order in which they run.
-    pub const ALL: [Scenario; 18] = [
+    pub const ALL: [Scenario; 19] = [
         Scenario::Quiet,
         Scenario::Checkpoints,
         Scenario::LargeTransaction,
         Scenario::ScatteredWrites,
+        Scenario::ColdWrites,
         Scenario::BulkLoad,
         Scenario::DropTable,
         Scenario::SnapshotVersions,
@@ -76,6 +79,7 @@ impl Scenario {
             Scenario::Checkpoints => "checkpoints",
             Scenario::LargeTransaction => "large-transaction",
             Scenario::ScatteredWrites => "scattered-writes",
+            Scenario::ColdWrites => "cold-writes",
             Scenario::BulkLoad => "bulk-load",
             Scenario::DropTable => "drop-table",
             Scenario::SnapshotVersions => "snapshot-versions",
@@ -102,6 +106,9 @@ impl Scenario {
             Scenario::LargeTransaction => "one transaction of 256 MiB",
             Scenario::ScatteredWrites => {
                 "one transaction of a million blind writes to a table four times the pool"
+            }
+            Scenario::ColdWrites => {
+                "transactions of 100 blind writes to a table four times the pool, in a loop"
             }
             Scenario::BulkLoad => "a bulk load of 2 GiB",
             Scenario::DropTable => "the drop of a table of 2 GiB that is not in memory",
@@ -141,6 +148,7 @@ impl Scenario {
             Scenario::Checkpoints
                 | Scenario::LargeTransaction
                 | Scenario::ScatteredWrites
+                | Scenario::ColdWrites
                 | Scenario::BulkLoad
                 | Scenario::Backup
                 | Scenario::Compaction

@@ -168,6 +168,7 @@ impl Stage {
             Scenario::BufferedCheckpoints => disturb_writes::automatic_checkpoints(self)?,
             Scenario::LargeTransaction => disturb_writes::large_transaction(self)?,
             Scenario::ScatteredWrites => disturb_writes::scattered_writes(self)?,
+            Scenario::ColdWrites => disturb_writes::cold_writes(self)?,
             Scenario::BulkLoad => disturb_data::bulk_load(self),
             Scenario::DropTable | Scenario::BufferedDrop => disturb_data::drop_table(self)?,
             Scenario::Compaction => disturb_data::compaction(self)?,
