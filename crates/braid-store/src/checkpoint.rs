@@ -281,6 +281,9 @@ impl Checkpoint {
         let mut freed = self.superseded_images(&open, &entries);
         let old_len = pool.ids.lock().next.max(old_root.next_page);
         freed.append(&mut self.switch_entries(&entries, old_len));
+        if braid_rt::mutant!("leak_blocks") {
+            freed.pop();
+        }
         pool.file.free(&freed);
         if !braid_rt::mutant!("free_blocks_early") {
             self.free_replaced(&old_root, &root);
