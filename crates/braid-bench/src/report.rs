@@ -278,117 +278,130 @@ fn growth(start: &Reading, end: &Reading, of: impl Fn(&Counters) -> Option<u64>)
 /// A table of two columns.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut row = |name: &str, value: String| writeln!(f, "  {name:<22}{value}");
-        row("workload", format!("{}, {}", self.workload, self.data))?;
-        row(
-            "setting",
-            format!(
-                "{}, {} on {}, {} threads, {} in flight each, {:.1} s",
-                self.engine, self.protocol, self.device, self.threads, self.in_flight, self.seconds
-            ),
-        )?;
-        row("build", format!("profile {}", self.profile))?;
-        row("transactions/s", group(self.tx_per_s))?;
+        let run = [self.run_rows(), self.latency_rows()];
+        let commits = if self.commits > 0 {
+            self.commit_rows()
+        } else {
+            Vec::new()
+        };
+        let kinds = self.kinds.iter().map(KindReport::row).collect();
+        let rows = run.into_iter().chain([commits, kinds, self.check_rows()]);
+        for (name, value) in rows.flatten() {
+            writeln!(f, "  {name:<22}{value}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A row of the table: name and value.
+type Row = (String, String);
+
+fn row(name: &str, value: String) -> Row {
+    (name.to_owned(), value)
+}
+
+impl Report {
+    fn run_rows(&self) -> Vec<Row> {
+        let setting = format!(
+            "{}, {} on {}, {} threads, {} in flight each, {:.1} s",
+            self.engine, self.protocol, self.device, self.threads, self.in_flight, self.seconds
+        );
+        vec![
+            row("workload", format!("{}, {}", self.workload, self.data)),
+            row("setting", setting),
+            row("build", format!("profile {}", self.profile)),
+            row("transactions/s", group(self.tx_per_s)),
+        ]
+    }
+
+    fn latency_rows(&self) -> Vec<Row> {
         let kind = if self.commits > 0 {
             "commit latency"
         } else {
             "read latency"
         };
-        row(
-            kind,
-            format!(
-                "p50 {:.1} us, p99 {:.1} us, p99.9 {:.1} us, mean {:.1} us",
-                self.p50_us, self.p99_us, self.p999_us, self.mean_us
-            ),
-        )?;
+        let latency = format!(
+            "p50 {:.1} us, p99 {:.1} us, p99.9 {:.1} us, mean {:.1} us",
+            self.p50_us, self.p99_us, self.p999_us, self.mean_us
+        );
+        let mut rows = vec![row(kind, latency)];
         if self.commits > 0 && self.reads > 0 {
-            row(
-                "read latency",
-                format!(
-                    "p50 {:.1} us, p99 {:.1} us",
-                    self.read_p50_us, self.read_p99_us
-                ),
-            )?;
+            let (p50, p99) = (self.read_p50_us, self.read_p99_us);
+            let reads = format!("p50 {p50:.1} us, p99 {p99:.1} us");
+            rows.push(row("read latency", reads));
         }
-        row(
-            "processor",
-            format!("{:.2} us a transaction", self.cpu_us_per_tx),
-        )?;
-        if self.commits > 0 {
-            row(
-                "begin to durable",
-                format!(
-                    "mean {:.1} us, p50 {:.1} us, p99 {:.1} us",
-                    self.response_mean_us, self.response_p50_us, self.response_p99_us
-                ),
-            )?;
-            if self.written_mb_per_s > 0.0 {
-                row("written", format!("{:.1} MB/s", self.written_mb_per_s))?;
-            }
-            if let (Some(bytes), Some(flushes), Some(commits)) =
-                (self.log_bytes_per_tx, self.flushes_per_s, self.tx_per_flush)
-            {
-                row(
-                    "log",
-                    format!(
-                        "{bytes:.0} bytes a transaction, {} flushes/s, {commits:.1} commits a flush",
-                        group(flushes)
-                    ),
-                )?;
-            }
-            if let Some(bytes) = self.device_bytes_per_tx {
-                row("device", format!("{bytes:.0} bytes a transaction"))?;
-            }
-            row("conflicts retried", group(self.aborts as f64))?;
-            if self.rolled_back > 0 {
-                row("rolled back", group(self.rolled_back as f64))?;
-            }
-            if let Some(checkpoints) = self.checkpoints {
-                row("checkpoints", checkpoints.to_string())?;
-            }
+        let processor = format!("{:.2} us a transaction", self.cpu_us_per_tx);
+        rows.push(row("processor", processor));
+        rows
+    }
+
+    /// The rows of a run with commits.
+    fn commit_rows(&self) -> Vec<Row> {
+        let response = format!(
+            "mean {:.1} us, p50 {:.1} us, p99 {:.1} us",
+            self.response_mean_us, self.response_p50_us, self.response_p99_us
+        );
+        let mut rows = vec![row("begin to durable", response)];
+        if self.written_mb_per_s > 0.0 {
+            rows.push(row("written", format!("{:.1} MB/s", self.written_mb_per_s)));
         }
-        for kind in &self.kinds {
-            row(
-                &format!("  {}", kind.kind),
-                format!(
-                    "{} tx/s, mean {:.1} us, p50 {:.1} us, p90 {:.1} us, p99 {:.1} us",
-                    group(kind.tx_per_s),
-                    kind.mean_us,
-                    kind.p50_us,
-                    kind.p90_us,
-                    kind.p99_us
-                ),
-            )?;
+        if let (Some(bytes), Some(flushes), Some(commits)) =
+            (self.log_bytes_per_tx, self.flushes_per_s, self.tx_per_flush)
+        {
+            let flushes = group(flushes);
+            let log = format!(
+                "{bytes:.0} bytes a transaction, {flushes} flushes/s, {commits:.1} commits a flush"
+            );
+            rows.push(row("log", log));
         }
-        row(
-            "resident memory",
-            format!(
-                "{:.0} MiB, then {:.0} MiB",
-                self.rss_start_mib, self.rss_end_mib
-            ),
-        )?;
+        if let Some(bytes) = self.device_bytes_per_tx {
+            rows.push(row("device", format!("{bytes:.0} bytes a transaction")));
+        }
+        rows.push(row("conflicts retried", group(self.aborts as f64)));
+        if self.rolled_back > 0 {
+            rows.push(row("rolled back", group(self.rolled_back as f64)));
+        }
+        if let Some(checkpoints) = self.checkpoints {
+            rows.push(row("checkpoints", checkpoints.to_string()));
+        }
+        rows
+    }
+
+    fn check_rows(&self) -> Vec<Row> {
+        let (from, to) = (self.rss_start_mib, self.rss_end_mib);
+        let memory = format!("{from:.0} MiB, then {to:.0} MiB");
+        let mut rows = vec![row("resident memory", memory)];
         if self.checks > 0 {
             let held = self.checks - self.violations.len();
-            row(
-                "conditions checked",
-                format!("{held} of {} hold", self.checks),
-            )?;
+            let checks = format!("{held} of {} hold", self.checks);
+            rows.push(row("conditions checked", checks));
         }
-        for violation in &self.violations {
-            row("  VIOLATED", violation.clone())?;
-        }
+        let violations = self.violations.iter();
+        rows.extend(violations.map(|violation| row("  VIOLATED", violation.clone())));
         if let Some(limit) = &self.limit {
-            row(
-                "bare log (the limit)",
-                format!(
-                    "{} tx/s, {:.2} us a transaction; this run reaches {:.2} of it",
-                    group(limit.limit_tx_per_s),
-                    limit.limit_cpu_us_per_tx,
-                    limit.limit_ratio
-                ),
-            )?;
+            let limit = format!(
+                "{} tx/s, {:.2} us a transaction; this run reaches {:.2} of it",
+                group(limit.limit_tx_per_s),
+                limit.limit_cpu_us_per_tx,
+                limit.limit_ratio
+            );
+            rows.push(row("bare log (the limit)", limit));
         }
-        Ok(())
+        rows
+    }
+}
+
+impl KindReport {
+    fn row(&self) -> Row {
+        let value = format!(
+            "{} tx/s, mean {:.1} us, p50 {:.1} us, p90 {:.1} us, p99 {:.1} us",
+            group(self.tx_per_s),
+            self.mean_us,
+            self.p50_us,
+            self.p90_us,
+            self.p99_us
+        );
+        (format!("  {}", self.kind), value)
     }
 }
 

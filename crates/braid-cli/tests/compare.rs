@@ -18,6 +18,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one scenario")]
 fn a_small_comparison_from_one_end_to_the_other() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("results");

@@ -36,6 +36,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one scenario")]
 fn what_is_exported_is_imported() {
     let width = |name: &str| match name {
         "u8" | "i8" => 1..2_usize,

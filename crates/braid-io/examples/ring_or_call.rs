@@ -102,6 +102,7 @@ mod linux {
         result
     }
 
+    #[allow(clippy::too_many_lines, reason = "a list of measurements")]
     fn measure_file(file: &File, each: Duration) -> io::Result<()> {
         let fd = types::Fd(file.as_raw_fd());
         let mut ring = IoUring::builder()

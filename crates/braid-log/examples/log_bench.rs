@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_io::{AlignedBuf, Device, DeviceKind, Entry, File, MemoryDevice, OpenMode};
-use braid_log::{Log, LogOptions};
+use braid_log::{CheckpointPosition, Log, LogOptions};
 
 /// A directory with direct, synchronous writes; only what a measurement needs.
 #[derive(Debug)]
@@ -140,6 +140,72 @@ fn variable(name: &str, otherwise: usize) -> usize {
         .unwrap_or(otherwise)
 }
 
+/// Commits until it is told to stop. Returns the number of commits and the latencies of some.
+fn commit(
+    log: &Log,
+    mode: &str,
+    bytes: usize,
+    outstanding: usize,
+    stop: &AtomicBool,
+) -> (u64, Vec<u64>) {
+    let payload = vec![7u8; bytes];
+    let mut tickets = VecDeque::new();
+    let mut latencies = Vec::new();
+    let mut done = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        let mut entry = log.enter(bytes).expect("space");
+        entry.assign(1);
+        entry.append(&[&payload]);
+        done += 1;
+        match mode {
+            "block" => {
+                entry.finish().wait().expect("durable");
+                latencies.push(start.elapsed().as_nanos() as u64);
+            }
+            "async" => {
+                tickets.push_back((start, entry.finish_async()));
+                if tickets.len() >= outstanding {
+                    let (start, ticket) = tickets.pop_front().expect("one");
+                    ticket.wait().expect("durable");
+                    if done % 64 == 0 {
+                        latencies.push(start.elapsed().as_nanos() as u64);
+                    }
+                }
+            }
+            _ => drop(entry.finish()),
+        }
+    }
+    (done, latencies)
+}
+
+/// Recovers the log, and prints how fast it is read.
+fn recover(
+    device: Arc<dyn Device>,
+    options: LogOptions,
+    start: &CheckpointPosition,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let begun = Instant::now();
+    let recovered = Log::recover(device, options, start, &|_| {})?;
+    let scan = begun.elapsed().as_secs_f64();
+    let log_records = AtomicU64::new(0);
+    let begun = Instant::now();
+    recovered.for_each_parallel(2, |log_record| {
+        std::hint::black_box(log_record.payload);
+        log_records.fetch_add(1, Ordering::Relaxed);
+        Ok::<_, braid_log::LogError>(())
+    })?;
+    let replay = begun.elapsed().as_secs_f64();
+    let mebibytes = recovered.scanned_bytes() as f64 / f64::from(1 << 20);
+    println!(
+        "recovery: {mebibytes:.0} MiB, scan {:.0} MiB/s, replay {:.0} MiB/s, {:.1} M log records/s",
+        mebibytes / scan,
+        mebibytes / replay,
+        log_records.into_inner() as f64 / replay / 1e6,
+    );
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mode: String = argument(1, "block".to_owned());
     let threads: usize = argument(2, 1);
@@ -173,34 +239,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .map(|_| {
                 let (log, mode, stop, commits) = (&log, mode.as_str(), &stop, &commits);
                 scope.spawn(move || {
-                    let payload = vec![7u8; bytes];
-                    let mut tickets = VecDeque::new();
-                    let mut latencies = Vec::new();
-                    let mut done = 0;
-                    while !stop.load(Ordering::Relaxed) {
-                        let start = Instant::now();
-                        let mut entry = log.enter(bytes).expect("space");
-                        entry.assign(1);
-                        entry.append(&[&payload]);
-                        done += 1;
-                        match mode {
-                            "block" => {
-                                entry.finish().wait().expect("durable");
-                                latencies.push(start.elapsed().as_nanos() as u64);
-                            }
-                            "async" => {
-                                tickets.push_back((start, entry.finish_async()));
-                                if tickets.len() >= outstanding {
-                                    let (start, ticket) = tickets.pop_front().expect("one");
-                                    ticket.wait().expect("durable");
-                                    if done % 64 == 0 {
-                                        latencies.push(start.elapsed().as_nanos() as u64);
-                                    }
-                                }
-                            }
-                            _ => drop(entry.finish()),
-                        }
-                    }
+                    let (done, latencies) = commit(log, mode, bytes, outstanding, stop);
                     commits.fetch_add(done, Ordering::Relaxed);
                     latencies
                 })
@@ -246,24 +285,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     log.close()?;
     if keep {
-        let begun = Instant::now();
-        let recovered = Log::recover(device, options, &start, &|_| {})?;
-        let scan = begun.elapsed().as_secs_f64();
-        let log_records = AtomicU64::new(0);
-        let begun = Instant::now();
-        recovered.for_each_parallel(2, |log_record| {
-            std::hint::black_box(log_record.payload);
-            log_records.fetch_add(1, Ordering::Relaxed);
-            Ok::<_, braid_log::LogError>(())
-        })?;
-        let replay = begun.elapsed().as_secs_f64();
-        let mebibytes = recovered.scanned_bytes() as f64 / f64::from(1 << 20);
-        println!(
-            "recovery: {mebibytes:.0} MiB, scan {:.0} MiB/s, replay {:.0} MiB/s, {:.1} M log records/s",
-            mebibytes / scan,
-            mebibytes / replay,
-            log_records.into_inner() as f64 / replay / 1e6,
-        );
+        recover(device, options, &start)?;
     }
     Ok(())
 }

@@ -343,6 +343,10 @@ fn a_full_group_is_flushed_by_who_fills_it() {
 /// Everything at once: blocking, asynchronous and callback users, large log records, checkpoints
 /// that release segments.
 #[test]
+#[allow(
+    clippy::too_many_lines,
+    reason = "one scene of several kinds of threads"
+)]
 fn many_threads_with_checkpoints() {
     for (lanes, in_flight, protocol) in [
         (1, 1, ProtocolKind::Glsn),

@@ -80,9 +80,34 @@ impl Plan {
     /// Returns the plan of a seed.
     pub fn new(seed: u64, protocol: Protocol) -> Self {
         let mut rng = Rng::with_seed(seed ^ 0x5eed);
+        let mut plan = Self::draw(seed, protocol, &mut rng);
+        // Together they are too much for the pool.
+        plan.loads |= plan.large && rng.bool();
+        if rng.u32(..12) == 0 {
+            plan = plan.with_large_transactions();
+        }
+        if plan.reopens {
+            // Handles of every kind. More rounds, since a further round must check the state that
+            // the previous one left.
+            plan.rounds = plan.rounds.max(2);
+            plan.loads |= rng.u32(..3) == 0;
+            plan.copies |= rng.u32(..4) == 0;
+            plan.feed |= rng.u32(..4) == 0;
+        }
+        if plan.seesaw {
+            plan.with_seesaw()
+        } else if rng.u32(..10) == 0 {
+            plan.with_small_pool()
+        } else {
+            plan
+        }
+    }
+
+    /// Draws each field independently of the others.
+    fn draw(seed: u64, protocol: Protocol, rng: &mut Rng) -> Self {
         let one = protocol.forced_strands().is_some();
         let lanes = if one { 1 } else { [1, 1, 2, 3][rng.usize(..4)] };
-        let mut plan = Self {
+        Self {
             seed,
             protocol,
             rounds: rng.u32(1..4),
@@ -116,59 +141,54 @@ impl Plan {
             // From its own generator, so that the rest of a seed's plan is unchanged.
             readers: Rng::with_seed(seed ^ 0x04ea_de45).u32(..8) == 0,
             long: Rng::with_seed(seed ^ 0x10_46e5).u32(..8) == 0,
-        };
-        // Together they are too much for the pool.
-        plan.loads |= plan.large && rng.bool();
-        if rng.u32(..12) == 0 {
-            // A transaction larger than a buffer reaches the medium after nearly all earlier ones.
-            // So finding it there although it is discarded takes many such transactions, and
-            // threads that stop in the middle of one.
-            plan = Self {
-                rounds: 3,
-                clients: 4,
-                transactions: 8,
-                keys: 6,
-                large: true,
-                crashes: true,
-                stalls: 64,
-                ..plan
-            };
         }
-        if plan.reopens {
-            // Handles of every kind. More rounds, since a further round must check the state that
-            // the previous one left.
-            plan.rounds = plan.rounds.max(2);
-            plan.loads |= rng.u32(..3) == 0;
-            plan.copies |= rng.u32(..4) == 0;
-            plan.feed |= rng.u32(..4) == 0;
+    }
+
+    /// A transaction larger than a buffer reaches the medium after nearly all earlier ones. So
+    /// finding it there although it is discarded takes many such transactions, and threads that
+    /// stop in the middle of one.
+    fn with_large_transactions(self) -> Self {
+        Self {
+            rounds: 3,
+            clients: 4,
+            transactions: 8,
+            keys: 6,
+            large: true,
+            crashes: true,
+            stalls: 64,
+            ..self
         }
-        if plan.seesaw {
-            plan = Self {
-                reopens: false,
-                rounds: 1,
-                clients: 4,
-                transactions: 60,
-                keys: 3,
-                stalls: 8,
-                snapshot: false,
-                large: false,
-                crashes: false,
-                errors: false,
-                ..plan
-            };
-        } else if rng.u32(..10) == 0 {
-            plan = Self {
-                clients: plan.clients.max(2),
-                transactions: plan.transactions + 20,
-                keys: plan.keys.max(8),
-                large: true,
-                checkpoints: true,
-                errors: true,
-                tight: true,
-                ..plan
-            };
+    }
+
+    /// Many short transactions that reveal false absences, and nothing else.
+    fn with_seesaw(self) -> Self {
+        Self {
+            reopens: false,
+            rounds: 1,
+            clients: 4,
+            transactions: 60,
+            keys: 3,
+            stalls: 8,
+            snapshot: false,
+            large: false,
+            crashes: false,
+            errors: false,
+            ..self
         }
-        plan
+    }
+
+    /// More values than the pool holds.
+    fn with_small_pool(self) -> Self {
+        Self {
+            clients: self.clients.max(2),
+            transactions: self.transactions + 20,
+            keys: self.keys.max(8),
+            large: true,
+            checkpoints: true,
+            errors: true,
+            tight: true,
+            ..self
+        }
     }
 
     /// Sets a field by its name, instead of the seed's value.

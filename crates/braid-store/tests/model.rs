@@ -445,6 +445,10 @@ fn damage_is_found_and_named() {
 /// Writers on their own keys, readers and scanners everywhere, checkpoints in between, in a small
 /// pool.
 #[test]
+#[allow(
+    clippy::too_many_lines,
+    reason = "one scene of several kinds of threads"
+)]
 fn threads_see_whole_records_in_order() {
     let device = Arc::new(MemoryDevice::new());
     let store = Store::create(device.clone(), SMALL_POOL).unwrap();

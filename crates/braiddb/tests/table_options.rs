@@ -101,6 +101,7 @@ fn options_are_stored_and_compared() {
 /// Whatever the options, a table is a map: over transactions, checkpoints and crashes, to all its
 /// readers.
 #[test]
+#[allow(clippy::too_many_lines, reason = "one model")]
 fn a_table_with_options_is_a_map_that_survives_crashes() {
     for seed in 0..30 {
         let mut rng = fastrand::Rng::with_seed(seed);

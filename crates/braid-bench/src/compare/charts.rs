@@ -13,7 +13,7 @@ pub(super) fn all(run: &Run, summary: &Summary) -> Vec<Chart> {
     let mut charts = Vec::new();
     for workload in &run.workloads {
         for in_flight in in_flights(summary, &workload.name) {
-            charts.extend(of_workload(run, summary, workload, in_flight));
+            charts.extend(Results::new(run, summary, workload, in_flight).charts());
         }
     }
     charts.retain(|chart| !chart.series.is_empty());
@@ -41,31 +41,44 @@ fn unique(summary: &Summary, workload: &str, of: fn(&Point) -> usize) -> Vec<usi
     values
 }
 
-fn of_workload(
-    run: &Run,
-    summary: &Summary,
-    workload: &WorkloadInfo,
+/// Results of a workload with one number of commits in flight.
+struct Results<'a> {
+    summary: &'a Summary,
+    workload: &'a WorkloadInfo,
     in_flight: usize,
-) -> Vec<Chart> {
-    let threads = threads(summary, &workload.name);
-    let point = |engine: &str, threads: usize| Point {
-        workload: workload.name.clone(),
-        engine: engine.to_owned(),
-        threads,
-        in_flight,
-    };
-    let mut lines: Vec<(&str, Style)> = run
-        .engines
-        .iter()
-        .enumerate()
-        .map(|(place, engine)| (engine.name.as_str(), Style::Engine(place)))
-        .collect();
-    lines.push((BARE_LOG, Style::Limit));
-    let series = |of: &dyn Fn(&Point) -> Option<(f64, Spread)>| {
+    threads: Vec<usize>,
+    /// The engines, and the bare log.
+    lines: Vec<(&'a str, Style)>,
+}
+
+impl<'a> Results<'a> {
+    fn new(
+        run: &'a Run,
+        summary: &'a Summary,
+        workload: &'a WorkloadInfo,
+        in_flight: usize,
+    ) -> Self {
+        let engines = run.engines.iter().enumerate();
+        let engines = engines.map(|(place, engine)| (&*engine.name, Style::Engine(place)));
+        Self {
+            summary,
+            workload,
+            in_flight,
+            threads: threads(summary, &workload.name),
+            lines: engines.chain([(BARE_LOG, Style::Limit)]).collect(),
+        }
+    }
+
+    fn series(&self, of: impl Fn(&Point) -> Option<(f64, Spread)>) -> Vec<Series> {
         let mut series = Vec::new();
-        for &(name, style) in &lines {
-            let points = threads.iter().map(|&threads| of(&point(name, threads)));
-            let points: Vec<_> = points.flatten().collect();
+        for &(name, style) in &self.lines {
+            let points = self.threads.iter().map(|&threads| Point {
+                workload: self.workload.name.clone(),
+                engine: name.to_owned(),
+                threads,
+                in_flight: self.in_flight,
+            });
+            let points: Vec<_> = points.filter_map(|point| of(&point)).collect();
             if !points.is_empty() {
                 series.push(Series {
                     name: name.to_owned(),
@@ -75,67 +88,95 @@ fn of_workload(
             }
         }
         series
-    };
-    let steps = Axis::Steps(threads.iter().map(|&n| n as f64).collect());
-    let (suffix, waiting) = match in_flight {
-        1 => (String::new(), String::new()),
-        k => (
-            format!("-{k}-in-flight"),
-            format!(", {k} commits in flight a thread"),
-        ),
-    };
-    let chart = |name: &str, title: &str| Chart {
-        name: format!("{}{suffix}-{name}", workload.name),
-        workload: workload.name.clone(),
-        title: format!("{}: {title}{waiting}", workload.name),
-        x_title: "threads",
-        y_title: "",
-        x: steps.clone(),
-        y: Axis::Log,
-        series: Vec::new(),
-    };
-    let by_threads = |metric| series(&|p| Some((p.threads as f64, summary.spread(p, metric)?)));
-    if workload.finite {
-        let records = Chart {
-            y_title: "records/s",
-            series: by_threads(Metric::Records),
-            ..chart("throughput", "records loaded a second")
+    }
+
+    fn by_threads(&self, metric: Metric) -> Vec<Series> {
+        self.series(|point| Some((point.threads as f64, self.summary.spread(point, metric)?)))
+    }
+
+    /// A chart without series, by the number of threads.
+    fn chart(&self, name: &str, title: &str) -> Chart {
+        let (suffix, waiting) = match self.in_flight {
+            1 => (String::new(), String::new()),
+            k => (
+                format!("-{k}-in-flight"),
+                format!(", {k} commits in flight a thread"),
+            ),
         };
-        let elapsed = Chart {
+        let workload = &self.workload.name;
+        Chart {
+            name: format!("{workload}{suffix}-{name}"),
+            workload: workload.clone(),
+            title: format!("{workload}: {title}{waiting}"),
+            x_title: "threads",
+            y_title: "",
+            x: Axis::Steps(self.threads.iter().map(|&n| n as f64).collect()),
+            y: Axis::Log,
+            series: Vec::new(),
+        }
+    }
+
+    fn charts(&self) -> Vec<Chart> {
+        if self.workload.finite {
+            vec![self.records(), self.elapsed()]
+        } else {
+            vec![self.throughput(), self.latency(), self.share()]
+        }
+    }
+
+    fn records(&self) -> Chart {
+        Chart {
+            y_title: "records/s",
+            series: self.by_threads(Metric::Records),
+            ..self.chart("throughput", "records loaded a second")
+        }
+    }
+
+    fn elapsed(&self) -> Chart {
+        Chart {
             y_title: "seconds",
             y: Axis::Linear,
-            series: by_threads(Metric::Elapsed),
-            ..chart("elapsed", "seconds until all is loaded and durable")
-        };
-        return vec![records, elapsed];
+            series: self.by_threads(Metric::Elapsed),
+            ..self.chart("elapsed", "seconds until all is loaded and durable")
+        }
     }
-    let latency = if workload.read_only { "read" } else { "commit" };
-    let throughput = Chart {
-        y_title: "transactions/s",
-        series: by_threads(Metric::Throughput),
-        ..chart("throughput", "durable transactions a second")
-    };
-    let latency = Chart {
-        x_title: "transactions/s",
-        y_title: "µs",
-        x: Axis::Log,
-        series: series(&|p| {
-            let rate = summary.spread(p, Metric::Throughput)?;
-            Some((rate.median, summary.spread(p, Metric::P99)?))
-        }),
-        ..chart(
-            "latency",
-            &format!("99th percentile of {latency} latency by throughput"),
-        )
-    };
-    let share = Chart {
-        y_title: "share",
-        y: Axis::Linear,
-        series: series(&|p| Some((p.threads as f64, summary.share(p)?)))
-            .into_iter()
-            .filter(|series| series.name != BARE_LOG)
-            .collect(),
-        ..chart("share", "commits a second as a share of the bare log's")
-    };
-    vec![throughput, latency, share]
+
+    fn throughput(&self) -> Chart {
+        Chart {
+            y_title: "transactions/s",
+            series: self.by_threads(Metric::Throughput),
+            ..self.chart("throughput", "durable transactions a second")
+        }
+    }
+
+    fn latency(&self) -> Chart {
+        let operation = if self.workload.read_only {
+            "read"
+        } else {
+            "commit"
+        };
+        let title = format!("99th percentile of {operation} latency by throughput");
+        Chart {
+            x_title: "transactions/s",
+            y_title: "µs",
+            x: Axis::Log,
+            series: self.series(|point| {
+                let rate = self.summary.spread(point, Metric::Throughput)?;
+                Some((rate.median, self.summary.spread(point, Metric::P99)?))
+            }),
+            ..self.chart("latency", &title)
+        }
+    }
+
+    fn share(&self) -> Chart {
+        let share = |point: &Point| Some((point.threads as f64, self.summary.share(point)?));
+        let mut series = self.series(share);
+        series.retain(|series| series.name != BARE_LOG);
+        Chart {
+            y_title: "share",
+            y: Axis::Linear,
+            series,
+            ..self.chart("share", "commits a second as a share of the bare log's")
+        }
+    }
 }

@@ -94,31 +94,7 @@ fn run(bytes: &[u8]) {
                 drop((db, table));
                 (db, table) = open(&device, protocol);
             }
-            3 => {
-                db.sync().expect("it is durable");
-                let snapshot = db.snapshot();
-                let (from, to) = bounds(&mut input);
-                let range = Bytes::from(from.clone())..Bytes::from(to.clone());
-                let mut found = snapshot.range(&table, range).expect("a range");
-                let mut expected = state.range(from..to);
-                // From both ends, as the program says.
-                for _ in 0..=state.len() {
-                    let reverse = input.byte() % 2 == 1;
-                    let next = if reverse {
-                        found.next_back()
-                    } else {
-                        found.next()
-                    };
-                    let next = next.map(|entry| entry.expect("an entry"));
-                    let other = if reverse {
-                        expected.next_back()
-                    } else {
-                        expected.next()
-                    };
-                    let next = next.map(|(key, value)| (key.to_vec(), value.to_vec()));
-                    assert_eq!(next, other.map(|(k, v)| (k.clone(), v.clone())), "a range");
-                }
-            }
+            3 => scan(&db, &table, &mut input, &state),
             4 => {
                 db.sync().expect("it is durable");
                 let key = key(&mut input);
@@ -157,6 +133,32 @@ fn run(bytes: &[u8]) {
         .map(|(key, value)| (key.to_vec(), value.to_vec()))
         .collect();
     assert_eq!(all, state, "the end");
+}
+
+/// Reads a range from both ends, as the program says.
+fn scan(db: &Database, table: &Table<Bytes, Bytes>, input: &mut Input<'_>, state: &State) {
+    db.sync().expect("it is durable");
+    let snapshot = db.snapshot();
+    let (from, to) = bounds(input);
+    let range = Bytes::from(from.clone())..Bytes::from(to.clone());
+    let mut found = snapshot.range(table, range).expect("a range");
+    let mut expected = state.range(from..to);
+    for _ in 0..=state.len() {
+        let reverse = input.byte() % 2 == 1;
+        let next = if reverse {
+            found.next_back()
+        } else {
+            found.next()
+        };
+        let next = next.map(|entry| entry.expect("an entry"));
+        let other = if reverse {
+            expected.next_back()
+        } else {
+            expected.next()
+        };
+        let next = next.map(|(key, value)| (key.to_vec(), value.to_vec()));
+        assert_eq!(next, other.map(|(k, v)| (k.clone(), v.clone())), "a range");
+    }
 }
 
 /// Runs some writes and reads, then commits or aborts.

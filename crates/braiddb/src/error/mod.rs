@@ -605,6 +605,7 @@ mod tests {
     /// Every error of the log and the store keeps its message when it is converted to one of the
     /// database.
     #[test]
+    #[allow(clippy::too_many_lines, reason = "a table")]
     fn errors_of_the_log_and_the_store_read_as_well() {
         let (what, cause) = (|| String::from("cannot write 4096 bytes to log-0"), "cause");
         let of_log = [

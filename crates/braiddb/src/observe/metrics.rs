@@ -85,6 +85,7 @@ macro_rules! metrics {
 
 /// Lists every number of the statistics. The protocol, which is not a number, is a label of
 /// `braid_info`.
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
     metrics! { stats,
         Gauge poisoned => "braid_poisoned",

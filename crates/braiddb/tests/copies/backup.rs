@@ -168,6 +168,7 @@ fn backup_error<T: std::fmt::Debug>(outcome: Result<T, Error>) -> BackupError {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a list of cases")]
 fn what_does_not_fit_together_is_named() {
     let dir = scratch();
     let path = |name: &str| dir.path().join(name);

@@ -139,6 +139,7 @@ fn without_a_log_there_is_the_checkpoint() {
 /// Every commit reads what the one before it wrote, so that what is saved has to be a prefix; in
 /// several lanes, and over several openings.
 #[test]
+#[allow(clippy::too_many_lines, reason = "one scenario")]
 fn of_every_protocol_s_log_a_prefix_is_saved() {
     for (seed, protocol) in Protocol::ALL.iter().copied().enumerate() {
         let place = tempfile::tempdir().unwrap();

@@ -285,41 +285,14 @@ impl Session {
     fn command(&mut self, words: &[&str], output: &mut Output) -> Result<Flow, Failure> {
         match *words {
             ["quit" | "exit"] => return Ok(Flow::Quit),
-            ["help"] => {
-                for text in COMMANDS {
-                    let usage = format!("{} {}", text.name, text.words);
-                    output.line(format_args!("  {usage:<54}{}", text.does))?;
-                }
-                output.line(
-                    "Write numbers as digits, and strings and bytes in quotes, with \\xNN for any byte; leave the quotes out if \
-                     there are no spaces, quotes or semicolons. A tuple is (PART, PART). # begins a comment.",
-                )?;
+            ["help"] => help(output)?,
+            ["help", name] => {
+                let text = COMMANDS.iter().find(|text| text.name == name);
+                let text = text.ok_or_else(|| unknown(name))?;
+                output.line(format_args!("{} {}: {}", text.name, text.words, text.does))?;
             }
-            ["help", name] => match COMMANDS.iter().find(|text| text.name == name) {
-                Some(text) => {
-                    output.line(format_args!("{} {}: {}", text.name, text.words, text.does))?;
-                }
-                None => return Err(unknown(name)),
-            },
-            ["tables"] => {
-                for name in self.table_names()? {
-                    if let Some(table) = self.db()?.untyped_table(&name)? {
-                        let (key, value) = table.type_names();
-                        output.line(format_args!("{name}: {key} -> {value}"))?;
-                    }
-                }
-            }
-            ["create", name, key, value] => {
-                let key = Column::key(&canonical(&text(key)?));
-                let value = Column::value(&text(value)?);
-                let unknown = |mismatch: crate::datum::Mismatch| {
-                    Failure::Failed(format!("cannot create table {name}: {mismatch}"))
-                };
-                key.check_known().map_err(unknown)?;
-                value.check_known().map_err(unknown)?;
-                self.db()?
-                    .create_untyped_table(&text(name)?, key.name(), value.name())?;
-            }
+            ["tables"] => self.tables(output)?,
+            ["create", name, key, value] => self.create(name, key, value)?,
             ["drop", name] => {
                 let typed = self.typed(name)?;
                 self.db()?.drop_table(&typed.table.name())?;
@@ -339,18 +312,7 @@ impl Session {
                     output.line("(exists already)")?;
                 }
             }
-            ["delete", name, key] => {
-                let typed = self.typed(name)?;
-                let key = literal(&typed.key, key)?;
-                let was_there = self.write(|tx| {
-                    let was_there = tx.contains_key(&typed.table, &key)?;
-                    tx.remove(&typed.table, &key)?;
-                    Ok(was_there)
-                })?;
-                if !was_there {
-                    output.line("(not found)")?;
-                }
-            }
+            ["delete", name, key] => self.delete(name, key, output)?,
             ["scan", name, ref words @ ..] => {
                 let typed = self.typed(name)?;
                 let wanted = Wanted::parse(&typed, words)?;
@@ -367,15 +329,7 @@ impl Session {
                 })?;
                 output.line(count)?;
             }
-            ["begin"] => {
-                if self.tx.is_some() {
-                    return Err(Failure::Failed(
-                        "cannot begin a transaction: one is open; commit or abort it first"
-                            .to_owned(),
-                    ));
-                }
-                self.tx = Some(self.db()?.begin());
-            }
+            ["begin"] => self.begin()?,
             ["commit"] => {
                 let tx = self.tx.take().ok_or_else(no_transaction)?;
                 tx.commit()?;
@@ -395,6 +349,55 @@ impl Session {
             [] => {}
         }
         Ok(Flow::GoOn)
+    }
+
+    fn tables(&self, output: &mut Output) -> Result<(), Failure> {
+        for name in self.table_names()? {
+            if let Some(table) = self.db()?.untyped_table(&name)? {
+                let (key, value) = table.type_names();
+                output.line(format_args!("{name}: {key} -> {value}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn create(&self, name: &str, key: &str, value: &str) -> Result<(), Failure> {
+        let key = Column::key(&canonical(&text(key)?));
+        let value = Column::value(&text(value)?);
+        let unknown = |mismatch: crate::datum::Mismatch| {
+            Failure::Failed(format!("cannot create table {name}: {mismatch}"))
+        };
+        key.check_known().map_err(unknown)?;
+        value.check_known().map_err(unknown)?;
+        let name = text(name)?;
+        let created = self
+            .db()?
+            .create_untyped_table(&name, key.name(), value.name());
+        Ok(created.map(drop)?)
+    }
+
+    fn delete(&mut self, name: &str, key: &str, output: &mut Output) -> Result<(), Failure> {
+        let typed = self.typed(name)?;
+        let key = literal(&typed.key, key)?;
+        let was_there = self.write(|tx| {
+            let was_there = tx.contains_key(&typed.table, &key)?;
+            tx.remove(&typed.table, &key)?;
+            Ok(was_there)
+        })?;
+        if !was_there {
+            output.line("(not found)")?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<(), Failure> {
+        if self.tx.is_some() {
+            return Err(Failure::Failed(
+                "cannot begin a transaction: one is open; commit or abort it first".to_owned(),
+            ));
+        }
+        self.tx = Some(self.db()?.begin());
+        Ok(())
     }
 
     fn get(&self, name: &str, key: &str, output: &mut Output) -> Result<(), Failure> {
@@ -482,6 +485,18 @@ fn text(word: &str) -> Result<String, Failure> {
 
 fn no_transaction() -> Failure {
     Failure::Failed("no transaction is open; begin one with `begin`".to_owned())
+}
+
+fn help(output: &mut Output) -> Result<(), Failure> {
+    for text in COMMANDS {
+        let usage = format!("{} {}", text.name, text.words);
+        output.line(format_args!("  {usage:<54}{}", text.does))?;
+    }
+    output.line(
+        "Write numbers as digits, and strings and bytes in quotes, with \\xNN for any byte; leave \
+         the quotes out if there are no spaces, quotes or semicolons. A tuple is (PART, PART). # \
+         begins a comment.",
+    )
 }
 
 fn unknown(name: &str) -> Failure {
