@@ -483,7 +483,7 @@ impl Database {
     fn position(&self, seqno: Option<u64>) -> PyResult<Position> {
         let database = self.handle.open()?;
         Ok(Position(match seqno {
-            Some(seqno) => database.position_behind(seqno),
+            Some(seqno) => database.position_after(seqno),
             None => database.position(),
         }))
     }

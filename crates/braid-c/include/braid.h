@@ -902,7 +902,7 @@ braid_status braid_db_oldest_position(braid_db *db, braid_position *position);
 // # Safety
 //
 // As for `braid_db_position`.
-braid_status braid_db_position_behind(braid_db *db, uint64_t seqno, braid_position *position);
+braid_status braid_db_position_after(braid_db *db, uint64_t seqno, braid_position *position);
 
 // Opens a reader of the committed, durable transactions after a position, in the order of sequence
 // numbers. While the reader is open, Braid keeps the log that it has not read, up to

@@ -133,7 +133,6 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// The medium's error.
-    /// The medium's error.
     fn reader_table(&self, create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
         let _ = create;
         Ok(None)

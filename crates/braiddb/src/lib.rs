@@ -186,8 +186,16 @@ pub mod changes {
 ///
 /// [`Builder::device`] chooses how files are accessed; [`Builder::open_on`] opens a database on any
 /// [`Device`](device::Device). A device of your own implements [`Device`](device::Device) and
-/// [`File`](device::File), whose documentation says what a database relies on. To change only the
-/// steps that make data durable, implement [`Layer`](device::Layer):
+/// [`File`](device::File), whose documentation says what a database relies on. Their methods use
+/// [`DeviceKind`](device::DeviceKind), [`Entry`](device::Entry), [`OpenMode`](device::OpenMode),
+/// [`AlignedBuf`](device::AlignedBuf), [`ReadOp`](device::ReadOp) and
+/// [`WriteOp`](device::WriteOp).
+///
+/// A device that several processes share also provides a [`ReaderTable`](device::ReaderTable), in
+/// which a writer leaves its [`Announcement`](device::Announcement) and readers pin what they need:
+/// [`ReaderNeeds`](device::ReaderNeeds), [`ReaderGuard`](device::ReaderGuard).
+///
+/// To change only the steps that make data durable, implement [`Layer`](device::Layer):
 ///
 /// ```
 /// use std::io;
@@ -284,9 +292,12 @@ pub use braiddb_derive::Key;
 /// }
 ///
 /// # let db = braid::Database::in_memory()?;
-/// let books = db.open_table::<u64, Book>("books")?; let emma = Book { title: "Emma".into(), pages:
-/// None }; db.transact(|tx| tx.insert(&books, &1, &emma))?; db.transact(|tx|
-/// tx.fetch_update(&books, &1, |book| book.map(|b| Book { pages: Some(474), ..b })))?;
+/// let books = db.open_table::<u64, Book>("books")?;
+/// let emma = Book { title: "Emma".into(), pages: None };
+/// db.transact(|tx| tx.insert(&books, &1, &emma))?;
+/// db.transact(|tx| {
+///     tx.fetch_update(&books, &1, |book| book.map(|b| Book { pages: Some(474), ..b }))
+/// })?;
 /// assert_eq!(db.get(&books, &1)?, Some(Book { pages: Some(474), ..emma }));
 /// # Ok(())
 /// # }

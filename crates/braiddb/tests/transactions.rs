@@ -949,7 +949,7 @@ fn the_longest_duration_is_forever() {
             .archive_interval(Duration::MAX);
         let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
         let t: Table<u64, u64> = db.open_table("t").unwrap();
-        let mut changes = db.changes(db.position_behind(db.durable_seqno())).unwrap();
+        let mut changes = db.changes(db.position_after(db.durable_seqno())).unwrap();
         let commit = |bound| {
             let mut tx = db.begin();
             tx.insert(&t, &1, &1).unwrap();

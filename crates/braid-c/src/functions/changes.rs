@@ -69,14 +69,14 @@ pub unsafe extern "C" fn braid_db_oldest_position(
 ///
 /// As for `braid_db_position`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn braid_db_position_behind(
+pub unsafe extern "C" fn braid_db_position_after(
     db: *mut braid_db,
     seqno: u64,
     position: *mut braid_position,
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        unsafe { tell_position(db, position, |database| database.position_behind(seqno)) }
+        unsafe { tell_position(db, position, |database| database.position_after(seqno)) }
     })
 }
 

@@ -455,7 +455,7 @@ static void changes(void) {
     CHECK(set.seqno > number);
     OK(braid_changes_free(again));
     EXPECT(BRAID_STALE_HANDLE, braid_changes_next(again, 0, &set));
-    OK(braid_db_position_behind(db, number, &from));
+    OK(braid_db_position_after(db, number, &from));
     CHECK(memcmp(&at, &from, sizeof at) == 0);
     /* A bulk-loaded table is reported by its name. */
     OK(braid_loader_new(db, "loaded", NULL, &loader));

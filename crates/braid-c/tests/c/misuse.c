@@ -84,7 +84,7 @@ static braid_write one_write;
     EXPECT(expected, braid_db_backup(H, "never made", NULL, NULL, NULL, NULL));       \
     EXPECT(expected, braid_db_position(H, &position));                                \
     EXPECT(expected, braid_db_oldest_position(H, &position));                         \
-    EXPECT(expected, braid_db_position_behind(H, 1, &position));                      \
+    EXPECT(expected, braid_db_position_after(H, 1, &position));                      \
     do {                                                                              \
         braid_loader *out4 = loader;                                                  \
         braid_feed *out5 = feed;                                                      \
@@ -368,7 +368,7 @@ static void null_arguments(void) {
     EXPECT(BRAID_NULL_ARGUMENT, braid_feed_names(db, NULL, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_position(db, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_oldest_position(db, NULL));
-    EXPECT(BRAID_NULL_ARGUMENT, braid_db_position_behind(db, 1, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_position_after(db, 1, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_changes(db, NULL, &(braid_changes *){0}));
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_changes(db, &position, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_changes_next(changes, 0, NULL));

@@ -115,7 +115,7 @@ fn read(args: &ChangesArgs, output: &mut Output) -> Result<(), Failure> {
     let mut db = Database::open_read_only(&args.dir)?;
     let mut position = match (&args.feed, args.from) {
         (Some(name), _) => acknowledged(&db, name)?,
-        (None, Some(number)) => db.position_behind(number),
+        (None, Some(number)) => db.position_after(number),
         (None, None) => db.oldest_position(),
     };
     loop {

@@ -7,6 +7,15 @@ use super::of;
 use crate::LogError;
 
 /// Commit protocol, which orders and acknowledges transactions.
+///
+/// ```
+/// use braid_log::{LockRelease, ProtocolKind};
+///
+/// let protocol: ProtocolKind = "gwsn".parse()?;
+/// assert_eq!(protocol.lock_release(), LockRelease::Numbered);
+/// assert_eq!(ProtocolKind::default().lock_release(), LockRelease::Precommit);
+/// # Ok::<(), braid_log::LogError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum ProtocolKind {

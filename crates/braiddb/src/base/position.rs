@@ -8,7 +8,20 @@ use braid_log::SeqNo;
 /// changes resumes. Valid for the lifetime of the database; a restored database has other
 /// positions.
 ///
-/// Can be stored as text (`Display`, `FromStr`) or as [bytes](Position::to_bytes).
+/// Can be stored as text (`Display`, `FromStr`) or as bytes:
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// use braid::changes::Position;
+///
+/// let db = braid::Database::in_memory()?;
+/// let position = db.position();
+/// assert_eq!(Position::from_bytes(position.to_bytes()), position);
+/// assert_eq!(position.to_string().parse::<Position>()?, position);
+/// assert_eq!(position.seqno(), db.durable_seqno());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Position {
     pub(crate) identity: u128,

@@ -8,7 +8,8 @@ use crate::error::Result;
 use crate::services::changes::{Changes, Feed};
 
 impl Database {
-    /// Reads the transactions after a position, in commit order.
+    /// Reads the transactions after a position, in commit order: [`Changes`] is an iterator over
+    /// [`ChangeSet`](crate::changes::ChangeSet)s.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -23,11 +24,16 @@ impl Database {
     /// assert_eq!(change.table.as_deref(), Some("stock"));
     /// assert_eq!(&change.key[..], b"cups");
     /// assert!(changes.next().is_none(), "no more for now");
-    /// let stored = set.position.to_string(); // go on from here another day
-    /// # let _ = stored;
+    /// let stored = set.position.to_string(); // to resume after this transaction another day
+    /// # assert_eq!(changes.position(), stored.parse()?);
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// The first position is the current one ([`Database::position`]), that of a snapshot or
+    /// commit ([`Database::position_after`]), a stored one, or the oldest one that the log still
+    /// contains ([`Database::oldest_position`]). [`Changes::position`] is the position after what
+    /// was read, and [`Changes::next_within`] waits for further transactions.
     ///
     /// # Errors
     /// [`Error::PositionLost`](crate::Error::PositionLost) if the log after the position was
@@ -40,11 +46,11 @@ impl Database {
 
     /// Returns the position after the newest durable transaction.
     pub fn position(&self) -> Position {
-        self.position_behind(self.durable_seqno())
+        self.position_after(self.durable_seqno())
     }
 
     /// Returns the position after the transaction with this sequence number.
-    pub fn position_behind(&self, seqno: u64) -> Position {
+    pub fn position_after(&self, seqno: u64) -> Position {
         self.engine().position(SeqNo::new(seqno))
     }
 
@@ -56,8 +62,8 @@ impl Database {
 }
 
 impl Database {
-    /// Opens a feed by name, or creates it durably if it is missing: a new feed begins after the
-    /// current durable transactions.
+    /// Opens a [`Feed`] by name, or creates it durably if it is missing: a new feed begins after
+    /// the current durable transactions.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -71,6 +77,8 @@ impl Database {
     ///     feed.acknowledge(set.position)?;
     /// }
     /// assert_eq!(feed.changes()?.count(), 0);
+    /// assert_eq!(db.feeds(), [(feed.name().to_owned(), feed.position()?)]);
+    /// db.drop_feed("search index")?; // the log is no longer kept for it
     /// # Ok(())
     /// # }
     /// ```

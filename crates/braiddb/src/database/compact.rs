@@ -6,7 +6,8 @@ use crate::services::compact::CompactReport;
 
 impl Database {
     /// Shrinks the data file: fills partly empty pages, moves pages from the end of the file into
-    /// free blocks, and truncates the file.
+    /// free blocks, and truncates the file. Returns the sizes before and after, as a
+    /// [`CompactReport`].
     ///
     /// Checkpoints write to free blocks and switch atomically, so a crash at any moment leaves the
     /// state before or after one of them. Transactions, snapshots and scans continue meanwhile.

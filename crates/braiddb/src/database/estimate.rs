@@ -15,7 +15,7 @@ impl Database {
     /// Exact for a range of a few hundred small entries while nothing changes; otherwise usually
     /// within about ten percent if the sizes of entries do not vary much. Counts committed entries,
     /// durable or not, including those whose [time to live](crate::TableOptions) has ended until
-    /// they are removed. Bytes are those stored, after compression.
+    /// they are removed. The bytes of the [`Estimate`] are those stored, after compression.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -44,8 +44,8 @@ impl Database {
         Ok(core.tree.estimate(lower, upper)?)
     }
 
-    /// Measures a table: its entries and their bytes, the height of its tree, and how full its
-    /// pages are. Reads 64 pages of a table of more than a few hundred and estimates everything but
+    /// Measures a table, as [`TableStats`]: its entries and their bytes, the height of its tree, and
+    /// how full its pages are. Reads 64 pages of a table of more than a few hundred and estimates everything but
     /// the height from them; counts smaller tables, or with `exact` all, by reading every leaf page
     /// ([`TableStats::exact`] says which). Entries and bytes are those of [`Database::estimate`].
     ///

@@ -464,7 +464,9 @@ impl Database {
         Ok(())
     }
 
-    /// Returns counters and sizes.
+    /// Returns counters and sizes, among them those of the log
+    /// ([`LogStats`](crate::stats::LogStats)) and of the data file
+    /// ([`StoreStats`](crate::stats::StoreStats)).
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

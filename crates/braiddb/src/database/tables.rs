@@ -136,7 +136,21 @@ impl Database {
 
     /// Opens a table of the types with these names (see [`Key::TYPE_NAME`] and
     /// [`Value::TYPE_NAME`]) as [`Database::untyped_table`] does, or creates it durably if it does
-    /// not exist. An existing table may have any [`TableOptions`].
+    /// not exist. An existing table may have any [`TableOptions`];
+    /// [`Database::create_untyped_table_with`] requires certain ones.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// // As a tool does that copies tables whose types it does not know:
+    /// let copy = db.create_untyped_table("ages", "u64", "string")?;
+    /// db.transact(|tx| tx.insert(&copy, &7_u64.to_be_bytes(), b"Ada"))?;
+    ///
+    /// let ages = db.open_table::<u64, String>("ages")?;
+    /// assert_eq!(db.get(&ages, &7)?.as_deref(), Some("Ada"));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidTableName`], [`Error::TableTypeMismatch`] if the table has other types, or

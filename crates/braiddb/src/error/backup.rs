@@ -5,6 +5,20 @@ use std::time::{Duration, SystemTime};
 
 /// Reason why a backup or archive cannot be made or used, other than a failing medium; in
 /// [`crate::Error::Backup`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("notes.txt");
+/// use braid::Error;
+/// use braid::backup::{BackupError, info};
+///
+/// std::fs::write(&path, "not a backup").unwrap();
+/// let found = info(&path);
+/// assert!(matches!(found, Err(Error::Backup(BackupError::NotABackup { .. }))));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {

@@ -78,6 +78,35 @@ enum ArchiveSource {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// A backup can also be read from a stream, and the database or the archive can be on another
+/// [`Device`]. The result is a [`RestoreReport`]:
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use braid::backup::Restore;
+/// use braid::device::MemoryDevice;
+///
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::in_memory()?;
+/// # let mut connection: Vec<u8> = Vec::new();
+/// # db.backup_to(&mut connection)?;
+/// # let connection = &connection[..];
+/// let device = Arc::new(MemoryDevice::new());
+/// let report = Restore::new()
+///     .stream(connection)
+///     .progress(|progress| println!("{} pages", progress.pages))
+///     .run_on(device.clone())?;
+/// assert_eq!(report.transactions, 0); // no archive was applied
+/// let restored = braid::Database::builder().open_on(device)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [`Restore::device`], [`Restore::file_mode`] and [`Restore::pool_bytes`] are as in
+/// [`Builder`](crate::Builder); [`Restore::archive_on`] is the archive of
+/// [`Builder::archive_on`](crate::Builder::archive_on).
 #[must_use]
 pub struct Restore<'a> {
     sources: Vec<Source<'a>>,

@@ -59,6 +59,21 @@ pub struct SalvageReport {
 /// Entries whose table is unknown are put into new tables named `salvaged-…`, as are tables whose
 /// name is lost.
 ///
+/// ```no_run
+/// use braid::offline::{Finding, SalvageReport, salvage};
+///
+/// # fn main() -> braid::Result<()> {
+/// let report: SalvageReport = salvage("/data/shop", "/data/salvaged", &mut |finding| {
+///     match finding {
+///         Finding::Lost(what) => eprintln!("lost: {what}"),
+///         finding => println!("{finding:?}"),
+///     }
+/// })?;
+/// println!("{} entries in {} tables, {} losses", report.entries, report.tables, report.losses);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::NotADatabase`] (also if `into` is not empty), [`Error::Locked`],
 /// [`Error::Incompatible`]; [`Error::Corrupted`] if no checkpoint can be found;

@@ -53,6 +53,19 @@ pub struct UpgradeReport {
 /// Converts a closed database to the format of this version. A database that already has this
 /// format is read, with its log, and left unchanged.
 ///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+/// use braid::offline::{UpgradeReport, upgrade};
+///
+/// let report: UpgradeReport = upgrade(path)?;
+/// assert_eq!(report.from, report.to); // this version wrote the database
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// [`Error::Incompatible`] if the format is newer than this version's, or older than the oldest
 /// convertible one; [`Error::NotADatabase`], [`Error::Locked`], [`Error::Corrupted`] or

@@ -134,6 +134,16 @@ impl Builder {
     /// its statistics, as in `chmod(2)` and independent of the umask. Created directories can be
     /// searched by every user who can read the files. Existing files keep their permissions.
     /// Default: `0o600`, the owner only. Has no effect on Windows.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// // The group may read the database, for example with `braid stat`.
+    /// let db = braid::Database::builder().file_mode(0o640).open(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn file_mode(mut self, mode: u32) -> Self {
         self.file_mode = mode;
         self
@@ -455,6 +465,34 @@ impl Builder {
     /// Only one database can write to an archive. A copy of the database's files must archive
     /// elsewhere: opening it with the same archive fails with
     /// [`BackupError::ArchiveOwned`](crate::backup::BackupError::ArchiveOwned).
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, backups) = (dir.path().join("shop"), dir.path().join("backups"));
+    /// # std::fs::create_dir(&backups).unwrap();
+    /// use std::time::Duration;
+    /// use braid::Database;
+    /// use braid::backup::Restore;
+    ///
+    /// let db = Database::builder()
+    ///     .archive(backups.join("archive"))
+    ///     .archive_interval(Duration::from_secs(10))
+    ///     .open(path)?;
+    /// db.backup(backups.join("monday"))?;
+    /// let orders = db.open_table::<u64, String>("orders")?;
+    /// db.transact(|tx| tx.insert(&orders, &1, "tea"))?;
+    /// db.archive_now()?; // or within ten seconds
+    ///
+    /// let restore = Restore::new().backup(backups.join("monday")).archive(backups.join("archive"));
+    /// let report = restore.run(dir.path().join("restored"))?;
+    /// assert!(report.seqno > report.backup_seqno);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`Builder::archive_on`] writes the archive to any [`Device`] instead, and
+    /// [`Restore::archive_on`](crate::backup::Restore::archive_on) reads it there.
     pub fn archive(mut self, path: impl AsRef<Path>) -> Self {
         self.archive = Some(ArchivePlace::Directory(path.as_ref().to_owned()));
         self
@@ -529,6 +567,15 @@ impl Builder {
     /// closing the database removes it. `braid stat --watch` and the textfile collector of
     /// Prometheus' node exporter can read it. Needs the background threads; has no effect with
     /// [`Builder::open_on`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// let db = braid::Database::builder().stats_file(true).open(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stats_file(mut self, stats_file: bool) -> Self {
         self.stats_file = stats_file;
         self
@@ -538,6 +585,17 @@ impl Builder {
     /// of this value. The names are those of [`crate::Stats::to_prometheus`]; sums of times are
     /// gauges. Needs the background threads; [`crate::Database::publish_metrics`] publishes on
     /// demand.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// // After the program has installed a recorder, such as metrics-exporter-prometheus:
+    /// let db = braid::Database::builder().metrics("shop").open(path)?;
+    /// db.publish_metrics("shop"); // now, not only once a second
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "metrics")]
     pub fn metrics(mut self, database: impl Into<String>) -> Self {
         self.metrics_label = Some(database.into());
@@ -547,6 +605,16 @@ impl Builder {
     /// Emits an event through the facade `tracing` for each commit that takes at least this long,
     /// including the wait for the device; for [`commit_async`](crate::Transaction::commit_async),
     /// excluding that wait. Default: no events.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// use std::time::Duration;
+    /// let db = braid::Database::builder().slow_commit(Duration::from_millis(50)).open(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "tracing")]
     pub fn slow_commit(mut self, at_least: Duration) -> Self {
         self.slow_commit = Some(at_least);

@@ -38,6 +38,7 @@ use crate::types::{AsKey, AsValue, Key, Value};
 /// let mut loader = db.bulk_load::<u32, String>("numbers")?;
 /// loader.extend([(1, "one"), (2, "two")])?;
 /// loader.insert(&3, "three")?;
+/// assert_eq!((loader.len(), loader.is_empty()), (3, false));
 /// let numbers = loader.finish()?;
 /// assert_eq!(db.get(&numbers, &2)?.as_deref(), Some("two"));
 /// # Ok(())

@@ -33,6 +33,7 @@ use crate::error::{Error, Result};
 ///
 /// impl Key for Place {
 ///     const TYPE_NAME: &'static str = "place";
+///     const FIXED_LEN: Option<usize> = Some(3);
 ///
 ///     fn from_key_bytes(bytes: Bytes) -> Result<Self> {
 ///         match bytes[..] {
@@ -52,6 +53,7 @@ use crate::error::{Error, Result};
 /// let people = db.open_table::<Place, String>("people")?;
 /// db.transact(|tx| tx.insert(&people, &Place { floor: 1, room: 7 }, "Ada"))?;
 /// assert_eq!(db.get(&people, &Place { floor: 1, room: 7 })?.as_deref(), Some("Ada"));
+/// assert_eq!(<(Place, u64)>::type_name(), "(place, u64)"); // of a tuple with it
 /// # Ok(())
 /// # }
 /// ```
@@ -92,7 +94,7 @@ pub trait AsKey<K: Key> {
     fn with_key_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R;
 }
 
-/// Type of a table's values.
+/// Type of a table's values. The name of the type, [`Value::type_name`], is stored with the table.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -427,7 +429,8 @@ impl FromStored for String {
     }
 }
 
-/// Range of keys: any standard range over [`AsKey<K>`], or `..`.
+/// Range of keys: any standard range over [`AsKey<K>`], or `..`. Its encoded bounds are
+/// [`KeyRange::into_key_bounds`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {

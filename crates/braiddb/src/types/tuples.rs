@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::types::{AsKey, Key};
 
 /// Prefix of encoded keys of type `K`: any argument for a key, taken as its encoded bytes, or the
-/// first parts of a tuple.
+/// first parts of a tuple. Its encoded bytes are those of [`KeyPrefix::with_prefix_bytes`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {

@@ -251,7 +251,7 @@ fn positions_of_others_are_told() {
         db.changes(other.position()),
         Err(Error::ForeignPosition { .. })
     ));
-    let future = db.position_behind(db.durable_seqno() + 1);
+    let future = db.position_after(db.durable_seqno() + 1);
     assert!(matches!(
         db.changes(future),
         Err(Error::ForeignPosition { .. })
@@ -283,7 +283,7 @@ fn values_of_tables_with_options_are_those_written() {
     // Also where its creation is not among what is read.
     let before = db.durable_seqno();
     db.transact(|tx| tx.insert(&table, &1, &value)).unwrap();
-    check(db.position_behind(before));
+    check(db.position_after(before));
 }
 
 /// What was loaded past the log is not among the changes; that it was is.

@@ -31,7 +31,7 @@ use crate::services::copies::check_outside;
 use crate::services::instance::Instance;
 use format::{BATCH_PAGES, Batches, Manifest, Parent};
 
-/// Progress of a backup or restore.
+/// Progress of a [`Backup`] or a [`Restore`](crate::backup::Restore).
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct BackupProgress {
@@ -64,6 +64,23 @@ pub struct BackupReport {
 const READERS_SEQUENCE: u64 = u64::MAX / 2;
 
 /// Options of a backup, from [`Database::backup_options`](crate::Database::backup_options).
+///
+/// A backup goes to a file ([`Backup::to_path`]) or to a stream, such as a connection to another
+/// machine. The callback gets a [`BackupProgress`]; the result is a [`BackupReport`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::in_memory()?;
+/// # let mut connection: Vec<u8> = Vec::new();
+/// let report = db
+///     .backup_options()
+///     .progress(|progress| println!("{} of {} pages", progress.pages, progress.pages_total))
+///     .to_writer(&mut connection)?;
+/// println!("{} bytes, up to transaction {}", report.written_bytes, report.seqno);
+/// # assert_eq!(report.written_bytes, connection.len() as u64);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use]
 pub struct Backup<'a> {
     instance: &'a Instance,

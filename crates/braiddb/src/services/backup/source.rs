@@ -30,7 +30,20 @@ pub struct BackupInfo {
     pub pages: u64,
 }
 
-/// Reads the description of a backup file, without its pages.
+/// Reads the description of a backup file, a [`BackupInfo`], without its pages.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("monday");
+/// # let db = braid::Database::in_memory()?;
+/// let report = db.backup(&path)?;
+/// let info = braid::backup::info(&path)?;
+/// assert_eq!(info.seqno, report.seqno);
+/// assert_eq!(info.parent, None); // a full backup
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// [`Error::Backup`] or [`Error::Io`].

@@ -135,7 +135,7 @@ impl Feed {
     /// [`Database::changes`](crate::Database::changes):
     /// [`Error::PositionLost`](crate::Error::PositionLost) if more log was written than is kept for
     /// feeds. Then rescan the tables in a snapshot, acknowledge its
-    /// [position](crate::Database::position_behind), and resume from there.
+    /// [position](crate::Database::position_after), and resume from there.
     pub fn changes(&self) -> Result<Changes> {
         Changes::open(&self.instance, self.position()?)
     }

@@ -336,7 +336,7 @@ mod tests {
         let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
         let kept: Table<u64, u64> = db.open_table("kept").unwrap();
         let dropped: Table<u64, u64> = db.open_table("dropped").unwrap();
-        let from = db.position_behind(db.durable_seqno());
+        let from = db.position_after(db.durable_seqno());
         for n in 0..50 {
             db.transact(|tx| {
                 tx.insert(&kept, &n, &n)?;
