@@ -17,7 +17,7 @@ fn filled() -> Result<(Database, Table<u32, Bytes>)> {
     Ok((db, table))
 }
 
-/// A value that takes pages of its own, now and then.
+/// A value that occasionally needs pages of its own.
 fn value(key: u32, version: u8) -> Vec<u8> {
     let len = if key.is_multiple_of(97) { 5_000 } else { 100 };
     let mut value = vec![version; len];
@@ -58,17 +58,17 @@ fn the_values_are_those_of_single_reads() -> Result<()> {
                 model.remove(&key);
             }
         }
-        // Keys that are not there, keys twice, no key at all.
+        // Missing keys, repeated keys, or no keys at all.
         let keys: Vec<u32> = (0..rng.usize(0..70))
             .map(|_| rng.u32(..KEYS + KEYS / 5))
             .collect();
-        // Its own writes, then what it left.
+        // The transaction's own writes, then the committed state.
         let own = check(&tx, &table, &keys)?;
         tx.commit()?;
         let committed = check(&db.snapshot(), &table, &keys)?;
         let wanted: Vec<bool> = keys.iter().map(|key| model.contains_key(key)).collect();
         assert_eq!((&own, &committed), (&wanted, &wanted), "seed {seed}");
-        // What was replaced since.
+        // The older snapshot still shows the replaced values.
         let old = before.get_many(&table, &keys)?;
         for (&key, old) in keys.iter().zip(old) {
             let wanted = (key < KEYS).then(|| value(key, 1));
@@ -101,7 +101,7 @@ fn what_was_asked_for_is_not_read() -> Result<()> {
     put(&mut tx, &table, 7, 2)?;
     db.transact(|other| put(other, &table, 1, 2))?;
     tx.commit()?;
-    // What is read in a batch is.
+    // Keys of a batched read belong to the read set.
     let mut tx = db.begin();
     tx.get_many(&table, &[1, 2, 3])?;
     put(&mut tx, &table, 7, 3)?;

@@ -87,7 +87,7 @@ fn who_began_before_sees_nothing_of_it() {
     db.transact(|tx| tx.insert(&other, &1, &1)).unwrap();
     let mut loader = db.bulk_load::<u32, Bytes>("t").unwrap();
     loader.insert(&1, &b"one"[..]).unwrap();
-    // Between the number of the records and that of the table.
+    // This commit gets a sequence number between those of the loaded records and of the table.
     db.transact(|tx| tx.insert(&other, &2, &2)).unwrap();
     let snapshot = db.snapshot();
     let options = TransactionOptions {
@@ -104,7 +104,7 @@ fn who_began_before_sees_nothing_of_it() {
     let written = tx.insert(&table, &1, &b"mine"[..]);
     assert!(matches!(written, Err(Error::Conflict(ConflictKind::Write))));
     drop(tx);
-    // What replaces a record does not bring it back for them.
+    // Replacing a record does not make it visible to older readers.
     db.transact(|tx| tx.insert(&table, &1, &b"two"[..]))
         .unwrap();
     assert_eq!(snapshot.get(&table, &1).unwrap(), None);
@@ -112,9 +112,9 @@ fn who_began_before_sees_nothing_of_it() {
     assert_eq!(db.get(&table, &1).unwrap().as_deref(), Some(&b"two"[..]));
 }
 
-/// I4: where it is not known whether the commit that names the table is durable, no snapshot shows
-/// what was loaded. Whether a failed database can't tell if there is the table "t". If it could,
-/// there would be none.
+/// I4: returns whether the database has failed, so that it cannot know whether table "t" exists. As
+/// long as the commit that names the table may be lost, no snapshot shows the loaded records, and a
+/// working database reports no such table.
 fn is_in_doubt(db: &Database) -> bool {
     match db.existing_table::<u32, Bytes>("t") {
         Err(Error::Poisoned { .. }) => true,
@@ -184,7 +184,7 @@ fn a_loaded_directory_verifies() {
         loader
             .extend((0..9_000).map(|i| (2 * i, value(i))))
             .unwrap();
-        // The last handle, with an unfinished loader left.
+        // Only the unfinished loader remains; it is the last handle.
         let unfinished = if finishes {
             loader.finish().unwrap();
             None
@@ -268,7 +268,7 @@ fn a_crash_leaves_all_or_nothing() {
         drop(other);
         db.drop_table("t").unwrap();
         db.close().unwrap();
-        // Two checkpoints later all space is free, wherever it was.
+        // After two more checkpoints, all space is free, wherever it was.
         for _ in 0..2 {
             let db = open(Arc::new(device.clone())).unwrap();
             db.checkpoint().unwrap();

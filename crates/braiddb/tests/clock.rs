@@ -18,30 +18,30 @@ use braid::{Builder, Database, Durability, Error, Protocol, Readable, Table, Tab
 /// The time of day, in seconds since 1970.
 static SECONDS: AtomicI64 = AtomicI64::new(DAY);
 
-/// Some day.
+/// An arbitrary day.
 const DAY: i64 = 1 << 30;
 const YEAR: i64 = 31_536_000;
 
 /// Longest wait of a test for any event.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The C library's, but for the time of day.
+/// Replaces the C library's function, and differs from it only in the time of day.
 ///
 /// # Safety
-/// `time` is valid for writes.
-// SAFETY: it does what the function of this name promises.
+/// `time` must be valid for writes.
+// SAFETY: the function has the contract of the C function with this name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> i32 {
     if clock == libc::CLOCK_REALTIME {
         let seconds = SECONDS.load(Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe {
             (*time).tv_sec = seconds;
             (*time).tv_nsec = 0;
         }
         return 0;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { libc::syscall(libc::SYS_clock_gettime, clock, time) as i32 }
 }
 
@@ -49,7 +49,7 @@ fn set(seconds: i64) {
     SECONDS.store(seconds, Ordering::Relaxed);
 }
 
-/// One test at a time has the clock.
+/// Serializes the tests: each sets the clock of the process.
 fn clock() -> MutexGuard<'static, ()> {
     static CLOCK: Mutex<()> = Mutex::new(());
     let clock = CLOCK
@@ -59,7 +59,7 @@ fn clock() -> MutexGuard<'static, ()> {
     clock
 }
 
-/// Waits for something that needs no more than time of its own.
+/// Waits for an event that needs nothing but time.
 #[track_caller]
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
@@ -104,7 +104,7 @@ fn nothing_depends_on_its_order() {
         let db = builder.clone().open(path("db")).unwrap();
         let table: Table<u64, u64> = db.open_table("t").unwrap();
         let number = db.backup(path("backup")).unwrap().seqno;
-        // Each of these waits for the maintenance thread, and the clock is where it never was
+        // Each of these waits for the maintenance thread, at a time that the clock never showed
         // before.
         for (key, jump) in [0, YEAR, -10 * YEAR, 20 * YEAR, 0].into_iter().enumerate() {
             set(DAY + jump);
@@ -166,7 +166,7 @@ fn nothing_depends_on_its_order() {
     }
 }
 
-/// Databases that are created at the same time are not taken for each other.
+/// Databases that are created at the same time have different identities.
 #[test]
 fn a_clock_that_stands_still_makes_no_twins() {
     let _clock = clock();
@@ -180,7 +180,7 @@ fn a_clock_that_stands_still_makes_no_twins() {
     assert_ne!(identity(&one, "one"), identity(&other, "other"));
 }
 
-/// A clock that goes wrong and is set right ends entries early or late; it does not end the sweep.
+/// A clock that is wrong for a while ends entries early or late, but does not stop the sweep.
 #[test]
 fn entries_go_on_to_end_after_the_clock_was_wrong() {
     let _clock = clock();
@@ -195,15 +195,15 @@ fn entries_go_on_to_end_after_the_clock_was_wrong() {
     put(1);
     set(DAY + 59);
     assert_eq!(get(1), Some(0));
-    // Set back: it lives longer.
+    // The clock was set back: the entry lives longer.
     set(DAY - YEAR);
     assert_eq!(get(1), Some(0));
-    // Far ahead: it is over, and goes.
+    // Far in the future, the entry has expired and is removed.
     set(DAY + 50 * YEAR);
     assert_eq!(get(1), None);
     wait_until("the sweep", || db.stats().expired == 1);
     put(2);
-    // Right again.
+    // The clock is right again.
     set(DAY + 60);
     assert_eq!((get(1), get(2)), (None, Some(0)));
     put(3);
@@ -212,13 +212,13 @@ fn entries_go_on_to_end_after_the_clock_was_wrong() {
     wait_until("the sweep after the clock was set back", || {
         db.stats().expired == 2
     });
-    // One that was written with a time to come ends when that has come, or by a write.
+    // An entry written with a future time ends at that time, or when it is overwritten.
     put(2);
     set(DAY + 180);
     assert_eq!(get(2), None);
 }
 
-/// Writes one key after the other, archives each with a time, and restores to times.
+/// Writes keys one after the other, archives each at its own time, and restores to times.
 struct Archived {
     db: Database,
     archive: Arc<dyn Device>,
@@ -256,7 +256,7 @@ impl Archived {
         self.db.backup_to(&mut self.backup).unwrap();
     }
 
-    /// How many keys are there in what is restored.
+    /// Restores the database and returns the number of its keys.
     fn restore(&self, until: Until) -> Result<usize, Error> {
         let target = Arc::new(MemoryDevice::new());
         let restore = Restore::new()
@@ -277,7 +277,8 @@ impl Archived {
         self.restore(Until::Time(at(seconds))).unwrap()
     }
 
-    /// Refuses to guess, and names two numbers that do.
+    /// Checks that a restore to an ambiguous time fails, and that both sequence numbers in the
+    /// error work.
     #[track_caller]
     fn expect_twice(&self, seconds: i64, keys: (usize, usize)) {
         match self.restore(Until::Time(at(seconds))) {
@@ -290,12 +291,12 @@ impl Archived {
     }
 }
 
-/// Such a time leads to what was there then, or, if it came more than once, to an error that says
-/// so.
+/// A restore to such a time yields the state at that time or, if the clock passed the time more
+/// than once, an error that says so.
 #[test]
 fn a_time_that_came_twice_is_not_guessed() {
     let _clock = clock();
-    // Far ahead for a while.
+    // The clock is far ahead for a while.
     let mut ahead = Archived::new();
     ahead.put_at(DAY);
     ahead.backup_at(DAY);
@@ -308,7 +309,7 @@ fn a_time_that_came_twice_is_not_guessed() {
     ahead.expect_twice(DAY + YEAR, (2, 5));
     assert_eq!(ahead.restore_at(DAY + 10 * YEAR), 5);
 
-    // Far behind for a while.
+    // The clock is far back for a while.
     let mut behind = Archived::new();
     behind.put_at(DAY);
     behind.backup_at(DAY);
@@ -324,7 +325,7 @@ fn a_time_that_came_twice_is_not_guessed() {
     assert_eq!(behind.restore_at(DAY + 35), 5);
 }
 
-/// What the clock did before the backup is no matter.
+/// The clock's jumps before the backup do not matter.
 #[test]
 fn jumps_before_the_backup_are_forgotten() {
     let _clock = clock();

@@ -40,12 +40,12 @@ fn contents(device: &MemoryDevice) -> Vec<(String, Vec<u8>)> {
     device.list().unwrap().into_iter().map(read).collect()
 }
 
-/// One handle of each kind, as a program may have them when another thread closes the database.
+/// One handle of each kind, as a program may hold them while another thread closes the database.
 struct Handles {
     db: Database,
     t: Table<u64, Bytes>,
     small: Transaction,
-    /// Takes its locks in the commit.
+    /// A transaction that acquires its locks at commit.
     large: Transaction,
     reader: Transaction,
     snapshot: Snapshot,
@@ -63,7 +63,7 @@ const KEYS: u64 = 4_000;
 impl Handles {
     fn of(db: Database) -> Self {
         let t: Table<u64, Bytes> = db.open_table("t").unwrap();
-        // More than the pool has room for.
+        // More entries than fit into the pool.
         for from in (0..KEYS).step_by(500) {
             let write = |tx: &mut Transaction| {
                 (from..from + 500).try_for_each(|key| tx.insert(&t, &key, &[1; 600]))
@@ -111,7 +111,7 @@ impl Handles {
         }
     }
 
-    /// Uses all of them after the database was closed.
+    /// Uses every handle after the database was closed.
     fn use_them(self) {
         fn closed<T>(what: &str, outcome: Result<T>) {
             let error = outcome.err().unwrap_or_else(|| panic!("{what} succeeds"));
@@ -166,7 +166,7 @@ impl Handles {
         );
         closed("an acknowledgement", self.feed.acknowledge(position));
         closed("a feed's changes", self.feed.changes());
-        // What close has waited for.
+        // Everything that `close` waited for is durable.
         self.ticket.wait().unwrap();
         assert!(matches!(self.lazy.try_wait(), Some(Ok(_))));
         db.wait_durable(self.ticket.seqno()).unwrap();
@@ -175,7 +175,8 @@ impl Handles {
     }
 }
 
-/// Openers follow each other on the same files, and each keeps its handles after closing.
+/// Databases are opened on the same files one after the other, and each keeps its handles after
+/// closing.
 #[test]
 fn no_handle_touches_the_files_after_close() {
     for background in [false, true] {
@@ -205,14 +206,14 @@ fn no_handle_touches_the_files_after_close() {
             db.close().unwrap();
             assert_eq!(released.load(Ordering::SeqCst), 1);
             let before = contents(&device);
-            // The next one works meanwhile, and is closed by its drop.
+            // The next database works meanwhile, and is closed by its drop.
             let (next, its_lock) = open();
             handles.use_them();
             let t: Table<u64, Bytes> = next.open_table("t").unwrap();
             assert_eq!(next.snapshot().len(&t).unwrap(), KEYS + 2);
             drop((t, next));
             assert_eq!(its_lock.load(Ordering::SeqCst), 1);
-            // Without an opener, not a byte changes.
+            // With no database open, not a byte changes.
             let (db, _) = open();
             let handles = Handles::of(db.clone());
             db.close().unwrap();
@@ -224,7 +225,7 @@ fn no_handle_touches_the_files_after_close() {
     }
 }
 
-/// A scan that is under way ends with an error, and evicts no page into the file.
+/// A scan in progress ends with an error and evicts no page into the file.
 #[test]
 fn a_scan_that_outlives_close_fails() {
     let device = Arc::new(MemoryDevice::new());
@@ -237,7 +238,7 @@ fn a_scan_that_outlives_close_fails() {
         scan.next().unwrap().unwrap();
         back.next_back().unwrap().unwrap();
     }
-    // Changed pages that no checkpoint has, for the pool to evict.
+    // Changed pages since the last checkpoint, which the pool must evict.
     db.close().unwrap();
     let closed = contents(&device);
     let ends_of = |results: &mut dyn Iterator<Item = Result<(u64, Bytes)>>| {
@@ -250,8 +251,8 @@ fn a_scan_that_outlives_close_fails() {
     assert!(contents(&device) == closed);
 }
 
-/// Of a poisoned database, too, which closes without a checkpoint and keeps changed pages in
-/// memory.
+/// A poisoned database closes without a checkpoint and keeps changed pages in memory; closing
+/// releases its files as well.
 #[test]
 fn a_failed_close_releases_the_files_for_good() {
     let device = braid_io::SimDevice::new(1);
@@ -282,7 +283,7 @@ fn a_failed_close_releases_the_files_for_good() {
     assert_eq!(&db.get(&t, &1).unwrap().unwrap()[..], b"kept");
 }
 
-/// An opening that fails releases the lock before it returns, wherever it fails.
+/// An open that fails at any step releases the lock before it returns.
 #[test]
 fn a_failed_opening_releases_the_files() {
     let device = braid_io::SimDevice::new(1);
@@ -298,14 +299,14 @@ fn a_failed_opening_releases_the_files() {
     let mut failures = 0;
     for n in 1..200 {
         let background = n / 2 % 2 == 0;
-        // Later steps than these are rare in an opening.
+        // An open rarely has more steps than this.
         let step = n / 3 % 16;
         match n % 3 {
             0 => device.fail_write_after(step),
             1 => device.fail_sync_after(step),
             _ => device.fail_read_after(step),
         }
-        // An opening with another protocol begins a log and writes a checkpoint.
+        // An open with another protocol begins a log and writes a checkpoint.
         let protocol = [Protocol::Glsn, Protocol::Epoch][n as usize % 2];
         let (opened, released) = open(protocol, background);
         if opened.is_err() {
@@ -323,7 +324,8 @@ fn a_failed_opening_releases_the_files() {
     open(Protocol::Glsn, true).0.unwrap();
 }
 
-/// The statistics of a closed database are nobody's, and those of the next opener stay.
+/// Closing removes the database's statistics, and its remaining handles do not change those of the
+/// next one.
 #[test]
 fn the_statistics_file_is_the_openers() {
     let dir = tempfile::tempdir().unwrap();
@@ -338,7 +340,7 @@ fn the_statistics_file_is_the_openers() {
     let stats = path.join("STATS");
     let old = open();
     old.open_table::<u64, Bytes>("t").unwrap();
-    // A checkpoint publishes.
+    // A checkpoint publishes statistics.
     old.checkpoint().unwrap();
     assert!(stats.exists());
     let left = old.clone();

@@ -13,7 +13,7 @@ fn builder() -> braid::Builder {
         .segment_bytes(64 << 10)
 }
 
-/// A database most of whose entries were removed, and a table dropped.
+/// A database from which most entries were removed and one table was dropped.
 fn holey(db: &Database) {
     let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
     let gone: Table<u64, Vec<u8>> = db.open_table("gone").unwrap();
@@ -62,7 +62,7 @@ fn the_file_shrinks_to_what_it_holds() {
     let after = file.metadata().unwrap().len();
     assert_eq!(report.bytes_after, after, "{report:?}");
     assert!(after < report.bytes_before / 4, "{report:?}");
-    // Nothing but what is in use: a second one finds next to nothing.
+    // The file contains only what is in use: a second compaction finds almost nothing.
     let again = db.compact().unwrap();
     assert!(again.bytes_after + 8 * 8192 >= after, "{again:?}");
     let stats = db.stats().store;
@@ -86,7 +86,7 @@ fn a_crash_at_any_step_leaves_everything() {
     let steps = whole.steps() - steps;
     drop(db);
     assert!(steps > 20, "{steps}");
-    // Every step would take minutes; each third one, from another one on for each seed.
+    // All steps would take minutes: every third one, with a different first step for each seed.
     for step in (steps % 3..steps).step_by(3) {
         let device = SimDevice::new(step);
         let db = builder().open_on(Arc::new(device.clone())).unwrap();
@@ -106,8 +106,8 @@ fn a_crash_at_any_step_leaves_everything() {
     }
 }
 
-/// A table in which leaves are as partly empty as inserts and removals in random order leave them,
-/// and what it holds.
+/// A table whose leaves are partly empty after inserts and removals in random order, and its
+/// contents.
 fn sparse(db: &Database, len: usize) -> BTreeMap<u64, Vec<u8>> {
     let mut rng = fastrand::Rng::with_seed(len as u64);
     let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
@@ -153,11 +153,11 @@ fn leaves_that_are_partly_empty_are_filled() {
         drop(snapshot);
         db.transact(|tx| tx.remove(&table, &u64::MAX).map(drop))
             .unwrap();
-        // Now without the records of what was removed.
+        // This compaction also purges the tombstones.
         db.compact().unwrap();
         let after = db.stats().store;
         assert_eq!(contents(&db.snapshot(), &table), expected);
-        // As many pages as a load makes, which fills them.
+        // A bulk load fills its pages; compaction must need no more pages.
         let loaded = builder().open_on(Arc::new(SimDevice::new(1))).unwrap();
         let mut load = loaded.bulk_load::<u64, Vec<u8>>("t").unwrap();
         for (key, value) in &expected {
@@ -186,7 +186,7 @@ fn leaves_that_are_partly_empty_are_filled() {
     }
 }
 
-/// Leaves are filled while others read and write them.
+/// Leaves are filled while other threads read and write them.
 #[test]
 fn transactions_go_on_while_leaves_are_filled() {
     let db = builder().open_on(Arc::new(SimDevice::new(3))).unwrap();

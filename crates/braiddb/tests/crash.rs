@@ -12,8 +12,8 @@ use std::sync::Arc;
 use braid::{Bytes, Database, Error, Protocol, Readable, Table, Ticket};
 use braid_io::SimDevice;
 
-/// How many of each protocol: most of the baseline and of the default.
-/// How many histories; `BRAID_HISTORIES` bounds it where the machine is slow, as an emulated one.
+/// Number of histories of a protocol, most for the baseline and the default. `BRAID_HISTORIES`
+/// limits it on slow machines, such as emulated ones.
 fn histories_of(protocol: Protocol) -> u64 {
     let count = match protocol {
         Protocol::Serial | Protocol::Glsn => 1_000,
@@ -30,11 +30,11 @@ struct History {
     rng: fastrand::Rng,
     protocol: Protocol,
     device: SimDevice,
-    /// The state after each commit, by its place in the history. The first is the empty one.
+    /// The state after each commit, in commit order. The first is the empty state.
     states: Vec<State>,
-    /// Tickets of commits that were not known to be durable, with their places.
+    /// Tickets of commits that were not known to be durable, with their indices in `states`.
     pending: Vec<(usize, Ticket)>,
-    /// The last place that was acknowledged, or seen by a snapshot.
+    /// Index of the last state that was acknowledged or seen by a snapshot.
     certain: usize,
     crashes: u64,
 }
@@ -74,12 +74,12 @@ impl History {
         builder.open_on(Arc::new(self.device.clone()))
     }
 
-    /// Opens, with the power failing again and again on the way.
+    /// Opens the database while the power fails repeatedly.
     fn open_through_crashes(&mut self) -> Database {
         for _ in 0..self.rng.u32(..4) {
             self.device.crash_after(self.rng.u64(1..60));
             match self.open() {
-                // It got through; the power may still go at a later step.
+                // The open succeeded; the power may still fail at a later step.
                 Ok(db) => return db,
                 Err(_) => self.power_comes_back(),
             }
@@ -125,7 +125,7 @@ impl History {
             }
             db = self.open_through_crashes();
         }
-        // Unless the power went at the last moment.
+        // Unless the power failed at the last moment.
         self.check(&db);
     }
 
@@ -137,7 +137,7 @@ impl History {
         }
     }
 
-    /// One thing that a user may do; `false` once the device has failed.
+    /// One operation of a user; returns `false` once the device has failed.
     fn step(&mut self, db: &Database) -> bool {
         match self.rng.u32(..20) {
             0 => db.checkpoint().is_ok(),
@@ -148,7 +148,7 @@ impl History {
                 };
                 let place = place_of(&db.snapshot(), &table);
                 if let Ok(place) = place {
-                    // I4: what a snapshot showed does not vanish.
+                    // I4: a state that a snapshot showed does not vanish.
                     self.certain = self.certain.max(place);
                 }
                 place.is_ok()
@@ -168,7 +168,7 @@ impl History {
         let mut rng = self.rng.fork();
         let next = self.states.len();
         let mut state = self.states[next - 1].clone();
-        // On a thread of its own, so that the commits spread over the strands.
+        // On its own thread, so that the commits spread over the strands.
         let outcome = std::thread::scope(|scope| {
             scope
                 .spawn(|| transact(db, &mut rng, &mut state, next))
@@ -211,8 +211,8 @@ impl History {
         }
     }
 
-    /// Holds what is there against what must be; `false` if the power goes meanwhile, and nothing
-    /// is known.
+    /// Compares the database with the expected states; returns `false` if the power fails
+    /// meanwhile, so that nothing is known.
     fn check(&mut self, db: &Database) -> bool {
         let seed = self.seed;
         let found = db.open_table::<Bytes, Bytes>("t").and_then(|table| {
@@ -240,7 +240,7 @@ impl History {
             found == self.states[place],
             "seed {seed}: I2, I3, I7: not the state at {place}"
         );
-        // What was lost never happened.
+        // Lost transactions never happened.
         self.states.truncate(place + 1);
         self.certain = place;
         true

@@ -26,7 +26,7 @@ fn builder(protocol: Protocol) -> Builder {
 }
 
 fn key(i: u32) -> Vec<u8> {
-    // Long, so that there are inner nodes.
+    // Long keys, so that there are inner nodes.
     format!("{i:05}{}", "-".repeat(300)).into_bytes()
 }
 
@@ -50,7 +50,7 @@ fn crashed(protocol: Protocol) -> (SimDevice, BTreeMap<&'static str, Rows>) {
         expected.insert(name, rows);
     }
     db.checkpoint().unwrap();
-    // Blind writes: nothing but recovery has to read the pages.
+    // Blind writes, so that only recovery has to read the pages.
     for (name, rows) in &mut expected {
         let table: Table<Bytes, Bytes> = db.open_table(name).unwrap();
         let wanted = rows.iter_mut().step_by(3);
@@ -89,13 +89,13 @@ fn identities(device: &SimDevice) -> Vec<u64> {
         .collect()
 }
 
-/// Superblocks have their magic there, and other blocks than pages a flag.
+/// Offset of the magic of superblocks, and of a flag in blocks that are not pages.
 fn is_page(identity: u64) -> bool {
     (1..1 << 48).contains(&identity)
 }
 
-/// Looks at every key on its own, and scans every table from both ends; returns how many keys of
-/// each table can't be read. What can be is right.
+/// Reads every key separately, and scans every table from both ends. Returns the number of keys of
+/// each table that cannot be read; all others must be right.
 fn look(
     db: &Database,
     expected: &BTreeMap<&'static str, Rows>,
@@ -199,8 +199,8 @@ fn one_damaged_page_costs_its_own_keys_and_nothing_else() {
                     "{what}: {error:?}"
                 );
                 drop(db);
-                // Nothing is written, so what the page lacks stays in the log, however often it is
-                // opened.
+                // Nothing is written, so the log keeps the changes to the page, however often the
+                // database is opened.
                 assert!(
                     files(&damaged) == before,
                     "{what}: a damaged database was changed"
@@ -216,8 +216,8 @@ fn one_damaged_page_costs_its_own_keys_and_nothing_else() {
     }
 }
 
-/// The leaves hold what was read before as well as what the log brings, so a page that turns good
-/// again, or that is read in another way, must not show what it held before the log.
+/// Changes from the log apply to leaves that were read before. A page that becomes readable again,
+/// or that is read in another way, must not show its state before the log.
 #[test]
 fn a_page_that_was_left_out_stays_unreadable() {
     let (image, expected) = crashed(Protocol::default());
@@ -246,7 +246,7 @@ fn a_page_that_was_left_out_stays_unreadable() {
     assert!(checked > 20, "{checked}");
 }
 
-/// Nobody needs a damaged value that the log replaces.
+/// A damaged value does not matter if the log replaces it.
 #[test]
 fn a_damaged_large_value_that_was_replaced_costs_nothing() {
     let (image, expected) = crashed(Protocol::default());
@@ -270,7 +270,7 @@ fn a_damaged_large_value_that_was_replaced_costs_nothing() {
         kept += usize::from(lost.is_empty());
         db.close().unwrap();
     }
-    // Those of every third key.
+    // The log replaced the value of every third key.
     assert!(kept >= 6, "{kept}");
 }
 
@@ -289,7 +289,7 @@ fn a_lost_leaf_of_the_page_map_costs_the_pages_that_it_leads_to() {
     db.transact(|tx| (0..500).try_for_each(|k| tx.insert(&small, &k, &k)))
         .unwrap();
     let mut loader = db.bulk_load::<u64, Bytes>("filler").unwrap();
-    // Some 1,300 pages: more than a leaf of the map has places for.
+    // About 1,300 pages: more than one leaf of the map has entries for.
     (0..5_000).for_each(|k| loader.insert(&k, &[7; 2_000][..]).unwrap());
     loader.finish().unwrap();
     db.transact(|tx| {

@@ -83,7 +83,7 @@ fn tables_of_derived_types() -> Result<()> {
     db.ingest(&table, [(place(-1), &account), (place(1), &account)])?;
     let from_cellar = db.snapshot().range(&table, place(0)..)?.next().unwrap()?;
     assert_eq!(from_cellar, (place(1), account.clone()));
-    // The tuple opens it, another value type does not.
+    // The tuple opens the table; another value type does not.
     assert_eq!(table.type_names().1, "Account");
     let tuples = db.existing_table::<(String, i16, [u8; 2]), Account>("accounts")?;
     assert_eq!(

@@ -42,7 +42,7 @@ fn write(
     tx.commit().map(drop)
 }
 
-/// How many transactions are there: whole ones, from the first on, without a gap.
+/// Returns the number of transactions: complete ones, from the first on, without a gap.
 fn count(db: &Database, what: &str) -> u64 {
     let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     let snapshot = db.snapshot();
@@ -55,8 +55,8 @@ fn count(db: &Database, what: &str) -> u64 {
     all.len() as u64 / 2
 }
 
-/// Buffered transactions may go with the power, but only the last ones, whole, and none on which
-/// one depends that was acknowledged as durable.
+/// A power loss may lose buffered transactions, but only the newest ones, as a whole, and none on
+/// which a transaction acknowledged as durable depends.
 #[test]
 fn weaker_levels_lose_a_suffix_and_never_a_part() {
     let weak = [
@@ -71,7 +71,7 @@ fn weaker_levels_lose_a_suffix_and_never_a_part() {
             let device = SimDevice::new(seed);
             let db = open(protocol, Arc::new(device.clone())).unwrap();
             let t: Table<u64, Bytes> = db.open_table("t").unwrap();
-            // Either the power goes, or only the process ends.
+            // Either the power fails, or only the process ends.
             let power = seed.is_multiple_of(2);
             if power {
                 device.crash_after(rng.u64(1..30));
@@ -104,7 +104,7 @@ fn weaker_levels_lose_a_suffix_and_never_a_part() {
             let db = open(protocol, Arc::new(left)).unwrap();
             let found = count(&db, &what);
             assert!(found >= durable, "{what}: {found}, {durable} were durable");
-            // One more than was committed, if its commit did not return.
+            // One more than was committed, if the last commit did not return.
             assert!(found <= committed + 1, "{what}");
             lost += committed.saturating_sub(found);
             kept += durable;
@@ -113,8 +113,8 @@ fn weaker_levels_lose_a_suffix_and_never_a_part() {
     assert!(lost > 50 && kept > 100, "{lost} lost, {kept} kept");
 }
 
-/// Snapshots and single reads show what is durable. A transaction sees the newest, and who commits
-/// it, even if it wrote nothing, knows that what it saw is durable.
+/// Snapshots and single reads show only durable transactions. A transaction sees the newest ones;
+/// once it has committed, even without writes, everything that it read is durable.
 #[test]
 fn what_a_read_has_shown_lasts() {
     for &protocol in Protocol::ALL {
@@ -124,7 +124,7 @@ fn what_a_read_has_shown_lasts() {
             let t: Table<u64, Bytes> = db.open_table("t").unwrap();
             db.sync().unwrap();
             write(&db, &t, 0, Durability::None).unwrap();
-            // Where locks wait for the flush it is not put off.
+            // If locks are held until the flush, the commit waits for it in any case.
             if protocol.lock_release() == LockRelease::Precommit {
                 assert!(db.snapshot().get(&t, &0).unwrap().is_none(), "{protocol}");
                 assert!(db.get(&t, &0).unwrap().is_none(), "{protocol}");
@@ -145,11 +145,11 @@ fn what_a_read_has_shown_lasts() {
     }
 }
 
-/// How a transaction comes to depend on another, by the record 1.
+/// How a transaction depends on another one, through record 1.
 #[derive(Clone, Copy, Debug)]
 enum Dependence {
     Reads,
-    /// The other removed it.
+    /// The other transaction removed the record.
     MissesIt,
     Locks,
     LocksNothing,
@@ -158,8 +158,8 @@ enum Dependence {
     InsertsAnew,
 }
 
-/// I3: who is acknowledged is there with the transactions that it saw or overwrote, although these
-/// did not wait, and lie in another lane of the log.
+/// I3: an acknowledged transaction survives with those that it read from or overwrote, even if they
+/// did not wait and are in another lane of the log.
 #[test]
 fn a_commit_lasts_with_all_that_it_depends_on() {
     use Dependence::*;
@@ -221,7 +221,7 @@ fn a_commit_lasts_with_all_that_it_depends_on() {
     }
 }
 
-/// Runs `work` on a thread that has the other of two strands.
+/// Runs `work` on a thread that uses the other one of two strands.
 fn on_another_strand(work: impl Fn() + Sync) {
     let own = braid_rt::thread::index();
     let run = || {
@@ -234,8 +234,8 @@ fn on_another_strand(work: impl Fn() + Sync) {
     while !std::thread::scope(|scope| scope.spawn(run).join().unwrap()) {}
 }
 
-/// A device whose volatile cache ignores flushes and forced writes. Names are the file system's,
-/// which is taken to be more careful.
+/// A device whose volatile cache ignores flushes and forced writes. Names belong to the file
+/// system, which is assumed to be more careful.
 #[derive(Debug)]
 struct Liar(SimDevice);
 
@@ -296,8 +296,8 @@ impl File for LiarFile {
     }
 }
 
-/// Behind a cache that lies, the end of a process costs nothing, and a loss of power anything; but
-/// what is returned afterwards was written, and what cannot be returned is a typed error.
+/// With a lying cache, the end of a process costs nothing, and a power loss may cost anything. But
+/// everything that a read returns was once written, and what cannot be read is a typed error.
 #[test]
 fn a_cache_that_lies_costs_transactions_and_never_makes_them_up() {
     let (mut whole, mut short, mut refused) = (0, 0, 0);
@@ -315,7 +315,7 @@ fn a_cache_that_lies_costs_transactions_and_never_makes_them_up() {
         let crashed = device.after_crash();
         drop(db);
         if seed < 10 {
-            // The process ends; the device stays on.
+            // The process ends; the device keeps its power.
             let db = open(Protocol::Glsn, Arc::new(killed)).unwrap();
             assert_eq!(count(&db, "killed"), 20);
             continue;

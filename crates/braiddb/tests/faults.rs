@@ -63,7 +63,8 @@ fn a_failed_log_write_poisons_and_loses_nothing() {
         device.fail_write_after(n);
         let (acknowledged, error) = fill(&db, 50, 200);
         let Some(error) = error else {
-            // It was to set space aside in the data file, which is tried in another way then.
+            // The failed write reserved space in the data file, which is then attempted in another
+            // way.
             made_longer += 1;
             continue;
         };
@@ -72,13 +73,13 @@ fn a_failed_log_write_poisons_and_loses_nothing() {
             "{error}"
         );
         if matches!(error, Error::Poisoned { .. }) {
-            // I8: nothing is acknowledged any more, reads go on.
+            // I8: nothing more is acknowledged; reads continue.
             assert!(matches!(db.health(), Health::Poisoned { .. }));
             let (more, error) = fill(&db, 50, 1);
             assert!(more.is_empty() && matches!(error, Some(Error::Poisoned { .. })));
             match db.open_table::<u64, Bytes>("t") {
                 Ok(_) => assert_holds(&db, &acknowledged),
-                // Nobody is shown a table whose creation failed.
+                // A table whose creation failed is not visible.
                 Err(Error::Poisoned { .. }) => assert!(acknowledged.is_empty()),
                 Err(error) => panic!("{error}"),
             }
@@ -126,8 +127,8 @@ fn a_full_device_stops_writes_with_its_error_and_space_brings_them_back() {
     assert_holds(&db, &acknowledged);
 }
 
-/// Opens a database with the smallest pool there may be and a log that needs no more space, then
-/// limits the device to `room` more bytes, and fills the data file.
+/// Opens a database with the smallest possible pool and a log that needs no more space, limits the
+/// device to `room` more bytes, and fills the data file.
 fn fill_data_file(device: &SimDevice, room: u64) -> (Database, BTreeSet<u64>) {
     let db = Database::builder()
         .background_threads(false)
@@ -150,7 +151,7 @@ fn fill_data_file(device: &SimDevice, room: u64) -> (Database, BTreeSet<u64>) {
     (db, acknowledged)
 }
 
-/// Reads everything, which is more than the pool holds, again and again.
+/// Reads everything several times; it does not fit into the pool.
 fn assert_readable(db: &Database, keys: &BTreeSet<u64>) {
     assert!(
         matches!(db.health(), Health::OutOfSpace { .. }),
@@ -172,7 +173,7 @@ fn a_full_data_file_behind_a_small_pool_refuses_commits_and_is_read() {
         let (db, acknowledged) = fill_data_file(&device, room);
         let t: Table<u64, Bytes> = db.open_table("t").unwrap();
         assert_readable(&db, &acknowledged);
-        // Refused before it was logged, as often as it is tried.
+        // The commit is refused before it is logged, at every attempt.
         let before = db.snapshot().seqno();
         for _ in 0..3 {
             let large = vec![1; 100_000];
@@ -181,7 +182,7 @@ fn a_full_data_file_behind_a_small_pool_refuses_commits_and_is_read() {
         }
         assert_eq!(db.snapshot().seqno(), before);
         assert_readable(&db, &acknowledged);
-        // Space on the medium is enough to go on.
+        // Space on the medium is enough to continue.
         device.set_capacity(None);
         let (more, error) = fill(&db, 2_500, 1_000);
         assert!(error.is_none() && more.len() == 1_000, "{error:?}");
@@ -196,7 +197,7 @@ fn removals_and_checkpoints_make_room_in_a_full_data_file() {
     let device = SimDevice::new(1);
     let (db, acknowledged) = fill_data_file(&device, 300 << 10);
     let t: Table<u64, Bytes> = db.open_table("t").unwrap();
-    // Until not even a checkpoint lets another entry in.
+    // Fills the file until not even a checkpoint makes room for another entry.
     let mut key = 10_000;
     let mut in_vain = 0;
     while in_vain < 3 {
@@ -209,7 +210,7 @@ fn removals_and_checkpoints_make_room_in_a_full_data_file() {
             (key, in_vain) = (key + 1, 0);
         }
     }
-    // A checkpoint is all that is needed in between: it frees what the one before had.
+    // A checkpoint in between is enough: it frees the blocks of the one before.
     let with_checkpoints = |write: &dyn Fn() -> Result<(), Error>| {
         let is_done = |_| match write() {
             Ok(()) => true,
@@ -273,7 +274,7 @@ fn log_files_are_made_ahead_if_there_is_room() {
         let segments = entries.iter().filter(|e| e.name.ends_with(".seg"));
         segments.map(|e| e.len).sum::<u64>()
     };
-    // Besides those that were asked for, small ones from before.
+    // In addition to the requested ones there are small ones from before.
     let are_there = || (8 << 20..9 << 20).contains(&log_bytes());
     let error = open(9 << 20, 8 << 20).unwrap_err();
     assert!(
@@ -284,7 +285,7 @@ fn log_files_are_made_ahead_if_there_is_room() {
     let (acknowledged, _) = fill(&db, 100, 50);
     db.close().unwrap();
     let before = log_bytes();
-    // Neither is the medium filled, nor what is there harmed.
+    // The open neither fills the medium nor harms the files there.
     device.set_capacity(Some(5 << 20));
     let error = open(8 << 20, 0).unwrap_err();
     assert!(matches!(error, Error::OutOfSpace { .. }), "{error:?}");
@@ -297,7 +298,8 @@ fn log_files_are_made_ahead_if_there_is_room() {
     let db = open(8 << 20, 0).unwrap();
     assert!(are_there(), "{}", log_bytes());
     assert_holds(&db, &acknowledged);
-    // They are what the log is written to, and outlive the checkpoint that needs them no more.
+    // The log uses the preallocated files, and they outlive the checkpoint after which they are not
+    // needed.
     for _ in 0..3 {
         let (_, error) = fill(&db, 8_000, 400);
         assert!(error.is_none(), "{error:?}");
@@ -347,7 +349,7 @@ fn a_second_opener_is_refused() {
         Database::open(dir.path()),
         Err(Error::Locked { .. })
     ));
-    // Readers, verify among them, work next to the writer.
+    // Readers, `verify` among them, work alongside the writer.
     let mut damage = Vec::new();
     braid::offline::verify(dir.path(), &mut |found| damage.push(found)).unwrap();
     assert_eq!(damage, Vec::<String>::new());
@@ -389,8 +391,8 @@ fn lanes_that_do_not_fit_or_a_newer_format_are_named() {
     );
 }
 
-/// Each opening asks for another protocol; what was written under the others is there, also when
-/// the process ended without closing.
+/// Each open requests another protocol; everything written under earlier ones is there, even if the
+/// process ended without closing.
 #[test]
 fn every_protocol_can_be_switched_to_every_other() {
     let device = SimDevice::new(3);
@@ -425,14 +427,14 @@ fn every_protocol_can_be_switched_to_every_other() {
             }
         }
     }
-    // Without a wish the last one stays.
+    // Without a request, the last protocol stays.
     let db = Database::builder().open_on(Arc::new(device)).unwrap();
     let last = *Protocol::ALL.last().unwrap();
     assert_eq!(db.stats().protocol, last);
 }
 
-/// A switch of the protocol lasts from the opening on, also when the process ends before it closes
-/// the database.
+/// A switch of the protocol takes effect when the database is opened, even if the process ends
+/// before it closes the database.
 #[test]
 fn a_switched_protocol_lasts_when_the_process_is_killed() {
     let mut device = SimDevice::new(5);
@@ -450,7 +452,7 @@ fn a_switched_protocol_lasts_when_the_process_is_killed() {
         let builder = small().protocol(protocol);
         let db = builder.open_on(Arc::new(device.clone())).unwrap();
         let t: Table<u64, u64> = db.open_table("t").unwrap();
-        // In the first half also before a commit.
+        // In the first half of the rounds, the process ends without a commit.
         if round >= 4 {
             db.transact(|tx| tx.insert(&t, &round, &round)).unwrap();
         }
@@ -527,7 +529,8 @@ fn a_damaged_log_never_yields_what_was_not_written() {
                 "seed {seed}: {error}"
             ),
             Ok(db) => {
-                // Damage at the very end can't be told from a torn write; what is there is right.
+                // Damage at the very end cannot be distinguished from a torn write; what remains is
+                // right.
                 let t: Table<u64, Bytes> = db.open_table("t").unwrap();
                 for k in &acknowledged {
                     if let Some(value) = db.get(&t, k).unwrap() {
@@ -575,8 +578,8 @@ fn put_file(device: &SimDevice, name: &str, bytes: &[u8]) {
     device.sync_directory().unwrap();
 }
 
-/// The files that a creation leaves when the power goes after `steps` steps; `None` if it was
-/// complete.
+/// Returns the files that a creation leaves if the power fails after `steps` steps; `None` if the
+/// creation was complete.
 fn interrupted_creation(steps: u64) -> Option<SimDevice> {
     let device = SimDevice::new(steps);
     device.crash_after(steps);
@@ -586,7 +589,7 @@ fn interrupted_creation(steps: u64) -> Option<SimDevice> {
     }
 }
 
-/// The marker of some creation.
+/// Returns the marker of any creation.
 fn some_marker() -> Vec<u8> {
     let images = (1..40).filter_map(interrupted_creation);
     let mut markers = images.flat_map(|image| contents(&image));
@@ -595,8 +598,7 @@ fn some_marker() -> Vec<u8> {
     markers.find(is_marker).expect("a marker that is whole").1
 }
 
-/// Markers that do not lead to anything beside them: blank, garbage, torn, damaged, of another
-/// creation.
+/// Markers that match no file in the directory: blank, random, torn, damaged, of another creation.
 fn markers() -> Vec<Vec<u8>> {
     let whole = some_marker();
     let mut damaged = whole.clone();
@@ -657,8 +659,7 @@ fn opening_removes_no_database_beside_a_marker() {
     }
 }
 
-/// A database that was copied with the marker of its own creation, which was under way then, is
-/// whole.
+/// A database that was copied with the marker of its own unfinished creation is complete.
 #[test]
 fn a_finished_database_with_its_own_marker_is_opened() {
     let device = SimDevice::new(1);
@@ -674,8 +675,8 @@ fn a_finished_database_with_its_own_marker_is_opened() {
         marker = marker.or(found);
     }
     let (_, marker) = marker.expect("a marker that is whole");
-    // The same seed draws the same identity only under a simulation: here the marker is made to
-    // fit.
+    // The same seed yields the same identity only under a simulation, so the marker is adapted
+    // here.
     let db = open_sim(&device).unwrap();
     let (acknowledged, _) = fill(&db, 100, 50);
     drop(db);
@@ -692,8 +693,8 @@ fn a_finished_database_with_its_own_marker_is_opened() {
     assert!(contents(&image).iter().all(|(name, _)| name != "CREATING"));
 }
 
-/// Somebody puts a file where a creation was interrupted: the creation's files stay, too, for it is
-/// not known which of them are still wanted.
+/// A foreign file appears in the directory of an interrupted creation: the creation's files stay as
+/// well, because it is unknown which of them are still wanted.
 #[test]
 fn what_was_put_beside_an_interrupted_creation_stays() {
     let mut refused = 0;
@@ -706,7 +707,7 @@ fn what_was_put_beside_an_interrupted_creation_stays() {
                 assert!(contents(&image) == before, "{error}");
                 refused += 1;
             }
-            // Complete but for the marker, or nothing there.
+            // Either only the marker remained, or nothing.
             Ok(_) => {
                 assert!(contents(&image).contains(&("letter.txt".into(), vec![b'd'; 4096])));
             }
@@ -726,7 +727,7 @@ fn opening_removes_no_statistics_of_others() {
     assert_eq!(read, b"goals per season");
 }
 
-/// A creation with an archive writes one file more.
+/// A creation with an archive writes one more file.
 #[test]
 fn an_interrupted_creation_with_an_archive_is_begun_anew() {
     let mut interrupted = 0;
@@ -767,13 +768,13 @@ fn files_of_an_open_database_are_few_and_known() {
     }
 }
 
-/// A bind mount of a directory onto itself, read-only; goes away with its owner.
+/// A read-only bind mount of a directory onto itself, unmounted on drop.
 #[cfg(target_os = "linux")]
 struct ReadOnlyMount(std::path::PathBuf);
 
 #[cfg(target_os = "linux")]
 impl ReadOnlyMount {
-    /// `None` if this process may not mount.
+    /// Returns `None` if this process may not mount.
     fn over(path: &std::path::Path) -> Option<Self> {
         let mount = |args: &[&str]| {
             let ran = std::process::Command::new("mount")
@@ -793,7 +794,7 @@ impl ReadOnlyMount {
 #[cfg(target_os = "linux")]
 impl Drop for ReadOnlyMount {
     fn drop(&mut self) {
-        // If it stays, removing the directory fails, which is then seen.
+        // If unmounting fails, removing the directory fails as well, which fails the test.
         let _ = std::process::Command::new("umount").arg(&self.0).output();
     }
 }
@@ -806,7 +807,7 @@ fn a_read_only_file_system_is_named_and_nothing_is_lost() {
     let db = Database::builder().open(&path).unwrap();
     let (acknowledged, error) = fill(&db, 100, 50);
     assert!(error.is_none(), "{error:?}");
-    // Not closed: opening has something to recover.
+    // Not closed, so that opening has something to recover.
     drop(db);
     let Some(mount) = ReadOnlyMount::over(dir.path()) else {
         eprintln!("skipped: this process may not mount a file system");
@@ -825,9 +826,9 @@ fn a_read_only_file_system_is_named_and_nothing_is_lost() {
     assert_holds(&db, &acknowledged);
 }
 
-/// A checkpoint whose superblock was written, but not made durable, is what the next process finds.
-/// Before that process uses log files again which only older checkpoints need, the superblock must
-/// be durable, or a loss of power takes the database.
+/// The next process finds a checkpoint whose superblock was written, but not made durable. Before
+/// that process reuses log files that only older checkpoints need, it must make the superblock
+/// durable; otherwise a loss of power destroys the database.
 #[test]
 fn a_superblock_that_is_not_durable_leads_nobody_to_reuse_log() {
     let mut failed = 0;
@@ -843,7 +844,7 @@ fn a_superblock_that_is_not_durable_leads_nobody_to_reuse_log() {
             failed += u32::from(db.checkpoint().is_err());
             device.repair();
             drop(db);
-            // The next process finds what the system still has, which is not durable.
+            // The next process finds what the system's cache still has, which is not durable.
             let device = device.after_kill();
             let db = open_sim(&device).unwrap();
             let (more, error) = fill_range(&db, 3000, 120..180);

@@ -165,7 +165,7 @@ fn make_template(place: &Path) {
     db.close().unwrap();
 }
 
-/// A copy of the template for an operation, and what is outside of its directories.
+/// Copies the template for an operation; returns the objects outside of its directories.
 fn prepare(template: &Path, place: &Path, operation: &Operation, mode: u32) {
     for directory in DIRECTORIES {
         fs::create_dir_all(place.join(directory)).unwrap();
@@ -190,7 +190,7 @@ fn prepare(template: &Path, place: &Path, operation: &Operation, mode: u32) {
     }
 }
 
-/// Puts an object at a name. Returns `false` if the object needs a file that is not there.
+/// Puts an object at a name. Returns `false` if the object needs a file that does not exist.
 fn put(place: &Path, name: &str, object: Object) -> bool {
     let (at, outside) = (place.join(name), place.join("outside"));
     let own = outside.join("own");
@@ -299,7 +299,7 @@ fn check(
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             let metadata = fs::symlink_metadata(&path).unwrap();
-            // Those of a lock file depend on the umask.
+            // Permissions of a lock file depend on the umask.
             let is_own = metadata.is_file() && metadata.nlink() == 1 && !path.ends_with("LOCK");
             if is_own && metadata.mode() & 0o7777 != mode {
                 write!(wrong, " {} is {:o};", path.display(), metadata.mode()).unwrap();
@@ -323,7 +323,7 @@ fn run(root: &Path, operation: &Operation, names: &BTreeSet<String>) -> (usize, 
     let place = root.join(operation.name).join("place");
     let cases_of = |name| OBJECTS.map(|object| (name, object));
     for (index, (name, object)) in names.iter().flat_map(cases_of).enumerate() {
-        // A backup into a directory that the user names through a link is as asked for.
+        // A user may name the directory of a backup through a link.
         if (name.as_str(), object) == ("copies/named", Object::LinkToDirectory) {
             continue;
         }
@@ -370,7 +370,7 @@ fn foreign_objects_stay_as_they_are() {
     ] {
         assert!(all.contains(name), "{name}: {all:?}");
     }
-    // Most of the time passes in waiting for the medium.
+    // The test mostly waits for the medium.
     thread::scope(|scope| {
         let (root, all) = (root.path(), &all);
         let runs = std::array::from_fn::<_, { OPERATIONS.len() }, _>(|index| {

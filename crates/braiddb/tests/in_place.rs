@@ -39,7 +39,7 @@ fn iterated(mut range: Range<'_, Bytes, Bytes>, from_back: impl Fn(usize) -> boo
     }
 }
 
-/// Compares them forward, backward and from both ends, and says how many entries there are.
+/// Compares both forward, backward and from both ends; returns the number of entries.
 fn compare(reader: &impl Readable, table: &Table) -> usize {
     let orders: [fn(usize) -> bool; 3] = [|_| false, |_| true, |i| i % 3 == 0];
     let range = || reader.iter(table).unwrap();

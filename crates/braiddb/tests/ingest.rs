@@ -31,7 +31,7 @@ fn entries_join_others_and_replace_them() -> Result<()> {
         for round in 0..8u8 {
             let mut batch = BTreeMap::new();
             for _ in 0..rng.usize(..400) {
-                // Some take pages of their own.
+                // Some values need pages of their own.
                 let len = if rng.u8(..) == 0 { 5_000 } else { 20 };
                 batch.insert(rng.u64(..2_000), vec![round; len]);
             }
@@ -81,8 +81,8 @@ fn a_faulty_entry_changes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Another transaction reads what the ingest changes, and the other way around: one of both runs
-/// again.
+/// Another transaction reads entries that the ingest changes, and vice versa: one of both is
+/// retried.
 #[test]
 fn ingests_beside_each_other_are_serial() -> Result<()> {
     let db = Database::in_memory()?;
@@ -92,8 +92,7 @@ fn ingests_beside_each_other_are_serial() -> Result<()> {
             let (db, table) = (&db, &table);
             scope.spawn(move || {
                 for round in 0..30u8 {
-                    // Below and above the number of writes from which locks are taken in the
-                    // commit.
+                    // Below and above the number of writes from which locks are acquired at commit.
                     let rows = if round % 2 == 0 { 10 } else { 200 };
                     let entries = (0..rows).map(|key| (key, [thread, round]));
                     db.ingest(table, entries).unwrap();

@@ -45,16 +45,16 @@ fn keys(db: &Database) -> Keys {
     rows.map(|row| row.map(|(key, _)| key)).collect()
 }
 
-/// The keys that can be read in spite of damage.
+/// The keys that can be read despite the damage.
 fn readable_keys(db: &Database) -> Keys {
     let table: Table<u64, Bytes> = db.open_table("t")?;
     let is_there = |key: &u64| matches!(db.get(&table, key), Ok(Some(_)));
     Ok((0..103).filter(is_there).collect())
 }
 
-/// Runs `work` on what `prepare` made, and kills it in the middle of each step in turn. After a
-/// loss of power, all keys that `look` has shown must be among those that `read` finds. Returns how
-/// often `look` could open the database.
+/// Runs `work` on the result of `prepare`, and kills it in the middle of each step in turn. After a
+/// loss of power, `read` must find all keys that `look` has shown. Returns how often `look` could
+/// open the database.
 fn kill_everywhere(
     prepare: impl Fn(&SimDevice),
     work: impl Fn(&SimDevice) -> Result<(), Error>,
@@ -96,7 +96,7 @@ fn look_read_only(device: &SimDevice) -> Keys {
     keys(&builder().open_read_only_on(shared(device))?)
 }
 
-/// As a process that goes on with what it found.
+/// A process that continues with the state that it found.
 fn look_and_write(device: &SimDevice) -> Keys {
     let db = open(device)?;
     put(&db, 1_000)?;
@@ -157,7 +157,7 @@ fn what_a_damaged_database_shows_lasts() {
         db.close().unwrap();
     };
     let mut damaged = 0;
-    // Not every page is that of a leaf.
+    // Not every page is a leaf.
     for page in 4..12 {
         let work = |device: &SimDevice| {
             let db = open(device)?;
@@ -182,8 +182,8 @@ fn open_archived(device: &SimDevice, archive: &SimDevice) -> Result<Database, Er
     builder.archive_on(shared(archive)).open_on(shared(device))
 }
 
-/// The next process finds a batch in the archive that a killed process never synced, and gives the
-/// log before its end up. After a loss of power the archive still has the batch.
+/// The next process finds a batch in the archive that a killed process never synced, and releases
+/// the log before the batch's end. After a loss of power, the archive still has the batch.
 #[test]
 fn a_batch_that_the_next_process_finds_archived_lasts() {
     let mut killed = 0;

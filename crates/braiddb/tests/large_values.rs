@@ -19,7 +19,7 @@ fn open(device: Arc<dyn Device>) -> braid::Result<Database> {
         .open_on(device)
 }
 
-/// Holds what a reader shows against what it must; an error is the device's.
+/// Compares the contents that a reader shows with the expected ones; an error is the device's.
 fn check(
     reader: &impl Readable,
     table: &Table<u8, Bytes>,
@@ -48,9 +48,9 @@ struct History {
     rng: fastrand::Rng,
     what: String,
     device: SimDevice,
-    /// What is committed for certain.
+    /// The committed state.
     state: State,
-    /// What a commit may have left whose outcome is unknown.
+    /// The state if the last commit, whose outcome is unknown, took place.
     in_doubt: Option<State>,
 }
 
@@ -66,7 +66,7 @@ impl History {
         value
     }
 
-    /// A transaction; `false` if the power went.
+    /// Runs a transaction; returns `false` if the power failed.
     fn transact(&mut self, db: &Database, table: &Table<u8, Bytes>) -> bool {
         let mut state = self.state.clone();
         let mut tx = db.begin();
@@ -109,7 +109,7 @@ impl History {
         }
     }
 
-    /// Works until the power goes, or for some steps; `false` if it went.
+    /// Works until the power fails, or for some steps; returns `false` if it failed.
     fn work(&mut self, db: &Database) -> bool {
         let Ok(table) = db.open_table::<u8, Bytes>("t") else {
             return false;
@@ -139,7 +139,7 @@ impl History {
         let device = Arc::new(self.device.clone());
         let db = open(device.clone()).unwrap();
         let table: Table<u8, Bytes> = db.open_table("t").unwrap();
-        // With the outcome that the log has.
+        // The log decides the outcome of the commit in doubt.
         let snapshot = db.snapshot();
         let found = snapshot.iter(&table).unwrap();
         let found: State = found
@@ -156,7 +156,7 @@ impl History {
         db
     }
 
-    /// What a checkpoint has is in a tree, or free.
+    /// Every block that a checkpoint allocates is in a tree or free.
     fn assert_sound(&self) {
         let options = StoreOptions {
             pool_bytes: 1 << 20,
@@ -191,7 +191,8 @@ fn snapshots_see_what_was_there_through_checkpoints_and_crashes() {
             let closed = alive && history.rng.bool() && db.clone().close().is_ok();
             drop(db);
             crashes += u32::from(!closed);
-            // Also if all was done before the power was to go: it does not go in the next opening.
+            // If everything was done before the power failure was due, it does not happen in the
+            // next open.
             history.device = history.device.after_crash();
             history.assert_sound();
         }
@@ -212,7 +213,7 @@ fn the_space_of_old_versions_comes_back() {
         }
     };
     let settle = || {
-        // A commit collects some of what can go.
+        // A commit collects some of the old versions.
         for _ in 0..6 {
             db.transact(|tx| tx.insert(&table, &100, b"small")).unwrap();
         }
@@ -234,7 +235,7 @@ fn the_space_of_old_versions_comes_back() {
     let stats = db.stats().store;
     let kept = 4 * 40 * 65_536 / stats.page_size as u64;
     assert!(stats.pages > before.0 + kept, "four versions are kept");
-    // They are more than fit into the pool.
+    // The values do not fit into the pool.
     assert!(stats.pool_pages < kept as usize);
     for (byte, snapshot) in (0..).zip(snapshots) {
         for key in 0..40 {

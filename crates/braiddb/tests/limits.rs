@@ -7,7 +7,7 @@ use std::time::Duration;
 use braid::device::MemoryDevice;
 use braid::{Builder, Database, Error, TableOptions};
 
-/// The option that an opening refuses; `None` if the database opens and works.
+/// Returns the option that an open refuses; `None` if the database opens and works.
 fn refused(set: impl FnOnce(Builder) -> Builder) -> Option<String> {
     let device = Arc::new(MemoryDevice::new());
     let builder = Database::builder().pool_bytes(1 << 20);

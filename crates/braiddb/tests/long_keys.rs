@@ -30,14 +30,14 @@ fn open() -> (Database, BytesTable) {
     (db, table)
 }
 
-/// A key of a length; those of one length differ in their last two bytes.
+/// Returns a key of a length; keys of the same length differ in their last two bytes.
 fn key(len: usize, number: u16) -> Vec<u8> {
     let mut key = vec![b'k'; len - 2];
     key.extend(number.to_be_bytes());
     key
 }
 
-/// Short and long keys, many with a common beginning of more than 1,000 bytes.
+/// Short and long keys, many with a common prefix of more than 1,000 bytes.
 fn random_key(rng: &mut fastrand::Rng) -> Vec<u8> {
     let len = [4, 900, 1_024, 1_025, 1_500, 3_000, 8_191, MAX_KEY_LEN][rng.usize(..8)];
     key(len, rng.u16(..6))
@@ -146,7 +146,7 @@ fn transactions_snapshots_and_savepoints_take_long_keys() {
             }
             match rng.u8(..10) {
                 0 => db.checkpoint().unwrap(),
-                // What the log alone has is replayed.
+                // Recovery replays the changes since the checkpoint.
                 1 => {
                     before = None;
                     drop(table);
@@ -187,7 +187,7 @@ fn phantoms_of_long_keys_are_conflicts() {
             for len in [1_025, 1_500, 4_000, 8_192] {
                 let new = key(len, 5);
                 for by_range in [true, false] {
-                    // The key appears, changes and goes.
+                    // The key is inserted, changed and removed.
                     let appear = |tx: &mut Transaction| tx.insert(&table, &new[..], &b"1"[..]);
                     let change = |tx: &mut Transaction| tx.insert(&table, &new[..], &b"2"[..]);
                     let go = |tx: &mut Transaction| tx.remove(&table, &new[..]).map(drop);
@@ -213,7 +213,7 @@ fn phantoms_of_long_keys_are_conflicts() {
                             committed => panic!("{len}, {by_range}: {committed:?}"),
                         }
                     }
-                    // Outside of what was read, in the same leaf: no conflict.
+                    // A change in the same leaf but outside of the range: no conflict.
                     let mut tx = db.begin();
                     let (from, to) = (key(len, 4), key(len, 6));
                     assert_eq!(tx.range(&table, &from[..]..&to[..]).unwrap().count(), 0);
@@ -248,7 +248,7 @@ fn a_locked_long_key_is_a_write_conflict_under_snapshot_isolation() {
     ));
 }
 
-/// What is in the file, in the log only, and lost: after power failures at any step.
+/// Power failures at any step: entries in the file, entries only in the log, and lost entries.
 #[test]
 fn long_keys_survive_crashes() {
     for seed in 0..60 {
@@ -289,7 +289,7 @@ fn long_keys_survive_crashes() {
                         break;
                     }
                 }
-                // It may be durable although its commit fails.
+                // The transaction may be durable although its commit fails.
                 states.push(state);
                 match tx.commit() {
                     Ok(_) => certain = states.len() - 1,
@@ -315,7 +315,7 @@ fn loads_ingests_feeds_and_archives_take_long_keys() {
     let state: State = (0..60)
         .map(|i| (random_key(&mut rng), vec![i; 50 * usize::from(i)]))
         .collect();
-    // A load that comes to nothing leaves nothing.
+    // An aborted load leaves nothing.
     let mut loader = db.bulk_load::<Bytes, Bytes>("nothing").unwrap();
     loader.extend(&state).unwrap();
     drop(loader);
@@ -374,7 +374,7 @@ fn loads_ingests_feeds_and_archives_take_long_keys() {
     );
 }
 
-/// A dropped table gives the pages of its long keys back, and removed keys those of theirs.
+/// Dropping a table frees the pages of its long keys, and so does removing keys.
 #[test]
 fn long_keys_that_go_leave_no_pages() {
     let (db, table) = open();
@@ -405,8 +405,8 @@ fn long_keys_that_go_leave_no_pages() {
     assert!(pages < before, "{pages}, and {before} before");
 }
 
-/// Opens a database with the smallest pool there may be and a log that needs no more space, puts
-/// `keys` into it, and then limits the device to `room` more bytes.
+/// Opens a database with the smallest possible pool and a log that needs no more space, inserts
+/// `keys`, and then limits the device to `room` more bytes.
 fn open_on_a_small_device(
     room: u64,
     keys: impl Iterator<Item = Vec<u8>>,
@@ -433,7 +433,7 @@ fn open_on_a_small_device(
     (db, table)
 }
 
-/// A key of the greatest length, whose first chunks are shared with others or are its own.
+/// A key of the greatest length; some of its first chunks are shared with others.
 fn spread_key(number: u32) -> Vec<u8> {
     let mut key = vec![b'k'; MAX_KEY_LEN];
     let number = number.wrapping_mul(2_654_435_761);
@@ -442,7 +442,8 @@ fn spread_key(number: u32) -> Vec<u8> {
     key
 }
 
-/// Whether a write is done, and else refused for lack of space in the data file.
+/// Returns whether a write succeeded; otherwise it must have failed for lack of space in the data
+/// file.
 #[track_caller]
 fn is_admitted(written: Result<()>) -> bool {
     match written {
@@ -455,7 +456,8 @@ fn is_admitted(written: Result<()>) -> bool {
     }
 }
 
-/// Whether a write is done at once or after checkpoints, which free what the one before had.
+/// Returns whether a write succeeds at once or after checkpoints, which free the blocks of the one
+/// before.
 #[track_caller]
 fn is_admitted_in_the_end(db: &Database, write: &dyn Fn() -> Result<()>) -> bool {
     (0..3).any(|_| {
@@ -474,7 +476,7 @@ fn a_full_data_file_refuses_long_keys_and_removals_make_room() {
         let mut state: State = (0..150).map(|i| (spread_key(i), vec![1; 300])).collect();
         let mut batch = 150;
         loop {
-            // Many pages in one transaction, as far as the pool.
+            // As many pages in one transaction as the pool allows.
             let keys: Vec<_> = (batch..batch + 4).map(spread_key).collect();
             let insert = |tx: &mut Transaction| {
                 keys.iter()
@@ -494,7 +496,7 @@ fn a_full_data_file_refuses_long_keys_and_removals_make_room() {
             assert!(is_admitted_in_the_end(&db, &remove), "room {room}");
         }
         expect(&db.snapshot(), &table, &State::new());
-        // What is removed is out of the layers after checkpoints, and others find room.
+        // After checkpoints, removed keys are gone from the layers, and others find room.
         for number in 10_000..10_100 {
             let insert = || db.transact(|tx| tx.insert(&table, &spread_key(number)[..], &[3; 300]));
             assert!(
@@ -518,7 +520,7 @@ fn long_keys_ask_for_more_room_than_short_ones() {
         (9_000..9_010).try_for_each(|i| tx.insert(&table, &short(i)[..], &[1; MAX_KEY_LEN]))
     };
     let mut is_short_enough = false;
-    // Each round leaves a little more room.
+    // Each round frees a little more room.
     for first in (0..8_000).step_by(40) {
         let remove = |tx: &mut Transaction| {
             (first..first + 40).try_for_each(|i| tx.remove(&table, &short(i)[..]).map(drop))
@@ -543,7 +545,7 @@ fn a_load_of_long_keys_into_a_full_data_file_is_refused() {
     let mut entries = keys.iter();
     let refused = entries.find_map(|(key, value)| loader.insert(key, value).err());
     assert!(!is_admitted(refused.map_or(Ok(()), Err)));
-    // The pages that it changed find room.
+    // A checkpoint finds room for the pages that the load changed.
     db.checkpoint().unwrap();
     assert!(loader.insert(&[0xff; 2_000][..], &b""[..]).is_err());
     drop(loader);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use braid::{Database, Table};
 
-/// Asks until the answer is yes; the answer comes from a thread of the database's own.
+/// Polls until a condition holds that a background thread of the database brings about.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -21,7 +21,7 @@ fn the_stats_file_follows_the_database_and_goes_with_it() {
     let file = dir.path().join("STATS");
     let read = || fs::read_to_string(&file).unwrap_or_default();
 
-    // What a killed process left is no present statistic.
+    // Statistics that a killed process left are not shown as current ones.
     let db = Database::open(dir.path()).unwrap();
     db.close().unwrap();
     fs::write(&file, "braid_commits_total 77\n").unwrap();
@@ -40,7 +40,7 @@ fn the_stats_file_follows_the_database_and_goes_with_it() {
     }
     let commits = format!("\nbraid_commits_total {}\n", db.stats().commits);
     eventually("the commits are counted", || read().contains(&commits));
-    // A reader meets whole files only.
+    // A reader sees complete files only.
     for _ in 0..1000 {
         let text = read();
         assert!(
@@ -180,7 +180,7 @@ mod facade {
             kept.value("shop/braid_commits_total") == Some(commits)
         });
         let described = kept.described.lock().unwrap().clone();
-        // All that the text has, each with its description.
+        // Every metric of the text is published, each with its description.
         let text = db.stats().to_prometheus();
         for name in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let name = name.split(' ').next().unwrap();
@@ -231,7 +231,7 @@ mod events {
     }
 
     impl Collected {
-        /// Events of this thread while `body` runs.
+        /// Returns the events of this thread while `body` runs.
         fn during(body: impl FnOnce()) -> Vec<String> {
             let collected = Self::default();
             let subscriber = tracing_subscriber::registry().with(collected.clone());
@@ -251,7 +251,7 @@ mod events {
         assert!(lines.iter().any(fits), "{parts:?} in {lines:#?}");
     }
 
-    /// Loses every event and span.
+    /// A subscriber that drops every event and span.
     struct Panics;
 
     impl<S: Subscriber> Layer<S> for Panics {
@@ -310,7 +310,7 @@ mod events {
             ],
         );
         expect(&lines, &["WARN", "slow commit", "seqno="]);
-        // Three commits, and that of the table.
+        // Three commits, and that of the table's creation.
         assert_eq!(
             lines
                 .iter()

@@ -17,8 +17,8 @@ fn builder(protocol: Protocol) -> Builder {
     }
 }
 
-/// All files with their bytes. `READERS` counts by its length: what it holds means something only
-/// while a writer has it locked.
+/// All files with their bytes. `READERS` counts only by its length: its contents are valid only
+/// while a writer locks it.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
     entries
@@ -42,8 +42,8 @@ fn create(db: &Database) {
     db.transact(|tx| tx.insert(&table, &1, &1)).unwrap();
 }
 
-/// Files, with all their bytes, stay what they are, however often the database is opened; with a
-/// consumer that acknowledges nothing, too, for which the log is kept.
+/// Files keep all their bytes, however often the database is opened, even with a feed that
+/// acknowledges nothing and so keeps the log.
 #[test]
 fn an_opening_that_writes_nothing_leaves_nothing_behind() {
     for &protocol in Protocol::ALL {
@@ -76,7 +76,7 @@ fn an_opening_that_writes_nothing_leaves_nothing_behind() {
     }
 }
 
-/// An opening that writes a little uses the files of earlier ones.
+/// An open that writes a little reuses the files of earlier ones.
 #[test]
 fn openings_that_write_use_the_files_of_earlier_ones() {
     for &protocol in Protocol::ALL {
@@ -107,7 +107,7 @@ fn openings_that_write_use_the_files_of_earlier_ones() {
     }
 }
 
-/// A full device opens, shows what it holds, and says why it takes nothing.
+/// A full device can be opened and read, and writes report why they fail.
 #[test]
 fn a_full_device_is_read() {
     for &protocol in Protocol::ALL {
@@ -126,7 +126,7 @@ fn a_full_device_is_read() {
             assert_eq!(db.get(&table(&db), &1).unwrap(), Some(1));
             db.close().unwrap();
         }
-        // Files that are there for use take a little more.
+        // Existing files have room for a few more writes.
         let db = builder()
             .background_threads(false)
             .open_on(device())
@@ -144,13 +144,13 @@ fn a_full_device_is_read() {
     }
 }
 
-/// The lengths of all files, and what they take on the medium.
+/// Returns the lengths of all files and the space that they take on the medium.
 #[cfg(unix)]
 fn sizes(dir: &Path) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
 
     let entries = fs::read_dir(dir).unwrap().map(Result::unwrap);
-    // A file that is renamed or removed meanwhile counts for nothing.
+    // A file that is renamed or removed meanwhile does not count.
     let sizes = entries.filter_map(|entry| {
         let metadata = entry.metadata().ok()?;
         Some((metadata.len(), metadata.blocks() * 512))
@@ -160,7 +160,7 @@ fn sizes(dir: &Path) -> (u64, u64) {
     })
 }
 
-/// With the default sizes of everything.
+/// A database with the default sizes.
 #[cfg(unix)]
 fn layout(protocol: Protocol, strands: usize, lanes: usize) -> Builder {
     match protocol.forced_strands() {
@@ -240,7 +240,7 @@ fn a_small_database_takes_less_than_a_mebibyte() {
             db.close().unwrap();
             check("opened and changed");
         }
-        // A feed that acknowledges nothing keeps the log of every opening, and no more.
+        // A feed that acknowledges nothing keeps the log of every open, and no more.
         let db = builder().open(dir.path()).unwrap();
         drop(db.feed("feed").unwrap());
         db.close().unwrap();
@@ -250,7 +250,7 @@ fn a_small_database_takes_less_than_a_mebibyte() {
                 .unwrap();
             db.close().unwrap();
         }
-        // Each opening begins a file in each lane.
+        // Each open begins a file in each lane.
         let most = (5 << 20) * lanes.max(2) as u64 / 2;
         let (lengths, _) = sizes(dir.path());
         assert!(lengths < most, "{protocol}: {lengths} bytes with a feed");

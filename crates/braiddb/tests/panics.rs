@@ -16,10 +16,10 @@ use braid::{
 };
 use braid_io::{File, Layer, LayeredDevice, MemoryDevice, SimDevice};
 
-/// Longer than anything here takes: a test that comes to it has failed.
+/// Longer than anything here takes: a test that waits so long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Panics without the panic hook, so that the test's output is not full of what is meant to happen.
+/// Panics without the panic hook, so that expected panics do not fill the test's output.
 fn panic_deliberately() -> ! {
     resume_unwind(Box::new("on purpose"))
 }
@@ -36,7 +36,7 @@ fn panics<R>(f: impl FnOnce() -> R) {
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
 }
 
-/// Durable writes that end while the gate is open.
+/// A layer whose durable writes wait while the gate is closed.
 #[derive(Clone, Debug, Default)]
 struct Gate(Arc<RwLock<()>>);
 
@@ -53,7 +53,7 @@ fn write(db: &Database, t: &Table<u32, u32>, key: u32) -> Ticket {
     tx.commit_async().unwrap()
 }
 
-/// Registers a callback that tells its outcome.
+/// Registers a callback that sends the outcome.
 fn told(ticket: Ticket) -> Receiver<bool> {
     let (sender, done) = channel();
     ticket.on_durable(move |outcome| {
@@ -107,7 +107,8 @@ fn a_commit_that_leads_the_flush_returns_its_own_result() {
     assert_eq!(later.recv_timeout(PATIENCE), Ok(true));
 }
 
-/// An outcome known at registration is reported on the caller's thread, by the same rule.
+/// If the outcome is known at registration, the caller's thread runs the callback; a panic is
+/// handled in the same way.
 #[test]
 fn a_callback_that_is_called_at_once_panics_like_any_other() {
     let db = small().open_on(Arc::new(MemoryDevice::new())).unwrap();
@@ -117,7 +118,7 @@ fn a_callback_that_is_called_at_once_panics_like_any_other() {
     ticket.on_durable(|_| panic_deliberately());
 }
 
-/// `Buffered` bounds are kept by the maintenance thread, whatever the listener and the clock do.
+/// The maintenance thread keeps `Buffered` bounds even if the listener and the clock panic.
 #[test]
 fn the_maintenance_thread_survives_the_health_listener_and_the_clock() {
     let panics = Arc::new(AtomicBool::new(false));
@@ -147,7 +148,7 @@ fn the_maintenance_thread_survives_the_health_listener_and_the_clock() {
     let leases: Table<u32, u32> = db.open_table_with("leases", timed).unwrap();
     db.transact(|tx| tx.insert(&leases, &1, &1)).unwrap();
     panics.store(true, Ordering::SeqCst);
-    // The maintenance thread asks the clock, and asks once.
+    // The maintenance thread reads the clock, and only once.
     asked.recv_timeout(PATIENCE).unwrap();
     let t: Table<u32, u32> = db.open_table("t").unwrap();
     for key in 0..3 {
@@ -157,7 +158,7 @@ fn the_maintenance_thread_survives_the_health_listener_and_the_clock() {
         });
         tx.insert(&t, &key, &key).unwrap();
         let commit = tx.commit().unwrap();
-        // Nobody waits for it: only the maintenance thread asks for the flush.
+        // No thread waits for the commit: only the maintenance thread requests the flush.
         let begun = std::time::Instant::now();
         while db.durable_seqno() < commit.seqno() {
             assert!(begun.elapsed() < PATIENCE);
@@ -169,7 +170,7 @@ fn the_maintenance_thread_survives_the_health_listener_and_the_clock() {
     assert_eq!(heard.load(Ordering::SeqCst), 1);
 }
 
-/// A commit that fails tells the listener on its own thread, and returns its own error.
+/// A failed commit calls the listener on its own thread, and returns its own error.
 #[test]
 fn a_listener_that_panics_does_not_change_what_a_commit_returns() {
     #[derive(Clone, Debug, Default)]
@@ -177,7 +178,7 @@ fn a_listener_that_panics_does_not_change_what_a_commit_returns() {
     impl Layer for Fails {
         fn write_durable_at(&self, file: &dyn File, bufs: &[&[u8]], at: u64) -> io::Result<()> {
             if self.0.load(Ordering::SeqCst) {
-                // A device from outside may panic, too.
+                // A device of the user may panic, too.
                 panic_deliberately()
             } else {
                 file.write_durable_at(bufs, at)
@@ -209,7 +210,7 @@ fn a_listener_that_panics_does_not_change_what_a_commit_returns() {
     assert!(db.close().is_err());
 }
 
-/// What encodes and decodes itself, and panics if it is 7.
+/// A type that encodes and decodes itself, and panics if the number is 7.
 #[derive(Clone, Debug, PartialEq)]
 struct Seventh(u32);
 
@@ -240,7 +241,7 @@ impl Seventh {
 
 impl AsKey<Seventh> for Seventh {
     fn with_key_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
-        // After the engine has done its part.
+        // The panic follows after the engine has done its part.
         let done = AsKey::<u32>::with_key_bytes(&self.0, f);
         Self::checked(self.0);
         done
@@ -254,7 +255,7 @@ impl AsValue<Seventh> for Seventh {
     }
 }
 
-/// Another thread can write every key, and a checkpoint can be made.
+/// Checks that another thread can write every key, and that a checkpoint can be written.
 fn nothing_is_locked(db: &Database, t: &Table<u32, u32>) {
     let (sender, done) = channel();
     let (other, t) = (db.clone(), t.clone());
@@ -269,8 +270,8 @@ fn nothing_is_locked(db: &Database, t: &Table<u32, u32>) {
         .expect("a lock outlived the panic");
 }
 
-/// Panics of closures, encoders, decoders and iterators reach the caller; the transaction they end
-/// leaves nothing.
+/// Panics of closures, encoders, decoders and iterators reach the caller; the transaction that they
+/// end leaves no trace.
 #[test]
 fn closures_that_panic_leave_nothing_locked_and_nothing_applied() {
     let db = small().open_on(Arc::new(MemoryDevice::new())).unwrap();
@@ -278,7 +279,7 @@ fn closures_that_panic_leave_nothing_locked_and_nothing_applied() {
     db.transact(|tx| (0..20).try_for_each(|key| tx.insert(&t, &key, &key)))
         .unwrap();
     let raw: Table<Seventh, Seventh> = {
-        // The same bytes under a name of their own.
+        // The same bytes as `u32`, under another type name.
         let numbers = db.create_untyped_table("n", "seventh", "seventh").unwrap();
         let put = |tx: &mut braid::Transaction, key: u32, value: u32| {
             AsKey::<u32>::with_key_bytes(&key, |key| {
@@ -326,7 +327,7 @@ fn closures_that_panic_leave_nothing_locked_and_nothing_applied() {
     try_each(&|tx| drop(tx.pop_first(&raw)));
     try_each(&|tx| drop(tx.take(&raw, &Seventh(8))));
     try_each(&|tx| {
-        // A scan under way is dropped by the panic.
+        // The panic drops a scan in progress.
         let mut range = tx.range(&t, ..).unwrap();
         range.next();
         panic_deliberately();
@@ -355,7 +356,7 @@ fn a_transaction_goes_on_after_a_panic_that_its_caller_catches() {
     nothing_is_locked(&db, &t);
 }
 
-/// A bulk load whose iterator panics can go on, or be dropped: its pages are free again.
+/// A bulk load whose iterator panics can continue, or be dropped, which frees its pages.
 #[test]
 fn a_bulk_load_survives_its_iterator() {
     let db = small().open_on(Arc::new(MemoryDevice::new())).unwrap();
@@ -377,7 +378,7 @@ fn a_bulk_load_survives_its_iterator() {
     nothing_is_locked(&db, &t);
 }
 
-/// The callbacks of recovery and of backups.
+/// Callbacks of recovery and of backups.
 #[test]
 fn progress_that_panics_stops_neither_recovery_nor_later_backups() {
     let device = SimDevice::new(1);

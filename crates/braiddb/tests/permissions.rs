@@ -14,7 +14,7 @@ fn umask(mask: u32) {
     rustix::process::umask(Mode::from_raw_mode(mask as rustix::fs::RawMode));
 }
 
-/// All below a directory, with their permissions.
+/// Lists everything below a directory, with its permissions.
 fn modes(place: &Path, found: &mut Vec<(String, bool, u32)>) {
     for entry in fs::read_dir(place).unwrap() {
         let path = entry.unwrap().path();
@@ -27,7 +27,7 @@ fn modes(place: &Path, found: &mut Vec<(String, bool, u32)>) {
     }
 }
 
-/// Uses everything that makes files.
+/// Uses everything that creates files.
 fn use_all(place: &Path, builder: Builder, mode: u32) {
     let builder = builder
         .stats_file(true)
@@ -40,7 +40,7 @@ fn use_all(place: &Path, builder: Builder, mode: u32) {
     db.checkpoint().unwrap();
     db.backup(place.join("made/backup")).unwrap();
     db.archive_now().unwrap();
-    // Before the database is closed and its statistics go.
+    // Before closing, which removes the statistics.
     let mut found = Vec::new();
     modes(&place.join("made"), &mut found);
     let is_there = |name: &str| found.iter().any(|(path, ..)| path.ends_with(name));
@@ -58,7 +58,7 @@ fn use_all(place: &Path, builder: Builder, mode: u32) {
 #[test]
 fn files_are_their_owners_unless_asked_otherwise() {
     for (mask, asked, file, directory) in [
-        // Without a mask nothing but what is asked for keeps others out.
+        // Without a umask, only the requested mode denies access to others.
         (0o000, None, 0o600, 0o700),
         (0o077, Some(0o640), 0o640, 0o750),
         (0o022, Some(0o664), 0o664, 0o775),
@@ -74,7 +74,7 @@ fn files_are_their_owners_unless_asked_otherwise() {
         modes(&place.path().join("made"), &mut found);
         for (path, is_directory, mode) in found {
             let wanted = if is_directory { directory } else { file };
-            // The first opener creates the lock file, even a reader.
+            // The first open creates the lock file, even one by a reader.
             let wanted = if path.ends_with("LOCK") {
                 wanted & !mask
             } else {
@@ -100,7 +100,7 @@ fn files_are_their_owners_unless_asked_otherwise() {
         assert!(!into.exists());
     }
 
-    // A link where a file is to be made is replaced or refused, and its target stays as it is.
+    // A link at the name of a new file is replaced or refused; its target stays unchanged.
     let place = tempfile::tempdir().unwrap();
     let letter = place.path().join("letter");
     fs::write(&letter, "Dear engine").unwrap();

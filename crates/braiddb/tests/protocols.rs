@@ -40,12 +40,12 @@ fn open(builder: Builder, device: &SimDevice) -> Database {
     builder.open_on(Arc::new(device.clone())).unwrap()
 }
 
-/// Lets the power go some time after what follows has begun.
+/// Makes the power fail at a random later step.
 fn cut_power(device: &SimDevice, seed: u64) {
     device.crash_after(fastrand::Rng::with_seed(seed).u64(20..STEPS));
 }
 
-/// A thread's own two keys, always written together, always with the next higher number.
+/// Two keys of a thread, always written together, with the next higher number.
 struct Counter {
     keys: [u64; 2],
     table: Table<u64, u64>,
@@ -54,7 +54,7 @@ struct Counter {
 }
 
 impl Counter {
-    /// Goes on from what is there.
+    /// Continues from the stored number.
     fn new(db: &Database, name: u64) -> Result<Self, Error> {
         let table = db.open_table("counters")?;
         let keys = [2 * name, 2 * name + 1];
@@ -82,7 +82,7 @@ impl Counter {
         Ok(())
     }
 
-    /// Commits until power fails, every other thread with commits in flight.
+    /// Commits until the power fails; every other thread keeps commits in flight.
     fn run(&mut self, db: &Database) -> Result<(), Error> {
         let most = if self.keys[0].is_multiple_of(4) { 0 } else { 8 };
         let mut in_flight = VecDeque::new();
@@ -98,7 +98,7 @@ impl Counter {
         }
     }
 
-    /// Both keys have the same number, not less than was acknowledged, not more than was written.
+    /// Checks that both keys have the same number, between the acknowledged and the written one.
     fn check(&self, db: &Database) {
         let values = self
             .keys
@@ -118,8 +118,8 @@ impl Counter {
     }
 }
 
-/// Counters on as many threads, until the power goes. Without the database's first step there are
-/// none.
+/// Runs counters on as many threads until the power fails. Returns none if the database was not
+/// created before.
 fn run_counters(db: &Database, threads: u64) -> Vec<Counter> {
     thread::scope(|scope| {
         let running: Vec<_> = (0..threads)
@@ -194,7 +194,7 @@ fn uneven_strands() {
                     if round % 100 == 0 && turn.send(()).is_err() {
                         return;
                     }
-                    // Some wait, so that there are flushes; most need not.
+                    // Some commits wait, so that there are flushes; most do not.
                     let committed = if round % 10 == 0 {
                         busy.commit_and_wait(db)
                     } else {
@@ -218,8 +218,8 @@ fn uneven_strands() {
     assert!(idle > 30 && busy > 20 * idle, "{busy} and {idle}");
 }
 
-/// I4: what a read-only transaction returned is there after the crash, though its writer did not
-/// wait.
+/// I4: the values that a read-only transaction returned exist after the crash, though their writer
+/// did not wait.
 #[test]
 fn read_only_transactions() {
     each(|protocol, seed| {
@@ -239,7 +239,8 @@ fn read_only_transactions() {
             let reader = scope.spawn(move || {
                 let mut seen = 0;
                 loop {
-                    // Everything durable can be read forever.
+                    // Durable data can be read even after the failure, so the reader ends with the
+                    // writer.
                     if over.load(std::sync::atomic::Ordering::Acquire) {
                         return seen;
                     }
@@ -248,7 +249,7 @@ fn read_only_transactions() {
                         return seen;
                     };
                     match tx.commit() {
-                        // Serializable: both are of the same transaction.
+                        // Serializable: both values are of the same transaction.
                         Ok(_) => {
                             assert_eq!(first, second);
                             seen = first.unwrap_or(0);
@@ -266,8 +267,8 @@ fn read_only_transactions() {
     });
 }
 
-/// Transactions several times as large as a strand's buffer, mixed with small ones: whole or not at
-/// all.
+/// Transactions several times as large as a strand's buffer, mixed with small ones, are recovered
+/// completely or not at all.
 #[test]
 fn transactions_larger_than_a_buffer() {
     each(|protocol, seed| {
@@ -343,7 +344,7 @@ fn checkpoints_under_load() {
     assert!(checkpoints.into_inner() > 10, "checkpoints took part");
 }
 
-/// Closed or crashed, a database opens with any number of strands, and continues.
+/// Closed or crashed, a database opens with any number of strands and continues.
 #[test]
 fn another_number_of_strands() {
     each(|protocol, seed| {
@@ -370,7 +371,8 @@ fn another_number_of_strands() {
     });
 }
 
-/// After a crash, too, any protocol opens what any other left. (After a clean close: `faults.rs`.)
+/// After a crash, any protocol opens the files of any other one. (After a clean close:
+/// `faults.rs`.)
 #[test]
 fn another_protocol_after_a_crash() {
     for (seed, (&from, &to)) in (0..).zip(

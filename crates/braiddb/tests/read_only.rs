@@ -160,8 +160,8 @@ fn readers_share_a_directory_and_leave_it_alone() {
     let [first, second] = readers;
     drop(first);
     assert!(files(dir.path()) == before);
-    // Where there is no reader table, as in a copy that somebody tidied up, readers keep writers
-    // out.
+    // Without a reader table, as in a copy of the database from which the file was removed, readers
+    // exclude writers.
     std::fs::remove_file(dir.path().join("READERS")).unwrap();
     let third = builder().open_read_only(dir.path()).unwrap();
     let reader_is_in = Database::open(dir.path());
@@ -170,7 +170,7 @@ fn readers_share_a_directory_and_leave_it_alone() {
     Database::open(dir.path()).unwrap();
 }
 
-/// Each change once, whoever notices it.
+/// Each change is reported once, whichever thread notices it.
 #[test]
 fn a_listener_hears_of_poison_and_of_a_full_disk_once() {
     let (sender, changes) = mpsc::channel();
@@ -206,7 +206,7 @@ fn a_listener_hears_of_poison_and_of_a_full_disk_once() {
     assert!(changes.try_recv().is_err());
 }
 
-/// Without anybody who commits, the maintenance thread notices.
+/// If no thread commits, the maintenance thread notices.
 #[test]
 fn a_listener_hears_of_what_happens_in_the_background() {
     let (sender, changes) = mpsc::channel();

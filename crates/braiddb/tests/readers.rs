@@ -73,7 +73,7 @@ fn a_reader_moves_to_what_was_acknowledged_and_its_snapshots_stay() {
             assert_eq!(contents(&clone), old, "{protocol}: a clone moves by itself");
         }
         assert_eq!(before.iter(&table).unwrap().count(), 1, "{protocol}");
-        // A transaction that wrote nothing is nothing newer.
+        // A transaction without writes makes no newer state.
         writer.checkpoint().unwrap();
         assert!(!reader.refresh().unwrap(), "{protocol}");
         drop(writer);
@@ -87,7 +87,7 @@ fn a_reader_moves_to_what_was_acknowledged_and_its_snapshots_stay() {
     }
 }
 
-/// In every direction: an older handle with a newer state, and a newer handle with an older one.
+/// Both combinations: an older handle with a newer state, and a newer handle with an older one.
 #[test]
 fn handles_of_tables_are_good_for_every_state_of_their_database() {
     let device = Arc::new(MemoryDevice::new());
@@ -130,7 +130,7 @@ fn handles_of_tables_are_good_for_every_state_of_their_database() {
     }
     tx.commit().unwrap();
 
-    // The number of a table counts, not its name.
+    // The table's number identifies it, not its name.
     writer.rename_table("t", "other").unwrap();
     let namesake: Table<u32, String> = writer.open_table("t").unwrap();
     writer
@@ -142,7 +142,7 @@ fn handles_of_tables_are_good_for_every_state_of_their_database() {
     let namesake: Table<u32, String> = reader.existing_table("t").unwrap().unwrap();
     assert_eq!(reader.get(&namesake, &9).unwrap(), Some("9".to_owned()));
 
-    // A table that is not there yet, or not any more, is none.
+    // A table that does not exist yet, or no longer, is not found.
     let missing = |error: Error| matches!(error, Error::TableDropped { name } if name == "t");
     assert!(before.get(&namesake, &9).is_err_and(missing));
     assert!(before.iter(&namesake).is_err_and(missing));
@@ -151,7 +151,7 @@ fn handles_of_tables_are_good_for_every_state_of_their_database() {
     assert!(reader.get(&old, &1).is_err_and(missing));
     assert!(before.get(&old, &1).unwrap().is_some());
 
-    // Handles of other databases are refused, also of one that is opened from the same files.
+    // Handles of other databases are refused, even if opened from the same files.
     let foreign = |error: Error| matches!(error, Error::ForeignTable { name } if name == "t");
     let other = builder().open_read_only_on(device.clone()).unwrap();
     assert!(other.get(&namesake, &9).is_err_and(foreign));
@@ -163,7 +163,7 @@ fn handles_of_tables_are_good_for_every_state_of_their_database() {
     }
 }
 
-/// Each reader reads its pages when they were replaced several times already.
+/// Each reader reads pages that were replaced several times since.
 #[test]
 fn what_a_reader_pins_outlives_checkpoints_and_writers() {
     let device = Arc::new(MemoryDevice::new());
@@ -227,8 +227,8 @@ fn what_is_not_durable_is_not_shown() {
     assert_eq!(contents(&reader).len(), 2);
 }
 
-/// A backup by a reader is whole, and no incremental one builds on it: page numbers would not tell
-/// what changed.
+/// A backup by a reader is complete, and no incremental backup builds on it: its checkpoint numbers
+/// would not show what changed.
 #[test]
 fn a_reader_makes_backups_next_to_the_writer() {
     let device = Arc::new(MemoryDevice::new());
@@ -288,7 +288,7 @@ fn a_reader_and_a_writer_of_a_directory_need_not_wait_for_each_other() {
     assert!(second.refresh().unwrap());
     assert!(matches!(Database::open(&path), Err(Error::Locked { .. })));
     drop(writer);
-    // Nor does a reader keep writers out.
+    // A reader does not exclude writers, either.
     let writer = Database::open(&path).unwrap();
     put(&writer, 1_000, 5);
     assert!(reader.refresh().unwrap());
@@ -335,8 +335,8 @@ fn changes_are_followed_next_to_the_writer() {
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// A device on which something happens when a reader is about to pin the newest checkpoint, or that
-/// has no reader table.
+/// A device that runs a hook when a reader is about to pin the newest checkpoint, or that has no
+/// reader table.
 #[derive(Clone)]
 struct Staged {
     device: MemoryDevice,
@@ -412,8 +412,8 @@ impl ReaderTable for StagedTable {
     }
 }
 
-/// Between the look at the superblock and the pin, checkpoints follow that free what the first one
-/// had.
+/// Between reading the superblock and pinning, further checkpoints free the blocks of the first
+/// one.
 #[test]
 fn a_reader_that_pinned_too_late_looks_again() {
     let device = Staged {

@@ -22,7 +22,7 @@ enum Step {
     Remove(u8),
     RemoveRange(u8, u8),
     Save,
-    /// To the savepoint so many places below the newest, standing or not.
+    /// Rolls back to the savepoint at this depth below the newest, valid or not.
     Return(usize),
 }
 
@@ -62,7 +62,7 @@ proptest! {
             Ok(())
         })
         .unwrap();
-        // Savepoints in the order in which they were made, and the states of those that stand.
+        // All savepoints in the order of creation, and the states of the valid ones.
         let mut made: Vec<Savepoint> = Vec::new();
         let mut standing: Vec<(usize, State)> = Vec::new();
         let mut tx = db.begin();
@@ -126,7 +126,7 @@ fn another_transactions_savepoint_is_a_typed_error() {
     ));
     first.rollback_to(&of_first).unwrap();
     first.commit().unwrap();
-    // The context of the first is used again.
+    // The first transaction's context is reused.
     let mut third = db.begin();
     third.insert(&table, &3, &3).unwrap();
     assert!(matches!(

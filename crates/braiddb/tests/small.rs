@@ -20,7 +20,7 @@ fn open(device: &Arc<MemoryDevice>, protocol: Protocol) -> Database {
         .unwrap()
 }
 
-/// Writes, reads and snapshots of several threads, a checkpoint, and what recovery makes of it.
+/// Writes, reads and snapshots of several threads, a checkpoint, and recovery.
 fn lives(protocol: Protocol) {
     let device = Arc::new(MemoryDevice::new());
     let db = open(&device, protocol);
@@ -40,7 +40,7 @@ fn lives(protocol: Protocol) {
         }
         db.checkpoint().unwrap();
     });
-    // Larger than a buffer of the log, and than what a page takes.
+    // Larger than a buffer of the log, and than a page.
     let large = vec![7; 40_000];
     db.transact(|tx| tx.insert(&t, &u64::MAX, &large)).unwrap();
     db.close().unwrap();
@@ -58,14 +58,14 @@ fn lives_of_glsn() {
     lives(Protocol::Glsn);
 }
 
-/// The protocol whose threads fill one buffer together.
+/// The protocol whose threads share one buffer.
 #[test]
 fn lives_of_aether() {
     lives(Protocol::Aether);
 }
 
-/// The last handle may go before the transactions do: their contexts keep the database's memory,
-/// and the last of them gives it back from within.
+/// The last handle may be dropped before the transactions: their contexts keep the database's
+/// memory alive, and the last context frees it from within.
 #[test]
 fn transactions_outlive_their_handle() {
     for closed in [false, true] {

@@ -42,7 +42,7 @@ impl TestClock {
     }
 }
 
-/// Bytes that LZ4 makes smaller, or not.
+/// Bytes that LZ4 compresses, or not.
 fn value(rng: &mut fastrand::Rng) -> Vec<u8> {
     let len = [0, 20, 300, 5_000, 60_000][rng.usize(..5)];
     let mut value = vec![rng.u8(..); len];
@@ -98,8 +98,8 @@ fn options_are_stored_and_compared() {
     assert_eq!(db.table_names().unwrap(), ["lz4", "plain", "renamed"]);
 }
 
-/// Whatever the options, a table is a map: over transactions, checkpoints and crashes, to all its
-/// readers.
+/// With any options, a table is a map for all its readers, over transactions, checkpoints and
+/// crashes.
 #[test]
 #[allow(clippy::too_many_lines, reason = "one model")]
 fn a_table_with_options_is_a_map_that_survives_crashes() {
@@ -265,20 +265,20 @@ fn entries_end_at_their_time_for_all_who_look_later() {
     assert_eq!(transaction.get(&table, &0).unwrap(), Some(1));
     assert_eq!(count(&|| isolated.iter(&table).unwrap().rev().count()), 5);
     clock.set(1_060);
-    // Those who have looked before still see what they saw; it is even removed meanwhile.
+    // Snapshots that have read the entry still see it, even after its removal.
     assert_eq!(db.remove_expired().unwrap(), 4);
     assert_eq!((db.remove_expired().unwrap(), db.stats().expired), (0, 4));
     assert_eq!((of(&snapshot), of(&named)), (5, 5));
     assert_eq!(of(&db.open_snapshot("named").unwrap()), 5);
     assert_eq!(isolated.iter(&table).unwrap().count(), 5);
     assert_eq!(of(&db.snapshot()), 1);
-    // Not for one that read the newest: what it saw was removed.
+    // A serializable transaction conflicts: the entry that it read was removed.
     assert!(transaction.commit().is_err());
     assert_eq!(db.get(&table, &0).unwrap(), None);
     assert_eq!(db.get(&table, &2).unwrap(), Some(2));
     drop((snapshot, isolated, named));
     clock.set(1_090);
-    // Not removed yet, and not there.
+    // Expired entries are invisible before they are removed.
     let mut tx = db.begin();
     assert_eq!(tx.get(&table, &2).unwrap(), None);
     assert!(!tx.contains_key(&table, &2).unwrap() && !tx.remove(&table, &2).unwrap());
@@ -320,7 +320,7 @@ fn a_locked_entry_is_left_alone() {
     assert_eq!(db.remove_expired().unwrap(), 1);
 }
 
-/// The maintenance thread does it unasked.
+/// The maintenance thread removes expired entries by itself.
 #[test]
 fn what_is_over_is_removed_in_the_background() {
     let clock = TestClock::default();
@@ -333,8 +333,8 @@ fn what_is_over_is_removed_in_the_background() {
         db.transact(|tx| (0..20).try_for_each(|j| tx.insert(&table, &(20 * i + j), &[1; 500])))
             .unwrap();
     }
-    // It goes on: a sweep that had begun before finds only what it comes to, and the next one
-    // begins later.
+    // The sweep continues: one that began earlier finds only entries after its position, and the
+    // next one begins later.
     for seconds in 3_600.. {
         clock.set(seconds);
         if db.stats().expired == 1_000 {

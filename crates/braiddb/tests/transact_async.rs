@@ -44,7 +44,7 @@ fn no_poll_waits_for_the_device() -> Result<()> {
             task.await.unwrap();
         }
     }));
-    // One after the other they would take a flush each.
+    // One after the other, each would wait for a flush.
     let flushes = db.stats().log.flushes - flushes;
     assert!(flushes < 50, "{flushes} flushes");
     assert_eq!(db.snapshot().len(&table)?, 100);
@@ -67,7 +67,7 @@ fn a_conflict_runs_the_body_again() -> Result<()> {
     }))?;
     assert_eq!((runs.get(), result), (4, Some(3)));
     assert_eq!(db.get(&table, &2)?, Some(3));
-    // One that never ends is given up.
+    // A future that never ends is dropped.
     let hopeless =
         block_on(db.transact_async::<(), _>(|_| Err(Error::Conflict(ConflictKind::Deadlock))));
     assert!(matches!(hopeless, Err(Error::Conflict(_))));
@@ -105,7 +105,7 @@ fn a_future_that_is_dropped_leaves_nothing_or_a_transaction() -> Result<()> {
     Ok(())
 }
 
-/// Futures can be spawned wherever tasks change threads.
+/// Futures can be spawned on executors that move tasks between threads.
 #[test]
 fn the_future_can_change_threads() -> Result<()> {
     fn is_send<T: Send + 'static>(future: T) -> T {

@@ -62,14 +62,14 @@ fn entries_are_taken_from_the_ends_and_by_what_they_are() {
         db.transact(|tx| (0..10).try_for_each(|i| tx.insert(&t, &i, &(i * i))))
             .unwrap();
         let mut tx = db.begin();
-        // Its own writes are among what it takes from.
+        // The transaction also takes entries that it wrote itself.
         tx.insert(&t, &10, &100).unwrap();
         tx.remove(&t, &0).unwrap();
         assert_eq!(tx.len(&t).unwrap(), 10);
         assert_eq!(tx.pop_first(&t).unwrap(), Some((1, 1)));
         assert_eq!(tx.pop_last(&t).unwrap(), Some((10, 100)));
         assert_eq!(tx.pop_last(&t).unwrap(), Some((9, 81)));
-        // Of 2 to 8, those from 4 on with an odd square.
+        // Of 2 to 8: those from 4 on with an odd square.
         let mut looked_at = Vec::new();
         let removed = tx.retain(&t, 4.., |key, value| {
             looked_at.push(*key);
@@ -216,8 +216,8 @@ fn prefixes_are_ranges_of_strings() {
     });
 }
 
-/// Berenson et al. 1995, A5B: under serializability one of the two fails, under snapshots both
-/// pass.
+/// Berenson et al. 1995, A5B (write skew): under serializability one of the two fails, under
+/// snapshot isolation both commit.
 #[test]
 fn write_skew_is_a_conflict_unless_asked_for() {
     both(|db| {
@@ -252,7 +252,7 @@ fn a_phantom_is_a_conflict() {
         let mut a = db.begin();
         assert_eq!(a.range(&t, 10..20).unwrap().count(), 0);
         a.insert(&t, &200, &1).unwrap();
-        // Outside of the range, in the same leaf: no conflict.
+        // A change in the same leaf but outside of the range: no conflict.
         db.transact(|tx| tx.insert(&t, &50, &1)).unwrap();
         a.commit().unwrap();
         let mut a = db.begin();
@@ -266,7 +266,8 @@ fn a_phantom_is_a_conflict() {
     });
 }
 
-/// A range is read bit by bit, from either end and on any thread: what counts is how far it came.
+/// A range is read step by step, from either end and on any thread; validation covers only the part
+/// that was read.
 #[test]
 fn a_phantom_where_a_range_did_not_come_is_no_conflict() {
     both(|db| {
@@ -501,7 +502,7 @@ fn deadlocks_end_and_retries_get_everything_through() {
 fn large_transactions_pass_each_other_until_they_commit() {
     both(|db| {
         let t: Table<u64, u64> = db.open_table("t").unwrap();
-        // On one thread: it would wait for itself if the first kept the locks.
+        // On one thread, the second would wait forever if the first kept its locks.
         let (mut one, mut two) = (db.begin(), db.begin());
         for key in 0..200 {
             one.insert(&t, &key, &1).unwrap();
@@ -533,7 +534,7 @@ fn large_and_small_transactions_lose_nothing_to_each_other() {
                             for key in &keys {
                                 tx.insert(t, key, &(thread << 32 | round))?;
                             }
-                            // Reads under a lock after it let its own go.
+                            // Reads under a lock after it released its own.
                             tx.fetch_update(t, &(round % 5), |n| Some(n.unwrap_or(0) + 1))
                                 .map(drop)
                         };
@@ -601,7 +602,7 @@ fn tables_are_created_renamed_dropped_and_typed() {
     });
 }
 
-/// Handles that were got while the table came, changed its name and went.
+/// Handles that were obtained while the table was created, renamed and dropped.
 #[test]
 fn all_handles_to_a_table_know_when_it_is_gone() {
     both(|db| {
@@ -701,11 +702,10 @@ fn a_closed_database_says_so() {
     assert!(matches!(other.get(&t, &1), Err(Error::Closed)));
 }
 
-/// Calls what it is given with the value that it reads.
+/// A read that passes the value to a function.
 type Reader<'a> = dyn Fn(&mut dyn FnMut(Option<&[u8]>)) + 'a;
 
-/// Whoever looks, at whatever kind of value, sees what `get` returns; also from inside of another
-/// look.
+/// Reading any kind of value in place returns the same as `get`, also inside of another such read.
 #[test]
 fn looking_at_a_value_shows_what_getting_it_returns() {
     both(|db| {
@@ -723,7 +723,7 @@ fn looking_at_a_value_shows_what_getting_it_returns() {
             let of = |reader: &Reader<'_>| {
                 let mut seen = None;
                 reader(&mut |bytes| {
-                    // The buffer is this look's own.
+                    // The inner read has its own buffer.
                     db.get_with(&t, &3, |other| assert_eq!(other, Some(&value(4)[..])))
                         .unwrap();
                     seen = bytes.map(Bytes::copy_from_slice);
@@ -744,7 +744,7 @@ fn looking_at_a_value_shows_what_getting_it_returns() {
     });
 }
 
-/// What goes between threads, and what is shared by them. Only a range borrows.
+/// Which handles can be sent to, or shared between, threads. Only a range borrows.
 #[test]
 fn handles_go_between_threads() {
     fn shared<T: Send + Sync + 'static>() {}
@@ -767,10 +767,10 @@ fn handles_go_between_threads() {
     future::<Ticket>();
 }
 
-/// Longer than anything below takes: a test that comes to it has failed.
+/// Longer than anything below takes: a test that waits so long has failed.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Runs `work` on a thread of its own, so that a wait that never ends fails the test.
+/// Runs `work` on a separate thread, so that an endless wait fails the test.
 fn ends(work: impl FnOnce() + Send + 'static) {
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -781,7 +781,7 @@ fn ends(work: impl FnOnce() + Send + 'static) {
         .expect("it ends without a panic");
 }
 
-/// Keys share locks, so two transactions of one thread may meet without a key in common.
+/// Keys share locks, so two transactions of one thread may conflict without a common key.
 #[test]
 fn two_transactions_of_one_thread_never_wait_for_each_other() {
     for protocol in Protocol::ALL {
@@ -792,7 +792,7 @@ fn two_transactions_of_one_thread_never_wait_for_each_other() {
             let mut both = [db.begin(), db.begin()];
             let mut refused = Vec::new();
             for key in 0..2_000 {
-                // A lock each, kept to the end.
+                // One lock for each key, held until the end.
                 match both[key as usize % 2].insert_if_absent(&t, &key, &1) {
                     Ok(added) => assert!(added),
                     Err(error) => {
@@ -806,7 +806,7 @@ fn two_transactions_of_one_thread_never_wait_for_each_other() {
                 }
             }
             assert!(!refused.is_empty(), "4,096 stripes are few for 2,000 locks");
-            // Both go on.
+            // Both transactions continue.
             let [first, mut second] = both;
             first.commit().unwrap();
             for key in &refused {
@@ -818,7 +818,7 @@ fn two_transactions_of_one_thread_never_wait_for_each_other() {
     }
 }
 
-/// A large transaction takes its locks in the commit, and finds the same.
+/// A large transaction acquires its locks at commit, with the same result.
 #[test]
 fn a_large_commit_does_not_wait_for_its_own_thread() {
     ends(|| {
@@ -831,7 +831,7 @@ fn a_large_commit_does_not_wait_for_its_own_thread() {
             .try_for_each(|key| large.insert(&t, &key, &2))
             .unwrap();
         assert!(matches!(large.commit(), Err(Error::SelfDeadlock)));
-        // Not even where the wait is in `transact`.
+        // The same holds if `transact` waits.
         let nested = db.transact(|tx| tx.insert(&t, &700, &3));
         assert!(matches!(nested, Err(Error::SelfDeadlock)));
         holder.commit().unwrap();
@@ -840,8 +840,8 @@ fn a_large_commit_does_not_wait_for_its_own_thread() {
     });
 }
 
-/// Two threads with two transactions each: nobody waits in the transactions that hold what is
-/// waited for.
+/// Two threads with two transactions each: the idle transactions hold the locks, and the others
+/// wait for them.
 #[test]
 fn a_cycle_through_idle_transactions_ends() {
     ends(|| {
@@ -869,7 +869,7 @@ fn a_cycle_through_idle_transactions_ends() {
     });
 }
 
-/// Finding and making tables takes no lock that a transaction can have.
+/// Finding and creating tables acquires no lock that a transaction can hold.
 #[test]
 fn tables_are_made_inside_of_a_transaction() {
     ends(|| {
@@ -878,7 +878,7 @@ fn tables_are_made_inside_of_a_transaction() {
         let t: Table<u64, u64> = db.open_table("t").unwrap();
         let mut tx = db.begin();
         for n in 0..1_000 {
-            // A lock each, most of all stripes in the end.
+            // One lock for each key; in the end, most of all stripes.
             for key in 16 * n..16 * (n + 1) {
                 tx.get_for_update(&t, &key).unwrap();
             }
@@ -896,7 +896,7 @@ fn tables_are_made_inside_of_a_transaction() {
     });
 }
 
-/// A scan that is forgotten has read all the same.
+/// The reads of a scan count even if its iterator is leaked.
 #[test]
 fn what_a_forgotten_scan_read_is_validated() {
     both(|db| {
@@ -926,7 +926,7 @@ fn what_a_forgotten_scan_read_is_validated() {
             db.transact(|other| other.remove(&t, &1)).unwrap();
             assert!(matches!(tx.commit(), Err(Error::Conflict(_))));
         }
-        // Where nothing changed it commits, and what it read lasts (I4).
+        // Without changes it commits, and then everything that it read is durable (I4).
         let mut tx = scan_and_forget(0, 5);
         tx.insert(&t, &9_999, &1).unwrap();
         tx.commit().unwrap();
@@ -939,7 +939,7 @@ fn what_a_forgotten_scan_read_is_validated() {
     });
 }
 
-/// The longest time there is counts as forever.
+/// The longest duration means forever.
 #[test]
 fn the_longest_duration_is_forever() {
     ends(|| {
@@ -957,7 +957,7 @@ fn the_longest_duration_is_forever() {
             tx.commit().unwrap()
         };
         commit(Duration::MAX);
-        // A bound before it counts, and so does one behind it.
+        // A shorter bound before or after it still applies.
         let waits = {
             let t = t.clone();
             let db = db.clone();
@@ -974,7 +974,7 @@ fn the_longest_duration_is_forever() {
     });
 }
 
-/// What a context in the pool remembers of a dropped table does not keep its space.
+/// An idle context in the pool does not keep the space of a dropped table.
 #[test]
 fn a_dropped_table_is_freed_while_contexts_are_idle() {
     let builder = Database::builder()

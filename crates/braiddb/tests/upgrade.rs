@@ -9,7 +9,7 @@ use braid::{Database, Error, Readable, Table};
 /// The format of this build.
 const PRESENT: u64 = 5;
 
-/// A database of a format, made when it was new.
+/// A database in an older format, written when that format was current.
 fn fixture(format: u64) -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     tests.join(format!("format-{format}"))
@@ -23,7 +23,7 @@ fn copy(from: &Path) -> tempfile::TempDir {
     dir
 }
 
-/// What is in the fixture: some of it in the data file, some in the log only.
+/// Contents of the fixture: some in the data file, some only in the log.
 fn fill(db: &Database, from: u64, to: u64) {
     let numbers: Table<u64, String> = db.open_table("numbers").unwrap();
     let large: Table<String, Vec<u8>> = db.open_table("large").unwrap();
@@ -52,7 +52,7 @@ fn expect_filled(db: &Database) {
     assert_eq!(db.get(&large, "from 200").unwrap(), Some(vec![200; 10_000]));
 }
 
-/// Writes the fixture; only when there is a new format: `cargo test -p braiddb --test upgrade --
+/// Writes the fixture; needed only for a new format: `cargo test -p braiddb --test upgrade --
 /// --ignored`.
 #[test]
 #[ignore = "writes the fixture of a format"]
@@ -68,7 +68,7 @@ fn write_the_fixture() {
     fill(&db, 200, 300);
     fs::create_dir_all(fixture(PRESENT)).unwrap();
     for entry in fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
-        // Segments that were only made ready are all zeroes.
+        // Preallocated segments are all zeroes.
         if fs::read(entry.path())
             .unwrap()
             .iter()
@@ -89,7 +89,7 @@ fn databases_of_every_format_become_the_present_one() {
             assert!(matches!(upgrade(dir), Err(Error::Locked { .. })));
             db.close().unwrap();
         };
-        // Whether it was converted or not.
+        // The database can be read with and without conversion.
         read(copy(&fixture(format)).path());
         let dir = copy(&fixture(format));
         let report = upgrade(dir.path()).unwrap();
@@ -105,7 +105,7 @@ fn databases_of_every_format_become_the_present_one() {
     }
 }
 
-/// Writes another number into both superblocks, with checksums that fit.
+/// Writes another format number into both superblocks, with matching checksums.
 fn with_format(format: u64) -> tempfile::TempDir {
     let dir = copy(&fixture(PRESENT));
     let file = dir.path().join("data.braid");

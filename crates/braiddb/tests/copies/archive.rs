@@ -137,8 +137,8 @@ fn a_time_is_found_between_batches() {
     for key in 1..6 {
         put(&db, key);
         db.archive_now().unwrap();
-        // Whatever the clock's resolution is: a later time than the batch's, and one before the
-        // next one's.
+        // A time later than the batch's and earlier than that of the next one, whatever the clock's
+        // resolution.
         let seen = SystemTime::now();
         while SystemTime::now() <= seen {
             std::hint::spin_loop();
@@ -170,7 +170,7 @@ fn a_hole_is_named_and_what_lies_before_it_can_be_restored() {
     let last = put(&db, 1);
     db.archive_now().unwrap();
     db.close().unwrap();
-    // Opened without the archive, and its log is gone.
+    // The database was open without the archive, and the log of that time is gone.
     let plain = small().feed_log_bytes(0);
     let db = plain
         .segment_bytes(64 << 10)
@@ -296,7 +296,7 @@ fn a_directory_without_an_archive_proves_nothing() {
     db.backup_to(&mut backup).unwrap();
     let error = backup_error(restore(&backup, &memory(), Until::End));
     assert!(matches!(error, BackupError::EmptyArchive { .. }), "{error}");
-    // Even one that lost its newest files: the owner says how far it went.
+    // The owner record shows how far the archive went, even if the newest files are lost.
     let (archive, device) = (memory(), memory());
     let db = builder(&archive).open_on(device.clone()).unwrap();
     let mut backup = Vec::new();
@@ -312,8 +312,8 @@ fn a_directory_without_an_archive_proves_nothing() {
     assert!(matches!(error, BackupError::Hole { .. }), "{error}");
 }
 
-/// Two copies of one database never write into the same archive: the one that comes second is
-/// refused, whether the first is closed, open or killed.
+/// Two copies of one database never write to the same archive: the second one is refused, whether
+/// the first is closed, open or killed.
 #[test]
 fn a_copy_of_a_database_is_refused_by_the_archive() {
     let archive = memory();
@@ -328,7 +328,7 @@ fn a_copy_of_a_database_is_refused_by_the_archive() {
     let open = |device: &SimDevice| builder(&archive).open_on(Arc::new(device.clone()));
     let db = open(&original).unwrap();
     put(&db, 2);
-    // Nothing was archived yet, so the copy may still take the archive; then the original is
+    // Nothing was archived yet, so the copy may still take over the archive; then the original is
     // refused.
     let other = open(&copy).unwrap();
     put(&other, 3);
@@ -340,7 +340,7 @@ fn a_copy_of_a_database_is_refused_by_the_archive() {
     db.close().unwrap();
     let (restored, _) = restore(&backup, &archive, Until::End).unwrap();
     assert_eq!(keys(&restored), [1, 3, 4]);
-    // Copies that were made while it was open, and before, are refused as well, once it has
+    // Copies made before or while the original was open are refused as well, once the original has
     // archived again.
     let earlier = copy.after_kill();
     put(&other, 5);
@@ -359,7 +359,7 @@ fn a_copy_of_a_database_is_refused_by_the_archive() {
     assert_eq!(keys(&restored), [1, 3, 4, 5, 6]);
 }
 
-/// Whenever power fails, the database and its archive continue.
+/// The database and its archive continue after a loss of power at any time.
 #[test]
 fn a_database_owns_its_archive_through_crashes() {
     for seed in 0..100 {
@@ -405,7 +405,7 @@ fn archives_of_others_are_told() {
     assert!(matches!(error, BackupError::OtherArchive { .. }), "{error}");
 }
 
-/// The database's files are set back without the archive's knowledge.
+/// The database's files are replaced by older ones, and the archive does not know it.
 #[test]
 fn an_archive_that_is_ahead_is_told() {
     let archive = memory();
@@ -424,8 +424,8 @@ fn an_archive_that_is_ahead_is_told() {
     assert!(matches!(error, BackupError::ArchiveAhead { .. }), "{error}");
 }
 
-/// The archive's medium fails: commits go on until the log is full, `health` tells, and when the
-/// medium is back nothing is missing.
+/// The archive's medium fails: commits continue until the log is full, and `health` reports the
+/// failure. When the medium works again, nothing is missing.
 #[test]
 fn a_failing_archive_holds_the_log_and_loses_nothing() {
     let medium = SimDevice::new(1);
@@ -499,7 +499,7 @@ fn an_archive_is_whole_after_crashes() {
                 }
                 archived = db.stats().archived.unwrap();
             }
-            // Both lose power at once.
+            // Both lose power at the same time.
             medium.power_off();
             device = device.after_crash();
             drop(db);
@@ -574,8 +574,7 @@ fn a_damaged_archive_is_told() {
     assert!(told > 50 && torn > 0, "{told} {torn}");
 }
 
-/// A table that was loaded past the log is not in the archive: no restored database pretends that
-/// it is.
+/// A table that was loaded past the log is not in the archive, and no restore pretends that it is.
 #[test]
 fn a_table_that_was_loaded_past_the_log_is_told() {
     let archive = memory();

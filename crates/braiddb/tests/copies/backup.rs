@@ -30,7 +30,7 @@ fn what_is_restored_is_the_state_at_the_backups_number() {
                 assert_eq!(report.path.as_deref(), Some(&*path(name)));
                 assert!(report.seqno <= db.durable_seqno());
                 numbers.push(report.seqno);
-                // Many checkpoints, which would reuse the blocks.
+                // So many checkpoints would reuse the blocks if the backup did not pin them.
                 (0..5).for_each(|_| db.checkpoint().unwrap());
             }
         });
@@ -47,7 +47,7 @@ fn what_is_restored_is_the_state_at_the_backups_number() {
             assert!(found.records > 0);
             let restored = open_restored(&target).unwrap();
             model.check(&restored, report.seqno);
-            // It is a database like any other, whose numbers go on.
+            // The restored database is like any other, and continues the sequence numbers.
             let tables = crate::model::tables(&restored).unwrap();
             let mut rng = fastrand::Rng::with_seed(2);
             let fresh = Model::default();
@@ -86,7 +86,7 @@ fn a_stream_is_a_backup() {
     model.check(&restored, report.seqno);
 }
 
-/// Rows of a known number of pages, of which few change.
+/// Rows on a known number of pages; few of them change.
 fn rows(db: &Database, keys: std::ops::Range<u64>, byte: u8) {
     let table = db.open_table::<u64, Bytes>("rows").unwrap();
     for first in keys.clone().step_by(500) {
@@ -116,12 +116,12 @@ fn an_incremental_backup_reads_what_changed() {
         (full.pages_total, full.pages * 8192)
     );
     assert!(full.pages > 2_000);
-    // The same again and again: their blocks change places.
+    // The same rows are written several times, so that the blocks of their pages move.
     for byte in 2..9 {
         rows(&db, 20_000..20_400, byte);
         db.checkpoint().unwrap();
     }
-    // Also after the database was reopened.
+    // Incremental backups also work after the database was reopened.
     db.close().unwrap();
     let db = open();
     let incremental = db.backup_options().incremental_from(path("full"));
@@ -129,11 +129,11 @@ fn an_incremental_backup_reads_what_changed() {
     let share = report.read_bytes as f64 / (full.pages_total * 8192) as f64;
     assert!(report.pages > 10 && share < 0.03, "read {share} of it");
     assert!(report.written_bytes < full.written_bytes / 20);
-    // Nothing changed: nothing is read.
+    // Without changes, nothing is read.
     let nothing = db.backup_options().incremental_from(path("incremental"));
     let nothing = nothing.to_path(path("nothing")).unwrap();
     assert_eq!(nothing.pages, 0);
-    // On top of the older one, too: a differential backup.
+    // A second incremental backup on the same parent: a differential backup.
     let differential = db.backup_options().incremental_from(path("full"));
     assert_eq!(
         differential.to_path(path("differential")).unwrap().pages,
@@ -227,7 +227,7 @@ fn what_does_not_fit_together_is_named() {
     ));
     let missing = braid::backup::restore(&[path("nowhere")], &target);
     assert!(matches!(missing, Err(Error::Io { .. })));
-    // Streams are looked at while they are read.
+    // Streams are checked while they are read.
     let broken = small_restore()
         .stream(&bytes[..])
         .stream(&bytes[..])
@@ -236,7 +236,7 @@ fn what_does_not_fit_together_is_named() {
         backup_error(broken),
         BackupError::BrokenChain { .. }
     ));
-    // An incremental backup of something else, and a place that is taken.
+    // An incremental backup of another database, and a file that exists.
     let foreign = db.backup_options().incremental_from(path("foreign"));
     let foreign = backup_error(foreign.to_path(path("x")));
     assert!(matches!(foreign, BackupError::OtherDatabase { .. }));
@@ -244,13 +244,13 @@ fn what_does_not_fit_together_is_named() {
     assert!(matches!(taken, BackupError::DestinationInUse { .. }));
     let in_use = backup_error(braid::backup::restore(&[path("full")], path("db")));
     assert!(matches!(in_use, BackupError::DestinationInUse { .. }));
-    // Without an archive there is one number.
+    // Without an archive, only the backup's own sequence number can be restored.
     let until = small_restore().backup(path("full")).until(Until::Seqno(1));
     assert!(matches!(
         backup_error(until.run(&target)),
         BackupError::OutOfReach { .. }
     ));
-    // A directory gives the file a name.
+    // In a directory, the file's name is generated.
     let report = db.backup(dir.path()).unwrap();
     let name = format!("backup-{:020}.braid", report.seqno);
     assert_eq!(report.path, Some(path(&name)));
@@ -258,7 +258,8 @@ fn what_does_not_fit_together_is_named() {
     assert!(info.parent.is_some() && info.seqno <= report.seqno);
 }
 
-/// A backup of before is of no use on top of what was restored from it: that is another database.
+/// A backup from before cannot be combined with one of the restored database, which is another
+/// database.
 #[test]
 fn a_restored_database_is_another_one() {
     let dir = scratch();
@@ -304,15 +305,15 @@ fn a_medium_that_fails_costs_the_backup_and_nothing_else() {
         rows(&db, 0..50, 2);
     }
     assert!(db.backup_to(&mut Full(2 * len)).is_ok());
-    // What was held for the copies is free again.
+    // Blocks that were pinned for the copies are free again.
     db.checkpoint().unwrap();
     db.checkpoint().unwrap();
     let stats = db.stats().store;
     assert!(stats.file_bytes < 2 * len as u64, "{stats:?}");
 }
 
-/// The power goes, or the medium fills up, at any step of restoring: there is no database then, and
-/// no opening takes it for one.
+/// After a loss of power or a full medium at any step of a restore, there is no database, and no
+/// open takes the files for one.
 #[test]
 fn a_restore_that_is_cut_short_is_no_database() {
     let db = Database::in_memory().unwrap();
@@ -344,15 +345,15 @@ fn a_restore_that_is_cut_short_is_no_database() {
                 cut_short += 1;
                 assert!(matches!(error, Error::NotADatabase { .. }), "{error}");
             }
-            // The last step was done, but not reported.
+            // The last step was done, but its success not reported.
             (Err(_), Ok(db)) => model.check(&db, number),
         }
     }
     assert!(cut_short > 10, "{cut_short}");
 }
 
-/// It would be lost with the database. An existing directory, a file that is to be made, and a
-/// detour alike.
+/// A copy inside the database's directory would be lost with the database. It is refused as an
+/// existing directory, as a new file, and through `..`.
 #[test]
 fn copies_inside_the_database_are_refused() {
     let dir = scratch();
@@ -374,7 +375,7 @@ fn copies_inside_the_database_are_refused() {
         }
     }
     drop(reader);
-    // A name that only begins in the same way.
+    // A name that only begins like the database's.
     db.backup(path("db-full")).unwrap();
     db.close().unwrap();
     for inside in ["db", "db/archive", "db/new/archive"] {

@@ -13,7 +13,7 @@ fn collect(changes: &mut Changes, into: &mut Vec<ChangeSet>) {
     into.extend(changes.by_ref().map(|set| set.unwrap()));
 }
 
-/// Every protocol, under load: all commits, each once, in order, with what they wrote; and on from
+/// Every protocol, under load: all commits, each once, in order, with their writes; then again from
 /// stored positions.
 #[test]
 fn every_commit_is_shown_once_and_in_order() {
@@ -58,7 +58,7 @@ fn every_commit_is_shown_once_and_in_order() {
         collect(&mut changes, &mut sets);
         model.check_changes(&sets, 0, model.last());
         assert_eq!(changes.position().seqno(), db.durable_seqno());
-        // All again, as the feed was never acknowledged.
+        // Everything is read again, because the feed never acknowledged.
         let mut again = Vec::new();
         collect(&mut db.feed("test").unwrap().changes().unwrap(), &mut again);
         assert!(again == sets, "{protocol}");
@@ -81,7 +81,7 @@ fn a_reader_sleeps_until_there_is_something() {
                 assert_eq!(set.changes[0].key[..], key.to_be_bytes(), "{protocol}");
             });
         }
-        // Closing wakes it up.
+        // Closing wakes the waiting reader.
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| changes.next_within(Duration::from_secs(60)));
             db.clone().close().unwrap();
@@ -90,7 +90,7 @@ fn a_reader_sleeps_until_there_is_something() {
     }
 }
 
-/// What is visible and not durable is not shown; what was aborted never is.
+/// Visible transactions that are not durable are not shown; aborted ones never are.
 #[test]
 fn only_what_is_durable_is_shown() {
     let builder = small();
@@ -107,8 +107,8 @@ fn only_what_is_durable_is_shown() {
     let mut tx = db.begin();
     tx.insert(&table, &2, &2).unwrap();
     tx.abort();
-    // Two transactions that each read what the other writes: one is given up when its number is
-    // drawn already.
+    // Two transactions that each read what the other writes: one aborts after its sequence number
+    // was assigned.
     let (mut one, mut other) = (db.begin(), db.begin());
     one.get(&table, &3).unwrap();
     other.get(&table, &4).unwrap();
@@ -170,13 +170,13 @@ fn log_is_kept_for_feeds_up_to_a_limit_and_no_longer() {
     for _ in 0..3 {
         db.checkpoint().unwrap();
     }
-    // Nobody asked for what came before.
+    // No feed kept the log from before the feed was created.
     let lost = db.changes(before);
     assert!(matches!(lost, Err(Error::PositionLost { asked, oldest }) if asked < oldest));
     let segments = db.stats().log.segments;
     assert!(segments > 3, "{segments}");
     drop((db, feed));
-    // Through a restart without closing, and one with.
+    // First a restart without closing, then one with.
     for close in [false, true] {
         let db = open(device.clone());
         db.checkpoint().unwrap();
@@ -198,7 +198,7 @@ fn log_is_kept_for_feeds_up_to_a_limit_and_no_longer() {
     let db = open(device.clone());
     assert_eq!(db.feed("slow").unwrap().changes().unwrap().count(), 50);
     assert_eq!(db.feeds(), [("slow".to_owned(), sets[49].position)]);
-    // More is written than is kept: the feed loses its position, and the log is released.
+    // More log is written than is kept: the feed loses its position, and the log is released.
     for round in 0..8 {
         grow(&db, 1_000 * round..1_000 * round + 150);
         db.checkpoint().unwrap();
@@ -220,7 +220,7 @@ fn log_is_kept_for_feeds_up_to_a_limit_and_no_longer() {
     );
 }
 
-/// An open reader keeps what it has not read, through checkpoints.
+/// An open reader keeps the log that it has not read, through checkpoints.
 #[test]
 fn an_open_reader_keeps_its_log() {
     let db = Database::builder()
@@ -234,7 +234,7 @@ fn an_open_reader_keeps_its_log() {
         assert_eq!(changes.by_ref().take(30).count(), 30);
     }
     assert_eq!(changes.count(), 300);
-    // With it gone, so is the log.
+    // Without the reader, the log is released.
     db.checkpoint().unwrap();
     db.checkpoint().unwrap();
     let stats = db.stats();
@@ -280,13 +280,13 @@ fn values_of_tables_with_options_are_those_written() {
         assert_eq!(set.changes[0].value.as_deref(), Some(&value[..]));
     };
     check(from);
-    // Also where its creation is not among what is read.
+    // The same holds if the creation of the table is not among the transactions read.
     let before = db.durable_seqno();
     db.transact(|tx| tx.insert(&table, &1, &value)).unwrap();
     check(db.position_after(before));
 }
 
-/// What was loaded past the log is not among the changes; that it was is.
+/// A bulk load is among the changes, but its entries are not.
 #[test]
 fn a_loaded_table_is_told() {
     let db = Database::in_memory().unwrap();

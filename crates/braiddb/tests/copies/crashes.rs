@@ -15,10 +15,10 @@ struct History {
     device: SimDevice,
     protocol: Protocol,
     model: Model,
-    /// What a consumer was shown, all in all.
+    /// All transactions that a consumer was shown.
     shown: Vec<(u64, Writes)>,
     backups: Vec<(u64, Vec<u8>)>,
-    /// How many of them were restored.
+    /// Number of backups that were restored.
     restored: usize,
 }
 
@@ -43,7 +43,7 @@ impl History {
         for _ in 0..self.rng.u32(5..60) {
             let mut rng = self.rng.fork();
             let model = &self.model;
-            // Another thread, another strand.
+            // Another thread uses another strand.
             std::thread::scope(|scope| {
                 let work = scope.spawn(|| model.transfer(db, &tables, &mut rng));
                 work.join().unwrap()
@@ -91,7 +91,8 @@ impl History {
 
     fn check(&mut self, db: &Database) {
         let seed = self.seed;
-        // What recovery kept, by the feed; it was last acknowledged at something that was shown.
+        // The transactions that recovery kept, from the feed. Its acknowledged position is one that
+        // was shown.
         let feed = db.feed("consumer").unwrap();
         let acknowledged = feed.position().unwrap().seqno();
         let mut changes = feed.changes().unwrap();
@@ -99,7 +100,7 @@ impl History {
             .by_ref()
             .map(|set| set.map(|set| (set.seqno, writes(&set))).unwrap())
             .collect();
-        // Nothing that was shown is gone, or another one now.
+        // Transactions that were shown still exist, unchanged.
         let again: Vec<_> = self
             .shown
             .iter()
@@ -113,20 +114,20 @@ impl History {
             kept.starts_with(&again_once),
             "seed {seed}: what was shown changed"
         );
-        // The state is that of what was shown and what is shown now: nothing is skipped.
+        // The shown and the kept transactions make up the whole state: none is skipped.
         let mut all: std::collections::BTreeMap<u64, Writes> = self.shown.iter().cloned().collect();
         all.extend(kept.iter().cloned());
         let mut commits = self.model.commits.lock().unwrap();
         for (number, writes) in &all {
             let mut noted = commits.get(number).cloned().unwrap_or_else(|| {
-                // In doubt when the power went.
+                // Its outcome was unknown when the power failed.
                 commits.insert(*number, writes.clone());
                 writes.clone()
             });
             noted.sort_unstable();
             assert!(noted == *writes, "seed {seed}: number {number}");
         }
-        // What is not shown did not happen.
+        // A transaction that is not shown did not happen.
         commits.retain(|number, _| all.contains_key(number));
         drop(commits);
         let state = self.model.state_at(u64::MAX);

@@ -31,7 +31,7 @@ fn no_flipped_byte_goes_unseen() {
     restore(&bytes).unwrap();
     let page = 8 + 8 + 8..8 + 8 + 8 + 8192;
     for at in 0..bytes.len() {
-        // Of the pages' bytes, which one checksum covers, a few.
+        // One checksum covers the pages' bytes, so a few of them are enough.
         if page.contains(&at) && at % 101 != 0
             || at > page.end && at % 7 != 0 && at + 600 < bytes.len()
         {

@@ -15,7 +15,7 @@ pub(crate) type Place = (u8, u64);
 pub(crate) type State = BTreeMap<Place, u64>;
 pub(crate) type Writes = Vec<(Place, Option<u64>)>;
 
-/// Every commit's writes, by its number.
+/// The writes of every commit, by its sequence number.
 #[derive(Default)]
 pub(crate) struct Model {
     pub(crate) commits: Mutex<BTreeMap<u64, Writes>>,
@@ -34,7 +34,7 @@ pub(crate) fn tables(db: &Database) -> Result<Tables, Error> {
 }
 
 impl Model {
-    /// Opens the accounts, in one transaction.
+    /// Creates the accounts in one transaction.
     pub(crate) fn begin(&self, db: &Database) -> Result<Tables, Error> {
         let tables = tables(db)?;
         let mut tx = db.begin();
@@ -52,7 +52,7 @@ impl Model {
         assert!(twice.is_none(), "number {seqno} was drawn twice");
     }
 
-    /// Moves money, and puts or removes an extra; durable when it returns, or soon.
+    /// Transfers money and inserts or removes an extra; durable when it returns, or soon after.
     pub(crate) fn transfer(
         &self,
         db: &Database,
@@ -87,7 +87,7 @@ impl Model {
             return Ok(());
         }
         if rng.bool() {
-            // An aborted one in between.
+            // An aborted transaction in between.
             let mut other = db.begin();
             other.insert(&tables.extras, &(1 << 40), &1)?;
             other.abort();
@@ -101,7 +101,7 @@ impl Model {
         Ok(())
     }
 
-    /// What the database holds with the transactions up to a number.
+    /// Returns the contents of the database with the transactions up to a sequence number.
     pub(crate) fn state_at(&self, seqno: u64) -> State {
         let mut state = State::new();
         for (_, writes) in self.commits.lock().unwrap().range(..=seqno) {
@@ -120,7 +120,7 @@ impl Model {
         commits.last_key_value().map_or(0, |(&seqno, _)| seqno)
     }
 
-    /// Holds a database against the state at a number.
+    /// Compares a database with the state at a sequence number.
     pub(crate) fn check(&self, db: &Database, seqno: u64) {
         let tables = tables(db).unwrap();
         let found = contents(db, &tables);
@@ -186,7 +186,7 @@ pub(crate) fn contents(db: &Database, tables: &Tables) -> State {
     state
 }
 
-/// Runs `f` while threads write; each has written something before it begins.
+/// Runs `f` while threads write; each has written before `f` begins.
 pub(crate) fn under_load<R>(db: &Database, model: &Model, seed: u64, f: impl FnOnce() -> R) -> R {
     const THREADS: u64 = 3;
     let stop = AtomicBool::new(false);
@@ -209,7 +209,7 @@ pub(crate) fn under_load<R>(db: &Database, model: &Model, seed: u64, f: impl FnO
         while begun.load(Ordering::Relaxed) < 20 * THREADS {
             std::thread::yield_now();
         }
-        // Also if `f` panics.
+        // Stops the threads even if `f` panics.
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
             fn drop(&mut self) {
@@ -221,7 +221,7 @@ pub(crate) fn under_load<R>(db: &Database, model: &Model, seed: u64, f: impl FnO
     })
 }
 
-/// Each protocol, with several lanes where it has them.
+/// Each protocol, with several lanes if it supports them.
 pub(crate) fn builders() -> impl Iterator<Item = (Protocol, braid::Builder)> {
     Protocol::ALL.iter().map(|&protocol| {
         let several = protocol.forced_strands().is_none();
@@ -237,7 +237,7 @@ pub(crate) fn builders() -> impl Iterator<Item = (Protocol, braid::Builder)> {
     })
 }
 
-/// A database that takes little memory, with no threads.
+/// A database that needs little memory and no threads.
 pub(crate) fn small() -> braid::Builder {
     Database::builder()
         .background_threads(false)
@@ -245,7 +245,7 @@ pub(crate) fn small() -> braid::Builder {
         .segment_bytes(64 << 10)
 }
 
-/// A restoration that does.
+/// A restore that needs little memory.
 pub(crate) fn small_restore<'a>() -> braid::backup::Restore<'a> {
     braid::backup::Restore::new().pool_bytes(1 << 20)
 }

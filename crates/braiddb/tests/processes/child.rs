@@ -15,11 +15,11 @@ use braid::{Database, Error, Protocol, Ticket};
 use crate::syscalls::deny;
 use crate::workload::{THREADS, Tables, builder, check};
 
-/// The variable that tells the child what to do: directory, protocol and device, a line each,
-/// and perhaps one more: an order that comes before everything else.
+/// The variable with the child's orders, a line each: directory, protocol, device, and optionally
+/// an order that is executed first.
 pub(crate) const VARIABLE: &str = "BRAID_CHILD";
 
-/// Commits that every second thread keeps outstanding.
+/// Commits that every second thread keeps in flight.
 const IN_FLIGHT: usize = 8;
 
 /// Transactions of the first thread between its checkpoints.
@@ -30,13 +30,13 @@ const LONGEST: Duration = Duration::from_secs(100);
 
 fn say(line: &str) {
     let mut out = io::stdout().lock();
-    // One write a line, and none is begun that is not finished but by a kill. A parent that is gone
-    // is no concern of ours: the end of standard input says so too.
+    // One write per line, so that only a kill can cut a line short. If the parent is gone, the end
+    // of standard input says so, too.
     let _ = out.write_all(format!("@{line}\n").as_bytes());
     let _ = out.flush();
 }
 
-/// The order to read next to a writer, in place of writing.
+/// The order to read alongside a writer instead of writing.
 pub(crate) const READ: &str = "read";
 
 /// Follows a writer until it is killed.
@@ -50,7 +50,7 @@ fn read(dir: &Path) {
     }
 }
 
-/// The name of an error's variant.
+/// Returns the name of an error's variant.
 fn name(error: &Error) -> String {
     let text = format!("{error:?}");
     let end = text.find(|c: char| !c.is_alphanumeric());
@@ -72,7 +72,7 @@ pub(crate) fn run() {
         eprintln!("the child ran too long");
         std::process::abort();
     });
-    // Behind what the test harness has said without ending its line.
+    // The test harness has printed text without a line end before.
     say("\n@started");
     if order == Some(READ) {
         return read(&dir);
@@ -104,14 +104,14 @@ pub(crate) fn run() {
     }
 }
 
-/// One thread.
+/// One committing thread.
 struct Teller<'a> {
     db: &'a Database,
     tables: Tables,
     thread: u64,
     sequence: u64,
     outstanding: VecDeque<(u64, Ticket)>,
-    /// Whether the engine has said that it is poisoned: from then on it must acknowledge nothing.
+    /// Whether an error said that the engine is poisoned: from then on it must acknowledge nothing.
     poisoned: bool,
 }
 
@@ -131,7 +131,7 @@ impl<'a> Teller<'a> {
 
     fn run(mut self, stop: &AtomicBool) {
         let mut failures = 0;
-        // Relaxed: a stop seen one transaction later is as good.
+        // Relaxed: seeing the stop one transaction later does no harm.
         while !stop.load(Ordering::Relaxed) && failures < 5 {
             match self.transaction() {
                 Ok(()) => {}
@@ -179,7 +179,8 @@ impl<'a> Teller<'a> {
         say(&format!("ack {} {sequence}", self.thread));
     }
 
-    /// Takes the acknowledgements that are there, and waits until at most `left` are outstanding.
+    /// Prints the acknowledgements that have arrived, and waits until at most `left` commits are in
+    /// flight.
     fn settle(&mut self, left: usize) {
         while let Some((sequence, ticket)) = self.outstanding.front() {
             if self.outstanding.len() <= left && !ticket.is_durable() {
@@ -203,7 +204,7 @@ impl<'a> Teller<'a> {
         }
     }
 
-    /// I4: what a read has shown must last, like what was acknowledged.
+    /// I4: transactions that a read has shown must survive, like acknowledged ones.
     fn look(&self) {
         if self.sequence.is_multiple_of(8) {
             let other = (self.thread + 1) % THREADS;

@@ -11,23 +11,23 @@ use crate::mounts::{Ballast, Mount};
 use crate::parent::{Running, Trial, devices, directory};
 use crate::workload::{THREADS, builder};
 
-/// What the small file systems hold, in KiB.
+/// Size of the small file systems, in KiB.
 const SMALL: u64 = 20 << 10;
 const BALLAST: usize = 12 << 10;
 
-/// The file systems that can be made here, each small and empty.
+/// Runs a test on each file system that can be created here, small and empty.
 fn each(test: impl Fn(&str, &Path)) {
     let mut count = 0;
     for kind in ["tmpfs", "ext4", "btrfs"] {
         let dir = directory();
-        // In memory, where syncs cost nothing: what matters here is room.
+        // In memory, where syncs are free: only space matters here.
         let Some(below) = Mount::tmpfs(&dir.path().join("below"), 160 << 10) else {
             continue;
         };
         let (image, place) = (below.path.join("image"), dir.path().join("mount"));
         let mount = match kind {
             "tmpfs" => Mount::tmpfs(&place, SMALL),
-            // It is not made smaller than that.
+            // btrfs needs at least this size.
             "btrfs" => Mount::image(kind, &image, &place, 128 << 10),
             _ => Mount::image(kind, &image, &place, SMALL),
         };
@@ -39,12 +39,12 @@ fn each(test: impl Fn(&str, &Path)) {
     println!("{count} file systems");
 }
 
-/// Bytes of a value: so few that the pages take less room than the log, and so many that they take
+/// Bytes of a value: with small values, the pages take less space than the log; with large ones,
 /// more.
 const SMALL_VALUE: usize = 1_000;
 const LARGE_VALUE: usize = 3_000;
 
-/// Commits new keys until that fails.
+/// Commits new keys until a commit fails.
 fn fill(db: &Database, value: usize, keys: &mut BTreeSet<u64>) -> Error {
     let t: Table<u64, Bytes> = db.open_table("t").unwrap();
     loop {
@@ -81,7 +81,7 @@ fn a_full_file_system_stops_writes_and_room_brings_them_back() {
             assert!(!keys.is_empty());
             assert!(!matches!(db.health(), Health::Poisoned { .. }), "{what}");
             assert_holds(&what, &db, SMALL_VALUE, &keys);
-            // What the device can do is known even now.
+            // The device is still probed correctly on a full file system.
             let rest = Ballast::rest(place);
             assert!(devices(place).contains(&device), "{what}");
             rest.remove();
@@ -102,10 +102,10 @@ fn a_full_file_system_stops_writes_and_room_brings_them_back() {
     });
 }
 
-/// With more data than memory, a commit puts other pages out, which find the room that was
-/// promised: commits are refused before they are logged, all can be read, and space brings writes
-/// back without another opening. A copy-on-write file system keeps no such promise. There the
-/// engine may stop, and loses nothing.
+/// With more data than memory, a commit evicts other pages into the space that was reserved for
+/// them: commits are refused before they are logged, everything can be read, and once there is
+/// space, writes succeed without reopening. A copy-on-write file system cannot reserve space. There
+/// the engine may stop, but loses nothing.
 #[test]
 fn a_full_file_system_behind_a_small_pool_stops_writes_only() {
     each(|kind, place| {
@@ -145,7 +145,7 @@ fn a_full_file_system_behind_a_small_pool_stops_writes_only() {
     });
 }
 
-/// Lets a child commit until all its threads have given up.
+/// Lets a child commit until all its threads have stopped.
 fn give_up(trial: &mut Trial<'_>) -> Running {
     let mut child = trial.start();
     child.until_all(trial, |child| child.ended == THREADS);
@@ -171,7 +171,7 @@ fn a_kill_on_a_full_file_system_loses_nothing() {
             assert!(!child.has_failed("failed commit Io"), "{what}");
             assert!(!child.has_failed("failed commit Poisoned"), "{what}");
             child.kill(&mut trial);
-            // Still full: it opens, or says why not.
+            // Still full: the database opens, or the error says why not.
             match trial.open() {
                 Ok(db) => trial.verify_in(db),
                 Err(Error::OutOfSpace { .. }) => println!("{what}: did not open"),
@@ -189,8 +189,8 @@ fn a_kill_on_a_full_file_system_loses_nothing() {
     });
 }
 
-/// The file system has room and its device has none, as under thin provisioning: real write errors,
-/// in the midst of whatever needs a new block, of the engine or of the file system itself.
+/// The file system has space, but its device has none, as under thin provisioning: write errors at
+/// any operation that needs a new block, of the engine or of the file system itself.
 #[test]
 fn a_device_that_cannot_take_what_it_promised_loses_nothing() {
     let dir = directory();
@@ -219,7 +219,7 @@ fn a_device_that_cannot_take_what_it_promised_loses_nothing() {
         assert!(!child.failures.is_empty());
         child.kill(&mut trial);
         ballast.remove();
-        // The file system may have given up, too; mounting it again repairs it.
+        // The file system may have failed, too; mounting it again repairs it.
         drop(mount);
         let mount = Mount::again(image.to_str().unwrap(), &place).unwrap();
         trial.verify();

@@ -18,17 +18,17 @@ use braid::{
 
 use crate::parent::directory;
 
-/// The variable that names the database to a process that forks.
+/// The variable that names the database to the forking process.
 pub(crate) const FORKING: &str = "BRAID_FORKING";
 
-/// Seconds after which the system ends a child.
+/// Seconds after which the system kills a child.
 const LONGEST: u32 = 30;
 
 /// Forks, runs `work` in the child, and returns how the child ended: 0 unless `work` panicked.
 fn in_child(work: impl FnOnce()) -> i32 {
-    // SAFETY: the child runs `work`, which uses nothing that a thread of the parent may have locked
-    // but the allocator, which the C library makes usable in it, and ends without running anything
-    // of the parent's.
+    // SAFETY: the child runs `work`. `work` uses nothing that a thread of the parent may have
+    // locked except the allocator, which the C library makes usable in the child, and ends without
+    // running any code of the parent.
     match unsafe { libc::fork() } {
         -1 => panic!("no fork: {}", std::io::Error::last_os_error()),
         0 => {
@@ -40,7 +40,7 @@ fn in_child(work: impl FnOnce()) -> i32 {
         }
         child => {
             let mut status = 0;
-            // SAFETY: `status` is there, and the child is ours.
+            // SAFETY: `status` is valid, and the child is this process's.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             if libc::WIFEXITED(status) {
                 libc::WEXITSTATUS(status)
@@ -120,7 +120,7 @@ impl Handles {
         }
     }
 
-    /// In the child: every use fails, and every drop returns.
+    /// In the child, every use fails and every drop returns.
     fn refuse(self, mut scan: impl Iterator<Item = Result<(u64, Bytes)>>) {
         let (db, t) = (&self.db.clone(), &self.t);
         forked("a read", db.get(t, &0));
@@ -174,7 +174,7 @@ impl Handles {
             tell.store(u64::from(is_known), Ordering::Relaxed);
         });
         assert_eq!(told.load(Ordering::Relaxed), 1);
-        // By then a thread of the parent may have flushed it.
+        // A thread of the parent may have flushed it by now.
         match self.pending.try_wait() {
             Some(Ok(_)) => {}
             outcome => forked("a ticket", outcome.expect("an answer")),
@@ -192,7 +192,7 @@ fn open(path: &Path) -> Result<Database> {
         .open(path)
 }
 
-/// Stops the threads of the parent, also when a check fails.
+/// Stops the threads of the parent, even if a check fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -201,7 +201,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// The process that forks: its threads commit and checkpoint while it makes children.
+/// The forking process: its threads commit and write checkpoints while it forks children.
 pub(crate) fn run() {
     let Some(path) = std::env::var_os(FORKING).map(PathBuf::from) else {
         return;
@@ -235,9 +235,9 @@ pub(crate) fn run() {
             let child = in_child(|| {
                 let path = path.clone();
                 handles.refuse(&mut scan);
-                // The lock is the parent's, and stays so.
+                // The lock belongs to the parent, and remains.
                 assert!(matches!(open(&path), Err(Error::Locked { .. })));
-                // A database of its own is no matter of the parent's.
+                // The child may use a database of its own.
                 let own = path.with_extension(format!("child-{round}"));
                 let db = open(&own).unwrap();
                 let u: Table<u64, Bytes> = db.open_table("u").unwrap();
@@ -276,7 +276,7 @@ pub(crate) fn run() {
     db.close().unwrap();
 }
 
-/// Another process, which finds the database locked.
+/// Another process finds the database locked.
 pub(crate) fn run_opening() {
     let Some(path) = std::env::var_os(FORKING).map(PathBuf::from) else {
         return;

@@ -26,7 +26,7 @@ fn child() {
     child::run();
 }
 
-/// A process that makes children by `fork`.
+/// A process that forks children.
 #[test]
 #[ignore = "the process that the test of forks starts"]
 fn forking() {

@@ -10,7 +10,7 @@ pub(crate) struct Mount {
     pub(crate) path: PathBuf,
 }
 
-/// Runs a tool; says why that is not possible.
+/// Runs a tool; returns why that failed.
 fn run(tool: &str, args: &[&str]) -> Option<()> {
     match Command::new(tool).args(args).output() {
         Ok(output) if output.status.success() => Some(()),
@@ -36,7 +36,7 @@ impl Mount {
         })
     }
 
-    /// Memory. `None`, and a note, if this process may not mount.
+    /// Mounts memory. Returns `None`, and prints a note, if this process may not mount.
     pub(crate) fn tmpfs(path: &Path, kib: u64) -> Option<Self> {
         Self::new(
             path,
@@ -44,8 +44,7 @@ impl Mount {
         )
     }
 
-    /// A file system of this type in a new file, which is sparse: its blocks are taken as they are
-    /// written.
+    /// Creates a file system of this type in a new, sparse file, which grows as blocks are written.
     pub(crate) fn image(kind: &str, image: &Path, path: &Path, kib: u64) -> Option<Self> {
         let file = fs::File::create_new(image).unwrap();
         file.set_len(kib << 10).unwrap();
@@ -67,13 +66,13 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // If it stays, removing the directory above fails, which is then seen. Lazily, since a test
-        // that failed may have files open.
+        // If unmounting fails, removing the parent directory fails as well, which fails the test.
+        // Lazily, because a failed test may have files open.
         let _ = Command::new("umount").arg("-l").arg(&self.path).output();
     }
 }
 
-/// Something else that takes space until it is removed.
+/// A file that takes space until it is removed.
 pub(crate) struct Ballast(PathBuf);
 
 impl Ballast {
@@ -83,7 +82,7 @@ impl Ballast {
         Self(path)
     }
 
-    /// Takes all that is left.
+    /// Takes all remaining space.
     pub(crate) fn rest(dir: &Path) -> Self {
         let path = dir.join("rest");
         let mut file = fs::File::create(&path).unwrap();

@@ -5,7 +5,7 @@ use braid::{Database, Error, Protocol};
 use crate::parent::{Trial, devices, directory, rng};
 use crate::workload::builder;
 
-/// A second opener, here and in a process of its own, is refused and changes nothing.
+/// A second open, in this process or another one, is refused and changes nothing.
 fn assert_locked(trial: &mut Trial<'_>) {
     let what = trial.what();
     let error = trial.open().map(drop).unwrap_err();
@@ -34,7 +34,7 @@ fn a_process_that_stands_still_in_the_midst_of_commits_goes_on() {
         for _ in 0..3 {
             child.stop();
             child.go_on();
-            // More than what lay in the pipe when it was stopped.
+            // More than the pipe held when the child was stopped.
             child.acknowledgements(&mut trial, 300);
         }
         child.stop();
@@ -44,7 +44,7 @@ fn a_process_that_stands_still_in_the_midst_of_commits_goes_on() {
             assert_eq!(child.finish(&mut trial), "closed");
             assert_eq!(child.failures, Vec::<String>::new());
         } else {
-            // It never moves again.
+            // The child is killed while it is stopped.
             child.kill(&mut trial);
         }
         trial.verify();
@@ -52,8 +52,8 @@ fn a_process_that_stands_still_in_the_midst_of_commits_goes_on() {
     }
 }
 
-/// Somebody who wants the database as soon as it is free, while its owner is being killed: it is
-/// refused until the owner is gone, and then finds everything.
+/// A process opens the database in a loop while its owner is being killed: it is refused until the
+/// owner is gone, and then finds everything.
 #[test]
 fn a_second_opener_waits_out_a_kill() {
     let mut rng = rng("openers");
@@ -76,7 +76,7 @@ fn a_second_opener_waits_out_a_kill() {
                 Err(error) => panic!("{}: {error}", trial.what()),
             }
         };
-        // All that it still said was said before the lock was free.
+        // Everything that the child printed was printed before the lock was free.
         child.collect(&mut trial);
         println!("{}: refused {refusals} times", trial.what());
         trial.verify_in(db);

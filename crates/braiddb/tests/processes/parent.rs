@@ -11,7 +11,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use crate::child::VARIABLE;
 use crate::workload::{THREADS, builder, check};
 
-/// The devices that this machine has for a directory; says what is left out.
+/// Returns the devices that this machine supports for a directory, and prints which ones are left
+/// out.
 pub(crate) fn devices(dir: &Path) -> Vec<DeviceChoice> {
     let both = [DeviceChoice::File, DeviceChoice::Uring];
     let works = |&choice: &DeviceChoice| match braid_io::open_directory(dir, choice) {
@@ -24,12 +25,12 @@ pub(crate) fn devices(dir: &Path) -> Vec<DeviceChoice> {
     both.into_iter().filter(works).collect()
 }
 
-/// A directory on the disk that the build is on: the usual `/tmp` is often memory.
+/// A directory on the build's disk: `/tmp` is often in memory.
 pub(crate) fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// The seed of a test, from the environment or fresh, printed in any case.
+/// A generator seeded by the environment or at random; prints the seed.
 pub(crate) fn rng(what: &str) -> fastrand::Rng {
     let seed = std::env::var("BRAID_SEED")
         .ok()
@@ -39,7 +40,7 @@ pub(crate) fn rng(what: &str) -> fastrand::Rng {
     fastrand::Rng::with_seed(seed)
 }
 
-/// A database, and what was promised about it.
+/// A database, and the transactions that it must contain.
 pub(crate) struct Trial<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) protocol: Protocol,
@@ -48,7 +49,7 @@ pub(crate) struct Trial<'a> {
     pub(crate) promised: Vec<u64>,
     /// Acknowledged transactions that were found again, over all openings.
     pub(crate) verified: u64,
-    /// Those that were verified before.
+    /// Number of transactions that were verified earlier.
     before: u64,
 }
 
@@ -72,7 +73,7 @@ impl<'a> Trial<'a> {
         builder(self.protocol, self.device).open(self.dir)
     }
 
-    /// Opens the database in this process and holds it against what was promised.
+    /// Opens the database in this process and checks that it contains everything promised.
     pub(crate) fn verify(&mut self) {
         let opened = self.open();
         self.verify_in(opened.unwrap_or_else(|error| panic!("{}: {error}", self.what())));
@@ -82,7 +83,7 @@ impl<'a> Trial<'a> {
         let found = check(&db, &self.promised, &self.what());
         let promised: u64 = self.promised.iter().sum();
         self.verified += promised - self.before;
-        // What was read is there for good.
+        // Transactions that were read must survive from now on.
         self.promised = found;
         self.before = self.promised.iter().sum();
     }
@@ -91,13 +92,14 @@ impl<'a> Trial<'a> {
         Running::start(self, "")
     }
 
-    /// A child to which calls are denied from the beginning; see [`crate::syscalls::deny`].
+    /// Starts a child whose system calls are refused from the beginning; see
+    /// [`crate::syscalls::deny`].
     pub(crate) fn start_denied(&self, order: &str) -> Running {
         Running::start(self, order)
     }
 }
 
-/// This program, run by an emulator if it runs in one: the kernel does not know about emulators.
+/// This program, run by the emulator if there is one: the kernel does not know about emulators.
 fn this_program() -> Command {
     let runner = std::env::var("BRAID_RUNNER").unwrap_or_default();
     let program = std::env::current_exe().unwrap();
@@ -110,7 +112,7 @@ fn this_program() -> Command {
     command
 }
 
-/// A child that runs.
+/// A running child.
 pub(crate) struct Running {
     child: Child,
     orders: Option<ChildStdin>,
@@ -144,8 +146,8 @@ impl Running {
         }
     }
 
-    /// The child's next line, taken into account. `None` at the end; a line that a kill cut short
-    /// is none.
+    /// Returns the child's next line, after recording its contents; `None` at the end. A line that
+    /// a kill cut short does not count.
     pub(crate) fn line(&mut self, trial: &mut Trial<'_>) -> Option<String> {
         loop {
             let mut line = String::new();
@@ -173,7 +175,7 @@ impl Running {
         }
     }
 
-    /// Reads until a line is such; panics if the child ends before.
+    /// Reads up to the first line with a property; panics if the child ends before.
     pub(crate) fn until(&mut self, trial: &mut Trial<'_>, is_it: impl Fn(&str) -> bool) -> String {
         loop {
             match self.line(trial) {
@@ -184,7 +186,7 @@ impl Running {
         }
     }
 
-    /// Reads until what was read so far is such.
+    /// Reads until a property holds for everything read so far.
     pub(crate) fn until_all(&mut self, trial: &mut Trial<'_>, is_it: impl Fn(&Self) -> bool) {
         while !is_it(self) {
             self.until(trial, |_| true);
@@ -195,7 +197,7 @@ impl Running {
         self.failures.iter().any(|line| line.starts_with(how))
     }
 
-    /// Reads so many acknowledgements.
+    /// Reads a number of acknowledgements.
     pub(crate) fn acknowledgements(&mut self, trial: &mut Trial<'_>, count: u64) {
         for _ in 0..count {
             self.until(trial, |line| line.starts_with("ack "));
@@ -229,7 +231,7 @@ impl Running {
         kill_process(self.pid(), Signal::KILL).unwrap();
     }
 
-    /// Kills the child and takes into account what it had said.
+    /// Kills the child and reads the rest of its output.
     pub(crate) fn kill(mut self, trial: &mut Trial<'_>) {
         self.shoot();
         self.collect(trial);
@@ -240,7 +242,7 @@ impl Running {
         self.child.wait().unwrap();
     }
 
-    /// Lets the child end by itself; returns its last line.
+    /// Lets the child end normally; returns its last line.
     pub(crate) fn finish(&mut self, trial: &mut Trial<'_>) -> String {
         drop(self.orders.take());
         let mut last = String::new();

@@ -15,8 +15,8 @@ fn open(trial: &Trial<'_>) -> Database {
     opened.unwrap_or_else(|error| panic!("{}: {error}", trial.what()))
 }
 
-/// What it shows is whole, holds all that was acknowledged before, and is not older than what it
-/// showed.
+/// Checks that a reader shows a consistent state with everything acknowledged before, not older
+/// than the state that it showed last.
 fn look(reader: &mut Database, trial: &mut Trial<'_>) {
     let what = format!("a reader, {}", trial.what());
     let (before, promised) = (reader.durable_seqno(), trial.promised.clone());
@@ -24,7 +24,7 @@ fn look(reader: &mut Database, trial: &mut Trial<'_>) {
         .refresh()
         .unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(moved, reader.durable_seqno() > before, "{what}");
-    // `gsn` acknowledges ahead of what others are shown.
+    // `gsn` acknowledges transactions before readers see them.
     let promised = match trial.protocol {
         Protocol::Gsn => vec![0; promised.len()],
         _ => promised,
@@ -63,12 +63,12 @@ fn readers_follow_a_writer_that_is_killed() {
                 0 => child.kill(&mut trial),
                 _ => assert_eq!(child.finish(&mut trial), "closed"),
             }
-            // With no writer.
+            // Without a writer.
             look(&mut readers[0], &mut trial);
             child = trial.start();
             child.until(&mut trial, |line| line == "ready");
         }
-        // What was taken in the beginning has been replaced many times.
+        // The data of the first snapshot has been replaced many times.
         let still: Vec<_> = braid::Readable::iter(&first, &table).unwrap().collect();
         assert_eq!(
             format!("{still:?}"),

@@ -7,7 +7,7 @@ use crate::parent::{Trial, devices, directory, rng};
 /// Kills of each protocol on each device.
 const KILLS: u32 = 3;
 
-/// The child is killed after so many acknowledgements, at the most.
+/// Maximum number of acknowledgements before the child is killed.
 const LONGEST_RUN: u64 = 150;
 
 #[test]
@@ -20,7 +20,7 @@ fn nothing_acknowledged_is_lost_to_kills() {
             let mut trial = Trial::new(&dir, protocol, device);
             let mut checkpoints = 0;
             for kill in 0..KILLS {
-                // Recovery must bear being killed, too.
+                // A kill during recovery must do no harm, either.
                 if kill > 0 && rng.bool() {
                     let mut child = trial.start();
                     child.until(&mut trial, |line| line == "recovering");
@@ -58,7 +58,7 @@ fn a_creation_that_is_killed_is_begun_anew() {
         let mut trial = Trial::new(&dir, *rng.choice(Protocol::ALL).unwrap(), device);
         let mut child = trial.start();
         child.until(&mut trial, |line| line == "started");
-        // Some rounds are over before the database is there.
+        // In some rounds, the kill comes before the database exists.
         (0..rng.u32(0..100_000)).for_each(|_| std::hint::spin_loop());
         child.kill(&mut trial);
         let mut child = trial.start();

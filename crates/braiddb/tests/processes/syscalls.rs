@@ -9,8 +9,8 @@ use braid::device::DeviceChoice;
 use crate::parent::{Running, Trial, devices, directory, rng};
 use crate::workload::THREADS;
 
-/// What the child does on an order such as `dsync 5`: from now on calls of this sort fail with this
-/// number.
+/// Executes an order of the parent, such as `dsync 5`: from now on, system calls of this kind fail
+/// with this error number.
 pub(crate) fn deny(order: &str) {
     let Some((sort, errno)) = order.split_once(' ') else {
         return;
@@ -27,8 +27,7 @@ pub(crate) fn deny(order: &str) {
     install(&program).expect("seccomp");
 }
 
-/// The offset of the system call's number in what a filter sees, and of the low half of its last
-/// argument.
+/// Offsets in the filter's input: the system call's number, and the low half of its last argument.
 const NUMBER: u32 = 0;
 const LAST_ARGUMENT: u32 = 16 + 5 * 8;
 
@@ -45,8 +44,8 @@ fn jump(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     }
 }
 
-/// A filter that answers some calls with an error, if `flag` is given only those with it in their
-/// last argument, and lets everything else pass.
+/// Builds a filter that refuses some calls, with `flag` only those that have it in their last
+/// argument, and allows everything else.
 fn refuse(calls: &[libc::c_long], flag: Option<u32>, errno: u32) -> Vec<libc::sock_filter> {
     use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W};
     let mut program = vec![statement(BPF_LD | BPF_W | BPF_ABS, NUMBER)];
@@ -65,7 +64,7 @@ fn refuse(calls: &[libc::c_long], flag: Option<u32>, errno: u32) -> Vec<libc::so
     program
 }
 
-/// Puts a filter on all threads of this process.
+/// Installs a filter on all threads of this process.
 fn install(program: &[libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: program.len() as u16,
@@ -91,7 +90,7 @@ fn install(program: &[libc::sock_filter]) -> io::Result<()> {
     }
 }
 
-/// Runs a child for a while, denies it its calls, and reads until its threads have ended.
+/// Runs a child for a while, makes its calls fail, and reads until its threads have ended.
 fn torment(trial: &mut Trial<'_>, acknowledgements: u64, order: &str) -> Running {
     let mut child = trial.start();
     child.acknowledgements(trial, acknowledgements);
@@ -100,8 +99,8 @@ fn torment(trial: &mut Trial<'_>, acknowledgements: u64, order: &str) -> Running
     child
 }
 
-/// Durable writes of the log fail: the engine stops, acknowledges nothing more (the child watches
-/// that), and the next process finds everything that was acknowledged.
+/// Durable writes of the log fail: the engine stops and acknowledges nothing more, which the child
+/// checks. The next process finds everything that was acknowledged.
 #[test]
 fn failing_log_writes_poison_and_lose_nothing() {
     let mut rng = rng("log writes");
@@ -115,7 +114,7 @@ fn failing_log_writes_poison_and_lose_nothing() {
         let sort = ["dsync", "write"][round / 2 % 2];
         let order = format!("{sort} {}", errors[round % errors.len()]);
         let mut child = torment(&mut trial, rng.u64(10..100), &order);
-        // All threads end by themselves, after some failures each.
+        // All threads end by themselves after some failures.
         child.until_all(&mut trial, |child| child.ended == THREADS);
         let last = child.finish(&mut trial);
         assert_eq!(last, "failed close Poisoned", "{}: {order}", trial.what());
@@ -130,8 +129,8 @@ fn failing_log_writes_poison_and_lose_nothing() {
     }
 }
 
-/// Syncs fail: no checkpoint is published any more, commits go on as long as the log has files,
-/// nothing is lost.
+/// Syncs fail: no further checkpoint is published, commits continue as long as the log has files,
+/// and nothing is lost.
 #[test]
 fn failing_syncs_end_checkpoints_and_lose_nothing() {
     let mut rng = rng("syncs");
@@ -154,8 +153,8 @@ fn failing_syncs_end_checkpoints_and_lose_nothing() {
     }
 }
 
-/// The ring itself is refused, once for all or again and again "for now": an error, and not a
-/// thread that spins for ever.
+/// The kernel refuses the ring itself, for good or with "try again": that is an error, and no
+/// thread spins forever.
 #[test]
 fn a_ring_that_is_refused_fails_checkpoints_and_loses_nothing() {
     let mut rng = rng("rings");
@@ -176,7 +175,7 @@ fn a_ring_that_is_refused_fails_checkpoints_and_loses_nothing() {
     }
 }
 
-/// What cannot be read is not taken for absent.
+/// A file that cannot be read is not treated as missing.
 #[test]
 fn failing_reads_are_errors_and_change_nothing() {
     let dir = directory();
@@ -192,7 +191,7 @@ fn failing_reads_are_errors_and_change_nothing() {
     assert!(trial.verified > 0);
 }
 
-/// Nothing may be acknowledged in a directory that a loss of power can take away as a whole.
+/// Nothing may be acknowledged in a directory that a loss of power can remove.
 #[test]
 fn a_directory_whose_name_cannot_be_made_durable_gets_no_database() {
     let dir = directory();
@@ -202,7 +201,7 @@ fn a_directory_whose_name_cannot_be_made_durable_gets_no_database() {
     child.until(&mut trial, |line| line.starts_with("refused Io"));
     child.finish(&mut trial);
     assert!(!place.exists());
-    // An attempt that got no further is taken up.
+    // Another attempt continues the creation.
     let mut child = trial.start();
     child.acknowledgements(&mut trial, 20);
     child.kill(&mut trial);

@@ -22,7 +22,7 @@ pub(crate) fn builder(protocol: Protocol, device: DeviceChoice) -> Builder {
 
 /// The tables.
 pub(crate) struct Tables {
-    /// One record a transaction: thread and place among the thread's transactions, from 1.
+    /// One record per transaction: thread, and sequence number within the thread, from 1.
     journal: Table<u64, Bytes>,
     /// A thread's newest transaction.
     counters: Table<u64, u64>,
@@ -32,7 +32,7 @@ fn key(thread: u64, sequence: u64) -> u64 {
     thread << 48 | sequence
 }
 
-/// A record: what its transaction saw of another thread, and bytes that follow from its key.
+/// A record: the other thread's transaction that this one read, and bytes that follow from the key.
 fn record(thread: u64, sequence: u64, saw: u64) -> Vec<u8> {
     let len = match (sequence * 7 + thread) % 64 {
         0 => 20_000,
@@ -43,7 +43,7 @@ fn record(thread: u64, sequence: u64, saw: u64) -> Vec<u8> {
     bytes
 }
 
-/// The thread whose counter a transaction reads.
+/// Returns the thread whose counter a transaction reads.
 fn neighbour(thread: u64, sequence: u64) -> u64 {
     (thread + 1 + sequence % (THREADS - 1)) % THREADS
 }
@@ -56,13 +56,13 @@ impl Tables {
         })
     }
 
-    /// The newest transaction of a thread, as a read outside of transactions shows it.
+    /// Returns the newest transaction of a thread, as a read outside of transactions shows it.
     pub(crate) fn newest(&self, db: &Database, thread: u64) -> Result<u64, Error> {
         Ok(db.get(&self.counters, &thread)?.unwrap_or(0))
     }
 
-    /// Writes a thread's next transaction: two records, and every fourth time what it saw of
-    /// another thread, on which it then depends.
+    /// Writes a thread's next transaction: two records. Every fourth one depends on another thread,
+    /// whose counter it reads and records.
     pub(crate) fn write(
         &self,
         tx: &mut Transaction,
@@ -80,8 +80,9 @@ impl Tables {
     }
 }
 
-/// Holds the database against what was promised of each thread; returns where each thread is. What
-/// was promised is a transaction's sequence number within its thread, and all before it.
+/// Checks that the database contains everything promised to each thread; returns each thread's
+/// newest transaction. A promise is a sequence number within a thread: that transaction and all
+/// before it exist.
 pub(crate) fn check(db: &Database, promised: &[u64], what: &str) -> Vec<u64> {
     let tables = Tables::open(db).unwrap();
     let snapshot = db.snapshot();

@@ -8,7 +8,7 @@ use braid::{Builder, Error, Protocol, Readable, Table, Transaction};
 
 use crate::victim::*;
 
-/// The segment that has the log's last chunks, and where they begin.
+/// Returns the segment with the log's last chunks, and the offset of the first of them.
 fn log_files(victim: &Victim) -> Vec<PathBuf> {
     let names = files(&victim.dir()).into_keys();
     names
@@ -22,7 +22,7 @@ fn a_damaged_log_is_kept_up_to_the_damage() {
     let mut text = String::new();
     braid::offline::dump(victim.dir(), &mut text).unwrap();
     let key = b"key-001458";
-    // The chunk with a transaction from the midst of the log behind the checkpoint.
+    // The chunk with a transaction from the middle of the log after the checkpoint.
     let (path, at) = log_files(&victim)
         .into_iter()
         .filter_map(|path| {
@@ -44,7 +44,7 @@ fn a_damaged_log_is_kept_up_to_the_damage() {
         losses.contains("log: ") && losses.contains("are lost"),
         "{losses}"
     );
-    // A prefix: what came before in the order of commits is there, nothing from there on is.
+    // A prefix: earlier commits exist, and later ones do not.
     let round = |contents: &Contents| {
         let of = |table: &str| {
             (0..3000)
@@ -65,7 +65,7 @@ fn a_damaged_log_is_kept_up_to_the_damage() {
         kept == 14 && there[kept..].iter().all(|is| !is),
         "{there:?}"
     );
-    // And all of the checkpoint.
+    // The checkpoint's contents are complete as well.
     for (place, value) in &victim.checkpointed {
         if victim.contents.get(place) == Some(value) {
             assert_eq!(saved.contents.get(place), Some(value));
@@ -73,8 +73,8 @@ fn a_damaged_log_is_kept_up_to_the_damage() {
     }
 }
 
-/// Each log file is cut or removed: opening says which, `verify` counts it, and salvage keeps what
-/// came before.
+/// Each log file is truncated or removed: opening names it, `verify` counts it, and salvage keeps
+/// everything before it.
 #[test]
 fn a_cut_or_missing_log_file_is_told_and_the_rest_is_saved() {
     let victim = Victim::new(&["books", "boats"]);
@@ -100,7 +100,7 @@ fn a_cut_or_missing_log_file_is_told_and_the_rest_is_saved() {
                     let report = verify(victim.dir(), &mut |line| lines.push(line)).unwrap();
                     assert!(report.damages == 1 && lines[0].contains(name), "{lines:?}");
                     told += 1;
-                    // Without what is lost, and nothing but that.
+                    // Everything except the lost transactions.
                     let saved = victim.salvage();
                     assert!(
                         saved.losses().join(" ").contains("log"),
@@ -112,7 +112,7 @@ fn a_cut_or_missing_log_file_is_told_and_the_rest_is_saved() {
                         assert!(newer || saved.contents.get(place) == Some(value));
                     }
                 }
-                // It held nothing that the database needs.
+                // The file contained nothing that the database needs.
                 found => assert_eq!(found.as_ref().unwrap(), &victim.contents, "{name}, {len:?}"),
             }
             fs::write(&path, bytes).unwrap();
@@ -136,8 +136,8 @@ fn without_a_log_there_is_the_checkpoint() {
     assert_eq!(saved.contents, victim.checkpointed);
 }
 
-/// Every commit reads what the one before it wrote, so that what is saved has to be a prefix; in
-/// several lanes, and over several openings.
+/// Every commit reads what the one before it wrote, so the salvaged commits must be a prefix, in
+/// several lanes and over several opens.
 #[test]
 #[allow(clippy::too_many_lines, reason = "one scenario")]
 fn of_every_protocol_s_log_a_prefix_is_saved() {
@@ -155,7 +155,7 @@ fn of_every_protocol_s_log_a_prefix_is_saved() {
             if opening == 0 {
                 db.checkpoint().unwrap();
             }
-            // From several threads in turn, for their strands' lanes.
+            // From several threads in turn, so that several lanes are used.
             for _ in 0..10 {
                 std::thread::scope(|scope| {
                     let work = || {
@@ -170,7 +170,7 @@ fn of_every_protocol_s_log_a_prefix_is_saved() {
                 });
                 count += 1;
             }
-            // As a kill leaves it: the checkpoint stays the first.
+            // As after a kill: the first checkpoint remains the newest.
             let copy = place.path().join(format!("killed-{opening}"));
             fs::create_dir(&copy).unwrap();
             for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
@@ -205,7 +205,7 @@ fn of_every_protocol_s_log_a_prefix_is_saved() {
         };
         let (last, losses, findings) = saved("all");
         assert_eq!((last, losses), (count, 0), "{protocol}: {findings:?}");
-        // Chunks begin at multiples of 4096; the header of the segment is left alone.
+        // Chunks begin at multiples of 4096; the segment's header is not damaged.
         let mut random = fastrand::Rng::with_seed(seed as u64);
         let logs: Vec<_> = whole
             .keys()

@@ -22,7 +22,7 @@ fn a_sound_database_is_copied() {
         saved.report
     );
 
-    // Not over something else, and not from nothing.
+    // The new database replaces nothing, and is not made from nothing.
     let into = victim.place.path().join("into");
     let error = salvage(victim.dir(), &into, &mut |_| {}).unwrap_err();
     assert!(
@@ -48,7 +48,7 @@ fn a_damaged_leaf_costs_its_keys_and_the_log_gives_back_some() {
     let victim = Victim::new(&["books", "boats"]);
     let pages = victim.pages();
     let leaves: Vec<_> = pages[&2].iter().filter(|page| page.2).collect();
-    // One with a key that is on the log, too: those are 97 apart, and a leaf holds fewer.
+    // A leaf with a key that is also in the log: those keys are 97 apart, and a leaf holds fewer.
     let logged = |lower: &str, upper: &str| {
         let mut keys = (0..3000)
             .step_by(97)
@@ -138,7 +138,7 @@ fn leaves_of_which_nobody_knows_whose_they_are_get_a_table() {
         losses.contains("table \"books\" or table \"boats\""),
         "{losses}"
     );
-    // Nothing is gone: what is not in the log is in one of two tables without a name.
+    // Nothing is lost: entries that are not in the log are in one of two tables without a name.
     let entries = |contents: &Contents, tables: &str| {
         let of = contents
             .iter()
@@ -202,8 +202,8 @@ fn a_lost_map_leaf_is_replaced_by_a_search() {
     saved.expect_damage("map leaf 0");
 }
 
-/// Each leaf in turn: pages have blocks of other states, older and newer, but what fits is there,
-/// so nothing is lost, and nothing is said to be.
+/// Each leaf is damaged in turn. Pages have older and newer blocks, but matching ones exist, so
+/// nothing is lost, and no loss is reported.
 #[test]
 fn a_lost_map_leaf_costs_nothing_that_is_there() {
     let victim = Victim::large();
@@ -211,11 +211,11 @@ fn a_lost_map_leaf_costs_nothing_that_is_there() {
     let bytes = fs::read(victim.data()).unwrap();
     let mut newest = BTreeMap::new();
     for block in leaves {
-        // Of blocks with the same identity, the last is the newest.
+        // Of the blocks with the same identity, the last is the newest.
         newest.insert(bytes[block * BLOCK + 8..block * BLOCK + 16].to_vec(), block);
     }
     assert!(newest.len() > 1, "{newest:?}");
-    // Reserved, and not written yet.
+    // The page was allocated, but not written yet.
     let file = fs::OpenOptions::new()
         .write(true)
         .open(victim.data())
@@ -231,8 +231,8 @@ fn a_lost_map_leaf_costs_nothing_that_is_there() {
     }
 }
 
-/// Other pages had the numbers before, in the same checkpoint, and their blocks look newer: what
-/// leads to a page tells which block is the page's.
+/// Page numbers are reused within the same checkpoint, and the blocks of the earlier pages look
+/// newer: the reference to a page determines which block belongs to it.
 #[test]
 fn a_newer_block_that_does_not_fit_is_not_taken() {
     let victim = Victim::new(&["books", "boats"]);
@@ -246,7 +246,7 @@ fn a_newer_block_that_does_not_fit_is_not_taken() {
     let pages = victim.pages();
     let leaves = pages.values().flatten().filter(|page| page.2);
     let leaves: Vec<(u64, usize)> = leaves.map(|&(page, block, ..)| (page, block)).collect();
-    // And parts of large values, for which any other part of a whole page would do.
+    // Also parts of large values, for which any other part would otherwise pass.
     let is_part = |block: &usize| bytes[block * BLOCK + 16] == 3;
     let parts = victim.blocks(|identity| identity >> 62 == 0);
     let part_pages = parts.into_iter().filter(is_part).map(|block| {
@@ -272,7 +272,7 @@ fn a_newer_block_that_does_not_fit_is_not_taken() {
     saved.expect_all(&victim);
 }
 
-/// What was set aside for pages and never written is no lost page.
+/// Space that was reserved for pages and never written is not a lost page.
 #[test]
 fn room_behind_the_last_page_is_no_damage() {
     let victim = Victim::new(&["books", "boats"]);
@@ -289,8 +289,8 @@ fn room_behind_the_last_page_is_no_damage() {
     assert_eq!(saved.losses(), [""; 0]);
 }
 
-/// The search finds an older version of the catalog, in which there is no table, and nothing in it
-/// says so.
+/// The search finds an older version of the catalog, which has no table and does not show that it
+/// is older.
 #[test]
 fn a_search_tells_that_what_it_found_may_be_old() {
     let victim = Victim::new(&["books"]);
@@ -309,7 +309,7 @@ fn a_search_tells_that_what_it_found_may_be_old() {
 fn a_damaged_part_of_a_large_value_costs_that_value() {
     let victim = Victim::new(&["books"]);
     let bytes = fs::read(victim.data()).unwrap();
-    // All such pages: a block may be an old one, which is free.
+    // All such pages: a single block may be old and free.
     for (block, bytes) in bytes.chunks(BLOCK).enumerate() {
         if bytes[16] == 3 && bytes[8..16] != [0; 8] && block >= 2 {
             victim.damage_block(block);
@@ -351,7 +351,7 @@ fn tables_without_a_name_get_one() {
     assert_eq!(saved.contents, expected);
 }
 
-/// Whatever is damaged: nothing that was never written comes up, and the new database is sound.
+/// Whatever is damaged, nothing appears that was never written, and the new database is sound.
 #[test]
 fn random_damage_makes_nothing_up() {
     let victim = Victim::new(&["books", "boats"]);
@@ -389,7 +389,7 @@ fn random_damage_makes_nothing_up() {
                 victim.contents.get(&place) == Some(value)
                     || victim.checkpointed.get(&place) == Some(value)
             });
-            // The first rounds of a catalog's own entries, if its table has no name.
+            // First the catalog's own entries, if its table has no name.
             assert!(
                 written || key.len() < 10,
                 "seed {seed}: {table} {}",

@@ -20,7 +20,7 @@ pub(crate) fn open(dir: &Path) -> Database {
     builder().open(dir).unwrap()
 }
 
-/// By table and key: the value.
+/// The values by table and key.
 pub(crate) type Contents = BTreeMap<(String, Vec<u8>), Vec<u8>>;
 
 pub(crate) fn key(i: u64) -> Vec<u8> {
@@ -44,11 +44,11 @@ pub(crate) fn contents_of(db: &Database) -> Contents {
     contents
 }
 
-/// A database as a kill leaves it, and what it holds.
+/// A database as a kill leaves it, and its contents.
 pub(crate) struct Victim {
     pub(crate) place: TempDir,
     pub(crate) contents: Contents,
-    /// What it held at its newest checkpoint.
+    /// Its contents at the newest checkpoint.
     pub(crate) checkpointed: Contents,
 }
 
@@ -65,7 +65,7 @@ impl Victim {
             .map(|name| db.open_table(name).unwrap())
             .collect();
         for (n, table) in handles.iter().enumerate() {
-            // So that most of their keys are the same, and the fences are not.
+            // Most of their bytes are the same, so that the pages' fences are long.
             let offset = 7 * n as u64;
             let fill = |tx: &mut Transaction| {
                 (offset..offset + 3000).try_for_each(|i| tx.insert(table, &key(i), &value(i, 0)))
@@ -89,8 +89,8 @@ impl Victim {
         Self::killed(place, db, checkpointed)
     }
 
-    /// One whose map has several leaves, with pages that were evicted again and again, also while
-    /// its newest checkpoint was written and after that.
+    /// A database whose map has several leaves, with pages that were evicted repeatedly, also
+    /// during and after its newest checkpoint.
     pub(crate) fn large() -> Self {
         let place = tempfile::tempdir().unwrap();
         let live = place.path().join("live");
@@ -127,7 +127,7 @@ impl Victim {
         Self::killed(place, db, checkpointed)
     }
 
-    /// What a kill now would leave.
+    /// Returns the files that a kill would leave now.
     fn killed(place: TempDir, db: Database, checkpointed: Contents) -> Self {
         let contents = contents_of(&db);
         let dir = place.path().join("victim");
@@ -183,7 +183,7 @@ impl Victim {
         (page, block)
     }
 
-    /// The blocks whose identity has one of these bits, newest last.
+    /// The blocks whose identity has one of these bits, the newest last.
     pub(crate) fn blocks(&self, is_it: impl Fn(u64) -> bool) -> Vec<usize> {
         let bytes = fs::read(self.data()).unwrap();
         let mut found = Vec::new();
@@ -205,8 +205,7 @@ impl Victim {
         self.try_salvage().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Salvages, and checks what always holds: the damaged one stays as it is, the new one is
-    /// sound.
+    /// Salvages, and checks that the damaged database stays unchanged and the new one is sound.
     pub(crate) fn try_salvage(&self) -> Result<Saved, Error> {
         let before = files(&self.dir());
         let into = self.place.path().join("into");
@@ -220,7 +219,7 @@ impl Victim {
         assert!(damages.is_empty(), "{damages:?}");
         let db = open(&into);
         let contents = contents_of(&db);
-        // It is one to go on with.
+        // The salvaged database can be used.
         let table: Table = db.open_table("new").unwrap();
         db.transact(|tx| tx.insert(&table, b"k", b"v")).unwrap();
         db.close().unwrap();
