@@ -155,11 +155,11 @@ impl Entries {
 
     fn fetch(&self, py: Python<'_>, cursor: &mut Cursor) -> PyResult<()> {
         if let Some(given) = cursor.batch.last_given() {
-            let behind = KeyBound::Excluded(given.to_vec());
+            let beyond = KeyBound::Excluded(given.to_vec());
             if self.reverse {
-                cursor.bounds.1 = behind;
+                cursor.bounds.1 = beyond;
             } else {
-                cursor.bounds.0 = behind;
+                cursor.bounds.0 = beyond;
             }
         }
         let (limit, bounds) = (cursor.next_batch, cursor.bounds.clone());

@@ -40,7 +40,7 @@ def test_awaiting(path: Path) -> None:
         assert len(table) == 500
 
 
-def test_many_tasks_and_what_else_the_loop_does(path: Path) -> None:
+def test_many_tasks_and_other_work_of_the_loop(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
         table = db.open_table("t", key=int, value=int)
         turns = 0

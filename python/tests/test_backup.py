@@ -20,13 +20,13 @@ def value_in(path: Path) -> int:
 
 def test_backups_are_restored(tmp_path: Path) -> None:
     full, since, archive = tmp_path / "full", tmp_path / "since", tmp_path / "archive"
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     interval = timedelta(milliseconds=50)
     with braid.open(tmp_path / "db", archive=archive, archive_interval=interval, **SMALL) as db:
         table = db.open_table("t", key=str, value=int)
         table["k"] = 1
-        report = db.backup(full, progress=lambda *counts: told.append(counts))
-        assert report.path == full and report.pages == report.pages_total == told[-1][0]
+        report = db.backup(full, progress=lambda *counts: calls.append(counts))
+        assert report.path == full and report.pages == report.pages_total == calls[-1][0]
         assert report.written_bytes > 0 and report.read_bytes > 0
         table["k"] = 2
         second = db.backup(str(since), parent=full)
@@ -52,12 +52,12 @@ def test_backups_are_restored(tmp_path: Path) -> None:
     assert braid.backup_info(full).parent is None
     assert braid.backup_info(full).identity == info.identity > 0
 
-    told.clear()
+    calls.clear()
     restored = braid.restore(
-        [full], tmp_path / "r1", progress=lambda *counts: told.append(counts), device="file"
+        [full], tmp_path / "r1", progress=lambda *counts: calls.append(counts), device="file"
     )
     assert restored.seqno == restored.backup_seqno == report.seqno and restored.pages > 0
-    assert told
+    assert calls
     assert value_in(tmp_path / "r1") == 1
     braid.restore((full, since), tmp_path / "r2", pool_bytes=1 << 20)
     assert value_in(tmp_path / "r2") == 2
@@ -92,7 +92,7 @@ def test_backups_are_restored(tmp_path: Path) -> None:
         braid.backup_info(tmp_path / "missing")
 
 
-def test_what_progress_raises_is_raised(db: braid.Database, tmp_path: Path) -> None:
+def test_exceptions_of_progress_are_raised(db: braid.Database, tmp_path: Path) -> None:
     db.open_table("t", key=str, value=int)["k"] = 1
 
     def progress(pages: int, total: int) -> None:

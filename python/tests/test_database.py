@@ -88,7 +88,7 @@ def test_the_stub_names_every_option() -> None:
         assert f"    {option}: " in stub
 
 
-def test_opening_what_is_not_there(path: Path, tmp_path: Path) -> None:
+def test_opening_a_missing_database(path: Path, tmp_path: Path) -> None:
     with pytest.raises(braid.NotADatabaseError, match="does not exist"):
         braid.open(path, create_if_missing=False, **SMALL)
     file = tmp_path / "file"
@@ -197,7 +197,7 @@ def test_reports(path: Path) -> None:
     assert (report.tables, report.records) == (2, 12)
 
 
-def test_verify_tells_of_damage(path: Path) -> None:
+def test_verify_reports_damage(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
         db.open_table("t", key=int, value=bytes).update((i, bytes(100)) for i in range(1000))
     data = path / "data.braid"
@@ -215,7 +215,7 @@ def test_verify_tells_of_damage(path: Path) -> None:
     assert error.value.location
 
 
-def test_what_is_left_is_saved(path: Path, tmp_path: Path) -> None:
+def test_the_rest_is_saved(path: Path, tmp_path: Path) -> None:
     with braid.open(path, **SMALL) as db:
         db.open_table("t", key=int, value=bytes).update((i, bytes(1000)) for i in range(1000))
     saved = braid.salvage(path, tmp_path / "whole")
@@ -252,10 +252,10 @@ def test_upgrading_and_dumping(path: Path, tmp_path: Path) -> None:
             function(tmp_path / "none")
 
 
-def test_changes_of_health_are_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: queue.Queue[braid.Health] = queue.Queue()
-    braid.open(path, on_health_change=told.put, stats_file=True, **SMALL).close()
-    assert told.get(timeout=600).status == "closed"
+def test_changes_of_health_are_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: queue.Queue[braid.Health] = queue.Queue()
+    braid.open(path, on_health_change=reported.put, stats_file=True, **SMALL).close()
+    assert reported.get(timeout=600).status == "closed"
     assert not (path / "STATS").exists()
     # An exception of the listener is unraisable, and has no other effect.
     unraisable: queue.Queue[Any] = queue.Queue()
@@ -270,7 +270,7 @@ def test_changes_of_health_are_told(path: Path, monkeypatch: pytest.MonkeyPatch)
         braid.open(path, on_health_change=5)  # type: ignore[arg-type]
 
 
-def test_every_count_is_told(db: braid.Database) -> None:
+def test_every_count_is_reported(db: braid.Database) -> None:
     stats = db.stats()
     assert stats.archived is None and not stats.poisoned and not stats.checkpoint_failing
     assert stats.expired == stats.changes_kept_from == stats.store.pages_read_ahead == 0

@@ -20,7 +20,7 @@ import braid
 # Savepoints -------------------------------------------------------------------------------------------
 
 
-def test_a_savepoint_takes_back_what_was_written_since(db: braid.Database) -> None:
+def test_a_savepoint_undoes_later_writes(db: braid.Database) -> None:
     stock = db.open_table("stock", key=str, value=int)
     with db.begin() as tx:
         tx.insert(stock, "apples", 3)

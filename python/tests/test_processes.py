@@ -38,7 +38,7 @@ for number in range(4):
 """
 
 
-def test_what_was_acknowledged_survives_kill_9(path: Path) -> None:
+def test_acknowledged_transactions_survive_kill_9(path: Path) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)
@@ -209,7 +209,7 @@ def test_a_child_waits_for_no_lock_that_a_thread_held(path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_may_open_what_nobody_had_open(path: Path) -> None:
+def test_a_child_may_open_another_database(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
         db.open_table("t", key=int, value=int)[1] = 1
 

@@ -62,7 +62,7 @@ def test_floats(db: braid.Database) -> None:
     assert short["x"] == 0.5
 
 
-def test_bytes_come_from_what_holds_bytes(db: braid.Database) -> None:
+def test_bytes_come_from_objects_with_bytes(db: braid.Database) -> None:
     table = db.open_table("t")
     table[bytearray(b"a")] = memoryview(b"xyz")[::2]  # type: ignore[index, assignment]
     assert dict(table) == {b"a": b"xz"}
@@ -382,7 +382,7 @@ def test_ranges_are_those_of_a_sorted_list(
     assert list(table.prefix(prefix, reverse=reverse)) == begins
 
 
-def test_what_is_stored_outlives_the_process_that_stored_it(path: Path) -> None:
+def test_stored_values_outlive_their_process(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
         db.open_table("t", key=str, value=int)["a"] = -5
     with braid.open(path, create_if_missing=False, **SMALL) as db:

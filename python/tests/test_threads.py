@@ -65,7 +65,7 @@ def test_transfers_keep_the_sum(db: braid.Database) -> None:
     assert sum(accounts.values()) == 500
 
 
-def test_who_waits_for_a_lock_lets_others_run(db: braid.Database) -> None:
+def test_a_wait_for_a_lock_lets_others_run(db: braid.Database) -> None:
     table = db.open_table("t", key=str, value=int)
     tx = db.begin()
     tx.insert(table, "a", 1)
@@ -86,7 +86,7 @@ def test_who_waits_for_a_lock_lets_others_run(db: braid.Database) -> None:
     assert table["a"] == 2
 
 
-def test_two_threads_in_a_deadlock_go_on(db: braid.Database) -> None:
+def test_two_threads_in_a_deadlock_continue(db: braid.Database) -> None:
     table = db.open_table("t", key=str, value=int)
     tries = 0
     both = threading.Barrier(2)
@@ -177,7 +177,7 @@ def test_closing_while_others_work(path: Path) -> None:
         assert sorted(refused) == [0, 1, 2, 3]
 
 
-def test_checkpoints_beside_commits(path: Path) -> None:
+def test_checkpoints_alongside_commits(path: Path) -> None:
     with braid.open(path, **SMALL) as db:
         table = db.open_table("t", key=int, value=int)
 

@@ -479,13 +479,13 @@ mod tests {
     #[test]
     fn every_test_gives_a_figure_and_leaves_nothing() {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
-        let mut told = 0;
+        let mut reported = 0;
         let report = measure_device(&device, Duration::from_millis(5), &mut |_, i, n| {
             assert!(i < n);
-            told += 1;
+            reported += 1;
         })
         .unwrap();
-        assert_eq!(told, report.rows.len() + report.bare_log.len());
+        assert_eq!(reported, report.rows.len() + report.bare_log.len());
         assert_eq!(report.device, "memory");
         assert!(report.durable_4k_per_s > 0.0);
         for row in &report.rows {

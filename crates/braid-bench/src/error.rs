@@ -39,7 +39,7 @@ pub enum BenchError {
     #[error("a read-only transaction tried to write")]
     WriteInReadOnly,
     /// A transaction of a load or a check met a conflict, although no other was running.
-    #[error("a transaction stopped although no other ran with it: {0}")]
+    #[error("a transaction failed although no other ran: {0}")]
     Alone(String),
     /// A row is missing, or was not written by the workload: the engine lost it, or another program
     /// wrote it.

@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     #[cfg(all(any(feature = "peer-postgres", feature = "peer-redis"), unix))]
-    fn a_process_is_told_by_its_stat() {
+    fn a_process_is_identified_by_its_stat() {
         let text = "42 (a) b (c) S 7 42 42 0 -1 4194304 1 2 3 4 100 20 3 1000 20 0 1 0 5";
         let stat = Stat {
             parent: 7,

@@ -48,7 +48,7 @@ fn every_engine_is_tested() {
 }
 
 #[test]
-fn an_unknown_engine_is_told() {
+fn an_unknown_engine_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let Err(error) = open("brade", dir.path(), &[], CACHE) else {
         panic!("opened");
@@ -156,7 +156,7 @@ fn write(session: &mut dyn Session, body: &mut Body<'_>) {
     loop {
         match session.transact(Mode::ReadWrite, Wait::Durable, body) {
             Ok(Acknowledgement::Durable) => return,
-            Ok(Acknowledgement::Pending(_)) => panic!("a ticket that nobody asked for"),
+            Ok(Acknowledgement::Pending(_)) => panic!("an unrequested ticket"),
             Err(Stop::Conflict) => thread::yield_now(),
             Err(other) => panic!("{other}"),
         }

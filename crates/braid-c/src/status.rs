@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_engine_calls_retryable_is_retryable() {
+    fn retryable_errors_of_the_engine_are_retryable() {
         let errors = [
             Error::Conflict(ConflictKind::Deadlock),
             Error::Closed,

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_nobody_takes_is_freed() {
+    fn a_value_that_is_never_taken_is_freed() {
         let bytes = Bytes::from(vec![7; COPIED_MAX + 1]);
         let value = Value::of_bytes(bytes.clone());
         assert!(!bytes.is_unique());

@@ -60,7 +60,7 @@ fn compile(prefix: &Path, arguments: &str, program: &Path) {
 }
 
 #[test]
-fn a_program_builds_and_runs_with_what_was_installed() {
+fn a_program_builds_and_runs_with_the_installed_files() {
     if !has("pkg-config") || !has("cc") {
         return;
     }
@@ -103,7 +103,7 @@ fn a_program_builds_and_runs_with_what_was_installed() {
 }
 
 #[test]
-fn packagers_install_into_a_directory_that_stands_for_the_root() {
+fn packagers_install_into_a_staging_directory() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = install(Path::new("/usr"));
     command.env("DESTDIR", dir.path());

@@ -70,10 +70,10 @@ fn without_code(line: &str) -> String {
         kept.push_str(&rest[..at]);
         rest = &rest[at..];
         let len = rest.len() - rest.trim_start_matches('`').len();
-        let (mark, behind) = rest.split_at(len);
-        rest = match behind.find(mark) {
-            Some(end) => &behind[end + len..],
-            None => behind,
+        let (mark, after) = rest.split_at(len);
+        rest = match after.find(mark) {
+            Some(end) => &after[end + len..],
+            None => after,
         };
     }
     kept + rest
@@ -84,8 +84,8 @@ fn links(text: &str) -> Vec<String> {
     let mut links = Vec::new();
     for line in prose(text) {
         let line = without_code(line);
-        for behind in line.split("](").skip(1) {
-            let target = behind.split([')', ' ']).next().unwrap_or_default();
+        for after in line.split("](").skip(1) {
+            let target = after.split([')', ' ']).next().unwrap_or_default();
             links.push(target.to_owned());
         }
         // `[name]: target`, a definition that other links of the page refer to.
@@ -127,9 +127,9 @@ fn anchors(text: &str) -> Vec<String> {
 fn anchor(heading: &str) -> String {
     let mut text = String::new();
     let mut rest = heading.trim();
-    while let Some((before, behind)) = rest.split_once("](") {
+    while let Some((before, after)) = rest.split_once("](") {
         text.push_str(before);
-        rest = behind.split_once(')').map_or("", |(_, behind)| behind);
+        rest = after.split_once(')').map_or("", |(_, after)| after);
     }
     text.push_str(rest);
     let kept = text.to_lowercase();

@@ -191,7 +191,7 @@ fn tpcc_is_checked_after_the_run() {
 }
 
 #[test]
-fn a_killed_workload_keeps_what_was_acknowledged() {
+fn a_killed_workload_keeps_acknowledged_transactions() {
     for workload in ["tpcc", "tpcb", "bank"] {
         let dir = tempfile::tempdir().unwrap();
         let args = ["bench", workload, "--records", "300", "--threads", "2"];
@@ -215,7 +215,7 @@ fn a_killed_workload_keeps_what_was_acknowledged() {
 }
 
 #[test]
-fn the_limit_stands_beside_the_run() {
+fn the_limit_is_measured_alongside_the_run() {
     let output = braid(&["bench", "u1", "--seconds", "0.2", "--with-limit", "--json"]);
     expect_code(&output, 0);
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
@@ -286,7 +286,7 @@ fn bench_device_measures_durable_writes() {
 }
 
 #[test]
-fn bench_recovery_replays_what_a_kill_left() {
+fn bench_recovery_replays_the_log_of_a_killed_process() {
     let dir = tempfile::tempdir().unwrap();
     let args = ["bench", "recovery", "--log-mib", "128", "--json"];
     let output = braid_in(dir.path(), &args);
@@ -433,7 +433,7 @@ fn verify_names_damaged_superblocks() {
 }
 
 #[test]
-fn what_is_no_database_is_said_to_be_none() {
+fn other_directories_are_no_database() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("letter.txt"), "Dear engine").unwrap();
     let missing = dir.path().join("missing");
@@ -527,7 +527,7 @@ fn help_names_every_command() {
 }
 
 #[test]
-fn simulate_runs_histories_and_tells_a_violation_with_its_seed() {
+fn simulate_runs_histories_and_reports_a_violation_with_its_seed() {
     let output = braid(&["simulate", "--seeds", "3..40", "--jobs", "2"]);
     expect_code(&output, 0);
     let out = stdout(&output);
@@ -661,7 +661,7 @@ fn a_database_is_backed_up_and_restored() {
 /// The archive begins after the backup: what lies between is named, by the command and when
 /// restoring.
 #[test]
-fn an_archive_says_what_it_lacks() {
+fn an_archive_reports_missing_transactions() {
     let dir = tempfile::tempdir().unwrap();
     let braid = |args: &[&str]| braid_in(dir.path(), args);
     let put = |key: &str| {
@@ -749,8 +749,8 @@ fn changes_are_lines_of_json() {
     assert_eq!(all[0]["changes"][0]["table"], "stock");
     assert!(all[0]["changes"][0]["value"].is_string());
     let number = all[0]["seqno"].to_string();
-    let behind = json_lines(&braid(&["changes", "db", "--from", &number]));
-    assert_eq!(behind, all[1..]);
+    let later = json_lines(&braid(&["changes", "db", "--from", &number]));
+    assert_eq!(later, all[1..]);
     // The feed is acknowledged with what was printed.
     assert_eq!(json_lines(&braid(&["changes", "db", "--feed", "f"])), all);
     assert_eq!(

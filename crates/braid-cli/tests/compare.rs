@@ -213,7 +213,7 @@ fn csv_rows(path: &Path) -> Vec<BTreeMap<String, String>> {
 }
 
 #[test]
-fn bad_options_are_told_before_anything_is_measured() {
+fn bad_options_are_reported_before_anything_is_measured() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("results");
     let path = out.to_str().unwrap();

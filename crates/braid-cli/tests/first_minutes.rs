@@ -49,7 +49,7 @@ fn unknown_types_and_keys_of_another_type_are_refused() {
 }
 
 #[test]
-fn what_can_not_be_decoded_is_damage() {
+fn undecodable_bytes_are_damage() {
     let dir = tempfile::tempdir().unwrap();
     let db = Database::open(dir.path().join("db")).unwrap();
     let pairs = db
@@ -112,7 +112,7 @@ fn an_interrupted_command_leaves_nothing() {
 }
 
 #[test]
-fn what_failed_leaves_no_directory() {
+fn failed_commands_leave_no_directory() {
     let dir = tempfile::tempdir().unwrap();
     let braid = |args: &[&str]| braid_in(dir.path(), args);
     fs::write(dir.path().join("bad.jsonl"), "nonsense\n").unwrap();
@@ -200,7 +200,7 @@ fn a_table_of_many_columns_is_imported() {
 }
 
 #[test]
-fn statistics_are_told_by_table_and_as_json() {
+fn statistics_are_shown_by_table_and_as_json() {
     let dir = tempfile::tempdir().unwrap();
     shell(
         dir.path(),

@@ -37,7 +37,7 @@ fn text(path: &Path) -> &str {
 
 #[test]
 #[allow(clippy::too_many_lines, reason = "one scenario")]
-fn what_is_exported_is_imported() {
+fn exported_records_are_imported() {
     let width = |name: &str| match name {
         "u8" | "i8" => 1..2_usize,
         "i32" | "f32" => 4..5,

@@ -110,7 +110,7 @@ fn the_tab_key_completes() {
 }
 
 #[test]
-fn an_open_transaction_is_told_about_at_the_end() {
+fn an_open_transaction_is_reported_at_the_end() {
     let place = tempfile::tempdir().unwrap();
     let mut shell = Shell::open(place.path());
     shell.enter("create ages string u32", PROMPT);
@@ -152,7 +152,7 @@ fn an_interrupt_drops_the_line_and_nothing_else() {
 }
 
 #[test]
-fn a_mistake_is_told_and_the_session_goes_on() {
+fn a_mistake_is_reported_and_the_session_continues() {
     let place = tempfile::tempdir().unwrap();
     let mut shell = Shell::open(place.path());
     let shown = shell.enter("frob", PROMPT);

@@ -161,12 +161,12 @@ fn fuzz(name: &str) {
     let seconds = number("BRAID_FUZZ_SECONDS").map(Duration::from_secs);
     let mut left = target.runs;
     let count = watched(target, &mut || {
-        let goes_on = match seconds {
+        let continues = match seconds {
             Some(seconds) => began.elapsed() < seconds,
             None => left > 0,
         };
         left = left.saturating_sub(1);
-        goes_on.then(|| mutate::input(&mut rng, &corpus))
+        continues.then(|| mutate::input(&mut rng, &corpus))
     });
     println!("{name}: {count} inputs in {:?}", began.elapsed());
 }

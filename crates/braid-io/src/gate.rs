@@ -132,12 +132,12 @@ impl Gate {
         let stays_open = braid_rt::mutant!("leave_the_gate_open");
         if !stays_open {
             // SeqCst: pairs with `enter`. Either the operation sees the gate shut, or
-            // `wait_for_those_inside` sees the operation.
+            // `wait_for_operations` sees the operation.
             let shut = Process::none().number();
             gate.open_in.store(shut, Ordering::SeqCst);
         }
-        if !stays_open && !braid_rt::mutant!("close_ignores_those_inside") {
-            gate.wait_for_those_inside();
+        if !stays_open && !braid_rt::mutant!("close_ignores_operations") {
+            gate.wait_for_operations();
         }
         last();
         gate.release();
@@ -166,7 +166,7 @@ impl GateState {
         Process::from_number(self.open_in.load(Ordering::SeqCst)).is_current()
     }
 
-    fn wait_for_those_inside(&self) {
+    fn wait_for_operations(&self) {
         for Shard(shard) in &self.inside {
             loop {
                 // SeqCst: after the gate was shut, see `shut`.
@@ -388,7 +388,7 @@ mod tests {
     fn shutting_waits_for_operations_inside() {
         let (gate, released) = gate();
         let (entered, inside) = mpsc::channel();
-        let (go_on, wait) = mpsc::channel::<()>();
+        let (resume, wait) = mpsc::channel::<()>();
         let passing = gate.clone();
         let seen = released.clone();
         let operation = std::thread::spawn(move || {
@@ -406,7 +406,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(!released.load(Ordering::SeqCst));
-        go_on.send(()).unwrap();
+        resume.send(()).unwrap();
         assert!(!operation.join().unwrap().unwrap());
         shut.join().unwrap();
         assert!(released.load(Ordering::SeqCst));

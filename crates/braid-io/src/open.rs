@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn the_holder_of_a_lock_is_told() {
+    fn the_holder_of_a_lock_is_named() {
         let locks = "1: POSIX  ADVISORY  WRITE 11 00:1b:77 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 22 fd:00:77 0 EOF\n\
                      2: -> FLOCK  ADVISORY  WRITE 23 fd:00:77 0 EOF\n\

@@ -325,7 +325,7 @@ mod tests {
 
     /// As when another process truncates a data file after the blocks of an older state.
     #[test]
-    fn what_was_changed_needs_nothing_below() {
+    fn changed_blocks_need_nothing_below() {
         let base = MemoryDevice::new();
         let below = base.open("a", OpenMode::CreateNew).unwrap();
         below.write_at(&[&[1; 6 * BLOCK]], 0).unwrap();

@@ -426,7 +426,7 @@ mod locks {
         use super::*;
 
         #[test]
-        fn records_round_trip_and_torn_ones_are_told() {
+        fn records_round_trip_and_torn_ones_are_reported() {
             let announcement = Announcement {
                 writer: u64::MAX - 7,
                 process: u32::MAX - 1,

@@ -29,7 +29,7 @@ fn block(byte: u8, blocks: usize) -> AlignedBuf {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_bytes_are_read() {
     on_each(|device| {
         let file = device.open("a", OpenMode::CreateNew).unwrap();
         assert!(file.is_empty().unwrap());
@@ -48,7 +48,7 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn batches_do_what_single_operations_do() {
+fn batches_equal_single_operations() {
     on_each(|device| {
         let file = device.open("a", OpenMode::CreateNew).unwrap();
         let bufs: Vec<AlignedBuf> = (0..40).map(|i| block(i, 1)).collect();
@@ -203,7 +203,7 @@ fn a_directory_is_locked_once() {
 
 /// A process may end at any moment, also while it finds out what its directory can do.
 #[test]
-fn what_a_probe_left_goes_with_the_next() {
+fn a_probe_removes_files_of_the_previous_one() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     std::fs::write(directory.path().join(".braid-probe"), "half").unwrap();
     let device = open_directory(directory.path(), DeviceChoice::File).unwrap();

@@ -73,7 +73,7 @@ fn a_frontier_lies_below_every_pending_commit() {
 ///
 /// Needs Release for the signature in `assign` and Acquire for it in `are_finished`.
 #[test]
-fn nobody_passes_a_pending_commit_whose_signature_matches() {
+fn no_thread_passes_a_pending_commit_whose_signature_matches() {
     explore(3, || {
         let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, None));
         let (here, elsewhere) = (1, 2);
@@ -335,7 +335,7 @@ fn blocked_committers_end_epochs() {
 /// Needs SeqCst for `stalled` in `publish` and `left_slot`, for `dirty` in `put` and `is_dirty`,
 /// and in `Lane::release`.
 #[test]
-fn who_needs_buffer_space_gets_it() {
+fn a_thread_that_needs_buffer_space_gets_it() {
     // Not on the small stacks of loom's threads.
     static LARGE: [u8; 7_000] = [7; 7_000];
     explore(2, || {
@@ -376,21 +376,21 @@ fn last_one_wakes(protocol: ProtocolKind) {
 }
 
 #[test]
-fn who_leaves_last_wakes_who_waits() {
+fn the_last_to_leave_wakes_waiters() {
     last_one_wakes(ProtocolKind::Glsn);
 }
 
 /// `gsn` acknowledges by its lanes: their numbers and the durable seqno come from one scan of the
 /// commits in flight, otherwise a commit that leaves between two scans wakes no thread.
 #[test]
-fn who_leaves_last_wakes_who_waits_for_its_lane() {
+fn the_last_to_leave_wakes_waiters_of_its_lane() {
     last_one_wakes(ProtocolKind::Gsn);
 }
 
 /// A pending commit whose own commit needs no flush flushes, when it leaves, for a thread that
 /// waits for everything.
 #[test]
-fn who_leaves_flushes_for_who_waits_for_all() {
+fn a_leaving_thread_flushes_for_waiters_of_everything() {
     explore(2, || {
         let log = log(FlushMode::Callers, 2);
         let waiting = {
@@ -418,7 +418,7 @@ fn who_leaves_flushes_for_who_waits_for_all() {
 /// the slot in `CommitSlots::leave` and `CommitSlots::oldest`, in `is_dirty`, for `stopping`, and
 /// the fence in `request_flush`.
 #[test]
-fn the_flusher_serves_who_does_not_block() {
+fn the_flusher_serves_threads_that_do_not_block() {
     explore(2, || {
         let log = log(FlushMode::Background, 2);
         let flusher = {
@@ -541,7 +541,7 @@ fn consolidated_appends_do_not_overlap() {
 /// Needs Release and Acquire (as part of SeqCst) for `hardened`, in `advance` and in its load, and
 /// that a leader continues from the numbers that others saw as durable.
 #[test]
-fn nothing_is_hardened_before_what_it_depends_on() {
+fn nothing_is_hardened_before_its_dependencies() {
     explore(2, || {
         let flushed = [(), ()].map(|()| AtomicSeqNo::new(SeqNo::NONE));
         let shared = Arc::new((Hardening::new(2, SeqNo::NONE), flushed));

@@ -401,8 +401,8 @@ impl TailReader {
         let header = self.header(lane, &next)?;
         let cursor = &self.lanes[lane.get()];
         let fits = header.first_chunk == cursor.next.sequence && header.link == cursor.next.link;
-        let goes_on = header.incarnation == cursor.next.incarnation && flush.is_empty();
-        if !fits || !(goes_on || header.incarnation > cursor.next.incarnation) {
+        let continues = header.incarnation == cursor.next.incarnation && flush.is_empty();
+        if !fits || !(continues || header.incarnation > cursor.next.incarnation) {
             return Err(self.unexpected(lane, &segment, at_end));
         }
         self.note(&header)?;

@@ -63,7 +63,7 @@ fn append_wait_reopen() {
 }
 
 #[test]
-fn create_refuses_what_is_there_and_wrong_options() {
+fn create_refuses_existing_files_and_wrong_options() {
     let device = memory();
     let options = small(FlushMode::Callers);
     let log = Log::create(device.clone(), options.clone()).unwrap();
@@ -214,7 +214,7 @@ fn a_pending_commit_holds_the_durable_seqno_back() {
 /// Until it assigns, a pending commit holds back all numbers assigned meanwhile. After its
 /// assignment, it may wait for those numbers.
 #[test]
-fn a_pending_commit_can_wait_for_what_it_held_back() {
+fn a_pending_commit_can_wait_for_numbers_it_held_back() {
     let options = LogOptions {
         protocol: ProtocolKind::Gsn,
         ..small(FlushMode::Callers)
@@ -303,7 +303,7 @@ fn callers_mode_polls_inline() {
 /// P-WAL's groups: the commit that fills a group flushes it; an incomplete group is flushed when a
 /// thread waits, or after a while.
 #[test]
-fn a_full_group_is_flushed_by_who_fills_it() {
+fn a_full_group_is_flushed_by_the_thread_that_fills_it() {
     for mode in [FlushMode::Callers, FlushMode::Background] {
         let options = LogOptions {
             group_size: 4,

@@ -626,7 +626,7 @@ fn out_of_space_and_back() {
 
 /// A damaged middle is an error, not a shorter log.
 #[test]
-fn damage_is_told_from_a_torn_end() {
+fn damage_differs_from_a_torn_end() {
     let medium = SimDevice::new(1);
     let options = small(FlushMode::Callers);
     let log = Log::create(sim(&medium), options.clone()).unwrap();
@@ -664,14 +664,14 @@ fn chunks_of_one(
 
 /// Damage in the last segment is also an error, if the log continues far enough after it.
 #[test]
-fn damage_in_the_last_segment_is_told_from_a_torn_end() {
-    let mut told = 0;
+fn damage_in_the_last_segment_differs_from_a_torn_end() {
+    let mut reported = 0;
     for &protocol in ProtocolKind::ALL {
         for bad in 1..=12 {
             let (medium, options, start) = chunks_of_one(protocol, 12);
             assert!(medium.flip_bit("log-00-00000001.seg", bad * 4096 + 100, 0));
             match try_recover(&sim(&medium), &options, &start) {
-                Err(LogError::Corrupted { .. }) => told += 1,
+                Err(LogError::Corrupted { .. }) => reported += 1,
                 Err(error) => panic!("{protocol}, chunk {bad}: {error}"),
                 // The chunks after the last two could have been in flight with them.
                 Ok(recovered) => {
@@ -684,7 +684,7 @@ fn damage_in_the_last_segment_is_told_from_a_torn_end() {
             }
         }
     }
-    assert!(told >= 10 * ProtocolKind::ALL.len());
+    assert!(reported >= 10 * ProtocolKind::ALL.len());
 }
 
 /// A damaged header is also an error: of the first segment, the last or one between.
@@ -726,7 +726,7 @@ fn a_damaged_segment_header_is_no_end() {
 /// A process that ends, or a write that fails, may leave a chunk in a volatile cache. Once recovery
 /// has kept it, a power failure must not lose it.
 #[test]
-fn what_recovery_counted_stays() {
+fn counts_of_recovery_stay() {
     let mut counted = 0;
     for seed in 0..64 {
         let medium = SimDevice::new(seed);

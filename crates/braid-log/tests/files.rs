@@ -85,7 +85,7 @@ fn refused(files: &Files, options: &LogOptions, start: &CheckpointPosition, file
 }
 
 #[test]
-fn a_cut_file_is_told() {
+fn a_truncated_file_is_named() {
     for &protocol in ProtocolKind::ALL {
         let (whole, options, start) = log(protocol);
         let begun = begun(&whole);
@@ -117,7 +117,7 @@ fn a_cut_file_is_told() {
 }
 
 #[test]
-fn a_missing_file_is_told_and_what_lies_before_it_is_saved() {
+fn a_missing_file_is_named_and_everything_before_it_saved() {
     for &protocol in ProtocolKind::ALL {
         let (whole, options, start) = log(protocol);
         for sequence in begun(&whole) {
@@ -143,7 +143,7 @@ fn a_missing_file_is_told_and_what_lies_before_it_is_saved() {
 /// Flushes that are in flight together may be lost in any order, so a crash may leave a segment
 /// without the one before it. Nothing in the segment was acknowledged: recovery discards it.
 #[test]
-fn a_segment_after_a_lost_flush_is_given_up() {
+fn a_segment_after_a_lost_flush_is_discarded() {
     let medium: Arc<dyn Device> = Arc::new(MemoryDevice::new());
     let options = options(ProtocolKind::Serial);
     let log = Log::create(Arc::clone(&medium), options.clone()).unwrap();
@@ -184,7 +184,7 @@ fn a_segment_after_lost_acknowledged_log_is_damage() {
 
 /// The file before its current use: zeroes, or the contents of another segment.
 #[test]
-fn a_file_from_before_it_was_begun_is_told() {
+fn a_file_from_before_its_use_is_named() {
     let (whole, options, start) = log(ProtocolKind::Glsn);
     let begun = begun(&whole);
     let last = *begun.last().unwrap();
@@ -198,7 +198,7 @@ fn a_file_from_before_it_was_begun_is_told() {
 
 /// The file when it held less: detected by a position of a checkpoint, or by a later opening.
 #[test]
-fn a_file_that_lacks_its_last_chunks_is_told_by_what_came_later() {
+fn a_file_without_its_last_chunks_is_detected_by_later_files() {
     let medium: Arc<dyn Device> = Arc::new(MemoryDevice::new());
     let options = options(ProtocolKind::Glsn);
     let log = Log::create(Arc::clone(&medium), options.clone()).unwrap();
@@ -231,7 +231,7 @@ fn a_file_that_lacks_its_last_chunks_is_told_by_what_came_later() {
 /// Concurrent flushes end in any order: the first flush of a segment may be durable, and the last
 /// one of the previous segment torn. That is not damage.
 #[test]
-fn a_torn_flush_before_a_segment_that_was_begun_is_no_damage() {
+fn a_torn_flush_before_a_started_segment_is_no_damage() {
     let (whole, options, start) = log(ProtocolKind::Glsn);
     let chunks = whole[&name(1)].len() / BLOCK - 1;
     let mut files = whole.clone();

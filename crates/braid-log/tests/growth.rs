@@ -163,7 +163,7 @@ fn segments_grow_with_use_to_their_size() {
 /// On a device that fills up at any size of the log: a pending commit is admitted, and then becomes
 /// durable, or is refused.
 #[test]
-fn what_a_small_log_lets_in_finds_room() {
+fn admitted_commits_fit_into_a_small_log() {
     let (mut refused, mut finished) = (0, 0);
     for seed in 0..bounded(200) {
         for &protocol in ProtocolKind::ALL {
@@ -237,7 +237,7 @@ fn what_a_small_log_lets_in_finds_room() {
 /// A log in a space in which it can't grow: the next commits use the space that a checkpoint
 /// releases.
 #[test]
-fn a_log_goes_on_in_the_space_that_it_has() {
+fn a_log_continues_in_its_space() {
     let mut refused = 0;
     for seed in 0..bounded(20) {
         for &protocol in ProtocolKind::ALL {

@@ -252,7 +252,7 @@ fn forgetting_a_dependency_is_caught() {
 /// An idle lane delays no transaction: in every case, a state is reached in which everything is
 /// acknowledged although a lane never wrote.
 #[test]
-fn an_idle_lane_holds_nobody_back() {
+fn an_idle_lane_delays_no_thread() {
     let script = [(0, 0), (1, 1)].map(|(key, lane)| Script {
         read: key,
         write: key,

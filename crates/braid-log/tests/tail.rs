@@ -132,7 +132,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
 }
 
 #[test]
-fn what_is_shown_is_in_order_and_lasts() {
+fn shown_changes_are_in_order_and_last() {
     let base = std::env::var("BRAID_SEED").ok();
     let base = base.and_then(|seed| seed.parse().ok());
     let seeds = base.map_or(0..bounded(12), |seed: u64| seed..seed + 1);
@@ -242,7 +242,7 @@ fn a_reader_is_woken_and_misses_nothing() {
 }
 
 #[test]
-fn what_was_released_is_told() {
+fn released_log_is_reported() {
     let options = small(FlushMode::Callers);
     let log = Log::create(sim(&SimDevice::new(1)), options).unwrap();
     let first = log.quiesce(|start| start);
@@ -269,7 +269,7 @@ fn what_was_released_is_told() {
 }
 
 #[test]
-fn damage_is_told_and_not_skipped() {
+fn damage_is_reported_and_not_skipped() {
     for seed in 0..bounded(30) {
         let medium = SimDevice::new(seed);
         let log = Log::create(sim(&medium), small(FlushMode::Callers)).unwrap();

@@ -135,7 +135,7 @@ fn real_time(round: &Round) -> Result<(), Violation> {
             .find(|tx| tx.ended < later.begun && seqno_of(tx) >= seqno_of(later));
         if let Some(before) = before {
             return Err(format!(
-                "real time: {} had returned when {} began, and comes behind it",
+                "real time: {} had returned when {} began, and comes after it",
                 before.id, later.id
             ));
         }

@@ -144,7 +144,7 @@ pub fn simulate(spec: &Spec, progress: &mut dyn FnMut(&Summary)) -> Result<Summa
             }));
         }
         drop(results);
-        let mut told = begun;
+        let mut reported = begun;
         loop {
             match outcomes.recv_timeout(TICK) {
                 Ok(Ok(outcome)) => summary.add(outcome),
@@ -159,8 +159,8 @@ pub fn simulate(spec: &Spec, progress: &mut dyn FnMut(&Summary)) -> Result<Summa
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if told.elapsed() >= TICK {
-                told = Instant::now();
+            if reported.elapsed() >= TICK {
+                reported = Instant::now();
                 summary.elapsed = begun.elapsed();
                 progress(&summary);
             }

@@ -54,7 +54,7 @@ fn a_loaded_table_shows_no_snapshot_more_than_it_may() {
 }
 
 #[test]
-fn a_dropped_table_is_so_for_every_handle() {
+fn every_handle_knows_that_a_table_was_dropped() {
     simulate(|| {
         let device = Arc::default();
         let db = open(&device);

@@ -82,9 +82,9 @@ fn close_answers_every_commit() {
         let device = SimDevice::new(seed);
         let db = open(&device);
         let t: Table<u64, Bytes> = db.open_table("t").unwrap();
-        let told = Arc::new(Mutex::new(Vec::new()));
+        let outcomes = Arc::new(Mutex::new(Vec::new()));
         let clients = (0..3u64).map(|client| {
-            let (db, t, told) = (db.clone(), t.clone(), told.clone());
+            let (db, t, outcomes) = (db.clone(), t.clone(), outcomes.clone());
             let work = move || {
                 for n in 0..40 {
                     let key = client * 1_000 + n;
@@ -102,7 +102,7 @@ fn close_answers_every_commit() {
                         0 => tx.commit().map(|_| None),
                         _ => tx.commit_async().map(Some),
                     };
-                    told.lock().push((key, outcome));
+                    outcomes.lock().push((key, outcome));
                 }
             };
             thread::spawn(&format!("client-{client}"), work).unwrap()
@@ -115,7 +115,7 @@ fn close_answers_every_commit() {
             client.join().unwrap();
         }
         let t: Table<u64, Bytes> = new.open_table("t").unwrap();
-        for (key, outcome) in told.lock().drain(..) {
+        for (key, outcome) in outcomes.lock().drain(..) {
             let is_there = new.get(&t, &key).unwrap().is_some();
             match outcome {
                 Ok(None) => assert!(is_there, "{key} was committed and is lost"),
@@ -133,7 +133,7 @@ fn close_answers_every_commit() {
 
 /// A load, a backup and a checkpoint that race with close complete or have no effect.
 #[test]
-fn close_ends_what_writes_past_the_log() {
+fn close_ends_writers_past_the_log() {
     simulate(|seed| {
         let device = SimDevice::new(seed);
         let db = open(&device);

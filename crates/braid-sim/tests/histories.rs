@@ -80,7 +80,7 @@ fn all_that_is_marked_is_asked_for() {
 
 /// A run that misses an event reports it.
 #[test]
-fn what_never_happened_is_told() {
+fn impossible_results_are_reported() {
     let mut summary = simulate(&spec(Protocol::ALL, 0..7), &mut |_| ()).unwrap();
     assert!(summary.missing().is_empty(), "it is short");
     summary.histories = LONG;
@@ -153,7 +153,7 @@ const FOUND: &[(Protocol, &str, &str)] = &[
     (
         Protocol::Gwsn,
         "seed=8238,rounds=3,clients=3,transactions=7,keys=4,strands=3,lanes=1",
-        "a lock waited for a flush that nobody asked for",
+        "a lock waited for a flush that no thread requested",
     ),
     (
         Protocol::Gwsn,
@@ -180,7 +180,7 @@ const FOUND: &[(Protocol, &str, &str)] = &[
         "seed=74713,rounds=3,clients=4,transactions=4,keys=4,strands=3,lanes=3,snapshot=false,large=false,\
          checkpoints=false,crashes=true,errors=true,media_faults=false,savepoints=false,compressed=false,leases=false,\
          named=true,loads=false,feed=false,copies=false,archive=false,seesaw=false,stalls=64",
-        "a commit waited for ever for the end of its epoch, which an entry behind it had held back",
+        "a commit waited forever for the end of its epoch, which an entry after it had held back",
     ),
     (
         Protocol::Gwsn,
@@ -198,7 +198,7 @@ const FOUND: &[(Protocol, &str, &str)] = &[
         "seed=381,rounds=1,clients=4,transactions=60,keys=3,strands=3,lanes=1,snapshot=false,large=false,\
          checkpoints=false,crashes=false,errors=false,media_faults=false,savepoints=false,compressed=false,leases=false,\
          named=false,loads=false,feed=false,copies=false,archive=false,seesaw=true,stalls=8",
-        "an absence was validated although a removal behind it was purged",
+        "an absence was validated although a removal after it was purged",
     ),
     (
         Protocol::Glsn,
@@ -223,7 +223,7 @@ const FOUND: &[(Protocol, &str, &str)] = &[
 ];
 
 #[test]
-fn what_found_a_defect_finds_it_no_more() {
+fn old_defects_do_not_return() {
     for (protocol, plan, what) in FOUND {
         let mut fixed = Plan::new(0, *protocol);
         for pair in plan.split(',') {

@@ -64,7 +64,7 @@ fn a_transaction_that_another_thread_uses_is_waited_for() {
 }
 
 #[test]
-fn a_transaction_that_nobody_uses_is_a_deadlock_of_the_thread() {
+fn an_idle_transaction_of_the_same_thread_is_a_deadlock() {
     for seed in 0..30 {
         let value = wait_in_background(seed, |_, _, answered| {
             let mut done = answered.0.lock();

@@ -23,7 +23,7 @@ fn look(db: &Database, read: &[Numbers; 2], seen: &Numbers) -> Option<(u64, bool
 }
 
 #[test]
-fn what_commits_before_is_seen_in_every_range() {
+fn every_range_sees_earlier_commits() {
     let (mut before, mut after) = (0, 0);
     for seed in 0..400 {
         let options = simulation::Options {

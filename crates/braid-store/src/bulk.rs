@@ -508,7 +508,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_keeps_nothing_of_what_its_buffer_held() {
+    fn a_page_keeps_nothing_of_its_buffers_contents() {
         let mut batch = Batch::new().unwrap();
         for i in 0..BATCH {
             let id = i as PageId + 1;

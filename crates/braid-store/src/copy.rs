@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_no_page_is_told() {
+    fn missing_and_invalid_pages_are_reported() {
         let store = Store::create(Arc::new(MemoryDevice::new()), OPTIONS).unwrap();
         put(&store, 0..KEYS, 1);
         checkpoint(&store);

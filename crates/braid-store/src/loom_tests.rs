@@ -79,7 +79,7 @@ fn a_reader_sees_one_version() {
 ///
 /// Needs Acquire in `take` and Release in `release`.
 #[test]
-fn who_takes_the_latch_sees_the_last_holders_changes() {
+fn the_next_holder_of_a_latch_sees_the_last_ones_changes() {
     explore(usize::MAX, || {
         let page = Arc::new((AtomicU64::new(0), frame(0)));
         let writer = {
@@ -309,7 +309,7 @@ fn a_page_is_loaded_once() {
 /// A released frame is reused for another page: a reader of the old page detects that, and a reader
 /// of the new page reads it completely.
 #[test]
-fn a_freed_frame_goes_to_another_page() {
+fn a_freed_frame_is_reused_for_another_page() {
     explore(3, || {
         let pool = SmallPool::new();
         pool.load(0, 0);

@@ -257,15 +257,15 @@ pub(crate) fn compare_key(
 
 /// [`head8`] of the bytes after the first `at` bytes; `bytes` may be shorter than `at`.
 #[inline]
-pub(crate) fn head8_behind(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn head8_after(bytes: &[u8], at: usize) -> u64 {
     if let Some(all) = bytes.get(at..at.saturating_add(8)) {
         return head8(all);
     }
-    let behind = bytes.len().saturating_sub(at);
+    let after = bytes.len().saturating_sub(at);
     match bytes.last_chunk() {
         // The last eight bytes, without those before `at`.
         Some(last) => {
-            let before = 64 - 8 * narrow::<u32>(behind);
+            let before = 64 - 8 * narrow::<u32>(after);
             u64::from_be_bytes(*last).checked_shl(before).unwrap_or(0)
         }
         None => head8(bytes.get(at..).unwrap_or_default()),
@@ -328,8 +328,8 @@ mod tests {
             word[..len.min(8)].copy_from_slice(&bytes[..len.min(8)]);
             assert_eq!(head8(&bytes[..len]), u64::from_be_bytes(word), "{len}");
             for at in 0..=len + 1 {
-                let behind = head8(bytes[..len].get(at..).unwrap_or_default());
-                assert_eq!(head8_behind(&bytes[..len], at), behind, "{at} of {len}");
+                let after = head8(bytes[..len].get(at..).unwrap_or_default());
+                assert_eq!(head8_after(&bytes[..len], at), after, "{at} of {len}");
             }
         }
     }

@@ -81,7 +81,7 @@ fn records(rng: &mut fastrand::Rng) -> Model {
 }
 
 #[test]
-fn a_loaded_tree_holds_what_was_loaded_and_grows_on() {
+fn a_loaded_tree_holds_its_records_and_grows() {
     for seed in 0..150 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let device = Arc::new(MemoryDevice::new());
@@ -138,14 +138,14 @@ fn pages_are_full() {
     }
     loader.finish().unwrap();
     loader.attach();
-    // 8 bytes of slot, 16 of head, 8 of key, 88 of value; behind 7 words, and two fences.
+    // 8 bytes of slot, 16 of head, 8 of key, 88 of value; after 7 words, and two fences.
     let in_leaf = (8192 - 9 * 8) / (8 + 16 + 8 + 88);
     let (leaves, pages) = (50_000 / in_leaf + 1, store.stats().pages);
     assert!(pages < leaves + 8, "{pages} for {leaves} leaves");
 }
 
 #[test]
-fn what_is_not_attached_leaves_nothing_behind() {
+fn an_unattached_tree_leaves_no_pages() {
     let store = Store::create(Arc::new(MemoryDevice::new()), SMALL_POOL).unwrap();
     store.tree(1).unwrap();
     checkpoint(&store).unwrap();

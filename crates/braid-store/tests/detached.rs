@@ -214,7 +214,7 @@ fn a_checkpoint_writes_nothing_of_a_value_that_was_replaced_before_it() {
 
 /// Separate threads replace, read and free values while checkpoints are taken.
 #[test]
-fn readers_and_checkpoints_beside_writers() {
+fn readers_and_checkpoints_alongside_writers() {
     const WRITERS: u8 = 2;
     let device = Arc::new(MemoryDevice::new());
     let store = Store::create(device.clone(), SMALL_POOL).unwrap();
@@ -273,5 +273,5 @@ fn readers_and_checkpoints_beside_writers() {
     checkpoint(&store);
     assert_sound(&store, "at the end");
     drop((tree, store));
-    assert_sound(&Store::open(device, SMALL_POOL).unwrap().0, "opened anew");
+    assert_sound(&Store::open(device, SMALL_POOL).unwrap().0, "opened again");
 }

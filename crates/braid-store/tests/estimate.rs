@@ -101,7 +101,7 @@ fn removed_keys_do_not_count_and_large_values_do() {
 
 /// Descents alongside splits and merges: every answer is possible, and every descent ends.
 #[test]
-fn estimates_beside_changes() {
+fn estimates_alongside_changes() {
     let (_store, tree) = tree((0..20_000).step_by(2), |_| vec![1; 50]);
     std::thread::scope(|scope| {
         let changer = tree.clone();

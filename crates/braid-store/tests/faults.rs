@@ -280,7 +280,7 @@ fn a_sync_that_fails_for_space_ends_checkpoints_too() {
 /// A failed sync may have lost pages that were written before it and evicted since, and left older
 /// versions in their blocks. No reader may accept these versions as the pages.
 #[test]
-fn what_a_failed_sync_may_have_lost_is_not_read() {
+fn pages_lost_by_a_failed_sync_are_not_read() {
     let (mut read, mut refused) = (0, 0);
     for seed in 0..6 {
         let device = FaultyDevice::new(seed);
@@ -413,7 +413,7 @@ impl Churn {
 /// checkpoint holds the page as of the epoch switch, the store holds its current state, and no
 /// block is lost.
 #[test]
-fn changes_while_images_are_under_way_stay_out_of_the_checkpoint() {
+fn changes_while_images_are_in_flight_stay_out_of_the_checkpoint() {
     for seed in 0..25 {
         let device = FaultyDevice::new(seed);
         let store = Store::create(Arc::new(device.clone()), SMALL_POOL).unwrap();

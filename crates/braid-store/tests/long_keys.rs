@@ -447,7 +447,7 @@ fn salvaged(image: &[u8]) -> Result<(Model, Vec<Loss>), StoreError> {
 /// One damaged block at a time: an error names it, `verify` finds it, and salvage finds every
 /// record or reports it.
 #[test]
-fn damaged_pages_cost_what_salvage_names() {
+fn salvage_names_every_entry_lost_with_damaged_pages() {
     let (image, model) = sample(11);
     assert!(image.len() / PAGE_SIZE > 100);
     let (found, losses) = salvaged(&image).unwrap();

@@ -44,7 +44,7 @@ fn a_small_pool_is_not_overrun() {
 }
 
 #[test]
-fn what_cannot_be_fetched_is_told_to_who_reads_it() {
+fn a_failed_prefetch_is_reported_by_the_read() {
     let device = filled();
     let blocks = {
         let file = device.open("data.braid", OpenMode::Existing).unwrap();
@@ -88,6 +88,6 @@ fn what_cannot_be_fetched_is_told_to_who_reads_it() {
 
 /// In a pool so small that pages are loaded and evicted.
 #[test]
-fn what_is_fetched_is_the_newest_state() {
+fn prefetched_pages_are_the_newest_state() {
     no_key_goes_back::<10>(1 << 20, |tree, keys| prefetch(tree, keys));
 }

@@ -212,7 +212,7 @@ static VALUES: [[u8; 100]; 256] = {
 /// While a stamp is current, the reads made with it still hold: for keys, for their absence, and
 /// for all records that a scan saw in a leaf.
 #[test]
-fn a_current_stamp_tells_the_truth() {
+fn reads_hold_while_their_stamp_is_current() {
     const WRITERS: u64 = 2;
     let changes = scaled(60_000, 60);
     let keys = scaled(400, 12) as u32;

@@ -35,6 +35,6 @@ fn a_cold_pool_reads_neighbours_along_and_a_full_one_does_not() {
 }
 
 #[test]
-fn what_is_read_along_is_the_newest_state() {
+fn neighbours_are_read_in_their_newest_state() {
     no_key_goes_back::<1>(LARGE_POOL, |_, _| ());
 }

@@ -82,19 +82,19 @@
 //! | key | 8 KiB | [`MAX_KEY_LEN`]; above 1 KiB slower |
 //! | value | 128 MiB | [`MAX_VALUE_LEN`]; 9 bytes less with [`TableOptions`] |
 //! | table name | 255 bytes | [`MAX_TABLE_NAME_LEN`] |
-//! | a transaction's writes | 256 MiB | [`Builder::transaction_bytes_max`], 1 KiB to 1 GiB |
+//! | writes of a transaction | 256 MiB | [`Builder::transaction_bytes_max`], 1 KiB to 1 GiB |
 //! | memory for pages | 256 MiB | [`Builder::pool_bytes`], from 1 MiB |
-//! | log between two checkpoints | 256 MiB | [`Builder::checkpoint_log_bytes`], from 64 KiB |
+//! | log between checkpoints | 256 MiB | [`Builder::checkpoint_log_bytes`], from 64 KiB |
 //! | the whole log | no limit | [`Builder::max_log_bytes`]: 0 for none, or at least twice `checkpoint_log_bytes` |
-//! | log files made ahead | 0 | [`Builder::preallocated_log_bytes`], at most `max_log_bytes` |
+//! | preallocated log files | 0 | [`Builder::preallocated_log_bytes`], at most `max_log_bytes` |
 //! | log kept for readers of changes | 1024 MiB | [`Builder::feed_log_bytes`] |
-//! | the archive is written every | 1s | [`Builder::archive_interval`], any but zero |
+//! | interval of writes to the archive | 1s | [`Builder::archive_interval`], any but zero |
 //! | a log file | 32 MiB | [`Builder::segment_bytes`], 64 KiB to 1 GiB |
 //! | commit protocol | glsn | [`Builder::protocol`], any at any opening |
 //! | log buffers | the number of CPUs, at most 16 | [`Builder::strands`], 1 to 256 |
-//! | log files written at a time | 1 | [`Builder::lanes`], 1 to `strands`, fixed at creation |
+//! | log files written concurrently | 1 | [`Builder::lanes`], 1 to `strands`, fixed at creation |
 //! | log flushes in flight | 3 | [`Builder::flushes_in_flight`], 1 to 16 |
-//! | commits in a group | 0 | [`Builder::group_size`]; 0: a flush begins when none is under way |
+//! | commits in a group | 0 | [`Builder::group_size`]; 0: a flush begins when none is in flight |
 //! | an epoch of the `epoch` protocol | 40ms | [`Builder::epoch`], 10 µs to 10 s |
 //! | isolation | Serializable | [`TransactionOptions::isolation`] |
 //! | durability | Immediate | [`TransactionOptions::durability`] |
@@ -351,7 +351,7 @@ mod tests {
     fn the_table_of_limits_and_defaults_is_true() {
         let text = include_str!("lib.rs");
         let (_, table) = text.split_once("//! # Limits and defaults").unwrap();
-        let told = |what: &str| {
+        let listed = |what: &str| {
             let row = table.lines().find(|row| row.contains(what));
             let row = row.unwrap_or_else(|| panic!("{what} is not in the table"));
             row.split(" | ").nth(2).unwrap().to_owned()
@@ -390,7 +390,7 @@ mod tests {
             ("isolation`]", format!("{:?}", options.isolation)),
             ("durability`]", format!("{:?}", options.durability)),
         ] {
-            assert_eq!(told(what), truth, "{what}");
+            assert_eq!(listed(what), truth, "{what}");
         }
         assert_eq!(log.strands, 16.min(braid_rt::thread::parallelism()));
     }

@@ -85,12 +85,14 @@ fn a_validator_sees_the_mark_or_the_write() {
     let unmark: fn(&LockTable) = |locks| locks.unmark_committing(0);
     for place in [assign, look] {
         for release in [unlock, unmark] {
-            explore(usize::MAX, move || validate_beside_a_writer(place, release));
+            explore(usize::MAX, move || {
+                validate_alongside_a_writer(place, release)
+            });
         }
     }
 }
 
-fn validate_beside_a_writer(place: fn(&AtomicU64) -> u64, release: fn(&LockTable)) {
+fn validate_alongside_a_writer(place: fn(&AtomicU64) -> u64, release: fn(&LockTable)) {
     let shared = Arc::new((LockTable::new(2), AtomicU64::new(0), AtomicBool::new(false)));
     let writer = {
         let shared = shared.clone();

@@ -94,7 +94,7 @@ fn borrowed_keys_and_tables_with_options() -> Result<()> {
 }
 
 #[test]
-fn what_was_asked_for_is_not_read() -> Result<()> {
+fn prefetched_keys_are_not_read() -> Result<()> {
     let (db, table) = filled()?;
     let mut tx = db.begin();
     tx.prefetch(&table, &[1, 2, 3])?;
@@ -114,7 +114,7 @@ fn what_was_asked_for_is_not_read() -> Result<()> {
 }
 
 #[test]
-fn a_table_that_is_not_there_is_told() -> Result<()> {
+fn a_missing_table_is_reported() -> Result<()> {
     let (db, table) = filled()?;
     let (_other, foreign) = filled()?;
     let snapshot = db.snapshot();
@@ -132,7 +132,7 @@ fn a_table_that_is_not_there_is_told() -> Result<()> {
 }
 
 #[test]
-fn what_makes_the_keys_may_read_in_the_same_transaction() -> Result<()> {
+fn an_iterator_of_keys_may_read_in_the_same_transaction() -> Result<()> {
     let (db, table) = filled()?;
     let mut tx = db.begin();
     let keys: Vec<u32> = (0..40).collect();

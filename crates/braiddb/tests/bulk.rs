@@ -81,7 +81,7 @@ fn a_loaded_table_is_like_any_other() {
 }
 
 #[test]
-fn who_began_before_sees_nothing_of_it() {
+fn earlier_transactions_see_nothing_of_it() {
     let db = small();
     let other: Table<u32, u32> = db.open_table("other").unwrap();
     db.transact(|tx| tx.insert(&other, &1, &1)).unwrap();

@@ -168,7 +168,7 @@ fn nothing_depends_on_its_order() {
 
 /// Databases that are created at the same time have different identities.
 #[test]
-fn a_clock_that_stands_still_makes_no_twins() {
+fn a_stopped_clock_makes_no_twins() {
     let _clock = clock();
     let open = || small().open_on(Arc::new(MemoryDevice::new())).unwrap();
     let (one, other) = (open(), open());
@@ -182,7 +182,7 @@ fn a_clock_that_stands_still_makes_no_twins() {
 
 /// A clock that is wrong for a while ends entries early or late, but does not stop the sweep.
 #[test]
-fn entries_go_on_to_end_after_the_clock_was_wrong() {
+fn entries_still_expire_after_the_clock_was_wrong() {
     let _clock = clock();
     let db = small().open_on(Arc::new(MemoryDevice::new())).unwrap();
     let options = TableOptions {
@@ -310,19 +310,19 @@ fn a_time_that_came_twice_is_not_guessed() {
     assert_eq!(ahead.restore_at(DAY + 10 * YEAR), 5);
 
     // The clock is far back for a while.
-    let mut behind = Archived::new();
-    behind.put_at(DAY);
-    behind.backup_at(DAY);
+    let mut back = Archived::new();
+    back.put_at(DAY);
+    back.backup_at(DAY);
     for seconds in [10, -YEAR, 20, 30] {
-        behind.put_at(DAY + seconds);
+        back.put_at(DAY + seconds);
     }
-    let error = behind.restore(Until::Time(at(DAY - 2 * YEAR))).unwrap_err();
-    let is_told = matches!(&error, Error::Backup(BackupError::OutOfReach { .. }));
-    assert!(is_told, "{error}");
-    behind.expect_twice(DAY + 5, (1, 3));
-    assert_eq!(behind.restore_at(DAY + 15), 3);
-    assert_eq!(behind.restore_at(DAY + 25), 4);
-    assert_eq!(behind.restore_at(DAY + 35), 5);
+    let error = back.restore(Until::Time(at(DAY - 2 * YEAR))).unwrap_err();
+    let is_reported = matches!(&error, Error::Backup(BackupError::OutOfReach { .. }));
+    assert!(is_reported, "{error}");
+    back.expect_twice(DAY + 5, (1, 3));
+    assert_eq!(back.restore_at(DAY + 15), 3);
+    assert_eq!(back.restore_at(DAY + 25), 4);
+    assert_eq!(back.restore_at(DAY + 35), 5);
 }
 
 /// The clock's jumps before the backup do not matter.

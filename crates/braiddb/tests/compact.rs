@@ -53,7 +53,7 @@ fn expect_holds(db: &Database) {
 }
 
 #[test]
-fn the_file_shrinks_to_what_it_holds() {
+fn the_file_shrinks_to_its_contents() {
     let dir = tempfile::tempdir().unwrap();
     let db = builder().open(dir.path()).unwrap();
     holey(&db);
@@ -188,7 +188,7 @@ fn leaves_that_are_partly_empty_are_filled() {
 
 /// Leaves are filled while other threads read and write them.
 #[test]
-fn transactions_go_on_while_leaves_are_filled() {
+fn transactions_continue_while_leaves_are_filled() {
     let db = builder().open_on(Arc::new(SimDevice::new(3))).unwrap();
     let expected = sparse(&db, 100);
     let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();

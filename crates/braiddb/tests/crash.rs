@@ -141,7 +141,7 @@ impl History {
     fn step(&mut self, db: &Database) -> bool {
         match self.rng.u32(..20) {
             0 => db.checkpoint().is_ok(),
-            1 => self.table_comes_and_goes(db),
+            1 => self.create_and_drop_tables(db),
             2 => {
                 let Ok(table) = db.open_table::<Bytes, Bytes>("t") else {
                     return false;
@@ -202,7 +202,7 @@ impl History {
         true
     }
 
-    fn table_comes_and_goes(&mut self, db: &Database) -> bool {
+    fn create_and_drop_tables(&mut self, db: &Database) -> bool {
         let name = format!("extra-{}", self.rng.u32(..3));
         if self.rng.bool() {
             db.open_table::<u64, Bytes>(&name).is_ok()

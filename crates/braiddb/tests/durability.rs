@@ -116,7 +116,7 @@ fn weaker_levels_lose_a_suffix_and_never_a_part() {
 /// Snapshots and single reads show only durable transactions. A transaction sees the newest ones;
 /// once it has committed, even without writes, everything that it read is durable.
 #[test]
-fn what_a_read_has_shown_lasts() {
+fn values_that_were_read_last() {
     for &protocol in Protocol::ALL {
         for seed in 0..4 {
             let device = SimDevice::new(seed);
@@ -155,7 +155,7 @@ enum Dependence {
     LocksNothing,
     Scans,
     Overwrites,
-    InsertsAnew,
+    InsertsAgain,
 }
 
 /// I3: an acknowledged transaction survives with those that it read from or overwrote, even if they
@@ -170,7 +170,7 @@ fn a_commit_lasts_with_all_that_it_depends_on() {
         LocksNothing,
         Scans,
         Overwrites,
-        InsertsAnew,
+        InsertsAgain,
     ];
     for &protocol in Protocol::ALL {
         for dependence in dependences {
@@ -183,7 +183,7 @@ fn a_commit_lasts_with_all_that_it_depends_on() {
             };
             let db = open(device.clone());
             let t: Table<u64, u64> = db.open_table("t").unwrap();
-            let removed = matches!(dependence, MissesIt | LocksNothing | InsertsAnew);
+            let removed = matches!(dependence, MissesIt | LocksNothing | InsertsAgain);
             if removed {
                 db.transact(|tx| tx.insert(&t, &1, &0)).unwrap();
             }
@@ -206,7 +206,7 @@ fn a_commit_lasts_with_all_that_it_depends_on() {
                         assert_eq!(second.get_for_update(&t, &1).unwrap(), there, "{what}");
                     }
                     Scans => assert_eq!(second.range(&t, 0..5).unwrap().count(), 1, "{what}"),
-                    Overwrites | InsertsAnew => second.insert(&t, &1, &2).unwrap(),
+                    Overwrites | InsertsAgain => second.insert(&t, &1, &2).unwrap(),
                 }
                 second.insert(&t, &20, &20).unwrap();
                 second.commit().unwrap();

@@ -167,7 +167,7 @@ fn assert_readable(db: &Database, keys: &BTreeSet<u64>) {
 }
 
 #[test]
-fn a_full_data_file_behind_a_small_pool_refuses_commits_and_is_read() {
+fn a_full_data_file_with_a_small_pool_refuses_commits_and_is_read() {
     for room in [0, 100 << 10, 300 << 10, 1_000 << 10] {
         let device = SimDevice::new(room);
         let (db, acknowledged) = fill_data_file(&device, room);
@@ -256,7 +256,7 @@ fn a_log_limit_is_lifted_by_a_checkpoint() {
 }
 
 #[test]
-fn log_files_are_made_ahead_if_there_is_room() {
+fn log_files_are_preallocated_if_there_is_room() {
     let device = SimDevice::new(1);
     let open = |preallocated, most| {
         Database::builder()
@@ -321,7 +321,7 @@ fn directory_with_database() -> tempfile::TempDir {
 }
 
 #[test]
-fn what_is_no_database_is_left_alone() {
+fn other_files_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("letter.txt"), "Dear engine").unwrap();
     let error = Database::open(dir.path()).unwrap_err();
@@ -507,7 +507,7 @@ fn damaged_pages_and_superblocks_are_typed_errors() {
 }
 
 #[test]
-fn a_damaged_log_never_yields_what_was_not_written() {
+fn a_damaged_log_never_yields_unwritten_records() {
     for seed in 0..150 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let device = SimDevice::new(seed);
@@ -543,7 +543,7 @@ fn a_damaged_log_never_yields_what_was_not_written() {
 }
 
 #[test]
-fn an_interrupted_creation_is_begun_anew() {
+fn an_interrupted_creation_starts_over() {
     for n in 1..40 {
         let device = SimDevice::new(n);
         device.crash_after(n);
@@ -616,7 +616,7 @@ fn markers() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn opening_removes_no_document_beside_a_marker() {
+fn opening_removes_no_document_next_to_a_marker() {
     for marker in markers() {
         for name in [
             "letter.txt",
@@ -639,7 +639,7 @@ fn opening_removes_no_document_beside_a_marker() {
 }
 
 #[test]
-fn opening_removes_no_database_beside_a_marker() {
+fn opening_removes_no_database_next_to_a_marker() {
     for marker in markers() {
         let device = SimDevice::new(1);
         let db = open_sim(&device).unwrap();
@@ -696,7 +696,7 @@ fn a_finished_database_with_its_own_marker_is_opened() {
 /// A foreign file appears in the directory of an interrupted creation: the creation's files stay as
 /// well, because it is unknown which of them are still wanted.
 #[test]
-fn what_was_put_beside_an_interrupted_creation_stays() {
+fn foreign_files_in_an_interrupted_creation_stay() {
     let mut refused = 0;
     for image in (1..40).filter_map(interrupted_creation) {
         put_file(&image, "letter.txt", &[b'd'; 4096]);
@@ -729,7 +729,7 @@ fn opening_removes_no_statistics_of_others() {
 
 /// A creation with an archive writes one more file.
 #[test]
-fn an_interrupted_creation_with_an_archive_is_begun_anew() {
+fn an_interrupted_creation_with_an_archive_starts_over() {
     let mut interrupted = 0;
     for n in 1..60 {
         let (device, archive) = (SimDevice::new(n), SimDevice::new(n));
@@ -830,7 +830,7 @@ fn a_read_only_file_system_is_named_and_nothing_is_lost() {
 /// that process reuses log files that only older checkpoints need, it must make the superblock
 /// durable; otherwise a loss of power destroys the database.
 #[test]
-fn a_superblock_that_is_not_durable_leads_nobody_to_reuse_log() {
+fn a_superblock_that_is_not_durable_frees_no_log() {
     let mut failed = 0;
     for seed in 0..4 {
         for step in 1..100 {

@@ -50,7 +50,7 @@ fn compare(reader: &impl Readable, table: &Table) -> usize {
 }
 
 #[test]
-fn reading_in_place_gives_what_iterating_gives() -> Result<()> {
+fn reading_in_place_equals_iterating() -> Result<()> {
     let db = database();
     let compressed = TableOptions {
         compression: Compression::Lz4,

@@ -84,7 +84,7 @@ fn a_faulty_entry_changes_nothing() -> Result<()> {
 /// Another transaction reads entries that the ingest changes, and vice versa: one of both is
 /// retried.
 #[test]
-fn ingests_beside_each_other_are_serial() -> Result<()> {
+fn concurrent_ingests_are_serial() -> Result<()> {
     let db = Database::in_memory()?;
     let table: Table<u64, Bytes> = db.open_table("t")?;
     std::thread::scope(|scope| {

@@ -114,7 +114,7 @@ fn a_creation_that_the_next_process_finds_finished_lasts() {
 }
 
 #[test]
-fn what_the_next_process_shows_lasts() {
+fn keys_that_the_next_process_shows_last() {
     let prepare = |device: &SimDevice| {
         let db = open(device).unwrap();
         (0..40).for_each(|key| put(&db, key).unwrap());
@@ -149,7 +149,7 @@ fn a_restore_that_the_next_process_finds_finished_lasts() {
 /// The same holds for a database that opens read-only because the log wants to change a damaged
 /// page.
 #[test]
-fn what_a_damaged_database_shows_lasts() {
+fn keys_that_a_damaged_database_shows_last() {
     const PAGE: usize = 8192;
     let prepare = |device: &SimDevice| {
         let db = open(device).unwrap();

@@ -169,7 +169,7 @@ impl History {
 }
 
 #[test]
-fn snapshots_see_what_was_there_through_checkpoints_and_crashes() {
+fn snapshots_keep_their_values_through_checkpoints_and_crashes() {
     let first = fastrand::u64(..) >> 1;
     let mut crashes = 0;
     for seed in first..first + 25 {
@@ -202,7 +202,7 @@ fn snapshots_see_what_was_there_through_checkpoints_and_crashes() {
 }
 
 #[test]
-fn the_space_of_old_versions_comes_back() {
+fn the_space_of_old_versions_is_reused() {
     let device = Arc::new(MemoryDevice::new());
     let db = open(device.clone()).unwrap();
     let table: Table<u8, Bytes> = db.open_table("t").unwrap();

@@ -357,10 +357,10 @@ fn loads_ingests_feeds_and_archives_take_long_keys() {
         &restored.open_table("loaded").unwrap(),
         &state,
     );
-    let mut told = Vec::new();
-    let mut sink = |finding: Finding| told.push(finding);
+    let mut reported = Vec::new();
+    let mut sink = |finding: Finding| reported.push(finding);
     let report = braid::offline::salvage(path("db"), path("salvaged"), &mut sink).unwrap();
-    assert_eq!((report.losses, report.tables), (0, 2), "{told:?}");
+    assert_eq!((report.losses, report.tables), (0, 2), "{reported:?}");
     let salvaged = Database::open(path("salvaged")).unwrap();
     expect(
         &salvaged.snapshot(),

@@ -16,7 +16,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn the_stats_file_follows_the_database_and_goes_with_it() {
+fn the_stats_file_exists_while_the_database_is_open() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("STATS");
     let read = || fs::read_to_string(&file).unwrap_or_default();
@@ -279,7 +279,7 @@ mod events {
     }
 
     #[test]
-    fn checkpoints_recovery_and_slow_commits_are_told() {
+    fn checkpoints_recovery_and_slow_commits_are_traced() {
         let dir = tempfile::tempdir().unwrap();
         let mut checkpointed = String::new();
         let lines = Collected::during(|| {
@@ -346,7 +346,7 @@ mod events {
     }
 
     #[test]
-    fn a_failed_checkpoint_and_poisoning_are_told() {
+    fn a_failed_checkpoint_and_poisoning_are_reported() {
         let device = SimDevice::new(7);
         let lines = Collected::during(|| {
             let db = builder().open_on(Arc::new(device.clone())).unwrap();

@@ -45,7 +45,7 @@ fn create(db: &Database) {
 /// Files keep all their bytes, however often the database is opened, even with a feed that
 /// acknowledges nothing and so keeps the log.
 #[test]
-fn an_opening_that_writes_nothing_leaves_nothing_behind() {
+fn an_opening_that_writes_nothing_changes_no_file() {
     for &protocol in Protocol::ALL {
         for consumer in [false, true] {
             let dir = tempfile::tempdir().unwrap();

@@ -54,7 +54,7 @@ fn write(db: &Database, t: &Table<u32, u32>, key: u32) -> Ticket {
 }
 
 /// Registers a callback that sends the outcome.
-fn told(ticket: Ticket) -> Receiver<bool> {
+fn outcome_of(ticket: Ticket) -> Receiver<bool> {
     let (sender, done) = channel();
     ticket.on_durable(move |outcome| {
         let _ = sender.send(outcome.is_ok());
@@ -84,7 +84,7 @@ fn callbacks_that_panic_do_not_end_the_flusher() {
         let mut awaited = pin!(write(&db, &t, round));
         let polled = awaited.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
-        let later = told(write(&db, &t, 10 + round));
+        let later = outcome_of(write(&db, &t, 10 + round));
         drop(closed);
         assert_eq!(later.recv_timeout(PATIENCE), Ok(true));
     }
@@ -100,7 +100,7 @@ fn a_commit_that_leads_the_flush_returns_its_own_result() {
         .unwrap();
     let t: Table<u32, u32> = db.open_table("t").unwrap();
     write(&db, &t, 1).on_durable(|_| panic_deliberately());
-    let later = told(write(&db, &t, 2));
+    let later = outcome_of(write(&db, &t, 2));
     let mut tx = db.begin();
     tx.insert(&t, &3, &3).unwrap();
     tx.commit().unwrap();
@@ -172,7 +172,7 @@ fn the_maintenance_thread_survives_the_health_listener_and_the_clock() {
 
 /// A failed commit calls the listener on its own thread, and returns its own error.
 #[test]
-fn a_listener_that_panics_does_not_change_what_a_commit_returns() {
+fn a_listener_that_panics_does_not_change_the_result_of_a_commit() {
     #[derive(Clone, Debug, Default)]
     struct Fails(Arc<AtomicBool>);
     impl Layer for Fails {
@@ -341,7 +341,7 @@ fn closures_that_panic_leave_nothing_locked_and_nothing_applied() {
 
 /// A transaction whose caller catches the panic continues as if the call had not been made.
 #[test]
-fn a_transaction_goes_on_after_a_panic_that_its_caller_catches() {
+fn a_transaction_continues_after_a_caught_panic() {
     let db = small().open_on(Arc::new(MemoryDevice::new())).unwrap();
     let t: Table<u32, u32> = db.open_table("t").unwrap();
     let mut tx = db.begin();

@@ -39,7 +39,7 @@ fn image(device: &SimDevice) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn what_a_crash_left_is_recovered_in_memory() {
+fn a_reader_recovers_a_crash_in_memory() {
     for seed in 0..60 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let device = SimDevice::new(seed);
@@ -208,7 +208,7 @@ fn a_listener_hears_of_poison_and_of_a_full_disk_once() {
 
 /// If no thread commits, the maintenance thread notices.
 #[test]
-fn a_listener_hears_of_what_happens_in_the_background() {
+fn a_listener_hears_of_background_failures() {
     let (sender, changes) = mpsc::channel();
     let device = SimDevice::new(4);
     let db = Database::builder()

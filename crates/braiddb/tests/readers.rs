@@ -45,7 +45,7 @@ fn names(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_reader_moves_to_what_was_acknowledged_and_its_snapshots_stay() {
+fn a_reader_moves_to_the_acknowledged_state_and_its_snapshots_stay() {
     for protocol in Protocol::ALL {
         let device = Arc::new(MemoryDevice::new());
         let writer = builder()
@@ -89,7 +89,7 @@ fn a_reader_moves_to_what_was_acknowledged_and_its_snapshots_stay() {
 
 /// Both combinations: an older handle with a newer state, and a newer handle with an older one.
 #[test]
-fn handles_of_tables_are_good_for_every_state_of_their_database() {
+fn handles_of_tables_work_in_every_state_of_their_database() {
     let device = Arc::new(MemoryDevice::new());
     let writer = builder().open_on(device.clone()).unwrap();
     let options = TableOptions {
@@ -165,7 +165,7 @@ fn handles_of_tables_are_good_for_every_state_of_their_database() {
 
 /// Each reader reads pages that were replaced several times since.
 #[test]
-fn what_a_reader_pins_outlives_checkpoints_and_writers() {
+fn a_readers_pins_outlive_checkpoints_and_writers() {
     let device = Arc::new(MemoryDevice::new());
     let open = || builder().open_on(device.clone()).unwrap();
     let mut writer = open();
@@ -211,7 +211,7 @@ fn what_a_reader_pins_outlives_checkpoints_and_writers() {
 }
 
 #[test]
-fn what_is_not_durable_is_not_shown() {
+fn undurable_transactions_are_not_shown() {
     let device = Arc::new(SimDevice::new(5));
     let writer = builder().open_on(device.clone()).unwrap();
     put(&writer, 1, 10);

@@ -145,7 +145,7 @@ fn another_transactions_savepoint_is_a_typed_error() {
 }
 
 #[test]
-fn what_was_read_before_a_rollback_is_validated() {
+fn reads_before_a_rollback_are_validated() {
     let db = small();
     let table: Table<u8, u8> = db.open_table("t").unwrap();
     let mut tx = db.begin();

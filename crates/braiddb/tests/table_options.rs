@@ -86,9 +86,9 @@ fn options_are_stored_and_compared() {
         db.open_table_with::<u8, Bytes>(name, options).unwrap();
         let other = for_seconds(8, Compression::None);
         let refused = db.open_table_with::<u8, Bytes>(name, other).unwrap_err();
-        let is_told = matches!(&refused, Error::TableOptionsMismatch { found, asked, .. }
+        let is_reported = matches!(&refused, Error::TableOptionsMismatch { found, asked, .. }
             if **found == options && **asked == other);
-        assert!(is_told, "{refused}");
+        assert!(is_reported, "{refused}");
         let types = db.open_table_with::<u8, u8>(name, options);
         assert!(matches!(types, Err(Error::TableTypeMismatch { .. })));
     }
@@ -241,7 +241,7 @@ fn the_longest_value_is_a_few_bytes_shorter() {
 }
 
 #[test]
-fn entries_end_at_their_time_for_all_who_look_later() {
+fn entries_expire_for_all_later_reads() {
     let clock = TestClock::default();
     let device = Arc::new(MemoryDevice::new());
     let db = clock.builder().open_on(device.clone()).unwrap();
@@ -322,7 +322,7 @@ fn a_locked_entry_is_left_alone() {
 
 /// The maintenance thread removes expired entries by itself.
 #[test]
-fn what_is_over_is_removed_in_the_background() {
+fn expired_entries_are_removed_in_the_background() {
     let clock = TestClock::default();
     let builder = clock.builder().background_threads(true);
     let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();

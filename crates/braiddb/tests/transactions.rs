@@ -55,7 +55,7 @@ fn operations_read_their_own_writes() {
 }
 
 #[test]
-fn entries_are_taken_from_the_ends_and_by_what_they_are() {
+fn entries_are_taken_from_the_ends_and_by_a_condition() {
     both(|db| {
         let t: Table<u32, u32> = db.open_table("t").unwrap();
         assert!(db.snapshot().is_empty(&t).unwrap());
@@ -97,7 +97,7 @@ fn entries_are_taken_from_the_ends_and_by_what_they_are() {
 }
 
 #[test]
-fn what_several_threads_pop_each_gets_once() {
+fn threads_that_pop_get_each_entry_once() {
     const ENTRIES: u64 = 200;
     for options in [TransactionOptions::default(), SNAPSHOT] {
         let db = Database::in_memory().unwrap();
@@ -707,7 +707,7 @@ type Reader<'a> = dyn Fn(&mut dyn FnMut(Option<&[u8]>)) + 'a;
 
 /// Reading any kind of value in place returns the same as `get`, also inside of another such read.
 #[test]
-fn looking_at_a_value_shows_what_getting_it_returns() {
+fn reading_in_place_returns_the_same_as_get() {
     both(|db| {
         let t: Table<u64, Bytes> = db.open_table("t").unwrap();
         let value = |key: u64| vec![key as u8; [0, 7, 1_999, 2_001, 40_000][key as usize % 5]];
@@ -871,7 +871,7 @@ fn a_cycle_through_idle_transactions_ends() {
 
 /// Finding and creating tables acquires no lock that a transaction can hold.
 #[test]
-fn tables_are_made_inside_of_a_transaction() {
+fn tables_are_created_inside_of_a_transaction() {
     ends(|| {
         let builder = Database::builder().pool_bytes(1 << 20);
         let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
@@ -898,7 +898,7 @@ fn tables_are_made_inside_of_a_transaction() {
 
 /// The reads of a scan count even if its iterator is leaked.
 #[test]
-fn what_a_forgotten_scan_read_is_validated() {
+fn reads_of_a_leaked_scan_are_validated() {
     both(|db| {
         let t: Table<u64, u64> = db.open_table("t").unwrap();
         db.transact(|tx| (0..1_000).try_for_each(|key| tx.insert(&t, &(2 * key), &1)))

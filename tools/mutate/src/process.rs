@@ -37,7 +37,7 @@ pub fn bounded(program: &Path, gibibytes: u64, seconds: u64) -> Command {
 
 /// Returns whether a thread of the group runs, could run, or waits for a device; and the processor
 /// time of its processes.
-fn look_at(group: u32) -> (bool, Duration) {
+fn usage(group: u32) -> (bool, Duration) {
     let mut busy = false;
     let mut ticks = 0;
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -77,7 +77,7 @@ pub fn finish(mut child: Child, idle: Duration) -> (Ended, Duration) {
         }
         let before = Instant::now();
         std::thread::sleep(pause);
-        let (busy, processor) = look_at(child.id());
+        let (busy, processor) = usage(child.id());
         used = used.max(processor);
         idled += if busy {
             Duration::ZERO

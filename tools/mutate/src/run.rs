@@ -13,7 +13,7 @@ use crate::tests::{SLOW, Tests};
 
 /// Number of seeds in which the reach of each mutant is determined, without `--scan`.
 const SCANNED: u64 = 3000;
-/// Number of affected histories that are tried, without `--histories`.
+/// Default of `--histories`: the number of affected histories to run.
 const TRIED: usize = 300;
 /// The same for a first pass over all mutants.
 const QUICK_SCANNED: u64 = 100;

@@ -530,8 +530,11 @@ mod tests {
             ..small(dir.path(), &[Workload::YcsbC])
         };
         let run = compare(&spec, &mut |_| ()).unwrap();
-        let told = &run.left_out[0].why;
-        assert!(told.contains("pool_bytes"), "no pool is that small: {told}");
+        let reason = &run.left_out[0].why;
+        assert!(
+            reason.contains("pool_bytes"),
+            "no pool is that small: {reason}"
+        );
     }
 
     #[test]

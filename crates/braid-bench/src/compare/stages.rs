@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_commit_belongs_to_the_first_write_behind_it() {
+    fn a_commit_belongs_to_the_first_write_after_it() {
         let zero = Instant::now();
         let at = |micros| zero + Duration::from_micros(micros);
         let sample = |begun, called, durable| Sample {

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_told_with_the_best_peer() {
+    fn losses_are_shown_with_the_best_peer() {
         let rows = [
             row(BRAID, 1, 100.0, 9.0),
             row("slow", 1, 50.0, 8.0),
@@ -295,12 +295,12 @@ mod tests {
         let summary = Summary::new(&rows);
         assert_eq!(summary.points().count(), 4);
         let losses = summary.losses();
-        let told: Vec<_> = losses
+        let shown: Vec<_> = losses
             .iter()
             .map(|l| (l.point.engine.as_str(), l.metric, l.factor))
             .collect();
         assert_eq!(
-            told,
+            shown,
             [
                 ("quick", Metric::Throughput, 150.0 / 110.0),
                 ("slow", Metric::P99, 9.0 / 7.0)
@@ -325,8 +325,8 @@ mod tests {
             load(row("quick", 1, 2.0, 5.0), 2_000.0),
         ];
         let losses = Summary::new(&rows).losses();
-        let told: Vec<_> = losses.iter().map(|l| (l.metric, l.factor)).collect();
-        assert_eq!(told, [(Metric::Records, 2.0)], "records, not transactions");
+        let shown: Vec<_> = losses.iter().map(|l| (l.metric, l.factor)).collect();
+        assert_eq!(shown, [(Metric::Records, 2.0)], "records, not transactions");
         let nobody = braid.with_engine("nobody");
         assert_eq!(summary.spread(&nobody, Metric::P50), None);
         assert_eq!(summary.spread(&braid, Metric::LogBytes), None);

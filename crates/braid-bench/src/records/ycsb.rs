@@ -35,7 +35,7 @@ pub(super) struct YcsbClient {
 /// Reads every byte of a value, because YCSB's reads and scans return all fields. Engines that
 /// return pointers would otherwise never load the data.
 #[inline]
-fn look_at(value: &[u8]) {
+fn consume(value: &[u8]) {
     let (words, rest) = value.as_chunks::<8>();
     let words = words.iter().map(|word| u64::from_ne_bytes(*word));
     let rest = rest.iter().map(|byte| u64::from(*byte));
@@ -133,7 +133,7 @@ impl Client for YcsbClient {
                     &end,
                     Order::Ascending,
                     &mut |_, value| {
-                        look_at(value);
+                        consume(value);
                         left -= 1;
                         left > 0
                     },
@@ -141,7 +141,7 @@ impl Client for YcsbClient {
             }
             Op::Read(_) => tx
                 .get(RECORDS, &self.key, &mut |value| {
-                    look_at(value);
+                    consume(value);
                 })
                 .map(|_| ()),
         }
@@ -150,7 +150,7 @@ impl Client for YcsbClient {
     #[inline]
     fn get(&mut self, session: &mut dyn Session) -> Result<bool, Stop> {
         session.get(RECORDS, &self.key, &mut |value| {
-            look_at(value);
+            consume(value);
         })
     }
 

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_stand_behind_their_lengths() {
+    fn texts_follow_their_lengths() {
         let row = Builder::default()
             .number(7_u16.to_le_bytes())
             .text(b"abc")

@@ -18,7 +18,7 @@ use crate::status::braid_status::{self, BRAID_END, BRAID_OK};
 /// # Safety
 ///
 /// `position` is NULL or points to writable memory for one.
-unsafe fn tell_position(
+unsafe fn report_position(
     db: *mut braid_db,
     position: *mut braid_position,
     of: impl FnOnce(&Database) -> Position,
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn braid_db_position(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        unsafe { tell_position(db, position, Database::position) }
+        unsafe { report_position(db, position, Database::position) }
     })
 }
 
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn braid_db_oldest_position(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        unsafe { tell_position(db, position, Database::oldest_position) }
+        unsafe { report_position(db, position, Database::oldest_position) }
     })
 }
 
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn braid_db_position_after(
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
-        unsafe { tell_position(db, position, |database| database.position_after(seqno)) }
+        unsafe { report_position(db, position, |database| database.position_after(seqno)) }
     })
 }
 

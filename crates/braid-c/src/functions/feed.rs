@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::table::{braid_name_callback, tell_names};
+use super::table::{braid_name_callback, report_names};
 use crate::boundary::call;
 use crate::handle_error::Ended;
 use crate::handles::{braid_changes, braid_db, braid_feed, number};
@@ -143,6 +143,6 @@ pub unsafe extern "C" fn braid_feed_names(
         let feeds = database(db)?.current().feeds().into_iter();
         let names: Vec<String> = feeds.map(|(name, _)| name).collect();
         // SAFETY: this function's contract.
-        unsafe { tell_names(&names, callback, data) }
+        unsafe { report_names(&names, callback, data) }
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use braid::{Readable, ValueRef};
 
-use super::table::{braid_name_callback, tell_names};
+use super::table::{braid_name_callback, report_names};
 use crate::boundary::{Outcome, call};
 use crate::handle_error::Ended;
 use crate::handles::{braid_db, braid_snapshot, braid_table, number};
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn braid_snapshot_names(
     call(|| {
         let names = database(db)?.current().snapshot_names();
         // SAFETY: this function's contract.
-        unsafe { tell_names(&names, callback, data) }
+        unsafe { report_names(&names, callback, data) }
     })
 }
 

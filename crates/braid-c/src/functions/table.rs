@@ -223,7 +223,7 @@ pub unsafe extern "C" fn braid_table_names(
     call(|| {
         let names = database(db)?.current().table_names()?;
         // SAFETY: this function's contract.
-        unsafe { tell_names(&names, callback, data) }
+        unsafe { report_names(&names, callback, data) }
     })
 }
 
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn braid_table_names(
 /// # Safety
 ///
 /// `callback` may be called with `data`.
-pub(crate) unsafe fn tell_names(
+pub(crate) unsafe fn report_names(
     names: &[String],
     callback: braid_name_callback,
     data: *mut c_void,

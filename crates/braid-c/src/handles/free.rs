@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_keeps_is_free_when_it_ends() {
+    fn slots_of_a_thread_are_free_when_it_ends() {
         let (kind, list) = (Kind::Loader, FreeList::leaked());
         let give = move || (0..100).for_each(|slot| list.give(kind, slot));
         std::thread::spawn(give).join().unwrap();

@@ -87,17 +87,17 @@ fn an_end_and_uses(preemptions: usize, users: &'static [usize]) {
 }
 
 #[test]
-fn loom_an_object_ends_behind_its_user() {
+fn loom_an_object_ends_after_its_user() {
     an_end_and_uses(3, &[1]);
 }
 
 #[test]
-fn loom_an_object_ends_behind_users_of_one_counter() {
+fn loom_an_object_ends_after_users_of_one_counter() {
     an_end_and_uses(1, &[OF_ALL, OF_ALL]);
 }
 
 #[test]
-fn loom_an_object_ends_behind_all_its_users() {
+fn loom_an_object_ends_after_all_its_users() {
     an_end_and_uses(1, &[0, OF_ALL]);
 }
 

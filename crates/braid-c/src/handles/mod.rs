@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_says_what_it_is() {
+    fn a_handle_knows_its_kind() {
         let table = bits_of(Kind::Table) | u64::MAX << INDEX_SHIFT;
         assert_eq!(index_of(table), (1 << INDEX_BITS) - 1);
         assert_eq!(misfit(table, Kind::Table), None);

@@ -398,7 +398,7 @@ mod tests {
     /// The object is dropped once, after its last user, however uses and ends interleave; also with
     /// recent entries.
     #[test]
-    fn threads_never_see_what_was_dropped() {
+    fn threads_never_see_dropped_tables() {
         const ROUNDS: usize = if cfg!(miri) { 20 } else { 100 };
         const THREADS: usize = if cfg!(miri) { 3 } else { 6 };
         let drops = Arc::new(AtomicUsize::new(0));

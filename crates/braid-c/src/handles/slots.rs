@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_thread_frees_another_uses() {
+    fn a_thread_reuses_slots_freed_by_another() {
         static SLOTS: Slots<u8, ()> = Slots::new(FreeList::of(Kind::Changes));
         // A kind of which other tests have no slots.
         let kind = Kind::Changes;

@@ -68,7 +68,7 @@ impl Tx {
         match self {
             Tx::Alone(transaction) => transaction,
             Tx::Scanned(scanned) => scanned.0.borrow_owner(),
-            Tx::Changing => unreachable!("a change is over before anybody looks"),
+            Tx::Changing => unreachable!("a change ends before the state is read"),
         }
     }
 
@@ -95,7 +95,7 @@ impl Tx {
         match self {
             Tx::Alone(transaction) => transaction,
             Tx::Scanned(scanned) => scanned.0.into_owner(),
-            Tx::Changing => unreachable!("a change is over before anybody looks"),
+            Tx::Changing => unreachable!("a change ends before the state is read"),
         }
     }
 

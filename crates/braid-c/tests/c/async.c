@@ -7,7 +7,7 @@
 enum { COMMITS = 500 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t told = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t done = PTHREAD_COND_INITIALIZER;
 static int calls;
 static uint64_t numbers;
 
@@ -16,7 +16,7 @@ static void durable(void *data, braid_status status, uint64_t number, const char
     pthread_mutex_lock(&lock);
     calls++;
     numbers += number;
-    pthread_cond_signal(&told);
+    pthread_cond_signal(&done);
     pthread_mutex_unlock(&lock);
 }
 
@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
         OK(braid_ticket_on_durable(ticket, durable, &calls));
     }
     pthread_mutex_lock(&lock);
-    while (calls < COMMITS) pthread_cond_wait(&told, &lock);
+    while (calls < COMMITS) pthread_cond_wait(&done, &lock);
     CHECK(numbers == sum);
     pthread_mutex_unlock(&lock);
 

@@ -311,25 +311,25 @@ static void table_options(void) {
 }
 
 /* Called once, when the database closes; in memory nothing else can happen. */
-static void health_is_told(void *data, braid_status status, const char *message) {
-    int *told = data;
+static void health_is_reported(void *data, braid_status status, const char *message) {
+    int *reported = data;
     CHECK(status == BRAID_CLOSED && message && *message);
-    ++*told;
+    ++*reported;
 }
 
 static void health(void) {
     braid_options *options = NULL;
     braid_db *watched = NULL;
-    int told = 0;
+    int reported = 0;
     OK(braid_options_new(&options));
     OK(braid_options_set(options, BRAID_OPTION_DEVICE, BRAID_DEVICE_MEMORY));
     OK(braid_options_set(options, BRAID_OPTION_STATS_FILE, 1));
-    OK(braid_options_set_health_callback(options, health_is_told, &told));
+    OK(braid_options_set_health_callback(options, health_is_reported, &reported));
     OK(braid_db_open(NULL, options, &watched));
     OK(braid_options_free(options));
     OK(braid_db_health(watched));
     OK(braid_db_close(watched));
-    CHECK(told == 1);
+    CHECK(reported == 1);
 }
 
 static void bulk_loads(void) {
@@ -474,7 +474,7 @@ static void feeds(void) {
     braid_table *table = open_table("fed");
     braid_feed *feed = NULL;
     braid_changes *reader = NULL;
-    braid_position at, behind;
+    braid_position at, acknowledged;
     braid_change_set set;
     char names[100] = "";
     OK(braid_feed_open(db, "index", &feed));
@@ -484,8 +484,8 @@ static void feeds(void) {
     OK(braid_changes_next(reader, 0, &set));
     at = set.position;
     OK(braid_feed_acknowledge(feed, &at));
-    OK(braid_feed_position(feed, &behind));
-    CHECK(memcmp(&at, &behind, sizeof at) == 0);
+    OK(braid_feed_position(feed, &acknowledged));
+    CHECK(memcmp(&at, &acknowledged, sizeof at) == 0);
     OK(braid_changes_free(reader));
     OK(braid_feed_free(feed));
     EXPECT(BRAID_STALE_HANDLE, braid_feed_position(feed, &at));
@@ -498,8 +498,8 @@ static void feeds(void) {
     OK(braid_feed_names(db, add_name, names));
     CHECK(strcmp(names, "index;") == 0);
     EXPECT(BRAID_TABLE_NAME, braid_feed_open(db, "", &(braid_feed *){0}));
-    behind.bytes[5] ^= 1;
-    EXPECT(BRAID_FOREIGN_POSITION, braid_feed_acknowledge(feed, &behind));
+    acknowledged.bytes[5] ^= 1;
+    EXPECT(BRAID_FOREIGN_POSITION, braid_feed_acknowledge(feed, &acknowledged));
     OK(braid_feed_drop(db, "index"));
     EXPECT(BRAID_NOT_FOUND, braid_feed_drop(db, "index"));
     EXPECT(BRAID_FEED_NOT_FOUND, braid_feed_position(feed, &at));

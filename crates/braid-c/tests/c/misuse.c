@@ -36,14 +36,14 @@ static bool name(void *data, braid_slice given) {
 
 /* Called on the thread that completes the flush. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t told = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t reported = PTHREAD_COND_INITIALIZER;
 
 static void durable(void *data, braid_status status, uint64_t of, const char *message) {
     (void)of, (void)message;
     CHECK(status == BRAID_OK);
     pthread_mutex_lock(&lock);
     ++*(int *)data;
-    pthread_cond_signal(&told);
+    pthread_cond_signal(&reported);
     pthread_mutex_unlock(&lock);
 }
 
@@ -487,7 +487,7 @@ static void stale_handles(void) {
     MESSAGE("exchanged for a callback");
     EXPECT(BRAID_STALE_HANDLE, braid_ticket_free(given));
     pthread_mutex_lock(&lock);
-    while (!called) pthread_cond_wait(&told, &lock);
+    while (!called) pthread_cond_wait(&reported, &lock);
     CHECK(called == 1);
     pthread_mutex_unlock(&lock);
 

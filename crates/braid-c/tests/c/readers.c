@@ -35,7 +35,7 @@ static braid_db *open_with(const char *path, int option, uint64_t value) {
 
 /* Sends a byte, or waits for one; returns false if the other process died. */
 static void tell(int to) { CHECK(write(to, "x", 1) == 1); }
-static bool told(int from) { char byte; return read(from, &byte, 1) == 1; }
+static bool signalled(int from) { char byte; return read(from, &byte, 1) == 1; }
 
 /* Commits the next key at each request, and replies once the commit is acknowledged. */
 static int writer(const char *path, int asked, int done) {
@@ -44,7 +44,7 @@ static int writer(const char *path, int asked, int done) {
     OK(braid_table_open(db, "t", &table));
     put(db, table, "0", "first");
     tell(done);
-    for (char key[2] = "1"; told(asked); key[0]++) {
+    for (char key[2] = "1"; signalled(asked); key[0]++) {
         put(db, table, key, "later");
         if (key[0] == '6') OK(braid_db_checkpoint(db));
         if (key[0] == '7') {
@@ -73,7 +73,7 @@ static void follow(const char *path, int ask, int done) {
     braid_value value;
     bool newer = true;
     uint64_t number = 0, durable_seqno = 0, entries = 0;
-    CHECK(told(done));
+    CHECK(signalled(done));
     braid_db *db = open_with(path, BRAID_OPTION_READ_ONLY, 1);
     OK(braid_db_refresh(db, &newer));
     CHECK(!newer);
@@ -82,7 +82,7 @@ static void follow(const char *path, int ask, int done) {
     OK(braid_tx_begin(db, NULL, &tx));
     for (char key[2] = "1"; key[0] <= '7'; key[0]++) {
         tell(ask);
-        CHECK(told(done));
+        CHECK(signalled(done));
         EXPECT(BRAID_NOT_FOUND, braid_table_get(table, S(key), &value));
         OK(braid_db_refresh(db, &newer));
         CHECK(newer);
@@ -109,7 +109,7 @@ static void follow(const char *path, int ask, int done) {
     OK(braid_table_get(later, S("own"), &value));
     CHECK(value_is(&value, "x"));
     tell(ask);
-    CHECK(told(done));
+    CHECK(signalled(done));
     OK(braid_db_refresh(db, &newer));
     CHECK(newer);
     EXPECT(BRAID_TABLE_DROPPED, braid_table_get(table, S("0"), &value));

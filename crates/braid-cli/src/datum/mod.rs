@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_types_are_told_with_the_nearest_name() {
+    fn unknown_types_are_reported_with_the_nearest_name() {
         for (column, meant) in [
             (Column::key("strng"), "did you mean \"string\"?"),
             (Column::value("u46"), "did you mean \"u64\"?"),
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_too_large_is_told_with_the_range() {
+    fn a_number_that_is_too_large_is_reported_with_the_range() {
         let error = from_text(&Column::value("u32"), "5000000000").unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_type_is_told() {
+    fn a_value_of_another_type_is_reported() {
         for (column, text) in [
             (Column::key("u8"), "256"),
             (Column::key("u64"), "-1"),

@@ -196,7 +196,7 @@ impl<W: Write> RecordWriter for CsvWriter<W> {
 
     fn record(&mut self, key: &Bytes, value: &Bytes) -> Result<(), Failure> {
         let Some((key_column, value_column)) = &self.columns else {
-            unreachable!("entries come behind their table")
+            unreachable!("entries follow their table")
         };
         match (to_text(key_column, key), to_text(value_column, value)) {
             (Some(key), Some(value)) => self.row(&[key, value]),

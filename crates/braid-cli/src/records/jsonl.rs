@@ -175,7 +175,7 @@ impl<W: Write> RecordWriter for JsonWriter<W> {
 
     fn record(&mut self, key: &Bytes, value: &Bytes) -> Result<(), Failure> {
         let Some((name, key_column, value_column)) = &self.table else {
-            unreachable!("entries come behind their table")
+            unreachable!("entries follow their table")
         };
         let line = Line {
             table: Some(name.into()),

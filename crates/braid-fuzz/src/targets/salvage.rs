@@ -100,20 +100,20 @@ fn run(script: &[u8]) {
     }
     if outcome.must_be_noticed() && report.losses == 0 {
         let table = db.untyped_table("rows").expect("the catalog is read");
-        let table = table.unwrap_or_else(|| panic!("a lost table was not told: {findings:?}"));
+        let table = table.unwrap_or_else(|| panic!("a lost table was not reported: {findings:?}"));
         let rows = contents(&db, &table).expect("it was read before");
         let is_known = base().states.contains(&rows);
-        assert!(is_known, "a loss was not told: {findings:?}");
+        assert!(is_known, "a loss was not reported: {findings:?}");
         assert!(!is_whole || base().states.last() == Some(&rows));
     }
     assert!(!is_whole || findings.is_empty(), "{findings:?}");
     // The new database can be written; but forged numbers can leave none for another table.
-    let goes_on = go_on(&db);
-    assert!(goes_on.is_ok() || outcome.seals(), "{goes_on:?}");
+    let rewritten = write_again(&db);
+    assert!(rewritten.is_ok() || outcome.seals(), "{rewritten:?}");
     db.close().expect("what was saved can be closed");
 }
 
-fn go_on(db: &Database) -> Result<(), Error> {
+fn write_again(db: &Database) -> Result<(), Error> {
     let table: Table<u64, u64> = db.open_table("new")?;
     db.transact(|tx| tx.insert(&table, &1, &1))
 }

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_share_what_they_did_not_change() {
+    fn copies_share_unchanged_blocks() {
         let mut blocks = Blocks::of(&[&[7; 2 * BLOCK]]);
         blocks.set_len(3 * BLOCK);
         let copy = blocks.clone();

@@ -155,7 +155,7 @@ impl State {
     pub(super) fn power_off(&mut self) {
         self.crashed = true;
         if !self.writes.is_empty() {
-            braid_rt::coverage_point("device: the power goes in the midst of a write");
+            braid_rt::coverage_point("device: the power fails in the middle of a write");
         }
         for write in std::mem::take(&mut self.writes).into_values() {
             self.put(&write, true);

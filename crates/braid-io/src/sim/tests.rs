@@ -15,7 +15,7 @@ fn bytes_of(device: &SimDevice, name: &str) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn what_was_synced_survives_and_what_was_not_sometimes_does() {
+fn synced_bytes_survive_and_others_sometimes_do() {
     let mut outcomes = std::collections::BTreeMap::<&str, u32>::new();
     let seeds = if cfg!(miri) { 6 } else { 200 };
     for seed in 0..seeds {
@@ -92,7 +92,7 @@ fn faults_come_when_they_were_asked_for() {
 }
 
 #[test]
-fn a_killed_process_leaves_what_it_wrote_and_a_lying_cache_does_not() {
+fn a_killed_process_leaves_its_writes_and_a_lying_cache_does_not() {
     let lost = (0..100).filter(|&seed| {
         let device = SimDevice::new(seed);
         let file = device.open("f", OpenMode::CreateNew).unwrap();
@@ -112,7 +112,7 @@ fn a_killed_process_leaves_what_it_wrote_and_a_lying_cache_does_not() {
 
 /// The next process sees a killed process's writes, which are no more durable than before.
 #[test]
-fn what_a_killed_process_wrote_lasts_once_it_is_synced() {
+fn writes_of_a_killed_process_last_once_synced() {
     let bytes = block(2).to_vec();
     let mut lost = [0; 4];
     for seed in 0..if cfg!(miri) { 8 } else { 100 } {
@@ -150,7 +150,7 @@ fn what_a_killed_process_wrote_lasts_once_it_is_synced() {
 }
 
 #[test]
-fn what_was_cut_off_may_come_back() {
+fn truncated_bytes_may_reappear() {
     let seen: std::collections::BTreeSet<Vec<u8>> = (0..100)
         .filter_map(|seed| {
             let device = SimDevice::new(seed);
@@ -220,7 +220,7 @@ fn sectors_fail() {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no coroutines")]
-fn under_a_simulation_writes_end_in_any_order_and_syncs_are_for_what_was_before() {
+fn under_a_simulation_writes_end_in_any_order_and_syncs_cover_earlier_ones() {
     use braid_rt::{simulation, thread};
     let outcomes: std::collections::BTreeSet<Vec<u8>> = (0..200)
         .map(|seed| {

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_what_is_due_once() {
+    fn runs_due_actions_once() {
         let callbacks = Callbacks::new(2);
         let seen = Arc::new(Mutex::new(Vec::new()));
         for seqno in [5, 3, 8] {

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_by_lane_tells_the_lane() {
+    fn a_number_by_lane_contains_the_lane() {
         let commit_slots = slots(7, Some(3));
         let mut before = SeqNo::new(7);
         for lane in [0, 2, 1, 1, 0] {
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_enters_while_the_gate_is_closed() {
+    fn no_thread_enters_a_closed_gate() {
         let commit_slots = slots(0, None);
         let entered = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -150,9 +150,9 @@ impl Reservation {
             std::slice::from_raw_parts_mut(start, self.len)
         };
         for log_record in log_records {
-            let (to, behind) = rest.split_at_mut(log_record.len());
+            let (to, after) = rest.split_at_mut(log_record.len());
             to.copy_from_slice(log_record);
-            rest = behind;
+            rest = after;
         }
         assert!(rest.is_empty(), "a part is filled completely");
     }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_behind_is_padded_with_zeroes() {
+    fn the_rest_is_padded_with_zeroes() {
         let seed = fastrand::u64(..);
         println!("seed {seed}");
         let mut rng = fastrand::Rng::with_seed(seed);

@@ -89,7 +89,7 @@ impl Core {
         if seal.header.successor.is_none() || braid_rt::mutant!("keep_a_successor_mark") {
             return Ok(());
         }
-        braid_rt::coverage_point("recovery: a successor mark goes");
+        braid_rt::coverage_point("recovery: a successor mark is removed");
         let unmarked = SegmentHeader {
             successor: None,
             ..seal.header.clone()
@@ -174,7 +174,7 @@ pub(crate) fn remove_unfinished(device: &dyn Device) -> Result<(), LogError> {
         .iter()
         .filter(|entry| is_unfinished_name(&entry.name))
     {
-        braid_rt::coverage_point("recovery: an unfinished segment goes");
+        braid_rt::coverage_point("recovery: an unfinished segment is removed");
         device
             .remove(&entry.name)
             .map_err(|error| LogError::io(format!("cannot remove {}", entry.name), error))?;

@@ -255,7 +255,7 @@ impl Core {
     /// I8: stops the log after a failed write, or a failure that leaves the state in memory in
     /// doubt. Every waiter gets the cause.
     pub(crate) fn set_poison(&self, cause: &str) {
-        if braid_rt::mutant!("go_on_after_failure") {
+        if braid_rt::mutant!("continue_after_failure") {
             return;
         }
         braid_rt::coverage_point("log: poisoned");
@@ -402,7 +402,7 @@ impl Core {
         }
     }
 
-    /// Runs the callbacks of everything that is acknowledged.
+    /// Runs the callbacks of all acknowledged transactions.
     pub(crate) fn run_callbacks(&self) {
         let all = self.strands.len();
         match self.acknowledgement.lanes() {

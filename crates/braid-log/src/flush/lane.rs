@@ -331,15 +331,15 @@ impl Lane {
         self.in_flight.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether one more flush may begin alongside `under_way` others.
+    /// Whether one more flush may begin alongside this many others.
     ///
     /// A second flush in flight pays when there is little to group: two threads then overlap their
     /// waits. With more waiters, a second flush only halves the groups and costs CPU. (Measured
     /// with 1 to 32 blocking threads: `examples/log_bench.rs`.) With large log records it keeps the
     /// device busy.
-    fn admits(&self, under_way: u32) -> bool {
+    fn admits(&self, others: u32) -> bool {
         // Relaxed: a hint. A thread that an old value refuses sleeps until an in-flight flush ends.
-        under_way == 0 || (under_way < self.most_in_flight && self.overlaps.load(Ordering::Relaxed))
+        others == 0 || (others < self.most_in_flight && self.overlaps.load(Ordering::Relaxed))
     }
 
     /// Records the number of log records and bytes of the flush that begins.

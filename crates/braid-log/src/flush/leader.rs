@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_write_under_way_begins_no_other() {
+    fn waiters_on_a_write_in_flight_start_no_other() {
         let gate = Gate::default();
         let device = LayeredDevice::over(Arc::new(MemoryDevice::new()), gate.clone());
         // Without background threads, one of which might also flush.

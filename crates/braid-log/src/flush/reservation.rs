@@ -303,7 +303,7 @@ impl Core {
         // Acquire, and before the buffers: bytes whose reservation has ended are in a buffer that
         // is read below.
         let reserved = lane.log_space.reserved.load(Ordering::Acquire);
-        let buffered = if braid_rt::mutant!("forget_what_is_buffered") {
+        let buffered = if braid_rt::mutant!("forget_buffered_bytes") {
             0
         } else {
             let strands = lane.strands().map(|strand| self.strands[strand].lock());

@@ -170,8 +170,8 @@ mod tests {
         });
         assert!(died.unwrap().join().is_err());
         let error = log.append(&[b"y"]).unwrap_err();
-        let told = "the thread braid-log-test panicked: out of order";
-        assert!(matches!(error, LogError::Poisoned { cause } if *cause == *told));
+        let message = "the thread braid-log-test panicked: out of order";
+        assert!(matches!(error, LogError::Poisoned { cause } if *cause == *message));
         assert_eq!(log.durable_seqno().get(), 1);
     }
 }

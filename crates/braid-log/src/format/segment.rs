@@ -246,8 +246,8 @@ fn mark_checksum(block: &[u8]) -> u32 {
 }
 
 pub(crate) fn checksum(block: &[u8], lanes: usize) -> u32 {
-    let behind = &block[HEADER_BYTES..HEADER_BYTES + 8 * lanes];
-    crc32c::crc32c_append(crc32c::crc32c(&block[..HEADER_BYTES - 4]), behind)
+    let bounds = &block[HEADER_BYTES..HEADER_BYTES + 8 * lanes];
+    crc32c::crc32c_append(crc32c::crc32c(&block[..HEADER_BYTES - 4]), bounds)
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ impl Log {
     /// [`LogError::Options`]; [`LogError::Incompatible`] if there are segments of a log;
     /// [`LogError::OutOfSpace`] or [`LogError::Io`] from the device.
     pub fn create(device: Arc<dyn Device>, options: LogOptions) -> Result<Log, LogError> {
-        Self::create_behind(device, options, SeqNo::NONE)
+        Self::create_after(device, options, SeqNo::NONE)
     }
 
     /// Creates a log whose numbers begin after `seqno`: for a database that was restored as of
@@ -40,7 +40,7 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::create`].
-    pub fn create_behind(
+    pub fn create_after(
         device: Arc<dyn Device>,
         options: LogOptions,
         seqno: SeqNo,
@@ -48,7 +48,7 @@ impl Log {
         Self::create_as(device, options, seqno, Self::new_identity())
     }
 
-    /// Creates a log as [`Log::create_behind`] does, with an identity that was assigned before.
+    /// Creates a log as [`Log::create_after`] does, with an identity that was assigned before.
     ///
     /// # Errors
     /// As [`Log::create`].

@@ -108,7 +108,7 @@ impl Protocol for Gsn {
         if lanes == 1 {
             return cut;
         }
-        braid_rt::coverage_point("recovery: the cut goes up to a whole assignment");
+        braid_rt::coverage_point("recovery: the cut moves to a whole assignment");
         let stride = self.stride(lanes);
         SeqNo::new(base.get() + (cut.count_after(base).div_ceil(stride) + 1) * stride)
     }

@@ -92,7 +92,7 @@ impl Protocol for Gwsn {
         let mut cut = scanned.flush_base;
         for &flush in &scanned.flushes {
             if flush > cut.next() && !braid_rt::mutant!("skip_gap_rule") {
-                braid_rt::coverage_point("gap rule: flushes behind a gap");
+                braid_rt::coverage_point("gap rule: flushes after a gap");
                 break;
             }
             cut = cut.max(flush);

@@ -41,7 +41,7 @@ pub(super) fn cut_at_gap(scanned: &Scanned) -> Result<SeqNo, LogError> {
     let mut cut = scanned.base.max(scanned.durable_seqno);
     for run in &scanned.tail {
         if run.first > cut.next() && !braid_rt::mutant!("skip_gap_rule") {
-            braid_rt::coverage_point("gap rule: numbers behind a gap");
+            braid_rt::coverage_point("gap rule: numbers after a gap");
             break;
         }
         cut = cut.max(run.last);

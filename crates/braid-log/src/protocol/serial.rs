@@ -44,7 +44,7 @@ mod tests {
     use crate::base::numbers::{FlushNo, SeqNo};
 
     #[test]
-    fn cut_keeps_what_is_behind_a_gap() {
+    fn cut_keeps_records_after_a_gap() {
         let scanned = Scanned {
             base: SeqNo::new(3),
             durable_seqno: SeqNo::new(5),

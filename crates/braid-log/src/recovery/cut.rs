@@ -117,7 +117,7 @@ impl Cut {
             if limit.is_none() {
                 cut = newest.protocol.next_base(newest.base, cut, lanes.len());
             }
-            check_behind_the_end(lanes, incarnation, cut)?;
+            check_after_the_end(lanes, incarnation, cut)?;
         }
         kept.insert(incarnation, newest_kept);
         Ok(Self {
@@ -274,7 +274,7 @@ fn flush_base(start: &CheckpointPosition, incarnation: u32) -> FlushNo {
 
 fn note_empty_lanes(lanes: &[LaneScan]) {
     if lanes.iter().any(|lane| lane.chunks == 0) && lanes.iter().any(|lane| lane.chunks > 0) {
-        braid_rt::coverage_point("recovery: a lane without chunks beside one with some");
+        braid_rt::coverage_point("recovery: a lane without chunks alongside one with some");
     }
 }
 
@@ -323,7 +323,7 @@ fn newest_number_kept(scanned: &Scanned, kept: &Kept, lanes: usize) -> (SeqNo, u
         if kept.holds(lane_of(run.last, lanes), run.last, run.flush) {
             cut = cut.max(run.last);
         } else {
-            braid_rt::coverage_point("recovery: whole log records behind the cut");
+            braid_rt::coverage_point("recovery: whole log records after the cut");
             behind += 1;
         }
     }
@@ -342,14 +342,14 @@ fn whole_up_to(start: &CheckpointPosition, newest: &Begun, tail: &[Run], lanes: 
 }
 
 /// Checks I1: nothing after the end of a lane may show that a number above the cut was durable.
-fn check_behind_the_end(lanes: &[LaneScan], newest: u32, cut: SeqNo) -> Result<(), LogError> {
+fn check_after_the_end(lanes: &[LaneScan], newest: u32, cut: SeqNo) -> Result<(), LogError> {
     for lane in lanes {
         if let Some(behind) = lane.behind
             && lane.end.incarnation == newest
             && behind.durable_seqno > cut
         {
             let durable_seqno = behind.durable_seqno;
-            braid_rt::coverage_point("damage: a chunk behind the end names what is missing");
+            braid_rt::coverage_point("damage: a chunk after the end names what is missing");
             return Err(LogError::corrupted(
                 format!(
                     "the log ends at number {cut}, but this chunk says that {durable_seqno} was durable"
@@ -362,11 +362,11 @@ fn check_behind_the_end(lanes: &[LaneScan], newest: u32, cut: SeqNo) -> Result<(
             // A crash may lose concurrently written chunks in any order, which leaves segments
             // after the end. But such a segment never belongs to a later incarnation, and was never
             // begun with a durable seqno above the cut.
-            braid_rt::coverage_point("recovery: a segment behind the end");
+            braid_rt::coverage_point("recovery: a segment after the end");
             let later = header.incarnation > lane.end.incarnation;
             if later || (header.incarnation == newest && header.durable_seqno > cut) {
                 braid_rt::coverage_point(
-                    "damage: a segment behind the end shows that log is missing",
+                    "damage: a segment after the end shows that log is missing",
                 );
                 return Err(LogError::corrupted(
                     format!("the log ends at number {cut}, before this segment"),

@@ -120,7 +120,7 @@ pub(super) fn resume_lane(
             braid_rt::coverage_point("recovery: an old segment is kept for use");
             files.free.push(segment);
         } else {
-            braid_rt::coverage_point("recovery: a segment goes");
+            braid_rt::coverage_point("recovery: a segment is removed");
             files.retired.push(segment);
         }
     }

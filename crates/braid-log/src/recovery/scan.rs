@@ -380,7 +380,7 @@ impl LaneScan {
             return Ok(None);
         };
         let Some(header) = header.filter(|header| self.is_continued_by(header)) else {
-            braid_rt::coverage_point("scan: ends before a segment that does not go on");
+            braid_rt::coverage_point("scan: ends before a segment that does not continue");
             return Ok(None);
         };
         braid_rt::coverage_point(if header.incarnation > self.end.incarnation {
@@ -405,7 +405,7 @@ impl LaneScan {
         }
         if let Some(next) = pass.segments.get(&(self.end_segment + 1)) {
             let mut reader = SegmentReader::new(pass.device, pass.lane, next);
-            let behind = self.look_behind(&mut reader, next, 0)?;
+            let behind = self.look_after(&mut reader, next, 0)?;
             self.behind = self.behind.max(behind);
         }
         for (sequence, segment) in pass.segments.range(self.end_segment + 1..) {
@@ -564,7 +564,7 @@ impl LaneScan {
         self.extents.extend(extent);
         // Only for the last segment: an end after which a later segment continues is a proper end.
         if self.mode.limit.is_none() {
-            self.behind = self.look_behind(&mut reader, segment, offset)?;
+            self.behind = self.look_after(&mut reader, segment, offset)?;
         }
         self.bytes += reader.bytes;
         (pass.progress)(reported);
@@ -634,7 +634,7 @@ impl LaneScan {
 
     /// Searches for chunks after `offset`, where there is no valid chunk. A crash may leave some,
     /// of flushes that were in flight together; their durable seqnos are then not above the cut.
-    fn look_behind(
+    fn look_after(
         &self,
         reader: &mut SegmentReader<'_>,
         segment: &Segment,
@@ -649,7 +649,7 @@ impl LaneScan {
                     && header.sequence >= self.end.sequence
             });
             if header.is_some() {
-                braid_rt::coverage_point("scan: a chunk behind the end");
+                braid_rt::coverage_point("scan: a chunk after the end");
             }
             found = found.max(header.map(|header| Behind {
                 durable_seqno: header.durable_seqno,

@@ -271,7 +271,7 @@ impl SegmentPool {
         let first = self.state.lock().next_sequence;
         let wanted = || self.bytes() < options.preallocated_by_lane();
         if wanted() {
-            braid_rt::coverage_point("log: segments are made ahead");
+            braid_rt::coverage_point("log: segments are preallocated");
         }
         if let Err(error) = self.prepare_while(device, options, quota, wanted) {
             self.take_back(first, device, quota);

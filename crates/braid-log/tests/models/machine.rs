@@ -55,7 +55,7 @@ pub(crate) struct Flush {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Lane {
     pub(crate) buffer: Vec<u8>,
-    pub(crate) under_way: Option<Flush>,
+    pub(crate) in_flight: Option<Flush>,
     pub(crate) landed: Vec<Flush>,
 }
 
@@ -110,7 +110,7 @@ impl State {
         self.lanes.iter().find_map(|lane| {
             let has = |flush: &&Flush| flush.log_records.contains(&(transaction as u8));
             let landed = lane.landed.iter().find(has).map(|flush| (flush, true));
-            landed.or(lane.under_way.iter().find(has).map(|flush| (flush, false)))
+            landed.or(lane.in_flight.iter().find(has).map(|flush| (flush, false)))
         })
     }
 
@@ -204,16 +204,16 @@ pub(crate) fn steps(rules: &Rules, script: &[Script], state: &State) -> Vec<(Ste
         }
     }
     for (lane, content) in state.lanes.iter().enumerate() {
-        if content.under_way.is_some() {
+        if content.in_flight.is_some() {
             add(Step::Land(lane), &|next| {
                 let lane = &mut next.lanes[lane];
-                lane.landed.extend(lane.under_way.take());
+                lane.landed.extend(lane.in_flight.take());
             });
         } else if !content.buffer.is_empty() {
             add(Step::Seal(lane), &|next| {
                 next.flushes += 1;
                 let lane = &mut next.lanes[lane];
-                lane.under_way = Some(Flush {
+                lane.in_flight = Some(Flush {
                     number: next.flushes,
                     log_records: std::mem::take(&mut lane.buffer),
                 });

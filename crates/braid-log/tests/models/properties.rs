@@ -27,15 +27,15 @@ pub(crate) fn check(rules: &Rules, script: &[Script], state: &State) -> Checked 
         let arrived: Arrived<'_> = std::array::from_fn(|lane| {
             let landed = state.lanes[lane].landed.iter();
             let arrives = arriving & (1 << lane) != 0;
-            let under_way = state.lanes[lane].under_way.iter().filter(|_| arrives);
-            landed.chain(under_way).collect()
+            let in_flight = state.lanes[lane].in_flight.iter().filter(|_| arrives);
+            landed.chain(in_flight).collect()
         });
         let kept = rules.kept(state, &arrived);
         i1_durability(rules, state, &kept)?;
         i3_closure(state, &kept)?;
         i4_no_vanishing_reads(rules, state, &kept)?;
         if rules.protocol.numbers_flushes() {
-            lemma_4_flushes_come_with_those_before(state, &kept)?;
+            lemma_4_flushes_include_earlier_ones(state, &kept)?;
             lemma_5_valid_depends_on_valid(state, &kept)?;
             lemma_11_recovery_applies_in_order(script, state, &kept)?;
         }
@@ -98,7 +98,7 @@ fn i7_order(state: &State) -> Checked {
 
 fn flushes(state: &State) -> impl Iterator<Item = &Flush> {
     let lanes = state.lanes.iter();
-    lanes.flat_map(|lane| lane.landed.iter().chain(&lane.under_way))
+    lanes.flat_map(|lane| lane.landed.iter().chain(&lane.in_flight))
 }
 
 /// Whether something in flush `later` depends on something in flush `earlier`: W1 → W2 in the
@@ -114,7 +114,7 @@ fn precedes(state: &State, earlier: &Flush, later: &Flush) -> bool {
 }
 
 /// GWSN, Lemma 4: if W1 → W2 and one transaction of W2 is valid, then all of W1 are.
-fn lemma_4_flushes_come_with_those_before(state: &State, kept: &[usize]) -> Checked {
+fn lemma_4_flushes_include_earlier_ones(state: &State, kept: &[usize]) -> Checked {
     let is_kept = |i: &&u8| kept.contains(&usize::from(**i));
     for later in flushes(state).filter(|flush| flush.log_records.iter().any(|i| is_kept(&i))) {
         for earlier in flushes(state).filter(|flush| precedes(state, flush, later)) {
@@ -148,7 +148,7 @@ fn lemma_5_valid_depends_on_valid(state: &State, kept: &[usize]) -> Checked {
 fn lemma_6_smallest_number_is_durable(rules: &Rules, state: &State) -> Checked {
     let last = rules.landed_flushes(state);
     for lane in &state.lanes {
-        if let Some(flush) = &lane.under_way
+        if let Some(flush) = &lane.in_flight
             && flush.number <= last
         {
             return violated("Lemma 6", format!("flush {} is under way", flush.number));

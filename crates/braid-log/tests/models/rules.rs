@@ -254,7 +254,7 @@ impl Rules {
 fn lane_of(state: &State, transaction: usize) -> usize {
     let i = transaction as u8;
     let has = |lane: &crate::machine::Lane| {
-        let flushes = lane.landed.iter().chain(&lane.under_way);
+        let flushes = lane.landed.iter().chain(&lane.in_flight);
         lane.buffer.contains(&i)
             || flushes
                 .into_iter()

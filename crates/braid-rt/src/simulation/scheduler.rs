@@ -513,18 +513,18 @@ impl Scheduler {
     fn unfinished(&self) -> Vec<String> {
         self.autopsy.set(true);
         let unfinished = self.tasks.borrow().unfinished();
-        let told = unfinished.into_iter().filter_map(|i| {
+        let reports = unfinished.into_iter().filter_map(|i| {
             let mut tasks = self.tasks.borrow_mut();
             let task = tasks.get(i);
             Some((task.name.clone(), task.stack.take()?))
         });
-        let told = told.map(|(name, mut stack)| {
+        let reports = reports.map(|(name, mut stack)| {
             stack.resume();
             std::mem::forget(stack);
             let place = self.stacks.borrow_mut().pop().unwrap_or_default();
             format!("{name} ({place})")
         });
-        told.collect()
+        reports.collect()
     }
 }
 
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn panics_and_endless_loops_are_told() {
+    fn panics_and_endless_loops_are_reported() {
         let (outcome, _) = run(&options(3), || {
             let handle = thread::spawn("bad", || panic!("no {}", 7)).unwrap();
             handle.join().unwrap();

@@ -48,7 +48,11 @@ const TABLE: &str = "batches";
 
 impl Batches {
     fn note(&self, id: Id, state: State) {
-        self.0.lock().get_mut(&id).expect("it was begun").state = state;
+        self.0
+            .lock()
+            .get_mut(&id)
+            .expect("the batch was started")
+            .state = state;
     }
 
     /// Adds rows.

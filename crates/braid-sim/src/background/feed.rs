@@ -127,7 +127,11 @@ impl Consumer {
                         state.of_round.sets.push((set.seqno, id, writes));
                     }
                 }
-                let span = state.of_round.spans.last_mut().expect("it was begun");
+                let span = state
+                    .of_round
+                    .spans
+                    .last_mut()
+                    .expect("the round was started");
                 span.1 = to.seqno();
             }
             if rng.u32(..4) == 0 {

@@ -46,7 +46,11 @@ fn row(id: TxId, key: u64) -> Vec<u8> {
 
 impl Loads {
     fn note(&self, id: TxId, state: State) {
-        self.0.lock().get_mut(&id).expect("it was begun").state = state;
+        self.0
+            .lock()
+            .get_mut(&id)
+            .expect("the load was started")
+            .state = state;
     }
 
     /// Loads a table with the unique name `id`.
@@ -71,7 +75,11 @@ impl Loads {
                 }
             }
             let durable_seqno = db.durable_seqno();
-            self.0.lock().get_mut(&id).expect("it was begun").behind = durable_seqno;
+            self.0
+                .lock()
+                .get_mut(&id)
+                .expect("the load was started")
+                .behind = durable_seqno;
             loader.finish()
         })();
         match loaded {
@@ -139,12 +147,12 @@ impl Loads {
         let behind = self.0.lock()[&id].behind;
         ensure!(
             snapshot.seqno() > behind,
-            "I4: a snapshot at {} shows {}, which came behind {behind}",
+            "I4: a snapshot at {} shows {}, which came after {behind}",
             snapshot.seqno(),
             name(id)
         );
         let mut loads = self.0.lock();
-        let load = loads.get_mut(&id).expect("it was begun");
+        let load = loads.get_mut(&id).expect("the load was started");
         ensure!(
             load.state != State::Refused || before.state != State::Refused,
             "{} was refused and is there",
@@ -187,7 +195,7 @@ impl Loads {
             }
             ensure!(
                 key == next && value == row(id, key),
-                "I2: {} has row {key} behind {next} others",
+                "I2: {} has row {key} after {next} others",
                 name(id)
             );
             next += 1;

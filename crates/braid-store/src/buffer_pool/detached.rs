@@ -83,7 +83,7 @@ impl Pool {
             && frame != NONE
             && self.awaits_image(to_usize(frame))
             && open.has_detached(id)
-            && !braid_rt::mutant!("free_what_a_checkpoint_needs")
+            && !braid_rt::mutant!("free_pages_of_a_checkpoint")
         {
             braid_rt::coverage_point("store: a freed page waits for the checkpoint");
             open.to_free.insert(id);

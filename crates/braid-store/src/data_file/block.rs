@@ -49,7 +49,7 @@ mod tests {
     use crate::page::PAGE_SIZE;
 
     #[test]
-    fn a_block_is_whole_in_its_place_and_not_newer_than_what_leads_to_it() {
+    fn a_block_is_complete_in_its_place_and_not_newer_than_its_reference() {
         let mut block = vec![3; PAGE_SIZE];
         seal(&mut block, 7, 5);
         assert_eq!(check(&block, 7, 5), Ok(()));

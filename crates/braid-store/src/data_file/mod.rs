@@ -481,8 +481,8 @@ impl DataFile {
         }
         let mut rest = &buf[..];
         let runs = free.chunk_by(|a, b| a + 1 == *b).map(|run| {
-            let (buf, behind) = rest.split_at(run.len() * PAGE_SIZE);
-            rest = behind;
+            let (buf, after) = rest.split_at(run.len() * PAGE_SIZE);
+            rest = after;
             let offset = run[0] * PAGE_SIZE as u64;
             WriteOp { buf, offset }
         });

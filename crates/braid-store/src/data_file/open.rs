@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_makes_no_sense_is_told() {
+    fn an_invalid_root_is_reported() {
         let blob = std::cell::Cell::new(0);
         let put = |buf: &mut [u8], at: usize, n: u64| {
             buf[at..at + 8].copy_from_slice(&n.to_le_bytes());

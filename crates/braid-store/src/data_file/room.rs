@@ -388,7 +388,7 @@ mod tests {
     /// Every way a page becomes dirty, clean or free keeps the sum right, also if writes fail in
     /// the middle.
     #[test]
-    fn the_surplus_is_what_is_left() {
+    fn the_surplus_is_the_rest() {
         for seed in 0..20 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let device = SimDevice::new(seed);

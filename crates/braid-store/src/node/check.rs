@@ -183,7 +183,7 @@ mod tests {
 
     /// Without the check, each of these pages would be accepted.
     #[test]
-    fn what_no_tree_writes_is_told() {
+    fn impossible_pages_are_reported() {
         for kind in [KIND_LEAF, KIND_INNER] {
             let good = page(kind);
             assert_eq!(check(&good), Ok(()));

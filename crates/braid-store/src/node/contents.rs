@@ -85,7 +85,7 @@ impl<'a> Contents<&'a [u8]> {
             return self.split_at(len - 1);
         }
         let run = self.end_of_run(key);
-        if let Some((at, separator)) = run.and_then(|at| self.separator_behind_run(at, key)) {
+        if let Some((at, separator)) = run.and_then(|at| self.separator_after_run(at, key)) {
             return self.cut(at, separator);
         }
         self.split_at(self.middle())
@@ -122,19 +122,19 @@ impl<'a> Contents<&'a [u8]> {
     /// new key extends the run if that leaves room for more of the run; otherwise it joins the
     /// entries after it. Returns `None` if one of the two parts has no room for the separator,
     /// which may be much longer than the other part's entries.
-    fn separator_behind_run(&self, at: usize, key: &[u8]) -> Option<(usize, Vec<u8>)> {
+    fn separator_after_run(&self, at: usize, key: &[u8]) -> Option<(usize, Vec<u8>)> {
         let prefix = self.prefix_len();
         let sizes = self.entries[at..].iter();
-        let behind: usize = sizes.map(|entry| self.entry_words(entry, prefix)).sum();
-        let separator = if behind >= WORDS / 8 {
+        let after: usize = sizes.map(|entry| self.entry_words(entry, prefix)).sum();
+        let separator = if after >= WORDS / 8 {
             shortest_separator(key, self.entries[at].key)
         } else {
             shortest_separator(self.entries[at - 1].key, key)
         };
         let fence =
             |fence: &Option<Vec<u8>>| fence.as_ref().map_or(0, |fence| words_of(fence.len()));
-        let before = self.entries_words(prefix) - behind;
-        let words = (fence(&self.lower) + before).max(fence(&self.upper) + behind);
+        let before = self.entries_words(prefix) - after;
+        let words = (fence(&self.lower) + before).max(fence(&self.upper) + after);
         let fits = FIRST_SLOT + words_of(separator.len()) + words <= WORDS;
         (fits || braid_rt::mutant!("split_without_room")).then_some((at, separator))
     }
@@ -161,7 +161,7 @@ impl<'a> Contents<&'a [u8]> {
             KIND_LEAF => 0,
             _ => {
                 let last = self.entries.pop();
-                last.expect("an inner node is split behind an entry").head
+                last.expect("an inner node is split after an entry").head
             }
         };
         (separator, right)
@@ -169,7 +169,7 @@ impl<'a> Contents<&'a [u8]> {
 
     /// Splits off the entries that exceed `words` words of a leaf's page, if there are any. Returns
     /// them and the key that separates the two parts. The leaf keeps at least one entry.
-    pub(crate) fn cut_behind(&mut self, words: usize) -> Option<(Vec<u8>, Self)> {
+    pub(crate) fn cut_after(&mut self, words: usize) -> Option<(Vec<u8>, Self)> {
         if self.words() <= words {
             return None;
         }

@@ -7,7 +7,7 @@ use braid_rt::narrow;
 
 use super::shared::Shared;
 use super::{FIRST_SLOT, NO_FENCE, Node};
-use crate::page::{PageId, compare_key, head8_behind, low8, low16};
+use crate::page::{PageId, compare_key, head8_after, low8, low16};
 
 impl Node<'_> {
     /// Whether a key may be put at the place that [`Node::search`] found for it, so whether it
@@ -62,20 +62,20 @@ impl Node<'_> {
             len: low8(lengths >> 16),
             bytes: self.0.word(6),
         };
-        let first = head8_behind(key, prefix);
+        let first = head8_after(key, prefix);
         let own = first & shared.mask();
         if own != shared.bytes || suffix_len < shared.len {
             // A suffix that ends within the shared bytes is below all longer ones.
             return Err(if own <= shared.bytes { 0 } else { len });
         }
-        let behind = if suffix_len <= 8 || shared.len <= 4 {
+        let after = if suffix_len <= 8 || shared.len <= 4 {
             first
                 .checked_shl(8 * narrow::<u32>(shared.len))
                 .unwrap_or(0)
         } else {
-            head8_behind(key, prefix + shared.len)
+            head8_after(key, prefix + shared.len)
         };
-        let head = (behind >> 32) as u32;
+        let head = (after >> 32) as u32;
         // A slot's head is its upper half: the slots compare as they are.
         let low = self.0.count_below(FIRST_SLOT, len, u64::from(head) << 32);
         if low == len {

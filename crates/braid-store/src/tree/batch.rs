@@ -105,15 +105,15 @@ impl Tree {
     }
 }
 
-/// Keeps the ways for which `goes_on` returns true.
+/// Keeps the ways for which `continues` returns true.
 #[inline]
 fn keep<'w, 'a, 'k>(
     ways: &'w mut [Way<'a, 'k>],
-    mut goes_on: impl FnMut(&mut Way<'a, 'k>) -> bool,
+    mut continues: impl FnMut(&mut Way<'a, 'k>) -> bool,
 ) -> &'w mut [Way<'a, 'k>] {
     let mut kept = 0;
     for i in 0..ways.len() {
-        if goes_on(&mut ways[i]) {
+        if continues(&mut ways[i]) {
             ways.swap(kept, i);
             kept += 1;
         }

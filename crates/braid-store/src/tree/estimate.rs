@@ -217,7 +217,7 @@ impl Tree {
         )?;
         let last = self.visit(
             |node, _| child_towards(node, upper, Direction::Reverse),
-            |node| (0, behind_last_in(node, upper)),
+            |node| (0, after_last_in(node, upper)),
         )?;
         let sum = |of: fn(&Count) -> u64| of(&first.part) + of(&last.part);
         let (entries, bytes) = (sum(|count| count.entries), sum(|count| count.bytes));
@@ -386,7 +386,7 @@ fn first_in(node: Node<'_>, lower: Bound<&[u8]>) -> usize {
 }
 
 /// The position after the last record of a leaf that an upper bound admits.
-fn behind_last_in(node: Node<'_>, upper: Bound<&[u8]>) -> usize {
+fn after_last_in(node: Node<'_>, upper: Bound<&[u8]>) -> usize {
     match upper {
         Bound::Unbounded => node.len(),
         Bound::Included(key) => node.search(key).map_or_else(|above| above, |at| at + 1),

@@ -378,10 +378,7 @@ impl Layers {
             && let Some(next) = self.follow(layer, &first[..CHUNK])?
         {
             layer = next;
-            (lower, upper) = (
-                behind(lower, &first[..CHUNK]),
-                behind(upper, &first[..CHUNK]),
-            );
+            (lower, upper) = (after(lower, &first[..CHUNK]), after(upper, &first[..CHUNK]));
         }
         Ok((layer, (lower, upper)))
     }
@@ -414,7 +411,7 @@ impl Layers {
         let start = before.len();
         self.each_entry(layer, range, direction, BATCH, &mut |scan, i| {
             let found = scan.record(i);
-            let goes_on = match Entry::of(found.key) {
+            let continues = match Entry::of(found.key) {
                 Some(Entry::Record { chunk, .. }) => {
                     before.extend_from_slice(chunk);
                     Ok(each(before, scan, i))
@@ -423,19 +420,19 @@ impl Layers {
                     let next = layer_in(found.value);
                     let next = next.ok_or_else(|| malformed("invalid link to a layer", layer))?;
                     before.extend_from_slice(chunk);
-                    let below = (behind(range.0, chunk), behind(range.1, chunk));
+                    let below = (after(range.0, chunk), after(range.1, chunk));
                     self.each_below(next, before, below, direction, each)
                 }
                 _ => Err(malformed("an entry is not part of a key", layer)),
             };
             before.truncate(start);
-            goes_on
+            continues
         })
     }
 }
 
 /// Returns the part of a bound after a chunk, if the bound begins with the chunk and is longer.
-fn behind<'a>(bound: Bound<&'a [u8]>, chunk: &[u8]) -> Bound<&'a [u8]> {
+fn after<'a>(bound: Bound<&'a [u8]>, chunk: &[u8]) -> Bound<&'a [u8]> {
     let rest = |key: &'a [u8]| key.strip_prefix(chunk).filter(|rest| !rest.is_empty());
     match bound {
         Bound::Included(key) => rest(key).map_or(Bound::Unbounded, Bound::Included),

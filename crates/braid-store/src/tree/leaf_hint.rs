@@ -10,7 +10,7 @@ use braid_rt::narrow;
 use super::{Stamp, Tree};
 use crate::buffer_pool::{ReadPage, WritePage};
 use crate::node::Node;
-use crate::page::{PageId, head8, head8_behind};
+use crate::page::{PageId, head8, head8_after};
 
 /// Longest key whose place is recorded. For a longer key only its leaf is recorded: comparing the
 /// key would read parts of the leaf that may be far from the value and from each other.
@@ -44,7 +44,7 @@ impl Name {
     fn of(key: &[u8]) -> Option<Self> {
         (key.len() <= NAME_MAX).then(|| Name {
             len: narrow(key.len()),
-            bytes: [head8(key), head8_behind(key, 8)],
+            bytes: [head8(key), head8_after(key, 8)],
         })
     }
 }

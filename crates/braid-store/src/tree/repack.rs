@@ -89,7 +89,7 @@ impl Tree {
             &separator,
             Contents::read(Node(next.page()), &mut next_bytes),
         );
-        let rest = contents.cut_behind(FULL);
+        let rest = contents.cut_after(FULL);
         if contents.entries.len() <= len && rest.is_some() {
             return Ok(separator);
         }

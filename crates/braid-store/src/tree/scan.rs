@@ -243,25 +243,25 @@ impl Step<'_> {
     }
 
     /// The bound at which a scan continues after a leaf, if its range extends that far.
-    fn behind(&self, node: Node<'_>) -> Option<Bound<Bytes>> {
+    fn after(&self, node: Node<'_>) -> Option<Bound<Bytes>> {
         match self.direction {
             Direction::Forward => {
-                let goes_on = match self.to {
+                let continues = match self.to {
                     Bound::Unbounded => true,
                     Bound::Included(to) => node.compare_upper(to).is_some_and(Ordering::is_le),
                     Bound::Excluded(to) => node.compare_upper(to).is_some_and(Ordering::is_lt),
                 };
-                let fence = goes_on.then(|| node.upper_fence()).flatten()?;
+                let fence = continues.then(|| node.upper_fence()).flatten()?;
                 Some(Bound::Included(fence.into()))
             }
             Direction::Reverse => {
-                let goes_on = match self.to {
+                let continues = match self.to {
                     Bound::Unbounded => true,
                     Bound::Included(to) | Bound::Excluded(to) => {
                         node.compare_lower(to).is_some_and(Ordering::is_gt)
                     }
                 };
-                let fence = goes_on.then(|| node.lower_fence()).flatten()?;
+                let fence = continues.then(|| node.lower_fence()).flatten()?;
                 Some(Bound::Excluded(fence.into()))
             }
         }
@@ -271,8 +271,8 @@ impl Step<'_> {
 /// The slots of a leaf that lie between two bounds. A bound outside of the leaf does not share its
 /// prefix, and excludes no slot.
 fn between(node: Node<'_>, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<usize> {
-    let position = |key: &[u8], behind_equal: bool| match node.search(key) {
-        Ok(i) => i + usize::from(behind_equal),
+    let position = |key: &[u8], after_equal: bool| match node.search(key) {
+        Ok(i) => i + usize::from(after_equal),
         Err(i) => i,
     };
     let is_outside_lower = |key| node.compare_lower(key).is_some_and(Ordering::is_gt);
@@ -355,11 +355,11 @@ impl Tree {
         let begins_here = step.begins_in(node);
         let part = step.part_of(node);
         let is_whole = part.len() <= step.at_most;
-        let behind = is_whole.then(|| step.behind(node)).flatten();
+        let after = is_whole.then(|| step.after(node)).flatten();
         let next = branch.and_then(|branch| branch.next(step.direction));
         // A caller that requests more records than the leaf has will also request the next leaf.
         let ahead = match next {
-            Some(next) if part.len() < step.at_most && behind.is_some() => {
+            Some(next) if part.len() < step.at_most && after.is_some() => {
                 self.ahead(next, node, part.len())
             }
             _ => None,
@@ -389,7 +389,7 @@ impl Tree {
             records,
             large: Vec::new(),
             stamp: Stamp::of(&leaf),
-            next: behind,
+            next: after,
             position: next.map(|branch| self.position(branch)),
         };
         if let (false, Some(last)) = (is_all, scan.len().checked_sub(1)) {

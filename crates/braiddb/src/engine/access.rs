@@ -137,7 +137,7 @@ impl Engine {
 
     #[cold]
     fn check_durable(&self, newest: SeqNo) -> Result<()> {
-        if newest <= self.log.durable_seqno() || braid_rt::mutant!("read_what_failed") {
+        if newest <= self.log.durable_seqno() || braid_rt::mutant!("read_failed_transactions") {
             return Ok(());
         }
         self.check_not_poisoned()

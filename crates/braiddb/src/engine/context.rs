@@ -132,7 +132,7 @@ impl WriteSet {
         key: &[u8],
         value: Option<&[u8]>,
     ) {
-        if braid_rt::mutant!("footprint_of_one_write") {
+        if braid_rt::mutant!("signature_of_one_write") {
             self.signature = 0;
         }
         self.signature |= signature_of(table_id);

@@ -94,7 +94,7 @@ impl Engine {
     fn new_context(self: &Arc<Self>) -> PooledContext {
         let owner = first_owner(self.contexts.next.fetch_add(1, Ordering::Relaxed));
         let user = if self.is_inherited() {
-            User::of_nobody(owner)
+            User::unregistered(owner)
         } else {
             self.locks.user(owner)
         };

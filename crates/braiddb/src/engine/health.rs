@@ -24,7 +24,7 @@ pub(crate) struct HealthWatch {
     archive_error: Option<ArchiveError>,
     listener: Option<HealthCallback>,
     /// The health last reported to the listener.
-    told: Mutex<Health>,
+    reported: Mutex<Health>,
 }
 
 impl HealthWatch {
@@ -37,7 +37,7 @@ impl HealthWatch {
             checkpoint_error: Mutex::default(),
             archive_error,
             listener,
-            told: Mutex::new(Health::Good),
+            reported: Mutex::new(Health::Good),
         }
     }
 
@@ -90,16 +90,16 @@ impl Engine {
             let noted = (self.log.last_seqno(), what.clone());
             *self.health.no_space.lock() = Some(noted);
         }
-        self.tell_health();
+        self.report_health();
     }
 
     /// Calls the listener, if there is one, after the health has changed.
-    pub(crate) fn tell_health(&self) {
+    pub(crate) fn report_health(&self) {
         let Some(listener) = &self.health.listener else {
             return;
         };
         let health = self.health();
-        let before = std::mem::replace(&mut *self.health.told.lock(), health.clone());
+        let before = std::mem::replace(&mut *self.health.reported.lock(), health.clone());
         if discriminant(&before) != discriminant(&health) {
             call_user("the health listener", || listener(&health));
         }

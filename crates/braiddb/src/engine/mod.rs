@@ -114,7 +114,7 @@ impl Engine {
     /// Opens a snapshot at the durable sequence number.
     pub(crate) fn open_snapshot(&self) -> Registration {
         if self.is_inherited() {
-            return Registration::of_nobody(self.log.durable_seqno());
+            return Registration::unregistered(self.log.durable_seqno());
         }
         // `gsn` acknowledges ahead of the durable seqno. A snapshot contains every acknowledged
         // transaction, so the snapshot waits for the other lanes. A snapshot of a failed log is at
@@ -139,7 +139,7 @@ impl Engine {
             let applied = self.log.applied_before().prev();
             // In this order: a transaction that could not be applied poisons the log before it
             // leaves its commit slot.
-            if self.log.is_poisoned() && !braid_rt::mutant!("read_what_failed") {
+            if self.log.is_poisoned() && !braid_rt::mutant!("read_failed_transactions") {
                 self.log.durable_seqno()
             } else {
                 applied

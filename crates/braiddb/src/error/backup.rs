@@ -276,8 +276,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_in_utc() {
-        let told = |seconds| Since(Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)));
+    fn times_are_shown_in_utc() {
+        let gap_since =
+            |seconds| Since(Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)));
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_825_599, "2000-02-29T11:59:59Z"),
@@ -286,7 +287,7 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
             assert_eq!(
-                told(seconds).to_string(),
+                gap_since(seconds).to_string(),
                 format!(" (committed after {text})")
             );
         }

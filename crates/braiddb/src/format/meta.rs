@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_bytes_are_decoded() {
         let start = CheckpointPosition {
             seqno: SeqNo::new(42),
             flush: braid_log::FlushNo::NONE,

@@ -118,7 +118,7 @@ mod tests {
     const MAGIC: [u8; 8] = *b"TESTNOTE";
 
     #[test]
-    fn a_note_is_read_as_it_was_written_and_damage_is_told() {
+    fn a_note_is_read_as_it_was_written_and_damage_is_detected() {
         let device = MemoryDevice::new();
         let read = || read::<4>(&device, "N", MAGIC).unwrap();
         assert_eq!(read(), Found::Nothing);

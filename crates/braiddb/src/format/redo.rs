@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(
+        fn encoded_bytes_are_decoded(
             records in prop::collection::vec(
                 (1u32.., prop::collection::vec(any::<u8>(), 0..40), prop::option::of(prop::collection::vec(any::<u8>(), 0..300))),
                 0..20,
@@ -149,12 +149,12 @@ mod tests {
         }
 
         #[test]
-        fn what_fits_no_page_is_an_error(over in 1usize..5_000) {
+        fn records_that_fit_no_page_are_errors(over in 1usize..5_000) {
             let mut log_record = Vec::new();
             encode(Redo { table: 2, key: &vec![0; MAX_KEY_LEN + over], value: None }, &mut log_record);
             let decoded = decode(&log_record).next();
-            let is_told = matches!(decoded, Some(Err(Error::Corrupted { .. })));
-            prop_assert!(is_told);
+            let is_detected = matches!(decoded, Some(Err(Error::Corrupted { .. })));
+            prop_assert!(is_detected);
         }
 
         #[test]

@@ -104,7 +104,7 @@ const ENDING: u64 = u64::MAX;
 
 impl User {
     /// Creates a user that no waiter finds.
-    pub(crate) fn of_nobody(owner: Owner) -> Arc<Self> {
+    pub(crate) fn unregistered(owner: Owner) -> Arc<Self> {
         Arc::new(Self {
             owner: AtomicU64::new(owner),
             thread: AtomicU64::new(ENDING),
@@ -270,7 +270,7 @@ impl LockTable {
 
     /// Creates the user of a new context with this first owner number.
     pub(crate) fn user(&self, owner: Owner) -> Arc<User> {
-        let user = User::of_nobody(owner);
+        let user = User::unregistered(owner);
         self.users.lock().add(context_of(owner), &user);
         user
     }
@@ -428,7 +428,7 @@ impl LockTable {
             };
             let sum = uses.unwrap_or(0u64).wrapping_add(used);
             uses = Some(sum);
-            if thread == own_thread && !braid_rt::mutant!("wait_for_oneself") {
+            if thread == own_thread && !braid_rt::mutant!("wait_for_own_thread") {
                 return Outlook::OwnThread { uses: sum };
             }
             match waiting.values().find(|edge| edge.thread == thread) {

@@ -61,7 +61,7 @@ impl Registration {
 impl Registration {
     /// Creates a registration that is in no registry. Do not pass it to
     /// [`SnapshotRegistry::close`].
-    pub(crate) fn of_nobody(seqno: SeqNo) -> Self {
+    pub(crate) fn unregistered(seqno: SeqNo) -> Self {
         Self { seqno, slot: None }
     }
 }

@@ -283,15 +283,15 @@ mod tests {
         let store = fields(&store).map(|name| format!("store.{name}"));
         let there: BTreeSet<String> = own.chain(log).chain(store).collect();
         assert!(there.len() > 30, "{there:?}");
-        let told: BTreeSet<String> = metrics(&stats)
+        let listed: BTreeSet<String> = metrics(&stats)
             .map(|metric| metric.field.replace(' ', ""))
             .collect();
-        assert_eq!(told, there);
+        assert_eq!(listed, there);
     }
 
     /// Checks the rules of `promtool check metrics` that apply to this output.
     #[test]
-    fn the_text_is_what_prometheus_reads() {
+    fn prometheus_can_read_the_text() {
         let db = small();
         let text = db.stats().to_prometheus();
         assert!(text.ends_with('\n'));

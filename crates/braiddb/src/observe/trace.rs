@@ -42,11 +42,12 @@ mod on {
 
     /// Calls user code on a thread of the engine. A panic is caught and reported.
     pub(crate) fn call_user<R>(what: &str, code: impl FnOnce() -> R) -> Option<R> {
-        let told = braid_rt::call_user(code);
-        told.inspect_err(|message| {
-            emit(|| error!(target: "braid", what, message, "user code panicked"));
-        })
-        .ok()
+        let outcome = braid_rt::call_user(code);
+        outcome
+            .inspect_err(|message| {
+                emit(|| error!(target: "braid", what, message, "user code panicked"));
+            })
+            .ok()
     }
 
     /// Measures the time of a commit if slow commits are reported.

@@ -505,7 +505,7 @@ fn begin_log(device: &Arc<dyn Device>, store: &Store, meta: &Meta, seqno: u64) -
         flush_mode: FlushMode::Callers,
         ..LogOptions::default()
     };
-    let log = Log::create_behind(device.clone(), options, SeqNo::new(seqno))?;
+    let log = Log::create_after(device.clone(), options, SeqNo::new(seqno))?;
     let start: CheckpointPosition = log.quiesce(|start| start);
     let mut checkpoint = store.begin_checkpoint(meta.encode(&start, None))?;
     checkpoint.write(&|_| {})?;

@@ -225,7 +225,7 @@ impl Builder {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
     /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
     /// let db = builder.background_threads(false).open_on(device)?;
-    /// db.checkpoint()?; // nobody else makes one
+    /// db.checkpoint()?; // no thread does it by itself
     /// # Ok(())
     /// # }
     /// ```

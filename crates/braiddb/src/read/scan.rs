@@ -48,7 +48,7 @@ fn complement<T>(bound: Bound<T>) -> Bound<T> {
 }
 
 /// Sets a bound to begin just after a key.
-fn move_behind(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
+fn move_past(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
     let mut bytes = match std::mem::replace(bound, Bound::Unbounded) {
         Bound::Included(bytes) | Bound::Excluded(bytes) => bytes,
         Bound::Unbounded => Vec::new(),
@@ -272,7 +272,7 @@ impl<'a> RawRange<'a> {
                     leaf.given = None;
                 }
                 end.moved = true;
-                move_behind(bound, &own.key);
+                move_past(bound, &own.key);
                 (own.key, own.value)
             };
             if let Some(value) = self.table.open(value, || self.now)? {
@@ -330,7 +330,7 @@ impl<'a> RawRange<'a> {
                 Direction::Reverse => &mut self.upper,
             };
             if let Some(i) = leaf.given {
-                move_behind(bound, leaf.scan.record(i).key);
+                move_past(bound, leaf.scan.record(i).key);
             }
             if let Some(leaf) = end.leaf.take() {
                 self.note_read(direction, &leaf, None);

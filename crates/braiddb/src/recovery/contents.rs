@@ -57,13 +57,13 @@ fn means_nothing(name: &str) -> bool {
     name == LOCK_FILE_NAME || name == READERS_FILE_NAME
 }
 
-pub(crate) fn look_at(device: &dyn Device) -> Result<Contents> {
+pub(crate) fn inspect(device: &dyn Device) -> Result<Contents> {
     let entries = device
         .list()
         .map_err(|e| Error::io("cannot list the directory", e))?;
     let has = |name: &str| entries.iter().any(|entry| entry.name == name);
     if let Some(marker) = entries.iter().find(|entry| entry.name == CREATING_FILE) {
-        return look_beside(device, marker, &entries);
+        return inspect_marker(device, marker, &entries);
     }
     if has(RESTORING_FILE) {
         return Ok(Contents::Foreign(
@@ -83,7 +83,7 @@ pub(crate) fn look_at(device: &dyn Device) -> Result<Contents> {
 }
 
 /// Classifies the contents of a directory with a marker.
-fn look_beside(device: &dyn Device, marker: &Entry, entries: &[Entry]) -> Result<Contents> {
+fn inspect_marker(device: &dyn Device, marker: &Entry, entries: &[Entry]) -> Result<Contents> {
     let foreign = |reason: String| {
         Ok(Contents::Foreign(format!(
             "{reason}; nothing was removed: if {DATA_FILE} and its log belong together, remove {CREATING_FILE} and \

@@ -7,7 +7,7 @@ use braid_io::{Device, Gate, Held};
 use braid_log::SeqNo;
 
 use super::DATA_FILE;
-use super::contents::{self, Contents, look_at};
+use super::contents::{self, Contents, inspect};
 use super::create::{create, new_meta};
 use super::recover::recover;
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ pub(crate) fn open_device(
 
 fn open_gated(gate: &Gate, device: Arc<dyn Device>, options: Builder) -> Result<Arc<Instance>> {
     let began = braid_rt::now();
-    let (fresh, marked) = match look_at(&*device)? {
+    let (fresh, marked) = match inspect(&*device)? {
         Contents::Database { marked } => (false, marked),
         Contents::Foreign(reason) => {
             return Err(Error::NotADatabase {
@@ -50,7 +50,7 @@ fn open_gated(gate: &Gate, device: Arc<dyn Device>, options: Builder) -> Result<
         }
         Contents::Nothing => (true, false),
         Contents::Unfinished(files) => {
-            braid_rt::coverage_point("opening: an unfinished creation goes");
+            braid_rt::coverage_point("opening: an unfinished creation is removed");
             contents::remove(&*device, &files)?;
             (true, false)
         }
@@ -69,7 +69,7 @@ fn open_gated(gate: &Gate, device: Arc<dyn Device>, options: Builder) -> Result<
         recover_or_read_only(gate, &device, &options, began)?
     };
     if marked && !instance.engine.is_read_only() {
-        braid_rt::coverage_point("opening: the marker of a finished creation goes");
+        braid_rt::coverage_point("opening: the marker of a finished creation is removed");
         // A killed process may have written the checkpoint that completed the creation, without a
         // sync (I10).
         if !braid_rt::mutant!("unmark_unsettled") {

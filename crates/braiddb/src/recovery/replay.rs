@@ -72,7 +72,7 @@ pub(crate) struct Replay<'a> {
     trees: Box<[OnceLock<Tree>]>,
     removals: Mutex<Vec<Removal>>,
     /// Whether writes to damaged pages are skipped, each counted in `damage`.
-    goes_around_damage: bool,
+    skips_damage: bool,
     damage: Mutex<Vec<(DamagedRange, u64)>>,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Replay<'a> {
             partitions: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
             trees: (0..256).map(|_| OnceLock::new()).collect(),
             removals: Mutex::default(),
-            goes_around_damage: false,
+            skips_damage: false,
             damage: Mutex::default(),
         }
     }
@@ -99,7 +99,7 @@ impl<'a> Replay<'a> {
     /// are skipped, and these pages stay unreadable.
     pub(crate) fn around_damage(store: &'a Store) -> Self {
         Self {
-            goes_around_damage: true,
+            skips_damage: true,
             ..Self::new(store)
         }
     }
@@ -156,7 +156,7 @@ impl<'a> Replay<'a> {
         let mut hint = LeafHint::default();
         for write in &writes {
             match self.apply_one(write, &mut hint) {
-                Err(error @ Error::Corrupted { .. }) if self.goes_around_damage => {
+                Err(error @ Error::Corrupted { .. }) if self.skips_damage => {
                     hint = LeafHint::default();
                     self.leave_out(write, error)?;
                 }

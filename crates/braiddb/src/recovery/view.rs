@@ -6,7 +6,7 @@ use std::time::Instant;
 use braid_io::Gate;
 
 use super::DATA_FILE;
-use super::contents::{Contents, look_at};
+use super::contents::{Contents, inspect};
 use super::recover::recover;
 use crate::error::{Error, Result};
 use crate::options::Builder;
@@ -43,7 +43,7 @@ fn recover_view(attempt: &Attempt, options: &Builder, began: Instant) -> Result<
         path: Default::default(),
         reason,
     };
-    match look_at(&*attempt.device)? {
+    match inspect(&*attempt.device)? {
         Contents::Database { .. } => {}
         Contents::Foreign(reason) => return Err(not_there(reason)),
         Contents::Nothing => return Err(not_there(format!("there is no {DATA_FILE} in it"))),

@@ -212,7 +212,7 @@ impl TableCore {
 
     /// Returns the table as published by commit `seqno`, with older records.
     pub(crate) fn loaded_at(self, seqno: SeqNo) -> Self {
-        if braid_rt::mutant!("loaded_for_ever") {
+        if braid_rt::mutant!("loaded_forever") {
             return self;
         }
         Self {

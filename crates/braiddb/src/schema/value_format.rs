@@ -216,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_stored_is_read_back_until_its_time_is_over(
+        fn stored_values_are_read_until_they_expire(
             options in options(),
             value in prop_oneof![
                 prop::collection::vec(any::<u8>(), 0..200),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_itself_becomes_small() {
+    fn repetitive_values_become_small() {
         let value_format = ValueFormat { lz4: true, ttl: 0 };
         let mut stored = Vec::new();
         value_format.encode(&[7; 10_000], || 0, &mut stored);

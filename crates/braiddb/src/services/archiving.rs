@@ -20,8 +20,8 @@ impl Instance {
     pub(crate) fn archive_at_checkpoint(&self) -> Option<SeqNo> {
         // A database under creation has nothing to archive yet, and may be created again after a
         // crash.
-        let is_behind = |archived| archived < self.engine.log.durable_seqno();
-        if !self.engine.settings.background && self.archive.archived().is_some_and(is_behind) {
+        let has_more = |archived| archived < self.engine.log.durable_seqno();
+        if !self.engine.settings.background && self.archive.archived().is_some_and(has_more) {
             let _ = self.run_archiver();
         }
         self.archive.archived()

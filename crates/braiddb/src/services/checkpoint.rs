@@ -59,7 +59,7 @@ impl Instance {
     }
 
     fn check_publishable(&self) -> Result<()> {
-        if braid_rt::mutant!("checkpoint_what_failed") {
+        if braid_rt::mutant!("checkpoint_failed_transactions") {
             Ok(())
         } else {
             self.engine.check_not_poisoned()
@@ -70,7 +70,7 @@ impl Instance {
         let (log, store) = (&self.engine.log, &self.engine.store);
         // Transactions that recovery discarded must be discarded in the log, too, before a
         // checkpoint moves the start of recovery past them.
-        if !braid_rt::mutant!("checkpoint_what_may_come_back") {
+        if !braid_rt::mutant!("checkpoint_before_discarding") {
             log.begin()?;
         }
         let log_bytes = log.stats().written_bytes;
@@ -104,7 +104,7 @@ impl Instance {
         // I5: log before checkpoint. Everything in the images is durable in the log before a
         // durable superblock refers to them.
         let durable = log.ticket(start.seqno).wait();
-        if !braid_rt::mutant!("checkpoint_what_failed") {
+        if !braid_rt::mutant!("checkpoint_failed_transactions") {
             durable?;
             assert!(
                 log.durable_seqno() >= start.seqno,

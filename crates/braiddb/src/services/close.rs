@@ -30,7 +30,7 @@ impl Instance {
         };
         let result = written.and(engine.log.clone().close().map_err(Error::from));
         self.release();
-        engine.tell_health();
+        engine.report_health();
         result
     }
 

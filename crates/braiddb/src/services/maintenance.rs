@@ -33,7 +33,7 @@ impl Instance {
     fn maintain(&self) {
         let engine = &self.engine;
         engine.collect_all_versions();
-        engine.tell_health();
+        engine.report_health();
         self.publish_stats();
         self.look_for_readers();
         if engine.poisoned().is_some() {
@@ -44,7 +44,7 @@ impl Instance {
         if let Err(error) = result.and(self.sweeps.sweep_some(engine)) {
             // The next tick retries; meanwhile `health` reports the error.
             engine.health.set_checkpoint_error(Some(error));
-            engine.tell_health();
+            engine.report_health();
         }
     }
 
@@ -72,7 +72,7 @@ impl Instance {
             if let Some(instance) = watched.upgrade() {
                 let cause = format!("the thread {name} panicked: {panic}");
                 instance.engine.poison(&cause);
-                instance.engine.tell_health();
+                instance.engine.report_health();
             }
         };
         let thread = braid_rt::thread::spawn_watched(name, work, died);
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_dies_poisons_the_database() {
-        let (sender, told) = mpsc::channel();
+        let (sender, reported) = mpsc::channel();
         let builder = Database::builder().strands(2).pool_bytes(1 << 20);
         let builder = builder.segment_bytes(64 << 10).background_threads(false);
         let listened = builder.on_health_change(move |health| drop(sender.send(health.clone())));
@@ -101,7 +101,7 @@ mod tests {
         let thread = db.instance().start_thread("braid-test", died).unwrap();
         assert!(thread.join().is_err());
         let cause = "the thread braid-test panicked: out of order";
-        for health in [told.recv().unwrap(), db.health()] {
+        for health in [reported.recv().unwrap(), db.health()] {
             assert!(matches!(health, Health::Poisoned { cause: found } if found == cause));
         }
         let commit = db.transact(|tx| tx.insert(&t, &1, &2)).unwrap_err();

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn log_is_kept_for_who_needs_it_and_no_longer() {
+    fn log_is_kept_while_it_is_needed() {
         let bytes = |from: &CheckpointPosition, to: &CheckpointPosition| {
             (to.lanes[0].segment - from.lanes[0].segment) * 100
         };

@@ -181,7 +181,7 @@ mod tests {
     use crate::{Database, Table};
 
     #[test]
-    fn what_was_read_under_a_lock_stays_locked() {
+    fn keys_read_under_a_lock_stay_locked() {
         // Small, so that Miri takes little time.
         let builder = Database::builder().strands(2).pool_bytes(1 << 20);
         let device = Arc::new(MemoryDevice::new());

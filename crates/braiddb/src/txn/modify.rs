@@ -351,7 +351,7 @@ impl Transaction {
     /// # let db = braid::Database::in_memory()?;
     /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// let leader = db.open_table::<String, u32>("leader")?;
-    /// // Whoever comes first.
+    /// // The first caller becomes the leader.
     /// assert!(db.transact(|tx| tx.compare_and_set(&leader, "shard 1", None, Some(&7)))?);
     /// assert!(!db.transact(|tx| tx.compare_and_set(&leader, "shard 1", None, Some(&8)))?);
     /// # Ok(())

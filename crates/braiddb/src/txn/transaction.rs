@@ -41,7 +41,7 @@ use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 /// let mut tx = db.begin();
 /// tx.insert(&t, &1, "one")?;
 /// assert_eq!(tx.get(&t, &1)?.as_deref(), Some("one")); // its own write
-/// assert_eq!(db.get(&t, &1)?, None); // nobody else's, yet
+/// assert_eq!(db.get(&t, &1)?, None); // invisible to others until the commit
 /// tx.commit()?;
 /// assert_eq!(db.get(&t, &1)?.as_deref(), Some("one"));
 /// # Ok(())

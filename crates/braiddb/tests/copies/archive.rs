@@ -13,7 +13,7 @@ use crate::model::{Model, builders, open_restored, scratch, small, small_restore
 /// Every protocol, under load and through a restart: any sequence number after the backup can be
 /// restored.
 #[test]
-fn any_number_behind_the_backup_can_be_restored() {
+fn any_number_after_the_backup_can_be_restored() {
     for (protocol, builder) in builders() {
         let dir = scratch();
         let path = |name: &str| dir.path().join(name);
@@ -43,13 +43,13 @@ fn any_number_behind_the_backup_can_be_restored() {
         assert_eq!(db.stats().archived, Some(archived));
         drop(db);
         let commits: Vec<u64> = model.commits.lock().unwrap().keys().copied().collect();
-        let behind: Vec<u64> = commits.into_iter().filter(|&n| n > number).collect();
-        assert!(behind.len() > 50);
-        let middle = behind[behind.len() / 2];
+        let newer: Vec<u64> = commits.into_iter().filter(|&n| n > number).collect();
+        assert!(newer.len() > 50);
+        let middle = newer[newer.len() / 2];
         let points = [
             (Until::End, model.last()),
             (Until::Seqno(number), number),
-            (Until::Seqno(behind[0]), behind[0]),
+            (Until::Seqno(newer[0]), newer[0]),
             (Until::Seqno(middle), middle),
         ];
         for (i, (until, expected)) in points.into_iter().enumerate() {
@@ -161,7 +161,7 @@ fn a_time_is_found_between_batches() {
 }
 
 #[test]
-fn a_hole_is_named_and_what_lies_before_it_can_be_restored() {
+fn a_hole_is_named_and_everything_before_it_can_be_restored() {
     let archive = memory();
     let device = memory();
     let db = builder(&archive).open_on(device.clone()).unwrap();
@@ -217,7 +217,7 @@ fn a_hole_is_named_and_what_lies_before_it_can_be_restored() {
 /// A database is backed up and written again before its first archiving, and its closing
 /// checkpoints release the log.
 #[test]
-fn an_archive_names_what_was_released_before_it_began() {
+fn an_archive_names_log_released_before_it_began() {
     let (archive, device) = (memory(), memory());
     let reopen = || small().open_on(device.clone()).unwrap();
     let db = reopen();
@@ -390,7 +390,7 @@ fn a_database_owns_its_archive_through_crashes() {
 }
 
 #[test]
-fn archives_of_others_are_told() {
+fn archives_of_others_are_refused() {
     let (archive, elsewhere) = (memory(), memory());
     let (db, other) = (open(&archive), open(&elsewhere));
     let mut backup = Vec::new();
@@ -407,7 +407,7 @@ fn archives_of_others_are_told() {
 
 /// The database's files are replaced by older ones, and the archive does not know it.
 #[test]
-fn an_archive_that_is_ahead_is_told() {
+fn an_archive_that_is_ahead_is_refused() {
     let archive = memory();
     let device = SimDevice::new(1);
     let db = builder(&archive).open_on(Arc::new(device.clone())).unwrap();
@@ -524,7 +524,7 @@ fn an_archive_is_whole_after_crashes() {
 
 /// Damage to any part is reported, and never yields transactions that did not exist.
 #[test]
-fn a_damaged_archive_is_told() {
+fn a_damaged_archive_is_reported() {
     let archive = memory();
     let db = open(&archive);
     let mut backup = Vec::new();
@@ -542,13 +542,13 @@ fn a_damaged_archive_is_told() {
     let len = file.len().unwrap() as usize;
     let mut bytes = archive.allocate(len);
     file.read_at(&mut bytes[..len], 0).unwrap();
-    let (mut told, mut torn) = (0, 0);
+    let (mut reported, mut torn) = (0, 0);
     for at in (0..len).step_by(61) {
         bytes[at] ^= 4;
         file.write_at(&[&bytes[..len]], 0).unwrap();
         match restore(&backup, &archive, Until::End) {
             Err(Error::Backup(error)) => {
-                told += 1;
+                reported += 1;
                 assert!(
                     matches!(
                         error,
@@ -571,12 +571,12 @@ fn a_damaged_archive_is_told() {
         }
         bytes[at] ^= 4;
     }
-    assert!(told > 50 && torn > 0, "{told} {torn}");
+    assert!(reported > 50 && torn > 0, "{reported} {torn}");
 }
 
 /// A table that was loaded past the log is not in the archive, and no restore pretends that it is.
 #[test]
-fn a_table_that_was_loaded_past_the_log_is_told() {
+fn a_table_loaded_past_the_log_is_reported() {
     let archive = memory();
     let db = open(&archive);
     let (mut before, mut after) = (Vec::new(), Vec::new());

@@ -11,7 +11,7 @@ use crate::model::{Model, builders, open_restored, scratch, small, small_restore
 
 /// Every protocol: a full backup and two incremental ones, each taken under load, each restored.
 #[test]
-fn what_is_restored_is_the_state_at_the_backups_number() {
+fn a_restore_yields_the_state_at_the_backups_number() {
     for (protocol, builder) in builders() {
         let dir = scratch();
         let path = |name: &str| dir.path().join(name);
@@ -99,7 +99,7 @@ fn rows(db: &Database, keys: std::ops::Range<u64>, byte: u8) {
 }
 
 #[test]
-fn an_incremental_backup_reads_what_changed() {
+fn an_incremental_backup_reads_changed_pages() {
     let dir = scratch();
     let path = |name: &str| dir.path().join(name);
     let open = || {
@@ -169,7 +169,7 @@ fn backup_error<T: std::fmt::Debug>(outcome: Result<T, Error>) -> BackupError {
 
 #[test]
 #[allow(clippy::too_many_lines, reason = "a list of cases")]
-fn what_does_not_fit_together_is_named() {
+fn mismatches_are_named() {
     let dir = scratch();
     let path = |name: &str| dir.path().join(name);
     let db = Database::open(path("db")).unwrap();

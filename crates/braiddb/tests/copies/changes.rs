@@ -92,7 +92,7 @@ fn a_reader_sleeps_until_there_is_something() {
 
 /// Visible transactions that are not durable are not shown; aborted ones never are.
 #[test]
-fn only_what_is_durable_is_shown() {
+fn only_durable_transactions_are_shown() {
     let builder = small();
     let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
     let table = db.open_table::<u64, u64>("t").unwrap();
@@ -242,7 +242,7 @@ fn an_open_reader_keeps_its_log() {
 }
 
 #[test]
-fn positions_of_others_are_told() {
+fn positions_of_others_are_refused() {
     let (db, other) = (
         Database::in_memory().unwrap(),
         Database::in_memory().unwrap(),
@@ -288,7 +288,7 @@ fn values_of_tables_with_options_are_those_written() {
 
 /// A bulk load is among the changes, but its entries are not.
 #[test]
-fn a_loaded_table_is_told() {
+fn a_loaded_table_is_a_change() {
     let db = Database::in_memory().unwrap();
     let mut changes = db.changes(db.position()).unwrap();
     let mut loader = db.bulk_load::<u64, u64>("loaded").unwrap();

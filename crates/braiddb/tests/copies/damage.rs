@@ -26,7 +26,7 @@ fn restore(bytes: &[u8]) -> Result<(), Error> {
 }
 
 #[test]
-fn no_flipped_byte_goes_unseen() {
+fn every_flipped_byte_is_detected() {
     let mut bytes = stream();
     restore(&bytes).unwrap();
     let page = 8 + 8 + 8..8 + 8 + 8 + 8192;
@@ -46,7 +46,7 @@ fn no_flipped_byte_goes_unseen() {
 }
 
 #[test]
-fn no_cut_goes_unseen() {
+fn every_truncation_is_detected() {
     let bytes = stream();
     for len in (0..bytes.len()).filter(|len| len % 97 == 0 || len + 300 > bytes.len() || *len < 100)
     {
@@ -54,11 +54,11 @@ fn no_cut_goes_unseen() {
         let Error::Backup(error) = error else {
             panic!("{len} bytes: {error}");
         };
-        let is_told = matches!(
+        let is_reported = matches!(
             error,
             BackupError::Incomplete { .. } | BackupError::NotABackup { .. }
         );
-        assert!(is_told, "{len} bytes: {error}");
+        assert!(is_reported, "{len} bytes: {error}");
     }
     let mut long = bytes;
     long.push(0);

@@ -90,7 +90,7 @@ fn a_full_file_system_stops_writes_and_room_brings_them_back() {
             let before = keys.len();
             let error = fill(&db, SMALL_VALUE, &mut keys);
             assert!(matches!(error, Error::OutOfSpace { .. }), "{what}: {error}");
-            assert!(keys.len() > before, "{what}: nothing went on");
+            assert!(keys.len() > before, "{what}: nothing was committed");
             assert_holds(&what, &db, SMALL_VALUE, &keys);
             drop(db);
             let db = builder(Protocol::Glsn, device).open(&dir).unwrap();
@@ -107,7 +107,7 @@ fn a_full_file_system_stops_writes_and_room_brings_them_back() {
 /// space, writes succeed without reopening. A copy-on-write file system cannot reserve space. There
 /// the engine may stop, but loses nothing.
 #[test]
-fn a_full_file_system_behind_a_small_pool_stops_writes_only() {
+fn a_full_file_system_with_a_small_pool_stops_writes_only() {
     each(|kind, place| {
         for device in devices(place) {
             let what = format!("{kind}, {device}");
@@ -129,7 +129,7 @@ fn a_full_file_system_behind_a_small_pool_stops_writes_only() {
                     let before = keys.len();
                     db.checkpoint().unwrap();
                     fill(&db, LARGE_VALUE, &mut keys);
-                    assert!(keys.len() > before, "{what}: nothing went on");
+                    assert!(keys.len() > before, "{what}: nothing was committed");
                 }
                 Error::Poisoned { .. } if kind == "btrfs" => ballast.remove(),
                 error => panic!("{what}: {error}"),
@@ -192,7 +192,7 @@ fn a_kill_on_a_full_file_system_loses_nothing() {
 /// The file system has space, but its device has none, as under thin provisioning: write errors at
 /// any operation that needs a new block, of the engine or of the file system itself.
 #[test]
-fn a_device_that_cannot_take_what_it_promised_loses_nothing() {
+fn a_device_without_its_promised_space_loses_nothing() {
     let dir = directory();
     let Some(below) = Mount::tmpfs(&dir.path().join("below"), 24 << 10) else {
         return;

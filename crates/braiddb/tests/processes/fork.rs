@@ -167,13 +167,13 @@ impl Handles {
         forked("a feed's position", self.feed.position());
         forked("a feed's changes", self.feed.changes());
         self.durable.wait().unwrap();
-        let told = std::sync::Arc::new(AtomicU64::new(0));
-        let tell = told.clone();
+        let outcomes = std::sync::Arc::new(AtomicU64::new(0));
+        let tell = outcomes.clone();
         self.awaited.on_durable(move |outcome| {
             let is_known = matches!(outcome, Ok(_) | Err(Error::Forked));
             tell.store(u64::from(is_known), Ordering::Relaxed);
         });
-        assert_eq!(told.load(Ordering::Relaxed), 1);
+        assert_eq!(outcomes.load(Ordering::Relaxed), 1);
         // A thread of the parent may have flushed it by now.
         match self.pending.try_wait() {
             Some(Ok(_)) => {}
@@ -293,8 +293,8 @@ fn a_child_made_by_fork_leaves_the_database_alone() {
         .env(FORKING, &path)
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let outcomes = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{outcomes}");
     let report = braid::offline::verify(&path, &mut |damage| panic!("{damage}")).unwrap();
     assert_eq!(report.damages, 0);
 }

@@ -21,7 +21,7 @@ fn assert_locked(trial: &mut Trial<'_>) {
 }
 
 #[test]
-fn a_process_that_stands_still_in_the_midst_of_commits_goes_on() {
+fn a_process_stopped_amid_commits_continues() {
     let mut rng = rng("stops");
     let dir = directory();
     for (round, &protocol) in Protocol::ALL.iter().enumerate() {
@@ -33,14 +33,14 @@ fn a_process_that_stands_still_in_the_midst_of_commits_goes_on() {
         child.acknowledgements(&mut trial, rng.u64(10..50));
         for _ in 0..3 {
             child.stop();
-            child.go_on();
+            child.resume();
             // More than the pipe held when the child was stopped.
             child.acknowledgements(&mut trial, 300);
         }
         child.stop();
         assert_locked(&mut trial);
         if round % 2 == 0 {
-            child.go_on();
+            child.resume();
             assert_eq!(child.finish(&mut trial), "closed");
             assert_eq!(child.failures, Vec::<String>::new());
         } else {

@@ -222,7 +222,7 @@ impl Running {
         assert!(status.stopped(), "{status:?}");
     }
 
-    pub(crate) fn go_on(&mut self) {
+    pub(crate) fn resume(&mut self) {
         kill_process(self.pid(), Signal::CONT).unwrap();
     }
 

@@ -48,7 +48,7 @@ fn nothing_acknowledged_is_lost_to_kills() {
 
 /// A creation that is killed at any of its steps can be repeated from scratch.
 #[test]
-fn a_creation_that_is_killed_is_begun_anew() {
+fn a_killed_creation_starts_over() {
     let mut rng = rng("creations");
     let dir = directory();
     let device = *devices(dir.path()).last().unwrap();

@@ -76,10 +76,10 @@ fn a_damaged_log_is_kept_up_to_the_damage() {
 /// Each log file is truncated or removed: opening names it, `verify` counts it, and salvage keeps
 /// everything before it.
 #[test]
-fn a_cut_or_missing_log_file_is_told_and_the_rest_is_saved() {
+fn a_truncated_or_missing_log_file_is_named_and_the_rest_saved() {
     let victim = Victim::new(&["books", "boats"]);
     let whole = files(&victim.dir());
-    let mut told = 0;
+    let mut reported = 0;
     for path in log_files(&victim) {
         let bytes = &whole[&path];
         for len in [None, Some(0), Some(4096), Some(bytes.len() / 2 + 100)] {
@@ -99,7 +99,7 @@ fn a_cut_or_missing_log_file_is_told_and_the_rest_is_saved() {
                     let mut lines = Vec::new();
                     let report = verify(victim.dir(), &mut |line| lines.push(line)).unwrap();
                     assert!(report.damages == 1 && lines[0].contains(name), "{lines:?}");
-                    told += 1;
+                    reported += 1;
                     // Everything except the lost transactions.
                     let saved = victim.salvage();
                     assert!(
@@ -118,7 +118,7 @@ fn a_cut_or_missing_log_file_is_told_and_the_rest_is_saved() {
             fs::write(&path, bytes).unwrap();
         }
     }
-    assert!(told >= 4, "{told}");
+    assert!(reported >= 4, "{reported}");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn of_every_protocol_s_log_a_prefix_is_saved() {
             .keys()
             .filter(|path| path.extension().is_some_and(|e| e == "seg"))
             .collect();
-        let mut told = false;
+        let mut reported = false;
         for round in 0..3 {
             let path = logs[random.usize(..logs.len())];
             let chunks: Vec<usize> = (4096..whole[path].len())
@@ -228,8 +228,8 @@ fn of_every_protocol_s_log_a_prefix_is_saved() {
                 last <= count && (losses > 0 || last + 1 >= count),
                 "{protocol}: {last} of {count}, {findings:?}"
             );
-            told |= losses > 0;
+            reported |= losses > 0;
         }
-        assert!(told, "{protocol}");
+        assert!(reported, "{protocol}");
     }
 }

@@ -83,7 +83,7 @@ fn a_damaged_leaf_costs_its_keys_and_the_log_gives_back_some() {
 }
 
 #[test]
-fn inner_pages_are_made_anew_from_their_leaves() {
+fn inner_pages_are_rebuilt_from_their_leaves() {
     let victim = Victim::new(&["books", "boats"]);
     let (page, block) = victim.root(2);
     victim.damage_block(block);
@@ -123,7 +123,7 @@ fn victim_root_block(pages: &Pages, tree: u32) -> usize {
 }
 
 #[test]
-fn leaves_of_which_nobody_knows_whose_they_are_get_a_table() {
+fn leaves_of_unknown_tables_get_a_table() {
     let victim = Victim::new(&["books", "boats"]);
     let pages = victim.pages();
     victim.damage_block(victim_root_block(&pages, 2));
@@ -171,7 +171,7 @@ fn lost_superblocks_are_found_by_their_roots() {
 }
 
 #[test]
-fn a_lost_root_costs_what_came_since_the_checkpoint_before() {
+fn a_lost_root_costs_changes_since_the_previous_checkpoint() {
     let victim = Victim::new(&["books"]);
     let newest = *victim
         .blocks(|identity| identity >> 63 == 1)
@@ -274,7 +274,7 @@ fn a_newer_block_that_does_not_fit_is_not_taken() {
 
 /// Space that was reserved for pages and never written is not a lost page.
 #[test]
-fn room_behind_the_last_page_is_no_damage() {
+fn room_after_the_last_page_is_no_damage() {
     let victim = Victim::new(&["books", "boats"]);
     let file = fs::OpenOptions::new()
         .write(true)
@@ -292,7 +292,7 @@ fn room_behind_the_last_page_is_no_damage() {
 /// The search finds an older version of the catalog, which has no table and does not show that it
 /// is older.
 #[test]
-fn a_search_tells_that_what_it_found_may_be_old() {
+fn a_search_reports_that_its_result_may_be_old() {
     let victim = Victim::new(&["books"]);
     let (page, block, ..) = victim.pages()[&1][0];
     let versions = victim.blocks(|identity| identity == page);
@@ -301,8 +301,12 @@ fn a_search_tells_that_what_it_found_may_be_old() {
     victim.damage_block(*map.last().unwrap());
     victim.damage_block(block);
     let saved = victim.salvage();
-    let is_told = |loss: &&str| loss.contains("the newest version");
-    assert!(saved.losses().iter().any(is_told), "{:?}", saved.findings);
+    let is_reported = |loss: &&str| loss.contains("the newest version");
+    assert!(
+        saved.losses().iter().any(is_reported),
+        "{:?}",
+        saved.findings
+    );
 }
 
 #[test]

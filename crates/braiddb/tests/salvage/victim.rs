@@ -275,10 +275,10 @@ impl Saved {
 
     #[track_caller]
     pub(crate) fn expect_damage(&self, what: &str) {
-        let told = self
+        let reported = self
             .findings
             .iter()
             .any(|finding| format!("{finding:?}").contains(what));
-        assert!(told, "{what}: {:?}", self.findings);
+        assert!(reported, "{what}: {:?}", self.findings);
     }
 }

@@ -90,10 +90,10 @@ fn the_figures_are_those_of_the_rows() {
             })
             .filter_map(|row| metric.of(row));
         let spread = Spread::of(values).unwrap();
-        let told = |name| attribute(&tag, name).parse::<f64>().unwrap();
-        assert_eq!(told("data-median"), spread.median, "{place:?} {title}");
+        let shown = |name| attribute(&tag, name).parse::<f64>().unwrap();
+        assert_eq!(shown("data-median"), spread.median, "{place:?} {title}");
         assert_eq!(
-            (told("data-min"), told("data-max")),
+            (shown("data-min"), shown("data-max")),
             (spread.min, spread.max)
         );
         let text = tag
@@ -174,7 +174,7 @@ fn a_phone_shows_legends_and_every_column() {
 }
 
 #[test]
-fn what_is_lost_is_told() {
+fn losses_are_reported() {
     let (run, mut rows) = (run(), rows());
     let page = |rows: &[Row]| report(&run, &Summary::new(rows), &[]).unwrap();
     for row in &mut rows {

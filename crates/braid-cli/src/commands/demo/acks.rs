@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_tallied() {
+    fn sent_records_are_tallied() {
         let feed = Feed::new(2);
         feed.read_all(&messages()[..]).unwrap();
         assert!(feed.wait_ready(Duration::ZERO));

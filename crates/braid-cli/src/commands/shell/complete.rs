@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_follow_is_offered() {
+    fn possible_words_are_offered() {
         let completion = Completion::new(vec!["books".into(), "boots".into()]);
         for (before, at, offered) in [
             ("che", 0, &["checkpoint"][..]),

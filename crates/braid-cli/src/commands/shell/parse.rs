@@ -22,7 +22,7 @@ pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, String> {
                     '"' | '\'' => quoted_len(rest, first)?,
                     _ => tuple.unwrap_or_else(plain_len),
                 };
-                let (word, behind) = rest.split_at(len);
+                let (word, after) = rest.split_at(len);
                 let is_quoted = matches!(first, '"' | '\'') || tuple.is_some();
                 if !is_quoted && word.contains(['"', '\'']) {
                     return Err(format!(
@@ -30,8 +30,8 @@ pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, String> {
                     ));
                 }
                 if is_quoted
-                    && !behind.starts_with([';', ' ', '\t', '\n', '\r'])
-                    && !behind.is_empty()
+                    && !after.starts_with([';', ' ', '\t', '\n', '\r'])
+                    && !after.is_empty()
                 {
                     return Err(format!(
                         "cannot read {word}: put a space or semicolon after the closing quote"
@@ -39,7 +39,7 @@ pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, String> {
                 }
                 let last = commands.last_mut().expect("there is always one");
                 last.push(word.to_owned());
-                rest = behind;
+                rest = after;
             }
         }
         rest = rest.trim_start();
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_commands_are_told_apart() {
+    fn words_and_commands_are_distinguished() {
         let parsed = |line: &str| commands(line).map_err(|_| ());
         let words = |list: &[&[&str]]| {
             let owned = |words: &&[&str]| words.iter().map(|w| (*w).to_owned()).collect();

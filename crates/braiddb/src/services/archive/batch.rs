@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_read_as_they_were_written_and_damage_is_told() {
+    fn headers_are_read_as_they_were_written_and_damage_is_detected() {
         let file = FileHeader {
             identity: 7 << 90,
             after: 12,

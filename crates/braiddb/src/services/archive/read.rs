@@ -355,11 +355,11 @@ impl Archive {
     /// first and last passed `time`. They differ if the clock was set back in between; then only
     /// the caller can know which one is meant. Transactions that the backup contains do not matter.
     fn passed(&self, seqno: u64, time: Duration) -> (Option<u64>, Option<u64>) {
-        let behind = || self.batches.iter().filter(|b| b.header.last > seqno);
+        let later = || self.batches.iter().filter(|b| b.header.last > seqno);
         let is_before = |batch: &&Batch| batch.header.time <= time;
         let end = |batch: &Batch| batch.header.last;
-        let first = behind().take_while(is_before).last().map(end);
-        (first, behind().rfind(is_before).map(end))
+        let first = later().take_while(is_before).last().map(end);
+        (first, later().rfind(is_before).map(end))
     }
 
     /// Calls `f` for the transactions after `after`, up to `to`, in the order of their sequence

@@ -115,7 +115,7 @@ impl Archiver {
         }
         archive.settle()?;
         // The transactions in between are lost: a hole.
-        let archived = if braid_rt::mutant!("archive_begins_anew") {
+        let archived = if braid_rt::mutant!("archive_starts_over") {
             database
         } else {
             last.unwrap_or(0).max(oldest)

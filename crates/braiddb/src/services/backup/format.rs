@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_is_read_as_it_was_written_and_damage_is_told() {
+    fn a_manifest_is_read_as_it_was_written_and_damage_is_detected() {
         let manifest = Manifest {
             identity: 1 << 100,
             seqno: 42,
@@ -315,8 +315,8 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
             // A changed format number has no checksum of its own, but is not this format.
-            let is_told = Manifest::decode(&damaged).is_err();
-            assert!(is_told, "byte {at}");
+            let is_detected = Manifest::decode(&damaged).is_err();
+            assert!(is_detected, "byte {at}");
             assert!(Manifest::decode(&bytes[..at]).is_err(), "{at} bytes");
         }
         let of_format = |format: u8| {

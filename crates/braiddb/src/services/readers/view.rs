@@ -242,7 +242,7 @@ impl Source {
             },
             _ => None,
         };
-        let limit = if braid_rt::mutant!("show_what_is_not_durable") {
+        let limit = if braid_rt::mutant!("show_undurable_transactions") {
             None
         } else {
             durable

@@ -109,7 +109,7 @@ impl PooledContext {
         let engine = &self.engine;
         if let Durability::Buffered(bound) = durability
             && engine.settings.background
-            && !braid_rt::mutant!("buffered_for_ever")
+            && !braid_rt::mutant!("buffered_forever")
         {
             engine.flush_timer.flush_within(bound);
         }
@@ -140,7 +140,7 @@ impl PooledContext {
         if self.engine.log.is_poisoned() {
             // The failure ended the transaction, possibly at a write. Call the listener without
             // locks.
-            self.engine.tell_health();
+            self.engine.report_health();
         }
         Engine::recycle(self);
     }
@@ -183,7 +183,7 @@ mod tests {
     /// validation reaches the range. T has found that its other reads are the state after V, so the
     /// range must be, too.
     #[test]
-    fn a_purged_removal_behind_the_number_is_a_conflict() {
+    fn a_purged_removal_after_the_number_is_a_conflict() {
         let (db, t) = open();
         let engine = db.engine();
         let mut tx = db.begin();

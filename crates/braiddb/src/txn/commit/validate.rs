@@ -89,7 +89,7 @@ fn validate_ranges(engine: &Engine, state: &Context, seqno: SeqNo) -> Result<()>
         // has assigned its sequence number, the second one's tombstone is retained. A transaction
         // without writes has not: it validates at a sequence number that others may share, and
         // their tombstone may already be purged (see the test
-        // `a_purged_removal_behind_the_number_is_a_conflict`).
+        // `a_purged_removal_after_the_number_is_a_conflict`).
         let purged =
             !engine.gc.none_purged_from(seqno) && !braid_rt::mutant!("forget_purges_in_ranges");
         if now != read.fingerprint || purged {
