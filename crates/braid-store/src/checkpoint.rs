@@ -9,7 +9,7 @@ use braid_rt::to_usize;
 
 use crate::buffer_pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
 use crate::copy::PinnedCheckpoint;
-use crate::data_file::room::Lent;
+use crate::data_file::room::BorrowedRoom;
 use crate::data_file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, encode_leaf};
 use crate::error::StoreError;
 use crate::inner::StoreInner;
@@ -265,8 +265,9 @@ impl Checkpoint {
         let pool = &store.pool;
         let old_root = store.root.lock().clone();
         let entries = self.map_entries(old_root.sequence + 1);
-        let mut lent = Lent::new(&pool.file.room);
-        let (root, blob, map_blocks_written) = self.write_root(&entries, &old_root, &mut lent)?;
+        let mut borrowed = BorrowedRoom::new(&pool.file.room);
+        let (root, blob, map_blocks_written) =
+            self.write_root(&entries, &old_root, &mut borrowed)?;
         if braid_rt::mutant!("free_blocks_early") {
             self.free_replaced(&old_root, &root);
         }
@@ -288,7 +289,7 @@ impl Checkpoint {
         if !braid_rt::mutant!("free_blocks_early") {
             self.free_replaced(&old_root, &root);
         }
-        drop((checkpoint, lent));
+        drop((checkpoint, borrowed));
         let report = CheckpointReport {
             pages_written: self.pages_written,
             map_blocks_written,
@@ -319,11 +320,11 @@ impl Checkpoint {
         &mut self,
         entries: &[Entry],
         old: &Root,
-        lent: &mut Lent<'_>,
+        borrowed: &mut BorrowedRoom<'_>,
     ) -> Result<(Root, (u64, u64), u64), StoreError> {
         let store = self.store.clone();
         let file = &store.pool.file;
-        let (leaf_addresses, new_blocks) = self.write_map(entries, old, lent)?;
+        let (leaf_addresses, new_blocks) = self.write_map(entries, old, borrowed)?;
         let mut root = Root {
             sequence: old.sequence + 1,
             next_page: self.next_page,
@@ -334,7 +335,7 @@ impl Checkpoint {
         };
         let written = file.write_blob(&mut root);
         let blob = written.inspect_err(|_| file.free(&new_blocks))?;
-        lent.take(root.blob_blocks.len() as u64);
+        borrowed.take(root.blob_blocks.len() as u64);
         Ok((root, blob, new_blocks.len() as u64))
     }
 
@@ -415,7 +416,7 @@ impl Checkpoint {
         &self,
         entries: &[Entry],
         old: &Root,
-        lent: &mut Lent<'_>,
+        borrowed: &mut BorrowedRoom<'_>,
     ) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
         let pool = &self.store.pool;
         let cutoff = self.cutoff().unwrap_or(u64::MAX);
@@ -449,7 +450,7 @@ impl Checkpoint {
                     return Err(error);
                 }
             };
-            lent.take(1);
+            borrowed.take(1);
             new_blocks.push(block);
             leaf_addresses.push(block);
         }

@@ -234,15 +234,15 @@ impl Room {
     }
 }
 
-/// Blocks taken for a checkpoint's page map and root, which are promised as long as there is a next
-/// checkpoint: they count once, until the checkpoint is published or abandoned.
+/// Blocks taken for a checkpoint's page map and root. They are reserved for the next checkpoint as
+/// well; until this one is published or abandoned, they count only once.
 #[derive(Debug)]
-pub(crate) struct Lent<'a> {
+pub(crate) struct BorrowedRoom<'a> {
     room: &'a Room,
     blocks: u64,
 }
 
-impl<'a> Lent<'a> {
+impl<'a> BorrowedRoom<'a> {
     pub(crate) fn new(room: &'a Room) -> Self {
         Self { room, blocks: 0 }
     }
@@ -253,7 +253,7 @@ impl<'a> Lent<'a> {
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for BorrowedRoom<'_> {
     fn drop(&mut self) {
         self.room.take(self.blocks);
     }

@@ -146,17 +146,17 @@ pub enum BackupError {
         "cannot restore from archive {archive}: it contains no transactions; give the directory that the database archives to, or restore without an archive"
     )]
     EmptyArchive {
-        /// The archive's name.
+        /// The archive's directory, or `(on a device)`.
         archive: String,
     },
     /// The log released transactions before they were archived, and no backup contains them. Later
     /// transactions are archived.
     #[error(
-        "the archive {archive} lacks the transactions with sequence numbers {from} to {to}{}: the log released them before they were archived; make a new backup of the database, which the archive then continues (it is complete from there to sequence number {archived})",
+        "archive {archive} lacks the transactions with sequence numbers {from} to {to}{}: the log released them before they were archived; make a new backup of the database, which the archive then continues (it is complete from there to sequence number {archived})",
         Since(*since)
     )]
     ArchiveGap {
-        /// The archive's name.
+        /// The archive's directory, or `(on a device)`.
         archive: String,
         /// First missing sequence number.
         from: u64,
@@ -169,10 +169,10 @@ pub enum BackupError {
     },
     /// Another copy of this database writes to the archive.
     #[error(
-        "cannot archive to {archive}: it belongs to another copy of this database; archive to a new directory and make a full backup, or, if the other copy is gone for good, remove the file OWNER from the archive and open the database again"
+        "cannot write to archive {archive}: it belongs to another copy of this database; archive to a new directory and make a full backup, or, if the other copy is gone for good, remove the file OWNER from the archive and open the database again"
     )]
     ArchiveOwned {
-        /// The archive's name.
+        /// The archive's directory, or `(on a device)`.
         archive: String,
     },
     /// A table was bulk-loaded without the log, so the archive lacks its entries.
@@ -191,16 +191,16 @@ pub enum BackupError {
         "cannot use archive {archive}: it belongs to another database; give the archive of the database that was backed up"
     )]
     OtherArchive {
-        /// The archive's name.
+        /// The archive's directory, or `(on a device)`.
         archive: String,
     },
     /// The archive contains transactions that the database lacks: the database's files were
     /// replaced by older ones, or another database was archived there.
     #[error(
-        "cannot archive to {archive}: it reaches sequence number {archived}, the database only {database}; archive to a new directory, and begin with a full backup"
+        "cannot write to archive {archive}: it reaches sequence number {archived}, the database only {database}; archive to a new directory, and begin with a full backup"
     )]
     ArchiveAhead {
-        /// The archive's name.
+        /// The archive's directory, or `(on a device)`.
         archive: String,
         /// Last sequence number in the archive.
         archived: u64,

@@ -148,9 +148,9 @@ pub enum Error {
     },
 
     /// The directory is missing, or does not contain a Braid database.
-    #[error("cannot open {} as a Braid database: {reason}", path.display())]
+    #[error("cannot open {} as a Braid database: {reason}", directory_name(path))]
     NotADatabase {
-        /// The directory.
+        /// The directory; empty on a device.
         path: PathBuf,
         /// What was found instead.
         reason: String,
@@ -428,6 +428,14 @@ impl Error {
             (None, _) => Error::Io { what, source },
         }
     }
+}
+
+/// Returns the path of a directory; a device has none.
+fn directory_name(path: &Path) -> String {
+    if path.as_os_str().is_empty() {
+        return "the device".into();
+    }
+    path.display().to_string()
 }
 
 /// Describes the process that has a directory open.

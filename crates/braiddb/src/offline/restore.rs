@@ -20,7 +20,7 @@ use crate::format::redo::{self, Redo};
 use crate::options::check_file_mode;
 use crate::recovery::replay::Replay;
 use crate::schema::entry::{CATALOG_ID, loaded_table, table_of_entry};
-use crate::services::archive::{Archive, ArchivedTransaction, Until};
+use crate::services::archive::{Archive, ArchivedTransaction, ON_DEVICE, Until};
 use crate::services::backup::format::Manifest;
 use crate::services::backup::source::{Reader, name_of, read_manifest};
 use crate::services::backup::{BackupProgress, RESTORING_FILE};
@@ -266,7 +266,7 @@ impl<'a> Restore<'a> {
         Ok(match self.archive.take() {
             None => None,
             Some(ArchiveSource::Open(archive)) => Some(archive),
-            Some(ArchiveSource::Device(device)) => Some(Archive::open_on(device, "archive")?),
+            Some(ArchiveSource::Device(device)) => Some(Archive::open_on(device, ON_DEVICE)?),
             Some(ArchiveSource::Directory(path)) => Some(Archive::open(&path)?),
         })
     }

@@ -13,7 +13,7 @@ use crate::format::meta::Meta;
 use crate::options::{ArchivePlace, Builder};
 use crate::schema::entry::CATALOG_ID;
 use crate::schema::table::{Identity, TableCore};
-use crate::services::archive::Archiver;
+use crate::services::archive::{Archiver, ON_DEVICE};
 use crate::services::copies::{Copies, check_outside};
 use crate::services::retention::Retention;
 
@@ -80,7 +80,7 @@ pub(super) fn open_archive(
         }
         Some(ArchivePlace::Device(device)) => {
             let device = gate.device(device.clone());
-            let archiver = Archiver::open_on(device, "archive", log, oldest, copies)?;
+            let archiver = Archiver::open_on(device, ON_DEVICE, log, oldest, copies)?;
             Some(archiver)
         }
     })

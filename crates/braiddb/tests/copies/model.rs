@@ -49,7 +49,7 @@ impl Model {
 
     pub(crate) fn note(&self, seqno: u64, writes: Writes) {
         let twice = self.commits.lock().unwrap().insert(seqno, writes);
-        assert!(twice.is_none(), "number {seqno} was drawn twice");
+        assert!(twice.is_none(), "number {seqno} was assigned twice");
     }
 
     /// Transfers money and inserts or removes an extra; durable when it returns, or soon after.

@@ -34,12 +34,8 @@ const FIELDS: usize = 56;
 impl Owner {
     /// Reads the record; `None` if the archive has none.
     pub(super) fn read(device: &dyn Device, archive: &str) -> Result<Option<Self>> {
-        let found = note::read::<FIELDS>(device, OWNER_FILE, MAGIC).map_err(|e| {
-            Error::io(
-                format!("cannot read {OWNER_FILE} of the archive {archive}"),
-                e,
-            )
-        })?;
+        let found = note::read::<FIELDS>(device, OWNER_FILE, MAGIC)
+            .map_err(|e| Error::io(format!("cannot read {OWNER_FILE} of archive {archive}"), e))?;
         match found {
             Found::Nothing => Ok(None),
             Found::Damaged => Err(BackupError::Damaged {
@@ -62,12 +58,8 @@ impl Owner {
         fields[16..32].copy_from_slice(&self.instances[0].to_le_bytes());
         fields[32..48].copy_from_slice(&self.instances[1].to_le_bytes());
         fields[48..56].copy_from_slice(&self.archived.to_le_bytes());
-        note::write(device, OWNER_FILE, MAGIC, &fields).map_err(|e| {
-            Error::io(
-                format!("cannot write {OWNER_FILE} of the archive {archive}"),
-                e,
-            )
-        })
+        note::write(device, OWNER_FILE, MAGIC, &fields)
+            .map_err(|e| Error::io(format!("cannot write {OWNER_FILE} of archive {archive}"), e))
     }
 
     /// Refuses a database with another identity, and a copy of the database that owns the archive.

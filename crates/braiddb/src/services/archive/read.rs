@@ -64,14 +64,14 @@ fn parse_name(name: &str) -> Option<u64> {
 /// Opens the device of an archive's directory.
 pub(super) fn open_device(path: &Path, mode: u32) -> Result<Arc<dyn Device>> {
     braid_io::open_directory_with_mode(path, DeviceChoice::File, mode)
-        .map_err(|e| Error::io(format!("cannot open the archive {}", path.display()), e))
+        .map_err(|e| Error::io(format!("cannot open archive {}", path.display()), e))
 }
 
 impl Archive {
     /// Opens an archive for reading; nothing in its directory changes.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let device = braid_io::FileDevice::read_only(path)
-            .map_err(|e| Error::io(format!("cannot open the archive {}", path.display()), e))?;
+            .map_err(|e| Error::io(format!("cannot open archive {}", path.display()), e))?;
         Self::open_on(Arc::new(device), &path.display().to_string())
     }
 
@@ -95,8 +95,7 @@ impl Archive {
                 .extend((owner.archived > 0).then_some(owner.archived));
         }
         let entries = archive.device.list();
-        let entries =
-            entries.map_err(|e| Error::io(format!("cannot list the archive {name}"), e))?;
+        let entries = entries.map_err(|e| Error::io(format!("cannot list archive {name}"), e))?;
         let mut files: Vec<_> = entries
             .into_iter()
             .filter_map(|entry| Some((parse_name(&entry.name)?, entry)))
@@ -112,7 +111,7 @@ impl Archive {
     }
 
     fn reading(&self, file: &str) -> impl Fn(std::io::Error) -> Error + use<> {
-        let what = format!("cannot read {file} of the archive {}", self.name);
+        let what = format!("cannot read {file} of archive {}", self.name);
         move |error| Error::io(&what, error)
     }
 
@@ -219,7 +218,7 @@ impl Archive {
         match synced {
             Some((batch, Err(error))) => Err(Error::io(
                 format!(
-                    "cannot make {} of the archive {} durable",
+                    "cannot make {} of archive {} durable",
                     batch.name, self.name
                 ),
                 error,

@@ -74,7 +74,7 @@ impl Archiver {
         oldest: u64,
         copies: &Copies,
     ) -> Result<Self> {
-        let opening = |e| Error::io(format!("cannot open the archive {}", path.display()), e);
+        let opening = |e| Error::io(format!("cannot open archive {}", path.display()), e);
         braid_io::create_directory_with_mode(path, mode).map_err(opening)?;
         let lock = DirectoryLock::acquire_with_mode(path, mode).map_err(|error| match error {
             LockError::Held => Error::locked(path),
