@@ -81,7 +81,7 @@ impl Version {
         let mut is_whole = true;
         version.padding(|part| {
             match rest.strip_prefix(part) {
-                Some(behind) => rest = behind,
+                Some(tail) => rest = tail,
                 None => is_whole = false,
             }
             is_whole

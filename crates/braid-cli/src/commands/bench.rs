@@ -181,7 +181,7 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "1")]
     kill: Option<u32>,
 
-    /// Report acknowledged transactions on standard output: for the process that is killed
+    /// Print acknowledged transactions on standard output, for the process that kills this one
     #[arg(long, hide = true)]
     feed: bool,
 

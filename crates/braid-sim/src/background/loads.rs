@@ -14,7 +14,7 @@ use crate::record::TxId;
 struct Load {
     rows: u64,
     /// The table is visible only after this number.
-    behind: u64,
+    durable_before: u64,
     state: State,
 }
 
@@ -62,7 +62,7 @@ impl Loads {
         };
         let load = Load {
             rows,
-            behind: 0,
+            durable_before: 0,
             state: State::Loading,
         };
         self.0.lock().insert(id, load);
@@ -79,7 +79,7 @@ impl Loads {
                 .lock()
                 .get_mut(&id)
                 .expect("the load was started")
-                .behind = durable_seqno;
+                .durable_before = durable_seqno;
             loader.finish()
         })();
         match loaded {
@@ -144,10 +144,10 @@ impl Loads {
             );
             return Ok(Ok(()));
         }
-        let behind = self.0.lock()[&id].behind;
+        let durable_before = self.0.lock()[&id].durable_before;
         ensure!(
-            snapshot.seqno() > behind,
-            "I4: a snapshot at {} shows {}, which came after {behind}",
+            snapshot.seqno() > durable_before,
+            "I4: a snapshot at {} shows {}, which came after {durable_before}",
             snapshot.seqno(),
             name(id)
         );

@@ -53,7 +53,7 @@ impl Readers {
 impl Reader {
     /// Advances to a newer state, or stays. Everything up to `acknowledged` was acknowledged
     /// before.
-    pub(crate) fn go_on(&mut self, acknowledged: u64, rng: &mut Rng) -> Checked {
+    pub(crate) fn continue_reading(&mut self, acknowledged: u64, rng: &mut Rng) -> Checked {
         if rng.u32(..3) == 0 {
             return Ok(Ok(()));
         }

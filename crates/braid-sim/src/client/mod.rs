@@ -97,7 +97,7 @@ impl Client {
             5 | 6 if self.plan.named => self.named(),
             7 if self.plan.loads => self.load(),
             8 if self.plan.loads => self.look_at_loads(),
-            9 | 10 if self.plan.leases => self.look_at_leases(),
+            9 | 10 if self.plan.leases => self.read_leases(),
             11 if self.plan.leases => {
                 let removed = self.db.remove_expired();
                 self.or_failed(removed)
@@ -144,7 +144,7 @@ impl Client {
                     Next::End
                 }
             }
-            error => panic!("nobody asked for this: {error}"),
+            error => panic!("unexpected error: {error}"),
         }
     }
 

@@ -120,7 +120,7 @@ impl Client {
             Some(reader) => reader,
             None => self.background.readers.open()?,
         };
-        if let Err(violation) = reader.go_on(acknowledged, &mut self.rng)? {
+        if let Err(violation) = reader.continue_reading(acknowledged, &mut self.rng)? {
             return Ok(Err(violation));
         }
         let own = std::mem::replace(&mut self.tables, reader.tables.clone());

@@ -51,7 +51,7 @@ impl Client {
     }
 
     /// Checks entries with a time to live.
-    pub(super) fn look_at_leases(&mut self) -> Next {
+    pub(super) fn read_leases(&mut self) -> Next {
         let Some(table) = &self.tables.leases else {
             return Next::Go;
         };

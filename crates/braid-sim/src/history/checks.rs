@@ -25,7 +25,7 @@ impl History {
             .and_then(|()| graph::check(round, self.plan.snapshot));
         if checked.is_err() {
             let found = found.map(ToString::to_string).unwrap_or_default();
-            self.told = format!("{round}\n{found}");
+            self.report = format!("{round}\n{found}");
         }
         checked?;
         let is_lost = |found: &Found, tx: &Tx| tx.writes() && !found.marks.contains(&tx.id);
@@ -45,7 +45,7 @@ impl History {
     ) -> Result<(), Violation> {
         let checked = self.background.check_round(of_round, round);
         if checked.is_err() {
-            self.told = round.to_string();
+            self.report = round.to_string();
         }
         checked
     }

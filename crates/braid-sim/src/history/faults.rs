@@ -43,7 +43,7 @@ impl History {
             self.device.fail_reads_at_random(self.rng.u32(8..200));
         }
         if self.plan.tight && self.rng.u32(..3) == 0 {
-            expect("device full behind a small pool", &self.device);
+            expect("device full with a small pool", &self.device);
             self.limit_room(400 << 10);
         }
         match self.rng.u32(..8) {

@@ -24,7 +24,7 @@ impl History {
         // The changes that readers of the log receive are compared with the clients' writes.
         if !plan.archive && !plan.feed && !plan.copies {
             let committed = db.sync().and_then(|()| tables.commit_alone(db));
-            self.must_work("a transaction fails that has nobody beside it", committed)?;
+            self.must_work("a transaction fails although no other runs", committed)?;
         }
         // Twice: a tombstone may wait for the room that a checkpoint frees.
         let compact = || db.compact().and_then(|_| db.compact());

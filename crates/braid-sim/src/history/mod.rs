@@ -72,7 +72,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, Failed> {
         let mut history = History::new(own);
         let done = history.run();
         done.map(|()| history.outcome)
-            .map_err(|violation| (violation, history.told))
+            .map_err(|violation| (violation, history.report))
     });
     let failed = |violation, history| Failed {
         plan: plan.clone(),
@@ -121,7 +121,7 @@ struct History {
     /// Copies of the files from the last time when no process had the database open.
     copies: FileCopies,
     /// The record of the round in which a rule was broken.
-    told: String,
+    report: String,
     background: Background,
     archive: Option<Archive>,
     foreign: Foreign,
@@ -156,7 +156,7 @@ impl History {
             one_page: false,
             tampered: false,
             copies: FileCopies::default(),
-            told: String::new(),
+            report: String::new(),
         }
     }
 

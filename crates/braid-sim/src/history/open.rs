@@ -260,10 +260,10 @@ impl History {
             | Error::Decode { .. }
             | Error::Incompatible { .. }
             | Error::NotADatabase { .. } => {
-                self.count("damage told when opening");
+                self.count("damage reported when opening");
                 Ok(Opened::Refused)
             }
-            error => Err(format!("damage is told as: {error}")),
+            error => Err(format!("damage is reported as: {error}")),
         }
     }
 }

@@ -158,7 +158,7 @@ impl History {
             consumer.end();
         }
         self.count_faults(working.injected);
-        self.count("opened again beside old handles");
+        self.count("opened again alongside old handles");
         Left {
             clients: working.clients,
             notes: working.notes,
@@ -210,7 +210,7 @@ impl History {
         self.check_background(of_round, &round)?;
         for (seqno, marks) in shown {
             if let Err(what) = exactly_up_to(&round, seqno, &marks) {
-                self.told = round.to_string();
+                self.report = round.to_string();
                 return Err(format!("after a failure: {what}"));
             }
         }
