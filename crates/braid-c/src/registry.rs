@@ -1,7 +1,7 @@
 //! The registry: the table of each kind of handle, and what its handles refer to.
 //!
-//! A function that C calls finds its objects here, and puts new ones here. [`crate::handles`] explains how a
-//! table works and what it checks.
+//! A function that C calls finds its objects here, and puts new ones here. [`crate::handles`]
+//! explains how a table works and what it checks.
 
 use std::sync::Arc;
 
@@ -57,8 +57,8 @@ pub(crate) fn table(handle: *mut braid_table) -> Outcome<Pinned<'static, braid_t
     TABLES.pin(handle)
 }
 
-/// Ends all objects of a database, except for those that a thread is using now. Tickets belong to no
-/// database.
+/// Ends all objects of a database, except for those that a thread is using now. Tickets belong to
+/// no database.
 pub(crate) fn end_all_of(owner: Owner, ended: Ended) {
     CURSORS.end_all_of(owner, ended);
     TRANSACTIONS.end_all_of(owner, ended);

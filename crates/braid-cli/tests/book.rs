@@ -370,7 +370,8 @@ const OLD_NAMES: &[&str] = &[
     "write_locks",
 ];
 
-/// Words that no identifier contains: the field has better ones (reported, after, again, alongside).
+/// Words that no identifier contains: the field has better ones (reported, after, again,
+/// alongside).
 const OLD_WORDS: [&str; 6] = ["anew", "behind", "beside", "for_ever", "told", "whoever"];
 
 /// Returns whether an identifier of several words contains an old one.

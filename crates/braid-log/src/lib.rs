@@ -59,11 +59,11 @@
 //!
 //! | term | meaning |
 //! |---|---|
-//! | flush | what one durable write of a lane brings: chunks, which count together or not at all |
+//! | flush | one durable write of a lane: chunks that are valid together or not at all |
 //! | number | the place in the global order (P-WAL's GLSN); a transaction has one per record, the last is its sequence number |
-//! | log record | what one transaction appends; recovered whole or not at all |
+//! | log record | the data that a transaction appends; recovered completely or not at all |
 //! | strand | an append buffer; threads are spread over the strands |
-//! | chunk | what one strand contributes to one flush: header, log records, CRC-32C, padding to 4096 bytes |
+//! | chunk | the part of a flush that comes from one strand: header, log records, CRC-32C, padding to 4096 bytes |
 //! | lane | a sequence of segment files and a flush pipeline, shared by its strands |
 //! | segment | a preallocated, zeroed file `log-LL-SSSSSSSS.seg` (lane, sequence number) |
 //! | incarnation | the time between two openings; each begins a fresh segment whose header records the older numbers that are kept |

@@ -92,8 +92,8 @@ fn cargo(places: &Places) -> Command {
     cargo
 }
 
-/// Copies tracked and new files, except those that are `rewritten`, leaves unchanged files alone, so
-/// that cargo rebuilds less, and removes files that the workspace no longer has.
+/// Copies tracked and new files, except those that are `rewritten`, leaves unchanged files alone,
+/// so that cargo rebuilds less, and removes files that the workspace no longer has.
 fn copy(places: &Places, rewritten: &[String]) {
     let listed = Command::new("git")
         .current_dir(&places.workspace)

@@ -64,7 +64,7 @@ fn tables(db: &Database, args: &ExportArgs) -> Result<Vec<Table>, Failure> {
     };
     if args.format == Format::Csv && names.len() != 1 {
         return Err(Failure::Usage(format!(
-            "cannot write {} tables as CSV, which holds one; name one table after the database",
+            "cannot write {} tables as CSV, which can hold only one; name one table after the database",
             names.len()
         )));
     }

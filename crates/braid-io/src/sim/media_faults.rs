@@ -36,9 +36,9 @@ pub enum FileFaults {
 pub struct FileCopies(BTreeMap<String, Blocks>);
 
 impl SimDevice {
-    /// Copies all files as they certainly survive a loss of power, to put some of them back later. A
-    /// copy of volatile data would bring back writes that a power loss has undone since, which
-    /// no log can tell from its own.
+    /// Copies all files as they certainly survive a loss of power, to put some of them back later.
+    /// A copy of volatile data would bring back writes that a power loss has undone since, which no
+    /// log can tell from its own.
     #[must_use]
     pub fn copy_files(&self) -> FileCopies {
         let state = self.state.lock();

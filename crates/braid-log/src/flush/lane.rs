@@ -370,7 +370,7 @@ impl Lane {
     /// waiter.
     pub(crate) fn release(&self) {
         let before = self.in_flight.fetch_sub(1, Ordering::SeqCst);
-        debug_assert!(before > 0, "a permit is given back once");
+        debug_assert!(before > 0, "a permit is released once");
     }
 
     /// Records that a group is sealed. Called under the latch of the seal state.

@@ -44,10 +44,11 @@ impl Database {
         Ok(core.tree.estimate(lower, upper)?)
     }
 
-    /// Measures a table, as [`TableStats`]: its entries and their bytes, the height of its tree, and
-    /// how full its pages are. Reads 64 pages of a table of more than a few hundred and estimates everything but
-    /// the height from them; counts smaller tables, or with `exact` all, by reading every leaf page
-    /// ([`TableStats::exact`] says which). Entries and bytes are those of [`Database::estimate`].
+    /// Measures a table, as [`TableStats`]: its entries and their bytes, the height of its tree,
+    /// and how full its pages are. Reads 64 pages of a table of more than a few hundred and
+    /// estimates everything but the height from them; counts smaller tables, or with `exact` all,
+    /// by reading every leaf page ([`TableStats::exact`] says which). Entries and bytes are those
+    /// of [`Database::estimate`].
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

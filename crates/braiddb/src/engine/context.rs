@@ -513,7 +513,7 @@ impl Context {
     pub(crate) fn clear(&mut self) {
         debug_assert!(
             self.locks.is_empty(),
-            "a context is given back without locks"
+            "a context is returned to the pool without locks"
         );
         self.writes.clear();
         self.reads.clear();

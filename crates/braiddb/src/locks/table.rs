@@ -486,7 +486,7 @@ impl LockTable {
         debug_assert_eq!(
             word >> OWNER_SHIFT,
             owner,
-            "a lock is given back by its owner"
+            "a lock is released by its owner"
         );
         if word & WAITERS != 0 {
             // The first waiter leaves the queue after it acquires the lock. If another thread

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Source of the current time for writing entries and checking whether their time to live has ended.
+/// Source of the current time for writing entries and checking whether their time to live has
+/// ended.
 #[derive(Clone, Default)]
 pub(crate) struct Clock(Option<Arc<dyn Fn() -> SystemTime + Send + Sync>>);
 

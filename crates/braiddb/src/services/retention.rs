@@ -167,7 +167,7 @@ impl Retention {
     /// was opened without. `None` ends that.
     pub(crate) fn set_archive(&self, seqno: Option<SeqNo>) {
         let mut state = self.state.lock();
-        // Transactions before the oldest position were archived, or given up.
+        // Transactions before the oldest position were archived, or are a gap of the archive.
         let oldest = state.starts[0].seqno;
         state.archive = seqno.map(|seqno| seqno.max(oldest));
     }
