@@ -1,4 +1,9 @@
 //! From a strand's buffer to an acknowledgement: the log's shared state and its flushes.
+//!
+//! `core` defines the state, `Core`, and how a number becomes durable. The other methods of `Core`
+//! are in the files of their subjects: `reservation` reserves log space, `begin` performs the first
+//! write of an incarnation, and `leader` leads flushes. `lane` is the state of one lane, and
+//! `threads` are the log's own threads.
 
 pub(crate) mod begin;
 pub(crate) mod core;

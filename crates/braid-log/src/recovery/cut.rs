@@ -148,14 +148,14 @@ fn corrupted(what: impl Into<String>, lane: &LaneScan) -> LogError {
 }
 
 /// The contents of an incarnation's headers, which are the same in all lanes.
-struct Begun {
+struct Incarnation {
     base: SeqNo,
     /// The part of the previous incarnation that this one keeps.
     kept: Vec<u64>,
     protocol: &'static dyn Protocol,
 }
 
-impl Begun {
+impl Incarnation {
     fn new(found: &Found) -> Result<Self, LogError> {
         let Some(kind) = ProtocolKind::from_id(found.protocol) else {
             return Err(LogError::Incompatible {
@@ -178,14 +178,14 @@ impl Begun {
 }
 
 /// The incarnations of the scanned log.
-struct Incarnations(BTreeMap<u32, Begun>);
+struct Incarnations(BTreeMap<u32, Incarnation>);
 
 impl Incarnations {
     fn begun(lanes: &[LaneScan]) -> Result<Self, LogError> {
-        let mut all: BTreeMap<u32, Begun> = BTreeMap::new();
+        let mut all: BTreeMap<u32, Incarnation> = BTreeMap::new();
         for lane in lanes {
             for (&incarnation, found) in &lane.found {
-                let begun = Begun::new(found)?;
+                let begun = Incarnation::new(found)?;
                 if !all.entry(incarnation).or_insert(begun).is_of(found) {
                     return Err(corrupted(
                         format!("the headers of incarnation {incarnation} differ between lanes"),
@@ -197,7 +197,7 @@ impl Incarnations {
         Ok(Self(all))
     }
 
-    fn newest(&self) -> (u32, &Begun) {
+    fn newest(&self) -> (u32, &Incarnation) {
         let Some((&incarnation, newest)) = self.0.last_key_value() else {
             unreachable!("the first header of each lane counts")
         };
@@ -333,7 +333,12 @@ fn newest_number_kept(scanned: &Scanned, kept: &Kept, lanes: usize) -> (SeqNo, u
 /// Returns the number up to which a damaged log is complete. A prefix of the numbers is a prefix of
 /// a serial order, for every protocol's order of acknowledgement. The first missing number may
 /// belong to an older incarnation, whose later records are then lost as well.
-fn whole_up_to(start: &CheckpointPosition, newest: &Begun, tail: &[Run], lanes: usize) -> SeqNo {
+fn whole_up_to(
+    start: &CheckpointPosition,
+    newest: &Incarnation,
+    tail: &[Run],
+    lanes: usize,
+) -> SeqNo {
     let numbers = Numbers {
         base: newest.base,
         stride: newest.protocol.stride(lanes),
