@@ -40,6 +40,12 @@ impl Blocks {
         Self { len, blocks }
     }
 
+    /// Returns whether both have the same bytes.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.len() == other.len()
+            && (self.sectors()).all(|sector| self.get(sector.clone()) == other.get(sector))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len
     }

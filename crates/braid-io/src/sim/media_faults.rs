@@ -36,14 +36,16 @@ pub enum FileFaults {
 pub struct FileCopies(BTreeMap<String, Blocks>);
 
 impl SimDevice {
-    /// Copies all files as they certainly survive a loss of power, to put some of them back later.
-    /// A copy of volatile data would bring back writes that a power loss has undone since, which no
-    /// log can tell from its own.
+    /// Copies the files, to put some of them back later, apart from those with data that a loss of
+    /// power could undo: such a copy would bring back writes that are lost since, which no log can
+    /// tell from its own.
     #[must_use]
     pub fn copy_files(&self) -> FileCopies {
         let state = self.state.lock();
-        let names = state.names.iter();
-        let copies = names.map(|(name, &id)| (name.clone(), state.contents[id].durable.clone()));
+        let files = state.names.iter();
+        let files = files.map(|(name, &id)| (name, &state.contents[id]));
+        let durable = files.filter(|(_, file)| file.durable.is_same(&file.current));
+        let copies = durable.map(|(name, file)| (name.clone(), file.current.clone()));
         FileCopies(copies.collect())
     }
 
@@ -58,12 +60,8 @@ impl SimDevice {
         let state = &mut *self.state.lock();
         let older = |name: &String, id: usize| {
             let copy = copies.0.get(name)?;
-            let current = &state.contents[id].current;
-            let is_same = copy.len() == current.len()
-                && copy
-                    .sectors()
-                    .all(|sector| copy.get(sector.clone()) == current.get(sector));
-            (!is_same).then(|| copy.clone())
+            let is_changed = !copy.is_same(&state.contents[id].current);
+            is_changed.then(|| copy.clone())
         };
         let names = state.names.iter().filter(|(name, _)| pick(name));
         let mut files: Vec<(String, usize, Option<Blocks>)> = names
