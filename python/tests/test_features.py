@@ -263,7 +263,7 @@ def test_time_to_live(db: braid.Database) -> None:
     while 1 in sessions:
         pass
     assert list(sessions) == []
-    # The maintenance thread may have removed the entry first.
+    # A background thread may have removed the entry first.
     assert db.remove_expired() + db.remove_expired() <= 1
     assert db.stats().expired <= 1
     for wrong in (timedelta(0), timedelta(-1)):

@@ -438,7 +438,7 @@ typedef struct {
   // A `braid_compression`.
   int compression;
   // Time to live of an entry after its last write, in milliseconds; 0 for no limit. Reads and
-  // scans skip an expired entry; the maintenance thread or `braid_db_remove_expired` removes it
+  // scans skip an expired entry; a background thread or `braid_db_remove_expired` removes it
   // later.
   uint64_t time_to_live_ms;
 } braid_table_options;

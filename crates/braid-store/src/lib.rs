@@ -73,7 +73,8 @@ pub use page::{PAGE_SIZE, PageId};
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};
 pub use tree::{
-    Change, DamagedRange, DetachedValue, Direction, Estimate, Found, LeafHint, LeafScan, OldRecord,
-    Position, Record, RecordMeta, Stamp, TOGETHER, Taken, Tree, TreeStats, ValueRef,
+    Change, DamagedRange, DetachedValue, Direction, DroppedTree, Estimate, Found, LeafHint,
+    LeafScan, OldRecord, Position, Record, RecordMeta, Stamp, TOGETHER, Taken, Tree, TreeStats,
+    ValueRef,
 };
 pub use verify::{Damage, VerifyReport};

@@ -17,7 +17,7 @@ use crate::inner::StoreInner;
 use crate::node::Node;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::tree::layers::LAYERS;
-use crate::tree::{DetachedValue, Tree};
+use crate::tree::{DetachedValue, DroppedTree, Tree, dropped};
 
 /// Options for creating or opening a store.
 #[derive(Clone, Debug)]
@@ -188,21 +188,69 @@ impl Store {
         Ok(page.id)
     }
 
-    /// Frees a tree with all its pages. No thread may use the tree any more. A modifying call.
+    /// Frees a tree with all its pages. No thread may use the tree any more. A modifying call that
+    /// reads the whole tree; see [`Store::find_dropped`].
     ///
     /// # Errors
-    /// What reading pages can fail with; the tree is then removed, but some of its pages are not
-    /// reused.
+    /// What reading pages can fail with. If pages are damaged, the tree is removed, but some of its
+    /// pages are not reused; after another error, the tree stays.
     pub fn drop_tree(&self, id: u32) -> Result<(), StoreError> {
+        match self.find_dropped(id, &|| true)? {
+            Some(dropped) => {
+                self.detach_dropped(&dropped);
+                self.free_dropped(dropped)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Finds the pages of a tree that is to be freed. No thread may use the tree any more. Reads
+    /// the whole tree, while other threads change other trees and write checkpoints. Returns `None`
+    /// once `goes_on`, which is asked at each node, returns `false`.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] or [`StoreError::Poisoned`]. Damage is reported by
+    /// [`Store::free_dropped`].
+    pub fn find_dropped(
+        &self,
+        id: u32,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Option<DroppedTree>, StoreError> {
+        let mut dropped = DroppedTree::new(id);
+        for part in [id, id | LAYERS] {
+            let root = self.inner.trees.read().get(&part).copied();
+            let Some(root) = root else { continue };
+            let tree = self.inner.handle(id, root);
+            if !tree.find_pages(&mut dropped, goes_on)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(dropped))
+    }
+
+    /// Removes a tree and its pages from all later checkpoints. A modifying call, which reads
+    /// nothing.
+    pub fn detach_dropped(&self, dropped: &DroppedTree) {
+        let id = dropped.id;
         self.inner.forget_long_keys(id);
-        let roots = {
-            let mut trees = self.inner.trees.write();
-            [id, id | LAYERS].map(|id| trees.remove(&id))
-        };
-        let free = |root| self.inner.handle(id, root).free_all();
-        let freed = roots.map(|root| root.map_or(Ok(()), free));
-        self.inner.forget_long_keys(id);
-        freed.into_iter().collect()
+        let mut trees = self.inner.trees.write();
+        for part in [id, id | LAYERS] {
+            trees.remove(&part);
+        }
+        drop(trees);
+        let steps = dropped.pages.chunks(dropped::STEP);
+        steps.for_each(|pages| self.inner.pool.detach(pages));
+    }
+
+    /// Frees the pages of a tree that was detached. Reads nothing from the medium, and is not a
+    /// modifying call.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupted`] if damage hides some of the pages, which are not reused.
+    pub fn free_dropped(&self, dropped: DroppedTree) -> Result<(), StoreError> {
+        let pages = dropped.pages.iter();
+        pages.for_each(|&id| self.inner.pool.free_detached(id));
+        dropped.damage.map_or(Ok(()), Err)
     }
 
     /// The numbers of all trees.
@@ -369,6 +417,23 @@ impl Store {
     /// [`StoreError::Io`]; nothing has changed then.
     pub fn settle(&self) -> Result<(), StoreError> {
         self.inner.pool.file.settle()
+    }
+
+    /// Returns whether pages may be missing in memory, so whether it is worthwhile to load pages
+    /// before they are needed. A hint: [`Store::note_residency`] updates it.
+    #[inline]
+    pub fn may_miss_pages(&self) -> bool {
+        self.inner.pool.may_miss()
+    }
+
+    /// Updates the hint of [`Store::may_miss_pages`]; to be called now and then.
+    pub fn note_residency(&self) {
+        self.inner.pool.note_residency();
+    }
+
+    /// Returns the number of pages that the buffer pool can hold.
+    pub fn pool_pages(&self) -> usize {
+        self.inner.pool.frame_count()
     }
 
     /// Counts and sizes.

@@ -104,7 +104,7 @@ fn nothing_depends_on_its_order() {
         let db = builder.clone().open(path("db")).unwrap();
         let table: Table<u64, u64> = db.open_table("t").unwrap();
         let number = db.backup(path("backup")).unwrap().seqno;
-        // Each of these waits for the maintenance thread, at a time that the clock never showed
+        // Each of these waits for a background thread, at a time that the clock never showed
         // before.
         for (key, jump) in [0, YEAR, -10 * YEAR, 20 * YEAR, 0].into_iter().enumerate() {
             set(DAY + jump);

@@ -176,7 +176,7 @@ mod facade {
         assert_eq!(kept.value("asked/braid_commits_total"), Some(commits));
         assert_eq!(kept.value("asked/braid_info"), Some(1.0));
         assert!(kept.value("asked/braid_log_write_seconds_total").unwrap() > 0.0);
-        eventually("the maintenance thread publishes", || {
+        eventually("the checkpoint thread publishes", || {
             kept.value("shop/braid_commits_total") == Some(commits)
         });
         let described = kept.described.lock().unwrap().clone();

@@ -118,7 +118,7 @@ fn a_callback_that_is_called_at_once_panics_like_any_other() {
     ticket.on_durable(|_| panic_deliberately());
 }
 
-/// The maintenance thread keeps `Buffered` bounds even if the listener and the clock panic.
+/// The timer thread keeps `Buffered` bounds even if the listener and the clock panic.
 #[test]
 fn the_maintenance_thread_survives_the_health_listener_and_the_clock() {
     let panics = Arc::new(AtomicBool::new(false));
@@ -148,7 +148,7 @@ fn the_maintenance_thread_survives_the_health_listener_and_the_clock() {
     let leases: Table<u32, u32> = db.open_table_with("leases", timed).unwrap();
     db.transact(|tx| tx.insert(&leases, &1, &1)).unwrap();
     panics.store(true, Ordering::SeqCst);
-    // The maintenance thread reads the clock, and only once.
+    // The sweeper thread reads the clock, and only once.
     asked.recv_timeout(PATIENCE).unwrap();
     let t: Table<u32, u32> = db.open_table("t").unwrap();
     for key in 0..3 {
@@ -158,7 +158,7 @@ fn the_maintenance_thread_survives_the_health_listener_and_the_clock() {
         });
         tx.insert(&t, &key, &key).unwrap();
         let commit = tx.commit().unwrap();
-        // No thread waits for the commit: only the maintenance thread requests the flush.
+        // No thread waits for the commit: only the timer thread requests the flush.
         let begun = std::time::Instant::now();
         while db.durable_seqno() < commit.seqno() {
             assert!(begun.elapsed() < PATIENCE);

@@ -206,7 +206,7 @@ fn a_listener_hears_of_poison_and_of_a_full_disk_once() {
     assert!(changes.try_recv().is_err());
 }
 
-/// If no thread commits, the maintenance thread notices.
+/// If no thread commits, a background thread notices.
 #[test]
 fn a_listener_hears_of_background_failures() {
     let (sender, changes) = mpsc::channel();

@@ -320,7 +320,7 @@ fn a_locked_entry_is_left_alone() {
     assert_eq!(db.remove_expired().unwrap(), 1);
 }
 
-/// The maintenance thread removes expired entries by itself.
+/// A background thread removes expired entries by itself.
 #[test]
 fn expired_entries_are_removed_in_the_background() {
     let clock = TestClock::default();

@@ -33,7 +33,7 @@ pub struct braid_table_options {
     /// A `braid_compression`.
     pub compression: c_int,
     /// Time to live of an entry after its last write, in milliseconds; 0 for no limit. Reads and
-    /// scans skip an expired entry; the maintenance thread or `braid_db_remove_expired` removes it
+    /// scans skip an expired entry; a background thread or `braid_db_remove_expired` removes it
     /// later.
     pub time_to_live_ms: u64,
 }

@@ -81,6 +81,7 @@ impl Pool {
             };
             if evicted {
                 self.counters.evictions.fetch_add(1, Ordering::Relaxed);
+                self.note_eviction();
                 state::moved(state, word, NONE);
                 return Ok(frame);
             }

@@ -84,6 +84,9 @@ pub(crate) struct Pool {
     /// Pages that stay unreadable, with the cause; see [`Pool::condemn`].
     condemned: Mutex<BTreeMap<PageId, StoreError>>,
     has_condemned: AtomicBool,
+    /// Whether pages may be missing in memory: set by evictions, and cleared by
+    /// [`Pool::note_residency`].
+    may_miss: AtomicBool,
 }
 
 /// Which page ids are free.
@@ -168,7 +171,32 @@ impl Pool {
             counters: PoolCounters::default(),
             condemned: Mutex::default(),
             has_condemned: AtomicBool::new(false),
+            may_miss: AtomicBool::new(true),
         })
+    }
+
+    /// Returns whether pages may be missing in memory. A hint.
+    #[inline]
+    pub(crate) fn may_miss(&self) -> bool {
+        // Relaxed: a caller that is wrong only takes longer.
+        self.may_miss.load(Ordering::Relaxed)
+    }
+
+    /// Updates [`Pool::may_miss`].
+    pub(crate) fn note_residency(&self) {
+        let used = {
+            let ids = self.ids.lock();
+            ids.next - 1 - ids.free.len() as u64
+        };
+        let misses = (self.resident() as u64) < used;
+        self.may_miss.store(misses, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_eviction(&self) {
+        // A load first: the flag's cache line stays shared while pages are evicted.
+        if !self.may_miss() {
+            self.may_miss.store(true, Ordering::Relaxed);
+        }
     }
 
     #[inline]

@@ -4,7 +4,7 @@
 //! next. Descents to different keys are independent: taken together level by level, their waits
 //! overlap (group prefetching, Chen et al. 2007 §4, here for a tree).
 
-use super::{LEVELS_MAX, LeafHint, SEARCHED, Tree};
+use super::{LEVELS_MAX, LeafHint, SEARCHED, SHORT_KEY_MAX, Tree};
 use crate::buffer_pool::ReadPage;
 use crate::node::{KIND_INNER, KIND_LEAF, Node};
 use crate::page::PageId;
@@ -87,6 +87,31 @@ impl Tree {
             // If the leaf changed meanwhile, its version reveals that when the hint is used.
             found(way.key, self.leaf_hint(&way.page, way.key, place));
         }
+    }
+
+    /// Returns whether the leaf of a key is in memory. A hint: the leaf may be evicted, or change,
+    /// at any time. `false` for keys that the tree's nodes cannot hold.
+    pub fn is_in_memory(&self, key: &[u8]) -> bool {
+        self.find_in_memory(key).is_some()
+    }
+
+    fn find_in_memory(&self, key: &[u8]) -> Option<()> {
+        if key.len() > SHORT_KEY_MAX {
+            return None;
+        }
+        let mut page = self.pool.read_resident(self.root)?;
+        for _ in 0..LEVELS_MAX {
+            let node = Node(page.page());
+            if node.is_leaf() {
+                return Some(());
+            }
+            let child = (node.kind() == KIND_INNER).then(|| node.child_of(key))?;
+            // As in `open_child`: otherwise the child may be any page.
+            let parent = page.validate().then_some(page)?;
+            page = self.pool.read_resident(child)?;
+            parent.validate().then_some(())?;
+        }
+        None
     }
 
     /// Reads the children that are not in memory.

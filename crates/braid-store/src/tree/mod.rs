@@ -4,6 +4,7 @@
 mod batch;
 pub(crate) mod damage;
 mod detached;
+pub(crate) mod dropped;
 mod estimate;
 mod large;
 pub(crate) mod layers;
@@ -37,6 +38,7 @@ use self::value::Place;
 pub use batch::TOGETHER;
 pub use damage::DamagedRange;
 pub use detached::DetachedValue;
+pub use dropped::DroppedTree;
 pub use estimate::{Estimate, TreeStats};
 pub use leaf_hint::LeafHint;
 pub use position::Position;

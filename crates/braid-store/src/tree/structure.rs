@@ -1,5 +1,4 @@
-//! Changes to the tree's shape: splits and merges under the latches of a parent and its children,
-//! and the end of all its pages.
+//! Changes to the tree's shape: splits and merges under the latches of a parent and its children.
 //!
 //! A read latches nothing, and a change of a record latches one leaf. A change that needs more
 //! releases its leaf and makes a separate pass from the root down, which is implemented here.
@@ -187,25 +186,5 @@ impl Tree {
         target.remove(left);
         next.free()?;
         Ok(Some(child))
-    }
-
-    /// Frees all pages, the root included.
-    pub(crate) fn free_all(&self) -> Result<(), StoreError> {
-        let mut stack = vec![self.root];
-        while let Some(id) = stack.pop() {
-            let page = self.latch(id)?;
-            let node = Node(page.page());
-            if node.is_leaf() {
-                for i in 0..node.len() {
-                    let leaving = self.leaving(&page, &node.leaf_record(i), None)?;
-                    self.release_value(leaving, None);
-                }
-                page.free()?;
-            } else {
-                stack.extend((0..=node.len()).map(|i| node.child_at(i)));
-                page.free()?;
-            }
-        }
-        Ok(())
     }
 }

@@ -52,7 +52,7 @@ pub struct TableOptions {
     /// Compression of values. Keys are not compressed.
     pub compression: Compression,
     /// Time to live of an entry after its last write, in whole milliseconds; `None` to keep entries
-    /// forever. Reads and scans do not see an expired entry; the maintenance thread or
+    /// forever. Reads and scans do not see an expired entry; a background thread or
     /// [`Database::remove_expired`](crate::Database::remove_expired) removes it later.
     ///
     /// The reference is the system's clock, or [`Builder::clock`](crate::Builder::clock), when the

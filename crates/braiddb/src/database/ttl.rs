@@ -5,7 +5,7 @@ use crate::error::Result;
 
 impl Database {
     /// Removes all expired entries of all tables and returns their number; see
-    /// [`TableOptions::time_to_live`](crate::TableOptions::time_to_live). The maintenance thread
+    /// [`TableOptions::time_to_live`](crate::TableOptions::time_to_live). A background thread
     /// does this gradually, for tables that were opened since the database was opened. Both skip
     /// keys that a transaction has locked.
     ///

@@ -3,78 +3,183 @@
 use std::sync::Arc;
 
 use braid_log::SeqNo;
+use braid_rt::Mutex;
 use braid_store::{Change, Record};
 
 use super::Engine;
 use crate::base::written::Written;
-use crate::mvcc::gc::{Retired, Shard, Tombstone};
+use crate::mvcc::gc::{GcBuffer, Retired, Shard, Tombstone, What};
 use crate::schema::table::TableCore;
 
-/// Maximum number of retired versions that one commit examines, so that no commit pays for all.
+/// Maximum number of queue entries, and of versions of one chain, that one step examines. A commit
+/// takes one step, so that no commit pays for all, and waits for at most one step of another
+/// thread.
 const STEP_MAX: usize = 64;
 
 impl Engine {
-    /// Collects this thread's shard, up to [`STEP_MAX`] versions.
-    pub(crate) fn collect_versions(&self) {
-        self.collect_shard(&mut self.gc.lock_shard(), STEP_MAX);
+    /// Adds what a commit replaced and removed to this thread's shard, and takes one step of
+    /// collecting the shard.
+    #[inline]
+    pub(crate) fn collect_versions(&self, buffer: &mut GcBuffer) {
+        // Without background threads, no other thread collects what this one leaves.
+        self.collect_step(buffer, !self.settings.background);
+    }
+
+    #[inline]
+    fn collect_step(&self, buffer: &mut GcBuffer, reads_pages: bool) {
+        if !buffer.long.is_empty() {
+            self.prune_long_chains(buffer);
+        }
+        let shard = self.gc.shard();
+        {
+            let mut shard = shard.lock();
+            buffer.add_to(&mut shard, STEP_MAX);
+            self.collect_due(&mut shard, buffer);
+        }
+        if !buffer.retired.is_empty() {
+            self.add_retired(buffer);
+        }
+        self.free_large_values(buffer);
+        if !buffer.due.is_empty() {
+            self.purge_due(shard, &mut buffer.due, reads_pages);
+        }
+    }
+
+    /// Adds the rest of what a large transaction replaced and removed, a step at a time.
+    #[cold]
+    #[inline(never)]
+    fn add_retired(&self, buffer: &mut GcBuffer) {
+        while !buffer.retired.is_empty() {
+            buffer.add_to(&mut self.gc.shard().lock(), STEP_MAX);
+        }
+        buffer.retired = Vec::new();
     }
 
     /// Collects everything below the watermark.
     pub(crate) fn collect_all_versions(&self) {
+        let _collecting = self.gc.collecting.lock();
+        let mut buffer = GcBuffer::default();
         for shard in self.gc.shards() {
-            self.collect_shard(&mut shard.lock(), usize::MAX);
+            let mut left = shard.lock().cold_len();
+            loop {
+                let is_more = self.collect_due(&mut shard.lock(), &mut buffer);
+                if !is_more && left > 0 {
+                    let step = left.min(STEP_MAX);
+                    shard.lock().take_cold(step, &mut buffer.due);
+                    left -= step;
+                }
+                self.free_large_values(&mut buffer);
+                let is_blocked = !self.purge_due(shard, &mut buffer.due, true);
+                if is_blocked || (!is_more && left == 0) {
+                    break;
+                }
+            }
         }
     }
 
-    fn collect_shard(&self, shard: &mut Shard, at_most: usize) {
-        let Some(first) = shard.retired.front() else {
-            return;
+    /// Takes one step: trims chains, and moves tombstones to `buffer.due`. Returns whether more may
+    /// be due.
+    fn collect_due(&self, shard: &mut Shard, buffer: &mut GcBuffer) -> bool {
+        let Some(first) = shard.first_end() else {
+            return false;
         };
         let mut watermark = self.snapshots.watermark();
-        if first.end > watermark {
+        if first > watermark {
             let durable_seqno = self.log.durable_seqno();
-            if first.end > durable_seqno {
-                return;
+            if first > durable_seqno {
+                return false;
             }
             self.snapshots.advance(durable_seqno);
             watermark = self.snapshots.watermark();
         }
-        for _ in 0..at_most {
-            if shard.retired.len() == 1 && braid_rt::mutant!("keep_the_last_version") {
-                break;
+        for _ in 0..STEP_MAX {
+            if shard.is_nearly_empty() && braid_rt::mutant!("keep_the_last_version") {
+                return false;
             }
-            let due = |retired: &mut Retired| retired.end <= watermark;
-            let Some(retired) = shard.retired.pop_front_if(due) else {
-                break;
+            let Some(retired) = shard.pop_due(watermark) else {
+                return false;
             };
-            match &retired.tombstone {
-                None => {
-                    let mut chain = self.locks.versions(retired.stripe).lock();
-                    chain.trim(watermark, &mut shard.spare);
+            let What::Chain { stripe } = retired.what else {
+                buffer.due.push(retired);
+                continue;
+            };
+            let mut chain = self.locks.versions(stripe).lock();
+            let (trimmed, left) = chain.trim(watermark, STEP_MAX, &mut buffer.spare);
+            drop(chain);
+            shard.versions = shard.versions.wrapping_sub(trimmed);
+            match left {
+                None => {}
+                Some(end) if end <= watermark => {
+                    shard.retire_first(Retired::chain(end, stripe));
+                    return true;
                 }
-                Some(tombstone) if !self.store.has_room_to_purge(&tombstone.key) => {
-                    // The next checkpoint frees room.
-                    shard.retired.push_front(retired);
-                    break;
-                }
-                Some(tombstone) => self.purge(tombstone, retired.end),
+                Some(end) => shard.retire(Retired::chain(end, stripe)),
             }
         }
-        for large in shard.spare.large.drain(..) {
-            self.store.free_detached(large);
+        true
+    }
+
+    /// Drops versions between open snapshots from the chains that have become long.
+    #[cold]
+    #[inline(never)]
+    fn prune_long_chains(&self, buffer: &mut GcBuffer) {
+        let open = self.snapshots.survey(self.log.durable_seqno());
+        for stripe in buffer.long.drain(..) {
+            // Another thread is surveying: a later addition to the chain asks again.
+            if let Some(open) = &open {
+                let mut chain = self.locks.versions(stripe).lock();
+                let pruned = chain.prune(open, &mut buffer.spare);
+                // May wrap: the versions that are dropped here were added by several transactions.
+                buffer.versions = buffer.versions.wrapping_sub(pruned);
+            }
         }
     }
 
-    /// Removes the tombstone of commit `end` from its tree.
+    fn free_large_values(&self, buffer: &mut GcBuffer) {
+        let large = buffer.spare.large.drain(..);
+        large.for_each(|large| self.store.free_detached(large));
+    }
+
+    /// Purges tombstones. A commit that may not read pages leaves those whose leaves are not in
+    /// memory to the background thread. Returns `false` if a tombstone cannot be purged now; then it
+    /// and the rest are due again.
     #[cold]
-    fn purge(&self, tombstone: &Tombstone, end: SeqNo) {
-        // A checkpoint must not switch the epoch while a page changes. If a checkpoint is about to,
-        // this tombstone stays until a scan finds it.
+    #[inline(never)]
+    fn purge_due(&self, shard: &Mutex<Shard>, due: &mut Vec<Retired>, reads_pages: bool) -> bool {
+        let mut due = due.drain(..);
+        while let Some(retired) = due.next() {
+            let What::Tombstone(tombstone) = &retired.what else {
+                continue;
+            };
+            let is_cold = !reads_pages
+                && !tombstone.table.tree.is_in_memory(&tombstone.key)
+                && !braid_rt::mutant!("purge_cold_leaves_at_commit");
+            if is_cold {
+                shard.lock().retire_cold(retired);
+            } else if !self.purge(tombstone, retired.end) {
+                let mut shard = shard.lock();
+                due.rev().for_each(|rest| shard.retire_first(rest));
+                shard.retire_first(retired);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Removes the tombstone of commit `end` from its tree. Returns `false` if that is impossible
+    /// before a checkpoint makes room, or while one begins.
+    #[cold]
+    fn purge(&self, tombstone: &Tombstone, end: SeqNo) -> bool {
+        // The next checkpoint frees room.
+        if !self.store.has_room_to_purge(&tombstone.key) {
+            return false;
+        }
+        // A checkpoint must not switch the epoch while a page changes.
         let Some(_gate) = self.page_gate.try_read() else {
-            return;
+            return false;
         };
         if tombstone.table.is_dropped() {
-            return;
+            return true;
         }
         // An error costs space only: the tombstone stays, and the next user of the page gets the
         // same error.
@@ -88,14 +193,15 @@ impl Engine {
             }
             (if is_it { Change::Remove } else { Change::Keep }, ())
         });
+        true
     }
 
     /// Retires a tombstone that a scan found, if it is older than the open of the database: no
     /// shard has an entry for such a tombstone.
     pub(crate) fn note_tombstone(&self, table: &Arc<TableCore>, record: Record<'_>) {
         if record.meta.seqno() <= self.opened_at && !self.is_read_only() {
-            let retired = Retired::tombstone(record.meta.seqno(), 0, table.clone(), record.key);
-            self.gc.lock_shard().retire_first(retired);
+            let retired = Retired::tombstone(record.meta.seqno(), table.clone(), record.key);
+            self.gc.shard().lock().retire_first(retired);
         }
     }
 }
@@ -106,6 +212,7 @@ mod tests {
 
     use braid_io::SimDevice;
 
+    use crate::mvcc::gc::GcBuffer;
     use crate::{Database, Isolation, Readable, Table, TransactionOptions};
 
     fn open(device: &SimDevice) -> (Database, Table<u64, u64>) {
@@ -186,6 +293,65 @@ mod tests {
         drop(between);
         db.engine().collect_all_versions();
         assert!(!has_tombstone(&db, &t));
+    }
+
+    #[test]
+    fn versions_under_an_old_snapshot_grow_with_keys_not_with_updates() {
+        let (db, t) = open(&SimDevice::new(5));
+        let put = |key: u64, value: u64| db.transact(|tx| tx.insert(&t, &key, &value)).unwrap();
+        (0..10).for_each(|key| put(key, key));
+        let old = db.snapshot();
+        for value in 100..1_100 {
+            put(value % 10, value);
+            let versions = db.stats().old_versions;
+            assert!(versions <= 10 * 18, "{versions} versions after {value}");
+        }
+        for key in 0..10 {
+            assert_eq!(old.get(&t, &key).unwrap(), Some(key));
+            assert_eq!(db.snapshot().get(&t, &key).unwrap(), Some(1_090 + key));
+        }
+        drop(old);
+        db.engine().collect_all_versions();
+        assert_eq!(db.stats().old_versions, 0);
+    }
+
+    #[test]
+    fn a_commit_reads_no_page_to_collect_a_removal() {
+        let (db, t) = open(&SimDevice::new(6));
+        let mut load = db.bulk_load::<u64, u64>("large").unwrap();
+        let rows = 200_000;
+        (0..rows).for_each(|key| load.insert(&key, &key).unwrap());
+        load.finish().unwrap();
+        let large: Table<u64, u64> = db.open_table("large").unwrap();
+        let old = db.snapshot();
+        db.transact(|tx| tx.remove(&large, &0)).unwrap();
+        // Fills the pool with other leaves.
+        for _ in 0..2 {
+            db.checkpoint().unwrap();
+            let rest = db.snapshot().range(&large, rows / 2..).unwrap().count();
+            assert_eq!(rest as u64, rows / 2);
+        }
+        let engine = db.engine();
+        let tree = engine.store.tree(large.core.id).unwrap();
+        assert!(!tree.is_in_memory(&0u64.to_be_bytes()));
+        drop(old);
+        let collect = |reads_pages| {
+            let loads = db.stats().store.page_loads;
+            engine.collect_step(&mut GcBuffer::default(), reads_pages);
+            db.stats().store.page_loads - loads
+        };
+        assert_eq!(db.stats().old_versions, 2);
+        assert_eq!(
+            collect(false),
+            0,
+            "a commit that leaves the page to another thread"
+        );
+        assert_eq!(db.stats().old_versions, 1, "the tombstone stays");
+        assert_eq!(collect(false), 0);
+        engine.collect_all_versions();
+        assert_eq!(db.stats().old_versions, 0);
+        assert_eq!(tree.get(&0u64.to_be_bytes(), |_| false).unwrap(), None);
+        drop(t);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::savepoints::Savepoints;
 use crate::base::written::Written;
 use crate::format::redo::{self, Redo};
 use crate::locks::table::{Owner, User, next_owner};
+use crate::mvcc::gc::GcBuffer;
 use crate::mvcc::range_reads::RangeReads;
 use crate::mvcc::registry::Registration;
 use crate::schema::table::TableCore;
@@ -470,6 +471,7 @@ pub(crate) struct Context {
     /// Room in the data file reserved for the transactions' writes, kept from one transaction to
     /// the next.
     pub(crate) room: WriterRoom,
+    pub(crate) gc: GcBuffer,
 }
 
 impl Context {
@@ -488,6 +490,7 @@ impl Context {
             time: None,
             encoded: Vec::new(),
             room: WriterRoom::default(),
+            gc: GcBuffer::default(),
         }
     }
 

@@ -1,10 +1,10 @@
-//! Flush timer: flushes that no thread waits for, started in time by the maintenance thread.
+//! Flush timer: flushes that no thread waits for, started in time by a thread of their own.
 
 use std::time::{Duration, Instant};
 
 use braid_rt::{Condvar, Mutex};
 
-/// Deadline of the next requested flush. The maintenance thread sleeps on it; commits set it.
+/// Deadline of the next requested flush. The timer thread sleeps on it; commits set it.
 #[derive(Debug, Default)]
 pub(crate) struct FlushTimer {
     state: Mutex<State>,
@@ -31,27 +31,25 @@ impl FlushTimer {
         }
     }
 
-    /// Stops the timer and wakes the maintenance thread.
+    /// Stops the timer and wakes its thread.
     pub(crate) fn stop(&self) {
         self.state.lock().stop = true;
         self.wake.notify_one();
     }
 
-    /// Sleeps for `tick`, or until a flush is due. Returns whether a flush is due; `None` after
-    /// [`FlushTimer::stop`].
-    pub(crate) fn sleep(&self, tick: Duration) -> Option<bool> {
+    /// Sleeps until a flush is due. Returns `false` after [`FlushTimer::stop`].
+    pub(crate) fn sleep(&self) -> bool {
         let mut state = self.state.lock();
-        let tick = braid_rt::now() + tick;
         while !state.stop {
-            let until = state.flush_due.map_or(tick, |due| due.min(tick));
-            if self.wake.wait_until(&mut state, until).timed_out() {
-                let flush = state.flush_due.is_some_and(|due| due <= braid_rt::now());
-                if flush {
+            match state.flush_due {
+                None => self.wake.wait(&mut state),
+                Some(due) if due <= braid_rt::now() => {
                     state.flush_due = None;
+                    return true;
                 }
-                return Some(flush);
+                Some(due) => drop(self.wake.wait_until(&mut state, due)),
             }
         }
-        None
+        false
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Tables {
     pub(crate) change: Mutex<()>,
     /// Dropped tables whose pages are freed once no handle is left.
     pub(crate) dropped: Mutex<Vec<Arc<TableCore>>>,
+    /// Held while such pages are freed, so that a thread that frees all waits for another's table.
+    freeing: Mutex<()>,
     pub(crate) catalog: Arc<TableCore>,
     pub(crate) identity: Identity,
     /// All tables of this state, loaded when a handle from another state is first used.
@@ -38,6 +40,7 @@ impl Tables {
             by_name: RwLock::default(),
             change: Mutex::default(),
             dropped: Mutex::default(),
+            freeing: Mutex::default(),
             catalog,
             identity,
             of_state: OnceLock::new(),
@@ -98,26 +101,40 @@ impl Engine {
         found.ok_or_else(|| table.not_alive())
     }
 
-    /// Frees the pages of dropped tables that no handle, and so no reader, refers to.
+    /// Frees the pages of dropped tables that no handle, and so no reader, refers to. Stops early if
+    /// the database is closed: the next open frees the rest.
     pub(crate) fn free_dropped_tables(&self) -> Result<()> {
+        let _freeing = self.tables.freeing.lock();
+        while let Some(core) = self.take_unused_table() {
+            let goes_on = || !self.is_closed();
+            match self.store.find_dropped(core.id, &goes_on) {
+                Ok(Some(dropped)) => {
+                    let gate = self.page_gate.read();
+                    self.store.detach_dropped(&dropped);
+                    drop(gate);
+                    self.store.free_dropped(dropped)?;
+                }
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    // The next call tries again.
+                    self.tables.dropped.lock().push(core);
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a table that nothing refers to from the list of dropped tables.
+    fn take_unused_table(&self) -> Option<Arc<TableCore>> {
         let mut dropped = self.tables.dropped.lock();
         if dropped.iter().any(|core| Arc::strong_count(core) > 1) {
             self.forget_dropped_tables();
         }
-        let mut i = 0;
-        while i < dropped.len() {
-            // One reference is the list's own. A dropped table is in no map, so no new reference
-            // can appear.
-            if Arc::strong_count(&dropped[i]) > 1 {
-                i += 1;
-                continue;
-            }
-            let core = dropped.swap_remove(i);
-            let id = core.id;
-            drop(core);
-            let _gate = self.page_gate.read();
-            self.store.drop_tree(id)?;
-        }
-        Ok(())
+        // One reference is the list's own. A dropped table is in no map, so no new reference can
+        // appear.
+        let is_unused = |core: &Arc<TableCore>| Arc::strong_count(core) == 1;
+        let unused = dropped.iter().position(is_unused)?;
+        Some(dropped.swap_remove(unused))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_log::SeqNo;
-use braid_rt::{Mutex, MutexGuard};
+use braid_rt::Mutex;
 use crossbeam_utils::CachePadded;
 
 use crate::base::sync::AtomicU64;
@@ -14,12 +14,19 @@ use crate::schema::table::TableCore;
 
 const SHARDS: usize = 16;
 
-/// A version or tombstone that is collected once the watermark reaches `end`.
+/// A chain of versions, or a tombstone, that is collected once the watermark reaches `end`.
 #[derive(Debug)]
 pub(crate) struct Retired {
     pub(crate) end: SeqNo,
-    pub(crate) stripe: usize,
-    pub(crate) tombstone: Option<Box<Tombstone>>,
+    pub(crate) what: What,
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    /// The versions of a stripe; `end` is the end of the oldest.
+    Chain { stripe: usize },
+    /// A tombstone that commit `end` left in the tree when it removed a key.
+    Tombstone(Box<Tombstone>),
 }
 
 #[derive(Debug)]
@@ -29,45 +36,123 @@ pub(crate) struct Tombstone {
 }
 
 impl Retired {
-    /// An old version in a stripe's chain, which commit `end` replaced.
-    pub(crate) fn version(end: SeqNo, stripe: usize) -> Self {
-        Self {
-            end,
-            stripe,
-            tombstone: None,
-        }
+    /// The versions of a stripe, the oldest of which commit `end` replaced.
+    pub(crate) fn chain(end: SeqNo, stripe: usize) -> Self {
+        let what = What::Chain { stripe };
+        Self { end, what }
     }
 
     /// A tombstone that commit `end` left in the tree when it removed a key.
-    pub(crate) fn tombstone(end: SeqNo, stripe: usize, table: Arc<TableCore>, key: &[u8]) -> Self {
-        Self {
-            end,
-            stripe,
-            tombstone: Some(Box::new(Tombstone {
-                table,
-                key: key.into(),
-            })),
-        }
+    pub(crate) fn tombstone(end: SeqNo, table: Arc<TableCore>, key: &[u8]) -> Self {
+        let key = key.into();
+        let what = What::Tombstone(Box::new(Tombstone { table, key }));
+        Self { end, what }
     }
 }
 
-/// One thread's share of the versions and tombstones to collect.
+/// One thread's share of the versions and tombstones to collect. No thread reads a page while it
+/// holds a shard's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     /// Roughly in the order of `end`.
-    pub(crate) retired: VecDeque<Retired>,
-    pub(crate) spare: SpareVersions,
+    retired: VecDeque<Retired>,
+    /// Tombstones that can be collected, but whose leaves are not in memory. The background thread
+    /// collects them, so that no commit reads a page for another one's removal.
+    cold: VecDeque<Retired>,
+    /// Number of tombstones in both queues.
+    tombstones: usize,
+    /// Number of versions that this shard's threads added to chains, minus those that they dropped.
+    /// Modulo the size of the type, since one thread may drop what another added.
+    pub(crate) versions: usize,
 }
 
 impl Shard {
     /// Adds a version or tombstone to collect once the watermark reaches its `end`.
     pub(crate) fn retire(&mut self, retired: Retired) {
+        self.count_tombstone(&retired);
         self.retired.push_back(retired);
     }
 
     /// Adds a version or tombstone that can be collected at once.
     pub(crate) fn retire_first(&mut self, retired: Retired) {
+        self.count_tombstone(&retired);
         self.retired.push_front(retired);
+    }
+
+    /// Adds a tombstone that the background thread collects.
+    pub(crate) fn retire_cold(&mut self, tombstone: Retired) {
+        self.count_tombstone(&tombstone);
+        self.cold.push_back(tombstone);
+    }
+
+    fn count_tombstone(&mut self, retired: &Retired) {
+        self.tombstones += usize::from(matches!(retired.what, What::Tombstone(_)));
+    }
+
+    /// Returns the `end` of the first entry.
+    pub(crate) fn first_end(&self) -> Option<SeqNo> {
+        self.retired.front().map(|first| first.end)
+    }
+
+    /// Removes the first entry if the watermark has reached its `end`.
+    pub(crate) fn pop_due(&mut self, watermark: SeqNo) -> Option<Retired> {
+        let due = self
+            .retired
+            .pop_front_if(|retired| retired.end <= watermark)?;
+        self.tombstones -= usize::from(matches!(due.what, What::Tombstone(_)));
+        Some(due)
+    }
+
+    pub(crate) fn is_nearly_empty(&self) -> bool {
+        self.retired.len() == 1
+    }
+
+    pub(crate) fn cold_len(&self) -> usize {
+        self.cold.len()
+    }
+
+    /// Moves cold tombstones to `due`, at most `at_most`.
+    pub(crate) fn take_cold(&mut self, at_most: usize, due: &mut Vec<Retired>) {
+        let count = self.cold.len().min(at_most);
+        self.tombstones -= count;
+        due.extend(self.cold.drain(..count));
+    }
+}
+
+/// A committing transaction's own lists for version collection. They are empty between
+/// transactions, apart from the spare versions.
+#[derive(Debug, Default)]
+pub(crate) struct GcBuffer {
+    /// What the transaction adds to its thread's shard.
+    pub(crate) retired: Vec<Retired>,
+    /// Number of versions that it added to chains.
+    pub(crate) versions: usize,
+    /// Stripes whose chains have become long.
+    pub(crate) long: Vec<usize>,
+    /// Tombstones that it collects.
+    pub(crate) due: Vec<Retired>,
+    pub(crate) spare: SpareVersions,
+}
+
+impl GcBuffer {
+    /// Adds entries to a shard, the last ones first, at most `at_most`.
+    #[inline]
+    pub(crate) fn add_to(&mut self, shard: &mut Shard, at_most: usize) {
+        shard.versions = shard
+            .versions
+            .wrapping_add(std::mem::take(&mut self.versions));
+        let first = self.retired.len().saturating_sub(at_most);
+        self.retired
+            .drain(first..)
+            .for_each(|retired| shard.retire(retired));
+    }
+
+    /// Discards what a transaction that failed left.
+    pub(crate) fn clear(&mut self) {
+        self.retired.clear();
+        self.versions = 0;
+        self.long.clear();
+        self.due.clear();
     }
 }
 
@@ -77,6 +162,9 @@ pub(crate) struct Gc {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// Highest sequence number of a removal whose tombstone was purged.
     purged: AtomicU64,
+    /// Held while everything is collected, so that a thread that collects everything waits for what
+    /// another has taken from the shards.
+    pub(crate) collecting: Mutex<()>,
 }
 
 impl Gc {
@@ -84,6 +172,7 @@ impl Gc {
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             purged: AtomicU64::new(0),
+            collecting: Mutex::default(),
         }
     }
 
@@ -96,8 +185,8 @@ impl Gc {
     }
 
     /// This thread's shard.
-    pub(crate) fn lock_shard(&self) -> MutexGuard<'_, Shard> {
-        self.shards[braid_rt::thread::index() % SHARDS].lock()
+    pub(crate) fn shard(&self) -> &Mutex<Shard> {
+        &self.shards[braid_rt::thread::index() % SHARDS]
     }
 
     /// Records that the tombstone of commit `end` is about to be purged. Call before purging it.
@@ -111,10 +200,16 @@ impl Gc {
         self.shards.iter().map(|shard| &**shard)
     }
 
+    /// Returns the number of versions and tombstones.
     pub(crate) fn len(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| shard.lock().retired.len())
-            .sum()
+        let (mut versions, mut tombstones) = (0usize, 0);
+        for shard in self.shards() {
+            let shard = shard.lock();
+            versions = versions.wrapping_add(shard.versions);
+            tombstones += shard.tombstones;
+        }
+        // A version that is dropped while the shards are read may be counted on one side only.
+        let versions = usize::try_from(versions.cast_signed()).unwrap_or(0);
+        versions + tombstones
     }
 }

@@ -66,6 +66,32 @@ impl Registration {
     }
 }
 
+/// The snapshots that were open at one moment.
+#[derive(Debug)]
+pub(crate) struct OpenSnapshots {
+    /// Their sequence numbers, in ascending order.
+    seqnos: Vec<SeqNo>,
+    /// No snapshot that is opened later has a lower sequence number.
+    next: SeqNo,
+}
+
+impl OpenSnapshots {
+    #[cfg(test)]
+    pub(crate) fn new(seqnos: &[u64], next: u64) -> Self {
+        let seqnos = seqnos.iter().copied().map(SeqNo::new).collect();
+        let next = SeqNo::new(next);
+        Self { seqnos, next }
+    }
+
+    /// Returns whether a snapshot, open or future, can see a version that was written by commit
+    /// `begin` and replaced by commit `end`.
+    pub(crate) fn can_see(&self, begin: SeqNo, end: SeqNo) -> bool {
+        let first = self.seqnos.partition_point(|&seqno| seqno < begin);
+        let is_open = self.seqnos.get(first).is_some_and(|&seqno| seqno < end);
+        (is_open && !braid_rt::mutant!("prune_what_is_seen")) || end > self.next
+    }
+}
+
 impl SnapshotRegistry {
     pub(crate) fn new() -> Self {
         Self {
@@ -158,15 +184,8 @@ impl SnapshotRegistry {
         let Some(_collecting) = self.collecting.try_lock() else {
             return;
         };
-        self.intent.fetch_max(durable_seqno.get(), Ordering::SeqCst);
-        braid_rt::yield_point();
-        let mut oldest = self.intent();
-        for slot in &self.slots[..self.used.load(Ordering::SeqCst)] {
-            if braid_rt::mutant!("forget_snapshots") {
-                break;
-            }
-            oldest = oldest.min(SeqNo::new(slot.load(Ordering::SeqCst)));
-        }
+        let mut oldest = self.raise_intent(durable_seqno);
+        self.for_each_slot(|seqno| oldest = oldest.min(seqno));
         if self.more_open.load(Ordering::SeqCst) > 0
             && let Some((&seqno, _)) = self.more.lock().first_key_value()
         {
@@ -175,6 +194,41 @@ impl SnapshotRegistry {
         // A snapshot below the intent may be moving up at this moment; the watermark never
         // decreases.
         self.watermark.fetch_max(oldest.get(), Ordering::Release);
+    }
+
+    /// Lists the open snapshots, and the bound below which no other snapshot begins. Returns `None`
+    /// if another thread examines the snapshots.
+    pub(crate) fn survey(&self, durable_seqno: SeqNo) -> Option<OpenSnapshots> {
+        let _collecting = self.collecting.try_lock()?;
+        let next = self.raise_intent(durable_seqno);
+        let mut seqnos = Vec::new();
+        self.for_each_slot(|seqno| seqnos.push(seqno));
+        if self.more_open.load(Ordering::SeqCst) > 0 {
+            seqnos.extend(self.more.lock().keys());
+        }
+        seqnos.sort_unstable();
+        Some(OpenSnapshots { seqnos, next })
+    }
+
+    /// Publishes the intent to trim up to `durable_seqno`. Returns the intent.
+    fn raise_intent(&self, durable_seqno: SeqNo) -> SeqNo {
+        self.intent.fetch_max(durable_seqno.get(), Ordering::SeqCst);
+        braid_rt::yield_point();
+        self.intent()
+    }
+
+    /// Calls `examine` with the sequence number of each snapshot in a slot. The caller has published
+    /// its intent, so a snapshot that is missed here begins at the intent or later.
+    fn for_each_slot(&self, mut examine: impl FnMut(SeqNo)) {
+        for slot in &self.slots[..self.used.load(Ordering::SeqCst)] {
+            if braid_rt::mutant!("forget_snapshots") {
+                break;
+            }
+            let seqno = slot.load(Ordering::SeqCst);
+            if seqno != FREE {
+                examine(SeqNo::new(seqno));
+            }
+        }
     }
 
     /// Returns the number of open snapshots and the sequence number of the oldest.

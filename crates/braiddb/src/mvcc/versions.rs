@@ -12,6 +12,8 @@ use braid_log::SeqNo;
 use braid_rt::narrow;
 use braid_store::DetachedValue;
 
+use crate::mvcc::registry::OpenSnapshots;
+
 /// One overwritten value.
 #[derive(Debug, Default)]
 pub(crate) struct OldVersion {
@@ -73,23 +75,54 @@ impl OldVersion {
 }
 
 /// The old versions of the keys of one stripe.
+///
+/// A chain with versions has exactly one entry in the queues of [`crate::mvcc::gc`], so the queues
+/// grow with the number of changed keys, not with the number of changes.
 #[derive(Debug, Default)]
 pub(crate) struct VersionChain {
     /// The oldest version. Nearly all chains have at most one version and need no list.
     oldest: Option<Box<OldVersion>>,
     /// The other versions, oldest first; present only if `oldest` is.
-    #[allow(clippy::box_collection, reason = "no list takes a word, not four")]
-    newer: Option<Box<VecDeque<Box<OldVersion>>>>,
+    newer: Option<Box<Newer>>,
+}
+
+#[derive(Debug, Default)]
+struct Newer {
+    versions: VecDeque<Box<OldVersion>>,
+    /// Number of versions at which the chain is pruned next.
+    prune_at: usize,
+}
+
+/// Returns the number of versions below which pruning a chain is not worthwhile.
+fn prune_min() -> usize {
+    // Simulated chains are short.
+    if braid_rt::simulation::is_on() { 2 } else { 16 }
+}
+
+/// What a chain needs after a version was added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Added {
+    /// Nothing: the chain already waits for its collection.
+    Queued,
+    /// An entry in a queue: the chain was empty.
+    First,
+    /// [`VersionChain::prune`]: the chain has become long.
+    Long,
 }
 
 impl VersionChain {
     /// Adds a version. The commit that replaced it is not older than those of the versions before.
-    pub(crate) fn push(&mut self, version: Box<OldVersion>) {
+    pub(crate) fn push(&mut self, version: Box<OldVersion>) -> Added {
         if self.oldest.is_none() {
             self.oldest = Some(version);
-        } else {
-            self.newer.get_or_insert_default().push_back(version);
+            return Added::First;
         }
+        let newer = self.newer.get_or_insert_default();
+        newer.versions.push_back(version);
+        if newer.versions.len() >= newer.prune_at.max(prune_min()) {
+            return Added::Long;
+        }
+        Added::Queued
     }
 
     /// Returns the value of a key at `snapshot`, if that value is an old version.
@@ -97,22 +130,62 @@ impl VersionChain {
         let of_key = |v: &&OldVersion| {
             v.begin <= snapshot && snapshot < v.end && v.table == table && v.key() == key
         };
-        let newer = self.newer.iter().flat_map(|newer| newer.iter());
-        let mut versions = self.oldest.iter().chain(newer).map(|v| &**v);
-        versions.find(of_key).map(OldVersion::value)
+        if let Some(found) = self.oldest.as_deref().filter(of_key) {
+            return Some(found.value());
+        }
+        let versions = &self.newer.as_ref()?.versions;
+        // The versions are in the order of their ends.
+        let first = versions.partition_point(|v| v.end <= snapshot);
+        let mut visible = versions.range(first..).map(|v| &**v);
+        visible.find(of_key).map(OldVersion::value)
     }
 
-    /// Drops the versions that no snapshot at or above `watermark` can see.
-    pub(crate) fn trim(&mut self, watermark: SeqNo, spare: &mut SpareVersions) {
-        while let Some(old) = self.oldest.take_if(|oldest| oldest.end <= watermark) {
+    /// Drops versions that no snapshot at or above `watermark` can see, at most `at_most`. Returns
+    /// their number, and the end of the oldest version that is left.
+    pub(crate) fn trim(
+        &mut self,
+        watermark: SeqNo,
+        at_most: usize,
+        spare: &mut SpareVersions,
+    ) -> (usize, Option<SeqNo>) {
+        let mut trimmed = 0;
+        while trimmed < at_most
+            && let Some(old) = self.oldest.take_if(|oldest| oldest.end <= watermark)
+        {
+            trimmed += 1;
             spare.put(old);
             if let Some(newer) = &mut self.newer {
-                self.oldest = newer.pop_front();
-                if newer.is_empty() {
+                self.oldest = newer.versions.pop_front();
+                if newer.versions.is_empty() {
                     self.newer = None;
                 }
             }
         }
+        (trimmed, self.oldest.as_ref().map(|oldest| oldest.end))
+    }
+
+    /// Drops the versions that no snapshot can see although an older snapshot is open: interval
+    /// collection (Böttcher et al., VLDB 2020, §4.3). Keeps the oldest and the newest version, so that a chain with versions stays
+    /// one. The chain is pruned again when it is twice as long, so that each addition costs a
+    /// constant number of steps.
+    ///
+    /// Returns the number of versions dropped.
+    pub(crate) fn prune(&mut self, open: &OpenSnapshots, spare: &mut SpareVersions) -> usize {
+        let Some(newer) = &mut self.newer else {
+            return 0;
+        };
+        let before = newer.versions.len();
+        let newest = newer.versions.pop_back();
+        for version in std::mem::take(&mut newer.versions) {
+            if open.can_see(version.begin, version.end) {
+                newer.versions.push_back(version);
+            } else {
+                spare.put(version);
+            }
+        }
+        newer.versions.extend(newest);
+        newer.prune_at = 2 * newer.versions.len();
+        before - newer.versions.len()
     }
 }
 
@@ -127,7 +200,7 @@ pub(crate) struct SpareVersions {
 }
 
 impl SpareVersions {
-    const BYTES_MAX: usize = 1 << 20;
+    const BYTES_MAX: usize = 1 << 18;
 
     pub(crate) fn take(&mut self) -> Box<OldVersion> {
         match self.versions.pop() {
@@ -169,6 +242,16 @@ mod tests {
         version
     }
 
+    fn trim(
+        chain: &mut VersionChain,
+        spare: &mut SpareVersions,
+        watermark: u64,
+        at_most: usize,
+    ) -> (usize, Option<u64>) {
+        let (trimmed, left) = chain.trim(SeqNo::new(watermark), at_most, spare);
+        (trimmed, left.map(SeqNo::get))
+    }
+
     #[test]
     fn a_snapshot_sees_the_version_of_its_time_until_it_is_trimmed() {
         let mut chain = VersionChain::default();
@@ -181,15 +264,54 @@ mod tests {
         assert_eq!(value_at(&chain, 1, b"k", 5), Some(&b"five"[..]));
         assert_eq!(value_at(&chain, 1, b"k", 9), None);
         assert_eq!(value_at(&chain, 2, b"k", 4), None);
-        chain.trim(SeqNo::new(5), &mut spare);
+        assert_eq!(trim(&mut chain, &mut spare, 5, usize::MAX), (1, Some(9)));
         assert_eq!(value_at(&chain, 1, b"k", 4), None);
         assert_eq!(value_at(&chain, 1, b"k", 5), Some(&b"five"[..]));
         chain.push(version(b"k", 9, 12, "nine"));
-        chain.trim(SeqNo::new(11), &mut spare);
+        assert_eq!(trim(&mut chain, &mut spare, 11, 1), (1, Some(9)));
+        assert_eq!(trim(&mut chain, &mut spare, 11, usize::MAX), (1, Some(12)));
         assert_eq!(value_at(&chain, 1, b"k", 9), Some(&b"nine"[..]));
-        chain.trim(SeqNo::new(12), &mut spare);
+        assert_eq!(trim(&mut chain, &mut spare, 12, usize::MAX), (1, None));
         assert!(chain.oldest.is_none() && chain.newer.is_none());
         assert_eq!(spare.versions.len(), 4);
+    }
+
+    /// Ends each of 1,000 commits of one key while snapshots 3 and 500 are open.
+    #[test]
+    fn a_long_chain_keeps_what_open_snapshots_see() {
+        let (mut chain, mut spare) = (VersionChain::default(), SpareVersions::default());
+        let open = |next| OpenSnapshots::new(&[3, 500], next);
+        let (mut most, mut count) = (0, 0);
+        for end in 2..1_000 {
+            let value = (end - 1).to_string();
+            count += 1;
+            if chain.push(version(b"k", end - 1, end, &value)) == Added::Long {
+                count -= chain.prune(&open(end), &mut spare);
+            }
+            most = most.max(count);
+        }
+        // Twice the versions that are kept: those of the snapshots, the oldest and the newest.
+        assert!(most <= 18, "{most} versions");
+        assert_eq!(value_at(&chain, 1, b"k", 3), Some(&b"3"[..]));
+        assert_eq!(value_at(&chain, 1, b"k", 500), Some(&b"500"[..]));
+        assert_eq!(value_at(&chain, 1, b"k", 998), Some(&b"998"[..]));
+        assert_eq!(
+            trim(&mut chain, &mut spare, 1_000, usize::MAX),
+            (count, None)
+        );
+    }
+
+    #[test]
+    fn pruning_keeps_what_later_snapshots_can_see() {
+        let (mut chain, mut spare) = (VersionChain::default(), SpareVersions::default());
+        for end in 2..12 {
+            chain.push(version(b"k", end - 1, end, "value"));
+        }
+        // A snapshot that is opened later begins at 7 or above.
+        assert_eq!(chain.prune(&OpenSnapshots::new(&[], 7), &mut spare), 5);
+        for at in 7..11 {
+            assert!(value_at(&chain, 1, b"k", at).is_some(), "{at}");
+        }
     }
 
     #[test]

@@ -236,7 +236,7 @@ impl Builder {
 
     /// Sets the clock for entries of tables with a [time to
     /// live](crate::TableOptions::time_to_live). Default: the system's clock. Tests can use a clock
-    /// that they advance. If the clock panics on the maintenance thread, that thread removes no
+    /// that they advance. If the clock panics on a background thread, that thread removes no
     /// more entries until the database is reopened.
     ///
     /// ```
@@ -539,7 +539,7 @@ impl Builder {
     /// Sets a callback for changes of the database's [`Health`]: when a failure poisons the
     /// database, when a commit or a checkpoint finds no space, when there is space again, and when
     /// the database is closed. It is called on the thread that detects the change, at most about 50
-    /// ms later by the maintenance thread, and should be short. If it panics, the process's panic
+    /// ms later by a background thread, and should be short. If it panics, the process's panic
     /// hook reports the panic, and the database continues.
     ///
     /// ```

@@ -413,8 +413,9 @@ fn retire_tombstones(engine: &Engine, removals: Vec<Removal>) {
             braid_rt::coverage_point("opening: a tombstone to be purged");
             engine
                 .gc
-                .lock_shard()
-                .retire(Retired::tombstone(version, 0, core, &key));
+                .shard()
+                .lock()
+                .retire(Retired::tombstone(version, core, &key));
         }
     }
 }

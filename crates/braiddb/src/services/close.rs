@@ -43,8 +43,7 @@ impl Instance {
     }
 
     fn stop_threads(&self) {
-        self.engine.flush_timer.stop();
-        self.maintenance.join();
+        self.stop_maintenance();
         self.archive.ticker.stop();
     }
 

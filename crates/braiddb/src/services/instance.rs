@@ -15,7 +15,7 @@ use super::notifier::Notifier;
 use super::publish::Publisher;
 use super::readers::{Readers, View};
 use super::retention::Retention;
-use super::threads::Thread;
+use super::threads::Maintenance;
 use super::ttl::Sweeps;
 use crate::catalog::list_tables;
 use crate::engine::{Engine, EngineParts, Tables};
@@ -29,8 +29,7 @@ use crate::schema::table::{Identity, TableCore};
 pub(crate) struct Instance {
     pub(crate) engine: Arc<Engine>,
     pub(crate) checkpoints: Checkpoints,
-    /// The maintenance thread. It sleeps in the engine's flush timer.
-    pub(crate) maintenance: Thread,
+    pub(crate) maintenance: Maintenance,
     pub(crate) retention: Retention,
     pub(crate) archive: ArchiveWriter,
     pub(crate) copies: Copies,
@@ -86,7 +85,7 @@ impl Instance {
         Arc::new(Self {
             engine: Engine::new(engine, options),
             checkpoints: Checkpoints::new(parts.meta, options.checkpoint_log_bytes),
-            maintenance: Thread::default(),
+            maintenance: Maintenance::default(),
             retention: parts.retention,
             archive,
             copies: parts.copies,

@@ -1,5 +1,11 @@
-//! Background threads, and the work of the maintenance thread: checkpoints, flushes that no thread
-//! waits for, version garbage collection, the sweep of expired entries, and reports.
+//! Background threads. Each does one kind of work, so that a long piece of one kind delays no other:
+//!
+//! - `braid-timer` requests flushes that no thread waits for;
+//! - `braid-checkpoint` writes checkpoints, reports, and looks for readers in other processes;
+//! - `braid-collector` collects old versions and tombstones;
+//! - `braid-sweeper` frees dropped tables and removes expired entries.
+//!
+//! The log and the archive have threads of their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,51 +15,93 @@ use braid_rt::thread::JoinHandle;
 use super::instance::Instance;
 use crate::error::{Error, Result};
 
-/// Interval at which the thread checks whether a checkpoint is due. At a gigabyte of log per
-/// second, 50 MB are written in this time, a small part of the log between two checkpoints.
+/// Interval at which a thread checks whether it has work. At a gigabyte of log per second, 50 MB
+/// are written in this time, a small part of the log between two checkpoints.
 const TICK: Duration = Duration::from_millis(50);
 
 impl Instance {
-    /// Starts the maintenance thread.
+    /// Starts the background threads.
     pub(crate) fn start_maintenance(self: &Arc<Self>) -> Result<()> {
-        let thread = self.start_thread("braid-maintenance", |instance| {
-            let Some(flush) = instance.engine.flush_timer.sleep(TICK) else {
-                return false;
-            };
-            if flush {
-                instance.engine.log.request_flush();
+        let threads = &self.maintenance;
+        threads
+            .timer
+            .set(self.start_thread("braid-timer", |instance| {
+                let is_due = instance.engine.flush_timer.sleep();
+                if is_due {
+                    instance.engine.log.request_flush();
+                }
+                is_due
+            })?);
+        let thread = self.start_thread("braid-checkpoint", |instance| {
+            let goes_on = instance.maintenance.checkpoint.sleep(TICK);
+            if goes_on {
+                instance.maintain();
             }
-            instance.maintain();
-            true
+            goes_on
         })?;
-        self.maintenance.set(thread);
+        threads.checkpoint.thread.set(thread);
+        let thread = self.start_thread("braid-collector", |instance| {
+            let goes_on = instance.maintenance.collector.sleep(TICK);
+            if goes_on {
+                instance.engine.collect_all_versions();
+            }
+            goes_on
+        })?;
+        threads.collector.thread.set(thread);
+        let mut pause = TICK;
+        let thread = self.start_thread("braid-sweeper", move |instance| {
+            let goes_on = instance.maintenance.sweeper.sleep(pause);
+            if goes_on {
+                pause = instance.sweep();
+            }
+            goes_on
+        })?;
+        threads.sweeper.thread.set(thread);
         Ok(())
+    }
+
+    pub(crate) fn stop_maintenance(&self) {
+        self.engine.flush_timer.stop();
+        self.maintenance.stop();
+        self.maintenance.timer.join();
     }
 
     fn maintain(&self) {
         let engine = &self.engine;
-        engine.collect_all_versions();
         engine.report_health();
         self.publish_stats();
         self.look_for_readers();
+        engine.store.note_residency();
         if engine.poisoned().is_some() {
             return;
         }
-        // A table that cannot be swept must not prevent checkpoints.
-        let result = self.checkpoint_if_due();
-        if let Err(error) = result.and(self.sweeps.sweep_some(engine)) {
-            // The next tick retries; meanwhile `health` reports the error.
-            engine.health.set_checkpoint_error(Some(error));
-            engine.report_health();
+        if self.is_log_long() || self.lacks_checkpoint() {
+            let result = self.checkpoint();
+            self.report_failure(result.err());
         }
     }
 
-    fn checkpoint_if_due(&self) -> Result<()> {
-        self.engine.free_dropped_tables()?;
-        if self.is_log_long() || self.lacks_checkpoint() {
-            self.checkpoint()?;
+    /// Frees dropped tables and removes expired entries. Returns the time to pause.
+    fn sweep(&self) -> Duration {
+        if self.engine.poisoned().is_some() {
+            return TICK;
         }
-        Ok(())
+        self.report_failure(self.engine.free_dropped_tables().err());
+        match self.sweeps.sweep_some(&self.engine) {
+            Ok(removed) if removed > 0 => Duration::ZERO,
+            outcome => {
+                self.report_failure(outcome.err());
+                TICK
+            }
+        }
+    }
+
+    /// Reports a failure of background work, which the next turn tries again.
+    fn report_failure(&self, error: Option<Error>) {
+        if error.is_some() {
+            self.engine.health.set_checkpoint_error(error);
+            self.engine.report_health();
+        }
     }
 }
 

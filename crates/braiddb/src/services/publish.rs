@@ -1,6 +1,6 @@
 //! Publication of statistics to other processes: a file in the directory, and the facade `metrics`.
 //!
-//! The maintenance thread, and each thread that writes a checkpoint, publishes at most once a
+//! The checkpoint thread, and each thread that writes a checkpoint, publishes at most once a
 //! second; commits and reads do no extra work. The file is for people and monitors, not for
 //! recovery, so it is written with plain file operations and never synced; a failure to write it
 //! has no other effect.

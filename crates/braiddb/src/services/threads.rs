@@ -43,10 +43,34 @@ impl Ticker {
         !*stopped
     }
 
-    /// Stops the thread and waits for it to end.
-    pub(crate) fn stop(&self) {
+    /// Makes the thread end after its turn.
+    pub(crate) fn signal(&self) {
         *self.stopped.lock() = true;
         self.wake.notify_all();
+    }
+
+    /// Stops the thread and waits for it to end.
+    pub(crate) fn stop(&self) {
+        self.signal();
         self.thread.join();
+    }
+}
+
+/// The threads of an open database; see [`super::maintenance`].
+#[derive(Debug, Default)]
+pub(crate) struct Maintenance {
+    /// Sleeps in the engine's flush timer.
+    pub(super) timer: Thread,
+    pub(super) checkpoint: Ticker,
+    pub(super) collector: Ticker,
+    pub(super) sweeper: Ticker,
+}
+
+impl Maintenance {
+    /// Stops the threads, apart from the timer, and waits for them to end.
+    pub(super) fn stop(&self) {
+        let tickers = [&self.checkpoint, &self.collector, &self.sweeper];
+        tickers.iter().for_each(|ticker| ticker.signal());
+        tickers.iter().for_each(|ticker| ticker.thread.join());
     }
 }

@@ -23,7 +23,7 @@ use crate::read::leaves::Leaves;
 use crate::schema::table::TableCore;
 use crate::txn::transaction::Transaction;
 
-/// Maximum number of leaves that the maintenance thread examines in one tick.
+/// Maximum number of leaves of each table that the sweeper thread examines in one turn.
 const LEAVES_MAX: usize = 64;
 
 /// A removal that a crash loses is repeated.
@@ -34,7 +34,7 @@ const DURABILITY: Durability = Durability::Buffered(Duration::from_secs(1));
 pub(crate) struct Sweeps {
     tables: Mutex<HashMap<u32, Sweep>>,
     removed: AtomicU64,
-    /// Whether the user's clock panicked on the maintenance thread, which then no longer calls it.
+    /// Whether the user's clock panicked on the sweeper thread, which then no longer calls it.
     clock_failed: AtomicBool,
 }
 
@@ -71,8 +71,8 @@ impl Sweeps {
         Ok(removed)
     }
 
-    /// Advances the sweep of each open table by one step.
-    pub(crate) fn sweep_some(&self, engine: &Arc<Engine>) -> Result<()> {
+    /// Advances the sweep of each open table by one step. Returns the number of entries removed.
+    pub(crate) fn sweep_some(&self, engine: &Arc<Engine>) -> Result<u64> {
         let timed = |core: &&Arc<TableCore>| {
             core.value_format
                 .is_some_and(|value_format| value_format.is_timed())
@@ -88,16 +88,17 @@ impl Sweeps {
         // In a deterministic order, not that of hashed names, so that a simulation can be repeated.
         cores.sort_unstable_by_key(|core| core.id);
         if cores.is_empty() || engine.is_read_only() {
-            return Ok(());
+            return Ok(0);
         }
-        // Relaxed, both: only the maintenance thread executes this.
+        // Relaxed, both: only the sweeper thread executes this.
         if self.clock_failed.load(Ordering::Relaxed) {
-            return Ok(());
+            return Ok(0);
         }
         let Some(now) = call_user("the clock", || engine.clock.now()) else {
             self.clock_failed.store(true, Ordering::Relaxed);
-            return Ok(());
+            return Ok(0);
         };
+        let mut removed = 0;
         for core in cores {
             let from = match self.tables.lock().get(&core.id) {
                 None => Bound::Unbounded,
@@ -105,7 +106,8 @@ impl Sweeps {
                 Some(Sweep::Done(pause)) if pause.contains(&now) => continue,
                 Some(Sweep::Done(_)) => Bound::Unbounded,
             };
-            let (_, next) = self.sweep(engine, &core, from, now, LEAVES_MAX)?;
+            let (removed_here, next) = self.sweep(engine, &core, from, now, LEAVES_MAX)?;
+            removed += removed_here;
             let pause = core
                 .value_format
                 .map_or(0, |value_format| value_format.sweep_pause());
@@ -115,7 +117,7 @@ impl Sweeps {
             };
             self.tables.lock().insert(core.id, sweep);
         }
-        Ok(())
+        Ok(removed)
     }
 
     /// Removes expired entries from some leaves. Returns their number, and where to continue.

@@ -10,16 +10,17 @@ use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::error::{Error, Result};
 use crate::mvcc::gc::Retired;
+use crate::mvcc::versions::Added;
 
 /// Applies the writes to the trees, and keeps the versions that they replace for snapshots.
 #[inline(never)]
 pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Result<()> {
     let version = seqno.get();
-    let mut shard = engine.gc.lock_shard();
     let Context {
         writes,
         tables,
         hints,
+        gc,
         ..
     } = state;
     for write in writes.live() {
@@ -28,7 +29,7 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
         let value = writes.value(write);
         let hint = hints.of_write(write.hash, key, write.table, &table.tree);
         let stripe = engine.locks.stripe_of(write.hash);
-        let mut kept = false;
+        let mut added = Added::Queued;
         // Not in the closure's result, because the tree would copy the error around.
         let mut failed = None;
         table.tree.modify_at(hint, key, |old| {
@@ -48,7 +49,7 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
                     disordered(before, seqno);
                 }
                 if !meta.tombstone {
-                    let mut replaced = shard.spare.take();
+                    let mut replaced = gc.spare.take();
                     let len = old.inline_len();
                     let bytes = replaced.begin(table.id, key, len, before, seqno);
                     match old.keep_value(bytes) {
@@ -61,8 +62,8 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
                     }
                     // Before the new version is in place, so that a snapshot that is too old for
                     // the new version finds this one.
-                    engine.locks.versions(stripe).lock().push(replaced);
-                    kept = true;
+                    added = engine.locks.versions(stripe).lock().push(replaced);
+                    gc.versions += 1;
                 }
             } else if value.is_none() {
                 return keep;
@@ -76,11 +77,14 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
         if let Some(error) = failed {
             return Err(error);
         }
-        if kept {
-            shard.retire(Retired::version(seqno, stripe));
+        match added {
+            Added::Queued => {}
+            Added::First => gc.retired.push(Retired::chain(seqno, stripe)),
+            Added::Long => gc.long.push(stripe),
         }
         if value.is_none() {
-            shard.retire(Retired::tombstone(seqno, stripe, Arc::clone(table), key));
+            gc.retired
+                .push(Retired::tombstone(seqno, Arc::clone(table), key));
         }
     }
     Ok(())

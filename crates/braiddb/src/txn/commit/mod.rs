@@ -4,7 +4,8 @@
 //! log a serial order, read-only snapshots included:
 //!
 //! 1. reserve space in the data file and in the log, so that nothing can fail for lack of space
-//!    once a sequence number is assigned;
+//!    once a sequence number is assigned, and load the leaves that the writes change, so that no
+//!    later transaction waits for a page;
 //! 2. mark the write locks as committing;
 //! 3. assign the sequence number;
 //! 4. validate the reads (`validate`; Silo, Tu et al. 2013 §4.4, with 3 before 4 instead of
@@ -229,6 +230,33 @@ mod tests {
             Err(Error::Conflict(ConflictKind::Range))
         ));
         drop(snapshot);
+    }
+
+    #[test]
+    fn the_leaves_of_blind_writes_are_loaded_before_the_commit() {
+        let (db, t) = open();
+        let rows = 200_000;
+        let mut load = db.bulk_load::<u64, u64>("large").unwrap();
+        (0..rows).for_each(|key| load.insert(&key, &key).unwrap());
+        load.finish().unwrap();
+        let large: Table<u64, u64> = db.open_table("large").unwrap();
+        assert_eq!(db.snapshot().iter(&large).unwrap().count() as u64, rows);
+        let engine = db.engine();
+        let tree = &large.core.tree;
+        let is_in_memory = |key: u64| tree.is_in_memory(&key.to_be_bytes());
+        assert!(engine.store.may_miss_pages());
+        let keys = || (0..12u64).map(|i| i * rows / 12);
+        let mut tx = db.begin();
+        tx.insert(&t, &1, &1).unwrap();
+        keys().for_each(|key| tx.insert(&large, &key, &0).unwrap());
+        let missing = keys().filter(|&key| !is_in_memory(key)).count();
+        assert!(missing > 4, "{missing} of the leaves were evicted");
+        let state = tx.context.as_mut().unwrap().state.get_mut();
+        super::precommit::load_leaves(engine, state);
+        let left: Vec<u64> = keys().filter(|&key| !is_in_memory(key)).collect();
+        assert!(left.is_empty(), "{left:?} of {missing} are still missing");
+        tx.commit().unwrap();
+        assert!(keys().all(|key| db.get(&large, &key).unwrap() == Some(0)));
     }
 
     /// No panic in a commit is known, but one must not leave locks that no thread releases.

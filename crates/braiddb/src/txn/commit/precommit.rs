@@ -34,6 +34,9 @@ impl PooledContext {
         let records = narrow(state.writes.live_len());
         let bytes = state.writes.log_payload().len();
         admit(engine, state, bytes)?;
+        if engine.store.may_miss_pages() {
+            load_leaves(engine, state);
+        }
         let mut pending = engine.log.enter(bytes)?;
         for &stripe in &state.locks {
             engine.locks.mark_committing(stripe);
@@ -51,6 +54,7 @@ impl PooledContext {
             engine.unlock_all(state);
         }
         if let Err(error) = apply(engine, state, seqno) {
+            state.gc.clear();
             return Err(fail_logged(engine, pending, &error));
         }
         engine.store.trim_room(&mut state.room);
@@ -69,8 +73,34 @@ impl PooledContext {
             _ => pending.finish(),
         };
         engine.counters.commit();
-        engine.collect_versions();
+        engine.collect_versions(&mut state.gc);
         Ok(Precommitted { seqno, ticket })
+    }
+}
+
+/// Loads the leaves that the transaction changes. A page that is read after the transaction has its
+/// sequence number delays the transactions with greater numbers.
+///
+/// A hint, up to a quarter of the buffer pool: what is missing when the transaction is applied is
+/// read then, and an error is left to that read.
+#[cold]
+#[inline(never)]
+pub(super) fn load_leaves(engine: &Engine, state: &Context) {
+    let writes = &state.writes;
+    let mut left = engine.store.pool_pages() / 4;
+    for (index, table) in (0..).zip(&state.tables) {
+        // A second time, because the first may evict a node above the leaves.
+        for _ in 0..2 {
+            let of_table = writes.live().filter(|write| write.table == index);
+            let keys = of_table.map(|write| writes.key(write));
+            let missing = keys.filter(|key| !table.tree.is_in_memory(key)).take(left);
+            let missing: Vec<&[u8]> = missing.collect();
+            if missing.is_empty() {
+                break;
+            }
+            left -= missing.len();
+            table.tree.prefetch(&missing, |_, _| {});
+        }
     }
 }
 
