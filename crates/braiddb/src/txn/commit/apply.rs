@@ -15,7 +15,6 @@ use crate::mvcc::versions::Added;
 /// Applies the writes to the trees, and keeps the versions that they replace for snapshots.
 #[inline(never)]
 pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Result<()> {
-    let version = seqno.get();
     let Context {
         writes,
         tables,
@@ -36,21 +35,20 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
             let keep = (Change::Keep, ());
             if let Some(old) = old {
                 let meta = old.meta();
-                let before = meta.seqno();
                 // No transaction of this log has this version: the page was damaged before its
                 // checksum was computed.
-                if before >= seqno && before > engine.log.last_seqno() {
-                    failed = Some(from_nowhere(table.id, before));
+                if meta.seqno() >= seqno && meta.seqno() > engine.log.last_seqno() {
+                    failed = Some(from_nowhere(table.id, meta.seqno()));
                     return keep;
                 }
                 // I7: a key's versions follow the sequence numbers, because the key's lock is held
                 // from before the assignment until now.
-                if before >= seqno {
-                    disordered(before, seqno);
+                if meta.seqno() >= seqno {
+                    disordered(meta.seqno(), seqno);
                 }
                 if !meta.tombstone {
                     let mut replaced = gc.spare.take();
-                    let len = old.inline_len();
+                    let (len, before) = (old.inline_len(), meta.seqno());
                     let bytes = replaced.begin(table.id, key, len, before, seqno);
                     match old.keep_value(bytes) {
                         Ok(None) => {}
@@ -69,8 +67,13 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
                 return keep;
             }
             let change = match value {
-                Some(value) => Change::Put { version, value },
-                None => Change::Tombstone { version },
+                Some(value) => Change::Put {
+                    version: seqno.get(),
+                    value,
+                },
+                None => Change::Tombstone {
+                    version: seqno.get(),
+                },
             };
             (change, ())
         })?;
