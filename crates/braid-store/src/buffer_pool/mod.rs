@@ -171,7 +171,7 @@ impl Pool {
             counters: PoolCounters::default(),
             condemned: Mutex::default(),
             has_condemned: AtomicBool::new(false),
-            may_miss: AtomicBool::new(true),
+            may_miss: AtomicBool::new(addresses.iter().any(|&address| address != ABSENT)),
         })
     }
 

@@ -135,9 +135,11 @@ impl Engine {
         }
     }
 
+    #[inline]
     fn free_large_values(&self, buffer: &mut GcBuffer) {
-        let large = buffer.spare.large.drain(..);
-        large.for_each(|large| self.store.free_detached(large));
+        while let Some(large) = buffer.spare.large.pop() {
+            self.store.free_detached(large);
+        }
     }
 
     /// Purges tombstones. A commit that may not read pages leaves those whose leaves are not in

@@ -141,10 +141,13 @@ impl GcBuffer {
         shard.versions = shard
             .versions
             .wrapping_add(std::mem::take(&mut self.versions));
-        let first = self.retired.len().saturating_sub(at_most);
-        self.retired
-            .drain(first..)
-            .for_each(|retired| shard.retire(retired));
+        // One by one: a commit usually has one, and `drain` is slow for few.
+        for _ in 0..at_most {
+            let Some(retired) = self.retired.pop() else {
+                break;
+            };
+            shard.retire(retired);
+        }
     }
 
     /// Discards what a transaction that failed left.
