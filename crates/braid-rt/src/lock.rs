@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::ops::DerefMut;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use crate::simulation;
@@ -120,14 +121,59 @@ impl WaitTimeoutResult {
     }
 }
 
-/// A condition variable, like [`parking_lot::Condvar`].
+/// A condition variable, like [`parking_lot::Condvar`], but usable in a child made by `fork`.
+///
+/// `parking_lot` keeps the threads that wait in a table of the process. A child inherits the entries
+/// of threads that it does not have, and its own threads may get the memory of these entries. A
+/// background thread waits nearly always, so the child would inherit its entry in nearly every
+/// fork. The standard library's condition variable has no such table.
 #[derive(Debug, Default)]
-pub struct Condvar(parking_lot::Condvar);
+pub struct Condvar {
+    /// Number of notifications. A waiter reads it before it unlocks the caller's mutex, so it misses
+    /// no notification after that.
+    notified: std::sync::Mutex<u64>,
+    wake: std::sync::Condvar,
+}
 
 impl Condvar {
     /// Creates a condition variable without waiters.
     pub const fn new() -> Self {
-        Self(parking_lot::Condvar::new())
+        Self {
+            notified: std::sync::Mutex::new(0),
+            wake: std::sync::Condvar::new(),
+        }
+    }
+
+    fn notified(&self) -> std::sync::MutexGuard<'_, u64> {
+        // No code that panics runs under this lock.
+        self.notified.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until notified or until `deadline`. Returns whether it was notified.
+    fn sleep<T>(&self, guard: &mut MutexGuard<'_, T>, deadline: Option<Instant>) -> bool {
+        let mut notified = self.notified();
+        let before = *notified;
+        // Under the caller's mutex until here: a notification that follows a change under that
+        // mutex comes later. The closure unlocks `notified` before the mutex is locked again.
+        MutexGuard::unlocked(guard, move || {
+            while *notified == before {
+                let slept = match deadline {
+                    None => self.wake.wait(notified),
+                    Some(deadline) => {
+                        let left = deadline.saturating_duration_since(Instant::now());
+                        if left.is_zero() {
+                            return false;
+                        }
+                        let slept = self.wake.wait_timeout(notified, left);
+                        slept
+                            .map(|(notified, _)| notified)
+                            .map_err(|error| PoisonError::new(error.into_inner().0))
+                    }
+                };
+                notified = slept.unwrap_or_else(PoisonError::into_inner);
+            }
+            true
+        })
     }
 
     fn key(&self) -> usize {
@@ -152,7 +198,7 @@ impl Condvar {
         if simulation::is_on() {
             self.block(guard, None);
         } else {
-            self.0.wait(guard);
+            self.sleep(guard, None);
         }
     }
 
@@ -165,7 +211,7 @@ impl Condvar {
         WaitTimeoutResult(if simulation::is_on() {
             !self.block(guard, Some(deadline))
         } else {
-            self.0.wait_until(guard, deadline).timed_out()
+            !self.sleep(guard, Some(deadline))
         })
     }
 
@@ -201,7 +247,8 @@ impl Condvar {
         if simulation::is_on() {
             simulation::wake(self.key(), 1);
         } else {
-            self.0.notify_one();
+            *self.notified() += 1;
+            self.wake.notify_one();
         }
     }
 
@@ -210,7 +257,8 @@ impl Condvar {
         if simulation::is_on() {
             simulation::wake(self.key(), usize::MAX);
         } else {
-            self.0.notify_all();
+            *self.notified() += 1;
+            self.wake.notify_all();
         }
     }
 }
