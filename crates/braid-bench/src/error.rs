@@ -105,6 +105,12 @@ pub enum BenchError {
         /// How to make it available.
         note: String,
     },
+    /// This build has no plots.
+    #[error("cannot draw {}: this build has no plots; build it with --features plots", path.display())]
+    NoPlots {
+        /// The file or directory that was wanted.
+        path: std::path::PathBuf,
+    },
     /// A thread of the run panicked: a defect of the benchmark or of the engine.
     #[error("a benchmark thread panicked")]
     Panicked,

@@ -66,6 +66,23 @@ pub use zipf::{Zipf, scatter};
 /// Compare figures of one profile only.
 pub const PROFILE: &str = env!("BRAID_PROFILE");
 
+/// Whether this build draws plots: the feature `plots`.
+pub const PLOTS: bool = cfg!(feature = "plots");
+
+/// Checks that this build can draw the plots for a file or directory.
+///
+/// # Errors
+///
+/// [`BenchError::NoPlots`] in a build without the feature `plots`.
+pub fn check_plots(path: &std::path::Path) -> Result<(), BenchError> {
+    if PLOTS {
+        return Ok(());
+    }
+    Err(BenchError::NoPlots {
+        path: path.to_owned(),
+    })
+}
+
 /// Compiles the examples of the project's front page.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -59,6 +59,7 @@ impl From<braid_bench::BenchError> for Failure {
         match error {
             braid_bench::BenchError::Option { .. }
             | braid_bench::BenchError::UnknownEngine { .. }
+            | braid_bench::BenchError::NoPlots { .. }
             | braid_bench::BenchError::Unavailable { .. } => Failure::Usage(error.to_string()),
             _ => Failure::Failed(error.to_string()),
         }

@@ -1,9 +1,9 @@
 //! Comparison of Braid with other engines and with the device's own limit: the same workloads on
-//! every engine in one run, engine by engine in turn. The results are a table, plots and a report.
+//! every engine in one run, engine by engine in turn. The results are a table, and in builds with
+//! the feature `plots` also plots and a report.
 
-mod chart;
-mod charts;
-mod html;
+#[cfg(feature = "plots")]
+mod drawing;
 mod machine;
 mod measure;
 mod order;
@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use braid::device::DeviceChoice;
 
-pub(crate) use self::chart::use_font;
+#[cfg(feature = "plots")]
+pub(crate) use self::drawing::use_font;
 pub use self::machine::Machine;
 pub use self::measure::{Event, compare};
 pub use self::row::{BARE_LOG, Row};
@@ -31,7 +32,6 @@ use crate::{BenchError, Spec, Workload};
 
 const TABLE: &str = "measurements.csv";
 const RUN: &str = "run.json";
-const REPORT: &str = "report.html";
 
 /// The parameters of a comparison.
 #[derive(Clone, Debug)]
@@ -188,7 +188,8 @@ impl CompareSpec {
 /// was written, the report first.
 ///
 /// # Errors
-/// [`BenchError::File`] if there are none, or if something can't be written.
+/// [`BenchError::File`] if there are no measurements, or if a file cannot be written;
+/// [`BenchError::NoPlots`] in a build without the feature `plots`.
 ///
 /// # Examples
 /// ```no_run
@@ -197,16 +198,9 @@ impl CompareSpec {
 /// # Ok::<(), braid_bench::BenchError>(())
 /// ```
 pub fn draw(out: &Path) -> Result<Vec<PathBuf>, BenchError> {
-    let run = Run::read(&out.join(RUN))?;
-    let rows = row::read(&out.join(TABLE))?;
-    let summary = Summary::new(&rows);
-    let charts = charts::all(&run, &summary);
-    let report = out.join(REPORT);
-    std::fs::write(&report, html::report(&run, &summary, &charts)?)
-        .map_err(|error| BenchError::file("write", &report, error))?;
-    let mut written = vec![report];
-    for chart in &charts {
-        written.extend(chart.write(out)?);
-    }
-    Ok(written)
+    crate::check_plots(out)?;
+    #[cfg(feature = "plots")]
+    return drawing::draw(out);
+    #[cfg(not(feature = "plots"))]
+    Ok(Vec::new())
 }

@@ -1,7 +1,7 @@
 //! A recorded measurement.
 
 use std::fs::{File, OpenOptions};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -164,7 +164,8 @@ impl Table {
 }
 
 /// Reads a file of rows.
-pub(super) fn read(path: &Path) -> Result<Vec<Row>, BenchError> {
+#[cfg(any(test, feature = "plots"))]
+pub(super) fn read(path: &std::path::Path) -> Result<Vec<Row>, BenchError> {
     let wrong = |error: csv::Error| BenchError::file("read", path, std::io::Error::other(error));
     let mut reader = csv::Reader::from_path(path).map_err(wrong)?;
     reader

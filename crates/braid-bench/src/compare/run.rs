@@ -135,6 +135,7 @@ impl Run {
             .map_err(|error| BenchError::file("write", path, error))
     }
 
+    #[cfg(feature = "plots")]
     pub(super) fn read(path: &Path) -> Result<Self, BenchError> {
         std::fs::read(path)
             .and_then(|json| serde_json::from_slice(&json).map_err(std::io::Error::other))

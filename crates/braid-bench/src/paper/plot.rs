@@ -1,6 +1,6 @@
 //! Diagrams as SVG.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plotters::prelude::*;
 
@@ -9,13 +9,15 @@ use crate::BenchError;
 
 const SIZE: (u32, u32) = (720, 480);
 
-pub(super) fn svg(diagram: &Diagram, path: &Path) -> Result<(), BenchError> {
-    draw(diagram, path).map_err(|error| {
+/// Writes the plot to a file; returns its path.
+pub(super) fn svg(diagram: &Diagram, path: PathBuf) -> Result<PathBuf, BenchError> {
+    draw(diagram, &path).map_err(|error| {
         BenchError::io(
             "cannot draw a plot",
             std::io::Error::other(error.to_string()),
         )
-    })
+    })?;
+    Ok(path)
 }
 
 fn draw(diagram: &Diagram, path: &Path) -> Result<(), Box<dyn std::error::Error>> {

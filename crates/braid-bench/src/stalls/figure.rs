@@ -26,19 +26,13 @@ const INK: RGBColor = RGBColor(0x40, 0x40, 0x40);
 
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-impl StallsReport {
-    /// Returns an SVG image: the longest gap and the p99.9 of each scenario.
-    ///
-    /// # Errors
-    ///
-    /// None in practice: the image is drawn in memory.
-    pub fn figure(&self) -> std::io::Result<String> {
-        let rows: Vec<_> = self.rows.iter().filter(|row| row.error.is_none()).collect();
-        let mut text = String::new();
-        let drawn = draw(&rows, &mut text);
-        drawn.map_err(|error| std::io::Error::other(error.to_string()))?;
-        Ok(text)
-    }
+/// Returns an SVG image: the longest gap and the p99.9 of each scenario.
+pub(super) fn svg(report: &StallsReport) -> std::io::Result<String> {
+    let rows = report.rows.iter().filter(|row| row.error.is_none());
+    let mut text = String::new();
+    let drawn = draw(&rows.collect::<Vec<_>>(), &mut text);
+    drawn.map_err(|error| std::io::Error::other(error.to_string()))?;
+    Ok(text)
 }
 
 fn draw(rows: &[&StallRow], text: &mut String) -> Drawn {

@@ -10,6 +10,7 @@ mod disturb_data;
 mod disturb_readers;
 mod disturb_versions;
 mod disturb_writes;
+#[cfg(feature = "plots")]
 mod figure;
 mod load;
 mod report;

@@ -1,5 +1,6 @@
 //! Results of the measurement, and whether they are within the limits.
 
+use std::path::Path;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -224,6 +225,20 @@ pub(super) fn judge(rows: &mut [StallRow]) {
 }
 
 impl StallsReport {
+    /// Returns an SVG image: the longest gap and the p99.9 of each scenario. `path` is the file that
+    /// it is for.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::NoPlots`] names the file in a build without the feature `plots`.
+    pub fn figure(&self, path: &Path) -> Result<String, BenchError> {
+        crate::check_plots(path)?;
+        #[cfg(feature = "plots")]
+        return super::figure::svg(self).map_err(|error| BenchError::file("draw", path, error));
+        #[cfg(not(feature = "plots"))]
+        Ok(String::new())
+    }
+
     /// Returns one JSON object on one line, without a line break.
     ///
     /// # Errors

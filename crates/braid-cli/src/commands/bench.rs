@@ -38,9 +38,10 @@ pub(crate) struct BenchArgs {
 enum Target {
     /// Measure the device itself, and a bare group-commit log on it
     Device(DeviceArgs),
-    /// Compare Braid with other engines in one run: a table, plots and a report
+    /// Compare Braid with other engines in one run: a table, and in builds with the feature plots
+    /// also plots and a report
     Compare(CompareArgs),
-    /// Repeat a measurement of the papers: a table and a plot
+    /// Repeat a measurement of the papers: a table, and in builds with the feature plots a plot
     Paper(PaperArgs),
     /// Fill the log, kill the process, and measure the time of recovery
     Recovery(RecoveryArgs),

@@ -16,7 +16,7 @@ use crate::scratch::Scratch;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareArgs {
-    /// Directory for the measurements, the plots and the report
+    /// Directory for the measurements and, in builds with the feature plots, plots and a report
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
@@ -85,12 +85,17 @@ pub(crate) struct CompareArgs {
 
 pub(crate) fn run(args: &CompareArgs, output: &mut Output) -> Result<(), Failure> {
     let violations = if args.redraw {
+        braid_bench::check_plots(&args.out)?;
         0
     } else {
         measure(args, output)?
     };
-    let written = compare::draw(&args.out)?;
-    if let [report, plots @ ..] = &written[..] {
+    if !braid_bench::PLOTS {
+        output.line(format_args!(
+            "the measurements are in {}; to plot them, build with --features plots and use --redraw",
+            args.out.display()
+        ))?;
+    } else if let [report, plots @ ..] = &compare::draw(&args.out)?[..] {
         output.line(format_args!(
             "{}, and {} plots next to it as SVG and PNG",
             report.display(),

@@ -18,7 +18,7 @@ pub(crate) struct PaperArgs {
     #[arg(value_parser = figures_parser())]
     figure: Figures,
 
-    /// Directory for the tables and plots
+    /// Directory for the tables and, in builds with the feature plots, the plots
     #[arg(long, value_name = "DIR", default_value = "paper-figures")]
     out: PathBuf,
 
@@ -121,9 +121,11 @@ pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> 
         })?;
         bar.finish_and_clear();
         for diagram in &diagrams {
-            let [csv, svg] = diagram.write(&args.out)?;
+            let written = diagram.write(&args.out)?;
             print(diagram, output)?;
-            output.line(format_args!("  {} and {}", csv.display(), svg.display()))?;
+            for path in written {
+                output.line(format_args!("  {}", path.display()))?;
+            }
             output.line("")?;
         }
     }

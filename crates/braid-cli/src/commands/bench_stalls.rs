@@ -61,6 +61,9 @@ fn scenario_parser() -> impl TypedValueParser<Value = Scenario> {
 }
 
 pub(crate) fn run(args: &StallsArgs, output: &mut Output) -> Result<(), Failure> {
+    if let Some(path) = &args.figure {
+        braid_bench::check_plots(path)?;
+    }
     let scratch = Scratch::new(args.dir.as_deref(), "braid-bench-")?;
     let mut spec = StallsSpec {
         device: args.device,
@@ -83,8 +86,8 @@ pub(crate) fn run(args: &StallsArgs, output: &mut Output) -> Result<(), Failure>
     })?;
     bar.finish_and_clear();
     if let Some(path) = &args.figure {
-        let written = report.figure().and_then(|svg| std::fs::write(path, svg));
-        written.map_err(|error| {
+        let figure = report.figure(path)?;
+        std::fs::write(path, figure).map_err(|error| {
             Failure::io(format_args!("cannot write {}", path.display()), &error)
         })?;
     }

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use crate::compare::Spread;
-use crate::compare::charts::{in_flights, threads};
+use crate::compare::drawing::charts::{in_flights, threads};
 use crate::compare::row::BARE_LOG;
 use crate::compare::run::{Run, WorkloadInfo};
 use crate::compare::summary::{BRAID, Metric, Point, Summary};

@@ -7,9 +7,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use self::tables::{everything, headline, losses, stages};
 use super::chart::Chart;
 use super::charts::in_flights;
-use super::run::Run;
-use super::summary::{BRAID, Metric, Summary};
 use crate::BenchError;
+use crate::compare::run::Run;
+use crate::compare::summary::{BRAID, Metric, Summary};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -75,7 +75,7 @@ fn opening(run: &Run, summary: &Summary) -> Markup {
         .filter(|p| summary.best_peer(p, Metric::Throughput).is_some())
         .collect();
     let ahead = |metric: Metric| {
-        let is_ahead = |p: &&&super::Point| {
+        let is_ahead = |p: &&&crate::compare::Point| {
             let own = summary.spread(p, metric);
             let best = summary.best_peer(p, metric);
             own.zip(best)

@@ -1,10 +1,10 @@
 //! The charts of a comparison.
 
-use super::Spread;
 use super::chart::{Axis, Chart, Series, Style};
-use super::row::BARE_LOG;
-use super::run::{Run, WorkloadInfo};
-use super::summary::{Metric, Point, Summary};
+use crate::compare::Spread;
+use crate::compare::row::BARE_LOG;
+use crate::compare::run::{Run, WorkloadInfo};
+use crate::compare::summary::{Metric, Point, Summary};
 
 /// Returns the charts of each workload, for each number of commits in flight: throughput against
 /// threads, latency against throughput, and the share of the bare log. For a load: records per

@@ -9,8 +9,8 @@ use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::Spread;
 use crate::BenchError;
+use crate::compare::Spread;
 
 /// Size of a drawing, and position of the plot within it.
 struct Layout {

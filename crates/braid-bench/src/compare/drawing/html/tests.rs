@@ -1,7 +1,8 @@
-use super::super::row::{BARE_LOG, Row};
-use super::super::run::{EngineInfo, WorkloadInfo};
-use super::super::{charts, spread::Spread};
+use super::super::charts;
 use super::*;
+use crate::compare::Spread;
+use crate::compare::row::{BARE_LOG, Row};
+use crate::compare::run::{EngineInfo, WorkloadInfo};
 
 fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
