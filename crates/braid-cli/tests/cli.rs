@@ -8,9 +8,7 @@ use std::process::{
 
 use serde_json::Value;
 
-mod common;
-
-use common::{braid, braid_in, expect_code, stderr, stdout};
+use crate::common::{braid, braid_in, expect_code, stderr, stdout};
 
 /// A small database on the disk in `dir`.
 fn make_database(dir: &Path) {

@@ -6,9 +6,7 @@ use std::path::Path;
 use braid::Database;
 use serde_json::Value;
 
-mod common;
-
-use common::{braid_in, expect_code, stderr, stdout};
+use crate::common::{braid_in, expect_code, stderr, stdout};
 
 #[track_caller]
 fn shell(dir: &Path, commands: &str, code: i32) -> String {

@@ -9,9 +9,7 @@ use std::process::{Command, Stdio};
 use braid::changes::Position;
 use braid::{Database, Table};
 
-mod common;
-
-use common::{braid_in, expect_code, stderr, stdout};
+use crate::common::{braid_in, expect_code, stderr, stdout};
 
 fn put(db: &Database, table: &Table<String, u64>, key: &str, value: u64) {
     db.transact(|tx| tx.insert(table, key, &value)).unwrap();

@@ -9,9 +9,7 @@ use braid::{Bytes, Compression, Database, Readable, TableOptions};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-mod common;
-
-use common::{braid, expect_code, stderr, stdout};
+use crate::common::{braid, expect_code, stderr, stdout};
 
 /// By name: the types, and entries in any order.
 type Plan = BTreeMap<String, (&'static str, &'static str, BTreeMap<Vec<u8>, Vec<u8>>)>;

@@ -4,9 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-mod common;
-
-use common::{braid, expect_code, stderr, stdout};
+use crate::common::{braid, expect_code, stderr, stdout};
 
 fn piped(dir: &Path, script: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_braid"))

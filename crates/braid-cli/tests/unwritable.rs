@@ -10,12 +10,11 @@ use std::process::Command;
 
 use braid::Database;
 
-mod common;
 #[allow(dead_code, reason = "another test uses the rest")]
 #[path = "../../braiddb/tests/processes/mounts.rs"]
 mod mounts;
 
-use common::{braid_in, expect_code, stdout};
+use crate::common::{braid_in, expect_code, stdout};
 use mounts::{Ballast, Mount};
 
 const ROWS: u64 = 50;

@@ -5,9 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use braid::{Database, Table};
 
-mod common;
-
-use common::{braid, expect_code, stderr, stdout};
+use crate::common::{braid, expect_code, stderr, stdout};
 
 #[test]
 fn stat_speaks_prometheus() {

@@ -1,19 +1,17 @@
 //! Crashes, failed writes and a full device: generated histories on a device that loses all data
 //! that it may lose.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::common::{bounded, log_records, memory, payload, recover, sim, small, try_recover};
 use braid_io::{Device, OpenMode, SimDevice};
 use braid_log::{
     CheckpointPosition, FlushMode, LockRelease, Log, LogError, LogOptions, PendingCommit,
     ProtocolKind, SeqNo, Ticket,
 };
-use common::{bounded, log_records, memory, payload, recover, sim, small, try_recover};
 
 const BLOCK: usize = 4096;
 

@@ -1,14 +1,12 @@
 //! Log files that are cut, removed or replaced by earlier copies: recovery finds everything, or
 //! returns an error that names the file.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::common::{log_records, payload, small, try_recover};
 use braid_io::{Device, MemoryDevice, OpenMode};
 use braid_log::{CheckpointPosition, FlushMode, Log, LogError, LogOptions, ProtocolKind};
-use common::{log_records, payload, small, try_recover};
 
 type Files = BTreeMap<String, Vec<u8>>;
 

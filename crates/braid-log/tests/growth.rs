@@ -1,12 +1,10 @@
 //! A log begins small and grows with use, and every admitted commit finds room at every size.
 
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{bounded, log_records, memory, payload, recover, sim};
 use braid_io::{Device, SimDevice};
 use braid_log::{FlushMode, Log, LogError, LogOptions, ProtocolKind};
-use common::{bounded, log_records, memory, payload, recover, sim};
 
 fn options(protocol: ProtocolKind, flush_mode: FlushMode) -> LogOptions {
     LogOptions {

@@ -1,13 +1,11 @@
 //! Openings of the log write nothing until a transaction is logged.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::common::{payload, sim, small, try_recover};
 use braid_io::{Device, OpenMode, SimDevice};
 use braid_log::{CheckpointPosition, FlushMode, Log, LogError, LogOptions, ProtocolKind};
-use common::{payload, sim, small, try_recover};
 
 fn options(protocol: ProtocolKind, lanes: usize) -> LogOptions {
     LogOptions {

@@ -1,16 +1,14 @@
 //! Reading the log in order while it is written, through crashes and across incarnations.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
+use crate::common::{bounded, log_records, payload, sim, small, try_recover};
 use braid_io::SimDevice;
 use braid_log::{
     CheckpointPosition, FlushMode, Log, LogError, LogOptions, ProtocolKind, SeqNo, TailReader,
 };
-use common::{bounded, log_records, payload, sim, small, try_recover};
 
 /// Continues reading, in portions of a random size; checks that the transactions are in order, and
 /// not beyond the durable seqno.

@@ -1,12 +1,10 @@
 //! Prefetching several keys together: it loads their newest state into memory, and has no other
 //! effect.
 
-mod filled;
-
 use braid_io::{Device, OpenMode};
 use braid_store::{PAGE_SIZE, Store, StoreOptions, Tree};
 
-use filled::{KEYS, LARGE_POOL, TREE, check, filled, no_key_goes_back, open};
+use crate::filled::{KEYS, LARGE_POOL, TREE, check, filled, no_key_goes_back, open};
 
 fn prefetch(tree: &Tree, keys: &[u32]) {
     let keys: Vec<[u8; 4]> = keys.iter().map(|key| key.to_be_bytes()).collect();

@@ -1,8 +1,6 @@
 //! A newly opened store reads a page's neighbours ahead, and never an old state of one.
 
-mod filled;
-
-use filled::{KEYS, LARGE_POOL, check, filled, no_key_goes_back, open};
+use crate::filled::{KEYS, LARGE_POOL, check, filled, no_key_goes_back, open};
 
 #[test]
 fn a_cold_pool_reads_neighbours_along_and_a_full_one_does_not() {

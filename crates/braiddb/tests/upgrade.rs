@@ -52,8 +52,8 @@ fn expect_filled(db: &Database) {
     assert_eq!(db.get(&large, "from 200").unwrap(), Some(vec![200; 10_000]));
 }
 
-/// Writes the fixture; needed only for a new format: `cargo test -p braiddb --test upgrade --
-/// --ignored`.
+/// Writes the fixture; needed only for a new format: `cargo test -p braiddb --test suite upgrade
+/// -- --ignored`.
 #[test]
 #[ignore = "writes the fixture of a format"]
 fn write_the_fixture() {

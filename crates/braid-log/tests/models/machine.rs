@@ -1,6 +1,6 @@
 //! The part of the model that all protocols share.
 
-use crate::rules::{Dependence, LockRelease, Protocol, Rules};
+use super::rules::{Dependence, LockRelease, Protocol, Rules};
 
 pub(crate) const LANES: usize = 3;
 const KEYS: usize = 3;

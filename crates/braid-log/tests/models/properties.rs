@@ -1,7 +1,7 @@
 //! The properties that must hold in every state, and after every crash in it.
 
-use crate::machine::{Flush, LANES, Phase, Script, State};
-use crate::rules::{Arrived, Rules};
+use super::machine::{Flush, LANES, Phase, Script, State};
+use super::rules::{Arrived, Rules};
 
 /// A property that does not hold.
 pub(crate) struct Violation {

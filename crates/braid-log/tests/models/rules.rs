@@ -1,6 +1,6 @@
 //! The rules in which the protocols differ.
 
-use crate::machine::{Flush, LANES, Phase, State};
+use super::machine::{Flush, LANES, Phase, State};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
@@ -253,7 +253,7 @@ impl Rules {
 /// The lane that has a transaction's log record.
 fn lane_of(state: &State, transaction: usize) -> usize {
     let i = transaction as u8;
-    let has = |lane: &crate::machine::Lane| {
+    let has = |lane: &super::machine::Lane| {
         let flushes = lane.landed.iter().chain(&lane.in_flight);
         lane.buffer.contains(&i)
             || flushes

@@ -8,7 +8,7 @@ use braid::device::{Device, MemoryDevice};
 use braid::{Bytes, Database, Error, Health};
 use braid_io::{OpenMode, SimDevice};
 
-use crate::model::{Model, builders, open_restored, scratch, small, small_restore, under_load};
+use super::model::{Model, builders, open_restored, scratch, small, small_restore, under_load};
 
 /// Every protocol, under load and through a restart: any sequence number after the backup can be
 /// restored.
@@ -62,7 +62,7 @@ fn any_number_after_the_backup_can_be_restored() {
             braid::offline::verify(&target, &mut |damage| panic!("{damage}")).unwrap();
             let restored = open_restored(&target).unwrap();
             model.check(&restored, expected);
-            let tables = crate::model::tables(&restored).unwrap();
+            let tables = super::model::tables(&restored).unwrap();
             let fresh = Model::default();
             let mut rng = fastrand::Rng::with_seed(1);
             fresh.transfer(&restored, &tables, &mut rng).unwrap();

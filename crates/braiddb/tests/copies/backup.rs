@@ -7,7 +7,7 @@ use braid::device::MemoryDevice;
 use braid::{Bytes, Database, Error};
 use braid_io::SimDevice;
 
-use crate::model::{Model, builders, open_restored, scratch, small, small_restore, under_load};
+use super::model::{Model, builders, open_restored, scratch, small, small_restore, under_load};
 
 /// Every protocol: a full backup and two incremental ones, each taken under load, each restored.
 #[test]
@@ -48,7 +48,7 @@ fn a_restore_yields_the_state_at_the_backups_number() {
             let restored = open_restored(&target).unwrap();
             model.check(&restored, report.seqno);
             // The restored database is like any other, and continues the sequence numbers.
-            let tables = crate::model::tables(&restored).unwrap();
+            let tables = super::model::tables(&restored).unwrap();
             let mut rng = fastrand::Rng::with_seed(2);
             let fresh = Model::default();
             for _ in 0..50 {

@@ -7,7 +7,7 @@ use braid::changes::{ChangeSet, Changes, Position};
 use braid::device::MemoryDevice;
 use braid::{Bytes, Database, Durability, Error, Readable, TransactionOptions};
 
-use crate::model::{Model, builders, scratch, small, under_load};
+use super::model::{Model, builders, scratch, small, under_load};
 
 fn collect(changes: &mut Changes, into: &mut Vec<ChangeSet>) {
     into.extend(changes.by_ref().map(|set| set.unwrap()));

@@ -7,7 +7,7 @@ use braid::device::MemoryDevice;
 use braid::{Database, Error, Protocol};
 use braid_io::SimDevice;
 
-use crate::model::{Model, Writes, contents, small, small_restore, tables, writes};
+use super::model::{Model, Writes, contents, small, small_restore, tables, writes};
 
 struct History {
     seed: u64,

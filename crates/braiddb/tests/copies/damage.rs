@@ -6,7 +6,7 @@ use braid::Error;
 use braid::backup::BackupError;
 use braid::device::MemoryDevice;
 
-use crate::model::{small, small_restore};
+use super::model::{small, small_restore};
 
 fn stream() -> Vec<u8> {
     let builder = small();

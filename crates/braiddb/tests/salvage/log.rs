@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use braid::offline::{salvage, verify};
 use braid::{Builder, Error, Protocol, Readable, Table, Transaction};
 
-use crate::victim::*;
+use super::victim::*;
 
 /// Returns the segment with the log's last chunks, and the offset of the first of them.
 fn log_files(victim: &Victim) -> Vec<PathBuf> {
@@ -55,7 +55,7 @@ fn a_damaged_log_is_kept_up_to_the_damage() {
         let mut order = of("books");
         order.extend(of("boats"));
         let there = |(table, i): &(String, u64)| {
-            contents.get(&(table.clone(), crate::victim::key(i + 100))) == Some(&value(*i, 1))
+            contents.get(&(table.clone(), super::victim::key(i + 100))) == Some(&value(*i, 1))
         };
         order.iter().map(there).collect::<Vec<bool>>()
     };

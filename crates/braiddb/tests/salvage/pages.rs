@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use braid::Error;
 use braid::offline::salvage;
 
-use crate::victim::*;
+use super::victim::*;
 
 #[test]
 fn a_sound_database_is_copied() {

@@ -1,0 +1,12 @@
+//! The tests of the commands, as one program: it is compiled and linked once.
+
+mod cli;
+mod common;
+mod compare;
+mod first_minutes;
+mod readers;
+mod records;
+mod shell;
+mod terminal;
+mod unwritable;
+mod watch;

@@ -1,0 +1,9 @@
+//! The tests of the log, as one program: it is compiled and linked once.
+
+mod common;
+mod crash;
+mod files;
+mod growth;
+mod models;
+mod openings;
+mod tail;

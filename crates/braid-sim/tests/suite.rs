@@ -1,0 +1,8 @@
+//! The tests of the simulator, as one program: it is compiled and linked once.
+
+mod catalog;
+mod close;
+mod histories;
+mod moved;
+mod poisoned;
+mod ranges;

@@ -1,0 +1,32 @@
+//! The tests of the database that need no process of their own, as one program: it is compiled and
+//! linked once.
+
+mod batches;
+mod bulk;
+mod close;
+mod compact;
+mod copies;
+mod crash;
+mod damage;
+mod durability;
+mod examples;
+mod faults;
+mod foreign_objects;
+mod in_place;
+mod ingest;
+mod killed;
+mod large_values;
+mod limits;
+mod long_keys;
+mod named_snapshots;
+mod openings;
+mod panics;
+mod protocols;
+mod read_only;
+mod readers;
+mod salvage;
+mod savepoints;
+mod table_options;
+mod transact_async;
+mod transactions;
+mod upgrade;
