@@ -1,6 +1,6 @@
 //! Checkpoints: the pages as of one instant, written out of place, switched to by one superblock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,6 +22,10 @@ const BATCH: usize = 16;
 /// The share of the pool's pages whose images may be in flight at once, as a divisor: meanwhile
 /// these pages can't be evicted, and other pages need frames, too.
 const BATCH_SHARE: usize = 4;
+
+/// Pages whose entries are looked at, or switched, while the checkpoint's lock is held once: writers
+/// and evictors wait for the lock.
+const STEP: usize = 32;
 
 /// Progress of a checkpoint; see [`Checkpoint::write`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -274,28 +278,26 @@ impl Checkpoint {
         pool.file.write_superblock(&root, blob)?;
         let kept = keep(old_root.sequence).then(|| PinnedCheckpoint::newest_of(&store));
         // From here on the new superblock is valid; blocks that only the old one used are free (I6
-        // for blocks).
-        let mut checkpoint = pool.checkpoint.lock();
-        let open = checkpoint.take().expect("this checkpoint is open");
-        // In this order; see `DataFile::read_page`.
+        // for blocks). In this order; see `DataFile::read_page`.
         pool.file.set_sequence(root.sequence);
-        let mut freed = self.superseded_images(&open, &entries);
         let old_len = pool.ids.lock().next.max(old_root.next_page);
-        freed.append(&mut self.switch_entries(&entries, old_len));
-        if braid_rt::mutant!("leak_blocks") {
-            freed.pop();
+        if !braid_rt::mutant!("free_superseded_late") {
+            while !self.free_superseded(&entries, &mut pool.checkpoint.lock()) {}
         }
-        pool.file.free(&freed);
+        self.switch_entries(&entries, old_len);
         if !braid_rt::mutant!("free_blocks_early") {
             self.free_replaced(&old_root, &root);
         }
-        drop((checkpoint, borrowed));
+        drop(borrowed);
+        let root_blocks = root.blob_blocks.len();
+        *store.root.lock() = root;
+        let open = self.close(&entries);
         let report = CheckpointReport {
             pages_written: self.pages_written,
             map_blocks_written,
-            sequence: root.sequence,
+            sequence: old_root.sequence + 1,
         };
-        self.end(open, root, old_len);
+        self.end(open, root_blocks, old_len);
         Ok((report, kept))
     }
 
@@ -339,73 +341,110 @@ impl Checkpoint {
         Ok((root, blob, new_blocks.len() as u64))
     }
 
-    /// Block addresses as of the epoch switch that nothing durable ever referred to, of pages whose
-    /// images for this checkpoint are elsewhere. Neither superblock refers to them, and the page
-    /// has another address by now.
-    fn superseded_images(&self, open: &OpenCheckpoint, entries: &[Entry]) -> Vec<u64> {
+    /// Makes the entries of this checkpoint the durable ones, of all page ids below `len`, and frees
+    /// the blocks that are no longer used.
+    ///
+    /// The checkpoint stays open meanwhile, so that the pages whose entries are not switched yet
+    /// keep their blocks. For a page whose entry is switched, an open checkpoint changes nothing:
+    /// the block that it keeps is the durable one.
+    fn switch_entries(&self, entries: &[Entry], len: PageId) {
         let pool = &self.store.pool;
-        let is_superseded = |id: PageId, address: u64| {
+        let mut freed = Vec::new();
+        let mut id = 1;
+        while id < len {
+            let checkpoint = pool.checkpoint.lock();
+            let end = len.min(id + STEP as u64);
+            for id in id..end {
+                let entry = entries.get(to_usize(id)).copied().unwrap_or_default();
+                let durable = pool.file.durable.get_or_make(id);
+                let old = durable.swap(entry.address, Ordering::AcqRel);
+                let birth = pool.file.births.get_or_make(id);
+                birth.store(entry.born.into(), Ordering::Release);
+                if old != entry.address && old != ABSENT && pool.address(id) != old {
+                    freed.push(old);
+                }
+            }
+            drop(checkpoint);
+            if braid_rt::mutant!("leak_blocks") {
+                freed.pop();
+            }
+            pool.file.free(&freed);
+            freed.clear();
+            id = end;
+        }
+    }
+
+    /// Frees some of the blocks that only the open checkpoint kept: block addresses as of the epoch
+    /// switch that nothing durable ever referred to, of pages whose images for this checkpoint are
+    /// elsewhere. Neither superblock refers to them, and the page has another address by now.
+    /// Returns whether there are no more.
+    ///
+    /// First called before the entries are switched, since it must not free a block that is durable
+    /// until then. A page that leaves its block after its entry was removed here has another entry
+    /// for that block afterwards.
+    fn free_superseded(&self, entries: &[Entry], checkpoint: &mut Option<OpenCheckpoint>) -> bool {
+        let pool = &self.store.pool;
+        let is_superseded = |&(id, address): &(PageId, u64)| {
             address != ABSENT
                 && address != UNWRITTEN
                 && address != address_in(entries, id)
                 && address != pool.address(id)
                 && address != pool.file.durable_address(id)
         };
-        let frozen = open.frozen.iter().map(|(&id, &address)| (id, address));
-        frozen
-            .filter(|&(id, address)| is_superseded(id, address))
-            .map(|(_, address)| address)
-            .collect()
+        let open = checkpoint.as_mut().expect("this checkpoint is open");
+        let frozen = std::iter::from_fn(|| open.frozen.pop_first()).take(STEP);
+        let superseded = frozen.filter(is_superseded);
+        let blocks: Vec<u64> = superseded.map(|(_, address)| address).collect();
+        pool.file.free(&blocks);
+        open.frozen.is_empty()
     }
 
-    /// Makes the entries of this checkpoint the durable ones, of all page ids below `len`. Returns
-    /// the block addresses that are no longer used.
-    fn switch_entries(&self, entries: &[Entry], len: PageId) -> Vec<u64> {
-        let pool = &self.store.pool;
-        let mut freed = Vec::new();
-        for id in 1..len {
-            let entry = entries.get(to_usize(id)).copied().unwrap_or_default();
-            let durable = pool.file.durable.get_or_make(id);
-            let old = durable.swap(entry.address, Ordering::AcqRel);
-            let birth = pool.file.births.get_or_make(id);
-            birth.store(entry.born.into(), Ordering::Release);
-            if old != entry.address && old != ABSENT && pool.address(id) != old {
-                freed.push(old);
+    /// Ends the time in which the checkpoint is open.
+    fn close(&self, entries: &[Entry]) -> OpenCheckpoint {
+        loop {
+            let mut checkpoint = self.store.pool.checkpoint.lock();
+            if self.free_superseded(entries, &mut checkpoint) {
+                return checkpoint.take().expect("this checkpoint is open");
             }
         }
-        freed
     }
 
     /// Ends a checkpoint that was published: updates the promised room, frees the pages that waited
     /// for the end, and cuts off the unneeded end of the file.
-    fn end(&mut self, open: OpenCheckpoint, root: Root, old_len: PageId) {
+    fn end(&mut self, open: OpenCheckpoint, root_blocks: usize, old_len: PageId) {
         let store = self.store.clone();
         let pool = &store.pool;
         pool.file.room.add(open.copies.len() as u64);
-        pool.file.room.set_root(root.blob_blocks.len());
+        pool.file.room.set_root(root_blocks);
         pool.file.room.set_refused(false);
         self.closed = true;
-        *store.root.lock() = root;
         let to_free = open.to_free.into_iter();
         to_free.for_each(|id| pool.free_detached(id));
         // A file that stays long for now does no harm to the checkpoint.
         let _ = pool.file.trim(old_len);
     }
 
-    /// Returns the block address of each page in this checkpoint.
+    /// Returns the block address of each page in this checkpoint. All its images are written, so
+    /// the addresses are final, whatever happens to the pages.
     fn frozen_addresses(&self) -> Vec<u64> {
         let pool = &self.store.pool;
-        let checkpoint = pool.checkpoint.lock();
-        let open = checkpoint.as_ref().expect("this checkpoint is open");
         let mut addresses = vec![ABSENT; to_usize(self.next_page)];
-        for (id, address) in addresses.iter_mut().enumerate().skip(1) {
-            let id = id as u64;
-            let frozen = open.addresses.get(&id).or_else(|| open.frozen.get(&id));
-            *address = frozen.copied().unwrap_or_else(|| pool.attached_address(id));
-            assert!(
-                *address != UNWRITTEN,
-                "page {id} of the checkpoint was written"
-            );
+        for (step, addresses) in addresses[1..].chunks_mut(STEP).enumerate() {
+            let first = 1 + (step * STEP) as u64;
+            let ids = first..first + addresses.len() as u64;
+            let checkpoint = pool.checkpoint.lock();
+            let open = checkpoint.as_ref().expect("this checkpoint is open");
+            for (id, address) in ids.clone().zip(&mut *addresses) {
+                *address = pool.attached_address(id);
+            }
+            let written = open.addresses.range(ids.clone());
+            for (id, &address) in open.frozen.range(ids.clone()).chain(written) {
+                addresses[to_usize(id - first)] = address;
+            }
+            let is_unwritten = |&(_, address): &(PageId, &u64)| *address == UNWRITTEN;
+            if let Some((id, _)) = ids.zip(&*addresses).find(is_unwritten) {
+                panic!("page {id} of the checkpoint was not written");
+            }
         }
         addresses
     }
@@ -459,17 +498,12 @@ impl Checkpoint {
 
     /// Frees the old root's own blocks.
     fn free_replaced(&self, old: &Root, new: &Root) {
-        let mut space = self.store.pool.file.space.lock();
-        old.blob_blocks.iter().for_each(|&block| space.free(block));
-        let new_leaves: std::collections::HashSet<u64> =
-            new.leaf_addresses.iter().copied().collect();
-        for &block in old
-            .leaf_addresses
-            .iter()
-            .filter(|block| !new_leaves.contains(block))
-        {
-            space.free(block);
-        }
+        let file = &self.store.pool.file;
+        let new_leaves: HashSet<u64> = new.leaf_addresses.iter().copied().collect();
+        let leaves = old.leaf_addresses.iter().copied();
+        let replaced = leaves.filter(|block| !new_leaves.contains(block));
+        let blocks: Vec<u64> = replaced.chain(old.blob_blocks.iter().copied()).collect();
+        blocks.chunks(STEP).for_each(|blocks| file.free(blocks));
     }
 }
 

@@ -15,7 +15,7 @@
 //! Pages to which no tree refers any more do not change, and belong to the checkpoint only if they
 //! were removed from their tree after the epoch switch; see [`super::detached`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use braid_io::AlignedBuf;
@@ -28,15 +28,15 @@ use crate::error::StoreError;
 use crate::page::PageId;
 use crate::sync::AtomicU64;
 
-/// The state that an open checkpoint collects. Collections whose order of iteration is visible
-/// outside are ordered; otherwise a simulation could not be repeated.
+/// The state that an open checkpoint collects. The collections are ordered, so that a part of the
+/// pages can be looked up, and a simulation repeated.
 #[derive(Debug)]
 pub(crate) struct OpenCheckpoint {
     /// Block addresses of images written for it.
-    pub(crate) addresses: HashMap<PageId, u64>,
+    pub(crate) addresses: BTreeMap<PageId, u64>,
     /// Block addresses, as of the epoch switch, of pages whose address changed since without an
     /// image for the checkpoint.
-    pub(crate) frozen: HashMap<PageId, u64>,
+    pub(crate) frozen: BTreeMap<PageId, u64>,
     /// Images that writers copied before they changed the page.
     pub(crate) copies: BTreeMap<PageId, AlignedBuf>,
     /// Detached pages that only this checkpoint needs, for their images.
@@ -46,8 +46,8 @@ pub(crate) struct OpenCheckpoint {
 impl OpenCheckpoint {
     pub(crate) fn new() -> Self {
         Self {
-            addresses: HashMap::new(),
-            frozen: HashMap::new(),
+            addresses: BTreeMap::new(),
+            frozen: BTreeMap::new(),
             copies: BTreeMap::new(),
             to_free: BTreeSet::new(),
         }

@@ -11,6 +11,10 @@ use super::room::Room;
 /// The first block that is not a superblock.
 pub(crate) const FIRST_BLOCK: u64 = 2;
 
+/// Blocks that one call of [`Space::trim_some`] drops at most, because other threads wait for the
+/// lock meanwhile.
+const TRIM_STEP: usize = 64;
+
 /// The free blocks below the end, and the end. Nothing of it is stored: it follows from the page
 /// map.
 #[derive(Debug)]
@@ -152,12 +156,21 @@ impl Space {
         !self.pins.is_empty()
     }
 
-    /// Drops the free blocks at the end; returns the file's length in blocks.
-    pub(crate) fn trim(&mut self) -> u64 {
-        while self.end > FIRST_BLOCK && self.free.last() == Some(&(self.end - 1)) {
+    /// Drops some free blocks at the end. Returns whether there may be more.
+    pub(crate) fn trim_some(&mut self) -> bool {
+        for _ in 0..TRIM_STEP {
+            if self.end == FIRST_BLOCK || self.free.last() != Some(&(self.end - 1)) {
+                return false;
+            }
             self.free.pop_last();
             self.end -= 1;
         }
+        true
+    }
+
+    /// Drops the free blocks at the end; returns the file's length in blocks.
+    pub(crate) fn trim(&mut self) -> u64 {
+        while self.trim_some() {}
         self.end
     }
 

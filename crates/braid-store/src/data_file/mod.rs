@@ -502,6 +502,9 @@ impl DataFile {
 
     /// Frees blocks that nothing refers to.
     pub(crate) fn free(&self, blocks: &[u64]) {
+        if blocks.is_empty() {
+            return;
+        }
         let mut space = self.space.lock();
         blocks.iter().for_each(|&block| space.free(block));
     }
@@ -530,6 +533,7 @@ impl DataFile {
     /// Cuts off the free tail, except the blocks that keep the surplus at a floor.
     pub(crate) fn trim_to(&self, floor: i64) -> Result<(), StoreError> {
         let _growing = self.growing.lock();
+        while self.space.lock().trim_some() {}
         let mut space = self.space.lock();
         let extent = self.extent.load(Ordering::Relaxed);
         let spare = self.room.take_down_to(floor);
