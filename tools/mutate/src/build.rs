@@ -229,6 +229,9 @@ fn at_fault(sources: &[Source], span: &Value) -> Option<usize> {
         .map(|(id, ..)| *id)
 }
 
+/// Bytes after an error in which the deletion of an exit may be its cause.
+const EXIT_MAX: usize = 400;
+
 /// Returns the deletions between an error's positions, of drops if there are any: a guard lives
 /// longer without its drop.
 fn deletions_around(sources: &[Source], spans: &Value) -> Vec<usize> {
@@ -246,7 +249,7 @@ fn deletions_around(sources: &[Source], spans: &Value) -> Vec<usize> {
         .filter_map(|span| span["byte_end"].as_u64())
         .max();
     let (begin, end) = (begin.unwrap_or(0) as usize, end.unwrap_or(0) as usize);
-    let of = |what: &str| -> Vec<usize> {
+    let of = |what: &str, end: usize| -> Vec<usize> {
         let points = source
             .points
             .iter()
@@ -262,8 +265,13 @@ fn deletions_around(sources: &[Source], spans: &Value) -> Vec<usize> {
             .filter(|&id| is_between(id))
             .collect()
     };
-    match of("without: drop(") {
-        drops if drops.is_empty() => of("without"),
+    let exits = ["without: return", "without: continue"];
+    match of("without: drop(", end) {
+        drops if drops.is_empty() => match of("without", end) {
+            // An exit after the move of a value.
+            none if none.is_empty() => exits.map(|exit| of(exit, end + EXIT_MAX)).concat(),
+            deletions => deletions,
+        },
         drops => drops,
     }
 }

@@ -8,9 +8,10 @@ use syn::{BinOp, Block, Expr, Pat, ReturnType, Stmt, Type};
 
 /// Calls that only count, trace or mark: a deletion changes no result.
 const UNCHECKED: &[&str] = &[
-    "reach",
-    "point",
+    "coverage_point",
+    "yield_point",
     "trace",
+    "clock",
     "prefetch",
     "LaneCounters",
     "counters",
@@ -119,6 +120,12 @@ fn is_named_mutant(expr: &Expr) -> bool {
         Expr::Paren(inner) => is_named_mutant(&inner.expr),
         _ => false,
     }
+}
+
+/// Returns whether a statement only counts, traces or marks.
+fn is_unchecked(text: &str) -> bool {
+    let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    words.any(|word| UNCHECKED.contains(&word))
 }
 
 fn has_let(expr: &Expr) -> bool {
@@ -290,8 +297,7 @@ impl Walk<'_> {
 
     fn delete(&mut self, span: Span, what: &str) {
         let text = self.short(span);
-        let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
-        if words.any(|word| UNCHECKED.contains(&word)) {
+        if is_unchecked(&text) {
             return;
         }
         let (begin, end) = self.range(span);
@@ -396,6 +402,10 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     fn visit_expr_const(&mut self, _: &'ast syn::ExprConst) {}
 
     fn visit_expr_if(&mut self, expr: &'ast syn::ExprIf) {
+        let statements = &expr.then_branch.stmts;
+        if expr.else_branch.is_none() && statements.iter().all(|s| is_unchecked(&tokens(s))) {
+            return;
+        }
         if is_named_mutant(&expr.cond) {
             // The part that a build without named mutants contains.
             if matches!(&*expr.cond, Expr::Unary(_)) {

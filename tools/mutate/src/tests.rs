@@ -131,33 +131,35 @@ impl TestBinary {
         (is_complete && binary == self.binary).then(|| tests.lines().filter_map(test).collect())
     }
 
-    /// Runs each test without a mutant.
-    fn measure(&mut self, places: &Places, slow: u64) {
-        let path = self.file(places).with_extension("hits");
-        let mut tests = Vec::new();
-        for name in self.list() {
-            let _ = fs::remove_file(&path);
-            let variable = ("BRAID_MUTATION_HITS", &*path.to_string_lossy());
-            let (ended, took) = self.run(places, &[&name], variable, slow);
-            if !matches!(ended, Ended::Passed) {
-                println!(
-                    "left out: {}: {name} fails or is slow without a mutant",
-                    self.name
-                );
-                continue;
-            }
-            let hits = fs::read_to_string(&path).unwrap_or_default();
-            let hits = hits.lines().filter_map(|id| id.parse().ok()).collect();
-            tests.push(Test { name, took, hits });
-        }
+    /// Runs a test without a mutant, unless it fails or is slow.
+    fn measure(&self, places: &Places, name: &str, slow: u64) -> Option<Test> {
+        let thread = std::thread::current();
+        let path = places.file(&format!("{}.hits", thread.name().unwrap_or("main")));
         let _ = fs::remove_file(&path);
+        let variable = ("BRAID_MUTATION_HITS", &*path.to_string_lossy());
+        let (ended, took) = self.run(places, &[name], variable, slow);
+        let hits = fs::read_to_string(&path).unwrap_or_default();
+        let _ = fs::remove_file(&path);
+        if !matches!(ended, Ended::Passed) {
+            println!(
+                "left out: {}: {name} fails or is slow without a mutant",
+                self.name
+            );
+            return None;
+        }
+        let hits = hits.lines().filter_map(|id| id.parse().ok()).collect();
+        let name = name.to_owned();
+        Some(Test { name, took, hits })
+    }
+
+    /// Records its tests for later runs of the tool.
+    fn record(&self, places: &Places, slow: u64) {
         let mut text = format!("{slow} {}\n", self.binary);
-        for Test { name, took, hits } in &tests {
+        for Test { name, took, hits } in &self.tests {
             let hits: Vec<_> = hits.iter().map(usize::to_string).collect();
             text.push_str(&format!("{name} {} {}\n", took.as_millis(), hits.join(" ")));
         }
         fs::write(self.file(places), text).expect("a file");
-        self.tests = tests;
     }
 }
 
@@ -175,27 +177,42 @@ impl Tests {
                 tests: Vec::new(),
             })
         };
-        let waiting = Mutex::new(listed.lines().filter_map(binary));
-        let done = Mutex::new(Vec::new());
+        let mut binaries: Vec<_> = listed.lines().filter_map(binary).collect();
+        let mut unknown = Vec::new();
+        for (at, binary) in binaries.iter_mut().enumerate() {
+            match binary.known(places, slow) {
+                Some(tests) => binary.tests = tests,
+                None => unknown.push(at),
+            }
+        }
+        let names = |&at: &usize| binaries[at].list().into_iter().map(move |name| (at, name));
+        let waiting: Vec<_> = unknown.iter().flat_map(names).collect();
+        let waiting = Mutex::new(waiting.into_iter());
+        let measured = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for job in 0..jobs {
-                let (waiting, done) = (&waiting, &done);
+                let (waiting, measured, binaries) = (&waiting, &measured, &binaries);
                 let work = move || {
                     loop {
                         let next = waiting.lock().expect("nobody panics with it").next();
-                        let Some(mut binary) = next else { return };
-                        match binary.known(places, slow) {
-                            Some(tests) => binary.tests = tests,
-                            None => binary.measure(places, slow),
+                        let Some((at, name)) = next else { return };
+                        if let Some(test) = binaries[at].measure(places, &name, slow) {
+                            let mut measured = measured.lock().expect("nobody panics with it");
+                            measured.push((at, test));
                         }
-                        done.lock().expect("nobody panics with it").push(binary);
                     }
                 };
                 let thread = std::thread::Builder::new().name(format!("job{job}"));
                 thread.spawn_scoped(scope, work).expect("a thread");
             }
         });
-        Self(done.into_inner().expect("nobody panics with it"))
+        for (at, test) in measured.into_inner().expect("nobody panics with it") {
+            binaries[at].tests.push(test);
+        }
+        for at in unknown {
+            binaries[at].record(places, slow);
+        }
+        Self(binaries)
     }
 
     pub fn len(&self) -> usize {

@@ -65,3 +65,21 @@ impl<G> Acknowledgement<G> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_order_has_its_own_state() {
+        let of = |order| {
+            let state = Acknowledgement::<()>::new(order, 2, SeqNo::new(7));
+            let epochs = state.epochs().is_some();
+            [epochs, state.flushes().is_some(), state.lanes().is_some()]
+        };
+        assert_eq!(of(Order::Numbers), [false, false, false]);
+        assert_eq!(of(Order::Epochs), [true, false, false]);
+        assert_eq!(of(Order::Flushes), [false, true, false]);
+        assert_eq!(of(Order::Lanes), [false, false, true]);
+    }
+}

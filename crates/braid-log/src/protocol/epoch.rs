@@ -110,4 +110,17 @@ mod tests {
         };
         assert_eq!(Epoch.durable_seqno(&unfinished), SeqNo::NONE);
     }
+
+    #[test]
+    fn an_epoch_ends_after_the_one_before_it_is_acknowledged() {
+        let epochs = Epochs::new(SeqNo::new(4));
+        let end = |newest, durable| epochs.end_with(SeqNo::new(newest), SeqNo::new(durable));
+        assert!(!end(4, 4), "an epoch without numbers");
+        assert!(end(6, 4));
+        assert_eq!(epochs.end().get(), 6);
+        assert!(!end(9, 5), "the epoch before is not durable");
+        assert_eq!(epochs.end().get(), 6);
+        assert!(end(9, 6));
+        assert_eq!(epochs.end().get(), 9);
+    }
 }

@@ -334,4 +334,54 @@ mod tests {
         let is_hardened = |seqno| hardening.is_hardened(SeqNo::new(seqno));
         assert!(is_hardened(12) && !is_hardened(16));
     }
+
+    #[test]
+    fn a_transaction_names_its_open_dependencies_unless_they_are_many() {
+        let depend = |hardening: &Hardening, on: &[SeqNo], large| match hardening.depend(
+            SeqNo::new(201),
+            on,
+            large,
+        ) {
+            Dependencies::Named(on) => Ok(on.iter().map(|on| on.get()).collect::<Vec<_>>()),
+            Dependencies::Awaited(newest) => Err(newest.get()),
+        };
+        let waits = |hardening: &Hardening| !hardening.lanes[1].waiting.lock().is_empty();
+        let hardening = Hardening::new(2, SeqNo::new(8));
+        // 7 is hardened, and 11 is in the transaction's own lane.
+        let on = numbers(&[12, 7, 11, 10, 12]);
+        assert_eq!(depend(&hardening, &numbers(&[7, 8, 11]), true), Ok(vec![]));
+        assert!(!waits(&hardening));
+        assert_eq!(depend(&hardening, &on, true), Err(12));
+        assert!(!waits(&hardening));
+        assert_eq!(depend(&hardening, &on, false), Ok(vec![10, 12]));
+        assert!(waits(&hardening));
+        hardening.forget(SeqNo::new(201));
+        assert!(!waits(&hardening));
+        let many: Vec<u64> = (5..).map(|i| 2 * i).take(DEPENDENCIES_MAX + 1).collect();
+        let newest = many.last().copied().unwrap();
+        assert_eq!(depend(&hardening, &numbers(&many), false), Err(newest));
+        assert!(!waits(&hardening));
+        let named = &many[1..];
+        assert_eq!(
+            depend(&hardening, &numbers(named), false),
+            Ok(named.to_vec())
+        );
+    }
+
+    /// A transaction that is durable to its own number, and no further, waits as well.
+    #[test]
+    fn the_newest_durable_transaction_waits_for_its_dependency() {
+        let hardening = Hardening::new(2, SeqNo::new(2));
+        let hardened = || [0, 1].map(|lane| hardening.hardened(LaneId::new(lane)).get());
+        hardening.add(SeqNo::new(5), numbers(&[6]));
+        assert!(!hardening.advance(&numbers(&[2, 2])), "nothing is new");
+        assert!(hardening.advance(&numbers(&[2, 5])));
+        assert_eq!(hardened(), [2, 4]);
+        assert!(hardening.advance(&numbers(&[6, 5])));
+        assert_eq!(hardened(), [6, 5]);
+        assert!(hardening.lanes[1].waiting.lock().is_empty());
+        // An older observation of the lanes changes nothing.
+        assert!(!hardening.advance(&numbers(&[4, 3])));
+        assert_eq!(hardened(), [6, 5]);
+    }
 }

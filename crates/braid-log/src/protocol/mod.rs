@@ -216,3 +216,59 @@ pub(crate) fn of(kind: ProtocolKind) -> &'static dyn Protocol {
         ProtocolKind::Gsn => &gsn::Gsn,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The cut of these protocols is only right for one strand; the others need no such limit.
+    #[test]
+    fn protocols_that_cut_at_a_bad_chunk_have_one_strand() {
+        for &kind in ProtocolKind::ALL {
+            let one = matches!(kind, ProtocolKind::Serial | ProtocolKind::Aether);
+            assert_eq!(of(kind).forced_strands(), one.then_some(1), "{kind}");
+            assert_eq!(of(kind).consolidates(), kind == ProtocolKind::Aether);
+        }
+    }
+
+    /// Dependencies that share a lane with their dependents need no names, and only flushes of
+    /// transactions with unnumbered dependencies must be closed.
+    #[test]
+    fn dependencies_are_wanted_where_the_order_does_not_imply_them() {
+        let wanted = |of: Dependence| [1, 2, 3].map(|lanes| of.is_wanted(lanes));
+        assert_eq!(wanted(Dependence::Implied), [false, false, false]);
+        assert_eq!(wanted(Dependence::Durable), [true, true, true]);
+        assert_eq!(wanted(Dependence::Sealed), [false, true, true]);
+        assert_eq!(wanted(Dependence::Recorded), [false, true, true]);
+        for &kind in ProtocolKind::ALL {
+            let by_numbers = of(kind).dependence() == Dependence::Implied;
+            assert_eq!(of(kind).has_closed_flushes(), !by_numbers, "{kind}");
+        }
+    }
+
+    #[test]
+    fn only_gsn_leaves_numbers_out() {
+        for &kind in ProtocolKind::ALL {
+            let is_gsn = kind == ProtocolKind::Gsn;
+            assert_eq!(of(kind).stride(3), if is_gsn { 3 } else { 1 }, "{kind}");
+            let next = of(kind).next_base(SeqNo::new(6), SeqNo::new(10), 3).get();
+            // Numbers 7 to 12 may have been taken, and 13 to 15 by the durable seqno.
+            assert_eq!(next, if is_gsn { 15 } else { 10 }, "{kind}");
+        }
+        let of_one_lane = of(ProtocolKind::Gsn).next_base(SeqNo::new(6), SeqNo::new(10), 1);
+        assert_eq!(of_one_lane.get(), 10);
+    }
+
+    #[test]
+    fn what_is_kept_ends_at_its_limit() {
+        let (lane, number) = (LaneId::new(1), SeqNo::new(5));
+        let holds = |kept: &Kept| kept.holds(lane, number, FlushNo::new(3));
+        for (last, is_kept) in [(4, false), (5, true), (6, true)] {
+            assert_eq!(holds(&Kept::Numbers(SeqNo::new(last))), is_kept);
+            let lanes = Kept::Lanes(vec![SeqNo::NONE, SeqNo::new(last)]);
+            assert_eq!(holds(&lanes), is_kept);
+            assert_eq!(holds(&Kept::Flushes(FlushNo::new(last - 2))), is_kept);
+        }
+        assert!(!holds(&Kept::Lanes(vec![number])), "no such lane");
+    }
+}

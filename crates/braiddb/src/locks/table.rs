@@ -564,4 +564,143 @@ mod tests {
         });
         assert_eq!(deadlocks, 1);
     }
+
+    #[test]
+    fn each_use_of_a_context_has_its_own_number() {
+        let first = first_owner(3);
+        let second = next_owner(first);
+        let third = next_owner(second);
+        assert_eq!([second, third], [first + 1, first + 2]);
+        let last = first_owner(4) - 1;
+        assert_eq!([second, last].map(context_of), [3, 3]);
+        assert_eq!(next_owner(last), first, "the uses start again");
+    }
+
+    #[test]
+    fn an_attempt_to_lock_does_not_wait() {
+        let locks = LockTable::new(16);
+        assert_eq!(locks.try_lock(7, 1), Some(Locked::Now));
+        assert_eq!(locks.try_lock(7, 1), Some(Locked::Already));
+        assert_eq!(locks.try_lock(7, 2), None);
+        locks.mark_committing(7);
+        assert_eq!(locks.try_lock(7, 1), Some(Locked::Already));
+        assert!(locks.is_held_by_other(7, 2));
+        assert!(!locks.is_held_by_other(7, 1));
+        assert!(!locks.is_held_by_other(6, 2));
+        locks.unmark_committing(7);
+        assert!(!locks.is_committing_by_other(7, 2));
+        assert!(locks.is_held_by_other(7, 2), "the lock stays held");
+        assert_eq!(locks.try_lock(7, 2), None);
+        locks.unlock(7, 1);
+        assert_eq!(locks.try_lock(7, 2), Some(Locked::Now));
+    }
+
+    #[test]
+    fn the_hash_chooses_the_stripe() {
+        let locks = LockTable::new(16);
+        let stripes = [0, 1, 15, 16, 33].map(|hash| locks.stripe_of(hash));
+        assert_eq!(stripes, [0, 1, 15, 0, 1]);
+    }
+
+    /// A waiter must not believe that a transaction waits for its own thread after it moved on.
+    #[test]
+    fn the_last_use_belongs_to_an_open_transaction() {
+        let locks = LockTable::new(16);
+        let owner = first_owner(3);
+        let user = locks.user(owner);
+        let last_use = |owner| locks.users.lock().last_use(owner);
+        let own_thread = braid_rt::thread::index() as u64;
+        assert_eq!(last_use(owner), None, "it has no thread yet");
+        user.locks();
+        assert_eq!(last_use(owner), Some((own_thread, 1)));
+        user.reads();
+        assert_eq!(last_use(owner), Some((own_thread, 2)));
+        assert_eq!(last_use(next_owner(owner)), None);
+        user.ends();
+        assert_eq!(last_use(owner), None);
+        user.set_owner(next_owner(owner));
+        user.locks();
+        assert_eq!(last_use(owner), None, "its locks outlived it");
+        assert_eq!(last_use(next_owner(owner)), Some((own_thread, 3)));
+        drop(user);
+        assert_eq!(last_use(next_owner(owner)), None);
+    }
+
+    #[test]
+    fn users_of_freed_contexts_are_forgotten() {
+        let mut users = Users::default();
+        let kept: Vec<_> = (1..=40)
+            .map(|context| {
+                let user = User::unregistered(first_owner(context));
+                users.add(context, &user);
+                user
+            })
+            .collect();
+        for context in 41..=1000 {
+            users.add(context, &User::unregistered(first_owner(context)));
+        }
+        let is_known = |context: u64| users.by_context.contains_key(&context);
+        assert!((1..=40).all(is_known));
+        // Twice the contexts in use, and a few, at the last sweep.
+        assert!(users.by_context.len() <= 2 * kept.len() + 20);
+        assert!(users.sweep_at > kept.len());
+    }
+
+    #[test]
+    fn a_grace_period_lies_ahead() {
+        let before = braid_rt::now();
+        assert!(Grace::new(0).until >= before + GRACE);
+    }
+
+    /// Registers waits without sleeping, as the owners' threads would.
+    fn wait_for(locks: &LockTable, owner: Owner, stripe: usize, thread: u64) {
+        let edge = Edge { stripe, thread };
+        locks.waiting.lock().insert(owner, edge);
+    }
+
+    #[test]
+    fn the_outlook_of_a_wait_follows_stripes_and_threads() {
+        let locks = LockTable::new(16);
+        let own_thread = braid_rt::thread::index() as u64;
+        let [one, two, three] = [1, 2, 3].map(first_owner);
+        let users = [one, two, three].map(|owner| locks.user(owner));
+        let outlook = |stripe| locks.outlook(&locks.waiting.lock(), stripe, one);
+        for (stripe, owner) in [(1, one), (2, two), (3, three)] {
+            assert_eq!(locks.lock(stripe, owner), Ok(Locked::Now));
+        }
+        // Nobody has used the holder: its commit runs.
+        assert_eq!(outlook(2), Outlook::Open);
+        // Two waits for three, which runs on another thread.
+        let elsewhere = own_thread + 1;
+        users[2].thread.store(elsewhere, Ordering::Relaxed);
+        users[2].reads();
+        wait_for(&locks, two, 3, elsewhere + 1);
+        assert_eq!(outlook(2), Outlook::Open);
+        // That thread waits for a lock of one.
+        wait_for(&locks, first_owner(9), 1, elsewhere);
+        assert_eq!(outlook(2), Outlook::OwnThread { uses: 1 });
+        locks.waiting.lock().remove(&first_owner(9));
+        assert_eq!(outlook(2), Outlook::Open);
+        // This thread used three last.
+        users[2].locks();
+        assert_eq!(outlook(2), Outlook::OwnThread { uses: 2 });
+        assert_eq!(outlook(3), Outlook::OwnThread { uses: 2 });
+        // Three waits for one.
+        wait_for(&locks, three, 1, own_thread);
+        assert_eq!(outlook(2), Outlook::Cycle);
+        assert_eq!(outlook(3), Outlook::Cycle);
+    }
+
+    /// A request that would close a cycle is not registered; any other one is.
+    #[test]
+    fn a_wait_is_registered_unless_it_closes_a_cycle() {
+        let locks = LockTable::new(16);
+        for (stripe, owner) in [(1, 1), (2, 2)] {
+            assert_eq!(locks.lock(stripe, owner), Ok(Locked::Now));
+        }
+        assert_eq!(locks.begin_to_wait(2, 1), Outlook::Open);
+        assert_eq!(locks.begin_to_wait(1, 2), Outlook::Cycle);
+        let waiting: Vec<Owner> = locks.waiting.lock().keys().copied().collect();
+        assert_eq!(waiting, [1]);
+    }
 }
