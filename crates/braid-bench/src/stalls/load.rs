@@ -181,7 +181,10 @@ mod tests {
         // 400 operations, of which 200 waited 200 ms down to 1 ms.
         let late = outcome.latency.count_between(50_000_000, u64::MAX);
         assert!(late >= 100, "{late} of {}", outcome.latency.len());
-        assert!(outcome.latency.max() >= nanos(stall));
+        // The operation that stalls may have been due just before the window, and the next one a
+        // millisecond later; the histogram rounds.
+        let longest = Duration::from_nanos(outcome.latency.max());
+        assert!(longest >= stall * 98 / 100, "{longest:?}");
         assert!(outcome.gap >= stall, "{outcome:?}");
         assert_eq!(outcome.unfinished, 0);
     }
