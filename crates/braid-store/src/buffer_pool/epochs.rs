@@ -108,35 +108,49 @@ impl Pool {
         if dirty == epoch {
             return Ok(());
         }
-        self.prepare_first_change(id, frame, dirty, epoch)
+        if !self.prepare_first_change(id, frame, epoch, self.copies_max) {
+            // Too many copies wait for the checkpoint: this writer writes its copy itself, which
+            // also slows it down to the speed of the medium.
+            self.write_out(id, frame)?;
+            self.prepare_first_change(id, frame, epoch, usize::MAX);
+        }
+        Ok(())
     }
 
+    /// [`Pool::prepare_change`] that always copies an image which the checkpoint needs.
+    pub(super) fn prepare_change_by_copy(&self, id: PageId, word: u64) {
+        let frame = to_usize(frame_of(word));
+        let epoch = self.epoch.load(Ordering::Acquire);
+        if self.info[frame].dirty.load(Ordering::Relaxed) != epoch {
+            self.prepare_first_change(id, frame, epoch, usize::MAX);
+        }
+    }
+
+    /// Prepares the first change since the epoch switch, unless that needs a copy and `copies_max`
+    /// wait already. Returns whether the change is prepared.
     #[cold]
     fn prepare_first_change(
         &self,
         id: PageId,
         frame: usize,
-        dirty: u64,
         epoch: u64,
-    ) -> Result<(), StoreError> {
+        copies_max: usize,
+    ) -> bool {
         let info = &self.info[frame];
+        let dirty = info.dirty.load(Ordering::Relaxed);
         // The page needs its own block, unless it was already dirty before the epoch switch of an
         // abandoned checkpoint.
         let mut is_new = true;
         if dirty != 0 && !info.captured.load(Ordering::Relaxed) {
             let mut checkpoint = self.checkpoint.lock();
             if let Some(open) = checkpoint.as_mut() {
-                if open.copies.len() < self.copies_max {
-                    let mut copy = self.file.buffer();
-                    self.frames.page(frame).copy_to(&mut copy);
-                    open.copies.insert(id, copy);
-                    self.counters.copies.fetch_add(1, Ordering::Relaxed);
-                } else {
-                    drop(checkpoint);
-                    // Too many copies wait for the checkpoint: this writer writes its copy itself,
-                    // which also slows it down to the speed of the medium.
-                    self.write_out(id, frame)?;
+                if open.copies.len() >= copies_max {
+                    return false;
                 }
+                let mut copy = self.file.buffer();
+                self.frames.page(frame).copy_to(&mut copy);
+                open.copies.insert(id, copy);
+                self.counters.copies.fetch_add(1, Ordering::Relaxed);
             } else {
                 is_new = false;
             }
@@ -146,7 +160,7 @@ impl Pool {
         }
         info.captured.store(false, Ordering::Relaxed);
         info.dirty.store(epoch, Ordering::Relaxed);
-        Ok(())
+        true
     }
 
     /// Pages in frames that belong to the open checkpoint.

@@ -33,6 +33,11 @@ impl<'a> ReadPage<'a> {
         self.word
     }
 
+    /// Whether a change of the page needs an image of it for the open checkpoint.
+    pub(crate) fn awaits_image(&self) -> bool {
+        self.pool.awaits_image(to_usize(frame_of(self.word)))
+    }
+
     /// Whether the page is unchanged since it was opened.
     #[inline]
     pub(crate) fn validate(&self) -> bool {
@@ -82,6 +87,16 @@ impl<'a> WritePage<'a> {
         Ok(self.page())
     }
 
+    /// As [`WritePage::page_mut`], for a caller that must not wait for the medium: an image that an
+    /// open checkpoint needs is always copied, however many copies wait to be written.
+    pub(crate) fn page_copied(&mut self) -> Page<'a> {
+        if !self.changed {
+            self.pool.prepare_change_by_copy(self.id, self.word);
+            self.changed = true;
+        }
+        self.page()
+    }
+
     /// Gives the page a new version, though nothing in it changes.
     pub(crate) fn outdate(&mut self) {
         self.word = state::next_version(self.word);
@@ -91,6 +106,13 @@ impl<'a> WritePage<'a> {
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         state::without_mark(self.word)
+    }
+
+    /// Clears a page that was just allocated.
+    pub(super) fn zeroed(self) -> Self {
+        self.page().clear_from(0);
+        self.page().set_word(1, self.id);
+        self
     }
 
     /// The version that the page will have once this latch is released.
@@ -105,9 +127,9 @@ impl<'a> WritePage<'a> {
     }
 
     /// Frees the page and its id.
-    pub(crate) fn free(mut self) -> Result<(), StoreError> {
+    pub(crate) fn free(mut self) {
         // An open checkpoint may need the image.
-        self.page_mut()?;
+        self.page_copied();
         let pool = self.pool;
         {
             let mut checkpoint = pool.checkpoint.lock();
@@ -124,7 +146,6 @@ impl<'a> WritePage<'a> {
         let id = self.id;
         drop(self);
         pool.recycle(id, Some(frame));
-        Ok(())
     }
 }
 

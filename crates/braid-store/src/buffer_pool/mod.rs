@@ -16,6 +16,7 @@ pub(crate) mod frames;
 mod guards;
 pub(crate) mod latch;
 mod read_ahead;
+mod spare;
 pub(crate) mod state;
 
 use std::collections::BTreeMap;
@@ -38,6 +39,7 @@ use self::state::{NONE, frame_of};
 
 pub(crate) use epochs::OpenCheckpoint;
 pub(crate) use guards::{ReadPage, WritePage};
+pub(crate) use spare::SpareFrames;
 
 /// The block address of a page that was never written to the medium.
 pub(crate) const UNWRITTEN: u64 = u64::MAX >> 1;
@@ -396,15 +398,16 @@ impl Pool {
 
     /// Allocates a zeroed page, latched.
     pub(crate) fn allocate(&self) -> Result<WritePage<'_>, StoreError> {
-        let page = self.allocate_unfilled()?;
-        page.page().clear_from(0);
-        page.page().set_word(1, page.id);
-        Ok(page)
+        Ok(self.allocate_unfilled()?.zeroed())
     }
 
     /// Allocates a page, latched, with the old contents of its frame.
     pub(crate) fn allocate_unfilled(&self) -> Result<WritePage<'_>, StoreError> {
-        let frame = self.take_frame()?;
+        self.allocate_in(self.take_frame()?)
+    }
+
+    /// As [`Pool::allocate_unfilled`], in a frame that the caller has taken.
+    fn allocate_in(&self, frame: usize) -> Result<WritePage<'_>, StoreError> {
         let id = {
             let taken = self.ids.lock().take();
             taken.inspect_err(|_| self.free_frames.lock().push(narrow(frame)))?
