@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// Signal that ends a process that has used up its processor time.
@@ -20,8 +20,9 @@ pub enum Ended {
     Hung,
 }
 
-/// A program at the lowest priority, in a process group of its own, with bounds on its address
-/// space and its processor time in seconds: some mutants allocate or loop forever.
+/// A program in a process group of its own, with bounds on its address space and its processor time
+/// in seconds: some mutants allocate or loop forever. It has the priority of the tool: at a lower
+/// one, other work on the machine would stop it for minutes.
 pub fn bounded(program: &Path, gibibytes: u64, seconds: u64) -> Command {
     let bounds = format!(
         "ulimit -c 0; ulimit -v {}; ulimit -t {seconds}",
@@ -29,7 +30,7 @@ pub fn bounded(program: &Path, gibibytes: u64, seconds: u64) -> Command {
     );
     let mut command = Command::new("sh");
     command
-        .args(["-c", &format!("{bounds}; exec nice -n 19 \"$0\" \"$@\"")])
+        .args(["-c", &format!("{bounds}; exec \"$0\" \"$@\"")])
         .arg(program)
         .process_group(0);
     command
@@ -65,9 +66,17 @@ fn stat(path: &Path) -> Option<Vec<String>> {
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
+fn kill(child: &mut Child) -> ExitStatus {
+    let _ = Command::new("kill")
+        .args(["-9", "--", &format!("-{}", child.id())])
+        .status();
+    child.wait().expect("the process is ours")
+}
+
 /// Waits for the end of a process, which has its own group, and returns its processor time. Ends
-/// the group if no thread of it could run for `idle` in total.
-pub fn finish(mut child: Child, idle: Duration) -> (Ended, Duration) {
+/// the group if no thread of it could run for `idle` in total, or once `failed` says that the
+/// process will fail.
+pub fn finish(mut child: Child, idle: Duration, failed: impl Fn() -> bool) -> (Ended, Duration) {
     let mut idled = Duration::ZERO;
     let mut used = Duration::ZERO;
     let mut pause = Duration::from_millis(2);
@@ -84,11 +93,11 @@ pub fn finish(mut child: Child, idle: Duration) -> (Ended, Duration) {
         } else {
             before.elapsed()
         };
+        if failed() {
+            break kill(&mut child);
+        }
         if idled > idle {
-            let _ = Command::new("kill")
-                .args(["-9", "--", &format!("-{}", child.id())])
-                .status();
-            let _ = child.wait();
+            kill(&mut child);
             return (Ended::Hung, used);
         }
         pause = (pause * 2).min(Duration::from_millis(100));

@@ -44,7 +44,7 @@ fn try_histories(places: &Places, id: usize, seeds: &[u64]) -> Ended {
         .take()
         .expect("a pipe")
         .write_all(seeds.join(" ").as_bytes());
-    finish(child, HISTORIES_IDLE).0
+    finish(child, HISTORIES_IDLE, || false).0
 }
 
 /// Returns for each mutant the seeds whose history it affects.

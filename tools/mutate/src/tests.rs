@@ -67,17 +67,20 @@ impl TestBinary {
             .stderr(output)
             .spawn()
             .expect("the test starts");
-        let (ended, took) = finish(child, IDLE);
+        let failed = || {
+            let text = fs::read(&log).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let failed = |line: &str| {
+                let name = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+                Some(name.to_owned())
+            };
+            text.lines().filter_map(failed).collect::<BTreeSet<_>>()
+        };
+        let (ended, took) = finish(child, IDLE, || !failed().is_empty());
         let Ended::Failed(how) = ended else {
             return (ended, took);
         };
-        let text = fs::read(&log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let failed: BTreeSet<_> = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
-            .collect();
-        let failed: Vec<_> = failed.into_iter().take(3).collect();
+        let failed: Vec<_> = failed().into_iter().take(3).collect();
         let how = match failed.is_empty() {
             true => how,
             false => failed.join(", "),
@@ -89,8 +92,8 @@ impl TestBinary {
     pub fn try_mutant(&self, places: &Places, id: usize, names: &[&str]) -> Ended {
         let is_one = |test: &&Test| names.contains(&&test.name[..]);
         let took: Duration = self.tests.iter().filter(is_one).map(|test| test.took).sum();
-        // Many times their duration without it.
-        let seconds = 2 + 10 * took.as_millis().div_ceil(1000) as u64;
+        // Several times their duration without it.
+        let seconds = 2 + 5 * took.as_millis().div_ceil(1000) as u64;
         self.run(places, names, ("BRAID_MUTATION", &id.to_string()), seconds)
             .0
     }
