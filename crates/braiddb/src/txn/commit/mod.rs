@@ -25,6 +25,8 @@
 mod apply;
 mod dependencies;
 mod precommit;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod ticket;
 mod validate;
 
@@ -156,126 +158,5 @@ fn flush_for_locks(engine: &Engine) {
     } else {
         // The next commit reports an error.
         let _ = engine.log.sync();
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::Arc;
-
-    use braid_log::SeqNo;
-
-    use super::validate::validate;
-    use crate::device::MemoryDevice;
-    use crate::engine::context::hash_key;
-    use crate::{ConflictKind, Database, Error, Readable, Table};
-
-    fn open() -> (Database, Table<u64, u64>) {
-        let builder = Database::builder().strands(2).pool_bytes(1 << 20);
-        let device = Arc::new(MemoryDevice::new());
-        let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
-        let t = db.open_table("t").unwrap();
-        (db, t)
-    }
-
-    /// T reads that a range is empty, V inserts a key into it, and T's validation begins at V's
-    /// sequence number. Then W removes the key with the next one, the tombstone is purged, and T's
-    /// validation reaches the range. T has found that its other reads are the state after V, so the
-    /// range must be, too.
-    #[test]
-    fn a_purged_removal_after_the_number_is_a_conflict() {
-        let (db, t) = open();
-        let engine = db.engine();
-        let mut tx = db.begin();
-        assert_eq!(tx.range(&t, 1..3).unwrap().count(), 0);
-        db.transact(|v| v.insert(&t, &2, &2)).unwrap();
-        let seqno = engine.log.last_seqno().next();
-        db.transact(|w| w.remove(&t, &2)).unwrap();
-        engine.collect_all_versions();
-        assert!(!engine.gc.none_purged_from(seqno));
-        let context = tx.context.as_mut().unwrap();
-        let state = &mut **context.state.get_mut();
-        state
-            .reads
-            .add_ranges(context.ranges.get_mut(), || SeqNo::NONE);
-        let validated = validate(engine, state, seqno);
-        assert!(matches!(
-            validated,
-            Err(Error::Conflict(ConflictKind::Range))
-        ));
-    }
-
-    /// As above, but the removal is still in the leaf when the validation reaches it.
-    #[test]
-    fn a_removal_at_the_number_of_a_reader_is_a_conflict() {
-        let (db, t) = open();
-        let engine = db.engine();
-        let mut tx = db.begin();
-        assert_eq!(tx.range(&t, 1..3).unwrap().count(), 0);
-        // The snapshot retains the tombstone.
-        let snapshot = db.snapshot();
-        db.transact(|v| v.insert(&t, &2, &2)).unwrap();
-        let seqno = engine.log.last_seqno().next();
-        db.transact(|w| w.remove(&t, &2)).unwrap();
-        assert!(engine.gc.none_purged_from(seqno));
-        let context = tx.context.as_mut().unwrap();
-        let state = &mut **context.state.get_mut();
-        state
-            .reads
-            .add_ranges(context.ranges.get_mut(), || SeqNo::NONE);
-        let validated = validate(engine, state, seqno);
-        assert!(matches!(
-            validated,
-            Err(Error::Conflict(ConflictKind::Range))
-        ));
-        drop(snapshot);
-    }
-
-    #[test]
-    fn the_leaves_of_blind_writes_are_loaded_before_the_commit() {
-        let (db, t) = open();
-        let rows = 200_000;
-        let mut load = db.bulk_load::<u64, u64>("large").unwrap();
-        (0..rows).for_each(|key| load.insert(&key, &key).unwrap());
-        load.finish().unwrap();
-        let large: Table<u64, u64> = db.open_table("large").unwrap();
-        assert_eq!(db.snapshot().iter(&large).unwrap().count() as u64, rows);
-        let engine = db.engine();
-        let tree = &large.core.tree;
-        let is_in_memory = |key: u64| tree.is_in_memory(&key.to_be_bytes());
-        assert!(engine.store.may_miss_pages());
-        let keys = || (0..12u64).map(|i| i * rows / 12);
-        let mut tx = db.begin();
-        tx.insert(&t, &1, &1).unwrap();
-        keys().for_each(|key| tx.insert(&large, &key, &0).unwrap());
-        let missing = keys().filter(|&key| !is_in_memory(key)).count();
-        assert!(missing > 4, "{missing} of the leaves were evicted");
-        let state = tx.context.as_mut().unwrap().state.get_mut();
-        super::precommit::load_leaves(engine, state);
-        let left: Vec<u64> = keys().filter(|&key| !is_in_memory(key)).collect();
-        assert!(left.is_empty(), "{left:?} of {missing} are still missing");
-        tx.commit().unwrap();
-        assert!(keys().all(|key| db.get(&large, &key).unwrap() == Some(0)));
-    }
-
-    /// No panic in a commit is known, but one must not leave locks that no thread releases.
-    #[test]
-    fn a_commit_that_panics_releases_its_locks() {
-        let (db, t) = open();
-        let locks = &db.engine().locks;
-        let mut tx = db.begin();
-        tx.get(&t, &1).unwrap();
-        tx.insert(&t, &2, &2).unwrap();
-        let stripe = locks.stripe_of(hash_key(t.core.id, &2u64.to_be_bytes()));
-        assert!(locks.is_held_by_other(stripe, 0));
-        // Another transaction changes the leaf, so that validation rereads the key and finds no
-        // table.
-        db.transact(|other| other.insert(&t, &3, &3)).unwrap();
-        tx.state().borrow_mut().reads.points[0].table = u32::MAX;
-        assert!(catch_unwind(AssertUnwindSafe(|| tx.commit())).is_err());
-        assert!(!locks.is_held_by_other(stripe, 0));
-        db.transact(|tx| tx.insert(&t, &2, &4)).unwrap();
-        assert_eq!(db.get(&t, &2).unwrap(), Some(4));
     }
 }
