@@ -214,6 +214,9 @@ mod tests {
             found_to_durable: 1,
             ..scanned
         };
-        assert!(matches!(Gwsn.cut(&lost), Err(LogError::Corrupted { .. })));
+        for protocol in [&Gwsn as &dyn Protocol, &GwsnStrict] {
+            let cut = protocol.cut(&lost);
+            assert!(matches!(cut, Err(LogError::Corrupted { .. })));
+        }
     }
 }

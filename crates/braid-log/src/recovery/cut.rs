@@ -383,3 +383,260 @@ fn check_after_the_end(lanes: &[LaneScan], newest: u32, cut: SeqNo) -> Result<()
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::BLOCK;
+    use crate::format::checkpoint_position::LanePosition;
+    use crate::format::segment::SegmentHeader;
+    use crate::protocol::Dependent;
+    use crate::recovery::scan::{Behind, ScanMode};
+
+    const GLSN: ProtocolKind = ProtocolKind::Glsn;
+    const GSN: ProtocolKind = ProtocolKind::Gsn;
+    const GWSN: ProtocolKind = ProtocolKind::Gwsn;
+    const SERIAL: ProtocolKind = ProtocolKind::Serial;
+
+    fn position(incarnation: u32) -> LanePosition {
+        LanePosition {
+            segment: 1,
+            offset: BLOCK as u64,
+            chunk: 1,
+            link: 0,
+            incarnation,
+        }
+    }
+
+    /// A checkpoint position in incarnation 1 of `lanes` lanes.
+    fn start(seqno: u64, flush: u64, lanes: usize) -> CheckpointPosition {
+        CheckpointPosition {
+            seqno: SeqNo::new(seqno),
+            flush: FlushNo::new(flush),
+            lanes: vec![position(1); lanes],
+        }
+    }
+
+    fn header(lane: LaneId, incarnation: u32, durable_seqno: u64) -> SegmentHeader {
+        SegmentHeader {
+            log: 77,
+            lane,
+            lanes: 1,
+            protocol: 0,
+            sequence: 1,
+            incarnation,
+            link: 0,
+            base: SeqNo::NONE,
+            first_chunk: 1,
+            durable_seqno: SeqNo::new(durable_seqno),
+            len: 1 << 20,
+            kept: Vec::new(),
+            successor: None,
+        }
+    }
+
+    /// The scan of a lane that ends in the newest of these incarnations.
+    fn lane(index: usize, found: Vec<(u32, Found)>) -> LaneScan {
+        let mode = ScanMode {
+            read_ahead: false,
+            salvage: false,
+            limit: None,
+        };
+        let newest = found.last().map_or(1, |(incarnation, _)| *incarnation);
+        let index = LaneId::new(index);
+        let header = header(index, newest, 0);
+        let mut lane = LaneScan::new(index, &position(newest), header, None, mode);
+        lane.found = found.into_iter().collect();
+        lane
+    }
+
+    /// What a lane holds of an incarnation: these numbers, each a run of its own.
+    fn holds(protocol: ProtocolKind, base: u64, durable: u64, numbers: &[u64]) -> Found {
+        let mut found = Found::default();
+        found.protocol = protocol.id();
+        found.base = SeqNo::new(base);
+        found.kept = vec![base];
+        found.durable_seqno = SeqNo::new(durable);
+        let run = |&number| Run {
+            first: SeqNo::new(number),
+            last: SeqNo::new(number),
+            flush: FlushNo::NONE,
+        };
+        found.runs = numbers.iter().map(run).collect();
+        found
+    }
+
+    /// A log with one lane and one incarnation.
+    fn one(protocol: ProtocolKind, durable: u64, numbers: &[u64]) -> Vec<LaneScan> {
+        vec![lane(0, vec![(1, holds(protocol, 0, durable, numbers))])]
+    }
+
+    fn find(lanes: &mut [LaneScan]) -> Result<Cut, LogError> {
+        Cut::find(&start(0, 0, lanes.len()), lanes, None, None)
+    }
+
+    #[track_caller]
+    fn assert_corrupted(found: Result<Cut, LogError>) {
+        match found {
+            Err(LogError::Corrupted { .. }) => {}
+            Err(error) => panic!("{error}"),
+            Ok(cut) => panic!("accepted up to {}", cut.cut),
+        }
+    }
+
+    #[test]
+    fn files_of_two_logs_are_refused() {
+        let two = || [0, 1].map(|index| lane(index, vec![(1, holds(GLSN, 0, 0, &[]))]));
+        assert!(find(&mut two()).is_ok());
+        let mut mixed = two();
+        mixed[1].id += 1;
+        assert!(matches!(
+            find(&mut mixed),
+            Err(LogError::Incompatible { .. })
+        ));
+    }
+
+    #[test]
+    fn the_headers_of_an_incarnation_agree() {
+        let with = |change: fn(&mut Found)| {
+            let first = holds(GLSN, 0, 0, &[]);
+            let mut second = holds(GLSN, 0, 0, &[]);
+            change(&mut second);
+            find(&mut [lane(0, vec![(1, first)]), lane(1, vec![(1, second)])])
+        };
+        assert!(with(|_| {}).is_ok());
+        assert_corrupted(with(|found| found.base = SeqNo::new(1)));
+        assert_corrupted(with(|found| found.kept = vec![1]));
+        assert_corrupted(with(|found| found.protocol = SERIAL.id()));
+    }
+
+    #[test]
+    fn an_incarnation_of_another_process_after_the_limit_is_noticed() {
+        let limited = |limit| {
+            let numbers: Vec<u64> = (1..=limit).collect();
+            let found = (2, holds(GLSN, 5, 5, &numbers));
+            let mut lanes = [lane(0, vec![found])];
+            Cut::find(&start(0, 0, 1), &mut lanes, None, Some(SeqNo::new(limit)))
+        };
+        assert_eq!(limited(5).unwrap().cut.get(), 5);
+        assert_eq!(limited(6).unwrap().ceiling.get(), 6);
+        assert_corrupted(limited(4));
+    }
+
+    /// The other process says that its log is durable up to the limit.
+    #[test]
+    fn everything_up_to_the_limit_is_found() {
+        let limited = |numbers| {
+            let mut lanes = one(GLSN, 5, numbers);
+            Cut::find(&start(0, 0, 1), &mut lanes, None, Some(SeqNo::new(7)))
+        };
+        assert_eq!(limited(&[1, 2, 3, 4, 5, 6, 7]).unwrap().cut.get(), 7);
+        assert_corrupted(limited(&[1, 2, 3, 4, 5, 6]));
+    }
+
+    /// `serial` keeps numbers after a gap, unless the log is damaged and the gap may be the damage.
+    #[test]
+    fn a_damaged_log_is_kept_up_to_what_may_be_missing() {
+        let salvaged = |durable, broken| {
+            let durable = SeqNo::new(durable);
+            let damage = Damage { durable, broken };
+            let mut lanes = one(SERIAL, 0, &[1, 2, 3, 4, 5, 6, 8]);
+            let cut = Cut::find(&start(0, 0, 1), &mut lanes, Some(damage), None).unwrap();
+            assert_eq!(cut.ceiling, cut.cut);
+            cut.cut.get()
+        };
+        assert_eq!(salvaged(6, false), 8, "everything durable is there");
+        assert_eq!(salvaged(7, false), 6);
+        assert_eq!(salvaged(6, true), 6);
+        assert_eq!(salvaged(7, true), 6);
+    }
+
+    #[test]
+    fn numbers_after_a_gap_are_discarded() {
+        let cut = find(&mut one(GLSN, 2, &[1, 2, 4])).unwrap();
+        assert_eq!((cut.cut.get(), cut.discarded), (2, 1));
+        assert_eq!(cut.ceiling, SeqNo::MAX);
+        assert_corrupted(find(&mut one(GLSN, 3, &[1, 2, 4])));
+    }
+
+    /// Incarnation 2 keeps incarnation 1 up to number 3.
+    fn two_incarnations(first: ProtocolKind, numbers: &[u64]) -> Result<Cut, LogError> {
+        let first = holds(first, 0, 0, numbers);
+        let second = holds(GLSN, 3, 5, &[4, 5, 6]);
+        find(&mut [lane(0, vec![(1, first), (2, second)])])
+    }
+
+    #[test]
+    fn what_an_incarnation_discarded_stays_discarded() {
+        let cut = two_incarnations(GLSN, &[1, 2, 3, 4, 5]).unwrap();
+        assert_eq!((cut.cut.get(), cut.discarded), (6, 2));
+        assert_eq!(cut.kept[&1], Kept::Numbers(SeqNo::new(3)));
+        assert_eq!(cut.kept[&2], Kept::Numbers(SeqNo::new(6)));
+    }
+
+    /// Acknowledged numbers may be in an older incarnation. `serial` leaves numbers out.
+    #[test]
+    fn incarnations_count_as_one_if_their_numbers_are_dense() {
+        assert_corrupted(two_incarnations(GLSN, &[1, 3]));
+        assert_eq!(two_incarnations(SERIAL, &[1, 3]).unwrap().cut.get(), 6);
+    }
+
+    /// Numbers of flushes restart with an incarnation.
+    #[test]
+    fn flushes_of_an_older_incarnation_fill_no_gap() {
+        let flushes = |numbers: &[u64]| numbers.iter().copied().map(FlushNo::new).collect();
+        let mut first = holds(GWSN, 0, 0, &[]);
+        first.flushes = flushes(&[1, 2, 3, 4, 5, 6]);
+        let mut second = holds(GWSN, 0, 0, &[]);
+        second.flushes = flushes(&[1, 3]);
+        let mut lanes = [lane(0, vec![(1, first), (2, second)])];
+        let cut = Cut::find(&start(0, 5, 1), &mut lanes, None, None).unwrap();
+        assert_eq!(cut.kept[&2], Kept::Flushes(FlushNo::new(1)));
+    }
+
+    /// Numbers 5 and 9 of lane 1 depend on numbers of lane 0 that were lost. The flushes of a
+    /// lane's strands are in no order of the numbers.
+    #[test]
+    fn a_lane_ends_before_its_first_dependent_on_a_lost_transaction() {
+        let even = holds(GSN, 0, 0, &[2, 4]);
+        let mut odd = holds(GSN, 0, 0, &[1, 3, 5, 7, 9]);
+        let dependent = |(seqno, on)| Dependent {
+            seqno: SeqNo::new(seqno),
+            on: vec![SeqNo::new(on)],
+        };
+        odd.dependents = [(9, 8), (5, 6), (3, 4)].map(dependent).to_vec();
+        let cut = find(&mut [lane(0, vec![(1, even)]), lane(1, vec![(1, odd)])]).unwrap();
+        let kept = [4, 3].map(SeqNo::new).to_vec();
+        assert_eq!(cut.kept[&1], Kept::Lanes(kept));
+        assert_eq!(cut.discarded, 3);
+        // The assignments of 4 and 5 took one number more, which the durable seqno may have been.
+        assert_eq!(cut.cut.get(), 6);
+    }
+
+    /// I1: a crash explains chunks and segments after the end, unless they say that more was durable.
+    #[test]
+    fn an_end_is_proper_if_nothing_after_it_says_otherwise() {
+        let with_chunk = |incarnation, durable| {
+            let mut lanes = one(GLSN, 2, &[1, 2]);
+            lanes[0].end.incarnation = incarnation;
+            lanes[0].behind = Some(Behind {
+                durable_seqno: SeqNo::new(durable),
+                segment: 1,
+                offset: 0,
+            });
+            find(&mut lanes)
+        };
+        assert_eq!(with_chunk(1, 2).unwrap().cut.get(), 2);
+        assert_corrupted(with_chunk(1, 3));
+        assert!(with_chunk(0, 3).is_ok(), "of an incarnation that has ended");
+        let with_segment = |incarnation, durable| {
+            let mut lanes = one(GLSN, 2, &[1, 2]);
+            let header = header(LaneId::new(0), incarnation, durable);
+            lanes[0].beyond = vec![("a segment".to_owned(), header)];
+            find(&mut lanes)
+        };
+        assert_eq!(with_segment(1, 2).unwrap().cut.get(), 2);
+        assert_corrupted(with_segment(1, 3));
+        assert_corrupted(with_segment(2, 0));
+    }
+}

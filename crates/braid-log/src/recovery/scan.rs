@@ -306,7 +306,7 @@ fn is_whole_before(
 }
 
 impl LaneScan {
-    fn new(
+    pub(super) fn new(
         lane: LaneId,
         start: &LanePosition,
         header: SegmentHeader,

@@ -255,6 +255,22 @@ mod tests {
     }
 
     #[test]
+    fn recovered_removals_of_several_tables_are_collected() {
+        let device = SimDevice::new(4);
+        let (db, t) = with_a_removal(&device);
+        let other: Table<u64, u64> = db.open_table("other").unwrap();
+        db.transact(|tx| tx.insert(&other, &1, &7)).unwrap();
+        db.transact(|tx| tx.remove(&other, &1)).unwrap();
+        let device = device.after_crash();
+        let (recovered, _) = open(&device);
+        let tables = ["t", "other"].map(|name| recovered.open_table(name).unwrap());
+        assert!(tables.iter().all(|t| has_tombstone(&recovered, t)));
+        recovered.engine().collect_all_versions();
+        assert!(!tables.iter().any(|t| has_tombstone(&recovered, t)));
+        drop((db, t));
+    }
+
+    #[test]
     fn a_tombstone_of_a_checkpoint_is_collected_after_a_scan() {
         let device = SimDevice::new(2);
         let (db, t) = with_a_removal(&device);

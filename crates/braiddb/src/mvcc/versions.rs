@@ -309,6 +309,10 @@ mod tests {
         }
         // A snapshot that is opened later begins at 7 or above.
         assert_eq!(chain.prune(&OpenSnapshots::new(&[], 7), &mut spare), 5);
+        assert_eq!(spare.versions.len(), 5);
+        // Besides the oldest. The next pruning takes as many steps as additions came before it.
+        let newer = chain.newer.as_ref().unwrap();
+        assert_eq!((newer.versions.len(), newer.prune_at), (4, 8));
         for at in 7..11 {
             assert!(value_at(&chain, 1, b"k", at).is_some(), "{at}");
         }

@@ -79,3 +79,67 @@ fn set_strands(options: &Builder, meta: &mut Meta) -> Result<()> {
     meta.strands = narrow(strands);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use braid_log::ProtocolKind;
+
+    use super::*;
+
+    /// Opens a database that has these properties.
+    fn open(options: &Builder, (protocol, strands, lanes): Stored) -> Result<(Stored, bool)> {
+        let mut meta = Meta {
+            protocol,
+            strands,
+            lanes,
+        };
+        let switched = apply_options(options, &mut meta)?;
+        Ok(((meta.protocol, meta.strands, meta.lanes), switched))
+    }
+
+    type Stored = (ProtocolKind, u16, u16);
+
+    const GSN: ProtocolKind = ProtocolKind::Gsn;
+    const GWSN: ProtocolKind = ProtocolKind::Gwsn;
+    const SERIAL: ProtocolKind = ProtocolKind::Serial;
+
+    #[test]
+    fn the_number_of_strands_changes_if_the_protocol_has_several() {
+        let same = open(&Builder::default(), (GSN, 4, 2)).unwrap();
+        assert_eq!(same, ((GSN, 4, 2), false));
+        for strands in [2, 6] {
+            let opened = open(&Builder::default().strands(strands), (GSN, 4, 2)).unwrap();
+            assert_eq!(opened, ((GSN, narrow(strands), 2), false));
+        }
+        let fewer_than_lanes = open(&Builder::default().strands(1), (GSN, 4, 2));
+        let Err(Error::InvalidOption { option, .. }) = fewer_than_lanes else {
+            panic!("{fewer_than_lanes:?}");
+        };
+        assert_eq!(option, "strands");
+        let one = open(&Builder::default().strands(6), (SERIAL, 1, 1)).unwrap();
+        assert_eq!(one, ((SERIAL, 1, 1), false));
+    }
+
+    #[test]
+    fn another_protocol_keeps_the_strands_if_it_can() {
+        let to = |protocol| Builder::default().protocol(protocol);
+        let same = open(&to(GSN), (GSN, 6, 2)).unwrap();
+        assert_eq!(same, ((GSN, 6, 2), false));
+        let kept = open(&to(GWSN), (GSN, 6, 2)).unwrap();
+        assert_eq!(kept, ((GWSN, 6, 2), true));
+        let one = open(&to(SERIAL), (GSN, 6, 1)).unwrap();
+        assert_eq!(one, ((SERIAL, 1, 1), true));
+        let strands = narrow(LogOptions::default().strands);
+        let many = open(&to(GSN), (SERIAL, 1, 1)).unwrap();
+        assert_eq!(many, ((GSN, strands, 1), true));
+        let lanes = open(&to(SERIAL), (GSN, 6, 2));
+        assert!(matches!(lanes, Err(Error::Incompatible { .. })));
+    }
+
+    #[test]
+    fn the_number_of_lanes_is_fixed() {
+        let open = |lanes| open(&Builder::default().lanes(lanes), (GSN, 4, 2));
+        assert_eq!(open(2).unwrap(), ((GSN, 4, 2), false));
+        assert!(matches!(open(3), Err(Error::Incompatible { .. })));
+    }
+}

@@ -244,3 +244,99 @@ impl<'a> Replay<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_store::StoreOptions;
+
+    use super::*;
+    use crate::device::MemoryDevice;
+
+    fn store() -> Store {
+        let device = Arc::new(MemoryDevice::new());
+        Store::create(
+            device,
+            StoreOptions {
+                pool_bytes: 1 << 20,
+            },
+        )
+        .unwrap()
+    }
+
+    fn redo<'a>(table: u32, key: &'a [u8], value: Option<&'a [u8]>) -> Redo<'a> {
+        Redo { table, key, value }
+    }
+
+    /// Replays one transaction as a batch of its own. Returns whether it is a removal to be purged.
+    fn replay(store: &Store, seqno: u64, redo: Redo<'_>) -> bool {
+        let mut payload = Vec::new();
+        redo::encode(redo, &mut payload);
+        let replay = Replay::new(store);
+        let log_record = LogRecord {
+            seqno: SeqNo::new(seqno),
+            records: 1,
+            payload: &payload,
+        };
+        replay.add(log_record).unwrap();
+        let replayed = replay.finish(2).unwrap();
+        assert!(replayed.damage.is_empty());
+        !replayed.removals.is_empty()
+    }
+
+    /// The version of a key, and its value, or `None` for a tombstone.
+    fn found(store: &Store, table: u32, key: &[u8]) -> Option<(u64, Option<Vec<u8>>)> {
+        let found = store.tree(table).unwrap().get(key, |_| true).unwrap()?;
+        let value = found.value.map(|value| value.to_vec());
+        assert_eq!(value.is_none(), found.meta.tombstone);
+        Some((found.meta.version, value))
+    }
+
+    /// Strands are replayed in any order, and a batch may end anywhere (I7).
+    #[test]
+    fn an_older_write_in_a_later_batch_changes_nothing() {
+        for (older, newer) in [
+            (Some(&b"old"[..]), Some(&b"new"[..])),
+            (None, Some(b"new")),
+            (Some(b"old"), None),
+        ] {
+            let store = store();
+            assert_eq!(replay(&store, 5, redo(1, b"k", newer)), newer.is_none());
+            assert_eq!(replay(&store, 3, redo(1, b"k", older)), older.is_none());
+            let expected = Some((5, newer.map(<[u8]>::to_vec)));
+            assert_eq!(found(&store, 1, b"k"), expected);
+            replay(&store, 7, redo(1, b"k", Some(b"last")));
+            assert_eq!(found(&store, 1, b"k"), Some((7, Some(b"last".to_vec()))));
+        }
+    }
+
+    #[test]
+    fn a_batch_has_the_newest_write_of_each_key() {
+        let store = store();
+        let replay = Replay::new(&store);
+        let mut batch = Partition::default();
+        // All with one hash, as keys that collide.
+        let mut gather = |version, table, key: &[u8], value: &[u8]| {
+            let version = SeqNo::new(version);
+            replay.gather(&mut batch, 7, redo(table, key, Some(value)), version);
+        };
+        gather(3, 1, b"k", b"three");
+        gather(5, 1, b"k", b"five");
+        gather(4, 1, b"k", b"a long value that is old");
+        gather(1, 2, b"k", b"of another table");
+        gather(2, 1, b"l", b"of another key");
+        assert_eq!(batch.writes.len(), 3);
+        let size = |write: &Write| size_of::<Write>() + write.bytes.len();
+        assert_eq!(batch.bytes, batch.writes.iter().map(size).sum::<usize>());
+        replay.apply(&mut batch).unwrap();
+        assert_eq!((batch.writes.len(), batch.bytes), (0, 0));
+        let expect = |table, key, version, value: &str| {
+            let value = Some(value.as_bytes().to_vec());
+            assert_eq!(found(&store, table, key), Some((version, value)));
+        };
+        expect(1, b"k", 5, "five");
+        expect(2, b"k", 1, "of another table");
+        expect(1, b"l", 2, "of another key");
+    }
+}
