@@ -48,7 +48,7 @@ tests() {
 loom() {
     # Bounded, because a mutant's steps may have too many orders.
     RUSTFLAGS="--cfg braid_mutants --cfg loom" LOOM_MAX_PREEMPTIONS=2 \
-        cargo test --quiet --target-dir "$CARGO_TARGET_DIR/loom" --release \
+        cargo test --quiet --target-dir "$CARGO_TARGET_DIR/loom" --profile loom \
         -p braid-log -p braid-store -p braiddb --lib loom
 }
 export -f simulate simulate_first simulate_more directed tests loom cargo_

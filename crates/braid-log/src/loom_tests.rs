@@ -1,6 +1,6 @@
 //! The lock-free parts in every order that the memory model allows, up to a number of preemptions.
 //!
-//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-log --lib --release loom`; see
+//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-log --lib --profile loom loom`; see
 //! docs/testing.md. Each test names the orderings it was seen to need: it fails if one of them is
 //! weakened, `SeqCst` to acquire and release, others to `Relaxed`. A wake-up that is lost shows as
 //! loom's "deadlock".
@@ -20,7 +20,7 @@ use crate::base::callbacks::{Action, Callbacks};
 use crate::base::event::{Event, GroupWords};
 use crate::base::numbers::{AtomicSeqNo, GroupNo, LaneId, SeqNo};
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex, UnsafeCell};
-use crate::buffer::commit_slots::CommitSlots;
+use crate::buffer::commit_slots::{CommitSlots, MAX_COMMIT_SLOTS};
 use crate::buffer::consolidation::Consolidation;
 use crate::commit::pending::PendingCommit;
 use crate::commit::ticket::Ticket;
@@ -95,6 +95,25 @@ fn no_thread_passes_a_pending_commit_whose_signature_matches() {
         }
         committer.join().unwrap();
         assert!(commit_slots.are_finished(SeqNo::new(3), here | elsewhere));
+    });
+}
+
+/// A commit that finds no free slot sleeps, and wakes when one is left.
+///
+/// Needs the notification in `leave`. An exchange that fails reads the newest value here, so this
+/// does not show that the fence in `wait_for_a_slot` is needed.
+#[test]
+fn a_commit_waits_for_a_slot() {
+    explore(usize::MAX, || {
+        let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, None));
+        let enter = |thread| commit_slots.enter(thread).unwrap();
+        let taken: Vec<_> = (0..MAX_COMMIT_SLOTS).map(enter).collect();
+        let waiter = {
+            let commit_slots = commit_slots.clone();
+            spawn(move || commit_slots.leave(commit_slots.enter(0).unwrap()))
+        };
+        commit_slots.leave(taken[1]);
+        waiter.join().unwrap();
     });
 }
 

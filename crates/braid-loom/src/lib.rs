@@ -28,6 +28,17 @@ pub use loom::cell::UnsafeCell;
 pub use loom::hint::spin_loop;
 pub use loom::thread::{JoinHandle, spawn, yield_now};
 
+/// As `braid_rt::thread::Backoff`: other threads run first.
+#[derive(Debug, Default)]
+pub struct Backoff;
+
+impl Backoff {
+    /// Waits before the next try.
+    pub fn wait(&mut self) {
+        yield_now();
+    }
+}
+
 /// Runs `model` in every order with at most this many preemptions of a thread that could continue;
 /// `usize::MAX` means all orders. `LOOM_MAX_PREEMPTIONS` overrides the number.
 pub fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {

@@ -96,6 +96,38 @@ pub fn back_off(tries: u32) {
     }
 }
 
+/// Waits for what another thread is about to do, without being told when it is done: first by
+/// spinning, then by yielding, and then asleep. A holder that lost its core, or that does more than
+/// expected, so costs the others at most a millisecond, and costs no core.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    tries: u32,
+}
+
+impl Backoff {
+    /// Tries while it spins, and tries while it spins or yields.
+    const SPINS: u32 = 64;
+    const AWAKE: u32 = Self::SPINS + 32;
+
+    /// Waits before the next try.
+    pub fn wait(&mut self) {
+        self.tries += 1;
+        if self.tries < Self::SPINS {
+            spin_loop();
+        } else if self.is_awake() {
+            yield_now();
+        } else {
+            let doublings = (self.tries - Self::AWAKE) / 4;
+            crate::sleep(Duration::from_micros((20 << doublings.min(6)).min(1_000)));
+        }
+    }
+
+    /// Whether the next wait is short: it spins or yields.
+    pub fn is_awake(&self) -> bool {
+        self.tries < Self::AWAKE
+    }
+}
+
 /// Tells the processor that this thread spins. Under a simulation, other tasks run first, since
 /// spinning alone changes nothing.
 #[inline]

@@ -1,7 +1,7 @@
 //! Optimistic readers of a page against its writers and against the reuse of its frame, in every
 //! order that the memory model allows, up to a number of preemptions.
 //!
-//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-store --lib --release loom`; see
+//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-store --lib --profile loom loom`; see
 //! docs/testing.md. The pages here have two words, and state words lead to frames as in `pool`; the
 //! latch is the real one, and so are the steps of the state word from `SmallPool` on. If a test
 //! names orderings, it was seen to need them: it fails if one of them is made `Relaxed`, or a fence

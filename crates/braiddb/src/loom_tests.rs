@@ -1,7 +1,8 @@
 //! Loom tests: locks and snapshots in every order that the memory model allows, up to a number of
 //! preemptions.
 //!
-//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braiddb --lib --release loom`; see docs/testing.md.
+//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braiddb --lib --profile loom loom`; see
+//! docs/testing.md.
 //! Each test names the orderings that it was seen to need: the test fails if one of them is
 //! weakened, `SeqCst` to acquire and release, others to `Relaxed`.
 

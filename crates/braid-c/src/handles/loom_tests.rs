@@ -1,7 +1,8 @@
 //! The handles' protocol in every order of its steps, with all values that the memory model lets a
 //! load return.
 //!
-//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-c --lib --release loom`; see docs/testing.md.
+//! Run by `RUSTFLAGS="--cfg loom" cargo test -p braid-c --lib --profile loom loom`; see
+//! docs/testing.md.
 //! Both sides of the barrier ([`super::barrier`]) are full barriers here, as on systems without
 //! `membarrier`. A barrier that makes all threads pass a full barrier gives the same guarantee
 //! between the two sides.

@@ -48,6 +48,21 @@ impl Event {
         }
     }
 
+    /// Ends the wait of one listener at least.
+    pub(crate) fn notify_one(&self) {
+        // SeqCst on both: as in `notify`.
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            self.word.fetch_add(1, Ordering::SeqCst);
+            wake_one(&self.word);
+        }
+    }
+
+    /// Number of threads that listen.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn sleepers(&self) -> usize {
+        self.sleepers.load(Ordering::SeqCst) as usize
+    }
+
     /// Whether a thread listens. `SeqCst`, as in [`Event::notify`].
     pub(crate) fn has_listeners(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) > 0

@@ -1,6 +1,5 @@
 //! Foundations of the other modules: atomics and locks, waiting and waking, callbacks.
 
-pub(crate) mod backoff;
 pub(crate) mod callbacks;
 pub(crate) mod event;
 pub(crate) mod numbers;

@@ -10,7 +10,7 @@ pub(crate) use braid_loom::*;
 pub(crate) use braid_rt::{Mutex, MutexGuard};
 #[cfg(not(all(test, loom)))]
 pub(crate) use braid_rt::{
-    thread::{spin_loop, yield_now},
+    thread::{Backoff, spin_loop},
     wait, wake_all, wake_one,
 };
 

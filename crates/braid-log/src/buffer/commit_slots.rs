@@ -4,10 +4,9 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
 
-use crate::base::backoff::backoff;
 use crate::base::event::Event;
 use crate::base::numbers::{AtomicSeqNo, LaneId, SeqNo};
-use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, yield_now};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Backoff, fence};
 
 /// The value of a free slot.
 const FREE: SeqNo = SeqNo::MAX;
@@ -40,6 +39,8 @@ pub(crate) struct CommitSlots {
     /// Whether the gate is closed permanently.
     sealed: AtomicBool,
     gate: Event,
+    /// Commits that wait for a slot, while all are taken.
+    freed: Event,
 }
 
 #[derive(Debug)]
@@ -77,6 +78,7 @@ impl CommitSlots {
             closed: AtomicBool::new(false),
             sealed: AtomicBool::new(false),
             gate: Event::default(),
+            freed: Event::default(),
         }
     }
 
@@ -122,9 +124,32 @@ impl CommitSlots {
 
     #[inline]
     fn take_slot(&self, thread: usize) -> CommitSlot {
-        let mut index = thread % MAX_COMMIT_SLOTS;
-        let mut tries = 0;
+        match self.try_take_slot(thread) {
+            Some(slot) => slot,
+            None => self.wait_for_a_slot(thread),
+        }
+    }
+
+    #[cold]
+    fn wait_for_a_slot(&self, thread: usize) -> CommitSlot {
         loop {
+            let listener = self.freed.listen();
+            // Orders the loads of slots that are in use, which are relaxed, after `listen`: pairs
+            // with the SeqCst store in `leave`.
+            fence(Ordering::SeqCst);
+            if let Some(slot) = self.try_take_slot(thread) {
+                return slot;
+            }
+            braid_rt::coverage_point("log: a commit waits for a slot");
+            listener.wait();
+        }
+    }
+
+    /// Takes a free slot; returns `None` if there was none.
+    #[inline]
+    fn try_take_slot(&self, thread: usize) -> Option<CommitSlot> {
+        let first = thread % MAX_COMMIT_SLOTS;
+        for index in (first..MAX_COMMIT_SLOTS).chain(0..first) {
             // Relaxed: only grows, and a stale value only repeats the `fetch_max`.
             if index >= self.used.load(Ordering::Relaxed) {
                 // SeqCst: before the slot is taken, so before the assignment; a scan that misses
@@ -138,14 +163,10 @@ impl CommitSlots {
                     .seqno
                     .replace(FREE, bound, Ordering::SeqCst, Ordering::Relaxed);
             if taken {
-                return CommitSlot(index);
-            }
-            index = (index + 1) % MAX_COMMIT_SLOTS;
-            tries += 1;
-            if tries % MAX_COMMIT_SLOTS == 0 {
-                yield_now();
+                return Some(CommitSlot(index));
             }
         }
+        None
     }
 
     /// Assigns `count` consecutive numbers, or, where they are assigned by lane, one whose
@@ -187,6 +208,9 @@ impl CommitSlots {
         braid_rt::yield_point();
         // SeqCst: at least Release for `oldest`, and ordered before the caller's load of `stalled`.
         self.slots[slot.0].seqno.store(FREE, Ordering::SeqCst);
+        // Every slot that becomes free wakes one: a commit that takes the slot before that one does
+        // wakes it when it leaves.
+        self.freed.notify_one();
     }
 
     /// The least number that a pending commit has or may assign; [`SeqNo::MAX`] if there is none.
@@ -244,9 +268,9 @@ impl CommitSlots {
         // SeqCst: pairs with `enter`.
         self.closed.store(true, Ordering::SeqCst);
         let _open = Open(self);
-        let mut spins = 0;
+        let mut backoff = Backoff::default();
         while self.oldest() != FREE {
-            backoff(&mut spins);
+            backoff.wait();
         }
         f()
     }
@@ -281,6 +305,25 @@ mod tests {
             (commit_slots.oldest(), commit_slots.last_seqno()),
             (FREE, SeqNo::new(13))
         );
+    }
+
+    #[test]
+    fn more_commits_than_slots_wait_asleep() {
+        let commit_slots = &slots(0, None);
+        let enter = |thread| commit_slots.enter(thread).unwrap();
+        let taken: Vec<_> = (0..MAX_COMMIT_SLOTS).map(enter).collect();
+        std::thread::scope(|scope| {
+            let waiters: Vec<_> = (0..3)
+                .map(|thread| scope.spawn(move || commit_slots.leave(enter(thread))))
+                .collect();
+            while commit_slots.freed.sleepers() < waiters.len() {
+                std::thread::yield_now();
+            }
+            assert!(waiters.iter().all(|waiter| !waiter.is_finished()));
+            // The others follow: each wakes the next one.
+            commit_slots.leave(taken[7]);
+        });
+        assert_eq!(commit_slots.oldest(), SeqNo::new(1));
     }
 
     #[test]

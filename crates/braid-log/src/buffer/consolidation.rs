@@ -14,8 +14,7 @@ use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
-use crate::base::backoff::backoff;
-use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex};
+use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Backoff, Mutex};
 
 /// Most members of a group.
 pub(crate) const MEMBERS_MAX: usize = if cfg!(all(test, loom)) { 2 } else { 16 };
@@ -140,10 +139,10 @@ impl<Q, S> Member<'_, Q, S> {
         // Relaxed: the locks of the seats order the members' writes.
         let members = members(self.group.state.fetch_or(CLOSED, Ordering::Relaxed));
         let all = (1u32 << members) - 1;
-        let mut spins = 0;
+        let mut backoff = Backoff::default();
         // Relaxed: see `join`. A member that has joined is about to set its bit.
         while self.group.ready.load(Ordering::Relaxed) != all {
-            backoff(&mut spins);
+            backoff.wait();
         }
         let seats = self.group.seats[..members].iter();
         let requests = seats.map(|seat| seat.lock().request.take());
@@ -168,10 +167,10 @@ impl<Q, S> Member<'_, Q, S> {
     /// Waits for this member's share, and leaves the group.
     pub(crate) fn share(self) -> S {
         let group = self.group;
-        let mut spins = 0;
+        let mut backoff = Backoff::default();
         // Relaxed: see `serve`.
         while !group.served.load(Ordering::Relaxed) {
-            backoff(&mut spins);
+            backoff.wait();
         }
         let share = group.seats[self.seat].lock().share.take();
         // Relaxed: the last member resets this state itself, and the seats' locks order the rest.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use braid_io::AlignedBuf;
 
-use crate::base::backoff::backoff;
+use crate::base::sync::Backoff;
 
 /// The buffer.
 #[derive(Debug)]
@@ -116,11 +116,11 @@ impl SharedBuffer {
     /// Returns the whole buffer. Waits for reservations that are not filled yet: each is a copy
     /// that a thread has begun.
     pub(crate) fn finished(&mut self) -> &mut [u8] {
-        let mut spins = 0;
+        let mut backoff = Backoff::default();
         // `get_mut` acquires the writes that the owners of the reservations released when they
         // dropped them.
         while Arc::get_mut(&mut self.buf).is_none() {
-            backoff(&mut spins);
+            backoff.wait();
         }
         let buf = Arc::get_mut(&mut self.buf);
         buf.expect("with `&mut self` no part is handed out")

@@ -8,11 +8,10 @@ use braid_rt::Process;
 use crossbeam_utils::CachePadded;
 
 use crate::LogError;
-use crate::base::backoff::backoff;
 use crate::base::callbacks::{Action, Callbacks};
 use crate::base::event::Event;
 use crate::base::numbers::{AtomicSeqNo, GroupNo, LaneId, SeqNo, StrandId};
-use crate::base::sync::{AtomicBool, Mutex, fence};
+use crate::base::sync::{AtomicBool, Backoff, Mutex, fence};
 use crate::buffer::commit_slots::CommitSlots;
 use crate::buffer::strand::Strand;
 use crate::flush::lane::{FlushGroup, Lane};
@@ -453,7 +452,7 @@ impl Core {
     /// Waits until everything that other lanes hold up to `seqno` is in flushes that have their
     /// numbers.
     fn wait_sealed(&self, own: LaneId, seqno: SeqNo) {
-        let mut spins = 0;
+        let mut backoff = Backoff::default();
         for lane in self.lanes.iter().filter(|lane| lane.index != own) {
             let is_open = || {
                 lane.strands()
@@ -461,7 +460,7 @@ impl Core {
             };
             while is_open() && self.poison().is_none() {
                 if !self.lead(lane) {
-                    backoff(&mut spins);
+                    backoff.wait();
                 }
             }
         }

@@ -13,9 +13,9 @@ use braid_rt::Mutex;
 use braid_rt::thread::JoinHandle;
 
 use crate::LogError;
-use crate::base::backoff::backoff;
 use crate::base::callbacks::Action;
 use crate::base::numbers::{FlushNo, GroupNo, SeqNo, StrandId};
+use crate::base::sync::Backoff;
 use crate::commit::pending::PendingCommit;
 use crate::commit::ticket::{StrandHandle, Ticket, UnlockPoint};
 use crate::flush::core::{Core, CoreParts, WaitTarget};
@@ -303,7 +303,7 @@ impl Log {
         next.min(commit_slots.oldest())
     }
 
-    /// Waits (spinning, then yielding) until every pending commit with a number below `below` has
+    /// Waits until every pending commit with a number below `below` has
     /// finished, if its [signature](PendingCommit::set_signature) matches.
     ///
     /// A pending commit may wait for smaller numbers than its own, never for greater ones, so no
@@ -318,9 +318,9 @@ impl Log {
             return;
         }
         self.core().publish();
-        let mut spins = 0;
+        let mut backoff = Backoff::default();
         while !are_finished() {
-            backoff(&mut spins);
+            backoff.wait();
         }
     }
 

@@ -91,6 +91,7 @@ impl Pool {
         } else {
             self.free_frames.lock().push(narrow(page.frame));
             latch::release(page.state, page.empty);
+            self.arrivals.notify(id);
         }
     }
 }

@@ -19,11 +19,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use braid_io::AlignedBuf;
+use braid_rt::thread::Backoff;
 use braid_rt::to_usize;
 
 use super::latch;
 use super::state::{self, NONE, frame_of};
-use super::{ABSENT, DETACHED, FrameInfo, Pool, UNWRITTEN, Waits};
+use super::{ABSENT, DETACHED, FrameInfo, Pool, UNWRITTEN};
 use crate::error::StoreError;
 use crate::page::PageId;
 use crate::sync::AtomicU64;
@@ -179,11 +180,11 @@ impl Pool {
     /// Latches a page only if it is in memory.
     fn latch_resident(&self, id: PageId) -> Option<(&AtomicU64, u64)> {
         let state = self.state(id)?;
-        let mut waits = Waits::default();
+        let mut backoff = Backoff::default();
         loop {
             let word = state.load(Ordering::Relaxed);
             if state::is_latched(word) {
-                waits.wait();
+                self.arrivals.wait(id, state, &mut backoff);
                 continue;
             }
             if !state::is_resident(word) {

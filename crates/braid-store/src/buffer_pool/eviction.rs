@@ -83,6 +83,9 @@ impl Pool {
                 self.counters.evictions.fetch_add(1, Ordering::Relaxed);
                 self.note_eviction();
                 state::moved(state, word, NONE);
+                if !clean {
+                    self.arrivals.notify(id);
+                }
                 return Ok(frame);
             }
             latch::release(state, word);

@@ -8,6 +8,7 @@
 //! unchanged word means that the bytes read are consistent. [`state`] has its steps, [`latch`] the
 //! memory order.
 
+mod arrivals;
 mod batch_read;
 pub(crate) mod detached;
 mod epochs;
@@ -22,7 +23,9 @@ pub(crate) mod state;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use braid_rt::thread::Backoff;
 use braid_rt::{Mutex, narrow};
 
 use crate::data_file::DataFile;
@@ -33,6 +36,7 @@ use crate::page::{PAGE_SIZE, PageId};
 use crate::page_table::{PAGES_MAX, PageTable};
 use crate::sync::{AtomicU64, Counter};
 
+use self::arrivals::Arrivals;
 use self::frames::Frames;
 use self::read_ahead::Cluster;
 use self::state::{NONE, frame_of};
@@ -46,6 +50,9 @@ pub(crate) const UNWRITTEN: u64 = u64::MAX >> 1;
 
 /// Flag in the block address of a page that is detached; see [`detached`].
 pub(crate) const DETACHED: u64 = 1 << 63;
+
+/// The longest sleep of a thread that waits for a page's latch.
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// The block address of a page that does not exist.
 pub(crate) const ABSENT: u64 = 0;
@@ -89,6 +96,7 @@ pub(crate) struct Pool {
     /// Whether pages may be missing in memory: set by evictions, and cleared by
     /// [`Pool::note_residency`].
     may_miss: AtomicBool,
+    arrivals: Arrivals,
 }
 
 /// Which page ids are free.
@@ -173,6 +181,7 @@ impl Pool {
             counters: PoolCounters::default(),
             condemned: Mutex::default(),
             has_condemned: AtomicBool::new(false),
+            arrivals: Arrivals::new(LONGEST_SLEEP),
             may_miss: AtomicBool::new(addresses.iter().any(|&address| address != ABSENT)),
         })
     }
@@ -266,11 +275,11 @@ impl Pool {
             return Ok(None);
         }
         let state = self.states.get_or_make(id);
-        let mut waits = Waits::default();
+        let mut backoff = Backoff::default();
         loop {
             let word = latch::open(state);
             if state::is_latched(word) {
-                waits.wait();
+                self.arrivals.wait(id, state, &mut backoff);
                 continue;
             }
             if state::is_resident(word) {
@@ -322,6 +331,7 @@ impl Pool {
             Err(error) => (NONE, Err(error)),
         };
         state::moved(state, empty, frame);
+        self.arrivals.notify(id);
         if let Some(neighbours) = neighbours {
             self.adopt(&neighbours);
         }
@@ -371,6 +381,7 @@ impl Pool {
         latch::before_changes();
         self.fill(frame, id, bytes);
         state::moved(state, empty, frame as u64);
+        self.arrivals.notify(id);
     }
 
     /// Puts a clean page into a frame. The caller owns both.
@@ -384,7 +395,7 @@ impl Pool {
 
     /// Acquires the exclusive latch of a page. Returns `None` if the page does not exist.
     pub(crate) fn write(&self, id: PageId) -> Result<Option<WritePage<'_>>, StoreError> {
-        let mut waits = Waits::default();
+        let mut backoff = Backoff::default();
         loop {
             let Some(page) = self.read(id)? else {
                 return Ok(None);
@@ -392,7 +403,7 @@ impl Pool {
             if let Some(page) = page.upgrade() {
                 return Ok(Some(page));
             }
-            waits.wait();
+            backoff.wait();
         }
     }
 
@@ -414,7 +425,7 @@ impl Pool {
         };
         let state = self.states.get_or_make(id);
         // A thread with a stale reference may hold the latch briefly.
-        let mut waits = Waits::default();
+        let mut backoff = Backoff::default();
         let word = loop {
             let word = state.load(Ordering::Relaxed);
             if !state::is_latched(word)
@@ -422,7 +433,7 @@ impl Pool {
             {
                 break empty;
             }
-            waits.wait();
+            self.arrivals.wait(id, state, &mut backoff);
         };
         debug_assert_eq!(frame_of(word), NONE, "a free page id is not in memory");
         self.appear(id, UNWRITTEN);
@@ -454,7 +465,7 @@ impl Pool {
     /// Latches a page wherever it is, without loading it.
     pub(crate) fn latch_anywhere(&self, id: PageId) -> (&AtomicU64, u64) {
         let state = self.states.get_or_make(id);
-        let mut waits = Waits::default();
+        let mut backoff = Backoff::default();
         loop {
             let word = state.load(Ordering::Relaxed);
             if !state::is_latched(word)
@@ -462,7 +473,7 @@ impl Pool {
             {
                 return (state, word);
             }
-            waits.wait();
+            self.arrivals.wait(id, state, &mut backoff);
         }
     }
 
@@ -490,21 +501,5 @@ impl Pool {
 
     pub(crate) fn frame_count(&self) -> usize {
         self.frames.count()
-    }
-}
-
-/// Backoff while waiting for a latch, which is held for less than a microsecond, unless its holder
-/// is preempted or reads from the medium.
-#[derive(Debug, Default)]
-pub(crate) struct Waits(u32);
-
-impl Waits {
-    pub(crate) fn wait(&mut self) {
-        self.0 += 1;
-        if self.0 < 100 {
-            braid_rt::thread::spin_loop();
-        } else {
-            braid_rt::thread::yield_now();
-        }
     }
 }

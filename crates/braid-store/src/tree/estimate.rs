@@ -10,13 +10,14 @@
 use std::cell::Cell;
 use std::ops::Bound;
 
+use braid_rt::thread::Backoff;
 use braid_rt::to_usize;
 
 use super::layers::{self, Bounds, Layers};
 use super::position::child_towards;
 use super::scan::Direction;
 use super::{Tree, Way};
-use crate::buffer_pool::{ReadPage, Waits};
+use crate::buffer_pool::ReadPage;
 use crate::error::StoreError;
 use crate::node::Node;
 use crate::page::{PageId, WORDS};
@@ -313,7 +314,7 @@ impl Tree {
             choose: &choose,
             interval: &interval,
         };
-        let mut waits = Waits::default();
+        let mut backoff = Backoff::default();
         loop {
             interval.set(Interval::WHOLE);
             if let Some(leaf) = self.try_descend(&way)? {
@@ -331,7 +332,7 @@ impl Tree {
                     return Ok(visited);
                 }
             }
-            waits.wait();
+            backoff.wait();
         }
     }
 }

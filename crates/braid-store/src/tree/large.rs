@@ -5,12 +5,13 @@
 //! leaf and pages are not read or changed in one step: the leaf may change meanwhile, and a value
 //! removed from it may still be needed.
 
+use braid_rt::thread::Backoff;
 use bytes::Bytes;
 
 use super::detached::DetachedValue;
 use super::overflow;
 use super::{ToKey, Tree, broken};
-use crate::buffer_pool::{Pool, Waits, WritePage};
+use crate::buffer_pool::{Pool, WritePage};
 use crate::error::StoreError;
 use crate::node::value_page;
 use crate::node::{FLAG_OVERFLOW, LeafRecord, NewValue, Node};
@@ -44,7 +45,7 @@ impl Tree {
         let mut value = Vec::new();
         let is_whole = overflow::read(&self.pool, first, record.value_len, &mut value)
             .map_err(|error| self.in_value(error, key))?;
-        let mut waits = Waits::default();
+        let mut backoff = Backoff::default();
         let unchanged = loop {
             if let Some(leaf) = self.try_descend(&ToKey(key))? {
                 let node = Node(leaf.page());
@@ -56,7 +57,7 @@ impl Tree {
                     break same;
                 }
             }
-            waits.wait();
+            backoff.wait();
         };
         match (unchanged, is_whole) {
             (true, true) => Ok(Some(value.into())),

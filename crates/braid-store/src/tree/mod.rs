@@ -21,10 +21,11 @@ use std::cell::OnceCell;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use braid_rt::thread::Backoff;
 use bytes::Bytes;
 
 use crate::SHORT_KEY_MAX;
-use crate::buffer_pool::{Pool, ReadPage, Waits, WritePage};
+use crate::buffer_pool::{Pool, ReadPage, WritePage};
 use crate::error::StoreError;
 use crate::node::{
     FLAG_TOMBSTONE, INLINE_MAX, KIND_INNER, KIND_LEAF, LeafRecord, NewValue, Node, inline_max,
@@ -258,12 +259,12 @@ impl Tree {
 
     #[inline(always)]
     fn descend(&self, key: &[u8]) -> Result<ReadPage<'_>, StoreError> {
-        let mut waits = Waits::default();
+        let mut backoff = Backoff::default();
         loop {
             if let Some(page) = self.try_descend(&ToKey(key))? {
                 return Ok(page);
             }
-            waits.wait();
+            backoff.wait();
         }
     }
 
@@ -320,7 +321,7 @@ impl Tree {
         want_value: impl Fn(RecordMeta) -> bool,
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<Taken<T>>, StoreError> {
-        let mut waits = Waits::default();
+        let mut backoff = Backoff::default();
         loop {
             let hint = hint.as_deref_mut();
             if let Some(outcome) = self.try_read(hint, key, &want_value, &mut take)? {
@@ -329,7 +330,7 @@ impl Tree {
             if key.len() > SHORT_KEY_MAX && self.long.is_some() {
                 return self.read_long(key, want_value, take);
             }
-            waits.wait();
+            backoff.wait();
         }
     }
 
@@ -467,14 +468,14 @@ impl Tree {
     /// Latches the leaf of a key. Also returns the place in it where the key is or belongs.
     #[inline(always)]
     fn latch_leaf(&self, key: &[u8]) -> Result<(WritePage<'_>, Slot), StoreError> {
-        let mut waits = Waits::default();
+        let mut backoff = Backoff::default();
         loop {
             let leaf = self.descend(key)?;
             if let Some(leaf) = leaf.upgrade() {
                 let place = Node(leaf.page()).search(key);
                 return Ok((leaf, place));
             }
-            waits.wait();
+            backoff.wait();
         }
     }
 

@@ -6,11 +6,11 @@ use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 
 use braid_rt::narrow;
+use braid_rt::thread::Backoff;
 use bytes::Bytes;
 
 use super::position::{Ahead, Position, Reached};
 use super::{RecordMeta, Stamp, Tree, astray, meta_of};
-use crate::buffer_pool::Waits;
 use crate::error::StoreError;
 use crate::node::{LeafRecord, Node};
 use crate::page::{PAGE_SIZE, PageId};
@@ -321,7 +321,7 @@ impl Tree {
             direction,
             at_most: at_most.max(1),
         };
-        let mut waits = Waits::default();
+        let mut backoff = Backoff::default();
         let mut replaced = None;
         loop {
             let reached = match near.take() {
@@ -337,7 +337,7 @@ impl Tree {
                     None => Ok(scan),
                 };
             }
-            waits.wait();
+            backoff.wait();
         }
     }
 

@@ -11,8 +11,10 @@
 
 use std::cell::RefCell;
 
+use braid_rt::thread::Backoff;
+
 use super::{Tree, astray, broken};
-use crate::buffer_pool::{ReadPage, SpareFrames, Waits, WritePage};
+use crate::buffer_pool::{ReadPage, SpareFrames, WritePage};
 use crate::error::StoreError;
 use crate::node::{Contents, Entry, KIND_INNER, KIND_LEAF, Node};
 use crate::page::{PageId, WORDS};
@@ -31,12 +33,12 @@ pub(super) enum Attempt {
 pub(super) fn repeat(
     mut attempt: impl FnMut() -> Result<Attempt, StoreError>,
 ) -> Result<(), StoreError> {
-    let mut waits = Waits::default();
+    let mut backoff = Backoff::default();
     loop {
         match attempt()? {
             Attempt::Done => return Ok(()),
-            Attempt::Progress => waits = Waits::default(),
-            Attempt::Disturbed => waits.wait(),
+            Attempt::Progress => backoff = Backoff::default(),
+            Attempt::Disturbed => backoff.wait(),
         }
     }
 }
