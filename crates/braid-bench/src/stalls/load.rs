@@ -181,10 +181,10 @@ mod tests {
         // 400 operations, of which 200 waited 200 ms down to 1 ms.
         let late = outcome.latency.count_between(50_000_000, u64::MAX);
         assert!(late >= 100, "{late} of {}", outcome.latency.len());
-        // The operation that stalls may have been due just before the window, and the next one a
-        // millisecond later; the histogram rounds.
+        // The operation that stalls may have been due before the window, by as much as a busy machine
+        // was late then; the next ones count.
         let longest = Duration::from_nanos(outcome.latency.max());
-        assert!(longest >= stall * 98 / 100, "{longest:?}");
+        assert!(longest >= stall / 2, "{longest:?}");
         assert!(outcome.gap >= stall, "{outcome:?}");
         assert_eq!(outcome.unfinished, 0);
     }
