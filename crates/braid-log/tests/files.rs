@@ -138,6 +138,54 @@ fn a_missing_file_is_named_and_everything_before_it_saved() {
     }
 }
 
+/// A checkpoint's position that leads elsewhere shows that a file was replaced. Both kinds of
+/// position: at the beginning of a segment and after a chunk, also after the last one of a segment.
+#[test]
+fn a_position_that_the_log_does_not_have_is_refused() {
+    type Change = fn(&mut CheckpointPosition);
+    let changes: [Change; 6] = [
+        |position| position.lanes[0].incarnation += 1,
+        |position| position.lanes[0].chunk += 1,
+        |position| position.lanes[0].segment += 100,
+        |position| position.lanes[0].offset += 1,
+        |position| position.lanes[0].offset = 0,
+        |position| position.lanes[0].offset = 1 << 40,
+    ];
+    for &protocol in ProtocolKind::ALL {
+        let medium: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+        let options = options(protocol);
+        let log = Log::create(Arc::clone(&medium), options.clone()).unwrap();
+        let mut positions = vec![log.quiesce(|start| start)];
+        for number in 1..=20 {
+            append(&log, number..=number);
+            positions.push(log.quiesce(|position| position));
+        }
+        append(&log, 21..=40);
+        let whole = files(&medium);
+        let is_last = |position: &CheckpointPosition| {
+            let lane = &position.lanes[0];
+            lane.offset == whole[&name(lane.segment)].len() as u64
+        };
+        assert!(positions.iter().any(is_last));
+        for position in positions {
+            let recovered = try_recover(&device(&whole), &options, &position).unwrap();
+            let after = 40 - position.seqno.get() as usize;
+            assert_eq!(log_records(&recovered).len(), after);
+            for change in changes {
+                let mut changed = position.clone();
+                change(&mut changed);
+                let named = name(changed.lanes[0].segment);
+                refused(&whole, &options, &changed, &named);
+            }
+            if position.lanes[0].offset == BLOCK as u64 {
+                let mut changed = position.clone();
+                changed.lanes[0].link ^= 1;
+                refused(&whole, &options, &changed, &name(position.lanes[0].segment));
+            }
+        }
+    }
+}
+
 /// Flushes that are in flight together may be lost in any order, so a crash may leave a segment
 /// without the one before it. Nothing in the segment was acknowledged: recovery discards it.
 #[test]

@@ -723,3 +723,87 @@ impl LaneScan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_folded_count_once() {
+        let many = fold_at() as u64;
+        let dependent = |number| Dependent {
+            seqno: SeqNo::new(number),
+            on: Vec::new(),
+        };
+        let mut found = Found {
+            durable_seqno: SeqNo::new(many - 10),
+            dependents: [many - 11, many - 10, many - 9].map(dependent).to_vec(),
+            ..Found::default()
+        };
+        let mut add = |number| {
+            let number = SeqNo::new(number);
+            found.add(Run {
+                first: number,
+                last: number,
+                flush: FlushNo::NONE,
+            });
+            found.runs.len() as u64
+        };
+        for number in 1..many {
+            assert_eq!(add(number), number);
+        }
+        assert_eq!(add(many), 10);
+        assert_eq!((found.folded, found.fold_at), (many - 10, 20));
+        assert_eq!(found.dependents, [dependent(many - 9)]);
+        assert_eq!(found.take_up_to(SeqNo::new(many - 4)), many - 4);
+        assert_eq!(found.runs.len(), 4);
+        assert_eq!(found.take_up_to(SeqNo::new(many)), 4);
+    }
+
+    /// The chunks of a segment may be lost, but its header says how far the log was durable. The
+    /// log of another process counts up to the limit only.
+    #[test]
+    fn a_header_records_what_was_durable() {
+        let durable = |salvage, limit: Option<u64>| {
+            let mode = ScanMode {
+                read_ahead: false,
+                salvage,
+                limit: limit.map(SeqNo::new),
+            };
+            let start = LanePosition {
+                segment: 1,
+                offset: BLOCK as u64,
+                chunk: 1,
+                link: 0,
+                incarnation: 1,
+            };
+            let header = SegmentHeader {
+                log: 77,
+                lane: LaneId::new(0),
+                lanes: 1,
+                protocol: 3,
+                sequence: 1,
+                incarnation: 1,
+                link: 0,
+                base: SeqNo::new(2),
+                first_chunk: 1,
+                durable_seqno: SeqNo::new(5),
+                len: 1 << 20,
+                kept: vec![2],
+                successor: None,
+            };
+            let mut scan = LaneScan::new(LaneId::new(0), &start, header, None, mode);
+            scan.begin();
+            scan.end_header.durable_seqno = SeqNo::new(4);
+            scan.begin();
+            let found = &scan.found[&1];
+            assert_eq!((found.protocol, found.base.get()), (3, 2));
+            assert_eq!(found.kept, [2]);
+            assert_eq!(found.fold_at == usize::MAX, salvage, "nothing is folded");
+            found.durable_seqno.get()
+        };
+        assert_eq!(durable(false, None), 5);
+        assert_eq!(durable(true, None), 5);
+        assert_eq!(durable(false, Some(3)), 3);
+    }
+}
