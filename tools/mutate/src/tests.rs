@@ -41,7 +41,7 @@ impl TestBinary {
         command
             .current_dir(&self.directory)
             .env("CARGO_MANIFEST_DIR", &self.directory)
-            .env("BRAID_HISTORIES", "30")
+            .env("BRAID_HISTORIES", "8")
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null());
         command

@@ -155,3 +155,73 @@ impl Instance {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::SimDevice;
+
+    use crate::{Builder, Bytes, Database, Error, Table};
+
+    fn open(device: &SimDevice, log_bytes_due: u64) -> (Database, Table<u64, Bytes>) {
+        let builder: Builder = Database::builder()
+            .background_threads(false)
+            .pool_bytes(1 << 20)
+            .segment_bytes(1 << 20)
+            .strands(1)
+            .preallocated_log_bytes(16 << 20)
+            .checkpoint_log_bytes(log_bytes_due)
+            .max_log_bytes(16 << 20);
+        let db = builder.open_on(Arc::new(device.clone())).unwrap();
+        let t = db.open_table("t").unwrap();
+        (db, t)
+    }
+
+    #[test]
+    fn a_checkpoint_is_due_after_a_commit_and_early_after_much_log() {
+        let (db, t) = open(&SimDevice::new(1), 1 << 20);
+        let instance = db.instance();
+        let due = || (instance.is_checkpoint_due(), instance.is_log_long());
+        db.checkpoint().unwrap();
+        assert_eq!(due(), (false, false));
+        let insert = |key| db.transact(|tx| tx.insert(&t, &key, &[1; 1_000])).unwrap();
+        insert(0);
+        assert_eq!(due(), (true, false));
+        // Each commit takes a block of log at least.
+        (1..100).for_each(insert);
+        assert_eq!(due(), (true, false));
+        (100..400).for_each(insert);
+        assert_eq!(due(), (true, true));
+        assert!(!instance.lacks_checkpoint(), "nothing was refused");
+        db.checkpoint().unwrap();
+        assert_eq!(due(), (false, false));
+    }
+
+    #[test]
+    fn a_refused_transaction_asks_for_a_checkpoint_that_may_make_room() {
+        let device = SimDevice::new(2);
+        let (db, t) = open(&device, 8 << 20);
+        let instance = db.instance();
+        let insert = |key: u64| db.transact(|tx| tx.insert(&t, &key, &[1; 1_000]));
+        (0..1_000).for_each(|key| insert(key).unwrap());
+        db.checkpoint().unwrap();
+        device.set_capacity(Some(device.used() + (300 << 10)));
+        assert!(!instance.lacks_checkpoint());
+        let refused = (1_000..).find_map(|key| insert(key).err()).unwrap();
+        assert!(matches!(refused, Error::OutOfSpace { .. }));
+        assert!(instance.lacks_checkpoint());
+        db.checkpoint().unwrap();
+        assert!(!instance.lacks_checkpoint(), "nothing was refused since");
+    }
+
+    #[test]
+    fn a_closed_database_writes_no_checkpoint() {
+        let (db, _) = open(&SimDevice::new(3), 8 << 20);
+        db.clone().close().unwrap();
+        let instance = db.instance();
+        for outcome in [instance.checkpoint(), instance.shrinking_checkpoint()] {
+            assert!(matches!(outcome, Err(Error::Closed)));
+        }
+    }
+}
