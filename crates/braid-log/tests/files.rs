@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{log_records, payload, small, try_recover};
 use braid_io::{Device, MemoryDevice, OpenMode};
@@ -326,4 +327,112 @@ fn sim_of(files: &Files) -> braid_io::SimDevice {
     }
     medium.sync_directory().unwrap();
     medium
+}
+
+#[test]
+fn an_error_of_the_replay_ends_it() {
+    let (whole, options, start) = log(ProtocolKind::Gsn);
+    let recovered = try_recover(&device(&whole), &options, &start).unwrap();
+    for threads in [1, 4] {
+        let calls = AtomicUsize::new(0);
+        let failed = recovered.for_each_parallel(threads, |log_record| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            let what = format!("a test refuses number {}", log_record.seqno);
+            Err(LogError::Incompatible { what })
+        });
+        assert!(matches!(failed, Err(LogError::Incompatible { .. })));
+        // Each thread may have begun a part of the log.
+        assert!(calls.into_inner() <= threads);
+    }
+}
+
+#[test]
+fn log_is_kept_from_earlier_positions_of_the_same_log() {
+    let (whole, options, start) = log(ProtocolKind::Gsn);
+    let mut recovered = try_recover(&device(&whole), &options, &start).unwrap();
+    recovered.retain(start.clone()).unwrap();
+    let mut later = start.clone();
+    later.lanes[0].segment += 1;
+    let mut wider = start.clone();
+    wider.lanes.push(start.lanes[0]);
+    for wrong in [later, wider] {
+        let refused = recovered.retain(wrong);
+        assert!(matches!(refused, Err(LogError::Incompatible { .. })));
+    }
+}
+
+#[test]
+fn a_reader_notices_segments_that_were_released() {
+    let (whole, options, start) = log(ProtocolKind::Gsn);
+    let recovered = try_recover(&device(&whole), &options, &start).unwrap();
+    let is_there = |files: &Files| recovered.is_still_there(&*device(files)).unwrap();
+    assert!(is_there(&whole));
+    let (first, second) = (name(1), name(2));
+    let mut removed = whole.clone();
+    removed.remove(&first);
+    assert!(!is_there(&removed));
+    // Renamed for use, and prepared.
+    let mut reused = whole.clone();
+    reused.insert(first.clone(), whole[&second].clone());
+    assert!(!is_there(&reused));
+    let mut prepared = whole.clone();
+    prepared.get_mut(&first).unwrap()[..BLOCK].fill(0);
+    assert!(!is_there(&prepared));
+    assert!(!is_there(&log(ProtocolKind::Gsn).0), "another log");
+    // A file that cannot be opened may still be there.
+    let off = sim_of(&whole);
+    off.power_off();
+    let unknown = recovered.is_still_there(&off);
+    assert!(matches!(unknown, Err(LogError::Io { .. })), "{unknown:?}");
+}
+
+#[test]
+fn a_reader_that_cannot_make_the_log_durable_says_so() {
+    let (whole, options, start) = log(ProtocolKind::Gsn);
+    let recovered = try_recover(&device(&whole), &options, &start).unwrap();
+    recovered.make_durable(&sim_of(&whole)).unwrap();
+    // The files of the log, and the directory.
+    let syncs = begun(&whole).len() as u64 + 1;
+    for failing in 1..=syncs {
+        let device = sim_of(&whole);
+        device.fail_sync_after(failing);
+        let outcome = recovered.make_durable(&device);
+        assert!(
+            matches!(outcome, Err(LogError::Io { .. })),
+            "sync {failing}"
+        );
+    }
+}
+
+#[test]
+fn the_oldest_position_has_all_lanes() {
+    for lanes in 1..=3 {
+        let medium: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+        let empty = Log::recovery_position(&*medium);
+        assert!(matches!(empty, Err(LogError::Incompatible { .. })));
+        let options = LogOptions {
+            strands: 3,
+            lanes,
+            segment_bytes: 256 << 10,
+            ..options(ProtocolKind::Gsn)
+        };
+        let log = Log::create(Arc::clone(&medium), options.clone()).unwrap();
+        append(&log, 1..=5);
+        let position = Log::recovery_position(&*medium).unwrap();
+        assert_eq!(position.lanes.len(), lanes);
+        let recovered = try_recover(&medium, &options, &position).unwrap();
+        assert_eq!(log_records(&recovered).len(), 5);
+    }
+}
+
+/// A file of a lane that the log does not have, for example of another log.
+#[test]
+fn files_of_other_lanes_are_left_alone() {
+    let (mut files, options, start) = log(ProtocolKind::Gsn);
+    let first = files[&name(1)].clone();
+    for other in ["log-01-00000001.seg", "log-07-00000001.seg"] {
+        files.insert(other.to_owned(), first.clone());
+    }
+    let recovered = try_recover(&device(&files), &options, &start).unwrap();
+    assert_eq!(log_records(&recovered).len(), 40);
 }

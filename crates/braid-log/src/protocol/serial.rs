@@ -59,5 +59,11 @@ mod tests {
             ..Scanned::default()
         };
         assert_eq!(Serial.cut(&scanned).unwrap(), Kept::Numbers(SeqNo::new(9)));
+        // The header of a new segment may be the only place that says how much was durable.
+        let empty = Scanned {
+            tail: Vec::new(),
+            ..scanned
+        };
+        assert_eq!(Serial.cut(&empty).unwrap(), Kept::Numbers(SeqNo::new(5)));
     }
 }

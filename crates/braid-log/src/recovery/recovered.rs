@@ -318,3 +318,42 @@ fn is_unwritable(error: &io::Error) -> bool {
 fn begun_twice(lanes: &[LaneScan]) -> bool {
     lanes.iter().any(|lane| lane.found.len() > 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use braid_io::MemoryDevice;
+
+    use super::*;
+    use crate::Log;
+
+    /// Chunks of two incarnations with one number would be indistinguishable.
+    #[test]
+    fn incarnation_numbers_are_used_once() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+        let options = LogOptions::default();
+        let log = Log::create(Arc::clone(&device), options.clone()).unwrap();
+        let start = log.quiesce(|start| start);
+        drop(log);
+        let continued = |incarnation: u32| {
+            let (device, options) = (Arc::clone(&device), options.clone());
+            let mut recovered = Recovered::scan(device, options, &start, None, &|_| {}).unwrap();
+            let kept = recovered.kept.remove(&recovered.incarnation).unwrap();
+            recovered.kept.insert(incarnation, kept);
+            recovered.incarnation = incarnation;
+            recovered.into_parts().map(|parts| parts.incarnation)
+        };
+        let last = INCARNATIONS_MAX - 1;
+        assert!(matches!(continued(last - 1), Ok(next) if next == last));
+        let refused = continued(last);
+        assert!(matches!(refused, Err(LogError::Incompatible { .. })));
+    }
+
+    #[test]
+    fn only_a_file_system_that_refuses_writes_excuses_a_sync() {
+        let is_excused = |kind| is_unwritable(&io::Error::from(kind));
+        assert!(is_excused(io::ErrorKind::ReadOnlyFilesystem));
+        assert!(is_excused(io::ErrorKind::PermissionDenied));
+        assert!(!is_excused(io::ErrorKind::Other));
+        assert!(!is_excused(io::ErrorKind::NotFound));
+    }
+}
