@@ -1,5 +1,7 @@
 //! A directory of a file system through positioned reads and writes, on every system.
 
+#[cfg(target_os = "linux")]
+use braid_rt::atomic::{AtomicBool, Ordering};
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -9,8 +11,6 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-#[cfg(target_os = "linux")]
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::directory::{DEFAULT_FILE_MODE, Directory, named};
 #[cfg(windows)]

@@ -1,7 +1,6 @@
 //! Futexes: 32-bit words that threads sleep on.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
+use crate::atomic::{AtomicU32, Ordering, plain};
 use crate::simulation;
 
 fn key(futex: &AtomicU32) -> usize {
@@ -16,7 +15,7 @@ pub fn wait(futex: &AtomicU32, value: u32) {
             simulation::block(key(futex), None);
         }
     } else {
-        atomic_wait::wait(futex, value);
+        atomic_wait::wait(plain(futex), value);
     }
 }
 
@@ -25,7 +24,7 @@ pub fn wake_one(futex: &AtomicU32) {
     if simulation::is_on() {
         simulation::wake(key(futex), 1);
     } else {
-        atomic_wait::wake_one(futex);
+        atomic_wait::wake_one(plain(futex));
     }
 }
 
@@ -34,6 +33,6 @@ pub fn wake_all(futex: &AtomicU32) {
     if simulation::is_on() {
         simulation::wake(key(futex), usize::MAX);
     } else {
-        atomic_wait::wake_all(futex);
+        atomic_wait::wake_all(plain(futex));
     }
 }

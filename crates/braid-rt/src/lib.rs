@@ -9,6 +9,7 @@
 //! a lock costs one additional read of a thread-local; all other functions check only before they
 //! wait.
 
+pub mod atomic;
 mod futex;
 mod lock;
 mod mutant;

@@ -6,6 +6,7 @@ use std::ops::DerefMut;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use crate::atomic::note_lock;
 use crate::simulation;
 
 pub use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
@@ -22,7 +23,9 @@ impl<T> Mutex<T> {
 
     /// Acquires the mutex, waiting until it is free.
     #[inline]
+    #[cfg_attr(braid_counts, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {
+        note_lock(&self.0);
         if simulation::is_on() {
             return simulated(|| self.0.try_lock());
         }
@@ -31,7 +34,9 @@ impl<T> Mutex<T> {
 
     /// Acquires the mutex if it is free.
     #[inline]
+    #[cfg_attr(braid_counts, track_caller)]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        note_lock(&self.0);
         self.0.try_lock()
     }
 
@@ -64,7 +69,9 @@ impl<T> RwLock<T> {
 
     /// Acquires the lock for shared access, waiting for a writer.
     #[inline]
+    #[cfg_attr(braid_counts, track_caller)]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        note_lock(&self.0);
         if simulation::is_on() {
             return simulated(|| self.0.try_read());
         }
@@ -73,7 +80,9 @@ impl<T> RwLock<T> {
 
     /// Acquires the lock for exclusive access, waiting for readers and writers.
     #[inline]
+    #[cfg_attr(braid_counts, track_caller)]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        note_lock(&self.0);
         if simulation::is_on() {
             return simulated(|| self.0.try_write());
         }
@@ -82,7 +91,9 @@ impl<T> RwLock<T> {
 
     /// Acquires the lock for shared access if that is possible without waiting.
     #[inline]
+    #[cfg_attr(braid_counts, track_caller)]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        note_lock(&self.0);
         self.0.try_read()
     }
 

@@ -4,7 +4,7 @@
 #[cfg(all(test, loom))]
 pub(crate) use braid_loom::{AtomicU64, fence};
 #[cfg(not(all(test, loom)))]
-pub(crate) use std::sync::atomic::{AtomicU64, fence};
+pub(crate) use braid_rt::atomic::{AtomicU64, fence};
 
 /// A counter for statistics: it orders nothing, so loom does not model it.
-pub(crate) type Counter = std::sync::atomic::AtomicU64;
+pub(crate) type Counter = braid_rt::atomic::AtomicU64;

@@ -14,10 +14,10 @@ mod file;
 mod media_faults;
 mod state;
 
+use braid_rt::atomic::{AtomicU64, Ordering};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid_rt::{Mutex, MutexGuard};

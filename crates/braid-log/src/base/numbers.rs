@@ -100,33 +100,39 @@ impl AtomicSeqNo {
         Self(AtomicU64::new(seqno.0))
     }
 
+    #[cfg_attr(braid_counts, track_caller)]
     #[inline]
     pub(crate) fn load(&self, order: Ordering) -> SeqNo {
         SeqNo(self.0.load(order))
     }
 
+    #[cfg_attr(braid_counts, track_caller)]
     #[inline]
     pub(crate) fn store(&self, seqno: SeqNo, order: Ordering) {
         self.0.store(seqno.0, order);
     }
 
     /// Adds `count` to the number, and returns the number before.
+    #[cfg_attr(braid_counts, track_caller)]
     #[inline]
     pub(crate) fn fetch_add(&self, count: u64, order: Ordering) -> SeqNo {
         SeqNo(self.0.fetch_add(count, order))
     }
 
+    #[cfg_attr(braid_counts, track_caller)]
     #[inline]
     pub(crate) fn fetch_max(&self, seqno: SeqNo, order: Ordering) -> SeqNo {
         SeqNo(self.0.fetch_max(seqno.0, order))
     }
 
+    #[cfg_attr(braid_counts, track_caller)]
     #[inline]
     pub(crate) fn fetch_min(&self, seqno: SeqNo, order: Ordering) -> SeqNo {
         SeqNo(self.0.fetch_min(seqno.0, order))
     }
 
     /// Replaces `current` by `new`. Returns whether the number was `current`.
+    #[cfg_attr(braid_counts, track_caller)]
     #[inline]
     pub(crate) fn replace(
         &self,

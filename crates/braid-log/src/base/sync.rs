@@ -2,7 +2,7 @@
 //! loom's versions replace them; see `loom_tests` and docs/testing.md.
 
 #[cfg(not(all(test, loom)))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
+pub(crate) use braid_rt::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
 
 #[cfg(all(test, loom))]
 pub(crate) use braid_loom::*;
@@ -15,4 +15,4 @@ pub(crate) use braid_rt::{
 };
 
 /// A counter for statistics: it orders nothing, so loom does not model it.
-pub(crate) type Counter = std::sync::atomic::AtomicU64;
+pub(crate) type Counter = braid_rt::atomic::AtomicU64;

@@ -120,7 +120,7 @@ pub(crate) struct StrandState {
 pub(crate) struct Strand {
     pub(crate) lane: LaneId,
     /// See [`Strand::whole_record_bytes`]. It orders nothing, so loom does not model it.
-    whole_record_bytes: std::sync::atomic::AtomicUsize,
+    whole_record_bytes: braid_rt::atomic::AtomicUsize,
     state: Mutex<StrandState>,
     /// Whether there are bytes that no flush has taken.
     dirty: AtomicBool,
@@ -161,9 +161,7 @@ impl Strand {
             .collect();
         Self {
             lane,
-            whole_record_bytes: std::sync::atomic::AtomicUsize::new(
-                used.slot_bytes - SLOT_OVERHEAD,
-            ),
+            whole_record_bytes: braid_rt::atomic::AtomicUsize::new(used.slot_bytes - SLOT_OVERHEAD),
             state: Mutex::new(StrandState {
                 free,
                 active: None,

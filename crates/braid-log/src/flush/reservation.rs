@@ -51,7 +51,7 @@ pub(crate) struct LaneSpace {
     reserved: AtomicU64,
     /// Whether the lane has the room ahead that admits small commits without a reservation. Under
     /// loom, lanes have it from the beginning.
-    grown: std::sync::atomic::AtomicBool,
+    grown: braid_rt::atomic::AtomicBool,
 }
 
 impl LaneSpace {
@@ -60,7 +60,7 @@ impl LaneSpace {
         Self {
             short: AtomicBool::new(false),
             reserved: AtomicU64::new(0),
-            grown: std::sync::atomic::AtomicBool::new(is_grown),
+            grown: braid_rt::atomic::AtomicBool::new(is_grown),
         }
     }
 

@@ -4,9 +4,9 @@ mod checked;
 mod create;
 mod recover;
 
+use braid_rt::atomic::{AtomicU64, Ordering};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid_rt::Mutex;

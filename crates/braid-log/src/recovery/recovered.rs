@@ -1,10 +1,10 @@
 //! A scanned log: the part that it keeps, and the conversion to a running log.
 
+use braid_rt::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_io::{Device, OpenMode};
 

@@ -1,6 +1,6 @@
 //! Replay of the log records that recovery keeps.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use braid_rt::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use braid_io::AlignedBuf;
 use braid_rt::{Mutex, to_usize};

@@ -1,6 +1,6 @@
 //! Waiting for a page whose latch another thread holds, perhaps while it reads or writes the page.
 
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use braid_rt::atomic::{AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use braid_rt::thread::Backoff;

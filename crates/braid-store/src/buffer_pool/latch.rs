@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use crate::sync::{AtomicU64, fence};
 
 /// Loads the word, to read the page that it refers to.
+#[cfg_attr(braid_counts, track_caller)]
 #[inline]
 pub(crate) fn open(state: &AtomicU64) -> u64 {
     // Acquire: pairs with the Release in `release`.
@@ -20,6 +21,7 @@ pub(crate) fn open(state: &AtomicU64) -> u64 {
 }
 
 /// Loads the word again, after all earlier reads of the page.
+#[cfg_attr(braid_counts, track_caller)]
 #[inline]
 pub(crate) fn look_again(state: &AtomicU64) -> u64 {
     // Acquire fence: keeps the reads of the page before the load; pairs with the fence in
@@ -29,6 +31,7 @@ pub(crate) fn look_again(state: &AtomicU64) -> u64 {
 }
 
 /// Acquires the latch by changing the word from `word` to `latched`, if it is unchanged.
+#[cfg_attr(braid_counts, track_caller)]
 #[inline]
 pub(crate) fn take(state: &AtomicU64, word: u64, latched: u64) -> bool {
     braid_rt::yield_point();
@@ -47,6 +50,7 @@ pub(crate) fn before_changes() {
 }
 
 /// Releases the latch.
+#[cfg_attr(braid_counts, track_caller)]
 #[inline]
 pub(crate) fn release(state: &AtomicU64, word: u64) {
     braid_rt::yield_point();

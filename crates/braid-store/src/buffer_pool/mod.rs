@@ -20,9 +20,9 @@ mod read_ahead;
 mod spare;
 pub(crate) mod state;
 
+use braid_rt::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use braid_rt::thread::Backoff;

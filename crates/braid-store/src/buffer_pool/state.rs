@@ -64,6 +64,7 @@ pub(crate) fn is_resident(word: u64) -> bool {
 }
 
 /// The word, if the page can be read at once.
+#[cfg_attr(braid_counts, track_caller)]
 #[inline]
 pub(crate) fn readable(state: &AtomicU64) -> Option<u64> {
     let word = latch::open(state);
@@ -72,6 +73,7 @@ pub(crate) fn readable(state: &AtomicU64) -> Option<u64> {
 }
 
 /// Whether the bytes read since the page was readable with `word` are valid.
+#[cfg_attr(braid_counts, track_caller)]
 #[inline]
 pub(crate) fn is_unchanged(state: &AtomicU64, word: u64) -> bool {
     without_mark(latch::look_again(state)) == word
@@ -89,6 +91,7 @@ pub(crate) fn unmark(state: &AtomicU64, word: u64) {
 }
 
 /// Acquires the latch of a readable page whose word is still `word`, to change the page.
+#[cfg_attr(braid_counts, track_caller)]
 #[inline]
 pub(crate) fn upgrade(state: &AtomicU64, word: u64) -> bool {
     let taken = latch::take(state, word, latched(word));
@@ -100,6 +103,7 @@ pub(crate) fn upgrade(state: &AtomicU64, word: u64) -> bool {
 
 /// Acquires the latch of a page whose word was `word` and not latched, in memory or not. Returns
 /// the word to restore if nothing changes.
+#[cfg_attr(braid_counts, track_caller)]
 pub(crate) fn take(state: &AtomicU64, word: u64) -> Option<u64> {
     let known = if word == 0 { NONE << FRAME_SHIFT } else { word };
     latch::take(state, word, latched(known)).then_some(known)
@@ -122,6 +126,7 @@ pub(crate) fn pick(state: &AtomicU64, frame: u64) -> Option<u64> {
 }
 
 /// Releases the latch with the page in `frame`, or in no frame.
+#[cfg_attr(braid_counts, track_caller)]
 pub(crate) fn moved(state: &AtomicU64, word: u64, frame: u64) {
     latch::release(state, next_version(with_frame(word, frame)));
 }

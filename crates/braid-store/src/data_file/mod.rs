@@ -23,8 +23,8 @@ pub(crate) mod room;
 mod root;
 mod superblock;
 
+use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use braid_io::{AlignedBuf, Device, File, ReadOp, WriteOp};

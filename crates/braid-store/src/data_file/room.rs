@@ -21,7 +21,7 @@
 //! A medium that needs new space to overwrite a block (a copy-on-write file system, thin
 //! provisioning) does not keep the promise. On such a medium, the write itself fails.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use braid_rt::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crate::{MAX_KEY_LEN, SHORT_KEY_MAX};
 

@@ -2,9 +2,9 @@
 //! `loom_tests` and docs/testing.md.
 
 #[cfg(not(all(test, loom)))]
-pub(crate) use braid_rt::thread::spin_loop;
+pub(crate) use braid_rt::atomic::{AtomicU64, AtomicUsize};
 #[cfg(not(all(test, loom)))]
-pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize};
+pub(crate) use braid_rt::thread::spin_loop;
 
 #[cfg(all(test, loom))]
 pub(crate) use braid_loom::{AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, spin_loop};

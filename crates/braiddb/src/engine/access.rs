@@ -1,7 +1,7 @@
 //! Access control: whether this process may currently read and write the database.
 
+use braid_rt::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_log::SeqNo;
 use braid_rt::Process;

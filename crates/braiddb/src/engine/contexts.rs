@@ -1,9 +1,9 @@
 //! The pool of transaction contexts.
 
+use braid_rt::atomic::{AtomicU64, Ordering};
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_rt::Mutex;
 use crossbeam_utils::CachePadded;

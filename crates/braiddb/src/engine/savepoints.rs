@@ -1,6 +1,6 @@
 //! Savepoints of a write set.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use braid_rt::atomic::{AtomicU64, Ordering};
 
 use braid_rt::narrow;
 

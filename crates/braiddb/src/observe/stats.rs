@@ -1,6 +1,6 @@
 //! Statistics of a database.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use braid_rt::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 

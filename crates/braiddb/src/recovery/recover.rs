@@ -1,9 +1,9 @@
 //! Recovery of an existing database.
 
+use braid_rt::atomic::{AtomicU64, Ordering};
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_io::{Device, Gate};

@@ -1,10 +1,10 @@
 //! Handles to tables.
 
+use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_log::SeqNo;
 use braid_rt::RwLock;

@@ -1,6 +1,6 @@
 //! State of checkpointing: the log that the newest checkpoint covers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use braid_rt::atomic::{AtomicU64, Ordering};
 
 use braid_log::SeqNo;
 use braid_rt::Mutex;

@@ -5,9 +5,9 @@
 //! because the log after it must survive a restart. If nothing needs older log, a checkpoint
 //! releases all log before its own position.
 
+use braid_rt::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use braid_log::{CheckpointPosition, SeqNo};

@@ -1,8 +1,8 @@
 //! Writing the archive while the database is in use.
 
+use braid_rt::atomic::{AtomicU64, Ordering};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_io::{Device, DirectoryLock, File, Gate, LockError, OpenMode};
 use braid_log::{Log, LogError, SeqNo, TailReader};

@@ -10,10 +10,10 @@ mod position;
 pub use feed::Feed;
 pub(crate) use feed::load_feeds;
 
+use braid_rt::atomic::{AtomicU64, Ordering};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid_log::{LogError, SeqNo, TailReader};

@@ -1,8 +1,8 @@
 //! The writer's side: announcing the durable seqno, and keeping what readers pin.
 
+use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_io::{Announcement, Device, ReaderGuard, ReaderNeeds, ReaderTable};
 use braid_log::{Log, SeqNo};
