@@ -129,6 +129,11 @@ impl Writer {
         self.store.pool.ids.lock().take()
     }
 
+    /// Frees an id that no page was added with.
+    fn recycle(&self, id: PageId) {
+        self.store.pool.ids.lock().free.insert(id);
+    }
+
     /// Adds a page that `fill` fills. The writer owns the id from now on, also after an error.
     fn add(&mut self, id: PageId, fill: impl FnOnce(Page<'_>)) -> Result<(), StoreError> {
         self.filling.add(id, fill);
@@ -213,7 +218,7 @@ impl Drop for Writer {
         let blocks: Vec<u64> = self.placed.iter().map(|(_, address)| *address).collect();
         self.store.pool.file.free(&blocks);
         let mut ids = self.store.pool.ids.lock();
-        ids.free.append(&mut self.filling.ids);
+        ids.free.extend(self.filling.ids.drain(..));
         ids.free.extend(self.placed.iter().map(|(id, _)| *id));
     }
 }
@@ -372,12 +377,12 @@ impl TreeLoader {
                 Some(_) => self.writer.take_id(),
                 None => Ok(0),
             };
-            let next = next.inspect_err(|_| self.writer.store.pool.ids.lock().free.push(id))?;
+            let next = next.inspect_err(|_| self.writer.recycle(id))?;
             self.writer
                 .add(id, |page| value_page::write_part(page, part, next))
                 .inspect_err(|_| {
                     if next != 0 {
-                        self.writer.store.pool.ids.lock().free.push(next);
+                        self.writer.recycle(next);
                     }
                 })?;
             id = next;

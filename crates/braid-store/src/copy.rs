@@ -10,6 +10,7 @@ use braid_rt::to_usize;
 use crate::data_file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, change_of, encode_leaf};
 use crate::error::StoreError;
 use crate::inner::StoreInner;
+use crate::number_set::NumberSet;
 use crate::page::PageId;
 use crate::page_table::PAGES_MAX;
 
@@ -35,7 +36,8 @@ impl PinnedCheckpoint {
         let pages = entries.iter().map(|entry| block_of(entry.address));
         let own = root.leaf_addresses.iter().chain(&root.blob_blocks);
         let own = own.map(|&address| block_of(address));
-        let blocks = pages.filter(|&block| block != 0).chain(own);
+        let mut blocks = NumberSet::default();
+        blocks.extend(pages.filter(|&block| block != 0).chain(own));
         let pin = file.space.lock().pin(blocks);
         Self {
             store: store.clone(),

@@ -53,6 +53,7 @@ mod limits;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod node;
+mod number_set;
 mod page;
 mod page_table;
 mod salvage;
@@ -68,7 +69,7 @@ pub use data_file::{
     DataFileCreation, FORMAT, WriterRoom, creation_of, data_format, layer_entries,
 };
 pub use error::StoreError;
-pub use limits::{MAX_KEY_LEN, MAX_VALUE_LEN, SHORT_KEY_MAX};
+pub use limits::{DATA_FILE_BYTES_MAX, MAX_KEY_LEN, MAX_VALUE_LEN, POOL_BYTES_MAX, SHORT_KEY_MAX};
 pub use page::{PAGE_SIZE, PageId};
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};

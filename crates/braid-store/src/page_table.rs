@@ -4,6 +4,8 @@ use std::sync::OnceLock;
 
 use braid_rt::to_usize;
 
+use crate::limits::DATA_FILE_BYTES_MAX;
+use crate::page::PAGE_SIZE;
 use crate::sync::AtomicU64;
 
 /// Words in the first chunk. Each further chunk is twice as long as the previous one, so a small
@@ -11,8 +13,10 @@ use crate::sync::AtomicU64;
 const FIRST: u64 = 1 << 10;
 const CHUNKS: usize = (PAGES_MAX.ilog2() - FIRST.ilog2()) as usize;
 
-/// Page ids are below this.
-pub(crate) const PAGES_MAX: u64 = 1 << if cfg!(miri) { 16 } else { 32 };
+/// Page ids are below this: each page of the longest data file can have one.
+pub(crate) const PAGES_MAX: u64 = 1 << if cfg!(miri) { 16 } else { 38 };
+
+const _: () = assert!(cfg!(miri) || PAGES_MAX * PAGE_SIZE as u64 > DATA_FILE_BYTES_MAX);
 
 /// One atomic word for each page id, zero until set.
 pub(crate) struct PageTable {
@@ -31,6 +35,20 @@ fn chunk_of(id: u64) -> usize {
 #[inline]
 fn place_in(chunk: usize, id: u64) -> usize {
     to_usize(id + FIRST - (FIRST << chunk))
+}
+
+/// Allocates words that are zero. Takes memory only for words that are used: the allocator gets long
+/// arrays from the system, which provides memory at the first write.
+#[cfg(not(all(test, loom)))]
+fn zeroed(words: usize) -> Box<[AtomicU64]> {
+    let words = Box::<[AtomicU64]>::new_zeroed_slice(words);
+    // SAFETY: zero bytes are a valid atomic word.
+    unsafe { words.assume_init() }
+}
+
+#[cfg(all(test, loom))]
+fn zeroed(words: usize) -> Box<[AtomicU64]> {
+    (0..words).map(|_| AtomicU64::new(0)).collect()
 }
 
 impl PageTable {
@@ -54,10 +72,7 @@ impl PageTable {
             "page ids are checked when they are given out or read"
         );
         let chunk = chunk_of(id);
-        let make = || {
-            let words = FIRST << chunk;
-            (0..words).map(|_| AtomicU64::new(0)).collect()
-        };
+        let make = || zeroed(to_usize(FIRST << chunk));
         &self.chunks[chunk].get_or_init(make)[place_in(chunk, id)]
     }
 }
@@ -86,6 +101,9 @@ mod tests {
             let word = table.get(id).map(|word| word.load(Ordering::Relaxed));
             assert_eq!(word, Some(id + 1));
         }
+        // Other words of their chunks.
+        let zero = |id: u64| table.get(id).unwrap().load(Ordering::Relaxed) == 0;
+        assert!(zero(2) && zero(FIRST + 1) && zero(15 * FIRST - 1));
         assert!(table.get(15 * FIRST).is_none() && table.get(u64::MAX).is_none());
         assert_eq!(chunk_of(PAGES_MAX - 1), CHUNKS);
         assert!(table.get(PAGES_MAX).is_none() && table.get(PAGES_MAX + FIRST).is_none());

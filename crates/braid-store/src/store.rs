@@ -22,7 +22,7 @@ use crate::tree::{DetachedValue, DroppedTree, Tree, dropped};
 /// Options for creating or opening a store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Memory for pages, in bytes; at least 512 KiB.
+    /// Memory for pages, in bytes: from 512 KiB to [`POOL_BYTES_MAX`](crate::POOL_BYTES_MAX).
     pub pool_bytes: usize,
 }
 
@@ -95,7 +95,7 @@ impl Store {
             next_page: 1,
             ..Root::default()
         };
-        Self::assemble(file, options, root, &[])
+        Self::assemble(file, options, root)
     }
 
     /// Opens the data file at its newest published checkpoint. Returns the checkpoint's caller
@@ -108,9 +108,9 @@ impl Store {
         device: Arc<dyn Device>,
         options: StoreOptions,
     ) -> Result<(Self, Vec<u8>), StoreError> {
-        let (file, root, addresses) = DataFile::open(device, false)?;
+        let (file, root) = DataFile::open(device, false)?;
         let meta = root.meta.clone();
-        Ok((Self::assemble(file, options, root, &addresses)?, meta))
+        Ok((Self::assemble(file, options, root)?, meta))
     }
 
     /// Opens the data file as [`Store::open`] does, for reading only: a damaged leaf of the page
@@ -123,9 +123,9 @@ impl Store {
         device: Arc<dyn Device>,
         options: StoreOptions,
     ) -> Result<(Self, Vec<u8>), StoreError> {
-        let (file, root, addresses) = DataFile::open(device, true)?;
+        let (file, root) = DataFile::open(device, true)?;
         let meta = root.meta.clone();
-        Ok((Self::assemble(file, options, root, &addresses)?, meta))
+        Ok((Self::assemble(file, options, root)?, meta))
     }
 
     /// The errors of leaves of the page map that could not be read; only after
@@ -144,13 +144,8 @@ impl Store {
         DataFile::peek(device)?.newest_sequence()
     }
 
-    fn assemble(
-        file: DataFile,
-        options: StoreOptions,
-        root: Root,
-        addresses: &[u64],
-    ) -> Result<Self, StoreError> {
-        let pool = Pool::new(file, options.pool_bytes, addresses, root.next_page)?;
+    fn assemble(file: DataFile, options: StoreOptions, root: Root) -> Result<Self, StoreError> {
+        let pool = Pool::new(file, options.pool_bytes, root.next_page)?;
         pool.file.room.set_root(root.blob_blocks.len());
         if root.trees.keys().any(|id| id & LAYERS != 0) {
             pool.file.room.expect_long_keys();
@@ -447,7 +442,7 @@ impl Store {
             page_size: PAGE_SIZE,
             pool_pages: pool.frame_count(),
             resident_pages: pool.resident(),
-            pages: ids.next - 1 - ids.free.len() as u64,
+            pages: ids.next - 1 - ids.free.len(),
             page_loads: count(&pool.counters.loads),
             pages_read_ahead: count(&pool.counters.read_ahead),
             evictions: count(&pool.counters.evictions),

@@ -8,6 +8,7 @@ mod estimate;
 mod faults;
 mod filled;
 mod leaf_hints;
+mod limits;
 mod long_keys;
 mod model;
 mod prefetch;

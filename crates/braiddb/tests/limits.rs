@@ -33,6 +33,8 @@ fn options_at_the_limits_of_their_types() {
     let is = |option: &str| Some(option.to_owned());
     assert_eq!(refused(|b| b.pool_bytes(usize::MAX)), is("pool_bytes"));
     assert_eq!(refused(|b| b.pool_bytes(0)), is("pool_bytes"));
+    #[cfg(target_pointer_width = "64")]
+    assert_eq!(refused(|b| b.pool_bytes((4 << 40) + 1)), is("pool_bytes"));
     assert_eq!(refused(|b| b.strands(usize::MAX)), is("strands"));
     assert_eq!(refused(|b| b.strands(65_537)), is("strands"));
     assert_eq!(refused(|b| b.lanes(usize::MAX)), is("lanes"));

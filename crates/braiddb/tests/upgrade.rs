@@ -7,7 +7,7 @@ use braid::offline::upgrade;
 use braid::{Database, Error, Readable, Table};
 
 /// The format of this build.
-const PRESENT: u64 = 5;
+const PRESENT: u64 = 6;
 
 /// A database in an older format, written when that format was current.
 fn fixture(format: u64) -> PathBuf {
@@ -125,7 +125,7 @@ fn with_format(format: u64) -> tempfile::TempDir {
 
 #[test]
 fn other_formats_are_refused_and_left_alone() {
-    for (format, what) in [(6, "newer than 5"), (1, "converts 2 and newer")] {
+    for (format, what) in [(7, "newer than 6"), (1, "converts 2 and newer")] {
         let dir = with_format(format);
         let before = fs::read(dir.path().join("data.braid")).unwrap();
         let error = upgrade(dir.path()).unwrap_err();

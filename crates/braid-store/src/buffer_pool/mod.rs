@@ -31,7 +31,9 @@ use braid_rt::{Mutex, narrow};
 use crate::data_file::DataFile;
 use crate::data_file::room::Room;
 use crate::error::StoreError;
+use crate::limits::POOL_BYTES_MAX;
 use crate::node;
+use crate::number_set::NumberSet;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::page_table::{PAGES_MAX, PageTable};
 use crate::sync::{AtomicU64, Counter};
@@ -72,6 +74,18 @@ struct FrameInfo {
     captured: AtomicBool,
 }
 
+/// The number of frames of a pool with so many bytes.
+fn frames_for(pool_bytes: usize) -> Result<usize, StoreError> {
+    let count = pool_bytes / PAGE_SIZE;
+    if count < 64 || pool_bytes as u64 > POOL_BYTES_MAX {
+        return Err(StoreError::Options {
+            option: "pool_bytes",
+            reason: format!("{pool_bytes} given; must be from 512 KiB to 4 TiB"),
+        });
+    }
+    Ok(count)
+}
+
 /// The buffer pool; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -103,14 +117,14 @@ pub(crate) struct Pool {
 #[derive(Debug)]
 pub(crate) struct PageIds {
     pub(crate) next: PageId,
-    pub(crate) free: Vec<PageId>,
+    pub(crate) free: NumberSet,
     room: Arc<Room>,
 }
 
 impl PageIds {
     /// Assigns an id to a new page.
     pub(crate) fn take(&mut self) -> Result<PageId, StoreError> {
-        match self.free.pop() {
+        match self.free.pop_first() {
             Some(id) => Ok(id),
             None if self.next >= PAGES_MAX => Err(StoreError::OutOfSpace {
                 what: "all page numbers are in use".into(),
@@ -134,30 +148,20 @@ pub(crate) struct PoolCounters {
 }
 
 impl Pool {
-    pub(crate) fn new(
-        file: DataFile,
-        pool_bytes: usize,
-        addresses: &[u64],
-        next: PageId,
-    ) -> Result<Self, StoreError> {
-        let count = pool_bytes / PAGE_SIZE;
-        if count < 64 || count as u64 >= NONE {
-            return Err(StoreError::Options {
-                option: "pool_bytes",
-                reason: format!("{pool_bytes} given; must be from 512 KiB to 127 GiB"),
-            });
-        }
+    pub(crate) fn new(file: DataFile, pool_bytes: usize, next: PageId) -> Result<Self, StoreError> {
+        let count = frames_for(pool_bytes)?;
         let table = PageTable::new();
-        let mut free = Vec::new();
-        for (id, &address) in addresses.iter().enumerate().skip(1) {
-            table
-                .get_or_make(id as u64)
-                .store(address, Ordering::Relaxed);
-            if address == ABSENT && (id as u64) < next {
-                free.push(id as u64);
+        let mut free = NumberSet::default();
+        let mut has_pages = false;
+        for id in 1..next {
+            let address = file.durable_address(id);
+            if address == ABSENT {
+                free.insert(id);
+            } else {
+                has_pages = true;
+                table.get_or_make(id).store(address, Ordering::Relaxed);
             }
         }
-        free.reverse();
         let room = file.room.clone();
         room.take_for_map(next);
         Ok(Self {
@@ -182,7 +186,7 @@ impl Pool {
             condemned: Mutex::default(),
             has_condemned: AtomicBool::new(false),
             arrivals: Arrivals::new(LONGEST_SLEEP),
-            may_miss: AtomicBool::new(addresses.iter().any(|&address| address != ABSENT)),
+            may_miss: AtomicBool::new(has_pages),
         })
     }
 
@@ -197,7 +201,7 @@ impl Pool {
     pub(crate) fn note_residency(&self) {
         let used = {
             let ids = self.ids.lock();
-            ids.next - 1 - ids.free.len() as u64
+            ids.next - 1 - ids.free.len()
         };
         let misses = (self.resident() as u64) < used;
         self.may_miss.store(misses, Ordering::Relaxed);
@@ -482,7 +486,7 @@ impl Pool {
         if let Some(frame) = frame {
             self.free_frames.lock().push(frame);
         }
-        self.ids.lock().free.push(id);
+        self.ids.lock().free.insert(id);
     }
 
     /// Pages in memory.
@@ -501,5 +505,25 @@ impl Pool {
 
     pub(crate) fn frame_count(&self) -> usize {
         self.frames.count()
+    }
+}
+
+#[cfg(all(test, not(loom), target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_has_up_to_four_tebibytes() {
+        assert_eq!(frames_for(4 << 40).unwrap(), 1 << 29);
+        assert_eq!(frames_for(512 << 10).unwrap(), 64);
+        for bytes in [0, (512 << 10) - 1, (4 << 40) + 1, usize::MAX] {
+            let error = frames_for(bytes).unwrap_err();
+            let option = "pool_bytes";
+            assert!(matches!(&error, StoreError::Options { option: name, .. } if *name == option));
+            assert!(
+                error.to_string().contains("from 512 KiB to 4 TiB"),
+                "{error}"
+            );
+        }
     }
 }

@@ -1,27 +1,39 @@
-//! The state word of a page: `version:38 | frame:24 | MARK | LATCH`, and the steps that change it.
+//! The state word of a page: `version:32 | frame:30 | MARK | LATCH`, and the steps that change it.
 //!
 //! It is the exclusive latch, the version for optimistic readers, and the translation to a frame,
 //! all at once (frame `NONE`: not in memory; a word of 0 was never used). The version grows with
-//! every change, load and eviction, so a word never recurs, and a step that exchanges it acts on
-//! the page that it read or has no effect. `MARK` is the clock's second chance: set by the evictor,
+//! every change, load and eviction, so a word does not recur, and a step that exchanges it acts on
+//! the page that it read or has no effect. (A word recurs after exactly 2^32 changes of a page in
+//! one frame, or a multiple of that. Readers keep a word for microseconds; a [hint] may keep it for
+//! hours, and then has a chance of one in 2^32 to meet it again.) `MARK` is the clock's second chance: set by the evictor,
 //! cleared by the next reader.
 //!
 //! [`latch`] has the memory order. There is no count of readers: a reader holds nothing, and
 //! detects an eviction afterwards. Only the latch pins a page.
+//!
+//! [hint]: crate::LeafHint
 
 use std::sync::atomic::Ordering;
 
 use super::latch;
+use crate::limits::POOL_BYTES_MAX;
+use crate::page::PAGE_SIZE;
 use crate::sync::AtomicU64;
 
 const LATCH: u64 = 1;
 const MARK: u64 = 2;
 const FRAME_SHIFT: u32 = 2;
-const FRAME_MASK: u64 = (1 << 24) - 1;
-const VERSION_SHIFT: u32 = 26;
+const FRAME_BITS: u32 = 30;
+const FRAME_MASK: u64 = (1 << FRAME_BITS) - 1;
+const VERSION_SHIFT: u32 = FRAME_SHIFT + FRAME_BITS;
 
 /// The frame of a page that is not in memory.
 pub(crate) const NONE: u64 = FRAME_MASK;
+
+const _: () = assert!(
+    POOL_BYTES_MAX / PAGE_SIZE as u64 <= NONE,
+    "all frames have a number"
+);
 
 #[inline]
 pub(crate) fn frame_of(word: u64) -> u64 {
@@ -129,4 +141,27 @@ pub(crate) fn pick(state: &AtomicU64, frame: u64) -> Option<u64> {
 #[cfg_attr(braid_counts, track_caller)]
 pub(crate) fn moved(state: &AtomicU64, word: u64, frame: u64) {
     latch::release(state, next_version(with_frame(word, frame)));
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_of_a_word_do_not_touch_each_other() {
+        let frames = POOL_BYTES_MAX / PAGE_SIZE as u64;
+        for frame in [0, 1, (1 << 24) - 1, 1 << 24, frames - 1, NONE] {
+            for version in [0, 1, u64::from(u32::MAX)] {
+                let word = with_frame(version << VERSION_SHIFT, frame);
+                assert_eq!((frame_of(word), word >> VERSION_SHIFT), (frame, version));
+                assert!(!is_latched(word) && !is_marked(word));
+                let all = latched(word) | MARK;
+                assert_eq!((frame_of(all), all >> VERSION_SHIFT), (frame, version));
+                let next = next_version(all);
+                assert_eq!(next >> VERSION_SHIFT, (version + 1) & u64::from(u32::MAX));
+                assert_eq!((frame_of(next), next & 3), (frame, LATCH | MARK));
+                assert_eq!(is_resident(latched(word)), frame != NONE);
+            }
+        }
+    }
 }

@@ -1,33 +1,27 @@
 //! The free space of the data file.
 
-use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use braid_rt::to_usize;
-
-use super::block_of;
 use super::room::Room;
+use super::{BLOCKS_MAX, block_of};
+use crate::number_set::NumberSet;
 
 /// The first block that is not a superblock.
 pub(crate) const FIRST_BLOCK: u64 = 2;
-
-/// Blocks that one call of [`Space::trim_some`] drops at most, because other threads wait for the
-/// lock meanwhile.
-const TRIM_STEP: usize = 64;
 
 /// The free blocks below the end, and the end. Nothing of it is stored: it follows from the page
 /// map.
 #[derive(Debug)]
 pub(crate) struct Space {
-    free: BTreeSet<u64>,
+    free: NumberSet,
     end: u64,
     /// Whether freed blocks stay unused from now on.
     frozen: bool,
     /// After a failed sync, the blocks that were taken since.
-    taken_since: Option<HashSet<u64>>,
+    taken_since: Option<NumberSet>,
     pins: Vec<Pin>,
     /// Blocks that become free once no pin holds them.
-    held: Vec<u64>,
+    held: NumberSet,
     /// The accounting of room, updated for each block that is taken or freed.
     room: Arc<Room>,
 }
@@ -37,53 +31,49 @@ pub(crate) struct Space {
 #[derive(Debug)]
 struct Pin {
     number: u64,
-    /// One bit per block.
-    blocks: Vec<u64>,
-}
-
-impl Pin {
-    fn holds(&self, block: u64) -> bool {
-        let word = self.blocks.get((block / 64) as usize);
-        word.is_some_and(|word| word >> (block % 64) & 1 != 0)
-    }
+    blocks: NumberSet,
 }
 
 impl Space {
-    /// Creates the free space: all blocks except those in `used`.
-    pub(crate) fn new(used: impl Iterator<Item = u64>, room: Arc<Room>) -> Self {
-        let mut space = Self {
-            free: BTreeSet::new(),
-            end: FIRST_BLOCK,
+    /// Creates the free space: all blocks below the last one in `used`, except those in `used`.
+    pub(crate) fn new(used: &NumberSet, room: Arc<Room>) -> Self {
+        let end = used.last().map_or(FIRST_BLOCK, |last| last + 1);
+        let mut free = used.complement(end);
+        for superblock in 0..FIRST_BLOCK {
+            free.remove(superblock);
+        }
+        let space = Self {
+            free,
+            end,
             frozen: false,
             taken_since: None,
             pins: Vec::new(),
-            held: Vec::new(),
+            held: NumberSet::default(),
             room,
         };
-        let mut used: Vec<u64> = used.collect();
-        used.sort_unstable();
-        for block in used {
-            space.free.extend(space.end..block);
-            space.end = space.end.max(block + 1);
-        }
         // Until the file's length is read, none of its blocks is known to exist.
         space
             .room
-            .begin((space.free.len() as u64).cast_signed() - space.end.cast_signed());
+            .begin(space.free.len().cast_signed() - space.end.cast_signed());
         space
     }
 
-    /// Takes the lowest free block, so that the file's tail becomes free.
-    pub(crate) fn allocate(&mut self) -> u64 {
-        let block = self.free.pop_first().unwrap_or_else(|| {
-            self.end += 1;
-            self.end - 1
-        });
+    /// Takes the lowest free block, so that the file's tail becomes free. Returns `None` if the file
+    /// has its greatest length.
+    pub(crate) fn allocate(&mut self) -> Option<u64> {
+        let block = match self.free.pop_first() {
+            Some(block) => block,
+            None if self.end >= BLOCKS_MAX => return None,
+            None => {
+                self.end += 1;
+                self.end - 1
+            }
+        };
         if let Some(taken) = &mut self.taken_since {
             taken.insert(block);
         }
         self.room.take(1);
-        block
+        Some(block)
     }
 
     /// From now on, blocks can be taken, but not freed: it is unknown which of them the medium's
@@ -102,7 +92,7 @@ impl Space {
     /// earlier writes.
     pub(crate) fn is_taken_since(&self, address: u64) -> bool {
         let taken = self.taken_since.as_ref();
-        taken.is_some_and(|taken| taken.contains(&block_of(address)))
+        taken.is_some_and(|taken| taken.contains(block_of(address)))
     }
 
     /// Frees the block of a block address.
@@ -112,8 +102,10 @@ impl Space {
             (FIRST_BLOCK..self.end).contains(&block),
             "a block that was allocated: {block}"
         );
-        if self.pins.iter().any(|pin| pin.holds(block)) && !braid_rt::mutant!("ignore_pins") {
-            self.held.push(block);
+        if self.pins.iter().any(|pin| pin.blocks.contains(block))
+            && !braid_rt::mutant!("ignore_pins")
+        {
+            self.held.insert(block);
         } else if !self.frozen {
             assert!(self.free.insert(block), "block {block} is freed once");
             self.room.add(1);
@@ -122,32 +114,41 @@ impl Space {
 
     /// Keeps used blocks from being reused, even if they are freed, until [`Space::unpin`] with the
     /// number that this returns.
-    pub(crate) fn pin(&mut self, blocks: impl Iterator<Item = u64>) -> u64 {
-        let mut bits = vec![0; to_usize(self.end.div_ceil(64))];
-        blocks.for_each(|block| bits[(block / 64) as usize] |= 1 << (block % 64));
+    pub(crate) fn pin(&mut self, blocks: NumberSet) -> u64 {
         let number = self.pins.last().map_or(0, |pin| pin.number + 1);
-        self.pins.push(Pin {
-            number,
-            blocks: bits,
-        });
+        self.pins.push(Pin { number, blocks });
         number
     }
 
     /// Keeps all blocks of a file of `end` blocks from being reused, including the free ones, until
     /// [`Space::unpin`]: another process may read blocks that no page map of this one refers to.
     pub(crate) fn pin_all(&mut self, end: u64) -> u64 {
-        self.free.extend(self.end..end);
-        self.end = self.end.max(end);
+        if self.end < end {
+            self.free.insert_range(self.end..end);
+            self.end = end;
+        }
+        self.room.take(self.free.len());
         let free = std::mem::take(&mut self.free);
-        self.room.take(free.len() as u64);
-        self.held.extend(free);
-        self.pin(FIRST_BLOCK..self.end)
+        self.held.union(&free);
+        let mut all = NumberSet::default();
+        all.insert_range(FIRST_BLOCK..self.end);
+        self.pin(all)
     }
 
     pub(crate) fn unpin(&mut self, number: u64) {
         self.pins.retain(|pin| pin.number != number);
-        for block in std::mem::take(&mut self.held) {
-            self.free(block);
+        let mut pinned = NumberSet::default();
+        for pin in &self.pins {
+            pinned.union(&pin.blocks);
+        }
+        let freed = self.held.difference(&pinned, self.end);
+        self.held = self.held.difference(&freed, self.end);
+        if !self.frozen {
+            let before = self.free.len();
+            self.free.union(&freed);
+            let added = self.free.len() - before;
+            assert_eq!(added, freed.len(), "blocks are freed once");
+            self.room.add(added);
         }
     }
 
@@ -156,15 +157,14 @@ impl Space {
         !self.pins.is_empty()
     }
 
-    /// Drops some free blocks at the end. Returns whether there may be more.
+    /// Drops some free blocks at the end: those of a chunk of the set, or of consecutive chunks.
+    /// Returns whether there may be more.
     pub(crate) fn trim_some(&mut self) -> bool {
-        for _ in 0..TRIM_STEP {
-            if self.end == FIRST_BLOCK || self.free.last() != Some(&(self.end - 1)) {
-                return false;
-            }
-            self.free.pop_last();
-            self.end -= 1;
+        let last = self.free.last();
+        if last.is_none_or(|last| last + 1 != self.end) {
+            return false;
         }
+        self.end = self.free.pop_run(self.end - 1);
         true
     }
 
@@ -180,11 +180,11 @@ impl Space {
     }
 
     pub(crate) fn is_free(&self, block: u64) -> bool {
-        block >= self.end || self.free.contains(&block)
+        block >= self.end || self.free.contains(block)
     }
 
     pub(crate) fn free_blocks(&self) -> u64 {
-        self.free.len() as u64
+        self.free.len()
     }
 }
 
@@ -192,34 +192,72 @@ impl Space {
 mod tests {
     use super::*;
 
+    fn set<const N: usize>(numbers: [u64; N]) -> NumberSet {
+        let mut set = NumberSet::default();
+        set.extend(numbers);
+        set
+    }
+
+    fn space<const N: usize>(used: [u64; N]) -> Space {
+        Space::new(&set(used), Arc::default())
+    }
+
+    /// Takes a block of a space that is not full.
+    fn take(space: &mut Space) -> u64 {
+        space.allocate().unwrap()
+    }
+
+    #[test]
+    fn a_file_ends_at_the_greatest_block() {
+        let mut space = space([BLOCKS_MAX - 3, 1 << 37]);
+        assert_eq!(space.free_blocks(), BLOCKS_MAX - 4 - FIRST_BLOCK);
+        assert_eq!(take(&mut space), 2);
+        space.free(2);
+        // Only the end is left.
+        let first = space.pin_all(0);
+        assert_eq!(take(&mut space), BLOCKS_MAX - 2);
+        assert_eq!(take(&mut space), BLOCKS_MAX - 1);
+        assert_eq!(space.allocate(), None);
+        space.free(BLOCKS_MAX - 2);
+        assert_eq!(take(&mut space), BLOCKS_MAX - 2);
+        assert!(space.is_pinned() && first == 0);
+    }
+
+    #[test]
+    fn a_long_free_tail_is_trimmed_at_once() {
+        let mut space = space([2, BLOCKS_MAX - 1]);
+        space.free(BLOCKS_MAX - 1);
+        assert_eq!((space.trim(), space.free_blocks()), (3, 0));
+    }
+
     #[test]
     fn blocks_are_reused_lowest_first_and_the_tail_is_trimmed() {
-        let mut space = Space::new([5, 3].into_iter(), Arc::default());
-        assert_eq!(space.allocate(), 2);
-        assert_eq!(space.allocate(), 4);
-        assert_eq!(space.allocate(), 6);
+        let mut space = space([5, 3]);
+        assert_eq!(take(&mut space), 2);
+        assert_eq!(take(&mut space), 4);
+        assert_eq!(take(&mut space), 6);
         space.free(6);
         space.free(5);
         space.free(2);
         assert_eq!(space.trim(), 5);
         assert_eq!(space.free_blocks(), 1);
-        assert_eq!(space.allocate(), 2);
+        assert_eq!(take(&mut space), 2);
     }
 
     #[test]
     fn frozen_space_gives_nothing_back() {
-        let mut space = Space::new([2, 4].into_iter(), Arc::default());
+        let mut space = space([2, 4]);
         space.freeze();
         space.free(2);
-        assert_eq!((space.allocate(), space.allocate()), (3, 5));
+        assert_eq!((take(&mut space), take(&mut space)), (3, 5));
     }
 
     #[test]
     fn pinned_blocks_come_free_with_their_last_pin() {
-        let mut space = Space::new([2, 3, 200].into_iter(), Arc::default());
+        let mut space = space([2, 3, 200]);
         let free = space.free_blocks();
-        let first = space.pin([2, 200].into_iter());
-        let second = space.pin([2].into_iter());
+        let first = space.pin(set([2, 200]));
+        let second = space.pin(set([2]));
         for block in [2, 3, 200] {
             space.free(block);
         }
@@ -234,21 +272,21 @@ mod tests {
 
     #[test]
     fn pinning_all_blocks_leaves_only_new_ones() {
-        let mut space = Space::new([2, 5].into_iter(), Arc::default());
+        let mut space = space([2, 5]);
         let pin = space.pin_all(8);
-        assert_eq!((space.free_blocks(), space.allocate()), (0, 8));
+        assert_eq!((space.free_blocks(), take(&mut space)), (0, 8));
         space.free(5);
         space.free(8);
-        assert_eq!(space.allocate(), 8, "it was no part of the file");
+        assert_eq!(take(&mut space), 8, "it was no part of the file");
         space.unpin(pin);
-        assert_eq!(space.allocate(), 3);
+        assert_eq!(take(&mut space), 3);
         assert!(space.is_free(5) && space.is_free(7) && !space.is_free(2));
     }
 
     #[test]
     #[should_panic(expected = "freed once")]
     fn freeing_twice_is_a_bug() {
-        let mut space = Space::new([5].into_iter(), Arc::default());
+        let mut space = space([5]);
         space.free(5);
         space.free(5);
     }

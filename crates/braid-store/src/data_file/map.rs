@@ -10,8 +10,10 @@
 //! changed pages, since different contents may, rarely, have the same bits of a checksum.
 
 use super::block::{MAP, check, u64_at};
+use super::superblock::{FORMAT_OF_ADDRESSES, FORMAT_OF_WIDE_BLOCKS};
 use super::{DataFile, Root, damaged};
 use crate::error::StoreError;
+use crate::limits::DATA_FILE_BYTES_MAX;
 use crate::page::{PAGE_SIZE, low32};
 
 /// Entries of a map leaf.
@@ -24,16 +26,56 @@ const BIRTHS: usize = 16 + 8 * LEAF_ADDRESSES;
 const OLD_LEAF_ADDRESSES: usize = PAGE_SIZE / 8 - 2;
 
 /// Bits of a block address that hold the block. The highest bit is reserved for the pool.
-const BLOCK_BITS: u32 = 36;
+const BLOCK_BITS: u32 = 38;
 
 const BLOCK_MASK: u64 = (1 << BLOCK_BITS) - 1;
 
-/// Bits of a checksum that a block address leaves out.
-const CRC_SHIFT: u32 = 5;
+/// As [`BLOCK_BITS`], in formats 2 to 5.
+const OLD_BLOCK_BITS: u32 = 36;
+
+const OLD_BLOCK_MASK: u64 = (1 << OLD_BLOCK_BITS) - 1;
+
+/// Bits of a checksum that a block address leaves out: the rest fills it up to the highest bit.
+const CRC_SHIFT: u32 = 32 - (63 - BLOCK_BITS);
 
 /// The block address of a page to which a lost leaf of the page map may have referred: a block that
 /// no file has.
 pub(crate) const LOST: u64 = BLOCK_MASK;
+
+/// The greatest length of the data file, in blocks: the numbers of all blocks are below [`LOST`].
+pub(crate) const BLOCKS_MAX: u64 = LOST;
+
+const _: () = assert!(BLOCKS_MAX * PAGE_SIZE as u64 == DATA_FILE_BYTES_MAX);
+
+/// How a format stores block addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Packing {
+    /// Blocks alone: formats 2 and 3.
+    Blocks,
+    /// Blocks of 36 bits, which end at 512 TiB, and 27 bits of the checksum: formats 4 and 5.
+    Narrow,
+    #[default]
+    Present,
+}
+
+impl Packing {
+    pub(crate) fn of_format(format: u64) -> Self {
+        match format {
+            ..FORMAT_OF_ADDRESSES => Self::Blocks,
+            FORMAT_OF_ADDRESSES..FORMAT_OF_WIDE_BLOCKS => Self::Narrow,
+            FORMAT_OF_WIDE_BLOCKS.. => Self::Present,
+        }
+    }
+
+    /// Converts a stored block address. Those of [`Packing::Blocks`] stay without a checksum.
+    pub(crate) fn unpack(self, stored: u64) -> u64 {
+        match self {
+            Self::Blocks | Self::Present => stored,
+            // The lower bits of the shorter checksum are left out.
+            Self::Narrow => stored & OLD_BLOCK_MASK | stored >> BLOCK_BITS << BLOCK_BITS,
+        }
+    }
+}
 
 /// The map's entry of a page; all zero for a page that does not exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,9 +122,9 @@ pub(crate) fn encode_leaf(entries: &[Entry], buf: &mut [u8]) {
     }
 }
 
-fn decode_leaf(buf: &[u8]) -> Vec<Entry> {
+fn decode_leaf(buf: &[u8], packing: Packing) -> Vec<Entry> {
     let entry = |i: usize| Entry {
-        address: u64_at(buf, 16 + 8 * i),
+        address: packing.unpack(u64_at(buf, 16 + 8 * i)),
         born: u64_at(buf, (BIRTHS + 4 * i) / 8 * 8).to_le_bytes()[(BIRTHS + 4 * i) % 8..][..4]
             .try_into()
             .map_or(0, u32::from_le_bytes),
@@ -95,8 +137,8 @@ fn decode_old_leaf(buf: &[u8]) -> Vec<Entry> {
     let entry = |i: usize| {
         let word = u64_at(buf, 16 + 8 * i);
         Entry {
-            address: block_of(word),
-            born: (word >> BLOCK_BITS) as u32,
+            address: word & OLD_BLOCK_MASK,
+            born: (word >> OLD_BLOCK_BITS) as u32,
         }
     };
     (0..OLD_LEAF_ADDRESSES).map(entry).collect()
@@ -105,10 +147,9 @@ fn decode_old_leaf(buf: &[u8]) -> Vec<Entry> {
 impl Root {
     /// Number of pages to which a leaf of the root's map refers.
     pub(crate) fn leaf_pages(&self) -> usize {
-        if !self.is_old {
-            LEAF_ADDRESSES
-        } else {
-            OLD_LEAF_ADDRESSES
+        match self.packing {
+            Packing::Blocks => OLD_LEAF_ADDRESSES,
+            Packing::Narrow | Packing::Present => LEAF_ADDRESSES,
         }
     }
 }
@@ -123,14 +164,14 @@ impl DataFile {
     ) -> Result<Vec<Entry>, StoreError> {
         let mut buf = self.buffer();
         let identity = MAP | index as u64;
-        if root.is_old {
+        if root.packing == Packing::Blocks {
             self.read_unaddressed(identity, address, root.sequence, &mut buf)?;
             let mut entries = decode_old_leaf(&buf);
             self.add_checksums(&mut entries)?;
             return Ok(entries);
         }
         self.read_block(identity, address, root.sequence, &mut buf)?;
-        Ok(decode_leaf(&buf))
+        Ok(decode_leaf(&buf, root.packing))
     }
 
     /// Converts the blocks of an old leaf's entries to block addresses, using the blocks' current
@@ -180,8 +221,39 @@ mod tests {
             })
             .collect();
         encode_leaf(&entries, &mut buf);
-        assert_eq!(decode_leaf(&buf), entries);
+        assert_eq!(decode_leaf(&buf, Packing::Present), entries);
         const { assert!(BIRTHS + 4 * LEAF_ADDRESSES <= PAGE_SIZE) };
+    }
+
+    #[test]
+    fn addresses_of_older_formats_become_those_of_the_present_one() {
+        let block = vec![3; PAGE_SIZE];
+        let crc = low32(u64_at(&block, 0));
+        for number in [2, 9, OLD_BLOCK_MASK - 1] {
+            let stored = number | u64::from(crc >> 5) << OLD_BLOCK_BITS;
+            let address = Packing::of_format(5).unpack(stored);
+            assert_eq!(address, address_of(number, &block));
+            assert_eq!(check_address(&block, address), Ok(()));
+        }
+        assert_eq!(Packing::of_format(4), Packing::Narrow);
+        assert_eq!(Packing::of_format(3), Packing::Blocks);
+        assert_eq!(Packing::of_format(6).unpack(LOST - 1), LOST - 1);
+    }
+
+    /// The greatest block has an address of its own, which differs from the other words that a map
+    /// of pages in memory contains.
+    #[test]
+    fn an_address_holds_every_block() {
+        let mut block = vec![0xff; PAGE_SIZE];
+        for byte in [0, 0xff] {
+            block[..4].fill(byte);
+            for number in [2, 1 << 32, OLD_BLOCK_MASK + 1, BLOCKS_MAX - 1] {
+                let address = address_of(number, &block);
+                assert_eq!((block_of(address), address >> 63), (number, 0));
+                assert!(address != LOST && address != u64::MAX >> 1);
+            }
+        }
+        assert_eq!(63, BLOCK_BITS + 32 - CRC_SHIFT);
     }
 
     #[test]

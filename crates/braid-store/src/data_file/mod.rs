@@ -31,6 +31,7 @@ use braid_io::{AlignedBuf, Device, File, ReadOp, WriteOp};
 use braid_rt::Mutex;
 
 use crate::error::StoreError;
+use crate::number_set::NumberSet;
 use crate::page::{PAGE_SIZE, PageId, low32};
 use crate::page_table::PageTable;
 
@@ -40,11 +41,12 @@ use self::room::Room;
 
 pub(crate) use block::{BLOB, MAP, check, check_copied, u64_at};
 pub(crate) use map::{
-    Entry, LEAF_ADDRESSES, LOST, address_of, block_of, change_of, check_address, encode_leaf,
+    BLOCKS_MAX, Entry, LEAF_ADDRESSES, LOST, Packing, address_of, block_of, change_of,
+    check_address, encode_leaf,
 };
 pub use room::{WriterRoom, layer_entries};
 pub(crate) use root::Root;
-pub(crate) use superblock::is_old;
+pub(crate) use superblock::packing_of;
 pub use superblock::{DataFileCreation, FORMAT, creation_of, data_format};
 
 pub(crate) const FILE_NAME: &str = "data.braid";
@@ -105,6 +107,13 @@ fn location(identity: u64, block: u64) -> String {
     format!("data.braid, block {block} ({what})")
 }
 
+/// The error of a file that would exceed its greatest length.
+fn longest() -> StoreError {
+    StoreError::OutOfSpace {
+        what: "data.braid has its greatest length, 2 PiB".into(),
+    }
+}
+
 fn damaged(what: &str, location: String) -> StoreError {
     StoreError::Corrupted {
         what: what.into(),
@@ -132,7 +141,7 @@ impl DataFile {
             device,
             file,
             identity: 0,
-            space: Mutex::new(Space::new(std::iter::empty(), room.clone())),
+            space: Mutex::new(Space::new(&NumberSet::default(), room.clone())),
             extent: AtomicU64::new(0),
             growing: Mutex::default(),
             room,
@@ -335,13 +344,21 @@ impl DataFile {
     }
 
     /// Takes free blocks, with room for them in the file.
-    fn allocate(&self, count: usize) -> Vec<u64> {
-        let blocks: Vec<u64> = {
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfSpace`] if the file has its greatest length.
+    fn allocate(&self, count: usize) -> Result<Vec<u64>, StoreError> {
+        let mut blocks = Vec::with_capacity(count);
+        {
             let mut space = self.space.lock();
-            (0..count).map(|_| space.allocate()).collect()
-        };
+            blocks.extend(std::iter::from_fn(|| space.allocate()).take(count));
+            if blocks.len() < count {
+                blocks.iter().for_each(|&block| space.free(block));
+                return Err(longest());
+            }
+        }
         self.make_room(&blocks);
-        blocks
+        Ok(blocks)
     }
 
     /// Makes the file longer than these blocks need, because the file system serializes writes that
@@ -355,7 +372,7 @@ impl DataFile {
         let _growing = self.growing.lock();
         if end > self.extent.load(Ordering::Relaxed) {
             // Without room, the write itself reveals whether there is space.
-            let _ = self.extend(end + growth(end), false);
+            let _ = self.extend((end + growth(end)).min(BLOCKS_MAX), false);
         }
     }
 
@@ -373,7 +390,10 @@ impl DataFile {
         let end = self.space.lock().end();
         let extent = self.extent.load(Ordering::Relaxed);
         let least = (extent + short.unsigned_abs()).max(end);
-        let extended = match self.extend(least + growth(end), true) {
+        if least > BLOCKS_MAX {
+            return Err(longest());
+        }
+        let extended = match self.extend((least + growth(end)).min(BLOCKS_MAX), true) {
             Err(error) if is_full(&error) => self.extend(least, true),
             extended => extended,
         };
@@ -430,7 +450,7 @@ impl DataFile {
     pub(crate) fn write_page(&self, id: PageId, buf: &mut [u8]) -> Result<u64, StoreError> {
         self.settle()?;
         seal(buf, id, self.next_sequence());
-        let block = self.space.lock().allocate();
+        let block = self.space.lock().allocate().ok_or_else(longest)?;
         self.make_room(&[block]);
         let offset = block * PAGE_SIZE as u64;
         if let Err(error) = self.file.write_at(&[buf], offset) {
@@ -447,7 +467,7 @@ impl DataFile {
         blocks: &mut [(u64, AlignedBuf)],
     ) -> Result<Vec<u64>, StoreError> {
         self.settle()?;
-        let free = self.allocate(blocks.len());
+        let free = self.allocate(blocks.len())?;
         let sequence = self.next_sequence();
         blocks
             .iter_mut()
@@ -474,7 +494,7 @@ impl DataFile {
     /// addresses.
     pub(crate) fn write_run(&self, ids: &[PageId], buf: &mut [u8]) -> Result<Vec<u64>, StoreError> {
         self.settle()?;
-        let free = self.allocate(ids.len());
+        let free = self.allocate(ids.len())?;
         let sequence = self.next_sequence();
         for (&id, page) in ids.iter().zip(buf.chunks_exact_mut(PAGE_SIZE)) {
             seal(page, id, sequence);

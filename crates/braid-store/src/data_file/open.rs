@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_io::Device;
-use braid_rt::to_usize;
 
 use super::free_space::{FIRST_BLOCK, Space};
-use super::{DataFile, Entry, FILE_NAME, LOST, Root, block_of, damaged};
+use super::{DataFile, Entry, FILE_NAME, LOST, Packing, Root, block_of, damaged};
 use crate::error::StoreError;
+use crate::number_set::NumberSet;
 use crate::page::{PAGE_SIZE, PageId};
 
 impl DataFile {
@@ -22,98 +22,124 @@ impl DataFile {
         Ok(Self::assemble(device, file))
     }
 
-    /// Opens the file. Returns the state of its newest superblock and the page map. With
-    /// `only_read`, leaves of the map may be damaged; their pages are lost.
+    /// Opens the file at its newest superblock, and reads the page map. Returns the superblock's
+    /// state. With `only_read`, leaves of the map may be damaged; their pages are lost.
     pub(crate) fn open(
         device: Arc<dyn Device>,
         only_read: bool,
-    ) -> Result<(Self, Root, Vec<u64>), StoreError> {
+    ) -> Result<(Self, Root), StoreError> {
         let mut this = Self::peek(device)?;
         let (mut root, superblock) = this.read_root()?;
         this.sequence.store(root.sequence, Ordering::Release);
         *this.unsettled.lock() = Some((root.sequence % 2 * PAGE_SIZE as u64, superblock));
         this.settled.store(false, Ordering::Release);
         check_leaf_count(&root)?;
-        let (entries, mut used) = this.read_map(&root, only_read)?;
-        let addresses: Vec<u64> = entries.iter().map(|entry| entry.address).collect();
-        check_roots(&root, &addresses)?;
-        for (id, entry) in (0..).zip(&entries).filter(|(_, entry)| entry.address != 0) {
-            let Entry { address, born } = *entry;
-            this.durable
-                .get_or_make(id)
-                .store(address, Ordering::Relaxed);
-            let birth = this.births.get_or_make(id);
-            birth.store(born.into(), Ordering::Relaxed);
-            if address != LOST {
-                used.push(address);
-            }
-        }
-        if root.is_old {
+        let used = this.read_map(&root, only_read)?;
+        this.check_roots(&root)?;
+        if root.packing != Packing::Present {
             // The next checkpoint writes all leaves in the current format, and frees these with the
             // old root's blocks.
             root.blob_blocks.append(&mut root.leaf_addresses);
-            root.is_old = false;
+            root.packing = Packing::Present;
         }
-        let used = this.used_blocks(&used)?;
-        *this.space.lock() = Space::new(used.into_iter(), this.room.clone());
-        Ok((this, root, addresses))
+        *this.space.lock() = Space::new(&used, this.room.clone());
+        Ok((this, root))
     }
 
-    /// Reads the page map of a root. Returns the entry of each page id, and the block addresses of
-    /// the map and of the root. With `only_read`, a damaged leaf is recorded in `lost_leaves`.
-    fn read_map(
-        &mut self,
-        root: &Root,
-        only_read: bool,
-    ) -> Result<(Vec<Entry>, Vec<u64>), StoreError> {
-        let mut entries = Vec::new();
-        let mut used = root.blob_blocks.clone();
+    /// Reads the page map of a root. Returns the blocks of the pages, of the map and of the root.
+    /// With `only_read`, a damaged leaf is recorded in `lost_leaves`; then all blocks are returned:
+    /// the blocks of its pages are unknown, so no block may be treated as free.
+    fn read_map(&mut self, root: &Root, only_read: bool) -> Result<NumberSet, StoreError> {
+        let mut used = UsedBlocks {
+            blocks: NumberSet::default(),
+            end: self.len_blocks()?,
+        };
+        for &address in &root.blob_blocks {
+            used.add(address)?;
+        }
+        let pages = root.leaf_pages() as u64;
         for (index, &address) in root.leaf_addresses.iter().enumerate() {
+            let first = index as u64 * pages;
             match self.read_map_leaf(root, index, address) {
-                Ok(leaf) => entries.extend(leaf),
+                Ok(leaf) => {
+                    used.add(address)?;
+                    for (id, entry) in (first..root.next_page).zip(leaf) {
+                        self.read_entry(id, entry, &mut used)?;
+                    }
+                }
                 Err(error @ StoreError::Corrupted { .. }) if only_read => {
-                    let pages = root.leaf_pages();
-                    let first = (index * pages) as PageId;
-                    self.lost_leaves
-                        .push((first..first + pages as PageId, error));
-                    let lost = Entry {
-                        address: LOST,
-                        born: 0,
-                    };
-                    entries.extend((0..pages).map(|_| lost));
-                    continue;
+                    self.lost_leaves.push((first..first + pages, error));
+                    for id in first.max(1)..root.next_page.min(first + pages) {
+                        let durable = self.durable.get_or_make(id);
+                        durable.store(LOST, Ordering::Relaxed);
+                    }
                 }
                 Err(error) => return Err(error),
             }
-            used.push(address);
         }
-        entries.truncate(to_usize(root.next_page));
-        if entries[0].address == LOST {
-            entries[0] = Entry::default();
+        if !self.lost_leaves.is_empty() {
+            let mut all = NumberSet::default();
+            all.insert_range(FIRST_BLOCK..used.end);
+            return Ok(all);
         }
-        Ok((entries, used))
+        Ok(used.blocks)
     }
 
-    /// Returns the blocks of these addresses, each of which must be in the file and used once.
-    /// Returns all blocks if the file has lost leaves of its page map: the blocks of their pages
-    /// are unknown, so no block may be treated as free.
-    fn used_blocks(&self, addresses: &[u64]) -> Result<Vec<u64>, StoreError> {
-        let mut used: Vec<u64> = addresses.iter().map(|&address| block_of(address)).collect();
-        let blocks = FIRST_BLOCK..self.len_blocks()?;
-        if let Some(block) = used.iter().find(|block| !blocks.contains(block)) {
+    /// Records an entry of the page map.
+    fn read_entry(
+        &self,
+        id: PageId,
+        Entry { address, born }: Entry,
+        used: &mut UsedBlocks,
+    ) -> Result<(), StoreError> {
+        if address == 0 {
+            return Ok(());
+        }
+        if id == 0 {
+            return Err(damaged(
+                "page 0 has a block, but page numbers begin at 1",
+                "the page map".into(),
+            ));
+        }
+        let durable = self.durable.get_or_make(id);
+        durable.store(address, Ordering::Relaxed);
+        let birth = self.births.get_or_make(id);
+        birth.store(born.into(), Ordering::Relaxed);
+        used.add(address)
+    }
+
+    /// Checks that the root page of each tree exists.
+    fn check_roots(&self, root: &Root) -> Result<(), StoreError> {
+        let exists = |page: PageId| page < root.next_page && self.durable_address(page) != 0;
+        match root.trees.iter().find(|(_, page)| !exists(**page)) {
+            Some((tree, page)) => {
+                let what = format!("tree {tree} has no root");
+                Err(damaged(&what, format!("data.braid, page {page}")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The blocks of the file to which the page map and the root refer.
+struct UsedBlocks {
+    blocks: NumberSet,
+    /// The file's length.
+    end: u64,
+}
+
+impl UsedBlocks {
+    /// Adds the block of an address, which must be in the file and used once.
+    fn add(&mut self, address: u64) -> Result<(), StoreError> {
+        let block = block_of(address);
+        if !(FIRST_BLOCK..self.end).contains(&block) {
             let what = "the page map points past the end of the file";
             return Err(damaged(what, format!("block {block}")));
         }
-        let count = used.len();
-        used.sort_unstable();
-        used.dedup();
-        if used.len() != count {
+        if !self.blocks.insert(block) {
             return Err(damaged("two pages share a block", "the page map".into()));
         }
-        if !self.lost_leaves.is_empty() {
-            return Ok(blocks.collect());
-        }
-        Ok(used)
+        Ok(())
     }
 }
 
@@ -130,33 +156,12 @@ fn check_leaf_count(root: &Root) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Checks that the root page of each tree exists, and that page 0 does not.
-fn check_roots(root: &Root, addresses: &[u64]) -> Result<(), StoreError> {
-    if addresses[0] != 0 {
-        return Err(damaged(
-            "page 0 has a block, but page numbers begin at 1",
-            "the page map".into(),
-        ));
-    }
-    let exists = |page: &PageId| {
-        addresses
-            .get(to_usize(*page))
-            .is_some_and(|address| *address != 0)
-    };
-    match root.trees.iter().find(|(_, page)| !exists(page)) {
-        Some((tree, page)) => {
-            let what = format!("tree {tree} has no root");
-            Err(damaged(&what, format!("data.braid, page {page}")))
-        }
-        None => Ok(()),
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use braid_io::{MemoryDevice, OpenMode};
 
     use super::*;
+    use crate::data_file::FORMAT;
     use crate::data_file::block::{seal, u64_at};
     use crate::page_table::PAGES_MAX;
     use crate::{Store, StoreOptions};
@@ -204,8 +209,8 @@ mod tests {
         };
         for (at, value, what) in [
             // The next page's number; after it the tree's root, one map leaf and two counts.
-            (24, (PAGES_MAX / 2) | (4 << 56), "leaves"),
-            (24, 4 << 56, "leaves"),
+            (24, (PAGES_MAX / 2) | (FORMAT << 56), "leaves"),
+            (24, FORMAT << 56, "leaves"),
             (24, 1, "root block"),
             (24 + 5 * 8, 77, "no root"),
         ] {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use braid_rt::to_usize;
 
 use super::block::{BLOB, u64_at};
+use super::map::Packing;
 use super::superblock::{FORMAT, FORMAT_OF_ADDRESSES};
 use super::{DataFile, damaged};
 use crate::error::StoreError;
@@ -26,8 +27,8 @@ pub(crate) struct Root {
     pub(crate) meta: Vec<u8>,
     /// The block addresses of the root blob's own blocks.
     pub(crate) blob_blocks: Vec<u64>,
-    /// Whether it is of format 2 or 3: its block addresses are blocks, without checksums.
-    pub(crate) is_old: bool,
+    /// How the leaves of its map store block addresses.
+    pub(crate) packing: Packing,
 }
 
 /// Above the next page's number.
@@ -58,16 +59,16 @@ impl Root {
         };
         let word = take()?;
         let next_page = word & ((1 << FORMAT_SHIFT) - 1);
-        let is_old = match word >> FORMAT_SHIFT {
-            0 => true,
-            FORMAT_OF_ADDRESSES..=FORMAT => false,
+        let packing = match word >> FORMAT_SHIFT {
+            format @ (0 | FORMAT_OF_ADDRESSES..=FORMAT) => Packing::of_format(format),
             _ => return None,
         };
         let leaves = take()?;
         if next_page > PAGES_MAX || leaves > PAGES_MAX {
             return None;
         }
-        let leaf_addresses = (0..leaves).map(|_| take()).collect::<Option<_>>()?;
+        let address = |_| Some(packing.unpack(take()?));
+        let leaf_addresses = (0..leaves).map(address).collect::<Option<_>>()?;
         let trees = take()?;
         let tree = |_| Some((u32::try_from(take()?).ok()?, take()?));
         let trees = (0..trees).map(tree).collect::<Option<_>>()?;
@@ -80,7 +81,7 @@ impl Root {
             trees,
             meta,
             blob_blocks,
-            is_old,
+            packing,
         })
     }
 }
@@ -111,30 +112,35 @@ impl DataFile {
         Ok((next, bytes.len() as u64))
     }
 
+    /// The packing of the block addresses in a root blob, given its first block.
+    pub(crate) fn packing_in(first: &[u8]) -> Packing {
+        Packing::of_format(u64_at(first, 24) >> FORMAT_SHIFT)
+    }
+
     pub(crate) fn read_root_blob(
         &self,
         sequence: u64,
         first: u64,
         len: u64,
-        is_old: bool,
+        packing: Packing,
     ) -> Result<Root, StoreError> {
         let mut bytes = Vec::new();
         let mut blocks = Vec::new();
         let mut block = first;
         let mut buf = self.buffer();
         for i in 0..len.div_ceil(BLOB_BYTES as u64) {
-            if is_old {
+            if packing == Packing::Blocks {
                 self.read_unaddressed(BLOB | i, block, sequence, &mut buf)?
             } else {
                 self.read_block(BLOB | i, block, sequence, &mut buf)?
             }
             blocks.push(block);
             bytes.extend_from_slice(&buf[24..]);
-            block = u64_at(&buf, 16);
+            block = packing.unpack(u64_at(&buf, 16));
         }
         bytes.truncate(to_usize(len));
         Root::decode(&bytes, sequence, blocks)
-            .filter(|root| root.is_old == is_old)
+            .filter(|root| root.packing == packing)
             .ok_or_else(|| {
                 damaged(
                     "the checkpoint's root block is malformed",

@@ -15,6 +15,7 @@ use std::time::Duration;
 use braid_io::{AlignedBuf, Device};
 
 use super::block::{check, seal, u64_at};
+use super::map::Packing;
 use super::{DataFile, FILE_NAME, Root, damaged};
 use crate::error::StoreError;
 use crate::page::PAGE_SIZE;
@@ -22,13 +23,16 @@ use crate::page::PAGE_SIZE;
 const MAGIC: [u8; 8] = *b"BRAIDDB\x01";
 
 /// The format of the data file that this version reads and writes.
-pub const FORMAT: u64 = 5;
+pub const FORMAT: u64 = 6;
 
 /// The older formats that this version also reads.
-const OLD_FORMATS: std::ops::RangeInclusive<u64> = 2..=4;
+const OLD_FORMATS: std::ops::RangeInclusive<u64> = 2..=5;
 
 /// The first format whose block addresses contain checksums.
 pub(super) const FORMAT_OF_ADDRESSES: u64 = 4;
+
+/// The first format whose block addresses have room for files of more than 512 TiB.
+pub(super) const FORMAT_OF_WIDE_BLOCKS: u64 = 6;
 
 /// Reads of an unreadable superblock, and the pause between them: another process may be writing
 /// it.
@@ -97,9 +101,9 @@ pub fn creation_of(device: &dyn Device, identity: u128) -> Result<DataFileCreati
     })
 }
 
-/// Whether a superblock is of a format whose block addresses have no checksums.
-pub(crate) fn is_old(superblock: &[u8]) -> bool {
-    u64_at(superblock, 16) < FORMAT_OF_ADDRESSES
+/// The packing of block addresses in a superblock's format.
+pub(crate) fn packing_of(superblock: &[u8]) -> Packing {
+    Packing::of_format(u64_at(superblock, 16))
 }
 
 /// The identity in a superblock.
@@ -200,7 +204,8 @@ impl DataFile {
                 ),
             });
         }
-        let (sequence, blob, len) = (u64_at(&buf, 24), u64_at(&buf, 32), u64_at(&buf, 40));
+        let (sequence, len) = (u64_at(&buf, 24), u64_at(&buf, 40));
+        let blob = packing_of(&buf).unpack(u64_at(&buf, 32));
         // Each slot has every second number, and the greatest number has no successor.
         if sequence % 2 != slot || sequence > u64::MAX / 2 {
             let what = "the checkpoint's number does not belong there";
@@ -250,8 +255,8 @@ impl DataFile {
         match (candidates.pop(), first_error) {
             (Some((sequence, block, len, superblock)), _) => {
                 self.identity = identity_in(&superblock);
-                let is_old = is_old(&superblock);
-                let root = self.read_root_blob(sequence, block, len, is_old)?;
+                let packing = packing_of(&superblock);
+                let root = self.read_root_blob(sequence, block, len, packing)?;
                 Ok((root, superblock))
             }
             (None, error) => {

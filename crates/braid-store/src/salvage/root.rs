@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::data_file::free_space::FIRST_BLOCK;
-use crate::data_file::{BLOB, DataFile, Root, block_of, is_old, u64_at};
+use crate::data_file::{BLOB, DataFile, Packing, Root, block_of, packing_of, u64_at};
 use crate::error::StoreError;
 use crate::page::low32;
 
@@ -21,9 +21,9 @@ pub(super) struct Index {
 struct Candidate {
     sequence: u64,
     blob: u64,
-    /// The length, and whether the format is an old one. `None` if the superblock, which records
+    /// The length, and the packing of block addresses. `None` if the superblock, which records
     /// both, is lost.
-    len: Option<(u64, bool)>,
+    len: Option<(u64, Packing)>,
 }
 
 /// Finds the newest root that can be read.
@@ -41,7 +41,7 @@ pub(super) fn find_root(
             Ok((sequence, blob, len, superblock)) => candidates.push(Candidate {
                 sequence,
                 blob,
-                len: Some((len, is_old(&superblock))),
+                len: Some((len, packing_of(&superblock))),
             }),
             Err(error @ StoreError::Incompatible { .. }) => return Err(error),
             // The slot that the first checkpoint does not use was never written.
@@ -124,19 +124,23 @@ fn first_readable(
 }
 
 fn read_root(file: &DataFile, candidate: &Candidate) -> Result<Root, StoreError> {
-    if let Some((len, is_old)) = candidate.len {
-        return file.read_root_blob(candidate.sequence, candidate.blob, len, is_old);
+    if let Some((len, packing)) = candidate.len {
+        return file.read_root_blob(candidate.sequence, candidate.blob, len, packing);
     }
     // The blob ends where it can be decoded.
     let (mut bytes, mut block) = (Vec::new(), candidate.blob);
+    let mut packing = Packing::Present;
     let mut buf = file.buffer();
     for i in 0.. {
         file.read_unaddressed(BLOB | i, block, candidate.sequence, &mut buf)?;
         bytes.extend_from_slice(&buf[24..]);
+        if i == 0 {
+            packing = DataFile::packing_in(&buf);
+        }
         if let Some(root) = Root::decode(&bytes, candidate.sequence, Vec::new()) {
             return Ok(root);
         }
-        block = u64_at(&buf, 16);
+        block = packing.unpack(u64_at(&buf, 16));
         if block == 0 {
             break;
         }

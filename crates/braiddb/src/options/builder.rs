@@ -149,7 +149,7 @@ impl Builder {
         self
     }
 
-    /// Sets the size of the page pool, in bytes.
+    /// Sets the size of the page pool, in bytes: from 1 MiB to 4 TiB.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use braid_log::LogOptions;
+use braid_store::POOL_BYTES_MAX;
 
 use super::Builder;
 use crate::error::{Error, Result};
@@ -51,9 +52,9 @@ impl Builder {
             "must be from 1 to 32, and at most the number of strands",
         )?;
         check(
-            self.pool_bytes >= 1 << 20,
+            (1 << 20..=POOL_BYTES_MAX).contains(&(self.pool_bytes as u64)),
             "pool_bytes",
-            "must be at least 1 MiB",
+            "must be from 1 MiB to 4 TiB",
         )?;
         let segment_fits = (64 << 10..=1 << 30).contains(&self.segment_bytes);
         check(
