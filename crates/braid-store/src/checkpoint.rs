@@ -268,10 +268,10 @@ impl Checkpoint {
         store.check_not_poisoned()?;
         let pool = &store.pool;
         let old_root = store.root.lock().clone();
-        let entries = self.map_entries(old_root.sequence + 1);
+        let changes = self.map_changes(&old_root);
         let mut borrowed = BorrowedRoom::new(&pool.file.room);
         let (root, blob, map_blocks_written) =
-            self.write_root(&entries, &old_root, &mut borrowed)?;
+            self.write_root(&changes, &old_root, &mut borrowed)?;
         if braid_rt::mutant!("free_blocks_early") {
             self.free_replaced(&old_root, &root);
         }
@@ -282,16 +282,16 @@ impl Checkpoint {
         pool.file.set_sequence(root.sequence);
         let old_len = pool.ids.lock().next.max(old_root.next_page);
         if !braid_rt::mutant!("free_superseded_late") {
-            while !self.free_superseded(&entries, &mut pool.checkpoint.lock()) {}
+            while !self.free_superseded(&changes, &mut pool.checkpoint.lock()) {}
         }
-        self.switch_entries(&entries, old_len);
+        self.switch_entries(&changes);
         if !braid_rt::mutant!("free_blocks_early") {
             self.free_replaced(&old_root, &root);
         }
         drop(borrowed);
         let root_blocks = root.blob_blocks.len();
         *store.root.lock() = root;
-        let open = self.close(&entries);
+        let open = self.close(&changes);
         let report = CheckpointReport {
             pages_written: self.pages_written,
             map_blocks_written,
@@ -301,32 +301,53 @@ impl Checkpoint {
         Ok((report, kept))
     }
 
-    /// The entry of each page in this checkpoint's page map. A page that was not written since the
-    /// previous checkpoint keeps its entry.
-    fn map_entries(&self, sequence: u64) -> Vec<Entry> {
-        let file = &self.store.pool.file;
-        let entry = |(id, &address)| match file.durable_entry(id) {
-            same if same.address == address => same,
-            _ if address == ABSENT => Entry::default(),
-            _ => Entry {
-                address,
-                born: low32(sequence),
-            },
-        };
-        (0..).zip(&self.frozen_addresses()).map(entry).collect()
+    /// The pages whose entries in this checkpoint's page map differ from the previous ones. All
+    /// images are written, so the entries are final, whatever happens to the pages.
+    fn map_changes(&self, old: &Root) -> MapChanges {
+        let pool = &self.store.pool;
+        let mut entries = Vec::new();
+        let mut addresses = [ABSENT; STEP];
+        let len = self.next_page.max(old.next_page);
+        for first in (1..len).step_by(STEP) {
+            let ids = first..len.min(first + STEP as u64);
+            let checkpoint = pool.checkpoint.lock();
+            let open = checkpoint.as_ref().expect("this checkpoint is open");
+            for (id, address) in ids.clone().zip(&mut addresses) {
+                *address = pool.attached_address(id);
+            }
+            let written = open.addresses.range(ids.clone());
+            for (&id, &address) in open.frozen.range(ids.clone()).chain(written) {
+                addresses[to_usize(id - first)] = address;
+            }
+            for (id, &address) in ids.zip(&addresses) {
+                // Pages of later ids appeared after the epoch switch.
+                let address = if id < self.next_page { address } else { ABSENT };
+                assert!(
+                    address != UNWRITTEN,
+                    "page {id} of the checkpoint was not written"
+                );
+                if address != pool.file.durable_address(id) {
+                    entries.push((id, address));
+                }
+            }
+        }
+        MapChanges {
+            born: low32(old.sequence + 1),
+            entries,
+        }
     }
 
     /// Writes the page map and the root. Returns the root, its block address and length for the
     /// superblock, and the number of map blocks written.
     fn write_root(
         &mut self,
-        entries: &[Entry],
+        changes: &MapChanges,
         old: &Root,
         borrowed: &mut BorrowedRoom<'_>,
     ) -> Result<(Root, (u64, u64), u64), StoreError> {
         let store = self.store.clone();
         let file = &store.pool.file;
-        let (leaf_addresses, new_blocks) = self.write_map(entries, old, borrowed)?;
+        let (leaf_addresses, new_blocks) = self.write_map(changes, old, borrowed)?;
         let mut root = Root {
             sequence: old.sequence + 1,
             next_page: self.next_page,
@@ -341,26 +362,22 @@ impl Checkpoint {
         Ok((root, blob, new_blocks.len() as u64))
     }
 
-    /// Makes the entries of this checkpoint the durable ones, of all page ids below `len`, and frees
-    /// the blocks that are no longer used.
+    /// Makes the entries of this checkpoint the durable ones, and frees the blocks that are no longer
+    /// used.
     ///
     /// The checkpoint stays open meanwhile, so that the pages whose entries are not switched yet
     /// keep their blocks. For a page whose entry is switched, an open checkpoint changes nothing:
     /// the block that it keeps is the durable one.
-    fn switch_entries(&self, entries: &[Entry], len: PageId) {
+    fn switch_entries(&self, changes: &MapChanges) {
         let pool = &self.store.pool;
         let mut freed = Vec::new();
-        let mut id = 1;
-        while id < len {
+        for changed in changes.entries.chunks(STEP) {
             let checkpoint = pool.checkpoint.lock();
-            let end = len.min(id + STEP as u64);
-            for id in id..end {
-                let entry = entries.get(to_usize(id)).copied().unwrap_or_default();
-                let durable = pool.file.durable.get_or_make(id);
-                let old = durable.swap(entry.address, Ordering::AcqRel);
-                let birth = pool.file.births.get_or_make(id);
-                birth.store(entry.born.into(), Ordering::Release);
-                if old != entry.address && old != ABSENT && pool.address(id) != old {
+            for &(id, address) in changed {
+                let old = pool
+                    .file
+                    .set_durable_entry(id, changes.changed_entry(address));
+                if old != ABSENT && pool.address(id) != old {
                     freed.push(old);
                 }
             }
@@ -370,7 +387,6 @@ impl Checkpoint {
             }
             pool.file.free(&freed);
             freed.clear();
-            id = end;
         }
     }
 
@@ -382,12 +398,16 @@ impl Checkpoint {
     /// First called before the entries are switched, since it must not free a block that is durable
     /// until then. A page that leaves its block after its entry was removed here has another entry
     /// for that block afterwards.
-    fn free_superseded(&self, entries: &[Entry], checkpoint: &mut Option<OpenCheckpoint>) -> bool {
+    fn free_superseded(
+        &self,
+        changes: &MapChanges,
+        checkpoint: &mut Option<OpenCheckpoint>,
+    ) -> bool {
         let pool = &self.store.pool;
         let is_superseded = |&(id, address): &(PageId, u64)| {
             address != ABSENT
                 && address != UNWRITTEN
-                && address != address_in(entries, id)
+                && changes.address(id) != Some(address)
                 && address != pool.address(id)
                 && address != pool.file.durable_address(id)
         };
@@ -400,10 +420,10 @@ impl Checkpoint {
     }
 
     /// Ends the time in which the checkpoint is open.
-    fn close(&self, entries: &[Entry]) -> OpenCheckpoint {
+    fn close(&self, changes: &MapChanges) -> OpenCheckpoint {
         loop {
             let mut checkpoint = self.store.pool.checkpoint.lock();
-            if self.free_superseded(entries, &mut checkpoint) {
+            if self.free_superseded(changes, &mut checkpoint) {
                 return checkpoint.take().expect("this checkpoint is open");
             }
         }
@@ -424,36 +444,11 @@ impl Checkpoint {
         let _ = pool.file.trim(old_len);
     }
 
-    /// Returns the block address of each page in this checkpoint. All its images are written, so
-    /// the addresses are final, whatever happens to the pages.
-    fn frozen_addresses(&self) -> Vec<u64> {
-        let pool = &self.store.pool;
-        let mut addresses = vec![ABSENT; to_usize(self.next_page)];
-        for (step, addresses) in addresses[1..].chunks_mut(STEP).enumerate() {
-            let first = 1 + (step * STEP) as u64;
-            let ids = first..first + addresses.len() as u64;
-            let checkpoint = pool.checkpoint.lock();
-            let open = checkpoint.as_ref().expect("this checkpoint is open");
-            for (id, address) in ids.clone().zip(&mut *addresses) {
-                *address = pool.attached_address(id);
-            }
-            let written = open.addresses.range(ids.clone());
-            for (id, &address) in open.frozen.range(ids.clone()).chain(written) {
-                addresses[to_usize(id - first)] = address;
-            }
-            let is_unwritten = |&(_, address): &(PageId, &u64)| *address == UNWRITTEN;
-            if let Some((id, _)) = ids.zip(&*addresses).find(is_unwritten) {
-                panic!("page {id} of the checkpoint was not written");
-            }
-        }
-        addresses
-    }
-
     /// Writes the leaves of the page map that changed. Returns all leaves' block addresses and the
     /// new blocks.
     fn write_map(
         &self,
-        entries: &[Entry],
+        changes: &MapChanges,
         old: &Root,
         borrowed: &mut BorrowedRoom<'_>,
     ) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
@@ -461,24 +456,26 @@ impl Checkpoint {
         let cutoff = self.cutoff().unwrap_or(u64::MAX);
         let mut leaf_addresses = Vec::new();
         let mut new_blocks = Vec::new();
-        for (index, leaf) in entries.chunks(LEAF_ADDRESSES).enumerate() {
-            let first = (index * LEAF_ADDRESSES) as u64;
-            let is_same =
-                |(i, &entry): (usize, &Entry)| entry == pool.file.durable_entry(first + i as u64);
+        let mut changed = changes.entries.as_slice();
+        for (index, first) in (0..self.next_page).step_by(LEAF_ADDRESSES).enumerate() {
+            let ids = first..self.next_page.min(first + LEAF_ADDRESSES as u64);
+            let of_leaf = changed.partition_point(|(id, _)| *id < first + LEAF_ADDRESSES as u64);
+            let (of_leaf, later) = changed.split_at(of_leaf);
+            changed = later;
             let old_address = old.leaf_addresses.get(index).copied();
-            // The part of the old leaf after the new end must not hide a change.
-            let same_len =
-                first + leaf.len() as u64 >= old.next_page || leaf.len() == LEAF_ADDRESSES;
             if let Some(old_address) = old_address
                 && block_of(old_address) < cutoff
-                && same_len
-                && leaf.iter().enumerate().all(is_same)
+                && of_leaf.is_empty()
             {
                 leaf_addresses.push(old_address);
                 continue;
             }
+            let mut leaf: Vec<Entry> = ids.clone().map(|id| pool.file.durable_entry(id)).collect();
+            for &(id, address) in of_leaf.iter().filter(|(id, _)| ids.contains(id)) {
+                leaf[to_usize(id - first)] = changes.changed_entry(address);
+            }
             let mut buf = pool.file.buffer();
-            encode_leaf(leaf, &mut buf);
+            encode_leaf(&leaf, &mut buf);
             let written = pool
                 .file
                 .write_blocks(&mut [(DataFile::map_identity(index), buf)]);
@@ -507,10 +504,31 @@ impl Checkpoint {
     }
 }
 
-/// The block address of a page in a checkpoint with these entries.
-fn address_in(entries: &[Entry], id: PageId) -> u64 {
-    let entry = entries.get(to_usize(id));
-    entry.map_or(ABSENT, |entry| entry.address)
+/// What a checkpoint changes in the page map. All other pages keep their entries.
+struct MapChanges {
+    /// The birth of the pages that it writes.
+    born: u32,
+    /// Block addresses of the pages whose entries change, in the order of their ids.
+    entries: Vec<(PageId, u64)>,
+}
+
+impl MapChanges {
+    /// The new block address of a page; `None` if it keeps its entry.
+    fn address(&self, id: PageId) -> Option<u64> {
+        let found = self.entries.binary_search_by_key(&id, |(id, _)| *id);
+        found.ok().map(|at| self.entries[at].1)
+    }
+
+    /// The new entry of a page that has this new block address.
+    fn changed_entry(&self, address: u64) -> Entry {
+        match address {
+            ABSENT => Entry::default(),
+            address => Entry {
+                address,
+                born: self.born,
+            },
+        }
+    }
 }
 
 impl Drop for Checkpoint {

@@ -30,21 +30,25 @@ impl PinnedCheckpoint {
     pub(crate) fn newest_of(store: &Arc<StoreInner>) -> Self {
         let root = store.root.lock().clone();
         let file = &store.pool.file;
-        let entries: Vec<Entry> = (0..root.next_page)
-            .map(|id| file.durable_entry(id))
-            .collect();
-        let pages = entries.iter().map(|entry| block_of(entry.address));
+        let pages = to_usize(root.next_page);
+        let (mut addresses, mut entries) = (Vec::with_capacity(pages), Vec::with_capacity(pages));
         let own = root.leaf_addresses.iter().chain(&root.blob_blocks);
-        let own = own.map(|&address| block_of(address));
         let mut blocks = NumberSet::default();
-        blocks.extend(pages.filter(|&block| block != 0).chain(own));
+        blocks.extend(own.map(|&address| block_of(address)));
+        for entry in (0..root.next_page).map(|id| file.durable_entry(id)) {
+            if entry.address != 0 {
+                blocks.insert(block_of(entry.address));
+            }
+            addresses.push(entry.address);
+            entries.push(change_of(entry));
+        }
         let pin = file.space.lock().pin(blocks);
         Self {
             store: store.clone(),
             pin,
             root,
-            addresses: entries.iter().map(|entry| entry.address).collect(),
-            entries: entries.into_iter().map(change_of).collect(),
+            addresses,
+            entries,
         }
     }
 

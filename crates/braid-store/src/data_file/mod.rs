@@ -107,6 +107,11 @@ fn location(identity: u64, block: u64) -> String {
     format!("data.braid, block {block} ({what})")
 }
 
+/// Position of a page's birth in the word that it shares with another page's.
+fn birth_shift(id: PageId) -> u64 {
+    id % 2 * 32
+}
+
 /// The error of a file that would exceed its greatest length.
 fn longest() -> StoreError {
     StoreError::OutOfSpace {
@@ -177,11 +182,26 @@ impl DataFile {
     /// A page's entry in the map of the durable superblock. No checkpoint may be published
     /// meanwhile.
     pub(crate) fn durable_entry(&self, id: PageId) -> Entry {
-        let born = self.births.get(id);
+        let births = self.births.get(id / 2);
         Entry {
             address: self.durable_address(id),
-            born: born.map_or(0, |born| low32(born.load(Ordering::Acquire))),
+            born: births.map_or(0, |two| {
+                low32(two.load(Ordering::Acquire) >> birth_shift(id))
+            }),
         }
+    }
+
+    /// Makes an entry the one of the durable superblock's map; returns the previous block address.
+    /// Only one thread may do so at a time: the word of a birth also holds the one of another page.
+    pub(crate) fn set_durable_entry(&self, id: PageId, entry: Entry) -> u64 {
+        let births = self.births.get_or_make(id / 2);
+        let others = births.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << birth_shift(id));
+        births.store(
+            others | u64::from(entry.born) << birth_shift(id),
+            Ordering::Release,
+        );
+        let durable = self.durable.get_or_make(id);
+        durable.swap(entry.address, Ordering::AcqRel)
     }
 
     /// Reads the block at a block address, and checks that it has the contents written there.

@@ -89,10 +89,10 @@ impl DataFile {
     fn read_entry(
         &self,
         id: PageId,
-        Entry { address, born }: Entry,
+        entry: Entry,
         used: &mut UsedBlocks,
     ) -> Result<(), StoreError> {
-        if address == 0 {
+        if entry.address == 0 {
             return Ok(());
         }
         if id == 0 {
@@ -101,11 +101,8 @@ impl DataFile {
                 "the page map".into(),
             ));
         }
-        let durable = self.durable.get_or_make(id);
-        durable.store(address, Ordering::Relaxed);
-        let birth = self.births.get_or_make(id);
-        birth.store(born.into(), Ordering::Relaxed);
-        used.add(address)
+        self.set_durable_entry(id, entry);
+        used.add(entry.address)
     }
 
     /// Checks that the root page of each tree exists.
