@@ -13,4 +13,5 @@ mod long_keys;
 mod model;
 mod prefetch;
 mod read_ahead;
+mod sparse;
 mod stale;
