@@ -70,6 +70,12 @@ impl Event {
 }
 
 impl Listener<'_> {
+    /// Whether [`Listener::wait`] would return at once.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn is_notified(&self) -> bool {
+        self.event.word.load(Ordering::SeqCst) != self.key
+    }
+
     /// Sleeps until notified. May also wake spuriously.
     pub(crate) fn wait(self) {
         wait(&self.event.word, self.key);

@@ -143,8 +143,16 @@ impl Core {
         self.space.margin + lane.log_space.reserved.load(Ordering::Relaxed) + extra
     }
 
-    /// Recomputes whether the lane is short of space. Called whenever room is used or freed.
+    /// Recomputes whether the lane is short of space, and has segments prepared if it lacks some.
+    /// Called whenever room is used or freed.
     pub(crate) fn refresh_space(&self, lane: &Lane) {
+        self.refresh_short(lane);
+        if !self.is_comfortable(lane) {
+            self.preparer.notify();
+        }
+    }
+
+    fn refresh_short(&self, lane: &Lane) {
         loop {
             let short = self.is_short(lane);
             let flag = &lane.log_space.short;
@@ -156,9 +164,6 @@ impl Core {
             if self.is_short(lane) == flag.load(Ordering::SeqCst) {
                 break;
             }
-        }
-        if !self.is_comfortable(lane) {
-            self.preparer.notify();
         }
     }
 
@@ -357,10 +362,14 @@ impl Core {
         }
         let pool = &lane.pool;
         let outcome = pool.prepare_while(&*self.device, &self.options, &self.quota, wanted);
-        self.refresh_space(lane);
+        if matches!(outcome, Ok(true)) {
+            self.refresh_space(lane);
+            return Ok(());
+        }
+        // Without notifying the preparing thread, which would be refused, too.
+        self.refresh_short(lane);
         match outcome {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(self.out_of_space(payload, false)),
+            Ok(_) => Err(self.out_of_space(payload, false)),
             Err(error) if error.is_storage_full() => {
                 *self.space.refused.lock() = Some(braid_rt::now());
                 Err(self.out_of_space(payload, true))
@@ -388,5 +397,53 @@ impl Core {
 
     pub(crate) fn out_of_space(&self, needed: u64, device_full: bool) -> LogError {
         self.quota.out_of_space(&self.options, needed, device_full)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::MemoryDevice;
+
+    use super::*;
+    use crate::Log;
+
+    /// Returns a log of at most 2 MiB.
+    fn small(flush_mode: FlushMode) -> Log {
+        let options = LogOptions {
+            strands: 1,
+            segment_bytes: 256 << 10,
+            slot_bytes: 32 << 10,
+            max_log_bytes: 2 << 20,
+            flush_mode,
+            ..LogOptions::default()
+        };
+        Log::create(Arc::new(MemoryDevice::new()), options).unwrap()
+    }
+
+    fn fill(log: &Log) {
+        let error = loop {
+            match log.append(&[&[1; 2_000]]) {
+                Ok(ticket) => ticket.wait().unwrap(),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, LogError::OutOfSpace { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_full_log_lets_the_preparing_thread_sleep() {
+        let log = small(FlushMode::Callers);
+        fill(&log);
+        let core = log.core();
+        assert!(!core.is_comfortable(&core.lanes[0]));
+        let listener = core.preparer.listen();
+        core.prepare_ahead();
+        assert!(!listener.is_notified());
+        drop(listener);
+        let listener = core.preparer.listen();
+        core.refresh_space(&core.lanes[0]);
+        assert!(listener.is_notified());
     }
 }
