@@ -565,8 +565,18 @@ typedef struct {
   uint64_t log_segments_ready;
   // Number of log files that were reused.
   uint64_t log_segments_recycled;
+  // Bytes of log that no checkpoint has released, including headers and padding.
+  uint64_t log_used_bytes;
+  // Greatest size of the log, in bytes; 0 if it is unlimited.
+  uint64_t log_limit_bytes;
   // Number of times that a commit waited for log buffer space.
   uint64_t log_buffer_waits;
+  // Number of commits that waited for a checkpoint because the log was full.
+  uint64_t log_space_waits;
+  // Number of commits that were delayed because the log was full or filled up too fast.
+  uint64_t log_delayed_commits;
+  // Time of these delays, in microseconds, summed over commits.
+  uint64_t log_delay_us;
   // Time from the first bytes in a log buffer to its sealing, in microseconds, summed over
   // flushes.
   uint64_t log_queue_us;

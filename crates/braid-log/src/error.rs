@@ -37,7 +37,8 @@ pub enum LogError {
     /// [`Log::release`]: crate::Log::release
     /// [`Log::enter`]: crate::Log::enter
     #[error(
-        "cannot append {needed} bytes to the log: its files have {used} bytes, and {}; release log with a checkpoint, or {}",
+        "cannot append {needed} bytes to the log: its files have {used} bytes{}, and {}; release log with a checkpoint, or {}",
+        .kept_for.iter().map(|what| format!(", kept for {what}")).collect::<String>(),
         if *.device_full { "the device is full".to_owned() } else { format!("the limit is {}", .limit) },
         if *.device_full { "free space on the device" } else { "raise the limit" },
     )]
@@ -50,6 +51,9 @@ pub enum LogError {
         limit: u64,
         /// Whether the device, rather than the limit, refused more space.
         device_full: bool,
+        /// What keeps log that recovery does not need, if the commit waited for a checkpoint in
+        /// vain; see [`Checkpointer::log_kept_for`](crate::Checkpointer::log_kept_for).
+        kept_for: Option<String>,
     },
     /// The log is damaged in a way that a crash can't explain.
     #[error("corrupted: {what} ({file}, byte {offset})")]
@@ -91,6 +95,14 @@ impl LogError {
             what: what.into(),
             source: Arc::new(source),
         }
+    }
+
+    /// Adds to [`LogError::OutOfSpace`] what keeps log that recovery does not need.
+    pub(crate) fn log_kept_for(mut self, what: impl FnOnce() -> Option<String>) -> Self {
+        if let LogError::OutOfSpace { kept_for, .. } = &mut self {
+            *kept_for = what();
+        }
+        self
     }
 
     pub(crate) fn corrupted(what: impl Into<String>, file: &str, offset: u64) -> Self {

@@ -134,6 +134,7 @@ pub use base::numbers::{FlushNo, SeqNo, StrandId};
 pub use commit::pending::PendingCommit;
 pub use commit::ticket::{Ticket, UnlockPoint};
 pub use error::LogError;
+pub use flush::backpressure::{CheckpointRun, Checkpointer};
 pub use format::checkpoint_position::{CheckpointPosition, LanePosition};
 pub use log::Log;
 pub use options::{FlushMode, LogOptions};

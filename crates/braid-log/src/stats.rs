@@ -26,8 +26,20 @@ pub struct LogStats {
     pub segments_ready: u64,
     /// Segments recycled.
     pub segments_recycled: u64,
+    /// Bytes of log that no checkpoint has released, with headers and padding.
+    pub used_bytes: u64,
+    /// The limit of [`LogOptions::max_log_bytes`](crate::LogOptions::max_log_bytes); 0 for none.
+    pub limit_bytes: u64,
     /// Number of appends that waited for buffer space.
     pub buffer_waits: u64,
+    /// Number of commits that found the log full, and waited for a checkpoint to release log, or
+    /// were refused.
+    pub space_waits: u64,
+    /// Number of commits that were delayed because the log was full or filled up too fast. Includes
+    /// `space_waits`.
+    pub delayed_commits: u64,
+    /// Sum of these delays.
+    pub delay_time: Duration,
     /// Sum over flushes: from the first append into a buffer to its sealing.
     pub queue_time: Duration,
     /// Sum over flushes: the durable write.

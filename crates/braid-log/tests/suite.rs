@@ -1,5 +1,6 @@
 //! The tests of the log, as one program: it is compiled and linked once.
 
+mod backpressure;
 mod common;
 mod crash;
 mod files;

@@ -32,8 +32,18 @@ class LogStats:
     """Number of log files that are ready for use."""
     segments_recycled: int
     """Number of log files that were reused."""
+    used_bytes: int
+    """Bytes of log that no checkpoint has released, including headers and padding."""
+    limit_bytes: int
+    """Greatest size of the log, in bytes; 0 if it is unlimited."""
     buffer_waits: int
     """Number of times that a commit waited for log buffer space."""
+    space_waits: int
+    """Number of commits that waited for a checkpoint because the log was full."""
+    delayed_commits: int
+    """Number of commits that were delayed because the log was full or filled up too fast."""
+    delay_time: timedelta
+    """Time of these delays, summed over commits."""
     queue_time: timedelta
     """Time from the first commit in a buffer to its sealing, summed over flushes."""
     write_time: timedelta

@@ -66,8 +66,18 @@ pub struct braid_stats {
     pub log_segments_ready: u64,
     /// Number of log files that were reused.
     pub log_segments_recycled: u64,
+    /// Bytes of log that no checkpoint has released, including headers and padding.
+    pub log_used_bytes: u64,
+    /// Greatest size of the log, in bytes; 0 if it is unlimited.
+    pub log_limit_bytes: u64,
     /// Number of times that a commit waited for log buffer space.
     pub log_buffer_waits: u64,
+    /// Number of commits that waited for a checkpoint because the log was full.
+    pub log_space_waits: u64,
+    /// Number of commits that were delayed because the log was full or filled up too fast.
+    pub log_delayed_commits: u64,
+    /// Time of these delays, in microseconds, summed over commits.
+    pub log_delay_us: u64,
     /// Time from the first bytes in a log buffer to its sealing, in microseconds, summed over
     /// flushes.
     pub log_queue_us: u64,
@@ -132,7 +142,12 @@ impl braid_stats {
             log_segments: log.segments,
             log_segments_ready: log.segments_ready,
             log_segments_recycled: log.segments_recycled,
+            log_used_bytes: log.used_bytes,
+            log_limit_bytes: log.limit_bytes,
             log_buffer_waits: log.buffer_waits,
+            log_space_waits: log.space_waits,
+            log_delayed_commits: log.delayed_commits,
+            log_delay_us: microseconds(log.delay_time),
             log_queue_us: microseconds(log.queue_time),
             log_write_us: microseconds(log.write_time),
             log_notify_us: microseconds(log.notify_time),
@@ -209,7 +224,14 @@ mod tests {
             assert!(ours(&name), "the store's {name}");
         }
         let all = fields(&format!("{stats:#?}"));
-        let parts = ["log", "store", "queue_time", "write_time", "notify_time"];
+        let parts = [
+            "log",
+            "store",
+            "queue_time",
+            "write_time",
+            "notify_time",
+            "delay_time",
+        ];
         let known =
             |name: &str| parts.contains(&name) || ours(name) || ours(&format!("log_{name}"));
         for name in all {

@@ -129,6 +129,7 @@ fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Fai
         "page_bytes": store.page_size,
         "checkpoint": store.checkpoint_sequence,
         "log_segments": log.segments,
+        "log_used_bytes": log.used_bytes,
         "durable_up_to": stats.durable_seqno,
         "recovered_transactions": recovery.transactions,
         "recovered_log_bytes": recovery.log_bytes,
@@ -176,7 +177,8 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
         (
             "log",
             format!(
-                "{} segments, {} of them ready for use",
+                "{} in {} segments, {} of them ready for use",
+                mib(log.used_bytes),
                 grouped(log.segments),
                 grouped(log.segments_ready)
             ),

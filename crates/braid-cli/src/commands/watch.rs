@@ -100,6 +100,15 @@ impl Rates<'_> {
         }
     }
 
+    /// Returns the log that no checkpoint has released, and its limit.
+    fn log_in_use(&self) -> String {
+        let used = mib(self.now.whole("braid_log_used_bytes"));
+        match self.now.whole("braid_log_limit_bytes") {
+            0 => used,
+            limit => format!("{used} of at most {}", mib(limit)),
+        }
+    }
+
     fn columns(&self) -> [(&'static str, String); 10] {
         let now = self.now;
         [
@@ -149,6 +158,8 @@ impl Rates<'_> {
                 ),
             ),
             ("log files", grouped(now.whole("braid_log_segments"))),
+            ("log in use", self.log_in_use()),
+            ("delays/s", self.rate("braid_log_delayed_commits_total")),
         ]);
         rows.iter()
             .map(|(name, value)| format!("{name:<14}{value}"))

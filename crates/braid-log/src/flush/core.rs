@@ -14,6 +14,7 @@ use crate::base::numbers::{AtomicSeqNo, GroupNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::{AtomicBool, Backoff, Mutex, fence};
 use crate::buffer::commit_slots::CommitSlots;
 use crate::buffer::strand::Strand;
+use crate::flush::backpressure::Backpressure;
 use crate::flush::lane::{FlushGroup, Lane};
 use crate::flush::reservation::SpaceState;
 use crate::flush::threads::Ticker;
@@ -92,6 +93,7 @@ pub(crate) struct Core {
     poison: OnceLock<Arc<str>>,
     pub(crate) quota: Quota,
     pub(crate) space: SpaceState,
+    pub(crate) backpressure: Backpressure,
     /// Wakes the thread that prepares segments.
     pub(crate) preparer: Event,
     pub(crate) ticker: Ticker,
@@ -176,6 +178,7 @@ impl Core {
             poison: OnceLock::new(),
             quota,
             space,
+            backpressure: Backpressure::default(),
             preparer: Event::default(),
             ticker: Ticker::default(),
             stopping: AtomicBool::new(false),
@@ -267,6 +270,7 @@ impl Core {
             lane.space.notify();
         }
         self.stall.notify();
+        self.backpressure.wake();
         if let Some(error) = self.poison() {
             self.run_callbacks();
             self.callbacks.run(SeqNo::MAX, &Err(error.clone()));

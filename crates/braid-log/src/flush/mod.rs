@@ -5,6 +5,7 @@
 //! write of an incarnation, and `leader` leads flushes. `lane` is the state of one lane, and
 //! `threads` are the log's own threads.
 
+pub(crate) mod backpressure;
 pub(crate) mod begin;
 pub(crate) mod core;
 pub(crate) mod lane;

@@ -113,6 +113,14 @@ impl SpaceState {
         segments * options.lanes as u64 * options.segment_bytes
     }
 
+    /// Bytes that a lane has left when it refuses small commits: the margin, most of it in ready
+    /// segments, whose ends may stay unused.
+    fn kept(&self, options: &LogOptions) -> u64 {
+        let slot = options.slot_bytes as u64;
+        let usable = options.segment_bytes - BLOCK as u64 - slot;
+        self.margin / usable * options.segment_bytes + self.margin % usable + slot
+    }
+
     /// Forgets a refusal of the device after space became free.
     pub(crate) fn retry_now(&self) {
         *self.refused.lock() = None;
@@ -167,8 +175,17 @@ impl Core {
         }
     }
 
+    /// Bytes of log that fit before commits are refused, as far as that can be said in advance; 0
+    /// without a limit.
+    pub(crate) fn capacity(&self) -> u64 {
+        let limit = self.options.max_log_bytes;
+        let grown = self.lanes.iter().filter(|lane| lane.log_space.is_grown());
+        let kept = self.space.kept(&self.options) * grown.count() as u64;
+        limit.saturating_sub(kept).max(limit / 4)
+    }
+
     fn is_short(&self, lane: &Lane) -> bool {
-        !lane.log_space.is_grown() || self.room(lane) < self.needed(lane, 0)
+        !lane.log_space.is_grown() || self.room(lane) < self.needed(lane, 0) || self.is_filling()
     }
 
     /// Whether the lane has the segments that the preparing thread keeps ahead: one more than
@@ -205,12 +222,24 @@ impl Core {
 
     #[cold]
     fn reserve_room(&self, lane: &Lane, payload: usize) -> Result<Reservation, LogError> {
-        let is_small = payload <= SMALL_PAYLOAD;
-        let bytes = match is_small {
-            true if lane.log_space.is_grown() => {
-                self.make_room(lane, payload)?;
-                return Ok(Reservation(0));
+        let is_delayed = self.is_filling() && self.slow_down();
+        let reservation = self.count_reservation(lane, payload);
+        match self.make_room(lane, payload) {
+            Ok(()) => Ok(reservation),
+            Err(error) => {
+                self.unreserve(lane.index, reservation);
+                match error {
+                    LogError::OutOfSpace { .. } => self.wait_for_space(lane, payload, is_delayed),
+                    error => Err(error),
+                }
             }
+        }
+    }
+
+    /// Counts the bytes of a pending commit, for which the caller then makes room.
+    pub(crate) fn count_reservation(&self, lane: &Lane, payload: usize) -> Reservation {
+        let bytes = match payload <= SMALL_PAYLOAD {
+            true if lane.log_space.is_grown() => return Reservation(0),
             true => small_case(payload as u64),
             false => {
                 let slot = lane.log_space.buffers(&self.options).slot_bytes;
@@ -219,14 +248,7 @@ impl Core {
         };
         // Release: with the latch in `has_exact_room` and `has_grown`, every later check counts it.
         lane.log_space.reserved.fetch_add(bytes, Ordering::Release);
-        let reservation = Reservation(bytes);
-        match self.make_room(lane, payload) {
-            Ok(()) => Ok(reservation),
-            Err(error) => {
-                self.give_room_back(lane, bytes);
-                Err(error)
-            }
-        }
+        Reservation(bytes)
     }
 
     /// Ends a reservation: the bytes are in the buffers, or no longer needed.
@@ -246,7 +268,7 @@ impl Core {
 
     /// Prepares segments until the lane has the room needed.
     #[cold]
-    fn make_room(&self, lane: &Lane, payload: usize) -> Result<(), LogError> {
+    pub(crate) fn make_room(&self, lane: &Lane, payload: usize) -> Result<(), LogError> {
         if !self.is_begun() {
             self.begin()?;
         }
@@ -445,5 +467,17 @@ mod tests {
         let listener = core.preparer.listen();
         core.refresh_space(&core.lanes[0]);
         assert!(listener.is_notified());
+    }
+
+    #[test]
+    fn the_fill_level_of_a_full_log_is_about_one() {
+        for flush_mode in [FlushMode::Callers, FlushMode::Background] {
+            let log = small(flush_mode);
+            let core = log.core();
+            assert!(core.fill() < 0.1);
+            fill(&log);
+            let fill = core.used_bytes() as f64 / core.capacity() as f64;
+            assert!((0.9..=1.1).contains(&fill), "{flush_mode:?}: {fill}");
+        }
     }
 }

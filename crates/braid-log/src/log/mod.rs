@@ -18,6 +18,7 @@ use crate::base::numbers::{FlushNo, GroupNo, SeqNo, StrandId};
 use crate::base::sync::Backoff;
 use crate::commit::pending::PendingCommit;
 use crate::commit::ticket::{StrandHandle, Ticket, UnlockPoint};
+use crate::flush::backpressure::{CheckpointRun, Checkpointer};
 use crate::flush::core::{Core, CoreParts, WaitTarget};
 use crate::flush::threads;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
@@ -142,7 +143,8 @@ impl Log {
 
     /// Begins to commit a transaction with `payload_bytes` bytes of log: reserves log space, takes
     /// the thread's commit slot, and waits while the log is quiesced. A thread with a pending
-    /// commit must finish it before it enters again.
+    /// commit must finish it before it enters again. If there is no log space, waits for a checkpoint
+    /// that is running or can be [requested](Log::wait_for_checkpoints).
     ///
     /// # Errors
     /// [`LogError::OutOfSpace`], [`LogError::Poisoned`] or [`LogError::Closed`], before anything
@@ -366,6 +368,36 @@ impl Log {
         core.commit_slots.seal();
     }
 
+    /// Lets commits that find no log space request a checkpoint, and wait for it. Without this, such
+    /// a commit waits only for a checkpoint that is running, and otherwise fails at once. Can be set
+    /// once.
+    ///
+    /// The threads that commit call `checkpointer`. If the thread that writes checkpoints commits
+    /// between two of them, [`Checkpointer::request`] must return `false` on it.
+    pub fn wait_for_checkpoints(&self, checkpointer: impl Checkpointer + 'static) {
+        let pressure = &self.core().backpressure;
+        pressure.set_checkpointer(Box::new(checkpointer));
+    }
+
+    /// Announces a checkpoint, before its position is taken with [`Log::quiesce`]: from now on,
+    /// commits slow down if the log fills up too fast. The caller drops the result after it has
+    /// [released](Log::release) the log before that position, or has given up, and does not commit
+    /// until then. One checkpoint runs at a time.
+    pub fn begin_checkpoint(&self) -> CheckpointRun<'_> {
+        CheckpointRun::begin(self.core())
+    }
+
+    /// Whether a commit waits for a checkpoint to release log.
+    pub fn has_waiting_commits(&self) -> bool {
+        self.core().backpressure.has_waiting_commits()
+    }
+
+    /// Makes the commits that wait for a checkpoint fail with [`LogError::Closed`], and all that
+    /// would wait for one from now on. Called before the thread that writes checkpoints ends.
+    pub fn end_waiting(&self) {
+        self.core().backpressure.close();
+    }
+
     /// Releases the log before `start` (I6). The caller has made durable the checkpoint that
     /// replaces it, and will recover from `start` or later. Whole segments are recycled, or
     /// discarded as the options say.
@@ -460,8 +492,14 @@ impl Log {
     /// instant.
     pub fn stats(&self) -> LogStats {
         let core = self.core();
+        let delays = core.backpressure.delays();
         let mut stats = LogStats {
             segments: core.quota.files(),
+            used_bytes: core.used_bytes(),
+            limit_bytes: core.options.max_log_bytes,
+            space_waits: delays.waits,
+            delayed_commits: delays.delayed,
+            delay_time: delays.time,
             ..LogStats::default()
         };
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

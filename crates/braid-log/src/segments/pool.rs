@@ -126,6 +126,10 @@ pub(crate) struct SegmentPool {
     /// Count of segments prepared.
     prepared: AtomicU64,
     recycled: AtomicU64,
+    /// Bytes of the segments with log in them.
+    live_bytes: Counter,
+    /// Count of segments released.
+    released: Counter,
     /// Bytes at the end of a segment that may stay unused because a chunk does not fit.
     slot: u64,
 }
@@ -159,11 +163,15 @@ impl SegmentPool {
             work: Mutex::new(()),
             prepared: AtomicU64::new(0),
             recycled: AtomicU64::new(0),
+            live_bytes: Counter::new(0),
+            released: Counter::new(0),
             slot: options.slot_bytes as u64,
         };
         let state = pool.state.lock();
         let room = state.files.ready.iter().map(|file| pool.usable(file)).sum();
         pool.ready_room.store(room, Ordering::Relaxed);
+        let live = state.files.live.iter().map(|file| file.len).sum();
+        pool.live_bytes.store(live, Ordering::Relaxed);
         pool.note_len(&state);
         drop(state);
         pool
@@ -241,6 +249,18 @@ impl SegmentPool {
         self.ready.load(Ordering::Acquire)
     }
 
+    /// Bytes of the segments that hold log, including the rest of the current one.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.live_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Number of segments released so far.
+    pub(crate) fn released(&self) -> u64 {
+        // Relaxed: read after the end of the checkpoint that released them, which a lock orders.
+        self.released.load(Ordering::Relaxed)
+    }
+
     /// Bytes of segment files that hold log or are ready to hold it.
     fn bytes(&self) -> u64 {
         self.state.lock().files.usable_bytes()
@@ -311,6 +331,7 @@ impl SegmentPool {
         let mut state = self.state.lock();
         let segment = state.files.ready.pop_front()?;
         self.uncount(&segment);
+        self.live_bytes.fetch_add(segment.len, Ordering::Relaxed);
         state.first.get_or_insert(segment.sequence);
         state.files.live.push_back(segment.clone());
         self.note_len(&state);
@@ -503,6 +524,7 @@ impl SegmentPool {
         while state.files.live.len() > 1 && state.files.live[0].sequence < sequence {
             if let Some(segment) = state.files.live.pop_front() {
                 released += 1;
+                self.live_bytes.fetch_sub(segment.len, Ordering::Relaxed);
                 if options.discard {
                     state.files.retired.push(segment)
                 } else {
@@ -510,6 +532,7 @@ impl SegmentPool {
                 }
             }
         }
+        self.released.fetch_add(released as u64, Ordering::Relaxed);
         state.is_stunted &= released == 0;
         // The bytes needed between two checkpoints will be needed again; further segments are
         // deleted.

@@ -68,6 +68,7 @@ impl Quota {
             used: self.bytes.load(Ordering::Relaxed),
             limit: options.max_log_bytes,
             device_full,
+            kept_for: None,
         }
     }
 

@@ -458,15 +458,19 @@ impl From<LogError> for Error {
                 used,
                 limit,
                 device_full,
-            } => Error::OutOfSpace {
-                what: if device_full {
-                    format!("cannot append {needed} bytes to the log: the device is full")
+                kept_for,
+            } => {
+                let why = if device_full {
+                    "the device is full".to_owned()
                 } else {
-                    format!(
-                        "cannot append {needed} bytes to the log: it has {used} of at most {limit} bytes"
-                    )
-                },
-            },
+                    format!("it has {used} of at most {limit} bytes")
+                };
+                let mut what = format!("cannot append {needed} bytes to the log: {why}");
+                if let Some(kept_for) = kept_for {
+                    what += &format!(", kept for {kept_for}");
+                }
+                Error::OutOfSpace { what }
+            }
             LogError::Corrupted { what, file, offset } => Error::Corrupted {
                 what,
                 location: format!("{file}, byte {offset}"),
@@ -651,8 +655,9 @@ mod tests {
                     used: 2,
                     limit: 3,
                     device_full: false,
+                    kept_for: Some("the archive".into()),
                 },
-                "cannot append 1 bytes to the log: it has 2 of at most 3 bytes",
+                "cannot append 1 bytes to the log: it has 2 of at most 3 bytes, kept for the archive",
             ),
             (
                 LogError::OutOfSpace {
@@ -660,6 +665,7 @@ mod tests {
                     used: 2,
                     limit: 0,
                     device_full: true,
+                    kept_for: None,
                 },
                 "cannot append 1 bytes to the log: the device is full",
             ),

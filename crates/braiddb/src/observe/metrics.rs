@@ -134,6 +134,16 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "Log files that are ready for use.";
         Counter log.segments_recycled => "braid_log_segments_recycled_total",
             "Log files that were reused.";
+        Gauge log.used_bytes => "braid_log_used_bytes",
+            "Log that no checkpoint has released, including headers and padding.";
+        Gauge log.limit_bytes => "braid_log_limit_bytes",
+            "Greatest size of the log; 0 if it is unlimited.";
+        Counter log.space_waits => "braid_log_space_waits_total",
+            "Commits that waited for a checkpoint because the log was full.";
+        Counter log.delayed_commits => "braid_log_delayed_commits_total",
+            "Commits that were delayed because the log was full or filled up too fast.";
+        Counter log.delay_time => "braid_log_delay_seconds_total",
+            "Time of these delays, summed over commits.";
         Counter log.buffer_waits => "braid_log_buffer_waits_total",
             "Times that a commit waited for space in a log buffer.";
         Counter log.queue_time => "braid_log_queue_seconds_total",
