@@ -269,6 +269,30 @@ impl Core {
     /// Prepares segments until the lane has the room needed.
     #[cold]
     pub(crate) fn make_room(&self, lane: &Lane, payload: usize) -> Result<(), LogError> {
+        loop {
+            let made = self.try_make_room(lane, payload);
+            let is_refused = matches!(made, Err(LogError::OutOfSpace { .. }));
+            if !is_refused || !self.reclaim(lane) {
+                return made;
+            }
+        }
+    }
+
+    /// Deletes the released segments that other lanes keep for recycling. Returns whether there were
+    /// any.
+    fn reclaim(&self, lane: &Lane) -> bool {
+        let (device, discard) = (&*self.device, self.options.discard);
+        let others = self.lanes.iter().filter(|other| other.index != lane.index);
+        let reclaimed =
+            others.filter(|other| other.pool.give_up_free(device, discard, &self.quota));
+        let is_space = reclaimed.count() > 0;
+        if is_space {
+            self.space.retry_now();
+        }
+        is_space
+    }
+
+    fn try_make_room(&self, lane: &Lane, payload: usize) -> Result<(), LogError> {
         if !self.is_begun() {
             self.begin()?;
         }

@@ -570,6 +570,18 @@ impl SegmentPool {
         self.delete_retired_locked(device, discard, quota)
     }
 
+    /// Deletes the released segments, also those kept for recycling. Returns whether it deleted any.
+    pub(crate) fn give_up_free(&self, device: &dyn Device, discard: bool, quota: &Quota) -> bool {
+        let _work = self.work.lock();
+        let is_any = {
+            let files = &mut self.state.lock().files;
+            files.retired.append(&mut files.free);
+            !files.retired.is_empty()
+        };
+        // The next call deletes what cannot be deleted now.
+        is_any && self.delete_retired_locked(device, discard, quota).is_ok()
+    }
+
     fn delete_retired_locked(
         &self,
         device: &dyn Device,
