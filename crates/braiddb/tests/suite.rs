@@ -1,6 +1,7 @@
 //! The tests of the database that need no process of their own, as one program: it is compiled and
 //! linked once.
 
+mod backpressure;
 mod batches;
 mod bulk;
 mod close;

@@ -385,8 +385,10 @@ impl Builder {
         self
     }
 
-    /// Sets the maximum size of the log, in bytes; 0 for no limit. Commits beyond it fail with
-    /// [`crate::Error::OutOfSpace`] until a checkpoint releases log.
+    /// Sets the maximum size of the log, in bytes; 0 for no limit. Commits slow down when the log
+    /// approaches it while a checkpoint runs, and wait for a checkpoint when the log is full. They
+    /// fail with [`crate::Error::OutOfSpace`] if a checkpoint can't release enough, or with
+    /// [`Builder::background_threads`] off.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

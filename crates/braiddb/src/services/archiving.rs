@@ -16,15 +16,22 @@ impl Instance {
     }
 
     /// Returns the last sequence number in the archive, for a checkpoint. Without background
-    /// threads, the checkpoint writes the archive.
+    /// threads, or if commits wait for log space, the checkpoint writes the archive.
     pub(crate) fn archive_at_checkpoint(&self) -> Option<SeqNo> {
+        let (engine, log) = (&self.engine, &self.engine.log);
+        let is_urgent = !engine.settings.background || log.has_waiting_commits();
         // A database under creation has nothing to archive yet, and may be created again after a
         // crash.
-        let has_more = |archived| archived < self.engine.log.durable_seqno();
-        if !self.engine.settings.background && self.archive.archived().is_some_and(has_more) {
+        if is_urgent && self.lacks_archiving() {
             let _ = self.run_archiver();
         }
         self.archive.archived()
+    }
+
+    /// Whether there is an archive that lacks durable transactions.
+    pub(crate) fn lacks_archiving(&self) -> bool {
+        let has_more = |archived| archived < self.engine.log.durable_seqno();
+        self.archive.archived().is_some_and(has_more)
     }
 
     /// Starts the thread that writes the archive, if there is one.

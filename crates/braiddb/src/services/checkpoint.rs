@@ -29,6 +29,14 @@ impl Instance {
         self.engine.log.last_seqno() != self.checkpoints.covered()
     }
 
+    /// Whether a checkpoint may release log: what was written since the newest one, or what the
+    /// archive or a feed needed until now.
+    pub(super) fn may_release_log(&self) -> bool {
+        let releasable = || self.retention.releasable(self.archive.archived()) > 0;
+        let archive_goes_on = || self.lacks_archiving() && !self.archive.is_failing();
+        self.is_checkpoint_due() || releasable() || archive_goes_on()
+    }
+
     /// Writes a checkpoint of the state between two transactions.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _one_at_a_time = self.checkpoints.running.lock();
@@ -68,6 +76,9 @@ impl Instance {
 
     fn write_checkpoint(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<CheckpointReport> {
         let (log, store) = (&self.engine.log, &self.engine.store);
+        // Commits may wait for log space until this is dropped: after the release below, or after
+        // any failure.
+        let run = log.begin_checkpoint();
         // Transactions that recovery discarded must be discarded in the log, too, before a
         // checkpoint moves the start of recovery past them.
         if !braid_rt::mutant!("checkpoint_before_discarding") {
@@ -97,7 +108,9 @@ impl Instance {
         if log.durable_seqno() < start.seqno {
             braid_rt::coverage_point("checkpoint: waits for the log");
         }
-        checkpoint.write(&|_| {
+        checkpoint.write(&|progress| {
+            // Then follow the syncs and the page map.
+            run.note_progress(progress.pages_written, progress.pages_total / 4 * 5 + 1);
             self.publish_stats();
             self.look_for_readers();
         })?;

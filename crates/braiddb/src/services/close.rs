@@ -43,6 +43,8 @@ impl Instance {
     }
 
     fn stop_threads(&self) {
+        // Before the checkpoint thread ends, for which these commits wait.
+        self.engine.log.end_waiting();
         self.stop_maintenance();
         self.archive.ticker.stop();
     }

@@ -7,9 +7,10 @@
 //!
 //! The log and the archive have threads of their own.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use braid_log::Checkpointer;
 use braid_rt::thread::JoinHandle;
 
 use super::instance::Instance;
@@ -40,6 +41,8 @@ impl Instance {
             goes_on
         })?;
         threads.checkpoint.thread.set(thread);
+        let checkpointer = CheckpointThread(Arc::downgrade(self));
+        self.engine.log.wait_for_checkpoints(checkpointer);
         let thread = self.start_thread("braid-collector", |instance| {
             let goes_on = instance.maintenance.collector.sleep(TICK);
             if goes_on {
@@ -72,10 +75,11 @@ impl Instance {
         self.publish_stats();
         self.look_for_readers();
         engine.store.note_residency();
+        let is_requested = self.maintenance.checkpoint.take_request();
         if engine.poisoned().is_some() {
             return;
         }
-        if self.is_log_long() || self.lacks_checkpoint() {
+        if is_requested || self.is_log_long() || self.lacks_checkpoint() {
             let result = self.checkpoint();
             self.report_failure(result.err());
         }
@@ -125,6 +129,29 @@ impl Instance {
         };
         let thread = braid_rt::thread::spawn_watched(name, work, died);
         thread.map_err(|e| Error::io(format!("cannot start the thread {name}"), e))
+    }
+}
+
+/// The checkpoint thread, as the log knows it.
+struct CheckpointThread(Weak<Instance>);
+
+impl Checkpointer for CheckpointThread {
+    fn request(&self) -> bool {
+        let Some(instance) = self.0.upgrade() else {
+            return false;
+        };
+        let thread = &instance.maintenance.checkpoint;
+        // A listener that the thread calls may commit.
+        if !instance.may_release_log() || thread.thread.is_current() {
+            return false;
+        }
+        thread.request();
+        true
+    }
+
+    fn log_kept_for(&self) -> Option<String> {
+        let instance = self.0.upgrade()?;
+        instance.retention.holder(instance.archive.archived())
     }
 }
 

@@ -126,6 +126,25 @@ impl Retention {
         next.last().map_or(0, |next| (self.bytes)(oldest, next))
     }
 
+    /// Describes what keeps log that recovery does not need; `archived` is the archive's last
+    /// sequence number, if there is an archive.
+    pub(crate) fn holder(&self, archived: Option<SeqNo>) -> Option<String> {
+        let state = self.state.lock();
+        let (oldest, next) = (state.starts[0].seqno, state.starts.get(1)?.seqno);
+        let holds = |&seqno: &SeqNo| (oldest..next).contains(&seqno);
+        if let Some(end) = archived.or(state.archive).filter(holds) {
+            return Some(format!("the archive, which ends at transaction {end}"));
+        }
+        if let Some((name, seqno)) = state.feeds.iter().find(|(_, seqno)| holds(seqno)) {
+            return Some(format!(
+                "the feed {name:?}, which acknowledged transaction {seqno}"
+            ));
+        }
+        let mut readers = state.readers.iter().filter_map(Weak::upgrade);
+        let holds_it = readers.any(|reader| holds(&read_to(&reader)));
+        holds_it.then(|| "a reader of changes".into())
+    }
+
     /// Returns the newest position from which everything after `seqno` can be read; `None` if some
     /// of it was released.
     pub(crate) fn position_before(&self, seqno: SeqNo) -> Option<CheckpointPosition> {
@@ -286,6 +305,23 @@ mod tests {
         let reader = retention.add_reader(SeqNo::new(95)).unwrap();
         assert_eq!(retention.end_checkpoint(&kept_from, &next).seqno.get(), 90);
         reader.store(100, Ordering::Relaxed);
+        assert_eq!(retention.holder(None), None);
         assert_eq!(seqno(&retention, 11, None), 100);
+        retention.set_feed("f", SeqNo::new(105));
+        assert_eq!(seqno(&retention, 12, Some(102)), 100);
+        let holder = |archived| retention.holder(archived).unwrap();
+        assert_eq!(
+            holder(Some(SeqNo::new(102))),
+            "the archive, which ends at transaction 102"
+        );
+        assert_eq!(
+            holder(Some(SeqNo::new(120))),
+            "the feed \"f\", which acknowledged transaction 105"
+        );
+        retention.remove_feed("f");
+        assert_eq!(holder(None), "a reader of changes");
+        // The position of a checkpoint that is not published is kept, too.
+        reader.store(120, Ordering::Relaxed);
+        assert_eq!(retention.holder(None), None);
     }
 }

@@ -14,6 +14,12 @@ impl Thread {
         *self.0.lock() = Some(thread);
     }
 
+    /// Whether this is the calling thread.
+    pub(crate) fn is_current(&self) -> bool {
+        let thread = self.0.lock();
+        thread.as_ref().is_some_and(JoinHandle::is_current)
+    }
+
     /// Waits for the thread to end. The caller has already signalled it to end.
     pub(crate) fn join(&self) {
         let thread = self.0.lock().take();
@@ -29,23 +35,41 @@ impl Thread {
 /// Timer on which a thread sleeps between its turns, until it is stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Ticker {
-    stopped: Mutex<bool>,
+    state: Mutex<TickerState>,
     wake: Condvar,
     pub(crate) thread: Thread,
 }
 
+#[derive(Debug, Default)]
+struct TickerState {
+    is_stopped: bool,
+    /// Whether a turn was requested that has not begun.
+    is_requested: bool,
+}
+
 impl Ticker {
-    /// Sleeps for `time`. Returns `false` if the ticker was stopped.
+    /// Sleeps for `time`, or until a turn is requested. Returns `false` if the ticker was stopped.
     pub(crate) fn sleep(&self, time: Duration) -> bool {
-        let mut stopped = self.stopped.lock();
-        self.wake
-            .wait_while_for(&mut stopped, |stopped| !*stopped, time);
-        !*stopped
+        let mut state = self.state.lock();
+        let is_idle = |state: &mut TickerState| !state.is_stopped && !state.is_requested;
+        self.wake.wait_while_for(&mut state, is_idle, time);
+        !state.is_stopped
+    }
+
+    /// Makes the thread take a turn soon.
+    pub(crate) fn request(&self) {
+        self.state.lock().is_requested = true;
+        self.wake.notify_all();
+    }
+
+    /// Returns whether a turn was requested since the last call.
+    pub(crate) fn take_request(&self) -> bool {
+        std::mem::take(&mut self.state.lock().is_requested)
     }
 
     /// Makes the thread end after its turn.
     pub(crate) fn signal(&self) {
-        *self.stopped.lock() = true;
+        self.state.lock().is_stopped = true;
         self.wake.notify_all();
     }
 

@@ -44,6 +44,12 @@ impl ArchiveWriter {
         Some(Arc::new(move || archiver.error()))
     }
 
+    /// Whether the last attempt to write the archive failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        let archiver = self.archiver.as_ref();
+        archiver.is_some_and(|archiver| archiver.error().is_some())
+    }
+
     /// Sleeps until the archive is due to be written. Returns `false` once the thread must end.
     pub(crate) fn sleep(&self) -> bool {
         self.ticker.sleep(self.interval)

@@ -62,11 +62,14 @@ impl Feed {
         let key = feed_key(name)?;
         let _change = engine.tables.change.lock();
         if retention.feed(name).is_none() {
-            // A running checkpoint has already decided which log it releases. Later checkpoints
-            // consider this feed.
-            let _no_checkpoint = instance.checkpoints.running.lock();
-            let seqno = engine.log.durable_seqno();
-            retention.set_feed(name, seqno);
+            let seqno = {
+                // A running checkpoint has already decided which log it releases. Later checkpoints
+                // consider this feed. The commit below may have to wait for one.
+                let _no_checkpoint = instance.checkpoints.running.lock();
+                let seqno = engine.log.durable_seqno();
+                retention.set_feed(name, seqno);
+                seqno
+            };
             let mut tx = Transaction::begin(engine, Default::default());
             let done = tx
                 .insert(
