@@ -267,3 +267,20 @@ fn a_log_kept_for_the_archive_is_a_reason() {
     db.transact(|tx| tx.insert(&table, &1, &[2; 20_000]))
         .unwrap();
 }
+
+/// Without a snapshot, commits collect the versions that they replace, also those of large
+/// transactions and without a thread that collects.
+#[test]
+fn versions_do_not_pile_up() {
+    const ROWS: u64 = 20_000;
+    let db = Database::builder().background_threads(false);
+    let db = db.open_on(Arc::new(MemoryDevice::new())).unwrap();
+    let table: Table<u64, u64> = db.open_table("t").unwrap();
+    let mut most = 0;
+    for round in 0..10 {
+        db.transact(|tx| (0..ROWS).try_for_each(|key| tx.insert(&table, &key, &round).map(drop)))
+            .unwrap();
+        most = most.max(db.stats().old_versions);
+    }
+    assert!((most as u64) < 2 * ROWS, "{most}");
+}

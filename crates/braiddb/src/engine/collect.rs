@@ -18,7 +18,7 @@ const STEP_MAX: usize = 64;
 
 impl Engine {
     /// Adds what a commit replaced and removed to this thread's shard, and takes one step of
-    /// collecting the shard.
+    /// collecting the shard, or as many as a large transaction adds.
     #[inline]
     pub(crate) fn collect_versions(&self, buffer: &mut GcBuffer) {
         // Without background threads, no other thread collects what this one leaves.
@@ -27,6 +27,8 @@ impl Engine {
 
     #[inline]
     fn collect_step(&self, buffer: &mut GcBuffer, reads_pages: bool) {
+        // Before pruning, after which the count may wrap.
+        let versions = buffer.versions;
         if !buffer.long.is_empty() {
             self.prune_long_chains(buffer);
         }
@@ -36,8 +38,8 @@ impl Engine {
             buffer.add_to(&mut shard, STEP_MAX);
             self.collect_due(&mut shard, buffer);
         }
-        if !buffer.retired.is_empty() {
-            self.add_retired(buffer);
+        if versions > STEP_MAX || !buffer.retired.is_empty() {
+            self.add_retired(buffer, versions);
         }
         self.free_large_values(buffer);
         if !buffer.due.is_empty() {
@@ -45,14 +47,20 @@ impl Engine {
         }
     }
 
-    /// Adds the rest of what a large transaction replaced and removed, a step at a time.
+    /// Adds the rest of what a large transaction replaced and removed, a step at a time, and collects
+    /// as much as it adds: otherwise versions that no snapshot needs would pile up.
     #[cold]
     #[inline(never)]
-    fn add_retired(&self, buffer: &mut GcBuffer) {
+    fn add_retired(&self, buffer: &mut GcBuffer, versions: usize) {
+        let shard = self.gc.shard();
+        let mut left = versions.max(buffer.retired.len());
         while !buffer.retired.is_empty() {
-            buffer.add_to(&mut self.gc.shard().lock(), STEP_MAX);
+            buffer.add_to(&mut shard.lock(), STEP_MAX);
         }
         buffer.retired = Vec::new();
+        while left > 0 && self.collect_due(&mut shard.lock(), buffer) {
+            left = left.saturating_sub(STEP_MAX);
+        }
     }
 
     /// Collects everything below the watermark.
