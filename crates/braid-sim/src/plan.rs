@@ -72,6 +72,8 @@ pub struct Plan {
     pub readers: bool,
     /// Whether some keys are long, with shared beginnings: see `keys`.
     pub long: bool,
+    /// Whether the log has a limit that large transactions reach.
+    pub limited: bool,
     /// Whether the device lies about durability: then the checker should report violations.
     pub lies: bool,
 }
@@ -141,6 +143,7 @@ impl Plan {
             // From its own generator, so that the rest of a seed's plan is unchanged.
             readers: Rng::with_seed(seed ^ 0x04ea_de45).u32(..8) == 0,
             long: Rng::with_seed(seed ^ 0x10_46e5).u32(..8) == 0,
+            limited: Rng::with_seed(seed ^ 0x11317).u32(..4) > 0,
         }
     }
 
@@ -260,6 +263,7 @@ impl Plan {
             "careless" => self.careless = parse(name, value)?,
             "readers" => self.readers = parse(name, value)?,
             "long" => self.long = parse(name, value)?,
+            "limited" => self.limited = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
@@ -271,15 +275,22 @@ impl Plan {
         // All of a lane's buffers fit into a segment, as some protocols require.
         let segment =
             (self.strands.div_ceil(self.lanes) + 1).next_power_of_two() as u64 * (64 << 10);
+        let due = 64 << 10 << rng.u32(..4);
         let builder = Database::builder()
             .protocol(self.protocol)
             .strands(self.strands)
             .lanes(self.lanes)
             .pool_bytes(1 << 20)
             .segment_bytes(segment)
-            .checkpoint_log_bytes(64 << 10 << rng.u32(..4))
             .flushes_in_flight(rng.usize(1..4))
             .epoch(std::time::Duration::from_micros(rng.u64(50..2_000)));
+        let builder = match self.max_log_bytes(segment) {
+            None => builder.checkpoint_log_bytes(due),
+            // Checkpoints begin early, so that commits slow down while one runs.
+            Some(most) => builder
+                .checkpoint_log_bytes(due.min(most / 16).max(64 << 10))
+                .max_log_bytes(most),
+        };
         let builder = if self.careless {
             builder.on_health_change(|_| {
                 braid_rt::coverage_point("the health listener panics");
@@ -294,6 +305,17 @@ impl Plan {
             2 => builder.preallocated_log_bytes(rng.u64(1..8) * segment),
             _ => builder,
         }
+    }
+
+    /// Returns the limit of the log, if it has one: little more than it needs, so that large
+    /// transactions fill it, slow down and wait for checkpoints. A feed would lose its position.
+    fn max_log_bytes(&self, segment: u64) -> Option<u64> {
+        // From its own generator, so that the other options of a seed are unchanged.
+        let mut rng = Rng::with_seed(self.seed ^ 0xf12);
+        let is_limited = self.limited && self.large && !self.tight && !self.feed;
+        let strands = self.strands.div_ceil(self.lanes) as u64;
+        let segments = (strands + 2) * 3 / 2 + 3 + rng.u64(..3);
+        is_limited.then_some(self.lanes as u64 * segments * segment)
     }
 
     /// Returns slightly simpler plans, the most promising first.
@@ -326,6 +348,7 @@ impl Plan {
         add(&|p| p.reopens = false);
         add(&|p| p.readers = false);
         add(&|p| p.long = false);
+        add(&|p| p.limited = false);
         add(&|p| p.seesaw = false);
         add(&|p| p.careless = false);
         add(&|p| p.tight = false);
@@ -375,6 +398,7 @@ impl fmt::Display for Plan {
             careless,
             readers,
             long,
+            limited,
             lies,
         } = self;
         write!(
@@ -384,7 +408,8 @@ impl fmt::Display for Plan {
              crashes={crashes},errors={errors},media_faults={media_faults},tamper={tamper},\
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
-             careless={careless},readers={readers},long={long},lies={lies}"
+             careless={careless},readers={readers},long={long},limited={limited},\
+             lies={lies}"
         )
     }
 }
