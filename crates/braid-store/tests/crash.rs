@@ -286,6 +286,62 @@ fn every_block_is_accounted_for() {
     }
 }
 
+/// Checkpoints that are dropped, written or not, leave their blocks to others, also those of pages
+/// that were evicted and of large values that were replaced meanwhile.
+#[test]
+fn abandoned_checkpoints_leave_no_blocks() {
+    let device = SimDevice::new(1);
+    device.sync_directory().unwrap();
+    let store = Store::create(Arc::new(device.clone()), SMALL_POOL).unwrap();
+    let tree = store.tree(TREE).unwrap();
+    let mut version = 0;
+    // More pages than the pool has room for, or a leaf of the page map. The tree keeps its shape.
+    let mut change = || {
+        version += 1;
+        for key in 0..8_000u32 {
+            let len = if key % 500 == 0 { 20_000 } else { 200 };
+            let value = vec![version as u8; len];
+            let change = Change::Put {
+                version,
+                value: &value,
+            };
+            tree.modify(&key.to_be_bytes(), |_| (change, ())).unwrap();
+        }
+    };
+    let begin = || store.begin_checkpoint(Vec::new()).unwrap();
+    // The second one frees what the first one replaced.
+    let used = || {
+        for _ in 0..2 {
+            let mut checkpoint = begin();
+            checkpoint.write(&|_| {}).unwrap();
+            checkpoint.publish().unwrap();
+        }
+        assert_eq!(findings(&store), [""; 0]);
+        let stats = store.stats();
+        (stats.file_bytes - stats.file_free_bytes) / stats.page_size as u64
+    };
+    change();
+    let before = used();
+    for round in 0..6 {
+        change();
+        let mut checkpoint = begin();
+        if round % 3 > 0 {
+            change();
+        }
+        if round % 2 > 0 {
+            checkpoint.write(&|_| {}).unwrap();
+            change();
+        }
+        drop(checkpoint);
+        assert_eq!(used(), before, "round {round}");
+    }
+    let left = Arc::new(device.after_crash());
+    let (reopened, _) = Store::open(left, SMALL_POOL).unwrap();
+    assert_eq!(findings(&reopened), [""; 0]);
+    let reopened = content(&reopened.tree(TREE).unwrap()).unwrap();
+    assert!(reopened == content(&tree).unwrap());
+}
+
 /// Writes fail occasionally; the store continues, and every published checkpoint is correct.
 #[test]
 fn failed_writes_cost_a_checkpoint_and_nothing_else() {

@@ -348,6 +348,26 @@ mod tests {
         assert!(matches!(refused, Err(LogError::Incompatible { .. })));
     }
 
+    /// I1: what a lane's chunks call durable may be in another lane.
+    #[test]
+    fn a_scan_finds_what_chunks_call_durable() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+        let options = LogOptions::default();
+        let log = Log::create(Arc::clone(&device), options.clone()).unwrap();
+        let start = log.quiesce(|start| start);
+        for _ in 0..5 {
+            log.append(&[b"a record"]).unwrap().wait().unwrap();
+        }
+        let recovered = Recovered::scan(device, options, &start, None, &|_| {}).unwrap();
+        let found = recovered.lanes.iter().flat_map(|lane| lane.found.values());
+        let durable = found.map(|found| found.durable_seqno.get()).max();
+        assert_eq!(
+            durable,
+            Some(4),
+            "the last chunk was written after the others"
+        );
+    }
+
     #[test]
     fn only_a_file_system_that_refuses_writes_excuses_a_sync() {
         let is_excused = |kind| is_unwritable(&io::Error::from(kind));
