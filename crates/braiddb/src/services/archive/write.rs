@@ -152,7 +152,8 @@ impl Archiver {
 
     /// Archives everything that is currently durable.
     ///
-    /// # Errors Those of the medium, and [`BackupError::ArchiveGap`] if everything available was
+    /// # Errors
+    /// Those of the medium, and [`BackupError::ArchiveGap`] if everything available was
     /// archived, but no backup reaches the beginning of the archive.
     pub(crate) fn run(&self, log: &Log, retention: &Retention, copies: &Copies) -> Result<()> {
         let mut state = self.state.lock();
