@@ -51,6 +51,10 @@ impl SimDevice {
 
     /// Replaces, cuts or removes a file whose name `pick` accepts, durably. Returns its name, or
     /// `None` if no file can be damaged in that way.
+    ///
+    /// Everything else becomes durable first. Otherwise a loss of power could undo what a killed
+    /// process did, also to names, so that an earlier state of the database would need the file that
+    /// its present state does without.
     pub fn fault_file(
         &self,
         media_faults: FileFaults,
@@ -72,6 +76,7 @@ impl SimDevice {
             return None;
         }
         let (name, id, older) = files.swap_remove(state.rng.usize(..files.len()));
+        state.write_back();
         let mut bytes = state.contents[id].current.clone();
         match media_faults {
             FileFaults::Cut if state.rng.u32(..4) == 0 => {

@@ -261,6 +261,15 @@ impl State {
         Ok(())
     }
 
+    /// Makes everything durable, as the operating system does in time.
+    pub(super) fn write_back(&mut self) {
+        self.durable_names.clone_from(&self.names);
+        self.durable_name_changes = self.name_changes;
+        for content in &mut self.contents {
+            *content = Content::of(content.current.clone());
+        }
+    }
+
     /// Returns the state that the next process finds after the current process was killed: all
     /// writes, as volatile as before, and any part of each write in flight.
     pub(super) fn inherited(&mut self) -> State {

@@ -53,6 +53,7 @@ impl History {
     pub(super) fn count_commits(&mut self, round: &Round) {
         let is_committed = |tx: &&Tx| matches!(tx.outcome, Outcome::Committed(_));
         self.outcome.commits += round.txs.iter().filter(is_committed).count() as u64;
+        self.has_written = (round.txs.iter().filter(is_committed)).any(Tx::writes);
     }
 
     /// Returns whether an operation succeeded. If not, a fault must have been injected, possibly in

@@ -118,6 +118,8 @@ struct History {
     /// Whether a log file was tampered with: opening may refuse, but the state that it finds must
     /// be complete.
     tampered: bool,
+    /// Whether a transaction that writes was acknowledged in the last round.
+    has_written: bool,
     /// Copies of the files from the last time when no process had the database open.
     copies: FileCopies,
     /// The record of the round in which a rule was broken.
@@ -155,6 +157,7 @@ impl History {
             decayed: false,
             one_page: false,
             tampered: false,
+            has_written: false,
             copies: FileCopies::default(),
             report: String::new(),
         }
