@@ -566,3 +566,134 @@ impl Drop for Checkpoint {
         to_free.for_each(|id| pool.free_detached(id));
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::ops::Range;
+
+    use braid_io::SimDevice;
+
+    use super::*;
+    use crate::{Change, Store, StoreOptions, Tree};
+
+    /// Enough keys for several leaves of the page map.
+    const KEYS: u32 = 3_000;
+
+    fn put(tree: &Tree, keys: Range<u32>, len: usize) {
+        let value = &vec![7; len][..];
+        let change = Change::Put { version: 1, value };
+        for key in keys {
+            tree.modify(&key.to_be_bytes(), |_| (change, ())).unwrap();
+        }
+    }
+
+    fn checkpoint(store: &Store) {
+        let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
+        checkpoint.write(&|_| ()).unwrap();
+        checkpoint.publish().unwrap();
+    }
+
+    fn filled(device: &SimDevice, pool_bytes: usize) -> Store {
+        let options = StoreOptions { pool_bytes };
+        let store = Store::create(Arc::new(device.clone()), options).unwrap();
+        put(&store.tree(1).unwrap(), 0..KEYS, 3_000);
+        checkpoint(&store);
+        store
+    }
+
+    #[test]
+    fn a_map_or_root_that_cannot_be_written_leaves_no_blocks() {
+        let device = SimDevice::new(1);
+        let store = filled(&device, 32 << 20);
+        let mut failed = 0;
+        for n in 0..10 {
+            put(&store.tree(1).unwrap(), 0..KEYS, 3_000);
+            let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+            open.write(&|_| ()).unwrap();
+            device.fail_write_after(n);
+            failed += u64::from(open.publish().is_err());
+            device.repair();
+            if store.inner.is_poisoned() {
+                break;
+            }
+            checkpoint(&store);
+            let mut found = Vec::new();
+            store.verify(&mut |damage| found.push(damage.what)).unwrap();
+            assert_eq!(found, [""; 0], "after {n} writes");
+        }
+        // Three leaves, the root, and the superblock.
+        assert!(failed >= 4 && store.inner.is_poisoned(), "{failed}");
+    }
+
+    #[test]
+    fn the_map_and_the_root_take_no_room_from_writers() {
+        let store = filled(&SimDevice::new(2), 32 << 20);
+        put(&store.tree(1).unwrap(), 0..KEYS, 3_000);
+        let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+        open.write(&|_| ()).unwrap();
+        let room = &store.inner.pool.file.room;
+        let (before, mut during) = (room.surplus(), None);
+        open.publish_keeping(|_| {
+            during = Some(room.surplus());
+            false
+        })
+        .unwrap();
+        assert_eq!(during, Some(before));
+    }
+
+    #[test]
+    fn a_file_does_not_shrink_at_the_expense_of_promised_room() {
+        for is_promised in [false, true] {
+            let device = SimDevice::new(3);
+            let store = filled(&device, 32 << 20);
+            let tree = store.tree(1).unwrap();
+            for key in 0..KEYS / 2 {
+                tree.modify(&key.to_be_bytes(), |_| (Change::Remove, ()))
+                    .unwrap();
+            }
+            checkpoint(&store);
+            checkpoint(&store);
+            device.set_capacity(Some(device.used()));
+            if is_promised {
+                store.inner.pool.file.room.take_down_to(0);
+            }
+            let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+            open.shrink();
+            open.write(&|_| ()).unwrap();
+            assert_eq!(open.pages_written == 0, is_promised);
+            open.publish().unwrap();
+        }
+    }
+
+    #[test]
+    fn pages_that_only_a_checkpoint_needed_are_free_after_it() {
+        for publishes in [false, true] {
+            let store = filled(&SimDevice::new(4), 512 << 10);
+            let (tree, pool) = (store.tree(2).unwrap(), &store.inner.pool);
+            put(&tree, 0..1, 100_000);
+            let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+            let mut replaced = None;
+            tree.modify(&0u32.to_be_bytes(), |old| {
+                replaced = old.and_then(|old| old.keep_value(&mut Vec::new()).ok()?);
+                (Change::Remove, ())
+            })
+            .unwrap();
+            let replaced = replaced.expect("a large value");
+            let pages = replaced.pages().to_vec();
+            store.free_detached(replaced);
+            assert!(pages.iter().any(|&id| pool.address(id) != ABSENT));
+            if publishes {
+                // Evicts the pages, which writes their images.
+                let other = store.tree(1).unwrap();
+                for key in 0..KEYS {
+                    other.get(&key.to_be_bytes(), |_| true).unwrap();
+                }
+                open.write(&|_| ()).unwrap();
+                open.publish().unwrap();
+            } else {
+                drop(open);
+            }
+            assert!(pages.iter().all(|&id| pool.address(id) == ABSENT));
+        }
+    }
+}

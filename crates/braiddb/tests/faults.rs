@@ -688,9 +688,15 @@ fn a_finished_database_with_its_own_marker_is_opened() {
     let crc = crc32c::crc32c(&own[16..32]);
     own[8..12].copy_from_slice(&crc.to_le_bytes());
     put_file(&image, "CREATING", &own);
+    let is_marked = |image: &SimDevice| contents(image).iter().any(|(name, _)| name == "CREATING");
+    // The marker stays until the checkpoint that was found is durable.
+    let failing = image.after_crash();
+    failing.fail_write_after(0);
+    assert!(matches!(open_sim(&failing), Err(Error::Io { .. })));
+    assert!(is_marked(&failing));
     let db = open_sim(&image).unwrap();
     assert_holds(&db, &acknowledged);
-    assert!(contents(&image).iter().all(|(name, _)| name != "CREATING"));
+    assert!(!is_marked(&image));
 }
 
 /// A foreign file appears in the directory of an interrupted creation: the creation's files stay as

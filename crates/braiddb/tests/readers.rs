@@ -8,6 +8,7 @@ use braid::{Bytes, Compression, Database, Error, Protocol, Readable, Table, Tabl
 use braid_io::{
     Announcement, Device, MemoryDevice, ReaderGuard, ReaderNeeds, ReaderTable, SimDevice,
 };
+use braid_store::Store;
 
 fn builder() -> braid::Builder {
     Database::builder()
@@ -342,6 +343,9 @@ struct Staged {
     device: MemoryDevice,
     has_table: bool,
     before_pin: Arc<std::sync::Mutex<Option<Hook>>>,
+    /// The checkpoint whose log a reader pins once the writer asks for pins of its pages.
+    late_pin: Arc<std::sync::Mutex<Option<u64>>>,
+    pins: Arc<std::sync::Mutex<Vec<Box<dyn ReaderGuard>>>>,
 }
 
 impl std::fmt::Debug for Staged {
@@ -408,7 +412,44 @@ impl ReaderTable for StagedTable {
         self.0.pin(checkpoint, needs)
     }
     fn is_pinned(&self, range: std::ops::Range<u64>, needs: ReaderNeeds) -> std::io::Result<bool> {
+        let mut late = self.1.late_pin.lock().unwrap();
+        if needs == ReaderNeeds::Pages
+            && let Some(checkpoint) = late.take_if(|late| range == (*late..*late + 1))
+        {
+            let pin = self.0.pin(checkpoint, ReaderNeeds::Log)?;
+            self.1.pins.lock().unwrap().push(pin);
+        }
         self.0.is_pinned(range, needs)
+    }
+}
+
+/// The log after a checkpoint is kept for a reader that pinned it while the next one was written.
+#[test]
+fn log_is_kept_for_a_reader_that_comes_during_a_checkpoint() {
+    let device = Staged {
+        device: MemoryDevice::new(),
+        has_table: true,
+        before_pin: Arc::default(),
+        late_pin: Arc::default(),
+        pins: Arc::default(),
+    };
+    let writer = builder().open_on(Arc::new(device.clone())).unwrap();
+    for pins in [true, false] {
+        put(&writer, 1, 100);
+        writer.checkpoint().unwrap();
+        let position = writer.position();
+        put(&writer, 2, 100);
+        if pins {
+            let newest = Store::newest_checkpoint(Arc::new(device.device.clone()));
+            *device.late_pin.lock().unwrap() = Some(newest.unwrap());
+        }
+        writer.checkpoint().unwrap();
+        put(&writer, 3, 100);
+        writer.checkpoint().unwrap();
+        assert_eq!(device.late_pin.lock().unwrap().take(), None);
+        assert_eq!(writer.changes(position).is_ok(), pins);
+        device.pins.lock().unwrap().clear();
+        writer.checkpoint().unwrap();
     }
 }
 
@@ -420,6 +461,8 @@ fn a_reader_that_pinned_too_late_looks_again() {
         device: MemoryDevice::new(),
         has_table: true,
         before_pin: Arc::default(),
+        late_pin: Arc::default(),
+        pins: Arc::default(),
     };
     let writer = builder().open_on(Arc::new(device.clone())).unwrap();
     let fill = |writer: &Database, len: usize| {
@@ -446,6 +489,8 @@ fn a_device_without_a_reader_table_has_one_opener() {
         device: MemoryDevice::new(),
         has_table: false,
         before_pin: Arc::default(),
+        late_pin: Arc::default(),
+        pins: Arc::default(),
     });
     let writer = builder().open_on(device.clone()).unwrap();
     put(&writer, 1, 1);

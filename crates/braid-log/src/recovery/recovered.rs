@@ -321,10 +321,49 @@ fn begun_twice(lanes: &[LaneScan]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use braid_io::MemoryDevice;
+    use braid_io::{AlignedBuf, DeviceKind, Entry, File, MemoryDevice};
 
     use super::*;
     use crate::Log;
+    use crate::format::BLOCK;
+
+    /// A device that refuses to open files, or to sync its directory.
+    #[derive(Debug, Default)]
+    struct Refusing {
+        inner: MemoryDevice,
+        opens: Option<io::ErrorKind>,
+        syncs: Option<io::ErrorKind>,
+    }
+
+    impl Device for Refusing {
+        fn kind(&self) -> DeviceKind {
+            self.inner.kind()
+        }
+        fn block_size(&self) -> usize {
+            self.inner.block_size()
+        }
+        fn allocate(&self, len: usize) -> AlignedBuf {
+            self.inner.allocate(len)
+        }
+        fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+            match self.opens {
+                Some(kind) => Err(kind.into()),
+                None => self.inner.open(name, mode),
+            }
+        }
+        fn remove(&self, name: &str) -> io::Result<()> {
+            self.inner.remove(name)
+        }
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            self.inner.rename(from, to)
+        }
+        fn list(&self) -> io::Result<Vec<Entry>> {
+            self.inner.list()
+        }
+        fn sync_directory(&self) -> io::Result<()> {
+            self.syncs.map_or(Ok(()), |kind| Err(kind.into()))
+        }
+    }
 
     /// Chunks of two incarnations with one number would be indistinguishable.
     #[test]
@@ -375,5 +414,73 @@ mod tests {
         assert!(is_excused(io::ErrorKind::PermissionDenied));
         assert!(!is_excused(io::ErrorKind::Other));
         assert!(!is_excused(io::ErrorKind::NotFound));
+    }
+
+    /// Scans a new log with one segment after another, up to a limit if another process writes it.
+    fn written(device: &MemoryDevice, damage: impl FnOnce(), limit: Option<u64>) -> ScanOutcome {
+        let device: Arc<dyn Device> = Arc::new(device.clone());
+        let options = LogOptions {
+            strands: 1,
+            segment_bytes: 68 << 10,
+            slot_bytes: 8 << 10,
+            ..LogOptions::default()
+        };
+        let log = Log::create(Arc::clone(&device), options.clone()).unwrap();
+        let start = log.quiesce(|start| start);
+        for _ in 0..40 {
+            log.append(&[&[7; 3_000]]).unwrap().wait().unwrap();
+        }
+        drop(log);
+        damage();
+        Recovered::scan(device, options, &start, limit.map(SeqNo::new), &|_| {})
+    }
+
+    type ScanOutcome = Result<Recovered, LogError>;
+
+    #[test]
+    fn a_reader_needs_no_log_after_the_announced_transaction() {
+        let first = segment_name(LaneId::new(0), 1);
+        let second = segment_name(LaneId::new(0), 2);
+        // A chunk in the middle, and the header of a segment that is followed by another.
+        for (name, block) in [(&first, 8), (&second, 0)] {
+            for limit in [None, Some(2)] {
+                let device = MemoryDevice::new();
+                let damage = || {
+                    let file = device.open(name, OpenMode::Existing).unwrap();
+                    let zeroes = AlignedBuf::new(BLOCK);
+                    file.write_at(&[&zeroes], (block * BLOCK) as u64).unwrap();
+                };
+                let found = written(&device, damage, limit);
+                match limit {
+                    None => assert!(matches!(found, Err(LogError::Corrupted { .. }))),
+                    Some(limit) => assert_eq!(found.unwrap().cut.get(), limit, "{name}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_readers_errors_are_those_of_the_medium() {
+        let recovered = written(&MemoryDevice::new(), || {}, None).unwrap();
+        let inner = MemoryDevice::new();
+        let other = written(&inner, || {}, None).unwrap();
+        let refusing = |opens, syncs| Refusing {
+            inner: inner.clone(),
+            opens,
+            syncs,
+        };
+        let (unwritable, failed) = (io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::Other);
+        let settled = |device: &Refusing| other.make_durable(device).is_ok();
+        assert!(settled(&refusing(None, None)));
+        assert!(settled(&refusing(Some(unwritable), None)));
+        assert!(!settled(&refusing(Some(failed), None)));
+        assert!(settled(&refusing(None, Some(unwritable))));
+        assert!(!settled(&refusing(None, Some(failed))));
+        let found = |opens| other.is_still_there(&refusing(opens, None)).ok();
+        assert_eq!(found(None), Some(true));
+        assert_eq!(found(Some(io::ErrorKind::NotFound)), Some(false));
+        assert_eq!(found(Some(failed)), None);
+        // The segments of another log have the same names.
+        assert!(!recovered.is_still_there(&inner).unwrap());
     }
 }

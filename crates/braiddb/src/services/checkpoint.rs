@@ -173,9 +173,10 @@ impl Instance {
 mod tests {
     use std::sync::Arc;
 
-    use braid_io::SimDevice;
+    use braid_io::{Device, ReaderNeeds, SimDevice};
+    use braid_log::SeqNo;
 
-    use crate::{Builder, Bytes, Database, Error, Table};
+    use crate::{Builder, Bytes, Database, Error, Health, Table};
 
     fn open(device: &SimDevice, log_bytes_due: u64) -> (Database, Table<u64, Bytes>) {
         let builder: Builder = Database::builder()
@@ -225,7 +226,67 @@ mod tests {
         assert!(matches!(refused, Error::OutOfSpace { .. }));
         assert!(instance.lacks_checkpoint());
         db.checkpoint().unwrap();
+        assert!(!instance.engine.store.has_refused(), "not since");
         assert!(!instance.lacks_checkpoint(), "nothing was refused since");
+    }
+
+    #[test]
+    fn a_checkpoint_ends_the_report_of_a_failed_one() {
+        let (db, _) = open(&SimDevice::new(4), 8 << 20);
+        let failed = Some(Error::Closed);
+        db.engine().health.set_checkpoint_error(failed);
+        assert!(matches!(db.health(), Health::CheckpointFailing { .. }));
+        db.checkpoint().unwrap();
+        assert!(matches!(db.health(), Health::Good));
+    }
+
+    /// Pages change without a commit when a tombstone is purged.
+    #[test]
+    fn a_checkpoint_without_commits_may_make_room() {
+        let device = SimDevice::new(5);
+        let (db, t) = open(&device, 8 << 20);
+        let instance = db.instance();
+        let insert = |key: u64| db.transact(|tx| tx.insert(&t, &key, &[1; 1_000]));
+        (0..1_000).for_each(|key| insert(key).unwrap());
+        let snapshot = db.snapshot();
+        db.transact(|tx| (0..500).try_for_each(|key| tx.remove(&t, &key).map(drop)))
+            .unwrap();
+        db.checkpoint().unwrap();
+        device.set_capacity(Some(device.used()));
+        let large = db.transact(|tx| tx.insert(&t, &0, &[1; 3 << 20][..]));
+        assert!(matches!(large, Err(Error::OutOfSpace { .. })));
+        assert!(!instance.is_checkpoint_due());
+        drop(snapshot);
+        instance.engine.collect_all_versions();
+        assert!(instance.engine.store.has_dirty_pages());
+        assert!(instance.lacks_checkpoint());
+    }
+
+    #[test]
+    fn log_that_a_reader_pins_is_kept_until_a_checkpoint_after_it_left() {
+        let device = SimDevice::new(6);
+        let (db, t) = open(&device, 8 << 20);
+        let (instance, table) = (db.instance(), device.reader_table(true));
+        let table = table.unwrap().expect("the device has a reader table");
+        let insert = |key: u64| db.transact(|tx| tx.insert(&t, &key, &[1; 1_000]));
+        insert(1).unwrap();
+        db.checkpoint().unwrap();
+        let pinned = instance.checkpoints.checkpointed();
+        let checkpoint = instance.engine.store.stats().checkpoint_sequence;
+        let pin = table.pin(checkpoint, ReaderNeeds::Log).unwrap();
+        for key in 2..4 {
+            insert(key).unwrap();
+            db.checkpoint().unwrap();
+            assert_eq!(instance.retention.oldest(), pinned);
+            // The next writer keeps it, too.
+            let (next, _) = open(&device.after_crash(), 8 << 20);
+            assert_eq!(next.instance().retention.oldest(), pinned);
+        }
+        drop(pin);
+        db.checkpoint().unwrap();
+        assert_eq!(instance.retention.needed_start(), SeqNo::MAX);
+        db.checkpoint().unwrap();
+        assert!(instance.retention.oldest() > pinned);
     }
 
     #[test]

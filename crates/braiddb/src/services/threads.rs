@@ -98,3 +98,26 @@ impl Maintenance {
         tickers.iter().for_each(|ticker| ticker.thread.join());
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::MemoryDevice;
+
+    use crate::Database;
+
+    #[test]
+    fn an_open_without_background_threads_starts_none() {
+        let device = Arc::new(MemoryDevice::new());
+        for background in [false, true, false] {
+            let builder = Database::builder()
+                .pool_bytes(1 << 20)
+                .background_threads(background);
+            let db = builder.open_on(device.clone()).unwrap();
+            let timer = &db.instance().maintenance.timer;
+            assert_eq!(timer.0.lock().is_some(), background);
+            db.close().unwrap();
+        }
+    }
+}
