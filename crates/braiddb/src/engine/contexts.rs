@@ -159,3 +159,45 @@ impl Engine {
         }
     }
 }
+
+#[cfg(all(test, not(loom), not(miri), target_os = "linux"))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::MemoryDevice;
+
+    use crate::{Database, Table};
+
+    /// A thread of the parent may have held the pool's locks at the fork.
+    #[test]
+    fn a_child_made_by_fork_ends_a_transaction_without_locks() {
+        let builder = Database::builder().background_threads(false);
+        let builder = builder.pool_bytes(1 << 20);
+        let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
+        let t: Table<u64, u64> = db.open_table("t").unwrap();
+        let mut tx = db.begin();
+        tx.insert(&t, &1, &1).unwrap();
+        let shards = &db.engine().contexts.shards;
+        let held: Vec<_> = shards.iter().map(|shard| shard.lock()).collect();
+        // SAFETY: the child only drops a transaction, and ends without running any other code of
+        // the parent. The C library makes the allocator usable in it.
+        let child = match unsafe { libc::fork() } {
+            0 => {
+                // SAFETY: as above. The system kills a child that waits for a lock.
+                unsafe { libc::alarm(10) };
+                tx.abort();
+                // SAFETY: as above.
+                unsafe { libc::_exit(0) }
+            }
+            child => child,
+        };
+        assert!(child > 0, "a child");
+        let mut status = 0;
+        // SAFETY: `status` is valid, and the child is this process's.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0, "how the child ended");
+        drop(held);
+        tx.commit().unwrap();
+        assert_eq!(db.get(&t, &1).unwrap(), Some(1));
+    }
+}
