@@ -140,7 +140,6 @@ impl CommitSlots {
             if let Some(slot) = self.try_take_slot(thread) {
                 return slot;
             }
-            braid_rt::coverage_point("log: a commit waits for a slot");
             listener.wait();
         }
     }

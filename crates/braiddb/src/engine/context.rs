@@ -371,7 +371,8 @@ pub(crate) struct ReadSet {
     keys: Vec<u8>,
     pub(crate) points: Vec<PointRead>,
     pub(crate) ranges: RangeReads,
-    /// Versions read under a lock, if the log asks for dependencies.
+    /// Versions read under a lock, if the log asks for dependencies, and removals that validation
+    /// relied on.
     pub(crate) locked: Vec<SeqNo>,
     /// The newest version read: a transaction without writes waits until it is durable (I4).
     pub(crate) newest: SeqNo,
@@ -407,6 +408,14 @@ impl ReadSet {
             stamp,
         });
         self.newest = self.newest.max(version);
+    }
+
+    /// Adds removals that came after the reads. Other transactions inserted the keys after they were
+    /// read as absent, and removed them again: the transaction depends on these removals.
+    #[cold]
+    pub(crate) fn add_removals(&mut self, removals: Vec<SeqNo>) {
+        self.newest = removals.iter().copied().fold(self.newest, SeqNo::max);
+        self.locked.extend(removals);
     }
 
     /// Moves the range reads of the transaction's scans into this set. A forgotten scan recorded no

@@ -164,7 +164,7 @@ fn admit_entries(engine: &Engine, state: &mut Context, entries: usize, bytes: us
 #[inline(always)]
 fn check(
     engine: &Engine,
-    state: &Context,
+    state: &mut Context,
     options: TransactionOptions,
     pending: &mut PendingCommit<'_>,
     bytes: usize,

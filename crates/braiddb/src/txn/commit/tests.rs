@@ -46,6 +46,31 @@ fn validate_at(db: &Database, tx: &mut Transaction, seqno: SeqNo) -> Result<()> 
     validate(db.engine(), state, seqno)
 }
 
+/// A key is inserted and removed again after a transaction read that it is absent. The transaction
+/// holds, but only together with the removal, so its commit returns once that is durable.
+#[test]
+fn an_absence_depends_on_a_later_removal() {
+    type Read = fn(&mut Transaction, &Table<u64, u64>);
+    let reads: [Read; 2] = [
+        |tx, t| assert_eq!(tx.get(t, &2).unwrap(), None),
+        |tx, t| assert_eq!(tx.range(t, 1..3).unwrap().count(), 0),
+    ];
+    for read in reads {
+        let (db, t) = open_with(builder().background_threads(false));
+        let mut tx = db.begin();
+        read(&mut tx, &t);
+        let mut insert = db.begin();
+        insert.insert(&t, &2, &2).unwrap();
+        insert.commit().unwrap();
+        let mut remove = db.begin();
+        remove.remove(&t, &2).unwrap();
+        let removed = remove.commit_async().unwrap().seqno();
+        assert!(db.engine().log.durable_seqno().get() < removed);
+        tx.commit().unwrap();
+        assert!(db.engine().log.durable_seqno().get() >= removed);
+    }
+}
+
 #[track_caller]
 fn assert_conflict<T>(result: Result<T>, kind: ConflictKind) {
     assert!(matches!(result, Err(Error::Conflict(found)) if found == kind));

@@ -14,22 +14,34 @@ use crate::read::leaves::Leaves;
 const MARK_SPINS: u32 = 200;
 const MARK_YIELDS: u32 = 50;
 
-/// Validates the reads of a transaction with this sequence number.
-pub(super) fn validate(engine: &Engine, state: &Context, seqno: SeqNo) -> Result<()> {
+/// Validates the reads of a transaction with this sequence number. Adds to them the removals that
+/// they hold because of.
+pub(super) fn validate(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Result<()> {
+    let mut removals = Vec::new();
     for read in &state.reads.points {
         if braid_rt::mutant!("skip_validation") {
             continue;
         }
-        validate_point(engine, state, read, seqno)?;
+        validate_point(engine, state, read, seqno, &mut removals)?;
     }
     if !state.reads.ranges.is_empty() {
-        validate_ranges(engine, state, seqno)?;
+        validate_ranges(engine, state, seqno, &mut removals)?;
+    }
+    if !removals.is_empty() && !braid_rt::mutant!("forget_later_removals") {
+        braid_rt::coverage_point("validation: absent because of a later removal");
+        state.reads.add_removals(removals);
     }
     Ok(())
 }
 
 #[inline(always)]
-fn validate_point(engine: &Engine, state: &Context, read: &PointRead, seqno: SeqNo) -> Result<()> {
+fn validate_point(
+    engine: &Engine,
+    state: &Context,
+    read: &PointRead,
+    seqno: SeqNo,
+    removals: &mut Vec<SeqNo>,
+) -> Result<()> {
     if !wait_for_mark(engine, read.stripe(), state.owner) {
         return Err(engine.conflict(ConflictKind::Read));
     }
@@ -48,6 +60,8 @@ fn validate_point(engine: &Engine, state: &Context, read: &PointRead, seqno: Seq
             if read.absent && meta.tombstone && !before {
                 braid_rt::coverage_point("validation: an absence of a greater number");
             }
+            // Where the removal is lost, the key that it removed is back.
+            removals.push(meta.seqno());
             read.absent && meta.tombstone && before
         }
         None => read.absent && engine.gc.none_purged_from(seqno),
@@ -59,7 +73,12 @@ fn validate_point(engine: &Engine, state: &Context, read: &PointRead, seqno: Seq
     }
 }
 
-fn validate_ranges(engine: &Engine, state: &Context, seqno: SeqNo) -> Result<()> {
+fn validate_ranges(
+    engine: &Engine,
+    state: &Context,
+    seqno: SeqNo,
+    removals: &mut Vec<SeqNo>,
+) -> Result<()> {
     if !braid_rt::mutant!("ranges_do_not_wait") {
         // A transaction with a smaller sequence number may be about to insert into the range. Waits
         // are only for smaller sequence numbers, so there is no cycle.
@@ -80,7 +99,7 @@ fn validate_ranges(engine: &Engine, state: &Context, seqno: SeqNo) -> Result<()>
         if read.fingerprint.is_none() && !braid_rt::mutant!("forget_forgotten_scans") {
             return Err(engine.conflict(ConflictKind::Range));
         }
-        let now = fingerprint(state, read, seqno)?;
+        let now = fingerprint(state, read, seqno, removals)?;
         if braid_rt::mutant!("skip_range_validation") || read.fingerprint.is_none() {
             continue;
         }
@@ -116,8 +135,14 @@ fn wait_for_mark(engine: &Engine, stripe: usize, owner: u64) -> bool {
 }
 
 /// Returns the fingerprint of the range's current contents; `None` if an entry was removed from it
-/// at `seqno` or later, so that the range may have contained more before.
-fn fingerprint(state: &Context, read: &RangeRead, seqno: SeqNo) -> Result<Option<Fingerprint>> {
+/// at `seqno` or later, so that the range may have contained more before. Adds the removals in the
+/// range that are newer than all that was read.
+fn fingerprint(
+    state: &Context,
+    read: &RangeRead,
+    seqno: SeqNo,
+    removals: &mut Vec<SeqNo>,
+) -> Result<Option<Fingerprint>> {
     let tree = &state.tables[read.table as usize].tree;
     let mut fingerprint = Fingerprint::default();
     let (lower, upper) = state.reads.ranges.bounds(read);
@@ -131,6 +156,9 @@ fn fingerprint(state: &Context, read: &RangeRead, seqno: SeqNo) -> Result<Option
                     && !braid_rt::mutant!("share_a_number_with_a_removal") =>
                 {
                     return Ok(None);
+                }
+                true if record.meta.seqno() > state.reads.newest => {
+                    removals.push(record.meta.seqno());
                 }
                 true => {}
                 false => fingerprint.add(record.key, record.meta.seqno()),
