@@ -1,4 +1,4 @@
-//! Atomics. With `--cfg braid_counts` every access is recorded; see [`record`].
+//! Atomics. With `--cfg braid_counts` every access is recorded; see `record`.
 //!
 //! # Which writes scale
 //!
