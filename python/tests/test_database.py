@@ -47,7 +47,7 @@ def test_options(path: Path, options: Any) -> None:
         ({"protocol": "best"}, braid.OptionError, '"best" is not a commit protocol; choose one of serial'),
         ({"protocol": 5}, TypeError, "option protocol: must be a str, not int"),
         ({"device": "tape"}, braid.OptionError, "choose one of auto, uring"),
-        ({"pool_bytes": 5}, braid.OptionError, "pool_bytes: must be at least 1 MiB"),
+        ({"pool_bytes": 5}, braid.OptionError, "pool_bytes: must be from 1 MiB to 4 TiB"),
         ({"pool_bytes": -5}, braid.OptionError, "pool_bytes: -5 is out of range"),
         ({"pool_bytes": "big"}, TypeError, "option pool_bytes: must be an int, not str"),
         ({"pool_bytes": True}, TypeError, "option pool_bytes: must be an int, not bool"),
