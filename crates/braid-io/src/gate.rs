@@ -7,13 +7,13 @@
 //!
 //! The gate also belongs to one process: in a child made by `fork` it refuses every operation.
 
-use braid_rt::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::any::Any;
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
+use braid_rt::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use braid_rt::{Mutex, Process, thread};
 
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, ReaderTable, WriteOp};

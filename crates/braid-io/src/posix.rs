@@ -1,10 +1,11 @@
 //! A directory of a file system through positioned reads and writes, on every system.
 
 #[cfg(target_os = "linux")]
-use braid_rt::atomic::{AtomicBool, Ordering};
 use std::fs;
 use std::io;
 use std::ops::Range;
+
+use braid_rt::atomic::{AtomicBool, Ordering};
 #[cfg(target_os = "linux")]
 use std::os::fd::AsFd;
 #[cfg(unix)]

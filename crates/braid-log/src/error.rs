@@ -51,8 +51,8 @@ pub enum LogError {
         limit: u64,
         /// Whether the device, rather than the limit, refused more space.
         device_full: bool,
-        /// What keeps log that recovery does not need, if the commit waited for a checkpoint in
-        /// vain; see [`Checkpointer::log_kept_for`](crate::Checkpointer::log_kept_for).
+        /// Who still needs log that recovery does not need; given if the commit waited for a
+        /// checkpoint in vain. See [`Checkpointer::log_kept_for`](crate::Checkpointer::log_kept_for).
         kept_for: Option<String>,
     },
     /// The log is damaged in a way that a crash can't explain.

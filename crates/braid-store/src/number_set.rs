@@ -276,18 +276,22 @@ impl NumberSet {
         first
     }
 
-    /// The numbers below `end` that the set lacks.
-    pub(crate) fn complement(&self, end: u64) -> Self {
-        let mut other = Self::default();
-        let partial = self
-            .partial
-            .iter()
-            .map(|(&at, chunk)| (at, at + 1, Some(chunk)));
+    /// The runs of chunks with numbers, in ascending order: the first chunk, the one after the last,
+    /// and the chunk itself unless all of the run are full.
+    fn parts(&self) -> Vec<(u64, u64, Option<&Chunk>)> {
+        let partial = self.partial.iter();
+        let partial = partial.map(|(&at, chunk)| (at, at + 1, Some(&**chunk)));
         let full = self.full.iter().map(|(&start, &end)| (start, end, None));
         let mut parts: Vec<_> = partial.chain(full).collect();
         parts.sort_unstable_by_key(|(start, ..)| *start);
+        parts
+    }
+
+    /// The numbers below `end` that the set lacks.
+    pub(crate) fn complement(&self, end: u64) -> Self {
+        let mut other = Self::default();
         let mut next = 0;
-        for (start, after, chunk) in parts {
+        for (start, after, chunk) in self.parts() {
             if next < start {
                 other.insert_range((next * CHUNK).min(end)..(start * CHUNK).min(end));
             }
@@ -309,14 +313,7 @@ impl NumberSet {
 
     /// The numbers in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        let partial = self
-            .partial
-            .iter()
-            .map(|(&at, chunk)| (at, at + 1, Some(chunk)));
-        let full = self.full.iter().map(|(&start, &end)| (start, end, None));
-        let mut parts: Vec<_> = partial.chain(full).collect();
-        parts.sort_unstable_by_key(|(start, ..)| *start);
-        parts.into_iter().flat_map(|(start, end, chunk)| {
+        self.parts().into_iter().flat_map(|(start, end, chunk)| {
             let numbers = start * CHUNK..end * CHUNK;
             numbers.filter(move |number| chunk.is_none_or(|chunk| chunk.contains(*number)))
         })

@@ -14,7 +14,7 @@ use braid_io::{File, Layer, LayeredDevice, SimDevice};
 
 const LIMIT: u64 = 8 << 20;
 
-/// What happens to a sync of the checkpoint thread.
+/// How the device treats a sync of the checkpoint thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sync {
     Passes,

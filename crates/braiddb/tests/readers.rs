@@ -348,6 +348,19 @@ struct Staged {
     pins: Arc<std::sync::Mutex<Vec<Box<dyn ReaderGuard>>>>,
 }
 
+impl Staged {
+    /// Creates an empty device, with a table of readers or without.
+    fn new(has_table: bool) -> Self {
+        Self {
+            device: MemoryDevice::new(),
+            has_table,
+            before_pin: Arc::default(),
+            late_pin: Arc::default(),
+            pins: Arc::default(),
+        }
+    }
+}
+
 impl std::fmt::Debug for Staged {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Staged")
@@ -426,13 +439,7 @@ impl ReaderTable for StagedTable {
 /// The log after a checkpoint is kept for a reader that pinned it while the next one was written.
 #[test]
 fn log_is_kept_for_a_reader_that_comes_during_a_checkpoint() {
-    let device = Staged {
-        device: MemoryDevice::new(),
-        has_table: true,
-        before_pin: Arc::default(),
-        late_pin: Arc::default(),
-        pins: Arc::default(),
-    };
+    let device = Staged::new(true);
     let writer = builder().open_on(Arc::new(device.clone())).unwrap();
     for pins in [true, false] {
         put(&writer, 1, 100);
@@ -457,13 +464,7 @@ fn log_is_kept_for_a_reader_that_comes_during_a_checkpoint() {
 /// one.
 #[test]
 fn a_reader_that_pinned_too_late_looks_again() {
-    let device = Staged {
-        device: MemoryDevice::new(),
-        has_table: true,
-        before_pin: Arc::default(),
-        late_pin: Arc::default(),
-        pins: Arc::default(),
-    };
+    let device = Staged::new(true);
     let writer = builder().open_on(Arc::new(device.clone())).unwrap();
     let fill = |writer: &Database, len: usize| {
         let table: Table<u32, Bytes> = writer.open_table("t").unwrap();
@@ -485,13 +486,7 @@ fn a_reader_that_pinned_too_late_looks_again() {
 
 #[test]
 fn a_device_without_a_reader_table_has_one_opener() {
-    let device = Arc::new(Staged {
-        device: MemoryDevice::new(),
-        has_table: false,
-        before_pin: Arc::default(),
-        late_pin: Arc::default(),
-        pins: Arc::default(),
-    });
+    let device = Arc::new(Staged::new(false));
     let writer = builder().open_on(device.clone()).unwrap();
     put(&writer, 1, 1);
     drop(writer);

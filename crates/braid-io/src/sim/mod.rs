@@ -14,12 +14,12 @@ mod file;
 mod media_faults;
 mod state;
 
-use braid_rt::atomic::{AtomicU64, Ordering};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use braid_rt::atomic::{AtomicU64, Ordering};
 use braid_rt::{Mutex, MutexGuard};
 
 pub use self::media_faults::{FileCopies, FileFaults, MediaFaults};

@@ -1,9 +1,10 @@
 //! The state of a simulated device: its files, the operations in flight, and the pending faults.
 
-use braid_rt::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+
+use braid_rt::atomic::{AtomicU64, Ordering};
 
 use super::blocks::Blocks;
 use super::content::Content;

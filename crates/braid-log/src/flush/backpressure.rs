@@ -12,9 +12,9 @@
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use braid_rt::{Condvar, Mutex};
 
 use crate::LogError;

@@ -4,12 +4,12 @@ mod checked;
 mod create;
 mod recover;
 
-use braid_rt::atomic::{AtomicU64, Ordering};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use braid_rt::Mutex;
+use braid_rt::atomic::{AtomicU64, Ordering};
 use braid_rt::thread::JoinHandle;
 
 use crate::LogError;
@@ -305,8 +305,8 @@ impl Log {
         next.min(commit_slots.oldest())
     }
 
-    /// Waits until every pending commit with a number below `below` has
-    /// finished, if its [signature](PendingCommit::set_signature) matches.
+    /// Waits until every pending commit with a number below `below` has finished, if its
+    /// [signature](PendingCommit::set_signature) matches.
     ///
     /// A pending commit may wait for smaller numbers than its own, never for greater ones, so no
     /// cycle of waits arises. Does not return if `below` is greater than `last_seqno() + 1` and no

@@ -1,12 +1,12 @@
 //! A scanned log: the part that it keeps, and the conversion to a running log.
 
-use braid_rt::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 use braid_io::{Device, OpenMode};
+use braid_rt::atomic::{AtomicU64, Ordering};
 
 use crate::base::numbers::{LaneId, SeqNo};
 use crate::flush::core::CoreParts;

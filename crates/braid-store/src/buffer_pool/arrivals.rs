@@ -1,8 +1,8 @@
 //! Waiting for a page whose latch another thread holds, perhaps while it reads or writes the page.
 
-use braid_rt::atomic::{AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
+use braid_rt::atomic::{AtomicUsize, Ordering, fence};
 use braid_rt::thread::Backoff;
 use braid_rt::{Condvar, Mutex, to_usize};
 use crossbeam_utils::CachePadded;

@@ -20,11 +20,11 @@ mod read_ahead;
 mod spare;
 pub(crate) mod state;
 
-use braid_rt::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use braid_rt::atomic::{AtomicBool, AtomicUsize, Ordering};
 use braid_rt::thread::Backoff;
 use braid_rt::{Mutex, narrow};
 

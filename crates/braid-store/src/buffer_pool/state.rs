@@ -5,8 +5,8 @@
 //! every change, load and eviction, so a word does not recur, and a step that exchanges it acts on
 //! the page that it read or has no effect. (A word recurs after exactly 2^32 changes of a page in
 //! one frame, or a multiple of that. Readers keep a word for microseconds; a [hint] may keep it for
-//! hours, and then has a chance of one in 2^32 to meet it again.) `MARK` is the clock's second chance: set by the evictor,
-//! cleared by the next reader.
+//! hours, and then has a chance of one in 2^32 to meet it again.) `MARK` is the clock's second
+//! chance: set by the evictor, cleared by the next reader.
 //!
 //! [`latch`] has the memory order. There is no count of readers: a reader holds nothing, and
 //! detects an eviction afterwards. Only the latch pins a page.

@@ -23,12 +23,12 @@ pub(crate) mod room;
 mod root;
 mod superblock;
 
-use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io;
 use std::sync::{Arc, OnceLock};
 
 use braid_io::{AlignedBuf, Device, File, ReadOp, WriteOp};
 use braid_rt::Mutex;
+use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::StoreError;
 use crate::number_set::NumberSet;

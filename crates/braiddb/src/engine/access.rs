@@ -1,10 +1,10 @@
 //! Access control: whether this process may currently read and write the database.
 
-use braid_rt::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use braid_log::SeqNo;
 use braid_rt::Process;
+use braid_rt::atomic::{AtomicU64, Ordering};
 
 use super::Engine;
 use crate::error::{Error, Result};

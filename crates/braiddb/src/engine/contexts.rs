@@ -1,11 +1,11 @@
 //! The pool of transaction contexts.
 
-use braid_rt::atomic::{AtomicU64, Ordering};
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
 use braid_rt::Mutex;
+use braid_rt::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 
 use super::Engine;

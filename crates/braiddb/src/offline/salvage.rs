@@ -5,13 +5,13 @@
 //! trees of a new database. Replay then decides which version is newer, as recovery does. The new
 //! database is marked as unfinished until all of it is durable.
 
-use braid_rt::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use braid_io::{Device, DirectoryLock, Gate, Held};
 use braid_log::{CheckpointPosition, Log, LogOptions, LogRecord, Recovered, SeqNo};
+use braid_rt::atomic::{AtomicU64, Ordering};
 use braid_store::{Change, Loss, Salvage, SalvagedEntry, StoreError};
 
 use crate::base::written::Written;

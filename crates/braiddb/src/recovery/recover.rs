@@ -1,6 +1,5 @@
 //! Recovery of an existing database.
 
-use braid_rt::atomic::{AtomicU64, Ordering};
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use braid_io::{Device, Gate};
 use braid_log::{CheckpointPosition, Log, LogError, LogRecord, Recovered, ScanProgress, SeqNo};
+use braid_rt::atomic::{AtomicU64, Ordering};
 use braid_store::{DamagedRange, Store, StoreError, StoreOptions, Tree};
 
 use super::assemble::{catalog, log_options, open_archive, retention};

@@ -5,9 +5,9 @@
 //! repeatedly between two checkpoints, so this costs one descent for each key instead of one for
 //! each write, and neighbouring keys share cached pages.
 
-use braid_rt::atomic::{AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
+use braid_rt::atomic::{AtomicUsize, Ordering};
 use braid_rt::{Mutex, narrow};
 use hashbrown::HashTable;
 

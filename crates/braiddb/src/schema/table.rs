@@ -1,6 +1,5 @@
 //! Handles to tables.
 
-use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 
 use braid_log::SeqNo;
 use braid_rt::RwLock;
+use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 
 use braid_store::{LeafHint, TOGETHER, Tree, ValueRef};

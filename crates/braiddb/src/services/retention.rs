@@ -5,13 +5,13 @@
 //! because the log after it must survive a restart. If nothing needs older log, a checkpoint
 //! releases all log before its own position.
 
-use braid_rt::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Weak};
 
 use braid_log::{CheckpointPosition, SeqNo};
 use braid_rt::Mutex;
+use braid_rt::atomic::{AtomicU64, Ordering};
 
 /// Function that returns the bytes of log files between two positions.
 type BytesBetween = Box<dyn Fn(&CheckpointPosition, &CheckpointPosition) -> u64 + Send + Sync>;

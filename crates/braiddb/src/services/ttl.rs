@@ -5,13 +5,13 @@
 //! at a time, and then left alone for an eighth of its time to live. Transactions remove the
 //! entries as usual; older snapshots still see them.
 
-use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
 use braid_rt::Mutex;
+use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 
 use crate::catalog::Catalog;

@@ -1,11 +1,11 @@
 //! Writing the archive while the database is in use.
 
-use braid_rt::atomic::{AtomicU64, Ordering};
 use std::path::Path;
 use std::sync::Arc;
 
 use braid_io::{Device, DirectoryLock, File, Gate, LockError, OpenMode};
 use braid_log::{Log, LogError, SeqNo, TailReader};
+use braid_rt::atomic::{AtomicU64, Ordering};
 use braid_rt::{Mutex, narrow, to_usize};
 
 use super::batch::{BATCH_HEADER, BLOCK, BatchHeader, FileHeader};

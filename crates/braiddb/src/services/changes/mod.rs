@@ -10,13 +10,13 @@ mod position;
 pub use feed::Feed;
 pub(crate) use feed::load_feeds;
 
-use braid_rt::atomic::{AtomicU64, Ordering};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use braid_log::{LogError, SeqNo, TailReader};
+use braid_rt::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use crate::base::position::Position;

@@ -1,12 +1,12 @@
 //! The writer's side: announcing the durable seqno, and keeping what readers pin.
 
-use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io;
 use std::sync::Arc;
 
 use braid_io::{Announcement, Device, ReaderGuard, ReaderNeeds, ReaderTable};
 use braid_log::{Log, SeqNo};
 use braid_rt::Mutex;
+use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use braid_store::{PinnedCheckpoint, PinnedFile, Store};
 
 use crate::error::{Error, Result};

@@ -185,42 +185,44 @@ fn reads_hold_while_other_keys_change() {
     tx.commit().unwrap();
 }
 
+/// Inserts key 2 and removes it again: the reads of a transaction that found it absent hold from the
+/// removal on.
+#[track_caller]
+fn assert_holds_after_a_removal(
+    db: &Database,
+    t: &Table<u64, u64>,
+    tx: &mut Transaction,
+    kind: ConflictKind,
+) {
+    // The snapshot retains the tombstone.
+    let snapshot = db.snapshot();
+    db.transact(|v| v.insert(t, &2, &2)).unwrap();
+    db.transact(|w| w.remove(t, &2)).unwrap();
+    let removed = db.engine().log.last_seqno();
+    validate_at(db, tx, removed.next()).unwrap();
+    for seqno in [removed, removed.prev()] {
+        assert_conflict(validate_at(db, tx, seqno), kind);
+    }
+    drop(snapshot);
+}
+
 /// T finds a key absent, V inserts it, and W removes it again: T's read holds from W on.
 #[test]
 fn an_absence_holds_after_the_removal_only() {
     let (db, t) = open();
-    let engine = db.engine();
     let mut tx = db.begin();
     assert_eq!(tx.get(&t, &2).unwrap(), None);
-    // The snapshot retains the tombstone.
-    let snapshot = db.snapshot();
-    db.transact(|v| v.insert(&t, &2, &2)).unwrap();
-    db.transact(|w| w.remove(&t, &2)).unwrap();
-    let removed = engine.log.last_seqno();
-    validate_at(&db, &mut tx, removed.next()).unwrap();
-    for seqno in [removed, removed.prev()] {
-        assert_conflict(validate_at(&db, &mut tx, seqno), ConflictKind::Read);
-    }
-    drop(snapshot);
+    assert_holds_after_a_removal(&db, &t, &mut tx, ConflictKind::Read);
 }
 
 /// The same for a range.
 #[test]
 fn a_range_holds_after_the_removal_only() {
     let (db, t) = open();
-    let engine = db.engine();
     db.transact(|tx| tx.insert(&t, &1, &1)).unwrap();
     let mut tx = db.begin();
     assert_eq!(tx.range(&t, 0..4).unwrap().count(), 1);
-    let snapshot = db.snapshot();
-    db.transact(|v| v.insert(&t, &2, &2)).unwrap();
-    db.transact(|w| w.remove(&t, &2)).unwrap();
-    let removed = engine.log.last_seqno();
-    validate_at(&db, &mut tx, removed.next()).unwrap();
-    for seqno in [removed, removed.prev()] {
-        assert_conflict(validate_at(&db, &mut tx, seqno), ConflictKind::Range);
-    }
-    drop(snapshot);
+    assert_holds_after_a_removal(&db, &t, &mut tx, ConflictKind::Range);
 }
 
 /// The other transaction's sequence number may be smaller, and its write is not applied yet.
