@@ -42,7 +42,7 @@ fn a_leaf_hint_of_anything_does_no_harm() {
         let trees = [store.tree(3).unwrap(), store.tree(4).unwrap()];
         let mut models = [Model::new(), Model::new()];
         let mut hints = [LeafHint::default(); 6];
-        let mut near = 0;
+        let (mut near, mut levels) = (0, 0);
         for version in 1..if cfg!(miri) { 400 } else { 40_000 } {
             if rng.u8(..) < 30 {
                 near = rng.u32(..KEYS);
@@ -54,6 +54,13 @@ fn a_leaf_hint_of_anything_does_no_harm() {
             let (tree, model) = (&trees[at], &mut models[at]);
             let (key, hint) = (key(number), &mut hints[rng.usize(..6)]);
             let shrinks = version / 5_000 % 2 == 1;
+            if rng.bool() {
+                tree.approach(hint, &key, levels);
+                if rng.bool() {
+                    tree.locate(&mut hints[rng.usize(..6)], &key, &mut levels);
+                }
+            }
+            let hint = &mut hints[rng.usize(..6)];
             match rng.u8(..16) {
                 0 => {
                     let ahead = [number, number + 1, number + 2].map(self::key);

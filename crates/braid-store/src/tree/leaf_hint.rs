@@ -7,9 +7,9 @@
 
 use braid_rt::narrow;
 
-use super::{Stamp, Tree};
+use super::{LEVELS_MAX, SEARCHED, Stamp, Tree};
 use crate::buffer_pool::{ReadPage, WritePage};
-use crate::node::Node;
+use crate::node::{KIND_INNER, Node};
 use crate::page::{PageId, head8, head8_after};
 
 /// Longest key whose place is recorded. For a longer key only its leaf is recorded: comparing the
@@ -27,6 +27,8 @@ pub struct LeafHint {
     /// The key, if it is short and was not just inserted.
     name: Option<Name>,
     is_there: bool,
+    /// Whether `slot` is known. If not, the leaf was not read yet, and may be no leaf.
+    is_located: bool,
     slot: u32,
     /// Whether the last two changed keys were in this leaf, as the next one may be.
     is_of_many: bool,
@@ -63,6 +65,12 @@ impl LeafHint {
     #[inline]
     pub fn is_of(&self, tree: &Tree, key: &[u8]) -> bool {
         self.root == tree.root && self.has_key(key)
+    }
+
+    /// Whether the last two changed keys were in this leaf, as the next one may be.
+    #[inline]
+    pub fn is_of_many(&self) -> bool {
+        self.is_of_many
     }
 
     #[inline]
@@ -102,6 +110,7 @@ impl Tree {
             leaf: Stamp::of(leaf),
             name: Name::of(key),
             is_there: place.is_ok(),
+            is_located: true,
             slot: narrow(place.unwrap_or_else(|slot| slot)),
             is_of_many: false,
         }
@@ -122,12 +131,83 @@ impl Tree {
         if leaf.version() != hint.leaf.version && !braid_rt::mutant!("recall_a_changed_leaf") {
             return None;
         }
-        if has_key {
+        if has_key && hint.is_located {
             return Some((leaf, hint.place()));
         }
         let node = Node(leaf.page());
-        let is_here = node.is_between_fences(key);
+        let is_here = if has_key {
+            node.is_leaf()
+        } else {
+            node.is_between_fences(key)
+        };
         is_here.then(|| (leaf, node.search(key)))
+    }
+
+    /// Descends to the leaf of a key, if all nodes above it are in memory, and begins to bring the
+    /// leaf into the processor's caches. Waits for neither. Sets `hint` to the leaf.
+    ///
+    /// `levels` is the number of levels above the leaves, as [`Tree::locate`] learned it: the leaf
+    /// itself would have to be read to recognize it.
+    #[inline]
+    pub fn approach(&self, hint: &mut LeafHint, key: &[u8], levels: u8) {
+        if key.len() <= NAME_MAX
+            && let Some(leaf) = self.find_above(key, levels)
+        {
+            leaf.page().prefetch(0, SEARCHED);
+            *hint = LeafHint {
+                is_located: false,
+                ..self.leaf_hint(&leaf, key, Err(0))
+            };
+        }
+    }
+
+    /// Returns the node that is this number of levels below the root, on the way to a key.
+    #[inline]
+    fn find_above(&self, key: &[u8], levels: u8) -> Option<ReadPage<'_>> {
+        let mut page = self.pool.read_resident(self.root)?;
+        for _ in 0..levels {
+            let node = Node(page.page());
+            if node.kind() != KIND_INNER {
+                break;
+            }
+            let child = self.pool.read_resident(node.child_of(key))?;
+            // As in `open_child`: otherwise the child may be any page.
+            page.validate().then_some(())?;
+            page = child;
+        }
+        Some(page)
+    }
+
+    /// Finds the place of a key in the leaf to which [`Tree::approach`] led, and begins to bring its
+    /// record into the processor's caches. Corrects `levels` if that was no leaf.
+    #[inline]
+    pub fn locate(&self, hint: &mut LeafHint, key: &[u8], levels: &mut u8) {
+        if hint.is_located || !hint.is_of(self, key) {
+            return;
+        }
+        match self.recall(hint, key) {
+            Some((leaf, place)) => {
+                if let Ok(slot) = place {
+                    Node(leaf.page()).prefetch_record(slot);
+                }
+                *hint = self.leaf_hint(&leaf, key, place);
+            }
+            None => *levels = self.count_levels(key, *levels),
+        }
+    }
+
+    /// Counts the levels above the leaf of a key; `otherwise` if that would take I/O.
+    #[cold]
+    fn count_levels(&self, key: &[u8], otherwise: u8) -> u8 {
+        for levels in 0..LEVELS_MAX {
+            let levels = narrow(levels);
+            match self.find_above(key, levels) {
+                Some(page) if Node(page.page()).is_leaf() => return levels,
+                Some(_) => {}
+                None => break,
+            }
+        }
+        otherwise
     }
 }
 
@@ -172,7 +252,7 @@ mod tests {
         let (_store, tree, other) = trees();
         let mut hint = LeafHint::default();
         assert!(!is_known(&tree, &hint, 20));
-        for key in [20, 25] {
+        for key in [20_u32, 25] {
             read(&tree, &mut hint, key);
             assert!(is_known(&tree, &hint, key));
             assert!(!is_known(&tree, &hint, 30), "that is another key");
@@ -201,5 +281,57 @@ mod tests {
         assert!(!is_known(&tree, &hint, 490), "that is in another leaf");
         put(&tree, &mut hint, 490, &[7; 10]);
         assert!(!is_known(&tree, &hint, 491));
+    }
+    /// Approaches and locates a key. Returns whether its place is known.
+    fn locate(tree: &Tree, hint: &mut LeafHint, key: u32, levels: &mut u8) -> bool {
+        let key = key.to_be_bytes();
+        *hint = LeafHint::default();
+        tree.approach(hint, &key, *levels);
+        tree.locate(hint, &key, levels);
+        hint.is_of(tree, &key) && hint.is_located
+    }
+
+    #[test]
+    fn a_leaf_that_was_approached_is_known_until_it_changes() {
+        let (_store, tree, other) = trees();
+        let (mut hint, mut levels) = (LeafHint::default(), 0);
+        assert!(!locate(&tree, &mut hint, 20, &mut levels), "the root");
+        assert_eq!(levels, 1, "corrected");
+        for key in [20_u32, 25] {
+            tree.approach(&mut hint, &key.to_be_bytes(), levels);
+            assert!(hint.is_of(&tree, &key.to_be_bytes()) && !hint.is_located);
+            assert!(is_known(&tree, &hint, key), "after a search of the leaf");
+            assert!(!is_known(&other, &hint, key), "that is another tree");
+            tree.locate(&mut hint, &30_u32.to_be_bytes(), &mut levels);
+            assert!(!hint.is_located, "that is another key");
+            tree.locate(&mut hint, &key.to_be_bytes(), &mut levels);
+            assert!(hint.is_located);
+            let place = tree.recall(&hint, &key.to_be_bytes()).unwrap().1;
+            assert_eq!(place.is_ok(), key == 20);
+            let descended = Node(tree.descend(&key.to_be_bytes()).unwrap().page());
+            assert_eq!(place, descended.search(&key.to_be_bytes()));
+            tree.approach(&mut hint, &key.to_be_bytes(), levels);
+            put(&tree, &mut LeafHint::default(), 30, &[8; 500]);
+            tree.locate(&mut hint, &key.to_be_bytes(), &mut levels);
+            assert!(!hint.is_located && !is_known(&tree, &hint, key));
+            assert_eq!(levels, 1);
+        }
+    }
+
+    #[test]
+    fn an_approach_stops_at_a_leaf() {
+        let (_store, tree, other) = trees();
+        let (mut hint, mut levels) = (LeafHint::default(), 7);
+        assert!(locate(&tree, &mut hint, 20, &mut levels));
+        put(&other, &mut LeafHint::default(), 20, &[7; 500]);
+        assert!(locate(&other, &mut hint, 20, &mut levels), "the root");
+    }
+
+    #[test]
+    fn the_leaf_of_a_key_of_more_than_sixteen_bytes_is_not_approached() {
+        let (_store, tree, _) = trees();
+        let mut hint = LeafHint::default();
+        tree.approach(&mut hint, &[1; 17], 1);
+        assert_eq!(hint.root, 0);
     }
 }

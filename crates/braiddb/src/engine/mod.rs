@@ -9,7 +9,7 @@ pub(crate) mod context;
 mod contexts;
 mod flush_timer;
 mod health;
-mod hint_cache;
+pub(crate) mod hint_cache;
 mod savepoints;
 mod tables;
 mod unlock;

@@ -200,7 +200,8 @@ pub(crate) struct SpareVersions {
 }
 
 impl SpareVersions {
-    const BYTES_MAX: usize = 1 << 18;
+    /// The versions that a thousand transactions of ten writes replace between two flushes.
+    const BYTES_MAX: usize = 1 << 20;
 
     pub(crate) fn take(&mut self) -> Box<OldVersion> {
         match self.versions.pop() {

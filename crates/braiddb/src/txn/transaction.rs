@@ -256,8 +256,10 @@ impl Transaction {
             return Err(Error::TransactionTooLarge { max });
         }
         let hash = hash_key(core.id, key);
-        engine.lock_write(state, core, key, hash)?;
+        engine.locks.prefetch(engine.locks.stripe_of(hash));
         let table = state.table_index(core);
+        state.hints.approach(hash, key, table, &core.tree);
+        engine.lock_write(state, core, key, hash)?;
         state.writes.put(hash, table, core.id, key, value);
         Ok(())
     }

@@ -9,6 +9,7 @@ use super::apply::apply;
 use super::dependencies::dependencies;
 use super::validate::validate;
 use crate::engine::context::Context;
+use crate::engine::hint_cache::LOCATED_MAX;
 use crate::engine::{Engine, PooledContext};
 use crate::error::{Error, Result};
 use crate::options::{Durability, Isolation, TransactionOptions};
@@ -37,6 +38,7 @@ impl PooledContext {
         if engine.store.may_miss_pages() {
             load_leaves(engine, state);
         }
+        locate_records(state);
         let mut pending = engine.log.enter(bytes)?;
         for &stripe in &state.locks {
             engine.locks.mark_committing(stripe);
@@ -101,6 +103,18 @@ pub(super) fn load_leaves(engine: &Engine, state: &Context) {
             left -= missing.len();
             table.tree.prefetch(&missing, |_, _| {});
         }
+    }
+}
+
+/// Finds the places of the writes in their leaves, which the writes began to bring into the
+/// processor's caches, and begins to fetch the records: one after the other, each write would wait
+/// for memory several times.
+#[inline(always)]
+fn locate_records(state: &mut Context) {
+    for write in state.writes.live().take(LOCATED_MAX) {
+        let tree = &state.tables[write.table as usize].tree;
+        let key = state.writes.key(write);
+        state.hints.locate(write.hash, key, write.table, tree);
     }
 }
 
