@@ -53,7 +53,10 @@ pub const CORE: &[&str] = &[
     "crates/braid-log/src/recovery/files.rs",
     "crates/braid-log/src/recovery/recovered.rs",
     "crates/braid-log/src/recovery/replay.rs",
-    "crates/braid-log/src/recovery/scan.rs",
+    "crates/braid-log/src/recovery/scan/end.rs",
+    "crates/braid-log/src/recovery/scan/found.rs",
+    "crates/braid-log/src/recovery/scan/mod.rs",
+    "crates/braid-log/src/recovery/scan/records.rs",
     "crates/braid-log/src/format/segment.rs",
     "crates/braid-store/src/checkpoint.rs",
 ];
