@@ -2,7 +2,7 @@
 //!
 //! Contexts are pooled, so that a transaction allocates nothing in the steady state.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use braid_log::SeqNo;
@@ -227,6 +227,21 @@ impl WriteSet {
     /// Returns the live writes, one for each key, in the order in which they were made.
     pub(crate) fn live(&self) -> impl Iterator<Item = &Write> {
         self.writes.iter().filter(|w| !w.superseded)
+    }
+
+    /// Returns the live writes among these.
+    pub(crate) fn get(&self, range: Range<usize>) -> impl Iterator<Item = &Write> {
+        self.writes[range].iter().filter(|w| !w.superseded)
+    }
+
+    /// Sorts the writes by table and key, so that those to the same leaf follow each other. No
+    /// lookup by key may follow.
+    pub(crate) fn sort(&mut self) {
+        let redo = &self.redo;
+        let key = |w: &Write| &redo[w.key_at as usize..w.value_at as usize];
+        self.by_key.clear();
+        self.writes
+            .sort_unstable_by(|a, b| (a.table, key(a)).cmp(&(b.table, key(b))));
     }
 
     pub(crate) fn live_len(&self) -> usize {

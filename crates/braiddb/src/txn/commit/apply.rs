@@ -5,6 +5,7 @@ use std::sync::Arc;
 use braid_log::SeqNo;
 use braid_store::Change;
 
+use super::leaves::load_ahead;
 use crate::base::written::Written;
 use crate::engine::Engine;
 use crate::engine::context::Context;
@@ -22,7 +23,8 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
         gc,
         ..
     } = state;
-    for write in writes.live() {
+    for (at, write) in writes.live().enumerate() {
+        load_ahead(engine, tables, writes, at);
         let table = &tables[write.table as usize];
         let key = writes.key(write);
         let value = writes.value(write);

@@ -24,6 +24,7 @@
 
 mod apply;
 mod dependencies;
+mod leaves;
 mod precommit;
 #[cfg(all(test, not(loom)))]
 mod tests;

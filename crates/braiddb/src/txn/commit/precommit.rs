@@ -7,9 +7,9 @@ use braid_store::SHORT_KEY_MAX;
 use super::Precommitted;
 use super::apply::apply;
 use super::dependencies::dependencies;
+use super::leaves::prepare_leaves;
 use super::validate::validate;
 use crate::engine::context::Context;
-use crate::engine::hint_cache::LOCATED_MAX;
 use crate::engine::{Engine, PooledContext};
 use crate::error::{Error, Result};
 use crate::options::{Durability, Isolation, TransactionOptions};
@@ -35,10 +35,7 @@ impl PooledContext {
         let records = narrow(state.writes.live_len());
         let bytes = state.writes.log_payload().len();
         admit(engine, state, bytes)?;
-        if engine.store.may_miss_pages() {
-            load_leaves(engine, state);
-        }
-        locate_records(state);
+        prepare_leaves(engine, state);
         let mut pending = engine.log.enter(bytes)?;
         for &stripe in &state.locks {
             engine.locks.mark_committing(stripe);
@@ -77,44 +74,6 @@ impl PooledContext {
         engine.counters.commit();
         engine.collect_versions(&mut state.gc);
         Ok(Precommitted { seqno, ticket })
-    }
-}
-
-/// Loads the leaves that the transaction changes. A page that is read after the transaction has its
-/// sequence number delays the transactions with greater numbers.
-///
-/// A hint, up to a quarter of the buffer pool: what is missing when the transaction is applied is
-/// read then, and an error is left to that read.
-#[cold]
-#[inline(never)]
-pub(super) fn load_leaves(engine: &Engine, state: &Context) {
-    let writes = &state.writes;
-    let mut left = engine.store.pool_pages() / 4;
-    for (index, table) in (0..).zip(&state.tables) {
-        // A second time, because the first may evict a node above the leaves.
-        for _ in 0..2 {
-            let of_table = writes.live().filter(|write| write.table == index);
-            let keys = of_table.map(|write| writes.key(write));
-            let missing = keys.filter(|key| !table.tree.is_in_memory(key)).take(left);
-            let missing: Vec<&[u8]> = missing.collect();
-            if missing.is_empty() {
-                break;
-            }
-            left -= missing.len();
-            table.tree.prefetch(&missing, |_, _| {});
-        }
-    }
-}
-
-/// Finds the places of the writes in their leaves, which the writes began to bring into the
-/// processor's caches, and begins to fetch the records: one after the other, each write would wait
-/// for memory several times.
-#[inline(always)]
-fn locate_records(state: &mut Context) {
-    for write in state.writes.live().take(LOCATED_MAX) {
-        let tree = &state.tables[write.table as usize].tree;
-        let key = state.writes.key(write);
-        state.hints.locate(write.hash, key, write.table, tree);
     }
 }
 

@@ -125,19 +125,44 @@ fn a_removal_at_the_number_of_a_reader_is_a_conflict() {
     drop(snapshot);
 }
 
-#[test]
-fn the_leaves_of_blind_writes_are_loaded_before_the_commit() {
+/// Loads a table of small entries that is larger than the pool, and scans it.
+fn with_a_large_table(rows: u64) -> (Database, Table<u64, u64>, Table<u64, u64>) {
     let (db, t) = open();
-    let rows = 200_000;
     let mut load = db.bulk_load::<u64, u64>("large").unwrap();
     (0..rows).for_each(|key| load.insert(&key, &key).unwrap());
     load.finish().unwrap();
     let large: Table<u64, u64> = db.open_table("large").unwrap();
     assert_eq!(db.snapshot().iter(&large).unwrap().count() as u64, rows);
+    assert!(db.engine().store.may_miss_pages());
+    (db, t, large)
+}
+
+#[test]
+fn a_transaction_larger_than_the_pool_loads_each_leaf_about_once() {
+    let rows = 200_000;
+    let (db, _, large) = with_a_large_table(rows);
+    let scan = |db: &Database| {
+        let before = db.stats().store.page_loads;
+        assert_eq!(db.snapshot().iter(&large).unwrap().count() as u64, rows);
+        db.stats().store.page_loads - before
+    };
+    let pages = scan(&db);
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut tx = db.begin();
+    (0..rows / 10).for_each(|key| tx.insert(&large, &rng.u64(..rows), &key).unwrap());
+    let before = db.stats().store.page_loads;
+    tx.commit().unwrap();
+    let loads = db.stats().store.page_loads - before;
+    assert!(loads < pages * 3 / 2, "{loads} loads for {pages} pages");
+}
+
+#[test]
+fn the_leaves_of_blind_writes_are_loaded_before_the_commit() {
+    let rows = 200_000;
+    let (db, t, large) = with_a_large_table(rows);
     let engine = db.engine();
     let tree = &large.core.tree;
     let is_in_memory = |key: u64| tree.is_in_memory(&key.to_be_bytes());
-    assert!(engine.store.may_miss_pages());
     let keys = || (0..12u64).map(|i| i * rows / 12);
     let mut tx = db.begin();
     tx.insert(&t, &1, &1).unwrap();
@@ -145,7 +170,7 @@ fn the_leaves_of_blind_writes_are_loaded_before_the_commit() {
     let missing = keys().filter(|&key| !is_in_memory(key)).count();
     assert!(missing > 4, "{missing} of the leaves were evicted");
     let state = tx.context.as_mut().unwrap().state.get_mut();
-    super::precommit::load_leaves(engine, state);
+    super::leaves::load_leaves(engine, state);
     let left: Vec<u64> = keys().filter(|&key| !is_in_memory(key)).collect();
     assert!(left.is_empty(), "{left:?} of {missing} are still missing");
     tx.commit().unwrap();

@@ -1,0 +1,79 @@
+//! Loading the leaves that a transaction changes: from the medium, and into the processor's caches.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::engine::context::{Context, WriteSet};
+use crate::engine::hint_cache::LOCATED_MAX;
+use crate::schema::table::TableCore;
+
+/// Number of writes whose leaves a transaction larger than the pool loads together while it is
+/// applied.
+const AHEAD: usize = 256;
+
+/// Loads the leaves that the transaction changes. A page that is read after the transaction has its
+/// sequence number delays the transactions with greater numbers.
+#[inline(always)]
+pub(super) fn prepare_leaves(engine: &Engine, state: &mut Context) {
+    if engine.store.may_miss_pages() {
+        load_leaves(engine, state);
+    }
+    locate_records(state);
+}
+
+/// Loads leaves from the medium.
+///
+/// A hint, up to a quarter of the buffer pool: what is missing when the transaction is applied is
+/// read then, and an error is left to that read.
+#[cold]
+#[inline(never)]
+pub(super) fn load_leaves(engine: &Engine, state: &mut Context) {
+    if state.writes.len() > LOCATED_MAX {
+        // Now, so that applying them loads no leaf twice.
+        state.writes.sort();
+    }
+    let left = engine.store.pool_pages() / 4;
+    load(&state.tables, &state.writes, 0..state.writes.len(), left);
+}
+
+/// Loads the leaves of the next writes when a large transaction is applied and has come to write
+/// `at`.
+#[inline(always)]
+pub(super) fn load_ahead(engine: &Engine, tables: &[Arc<TableCore>], writes: &WriteSet, at: usize) {
+    if at.is_multiple_of(AHEAD) && writes.len() > AHEAD && engine.store.may_miss_pages() {
+        let end = (at + AHEAD).min(writes.len());
+        load(tables, writes, at..end, AHEAD);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn load(tables: &[Arc<TableCore>], writes: &WriteSet, range: Range<usize>, mut left: usize) {
+    for (index, table) in (0..).zip(tables) {
+        // A second time, because the first may evict a node above the leaves.
+        for _ in 0..2 {
+            let of_table = writes.get(range.clone()).filter(|w| w.table == index);
+            let keys = of_table.map(|write| writes.key(write));
+            let missing = keys.filter(|key| !table.tree.is_in_memory(key)).take(left);
+            let missing: Vec<&[u8]> = missing.collect();
+            if missing.is_empty() {
+                break;
+            }
+            left -= missing.len();
+            table.tree.prefetch(&missing, |_, _| {});
+        }
+    }
+}
+
+/// Finds the places of the writes in their leaves, which the writes began to bring into the
+/// processor's caches, and begins to fetch the records: one after the other, each write would wait
+/// for memory several times.
+#[inline(always)]
+fn locate_records(state: &mut Context) {
+    for write in state.writes.live().take(LOCATED_MAX) {
+        let tree = &state.tables[write.table as usize].tree;
+        let key = state.writes.key(write);
+        state.hints.locate(write.hash, key, write.table, tree);
+    }
+}
