@@ -28,6 +28,8 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("a tail of the order lost", LONG),
     ("archives lack transactions", LONG),
     ("archives restored", LONG),
+    ("checkpoint: pauses", LONG),
+    ("checkpoint: somebody waits for a paced one", LONG),
     ("checkpoint: waits for the log", LONG),
     ("a transaction waits for another one of its thread", LONG),
     ("a thread gets no processor for a while", LONG),

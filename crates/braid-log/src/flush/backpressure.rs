@@ -198,6 +198,11 @@ impl<'a> CheckpointRun<'a> {
             .progress
             .store(bits, Ordering::Relaxed);
     }
+
+    /// Whether the log is so full that commits slow down, or wait for this checkpoint.
+    pub fn is_urgent(&self) -> bool {
+        self.core.is_filling() || self.core.backpressure.has_waiting_commits()
+    }
 }
 
 impl Drop for CheckpointRun<'_> {

@@ -3,6 +3,7 @@
 use braid_store::{Checkpoint, CheckpointReport};
 
 use super::instance::Instance;
+use super::pacing::Pace;
 use crate::error::Result;
 use crate::observe::trace::Phase;
 
@@ -39,7 +40,7 @@ impl Instance {
 
     /// Writes a checkpoint of the state between two transactions.
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        let _one_at_a_time = self.checkpoints.running.lock();
+        let _one_at_a_time = self.hold_checkpoints();
         self.engine.check_open()?;
         self.checkpoint_locked()
     }
@@ -47,20 +48,27 @@ impl Instance {
     /// As [`Instance::checkpoint`], for a caller that holds
     /// [`Checkpoints::running`](super::checkpoint_state::Checkpoints).
     pub(crate) fn checkpoint_locked(&self) -> Result<()> {
-        self.checkpoint_with(|_| {})
+        self.checkpoint_with(Pace::Full, |_| {})
+    }
+
+    /// Writes a checkpoint in proportion to the growth of the log.
+    pub(super) fn paced_checkpoint(&self) -> Result<()> {
+        let _one_at_a_time = self.hold_checkpoints();
+        self.engine.check_open()?;
+        self.checkpoint_with(Pace::WithLog, |_| {})
     }
 
     /// Writes a checkpoint that makes the data file as short as it can.
     pub(crate) fn shrinking_checkpoint(&self) -> Result<()> {
-        let _one_at_a_time = self.checkpoints.running.lock();
+        let _one_at_a_time = self.hold_checkpoints();
         self.engine.check_open()?;
-        self.checkpoint_with(Checkpoint::shrink)
+        self.checkpoint_with(Pace::Full, Checkpoint::shrink)
     }
 
-    fn checkpoint_with(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<()> {
+    fn checkpoint_with(&self, pace: Pace, prepare: impl FnOnce(&mut Checkpoint)) -> Result<()> {
         let phase = Phase::checkpoint();
         let report = self
-            .write_checkpoint(prepare)
+            .write_checkpoint(pace, prepare)
             .inspect_err(|error| phase.failed(error))?;
         phase.published(self.checkpoints.checkpointed(), report.pages_written);
         Ok(())
@@ -74,7 +82,11 @@ impl Instance {
         }
     }
 
-    fn write_checkpoint(&self, prepare: impl FnOnce(&mut Checkpoint)) -> Result<CheckpointReport> {
+    fn write_checkpoint(
+        &self,
+        pace: Pace,
+        prepare: impl FnOnce(&mut Checkpoint),
+    ) -> Result<CheckpointReport> {
         let (log, store) = (&self.engine.log, &self.engine.store);
         // Commits may wait for log space until this is dropped: after the release below, or after
         // any failure.
@@ -113,6 +125,9 @@ impl Instance {
             run.note_progress(progress.pages_written, progress.pages_total / 4 * 5 + 1);
             self.publish_stats();
             self.look_for_readers();
+            if pace == Pace::WithLog {
+                self.pause_checkpoint(&run, progress, log_bytes);
+            }
         })?;
         // I5: log before checkpoint. Everything in the images is durable in the log before a
         // durable superblock refers to them.

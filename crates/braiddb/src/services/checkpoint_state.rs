@@ -1,6 +1,6 @@
 //! State of checkpointing: the log that the newest checkpoint covers.
 
-use braid_rt::atomic::{AtomicU64, Ordering};
+use braid_rt::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use braid_log::SeqNo;
 use braid_rt::Mutex;
@@ -10,8 +10,12 @@ use crate::format::meta::Meta;
 /// The state of checkpointing.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
-    /// Held while a checkpoint is written.
-    pub(crate) running: Mutex<()>,
+    /// Held while a checkpoint is written; see [`Instance::hold_checkpoints`].
+    ///
+    /// [`Instance::hold_checkpoints`]: super::instance::Instance::hold_checkpoints
+    pub(super) running: Mutex<()>,
+    /// Threads that wait for `running`.
+    waiters: AtomicUsize,
     pub(crate) meta: Meta,
     /// Bytes of log after which a checkpoint is due.
     pub(super) log_bytes_due: u64,
@@ -29,6 +33,7 @@ impl Checkpoints {
     pub(crate) fn new(meta: Meta, log_bytes_due: u64) -> Self {
         Self {
             running: Mutex::default(),
+            waiters: AtomicUsize::new(0),
             meta,
             log_bytes_due,
             checkpointed: AtomicU64::new(0),
@@ -36,6 +41,20 @@ impl Checkpoints {
             log_bytes_at_checkpoint: AtomicU64::new(0),
             replayed_bytes: AtomicU64::new(0),
         }
+    }
+
+    pub(super) fn add_waiter(&self) {
+        // Relaxed, here and below: a hint, which the ticker's lock orders before a pause.
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove_waiter(&self) {
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether a thread waits for the running checkpoint.
+    pub(super) fn has_waiter(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) > 0
     }
 
     /// Records the checkpoint that recovery started from, and the bytes of log that it replayed.

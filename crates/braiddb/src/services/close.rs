@@ -25,7 +25,7 @@ impl Instance {
         }
         let written = {
             // Wait for a running checkpoint, and start no other.
-            let _last = self.checkpoints.running.lock();
+            let _last = self.hold_checkpoints();
             self.final_checkpoint()
         };
         let result = written.and(engine.log.clone().close().map_err(Error::from));

@@ -79,10 +79,14 @@ impl Instance {
         if engine.poisoned().is_some() {
             return;
         }
-        if is_requested || self.is_log_long() || self.lacks_checkpoint() {
-            let result = self.checkpoint();
-            self.report_failure(result.err());
-        }
+        let outcome = if is_requested || self.lacks_checkpoint() {
+            self.checkpoint()
+        } else if self.is_log_long() {
+            self.paced_checkpoint()
+        } else {
+            return;
+        };
+        self.report_failure(outcome.err());
     }
 
     /// Frees dropped tables and removes expired entries. Returns the time to pause.

@@ -62,6 +62,22 @@ impl Ticker {
         self.wake.notify_all();
     }
 
+    /// Pauses the thread's turn for `time`, unless or until `is_urgent`, whose changes the caller of
+    /// [`Ticker::wake`] announces, a turn is requested, or the ticker is stopped.
+    pub(super) fn pause(&self, time: Duration, is_urgent: impl Fn() -> bool) {
+        let mut state = self.state.lock();
+        let goes_on =
+            |state: &mut TickerState| !state.is_stopped && !state.is_requested && !is_urgent();
+        self.wake.wait_while_for(&mut state, goes_on, time);
+    }
+
+    /// Ends a pause that is urgent.
+    pub(super) fn wake(&self) {
+        // Under the lock: a thread that is about to pause has not asked yet, or sleeps.
+        drop(self.state.lock());
+        self.wake.notify_all();
+    }
+
     /// Returns whether a turn was requested since the last call.
     pub(crate) fn take_request(&self) -> bool {
         std::mem::take(&mut self.state.lock().is_requested)

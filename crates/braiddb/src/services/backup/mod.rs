@@ -185,7 +185,7 @@ impl<'a> Backup<'a> {
 
     fn copy(&self, parent: Option<Manifest>, writer: &mut dyn Write) -> Result<BackupReport> {
         let pinned = {
-            let _one_at_a_time = self.instance.checkpoints.running.lock();
+            let _one_at_a_time = self.instance.hold_checkpoints();
             self.instance.engine.check_open()?;
             if !braid_rt::mutant!("backup_of_the_last_checkpoint") || parent.is_some() {
                 self.instance.checkpoint_locked()?;

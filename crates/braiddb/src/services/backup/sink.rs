@@ -7,9 +7,15 @@ use std::path::{Path, PathBuf};
 use super::failed;
 use crate::error::{BackupError, Error, Result};
 
+/// Number of bytes after which the file is made durable. Otherwise the last sync would write the
+/// whole backup at once, and a commit next to it would wait behind all of it.
+const SYNC_BYTES: usize = 8 << 20;
+
 /// A backup's file; see the module documentation.
 pub(super) struct FileSink {
     file: File,
+    /// Bytes written since the last sync.
+    unsynced: usize,
     partial: PathBuf,
     /// Path of the backup, unless a directory was given.
     path: Option<PathBuf>,
@@ -45,6 +51,7 @@ impl FileSink {
         let file = braid_io::create_file(&partial, mode).map_err(opening)?;
         Ok(Self {
             file,
+            unsynced: 0,
             partial,
             path,
             directory,
@@ -80,10 +87,35 @@ fn in_use(path: &Path) -> Error {
 
 impl Write for FileSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        let written = self.file.write(bytes)?;
+        self.unsynced += written;
+        if self.unsynced >= SYNC_BYTES {
+            self.file.sync_data()?;
+            self.unsynced = 0;
+        }
+        Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_of_a_backup_waits_for_its_last_sync() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut sink = FileSink::create(&dir.path().join("full"), 0o600).unwrap();
+        let piece = vec![7; 1 << 20];
+        for _ in 0..20 {
+            sink.write_all(&piece).unwrap();
+            assert!(sink.unsynced < SYNC_BYTES);
+        }
+        assert_eq!(sink.unsynced, 4 << 20);
+        let path = sink.finish(1).unwrap();
+        assert_eq!(fs::metadata(path).unwrap().len(), 20 << 20);
     }
 }

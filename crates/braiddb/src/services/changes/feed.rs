@@ -65,7 +65,7 @@ impl Feed {
             let seqno = {
                 // A running checkpoint has already decided which log it releases. Later checkpoints
                 // consider this feed. The commit below may have to wait for one.
-                let _no_checkpoint = instance.checkpoints.running.lock();
+                let _no_checkpoint = instance.hold_checkpoints();
                 let seqno = engine.log.durable_seqno();
                 retention.set_feed(name, seqno);
                 seqno

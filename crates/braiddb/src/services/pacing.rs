@@ -1,0 +1,130 @@
+//! Pacing of checkpoints: one that is due because the log has grown spreads its writes, so that
+//! commits find an idle device most of the time.
+//!
+//! Such a checkpoint should be complete when the log has grown by [`COMPLETION_TARGET`] of the bytes
+//! after which the next one is due. It pauses after each batch of pages with which it is ahead of
+//! that, unless somebody waits for it or may soon have to.
+
+use std::time::Duration;
+
+use braid_log::CheckpointRun;
+use braid_rt::MutexGuard;
+use braid_store::CheckpointProgress;
+
+use super::instance::Instance;
+
+/// Part of the log between two checkpoints in which a checkpoint is written.
+const COMPLETION_TARGET: f64 = 0.5;
+
+/// Longest pause after a batch. Without new log, a checkpoint writes a batch in this time, so that
+/// it ends.
+const PAUSE_MAX: Duration = Duration::from_millis(10);
+
+/// How a checkpoint is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// As fast as the device allows.
+    Full,
+    /// In proportion to the growth of the log.
+    WithLog,
+}
+
+impl Instance {
+    /// Waits for a running checkpoint, which no longer pauses, and lets no other begin until the
+    /// guard is dropped.
+    pub(crate) fn hold_checkpoints(&self) -> MutexGuard<'_, ()> {
+        let checkpoints = &self.checkpoints;
+        checkpoints.add_waiter();
+        self.maintenance.checkpoint.wake();
+        let guard = checkpoints.running.lock();
+        checkpoints.remove_waiter();
+        guard
+    }
+
+    /// Pauses a checkpoint that is ahead. `log_bytes` bytes of log were written before it began.
+    pub(super) fn pause_checkpoint(
+        &self,
+        run: &CheckpointRun<'_>,
+        progress: CheckpointProgress,
+        log_bytes: u64,
+    ) {
+        let grown = self.engine.log.stats().written_bytes - log_bytes;
+        if !is_ahead(progress, grown, self.checkpoints.log_bytes_due) {
+            return;
+        }
+        let is_urgent =
+            || self.checkpoints.has_waiter() || run.is_urgent() || self.engine.store.has_refused();
+        if is_urgent() {
+            braid_rt::coverage_point("checkpoint: somebody waits for a paced one");
+        } else {
+            braid_rt::coverage_point("checkpoint: pauses");
+            self.maintenance.checkpoint.pause(PAUSE_MAX, is_urgent);
+        }
+    }
+}
+
+/// Whether a checkpoint has written more of its pages than the growth of the log asks for.
+fn is_ahead(progress: CheckpointProgress, grown: u64, due: u64) -> bool {
+    let written = progress.pages_written as f64 / progress.pages_total.max(1) as f64;
+    written * COMPLETION_TARGET * due as f64 > grown as f64
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::Database;
+    use crate::device::MemoryDevice;
+
+    #[test]
+    fn a_checkpoint_is_ahead_of_the_log_or_behind_it() {
+        let progress = |pages_written, pages_total| {
+            let mut progress = CheckpointProgress::default();
+            (progress.pages_written, progress.pages_total) = (pages_written, pages_total);
+            progress
+        };
+        // Half of the pages for a quarter of the log.
+        assert!(is_ahead(progress(50, 100), 24, 100));
+        assert!(!is_ahead(progress(50, 100), 25, 100));
+        assert!(is_ahead(progress(1, 100), 0, 100));
+        assert!(!is_ahead(progress(0, 0), 0, 100));
+        assert!(!is_ahead(progress(100, 100), 50, 100));
+    }
+
+    /// Ends only if a waiter ends the pause.
+    #[test]
+    fn a_checkpoint_for_which_somebody_waits_does_not_pause() {
+        let builder = Database::builder().pool_bytes(1 << 20);
+        let builder = builder.background_threads(false);
+        let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
+        let instance = db.instance();
+        let (sender, running) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _running = instance.checkpoints.running.lock();
+                sender.send(()).unwrap();
+                let is_urgent = || instance.checkpoints.has_waiter();
+                let ticker = &instance.maintenance.checkpoint;
+                ticker.pause(Duration::from_secs(3_600), is_urgent);
+            });
+            running.recv().unwrap();
+            drop(instance.hold_checkpoints());
+        });
+        assert!(!instance.checkpoints.has_waiter());
+    }
+
+    #[test]
+    fn a_paced_checkpoint_writes_every_page() {
+        let builder = Database::builder().pool_bytes(1 << 20);
+        let builder = builder.background_threads(false);
+        let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
+        let t = db.open_table::<u64, u64>("t").unwrap();
+        (0..10_000).for_each(|key| db.transact(|tx| tx.insert(&t, &key, &key)).unwrap());
+        let instance = db.instance();
+        assert!(instance.is_checkpoint_due());
+        instance.paced_checkpoint().unwrap();
+        assert!(!instance.is_checkpoint_due() && !instance.engine.store.has_dirty_pages());
+    }
+}
