@@ -136,7 +136,7 @@ pub use commit::ticket::{Ticket, UnlockPoint};
 pub use error::LogError;
 pub use flush::backpressure::{CheckpointRun, Checkpointer};
 pub use format::checkpoint_position::{CheckpointPosition, LanePosition};
-pub use log::Log;
+pub use log::{Calm, Log};
 pub use options::{FlushMode, LogOptions};
 pub use protocol::kind::{LockRelease, ProtocolKind};
 pub use recovery::recovered::{LogRecord, Recovered, ScanProgress};

@@ -140,6 +140,91 @@ fn streams_records_larger_than_all_buffers() {
     }
 }
 
+/// A commit that takes long to be applied holds back what is visible, not what is acknowledged.
+#[test]
+fn others_are_acknowledged_while_a_long_commit_is_applied() {
+    for &protocol in ProtocolKind::ALL {
+        for mode in [FlushMode::Callers, FlushMode::Background] {
+            let options = LogOptions {
+                protocol,
+                strands: protocol.forced_strands().unwrap_or(2),
+                ..small(mode)
+            };
+            let log = Log::create(memory(), options).unwrap();
+            let mut long = log.enter(10).unwrap();
+            long.assign(2);
+            long.append(&[b"long"]);
+            long.begin_long_apply();
+            let (done, acknowledged) = mpsc::channel();
+            let other = log.clone();
+            let small = std::thread::spawn(move || {
+                other.append(&[b"small"]).unwrap().wait().unwrap();
+                done.send(()).unwrap();
+            });
+            let outcome = acknowledged.recv_timeout(Duration::from_secs(60));
+            outcome.expect("it does not wait for the long commit");
+            small.join().unwrap();
+            assert_eq!(log.visible_seqno().get(), 0, "{protocol}");
+            assert_eq!(log.applied_before().get(), 1);
+            std::thread::scope(|scope| {
+                let sees = scope.spawn(|| {
+                    log.wait_finished(log.acknowledged());
+                    log.applied_before().get()
+                });
+                std::thread::yield_now();
+                long.finish().wait().unwrap();
+                assert_eq!(sees.join().unwrap(), log.last_seqno().next().get());
+            });
+            log.sync().unwrap();
+            assert_eq!(log.visible_seqno(), log.last_seqno(), "{protocol}");
+        }
+    }
+}
+
+/// Callbacks may wait for a snapshot, and so for the commit whose thread would call them.
+#[test]
+fn a_thread_runs_no_callback_while_its_own_commit_is_applied() {
+    let log = Log::create(memory(), small(FlushMode::Callers)).unwrap();
+    let mut long = log.enter(10).unwrap();
+    let (called, calls) = mpsc::channel();
+    let other = log.clone();
+    log.append(&[b"small"]).unwrap().on_durable(move |_| {
+        other.wait_finished(other.acknowledged());
+        called.send(other.visible_seqno().get()).unwrap();
+    });
+    long.assign(1);
+    long.append(&[b"long"]);
+    // The other commit waited for this one to be logged.
+    long.begin_long_apply();
+    assert!(calls.try_recv().is_err());
+    drop(long.finish());
+    assert_eq!(calls.recv_timeout(Duration::from_secs(60)), Ok(2));
+}
+
+/// A commit that was logged and could not be applied never becomes visible, though it may be
+/// durable, and nobody waits for it.
+#[test]
+fn a_commit_that_fails_late_stays_invisible() {
+    for is_dropped in [false, true] {
+        let log = Log::create(memory(), small(FlushMode::Callers)).unwrap();
+        log.append(&[b"before"]).unwrap().wait().unwrap();
+        let mut long = log.enter(10).unwrap();
+        long.assign(1);
+        long.append(&[b"long"]);
+        long.begin_long_apply();
+        log.append(&[b"after"]).unwrap().wait().unwrap();
+        if is_dropped {
+            drop(long);
+        } else {
+            long.fail("out of order");
+        }
+        assert!(log.is_poisoned());
+        assert_eq!(log.durable_seqno().get(), 3);
+        log.wait_finished(log.acknowledged());
+        assert_eq!(log.visible_seqno().get(), 1);
+    }
+}
+
 #[test]
 fn aborted_and_dropped_commits_leave_no_gap() {
     let device = memory();

@@ -81,6 +81,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("killed while working", LONG),
     ("log: a commit comes after close", LONG),
     ("log: a commit waits for a checkpoint", LONG),
+    ("log: a snapshot waits for a long application", LONG),
     ("log: a segment is used again", LONG),
     ("log: commits slow down", LONG),
     ("log: it has grown", LONG),

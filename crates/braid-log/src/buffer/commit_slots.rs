@@ -11,6 +11,10 @@ use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Backoff, fence};
 /// The value of a free slot.
 const FREE: SeqNo = SeqNo::MAX;
 
+/// The value of the slot of a commit that is logged and takes long to be applied: it no longer holds
+/// back what is acknowledged, only what is visible.
+const LOGGED: SeqNo = SeqNo::new(SeqNo::MAX.get() - 1);
+
 /// Commits that can be in flight at once; more wait for a slot.
 pub(crate) const MAX_COMMIT_SLOTS: usize = match (cfg!(all(test, loom)), cfg!(miri)) {
     (true, _) => 3,
@@ -25,6 +29,10 @@ pub(crate) const MAX_COMMIT_SLOTS: usize = match (cfg!(all(test, loom)), cfg!(mi
 /// number assigned. To compute the number up to which everything is finished, a thread reads the
 /// counter first and the slots afterwards: a commit whose slot was seen free assigns after the read
 /// of the counter, so its number is greater.
+///
+/// A commit is *logged* once its log record is in a buffer, and *finished* once its writes are
+/// applied, too. Most commits become both at once, when they leave their slots. A commit that takes
+/// long to be applied says when it is logged ([`CommitSlots::note_logged`]).
 #[derive(Debug)]
 pub(crate) struct CommitSlots {
     /// The newest number assigned; with a stride, no number assigned is greater.
@@ -43,9 +51,20 @@ pub(crate) struct CommitSlots {
     freed: Event,
 }
 
+/// The least numbers of pending commits; [`SeqNo::MAX`] if there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pending {
+    /// The least number that a commit which is not logged has or may assign.
+    pub(crate) unlogged: SeqNo,
+    /// The least number that a commit which is not finished has or may assign.
+    pub(crate) unfinished: SeqNo,
+}
+
 #[derive(Debug)]
 struct Slot {
     seqno: AtomicSeqNo,
+    /// The first number of a commit that is logged and not finished, while `seqno` is [`LOGGED`].
+    applying: AtomicSeqNo,
     /// The commit's write-set signature, see
     /// [`PendingCommit::set_signature`](crate::PendingCommit::set_signature).
     signature: AtomicU64,
@@ -70,6 +89,7 @@ impl CommitSlots {
             slots: (0..MAX_COMMIT_SLOTS)
                 .map(|_| Slot {
                     seqno: AtomicSeqNo::new(FREE),
+                    applying: AtomicSeqNo::new(FREE),
                     signature: AtomicU64::new(0),
                 })
                 .map(CachePadded::new)
@@ -202,27 +222,69 @@ impl CommitSlots {
         (first, last)
     }
 
+    /// Records that the commit with this first number is logged, though not finished. A thread that
+    /// sees it logged also sees its log record in the buffer.
+    pub(crate) fn note_logged(&self, slot: CommitSlot, first: SeqNo) {
+        let slot = &self.slots[slot.0];
+        // SeqCst: stored before the slot's number changes, so that a thread always finds one of
+        // the two.
+        if !braid_rt::mutant!("show_before_applied") {
+            slot.applying.store(first, Ordering::SeqCst);
+        }
+        braid_rt::yield_point();
+        // SeqCst: at least Release for `pending`, and ordered before the caller's load of
+        // `stalled`.
+        slot.seqno.store(LOGGED, Ordering::SeqCst);
+    }
+
+    /// Records that a commit which was logged is finished. The slot is released afterwards.
+    pub(crate) fn note_finished(&self, slot: CommitSlot) {
+        braid_rt::yield_point();
+        // SeqCst: at least Release for `pending`.
+        self.slots[slot.0].applying.store(FREE, Ordering::SeqCst);
+    }
+
     /// Releases the slot. A thread that sees the slot free also sees the commit's effects.
     pub(crate) fn leave(&self, slot: CommitSlot) {
         braid_rt::yield_point();
-        // SeqCst: at least Release for `oldest`, and ordered before the caller's load of `stalled`.
+        // SeqCst: at least Release for `pending`, and ordered before the caller's load of `stalled`.
         self.slots[slot.0].seqno.store(FREE, Ordering::SeqCst);
         // Every slot that becomes free wakes one: a commit that takes the slot before that one does
         // wakes it when it leaves.
         self.freed.notify_one();
     }
 
-    /// The least number that a pending commit has or may assign; [`SeqNo::MAX`] if there is none.
-    /// The caller must read [`CommitSlots::last_seqno`] first.
-    pub(crate) fn oldest(&self) -> SeqNo {
+    /// The least numbers of pending commits. The caller must read [`CommitSlots::last_seqno`] first.
+    pub(crate) fn pending(&self) -> Pending {
+        braid_rt::yield_point();
+        let used = self.used.load(Ordering::SeqCst);
+        let mut pending = Pending {
+            unlogged: FREE,
+            unfinished: FREE,
+        };
+        for slot in &self.slots[..used] {
+            // SeqCst: pairs with `take_slot` and, as Acquire, with `note_logged` and `leave`.
+            let seqno = slot.seqno.load(Ordering::SeqCst);
+            if seqno == LOGGED {
+                // SeqCst: as Acquire, pairs with `note_finished`. If another commit has taken the
+                // slot since, it assigns its number after the caller read the counter.
+                let applying = slot.applying.load(Ordering::SeqCst);
+                pending.unfinished = pending.unfinished.min(applying);
+            } else {
+                pending.unlogged = pending.unlogged.min(seqno);
+            }
+        }
+        pending.unfinished = pending.unfinished.min(pending.unlogged);
+        pending
+    }
+
+    /// Whether all slots are free.
+    fn are_free(&self) -> bool {
         braid_rt::yield_point();
         let used = self.used.load(Ordering::SeqCst);
         // SeqCst: pairs with `take_slot` and, as Acquire, with `leave`.
-        let least = self.slots[..used]
-            .iter()
-            .map(|slot| slot.seqno.load(Ordering::SeqCst))
-            .min();
-        least.unwrap_or(FREE)
+        let is_free = |slot: &CachePadded<Slot>| slot.seqno.load(Ordering::SeqCst) == FREE;
+        self.slots[..used].iter().all(is_free)
     }
 
     /// Whether all commits with a number below `below` whose write-set signature matches have
@@ -231,16 +293,32 @@ impl CommitSlots {
     pub(crate) fn are_finished(&self, below: SeqNo, signature: u64) -> bool {
         let is_finished = |slot: &CachePadded<Slot>| {
             braid_rt::yield_point();
-            // SeqCst, as in `oldest`.
-            slot.seqno.load(Ordering::SeqCst) >= below
+            // SeqCst, as in `pending`.
+            let seqno = match slot.seqno.load(Ordering::SeqCst) {
+                LOGGED => slot.applying.load(Ordering::SeqCst),
+                seqno => seqno,
+            };
+            seqno >= below
                 // Acquire: pairs with `assign`. A commit with a smaller number stored its signature
                 // before, so this is that signature, or the signature of a later commit in the
                 // slot, which implies that the earlier commit has left.
                 || slot.signature.load(Ordering::Acquire) & signature == 0
         };
-        // SeqCst, as in `oldest`.
+        // SeqCst, as in `pending`.
         let used = self.used.load(Ordering::SeqCst);
         self.slots[..used].iter().all(is_finished)
+    }
+
+    /// Whether a commit that is logged and not finished matches this write-set signature.
+    pub(crate) fn is_applying(&self, signature: u64) -> bool {
+        // SeqCst, as in `pending`.
+        let used = self.used.load(Ordering::SeqCst);
+        self.slots[..used].iter().any(|slot| {
+            slot.seqno.load(Ordering::SeqCst) == LOGGED
+                && slot.applying.load(Ordering::SeqCst) != FREE
+                // Acquire, as in `are_finished`.
+                && slot.signature.load(Ordering::Acquire) & signature != 0
+        })
     }
 
     /// Closes the gate permanently and waits until no pending commit is in flight.
@@ -268,7 +346,7 @@ impl CommitSlots {
         self.closed.store(true, Ordering::SeqCst);
         let _open = Open(self);
         let mut backoff = Backoff::default();
-        while self.oldest() != FREE {
+        while !self.are_free() {
             backoff.wait();
         }
         f()
@@ -286,9 +364,9 @@ mod tests {
     #[test]
     fn oldest_follows_the_commits() {
         let commit_slots = slots(10, None);
-        assert_eq!(commit_slots.oldest(), FREE);
+        assert_eq!(commit_slots.pending().unfinished, FREE);
         let a = commit_slots.enter(3).unwrap();
-        assert_eq!(commit_slots.oldest().get(), 11);
+        assert_eq!(commit_slots.pending().unfinished.get(), 11);
         let b = commit_slots.enter(3).unwrap();
         let assign = |slot, count| {
             let (first, last) = commit_slots.assign(slot, count, LaneId::new(0), 1);
@@ -296,14 +374,46 @@ mod tests {
         };
         assert_eq!(assign(b, 2), (11, 12));
         assert_eq!(assign(a, 1), (13, 13));
-        assert_eq!(commit_slots.oldest().get(), 11);
+        assert_eq!(commit_slots.pending().unfinished.get(), 11);
         commit_slots.leave(b);
-        assert_eq!(commit_slots.oldest().get(), 13);
+        assert_eq!(commit_slots.pending().unfinished.get(), 13);
         commit_slots.leave(a);
         assert_eq!(
-            (commit_slots.oldest(), commit_slots.last_seqno()),
+            (commit_slots.pending().unfinished, commit_slots.last_seqno()),
             (FREE, SeqNo::new(13))
         );
+    }
+
+    #[test]
+    fn a_logged_commit_holds_back_what_is_visible_alone() {
+        let commit_slots = slots(10, None);
+        let assigned = |thread| {
+            let slot = commit_slots.enter(thread).unwrap();
+            let (first, _) = commit_slots.assign(slot, 1, LaneId::new(0), 0b01);
+            (slot, first)
+        };
+        let (large, first) = assigned(0);
+        let (small, _) = assigned(1);
+        let pending = |unlogged, unfinished| Pending {
+            unlogged: SeqNo::new(unlogged),
+            unfinished: SeqNo::new(unfinished),
+        };
+        assert_eq!(commit_slots.pending(), pending(11, 11));
+        commit_slots.note_logged(large, first);
+        assert_eq!(commit_slots.pending(), pending(12, 11));
+        commit_slots.leave(small);
+        assert_eq!(commit_slots.pending(), pending(u64::MAX, 11));
+        assert!(!commit_slots.are_finished(SeqNo::new(12), 0b01));
+        assert!(commit_slots.are_finished(SeqNo::new(12), 0b10), "elsewhere");
+        assert!(commit_slots.is_applying(0b01) && !commit_slots.is_applying(0b10));
+        assert!(!commit_slots.are_free());
+        // The slot is not free for another commit.
+        assert_ne!(commit_slots.enter(0).unwrap().index(), large.index());
+        commit_slots.note_finished(large);
+        assert!(!commit_slots.is_applying(0b01));
+        assert_eq!(commit_slots.pending().unfinished.get(), 13);
+        commit_slots.leave(large);
+        assert_eq!(commit_slots.enter(0).unwrap().index(), large.index());
     }
 
     #[test]
@@ -322,7 +432,7 @@ mod tests {
             // The others follow: each wakes the next one.
             commit_slots.leave(taken[7]);
         });
-        assert_eq!(commit_slots.oldest(), SeqNo::new(1));
+        assert_eq!(commit_slots.pending().unfinished, SeqNo::new(1));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use braid_rt::RwLockReadGuard;
+
 use crate::base::numbers::{GroupNo, SeqNo};
 use crate::buffer::commit_slots::CommitSlot;
 use crate::buffer::strand::{AssignedNumbers, Strand};
@@ -15,7 +17,8 @@ use crate::protocol::gsn::DEPENDENCIES_MAX;
 /// log record (or [`PendingCommit::abort`]), apply its writes, then [`PendingCommit::finish`].
 ///
 /// From [`Log::enter`](crate::Log::enter) on, a pending commit holds the durable seqno back, so
-/// that no transaction that depends on it is acknowledged before it is in the log. Keep it short.
+/// that no transaction that depends on it is acknowledged before it is in the log. Keep it short,
+/// or say that it [takes long](PendingCommit::begin_long_apply).
 /// Dropping it without `finish` aborts assigned numbers. If its log record was appended, its writes
 /// may be partly applied: dropping it then poisons the log, see [`PendingCommit::fail`].
 #[derive(Debug)]
@@ -33,8 +36,21 @@ pub struct PendingCommit<'a> {
     dependencies: Vec<SeqNo>,
     reservation: Reservation,
     signature: u64,
-    /// Whether the commit slot is released.
-    has_left: bool,
+    /// How long the commit holds back what is acknowledged.
+    holds: Holds,
+    /// Keeps threads from quiescing the log while a large commit is pending.
+    _large: Option<RwLockReadGuard<'a, ()>>,
+}
+
+/// The part of a pending commit during which it holds back what is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    /// Until it leaves its commit slot.
+    ToTheEnd,
+    /// It no longer does. If `owes`, it has to [catch up](Core::catch_up) when it leaves.
+    NoLonger { owes: bool },
+    /// It has left its slot.
+    Left,
 }
 
 impl<'a> PendingCommit<'a> {
@@ -43,6 +59,7 @@ impl<'a> PendingCommit<'a> {
         strand_handle: &'a Arc<StrandHandle>,
         slot: CommitSlot,
         reservation: Reservation,
+        large: Option<RwLockReadGuard<'a, ()>>,
     ) -> Self {
         Self {
             strand_handle,
@@ -55,7 +72,8 @@ impl<'a> PendingCommit<'a> {
             dependencies: Vec::new(),
             reservation,
             signature: u64::MAX,
-            has_left: false,
+            holds: Holds::ToTheEnd,
+            _large: large,
         }
     }
 
@@ -144,6 +162,24 @@ impl<'a> PendingCommit<'a> {
             .chain(payload.iter().copied())
             .collect();
         self.put(kind, &parts);
+    }
+
+    /// Says that the transaction's writes take long to be applied. Other transactions are then
+    /// acknowledged without waiting for it; only what is [visible](crate::Log::visible_seqno) does.
+    /// Must be called after [`PendingCommit::append`].
+    ///
+    /// # Panics
+    /// If nothing was appended.
+    #[cold]
+    pub fn begin_long_apply(&mut self) {
+        assert!(self.has_writes, "a logged transaction is applied");
+        if self.holds != Holds::ToTheEnd || braid_rt::mutant!("hold_acknowledgements") {
+            return;
+        }
+        let core = &self.strand_handle.core;
+        core.commit_slots.note_logged(self.slot, self.first_seqno());
+        let owes = core.logged(self.strand.lane);
+        self.holds = Holds::NoLonger { owes };
     }
 
     /// Aborts the transaction. Logs an abort record for its assigned numbers, so that no number is
@@ -284,12 +320,16 @@ impl<'a> PendingCommit<'a> {
     /// not be applied completely.
     ///
     /// The log flushes everything appended so far, which no failure can undo. Then, before this
-    /// transaction releases its commit slot, the log is poisoned: so the durable seqno, every
-    /// acknowledgement and every [checkpoint position](crate::Log::quiesce) that is used stay
-    /// before this transaction's numbers.
+    /// transaction releases its commit slot, the log is poisoned: so the
+    /// [visible seqno](crate::Log::visible_seqno) and every
+    /// [checkpoint position](crate::Log::quiesce) that is used stay before this transaction's
+    /// numbers, and so do the durable seqno and every acknowledgement, unless it
+    /// [took long](PendingCommit::begin_long_apply).
     #[cold]
     pub fn fail(mut self, cause: &str) {
         let core = &self.strand_handle.core;
+        // First, because callbacks of the flush may open snapshots.
+        core.note_unapplied(self.first_seqno());
         for lane in &core.lanes {
             core.lead(lane);
         }
@@ -303,22 +343,39 @@ impl<'a> PendingCommit<'a> {
     /// Aborts numbers that were assigned and not appended, and releases the commit slot.
     #[inline]
     fn leave(&mut self) {
-        self.has_left = true;
+        let holds = std::mem::replace(&mut self.holds, Holds::Left);
         if self.numbers.is_some() && !self.appended {
             self.abort();
         }
         let core = &self.strand_handle.core;
-        core.commit_slots.leave(self.slot);
-        core.left_slot(self.strand.lane);
+        if let Holds::NoLonger { owes } = holds {
+            self.leave_late(owes);
+        } else {
+            core.commit_slots.leave(self.slot);
+            core.left_slot(self.strand.lane);
+        }
         core.unreserve(self.strand.lane, self.reservation);
+    }
+
+    /// Releases the commit slot after a long application.
+    #[cold]
+    fn leave_late(&self, owes: bool) {
+        let core = &self.strand_handle.core;
+        core.commit_slots.note_finished(self.slot);
+        core.commit_slots.leave(self.slot);
+        core.raise_visible();
+        if owes {
+            core.catch_up(self.strand.lane);
+        }
     }
 }
 
 impl Drop for PendingCommit<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.has_left {
+        if self.holds != Holds::Left {
             if self.has_writes {
+                self.strand_handle.core.note_unapplied(self.first_seqno());
                 self.strand_handle
                     .core
                     .set_poison("a transaction ended before its writes were applied");

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use braid_io::Device;
-use braid_rt::Process;
+use braid_rt::{Process, RwLock};
 use crossbeam_utils::CachePadded;
 
 use crate::LogError;
@@ -47,6 +47,15 @@ impl WaitTarget {
     }
 }
 
+/// The numbers up to which transactions are acknowledged and visible. They grow only.
+#[derive(Debug)]
+struct Progress {
+    /// Every number up to here is durable.
+    durable_seqno: AtomicSeqNo,
+    /// Every number up to here is durable and finished, as far as any thread has observed.
+    visible_seqno: AtomicSeqNo,
+}
+
 /// See [`Log::before_begin`](crate::Log::before_begin).
 pub(crate) type BeforeBegin = Box<dyn Fn() -> Result<(), LogError> + Send>;
 
@@ -73,8 +82,7 @@ pub(crate) struct Core {
     pub(crate) commit_slots: CommitSlots,
     pub(crate) strands: Box<[CachePadded<Strand>]>,
     pub(crate) lanes: Box<[Lane]>,
-    /// Every number up to here is durable and finished. Grows only.
-    durable_seqno: CachePadded<AtomicSeqNo>,
+    progress: CachePadded<Progress>,
     /// Further acknowledgement state that the protocol requires.
     pub(crate) acknowledgement: Acknowledgement<FlushGroup>,
     /// The greatest number in an acknowledged flush.
@@ -89,6 +97,8 @@ pub(crate) struct Core {
     /// See [`Log::announce_durable`](crate::Log::announce_durable).
     pub(crate) announce: OnceLock<Box<dyn Fn(SeqNo) + Send + Sync>>,
     pub(crate) callbacks: Callbacks,
+    /// The least number of a transaction that was logged and not applied completely.
+    unapplied: AtomicSeqNo,
     poisoned: AtomicBool,
     poison: OnceLock<Arc<str>>,
     pub(crate) quota: Quota,
@@ -100,6 +110,10 @@ pub(crate) struct Core {
     pub(crate) stopping: AtomicBool,
     /// Held by the thread that quiesces the log.
     pub(crate) quiescing: Mutex<()>,
+    /// Held shared by large commits from before their first byte is written until they are
+    /// finished, and exclusively by a thread that quiesces the log: it waits for large commits while
+    /// small ones go on.
+    pub(crate) large_commits: RwLock<()>,
 }
 
 impl std::fmt::Debug for Core {
@@ -167,7 +181,11 @@ impl Core {
             commit_slots: CommitSlots::new(base, numbered_lanes),
             strands,
             lanes,
-            durable_seqno: CachePadded::new(AtomicSeqNo::new(base)),
+            progress: CachePadded::new(Progress {
+                durable_seqno: AtomicSeqNo::new(base),
+                visible_seqno: AtomicSeqNo::new(base),
+            }),
+            unapplied: AtomicSeqNo::new(SeqNo::MAX),
             flushed: CachePadded::new(AtomicSeqNo::new(base)),
             awaited: CachePadded::new(AtomicSeqNo::new(SeqNo::NONE)),
             stalled: CachePadded::new(AtomicBool::new(false)),
@@ -183,6 +201,7 @@ impl Core {
             ticker: Ticker::default(),
             stopping: AtomicBool::new(false),
             quiescing: Mutex::new(()),
+            large_commits: RwLock::new(()),
             device,
             options,
         };
@@ -190,10 +209,59 @@ impl Core {
         core
     }
 
-    /// Every number up to here is durable and finished.
+    /// Every number up to here is durable.
     pub(crate) fn durable_seqno(&self) -> SeqNo {
         // SeqCst: waiters announce themselves before this load, see `advance`.
-        self.durable_seqno.load(Ordering::SeqCst)
+        self.progress.durable_seqno.load(Ordering::SeqCst)
+    }
+
+    /// Every number up to here is durable and finished.
+    #[inline]
+    pub(crate) fn visible_seqno(&self) -> SeqNo {
+        // SeqCst: as Acquire, pairs with `raise_visible`.
+        let visible = self.progress.visible_seqno.load(Ordering::SeqCst);
+        if visible == self.durable_seqno() {
+            visible
+        } else {
+            self.raise_visible()
+        }
+    }
+
+    /// Recomputes the number up to which everything is durable and finished.
+    #[cold]
+    pub(crate) fn raise_visible(&self) -> SeqNo {
+        // The counter first, see `CommitSlots`.
+        let assigned = self.commit_slots.last_seqno();
+        let pending = self.commit_slots.pending();
+        self.publish_visible(assigned.min(pending.unfinished.prev()))
+    }
+
+    /// Publishes that every number up to `finished` is finished, unless its writes could not be
+    /// applied. Returns the number up to which everything is durable and finished.
+    fn publish_visible(&self, finished: SeqNo) -> SeqNo {
+        // SeqCst, after the commit slots: a transaction that could not be applied stores its number
+        // before it releases its slot.
+        let applied = finished.min(self.unapplied.load(Ordering::SeqCst).prev());
+        let visible = applied.min(self.durable_seqno());
+        let before = self
+            .progress
+            .visible_seqno
+            .fetch_max(visible, Ordering::SeqCst);
+        before.max(visible)
+    }
+
+    /// Whether a number is that of a transaction which could not be applied, or a greater one: it
+    /// never becomes visible.
+    pub(crate) fn stays_invisible(&self, seqno: SeqNo) -> bool {
+        seqno >= self.unapplied.load(Ordering::SeqCst)
+    }
+
+    /// Records that a logged transaction with this first number is not applied completely. Must be
+    /// called before it releases its commit slot.
+    pub(crate) fn note_unapplied(&self, first: SeqNo) {
+        if !braid_rt::mutant!("show_failed_transactions") {
+            self.unapplied.fetch_min(first, Ordering::SeqCst);
+        }
     }
 
     /// Whether a wait target is acknowledged.
@@ -285,17 +353,17 @@ impl Core {
         }
     }
 
-    /// Computes the number up to which everything is durable and finished; with hardening, also
-    /// that of each lane.
-    fn frontier(&self) -> (Frontier, Vec<SeqNo>) {
+    /// Computes the number up to which everything is durable; with hardening, also that of each
+    /// lane. Also returns the number up to which everything is finished.
+    fn frontier(&self) -> (Frontier, Vec<SeqNo>, SeqNo) {
         // The order matters, see `CommitSlots` and `Protocol::durable_seqno`: a number assigned
-        // after the first load is greater; a commit that left its slot before the second is in a
+        // after the first load is greater; a commit that was logged before the second is in a
         // strand's buffer by the third. The epoch's end is loaded before all of these, so an epoch
         // that ends later counts later.
         let epoch_end = self.epoch_end();
         let assigned = self.commit_slots.last_seqno();
-        let commit_slots = self.commit_slots.oldest();
-        let finished = assigned.min(commit_slots.prev());
+        let pending = self.commit_slots.pending();
+        let logged = assigned.min(pending.unlogged.prev());
         let mut lanes = Vec::new();
         let mut strands = SeqNo::MAX;
         for lane in &self.lanes {
@@ -306,16 +374,16 @@ impl Core {
                 .unwrap_or(SeqNo::MAX);
             strands = strands.min(oldest);
             if self.acknowledgement.lanes().is_some() {
-                lanes.push(finished.min(oldest.prev()));
+                lanes.push(logged.min(oldest.prev()));
             }
         }
         let frontier = Frontier {
             assigned,
-            commit_slots,
+            commit_slots: pending.unlogged,
             strands,
             epoch_end,
         };
-        (frontier, lanes)
+        (frontier, lanes, assigned.min(pending.unfinished.prev()))
     }
 
     /// Recomputes what is acknowledged, and notifies the waiters.
@@ -324,7 +392,14 @@ impl Core {
     /// assignment, its slot held a smaller number than now, and the durable seqno computed from
     /// that may be too small for the other commits' waiters.
     pub(crate) fn publish(&self) {
-        let commit_slots = self.publish_frontier();
+        if self.publish_quietly() {
+            self.run_callbacks();
+        }
+    }
+
+    /// Like [`Core::publish`], without running callbacks. Returns whether there may be any to run.
+    fn publish_quietly(&self) -> bool {
+        let (commit_slots, mut rose) = self.publish_frontier();
         // Acquire: pairs with the store of the leader that calls this function.
         let flushed = self.flushed.load(Ordering::Acquire);
         // SeqCst: pairs with `await_commits`.
@@ -336,8 +411,9 @@ impl Core {
             // SeqCst: pairs with `left_slot`. Either the commit sees the flag when it leaves, or
             // the second load finds the commit gone.
             self.stalled.store(true, Ordering::SeqCst);
-            self.publish_frontier();
+            rose |= self.publish_frontier().1;
         }
+        rose
     }
 
     /// Announces a waiter for everything up to `seqno`. Pending commits with smaller numbers may
@@ -351,7 +427,7 @@ impl Core {
             return true;
         }
         self.awaited.fetch_max(seqno, Ordering::SeqCst);
-        let any = self.commit_slots.oldest() <= seqno;
+        let any = self.commit_slots.pending().unlogged <= seqno;
         if any {
             self.stalled.store(true, Ordering::SeqCst);
         }
@@ -359,12 +435,13 @@ impl Core {
     }
 
     /// Publishes the durable seqno and the hardened numbers from one frontier: `publish` must know
-    /// what held either of them back. Returns the least number of a pending commit.
-    fn publish_frontier(&self) -> SeqNo {
-        let (frontier, lanes) = self.frontier();
+    /// what held either of them back. Returns the least number of a commit that is not logged, and
+    /// whether anything rose.
+    fn publish_frontier(&self) -> (SeqNo, bool) {
+        let (frontier, lanes, finished) = self.frontier();
         // I8: nothing is acknowledged after a failure.
         if self.poison().is_some() {
-            return frontier.commit_slots;
+            return (frontier.commit_slots, false);
         }
         let hardening = self.acknowledgement.lanes();
         let hardened = hardening.is_some_and(|hardening| hardening.advance(&lanes));
@@ -376,13 +453,17 @@ impl Core {
         }
         // SeqCst: before the loads that find waiters, see `durable_seqno`.
         let before = self
+            .progress
             .durable_seqno
             .fetch_max(durable_seqno, Ordering::SeqCst);
-        if hardened || durable_seqno > before {
-            self.stall.notify();
-            self.run_callbacks();
+        let rose = durable_seqno > before;
+        if rose {
+            self.publish_visible(finished);
         }
-        frontier.commit_slots
+        if hardened || rose {
+            self.stall.notify();
+        }
+        (frontier.commit_slots, hardened || rose)
     }
 
     /// The last number of the newest epoch that has ended; [`SeqNo::NONE`] if there are no
@@ -483,14 +564,40 @@ impl Core {
     fn unstall(&self, lane: LaneId) {
         if self.stalled.swap(false, Ordering::SeqCst) {
             self.publish();
-            // Other threads may wait for bytes in this buffer, and this thread may not wait itself.
-            match self.options.flush_mode {
-                FlushMode::Background => self.request_flush(&self.lanes[lane]),
-                FlushMode::Callers => {
-                    self.lead(&self.lanes[lane]);
-                }
+            self.flush_for_others(lane);
+        }
+    }
+
+    /// Other threads may wait for bytes in a lane's buffers, and this thread may not wait itself.
+    fn flush_for_others(&self, lane: LaneId) {
+        match self.options.flush_mode {
+            FlushMode::Background => self.request_flush(&self.lanes[lane]),
+            FlushMode::Callers => {
+                self.lead(&self.lanes[lane]);
             }
         }
+    }
+
+    /// Publishes progress after a commit was logged that is not finished. Runs no callbacks, which
+    /// may wait for a snapshot, and so for this commit. Returns whether
+    /// [`Core::catch_up`] must be called once the commit has left its slot.
+    #[cold]
+    pub(crate) fn logged(&self, lane: LaneId) -> bool {
+        if !self.stalled.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        self.publish_quietly();
+        if self.options.flush_mode == FlushMode::Background {
+            self.request_flush(&self.lanes[lane]);
+        }
+        true
+    }
+
+    /// Does what [`Core::logged`] had to leave undone.
+    #[cold]
+    pub(crate) fn catch_up(&self, lane: LaneId) {
+        self.run_callbacks();
+        self.flush_for_others(lane);
     }
 
     /// Registers an action that runs once a target is durable.

@@ -8,9 +8,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_rt::Mutex;
 use braid_rt::atomic::{AtomicU64, Ordering};
 use braid_rt::thread::JoinHandle;
+use braid_rt::{Mutex, RwLockWriteGuard};
 
 use crate::LogError;
 use crate::base::callbacks::Action;
@@ -28,6 +28,9 @@ use crate::protocol::gwsn::FlushOrder;
 use crate::protocol::kind::LockRelease;
 use crate::stats::LogStats;
 use crate::tail::TailReader;
+
+/// Payload of a commit from which on the commit is large.
+const LARGE_BYTES: usize = 256 << 10;
 
 /// A parallel write-ahead log. Clones are handles of the same log.
 ///
@@ -130,10 +133,37 @@ impl Log {
         &self.core().options
     }
 
-    /// The durable seqno: every number up to it is durable, and its commit finished. Never
-    /// decreases.
+    /// The durable seqno: every number up to it is durable. Never decreases.
+    ///
+    /// Most commits hold it back until they are finished. Those that
+    /// [take long](PendingCommit::begin_long_apply) hold back the [visible
+    /// seqno](Log::visible_seqno) only.
     pub fn durable_seqno(&self) -> SeqNo {
         self.core().durable_seqno()
+    }
+
+    /// The visible seqno: every number up to it is durable, and its commit finished. Never
+    /// decreases. Stays below a transaction whose writes [could not be
+    /// applied](PendingCommit::fail).
+    #[inline]
+    pub fn visible_seqno(&self) -> SeqNo {
+        self.core().visible_seqno()
+    }
+
+    /// Waits until every pending commit with a number up to `seqno` is finished, so that a snapshot
+    /// of what is finished contains everything up to there. Returns early if one of them [could not
+    /// be applied](PendingCommit::fail). The caller read `seqno` from this log's [durable
+    /// seqno](Log::durable_seqno) or [`Log::acknowledged`].
+    #[cold]
+    pub fn wait_finished(&self, seqno: SeqNo) {
+        let core = self.core();
+        let mut backoff = Backoff::default();
+        let is_unfinished = || self.applied_before() <= seqno && !core.stays_invisible(seqno);
+        // A child made by `fork` has no thread that finishes anything.
+        while is_unfinished() && core.check_process().is_ok() {
+            braid_rt::coverage_point("log: a snapshot waits for a long application");
+            backoff.wait();
+        }
     }
 
     /// The newest number assigned.
@@ -161,12 +191,14 @@ impl Log {
         let strand_handle = &strand_handles[thread % strand_handles.len()];
         let lane = &core.lanes[strand_handle.lane];
         let reservation = core.reserve(lane, payload_bytes + dependencies)?;
+        // After the reservation, which may wait for a checkpoint.
+        let large = (payload_bytes > LARGE_BYTES).then(|| core.large_commits.read());
         let Some(slot) = core.commit_slots.enter(thread) else {
             braid_rt::coverage_point("log: a commit comes after close");
             core.unreserve(strand_handle.lane, reservation);
             return Err(LogError::Closed);
         };
-        Ok(PendingCommit::new(strand_handle, slot, reservation))
+        Ok(PendingCommit::new(strand_handle, slot, reservation, large))
     }
 
     /// Appends one record: [`Log::enter`], assign one number, append, finish.
@@ -302,7 +334,7 @@ impl Log {
         let commit_slots = &self.core().commit_slots;
         // The counter first, see `CommitSlots`.
         let next = commit_slots.last_seqno().next();
-        next.min(commit_slots.oldest())
+        next.min(commit_slots.pending().unfinished)
     }
 
     /// Waits until every pending commit with a number below `below` has finished, if its
@@ -326,6 +358,17 @@ impl Log {
         }
     }
 
+    /// Waits until no commit that [takes long](PendingCommit::begin_long_apply) and whose
+    /// [signature](PendingCommit::set_signature) matches is being applied. A commit that will wait
+    /// for [writes of others](Log::wait_applied) calls this before it [enters](Log::enter), because
+    /// from then on others wait for it.
+    pub fn wait_long_applied(&self, signature: u64) {
+        let mut backoff = Backoff::default();
+        while self.core().commit_slots.is_applying(signature) {
+            backoff.wait();
+        }
+    }
+
     /// Blocks new commits, waits for those in flight, and calls `f` with the position of the log:
     /// everything up to its number is finished, and everything later will lie after its positions.
     /// Used for a checkpoint's consistent instant. Keep `f` short, since all commits wait for it.
@@ -333,6 +376,17 @@ impl Log {
     ///
     /// The number is not durable yet: see [`Log::sync`].
     pub fn quiesce<R>(&self, f: impl FnOnce(CheckpointPosition) -> R) -> R {
+        self.calm().quiesce(f)
+    }
+
+    /// Waits until no large commit is in flight, and holds up large commits that begin, until the
+    /// result is dropped. Small commits go on.
+    pub fn calm(&self) -> Calm<'_> {
+        let _large = self.core().large_commits.write();
+        Calm { log: self, _large }
+    }
+
+    fn quiesce_calm<R>(&self, f: impl FnOnce(CheckpointPosition) -> R) -> R {
         let core = self.core();
         let _one = core.quiescing.lock();
         // Either all lanes have begun, or none.
@@ -364,6 +418,7 @@ impl Log {
     /// [`Log::sync`] every commit that entered is durable, or the log is poisoned.
     pub fn seal(&self) {
         let core = self.core();
+        let _calm = self.calm();
         let _one = core.quiescing.lock();
         core.commit_slots.seal();
     }
@@ -532,6 +587,20 @@ impl Log {
         let flushed = self.sync();
         self.0.stop();
         flushed
+    }
+}
+
+/// A log without large commits in flight; see [`Log::calm`].
+#[derive(Debug)]
+pub struct Calm<'a> {
+    log: &'a Log,
+    _large: RwLockWriteGuard<'a, ()>,
+}
+
+impl Calm<'_> {
+    /// See [`Log::quiesce`]. Waits for small commits only.
+    pub fn quiesce<R>(&self, f: impl FnOnce(CheckpointPosition) -> R) -> R {
+        self.log.quiesce_calm(f)
     }
 }
 

@@ -167,7 +167,7 @@ impl Client {
     }
 
     /// Whether the database has failed. A failed database accepts no more commits, and still shows
-    /// the durable state.
+    /// the visible state.
     fn is_poisoned(&self) -> bool {
         matches!(self.db.health(), Health::Poisoned { .. })
     }

@@ -31,20 +31,29 @@ impl Client {
 
     /// Reads a new snapshot.
     pub(super) fn view(&mut self) -> Next {
+        let acknowledged = self.notes.acknowledged();
         let snapshot = self.db.snapshot();
+        let seqno = snapshot.seqno();
+        // In a poisoned database, acknowledged transactions after one that was not applied
+        // completely are invisible.
+        if seqno < acknowledged && !self.is_poisoned() {
+            return self.or_complain(Ok(Err(format!(
+                "a snapshot at {seqno} lacks transaction {acknowledged}, which was acknowledged before it"
+            ))));
+        }
         self.look(&snapshot)
     }
 
-    /// Reads single keys at the durable seqno; if the durable seqno is unchanged afterwards, the
+    /// Reads single keys at the visible seqno; if the visible seqno is unchanged afterwards, the
     /// reads belong to one state.
     pub(super) fn peek(&mut self) -> Next {
-        let seqno = self.db.durable_seqno();
+        let seqno = self.db.snapshot().seqno();
         let key = self.key();
         let seen = match self.db.get(&self.tables.values, &key) {
             Ok(seen) => seen,
             Err(error) => return self.failed(&error),
         };
-        if self.db.durable_seqno() == seqno {
+        if self.db.snapshot().seqno() == seqno {
             let ops = vec![Op::Get(key, seen.map(|bytes| decode(&bytes)))];
             self.notes.view(View { seqno, ops });
         }

@@ -61,12 +61,12 @@ impl Client {
             durability,
         };
         let was_poisoned = self.is_poisoned();
-        let durable_seqno = self.db.durable_seqno();
+        let visible_seqno = was_poisoned.then(|| self.db.snapshot().seqno());
         let begun = self.notes.now();
         let mut body = Body::new(self.db.begin_with(options), id);
         let performed = self.perform(&mut body);
-        if was_poisoned {
-            self.seen_after_failure(durable_seqno, &body.ops);
+        if let Some(seqno) = visible_seqno {
+            self.seen_after_failure(seqno, &body.ops);
         }
         self.linger();
         Started {
@@ -177,14 +177,14 @@ impl Client {
         }
     }
 
-    /// Records that a transaction begun after a failure saw the state at the durable seqno, whether
+    /// Records that a transaction begun after a failure saw the state at the visible seqno, whether
     /// it commits or not.
     fn seen_after_failure(&self, seqno: u64, ops: &[Op]) {
         let reads = ops
             .iter()
             .take_while(|op| matches!(op, Op::Get(..) | Op::Scan(..)));
         let ops: Vec<Op> = reads.cloned().collect();
-        if self.db.durable_seqno() == seqno {
+        if self.db.snapshot().seqno() == seqno {
             self.notes.view(View { seqno, ops });
         }
     }

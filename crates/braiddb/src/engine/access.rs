@@ -123,21 +123,21 @@ impl Engine {
     /// Checks that a transaction may return what it read in place, where `newest` is the newest
     /// version that it read.
     ///
-    /// After a failure, versions above the durable seqno may belong to an incomplete transaction.
-    /// All transactions up to the durable seqno are complete, so a reader that meets no greater
-    /// version sees the state at the durable seqno.
+    /// After a failure, versions above the visible seqno may belong to an incomplete transaction.
+    /// All transactions up to the visible seqno are complete, so a reader that meets no greater
+    /// version sees the state at the visible seqno.
     #[inline(always)]
     pub(crate) fn check_shown(&self, newest: impl FnOnce() -> SeqNo) -> Result<()> {
         if self.log.is_poisoned() {
-            self.check_durable(newest())
+            self.check_visible(newest())
         } else {
             Ok(())
         }
     }
 
     #[cold]
-    fn check_durable(&self, newest: SeqNo) -> Result<()> {
-        if newest <= self.log.durable_seqno() || braid_rt::mutant!("read_failed_transactions") {
+    fn check_visible(&self, newest: SeqNo) -> Result<()> {
+        if newest <= self.log.visible_seqno() || braid_rt::mutant!("read_failed_transactions") {
             return Ok(());
         }
         self.check_not_poisoned()

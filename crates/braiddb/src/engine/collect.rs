@@ -93,11 +93,11 @@ impl Engine {
         };
         let mut watermark = self.snapshots.watermark();
         if first > watermark {
-            let durable_seqno = self.log.durable_seqno();
-            if first > durable_seqno {
+            let visible_seqno = self.log.visible_seqno();
+            if first > visible_seqno {
                 return false;
             }
-            self.snapshots.advance(durable_seqno);
+            self.snapshots.advance(visible_seqno);
             watermark = self.snapshots.watermark();
         }
         for _ in 0..STEP_MAX {
@@ -131,7 +131,7 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn prune_long_chains(&self, buffer: &mut GcBuffer) {
-        let open = self.snapshots.survey(self.log.durable_seqno());
+        let open = self.snapshots.survey(self.log.visible_seqno());
         for stripe in buffer.long.drain(..) {
             // Another thread is surveying: a later addition to the chain asks again.
             if let Some(open) = &open {

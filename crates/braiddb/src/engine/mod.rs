@@ -111,36 +111,54 @@ impl Engine {
         })
     }
 
-    /// Opens a snapshot at the durable sequence number.
+    /// Opens a snapshot at the visible sequence number, after all that is acknowledged is visible.
     pub(crate) fn open_snapshot(&self) -> Registration {
         if self.is_inherited() {
-            return Registration::unregistered(self.log.durable_seqno());
+            return Registration::unregistered(self.log.visible_seqno());
         }
-        // `gsn` acknowledges ahead of the durable seqno. A snapshot contains every acknowledged
-        // transaction, so the snapshot waits for the other lanes. A snapshot of a failed log is at
-        // the durable seqno.
         let acknowledged = self.log.acknowledged();
-        if acknowledged > self.log.durable_seqno() {
-            let _ = self.log.ticket(acknowledged).wait();
+        if acknowledged > self.log.visible_seqno() {
+            self.wait_visible(acknowledged);
         }
         self.snapshots.open(braid_rt::thread::index(), || {
             if braid_rt::mutant!("snapshot_of_the_newest") {
                 return self.log.applied_before().prev();
             }
-            self.log.durable_seqno()
+            self.log.visible_seqno()
         })
     }
 
+    /// Waits until a snapshot shows everything up to `acknowledged`. A snapshot contains every
+    /// acknowledged transaction, but `gsn` acknowledges ahead of the durable seqno, and every
+    /// protocol acknowledges transactions while others with smaller numbers are still applied. Does
+    /// not wait for the rest of a failed log.
+    #[cold]
+    #[inline(never)]
+    fn wait_visible(&self, acknowledged: SeqNo) {
+        if acknowledged > self.log.durable_seqno() {
+            let _ = self.log.ticket(acknowledged).wait();
+        }
+        if !braid_rt::mutant!("snapshot_before_applied") {
+            self.log
+                .wait_finished(acknowledged.min(self.log.durable_seqno()));
+        }
+    }
+
     /// Opens a snapshot at the newest state that is complete in memory, durable or not; at the
-    /// durable seqno if the database is poisoned.
+    /// visible seqno if the database is poisoned.
     #[inline(never)]
     pub(crate) fn open_applied_snapshot(&self) -> Registration {
+        let acknowledged = self.log.acknowledged();
+        if acknowledged > self.log.visible_seqno() && !braid_rt::mutant!("snapshot_before_applied")
+        {
+            self.log.wait_finished(acknowledged);
+        }
         self.snapshots.open(braid_rt::thread::index(), || {
             let applied = self.log.applied_before().prev();
             // In this order: a transaction that could not be applied poisons the log before it
             // leaves its commit slot.
             if self.log.is_poisoned() && !braid_rt::mutant!("read_failed_transactions") {
-                self.log.durable_seqno()
+                self.log.visible_seqno()
             } else {
                 applied
             }

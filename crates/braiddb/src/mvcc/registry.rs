@@ -1,7 +1,7 @@
 //! The snapshot registry: open snapshots, and the bound below which no new snapshot can begin.
 //!
-//! A snapshot reads at the log's durable seqno (I4: what a snapshot returns cannot vanish in a
-//! crash). Old versions are retained while a snapshot may need them. Versions that end at or below
+//! A snapshot reads at the log's visible seqno (I4: what a snapshot returns is durable, so it cannot
+//! vanish in a crash). Old versions are retained while a snapshot may need them. Versions that end at or below
 //! the *watermark* are collected.
 //!
 //! Two rules make this race-free without a lock when a snapshot is opened:
@@ -107,11 +107,11 @@ impl SnapshotRegistry {
         }
     }
 
-    /// Opens a snapshot at the result of `durable_seqno`; `hint` spreads threads over the slots.
-    pub(crate) fn open(&self, hint: usize, durable_seqno: impl Fn() -> SeqNo) -> Registration {
+    /// Opens a snapshot at the result of `visible_seqno`; `hint` spreads threads over the slots.
+    pub(crate) fn open(&self, hint: usize, visible_seqno: impl Fn() -> SeqNo) -> Registration {
         for step in 0..SLOTS {
             let slot = (hint + step) % SLOTS;
-            let seqno = durable_seqno();
+            let seqno = visible_seqno();
             braid_rt::yield_point();
             // SeqCst, here and below: see the rules in the module documentation. A collector that
             // misses this slot has published its intent before.
@@ -127,7 +127,7 @@ impl SnapshotRegistry {
             braid_rt::yield_point();
             let mut seqno = seqno;
             while self.intent() > seqno {
-                seqno = durable_seqno();
+                seqno = visible_seqno();
                 self.slots[slot].store(seqno.get(), Ordering::SeqCst);
             }
             return Registration {
@@ -139,7 +139,7 @@ impl SnapshotRegistry {
         let mut more = self.more.lock();
         // No retry is needed under the mutex, which the collector locks after publishing its
         // intent: either the collector sees this entry, or this thread sees the intent.
-        let seqno = durable_seqno().max(self.intent());
+        let seqno = visible_seqno().max(self.intent());
         *more.entry(seqno).or_default() += 1;
         Registration { seqno, slot: None }
     }
@@ -174,17 +174,17 @@ impl SnapshotRegistry {
         SeqNo::new(self.watermark.load(Ordering::Acquire))
     }
 
-    /// Raises the watermark towards `durable_seqno` as far as the open snapshots allow.
+    /// Raises the watermark towards `visible_seqno` as far as the open snapshots allow.
     #[inline(never)]
-    pub(crate) fn advance(&self, durable_seqno: SeqNo) {
+    pub(crate) fn advance(&self, visible_seqno: SeqNo) {
         let intent = SeqNo::new(self.intent.load(Ordering::Relaxed));
-        if intent >= durable_seqno && self.watermark() >= durable_seqno {
+        if intent >= visible_seqno && self.watermark() >= visible_seqno {
             return;
         }
         let Some(_collecting) = self.collecting.try_lock() else {
             return;
         };
-        let mut oldest = self.raise_intent(durable_seqno);
+        let mut oldest = self.raise_intent(visible_seqno);
         self.for_each_slot(|seqno| oldest = oldest.min(seqno));
         if self.more_open.load(Ordering::SeqCst) > 0
             && let Some((&seqno, _)) = self.more.lock().first_key_value()
@@ -198,9 +198,9 @@ impl SnapshotRegistry {
 
     /// Lists the open snapshots, and the bound below which no other snapshot begins. Returns `None`
     /// if another thread examines the snapshots.
-    pub(crate) fn survey(&self, durable_seqno: SeqNo) -> Option<OpenSnapshots> {
+    pub(crate) fn survey(&self, visible_seqno: SeqNo) -> Option<OpenSnapshots> {
         let _collecting = self.collecting.try_lock()?;
-        let next = self.raise_intent(durable_seqno);
+        let next = self.raise_intent(visible_seqno);
         let mut seqnos = Vec::new();
         self.for_each_slot(|seqno| seqnos.push(seqno));
         if self.more_open.load(Ordering::SeqCst) > 0 {
@@ -210,9 +210,9 @@ impl SnapshotRegistry {
         Some(OpenSnapshots { seqnos, next })
     }
 
-    /// Publishes the intent to trim up to `durable_seqno`. Returns the intent.
-    fn raise_intent(&self, durable_seqno: SeqNo) -> SeqNo {
-        self.intent.fetch_max(durable_seqno.get(), Ordering::SeqCst);
+    /// Publishes the intent to trim up to `visible_seqno`. Returns the intent.
+    fn raise_intent(&self, visible_seqno: SeqNo) -> SeqNo {
+        self.intent.fetch_max(visible_seqno.get(), Ordering::SeqCst);
         braid_rt::yield_point();
         self.intent()
     }
@@ -276,7 +276,7 @@ mod tests {
     fn a_snapshot_never_begins_below_the_intent() {
         let snapshots = SnapshotRegistry::new();
         snapshots.advance_to(20);
-        // A stale first load of the durable seqno is repeated.
+        // A stale first load of the visible seqno is repeated.
         let looks = std::cell::Cell::new(0);
         let registration = snapshots.open(0, || {
             looks.set(looks.get() + 1);
@@ -303,7 +303,7 @@ mod tests {
         let slotted: Vec<_> = (0..SLOTS).map(|_| snapshots.open_at(0, 20)).collect();
         let oldest = snapshots.open_at(0, 10);
         assert_eq!(snapshots.advance_to(30), 10);
-        // A load of the durable seqno from before the collector's intent.
+        // A load of the visible seqno from before the collector's intent.
         let late = snapshots.open_at(0, 15);
         assert_eq!(late.seqno().get(), 30);
         snapshots.close(&oldest);

@@ -591,7 +591,7 @@ impl Engine {
         Ok(Some(take(ValueRef::from(&value))))
     }
 
-    /// Calls `take` with a key's stored value at the durable seqno. Registers a snapshot only if
+    /// Calls `take` with a key's stored value at the visible seqno. Registers a snapshot only if
     /// the newest version is newer.
     pub(crate) fn read_durable<T>(
         &self,
@@ -599,9 +599,9 @@ impl Engine {
         key: &[u8],
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
-        let durable_seqno = self.log.durable_seqno();
-        let is_there = table.since <= durable_seqno;
-        let is_visible = move |meta: RecordMeta| meta.seqno() <= durable_seqno && is_there;
+        let visible_seqno = self.log.visible_seqno();
+        let is_there = table.since <= visible_seqno;
+        let is_visible = move |meta: RecordMeta| meta.seqno() <= visible_seqno && is_there;
         let found = table.tree.read(key, is_visible, &mut take)?;
         match found {
             None => Ok(None),

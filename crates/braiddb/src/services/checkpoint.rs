@@ -100,9 +100,12 @@ impl Instance {
         let archived = self.archive_at_checkpoint();
         let replaced = store.stats().checkpoint_sequence;
         self.keep_log_for_readers(replaced);
+        // First, because threads that change pages outside of a commit must not wait for a large
+        // transaction.
+        let calm = log.calm();
         // No transaction changes pages while the epoch switches.
         let gate = self.engine.page_gate.write();
-        let begun = log.quiesce(|start| {
+        let begun = calm.quiesce(|start| {
             // I8: a transaction that could not be applied poisons the log before it leaves its
             // commit slot, so the check detects it here, and its pages are in no image.
             self.check_publishable()?;
@@ -112,6 +115,7 @@ impl Instance {
             Ok::<_, crate::Error>((start, kept_from, checkpoint))
         });
         drop(gate);
+        drop(calm);
         let (start, kept_from, mut checkpoint) = begun?;
         prepare(&mut checkpoint);
         if braid_rt::mutant!("reuse_log_before_checkpoint") {

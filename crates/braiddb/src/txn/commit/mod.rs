@@ -10,7 +10,8 @@
 //! 3. assign the sequence number;
 //! 4. validate the reads (`validate`; Silo, Tu et al. 2013 §4.4, with 3 before 4 instead of
 //!    after), and collect the dependencies for protocols that want them (`dependencies`);
-//! 5. append the redo records to the strand, or an abort record if the validation failed;
+//! 5. append the redo records to the strand, or an abort record if the validation failed; if the
+//!    next step may take long, no longer hold back the acknowledgement of other transactions;
 //! 6. apply the writes to the trees, and keep the replaced versions for snapshots (`apply`);
 //! 7. release the locks (early lock release; `serial` waits for the flush);
 //! 8. leave the commit slot, and wait for the sequence number to be durable.

@@ -8,11 +8,14 @@ use super::Precommitted;
 use super::apply::apply;
 use super::dependencies::dependencies;
 use super::leaves::prepare_leaves;
-use super::validate::validate;
+use super::validate::{tables_of_ranges, validate};
 use crate::engine::context::Context;
 use crate::engine::{Engine, PooledContext};
 use crate::error::{Error, Result};
 use crate::options::{Durability, Isolation, TransactionOptions};
+
+/// Most writes whose application other transactions' acknowledgements wait for.
+const SHORT_APPLY_RECORDS: u32 = 64;
 
 impl PooledContext {
     pub(super) fn precommit(
@@ -35,6 +38,9 @@ impl PooledContext {
         let records = narrow(state.writes.live_len());
         let bytes = state.writes.log_payload().len();
         admit(engine, state, bytes)?;
+        if !state.reads.ranges.is_empty() && options.isolation == Isolation::Serializable {
+            wait_for_long_writers(engine, state);
+        }
         prepare_leaves(engine, state);
         let mut pending = engine.log.enter(bytes)?;
         for &stripe in &state.locks {
@@ -49,6 +55,9 @@ impl PooledContext {
             return Err(error);
         }
         pending.append(&[state.writes.log_payload()]);
+        if records > SHORT_APPLY_RECORDS || engine.store.may_miss_pages() {
+            pending.begin_long_apply();
+        }
         if braid_rt::mutant!("unlock_before_apply") {
             engine.unlock_all(state);
         }
@@ -74,6 +83,15 @@ impl PooledContext {
         engine.counters.commit();
         engine.collect_versions(&mut state.gc);
         Ok(Precommitted { seqno, ticket })
+    }
+}
+
+/// Waits for large transactions that write to the tables of ranges which this one read: its
+/// validation would wait for them, and others for it.
+#[cold]
+fn wait_for_long_writers(engine: &Engine, state: &Context) {
+    if !braid_rt::mutant!("validate_long_writers_late") {
+        engine.log.wait_long_applied(tables_of_ranges(state));
     }
 }
 

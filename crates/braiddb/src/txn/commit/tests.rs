@@ -12,8 +12,8 @@ use crate::device::MemoryDevice;
 use crate::engine::Engine;
 use crate::engine::context::hash_key;
 use crate::{
-    Builder, ConflictKind, Database, Durability, Error, Health, LockRelease, Protocol, Readable,
-    Result, Table, Transaction,
+    Builder, ConflictKind, Database, Durability, Error, Health, Isolation, LockRelease, Protocol,
+    Readable, Result, Table, Transaction, TransactionOptions,
 };
 
 const BUFFERED: Durability = Durability::Buffered(Duration::MAX);
@@ -68,6 +68,86 @@ fn an_absence_depends_on_a_later_removal() {
         assert!(db.engine().log.durable_seqno().get() < removed);
         tx.commit().unwrap();
         assert!(db.engine().log.durable_seqno().get() >= removed);
+    }
+}
+
+/// While a large transaction is applied, others are acknowledged; snapshots wait for it, since they
+/// contain everything that is acknowledged.
+#[test]
+fn a_commit_is_acknowledged_while_a_large_one_is_applied() {
+    for &protocol in Protocol::ALL {
+        let strands = protocol.forced_strands().unwrap_or(2);
+        let (db, t) = open_with(builder().protocol(protocol).strands(strands));
+        let other: Table<u64, u64> = db.open_table("other").unwrap();
+        db.transact(|tx| tx.insert(&t, &0, &1)).unwrap();
+        // Keys whose locks the large transaction does not have.
+        let mut stripes: Vec<_> = (0..100)
+            .map(|key| stripe_of(db.engine(), &t, key))
+            .collect();
+        let [scanned, written] = [0; 2].map(|_| {
+            let stripe = |key: &u64| stripe_of(db.engine(), &other, *key);
+            let free = (0..).find(|key| !stripes.contains(&stripe(key))).unwrap();
+            stripes.push(stripe(&free));
+            free
+        });
+        // Its validation waits for the large transaction, so it must not have a number meanwhile.
+        let mut scans = db.begin();
+        assert_eq!(scans.range(&t, ..50).unwrap().count(), 1);
+        scans.insert(&other, &scanned, &1).unwrap();
+        let (db, t, other) = (&db, &t, &other);
+        let log = &db.engine().log;
+        // The large transaction keeps the version that it replaces here, under its leaf's latch.
+        let versions = db.engine().locks.versions(stripe_of(db.engine(), t, 0));
+        let held = versions.lock();
+        let before = log.last_seqno();
+        std::thread::scope(|scope| {
+            let large = scope
+                .spawn(|| db.transact(|tx| (0..100).try_for_each(|key| tx.insert(t, &key, &2))));
+            while log.durable_seqno() == before {
+                log.request_flush();
+                std::thread::yield_now();
+            }
+            let scans = scope.spawn(|| scans.commit());
+            (0..100).for_each(|_| std::thread::yield_now());
+            let (done, acknowledged) = mpsc::channel();
+            scope.spawn(move || {
+                let mut tx = db.begin();
+                tx.insert(other, &written, &3).unwrap();
+                done.send(tx.commit().unwrap().seqno())
+            });
+            let small = acknowledged.recv_timeout(Duration::from_secs(60));
+            let Ok(small) = small else {
+                drop(held);
+                panic!("{protocol}: it waits for the large transaction");
+            };
+            assert!(log.visible_seqno().get() < small, "{protocol}");
+            let snapshot = scope.spawn(|| {
+                let snapshot = db.snapshot();
+                (
+                    snapshot.get(t, &0).unwrap(),
+                    snapshot.get(other, &written).unwrap(),
+                )
+            });
+            let transaction = scope.spawn(|| {
+                let tx = db.begin_with(TransactionOptions {
+                    isolation: Isolation::Snapshot,
+                    ..TransactionOptions::default()
+                });
+                (tx.get(t, &0).unwrap(), tx.get(other, &written).unwrap())
+            });
+            let get = scope.spawn(|| db.get(other, &written).unwrap());
+            (0..100).for_each(|_| std::thread::yield_now());
+            drop(held);
+            assert_eq!(snapshot.join().unwrap(), (Some(2), Some(3)), "{protocol}");
+            assert_eq!(
+                transaction.join().unwrap(),
+                (Some(2), Some(3)),
+                "{protocol}"
+            );
+            assert_eq!(get.join().unwrap(), Some(3), "{protocol}");
+            large.join().unwrap().unwrap();
+            assert_conflict(scans.join().unwrap(), ConflictKind::Range);
+        });
     }
 }
 

@@ -73,6 +73,16 @@ fn validate_point(
     }
 }
 
+/// The write-set signature of the tables of all ranges that the transaction read.
+pub(super) fn tables_of_ranges(state: &Context) -> u64 {
+    let read = state.reads.ranges.iter();
+    let tables = read.map(|read| signature_of(state.tables[read.table as usize].id));
+    if braid_rt::mutant!("ranges_wait_for_one_table") {
+        return tables.last().unwrap_or_default();
+    }
+    tables.fold(0, |all, table| all | table)
+}
+
 fn validate_ranges(
     engine: &Engine,
     state: &Context,
@@ -82,14 +92,7 @@ fn validate_ranges(
     if !braid_rt::mutant!("ranges_do_not_wait") {
         // A transaction with a smaller sequence number may be about to insert into the range. Waits
         // are only for smaller sequence numbers, so there is no cycle.
-        let read = state.reads.ranges.iter();
-        let tables = read.map(|read| signature_of(state.tables[read.table as usize].id));
-        let tables = if braid_rt::mutant!("ranges_wait_for_one_table") {
-            tables.last().unwrap_or_default()
-        } else {
-            tables.fold(0, |all, table| all | table)
-        };
-        engine.log.wait_applied(seqno, tables);
+        engine.log.wait_applied(seqno, tables_of_ranges(state));
     }
     for read in state.reads.ranges.iter() {
         let tree = &state.tables[read.table as usize].tree;
