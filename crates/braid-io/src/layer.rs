@@ -7,9 +7,15 @@ use std::sync::Arc;
 
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReadOp, ReaderTable, WriteOp};
 
-/// The behaviour of a [`LayeredDevice`] for the operations that make data durable. By default, they
-/// are passed on.
+/// The behaviour of a [`LayeredDevice`] for the operations that make data durable, and for those
+/// that tests count. By default, they are passed on.
 pub trait Layer: Clone + fmt::Debug + Send + Sync + 'static {
+    /// Called before a range of a file is read.
+    fn before_read(&self, _name: &str, _range: Range<u64>) {}
+
+    /// Called before a buffer is allocated.
+    fn before_allocate(&self, _len: usize) {}
+
     /// Replaces the file's own [`File::write_durable_at`].
     ///
     /// # Errors
@@ -58,6 +64,7 @@ impl<L: Layer> Device for LayeredDevice<L> {
     }
 
     fn allocate(&self, len: usize) -> AlignedBuf {
+        self.layer.before_allocate(len);
         self.inner.allocate(len)
     }
 
@@ -65,6 +72,7 @@ impl<L: Layer> Device for LayeredDevice<L> {
         Ok(Arc::new(LayeredFile {
             inner: self.inner.open(name, mode)?,
             layer: self.layer.clone(),
+            name: name.to_owned(),
         }))
     }
 
@@ -93,6 +101,15 @@ impl<L: Layer> Device for LayeredDevice<L> {
 struct LayeredFile<L> {
     inner: Arc<dyn File>,
     layer: L,
+    /// Its name when it was opened.
+    name: String,
+}
+
+impl<L: Layer> LayeredFile<L> {
+    fn before_read(&self, offset: u64, len: usize) {
+        let end = offset.saturating_add(len as u64);
+        self.layer.before_read(&self.name, offset..end);
+    }
 }
 
 impl<L: Layer> File for LayeredFile<L> {
@@ -117,6 +134,7 @@ impl<L: Layer> File for LayeredFile<L> {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.before_read(offset, buf.len());
         self.inner.read_at(buf, offset)
     }
 
@@ -133,6 +151,9 @@ impl<L: Layer> File for LayeredFile<L> {
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
+        for op in ops.iter() {
+            self.before_read(op.offset, op.buf.len());
+        }
         self.inner.read_batch(ops)
     }
 

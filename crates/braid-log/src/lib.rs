@@ -74,7 +74,8 @@
 //! is valid if its lane, incarnation, sequence number, link (the CRC of the previous chunk) and CRC
 //! match, so the old contents of a recycled segment are never taken for new. The protocol then
 //! finds the cut. [`Recovered`] hands out the log records that it keeps, in parallel and in no
-//! order; [`Recovered::into_log`] begins a new incarnation, which discards the records after the
+//! order. [`Log::recover_and_replay`] hands out most of them during the scan: those that a chunk
+//! calls durable. [`Recovered::into_log`] begins a new incarnation, which discards the records after the
 //! cut forever, even if a crash interrupts it.
 //!
 //! Each chunk records the durable seqno known when it was sealed. So if damage, rather than a
@@ -139,7 +140,9 @@ pub use format::checkpoint_position::{CheckpointPosition, LanePosition};
 pub use log::{Calm, Log};
 pub use options::{FlushMode, LogOptions};
 pub use protocol::kind::{LockRelease, ProtocolKind};
-pub use recovery::recovered::{LogRecord, Recovered, ScanProgress};
+pub use recovery::early::DuringScan;
+pub use recovery::items::LogRecord;
+pub use recovery::recovered::{Recovered, ScanProgress};
 pub use segments::ownership::is_file_of;
 pub use stats::LogStats;
 pub use tail::TailReader;

@@ -27,8 +27,8 @@ use crate::format::log_record::{LogRecordKind, LogRecords};
 use crate::format::segment::{Segment, SegmentHeader, segment_name};
 use crate::protocol::kind::ProtocolKind;
 use crate::protocol::{Kept, Protocol};
+use crate::recovery::items::LogRecord;
 use crate::recovery::reader::Expected;
-use crate::recovery::recovered::LogRecord;
 
 /// Bytes read at once, at most, beyond what a single chunk takes.
 const WINDOW: usize = 256 << 10;

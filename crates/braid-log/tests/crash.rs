@@ -6,7 +6,9 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::common::{bounded, log_records, memory, payload, recover, sim, small, try_recover};
+use crate::common::{
+    bounded, check_one_pass, log_records, memory, payload, recover, sim, small, try_recover,
+};
 use braid_io::{Device, OpenMode, SimDevice};
 use braid_log::{
     CheckpointPosition, FlushMode, LockRelease, Log, LogError, LogOptions, PendingCommit,
@@ -209,6 +211,7 @@ fn history(seed: u64, protocol: ProtocolKind, lanes: usize) {
             }
             let recovered = try_recover(&sim(&medium), &options, &model.start()).unwrap();
             let found = log_records(&recovered);
+            check_one_pass(&sim(&medium), &options, &model.start(), &found);
             let cut = recovered.cut.get();
             model.check(cut, &found, protocol);
             match recovered.into_log() {

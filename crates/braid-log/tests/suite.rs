@@ -6,5 +6,6 @@ mod crash;
 mod files;
 mod growth;
 mod models;
+mod one_pass;
 mod openings;
 mod tail;

@@ -6,12 +6,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid::device::DeviceChoice;
 use braid::stats::RecoveryReport;
 use braid::{Database, Protocol};
-use braid_bench::{PROFILE, Workload};
+use braid_bench::{PROFILE, Usage, Workload};
+use braid_io::{OpenMode, ReadOp};
 
 use crate::failure::Failure;
 use crate::numbers::{grouped, mib, parse};
@@ -48,7 +49,12 @@ pub(crate) struct RecoveryArgs {
     #[arg(long)]
     dir: Option<PathBuf>,
 
-    /// Print one JSON object on one line
+    /// Number of opens to measure; all but the last one are read-only
+    #[arg(long, value_name = "COUNT", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+
+    /// Print one JSON object on one line for each open
     #[arg(long)]
     json: bool,
 }
@@ -69,16 +75,58 @@ pub(crate) fn run(args: &RecoveryArgs, output: &mut Output) -> Result<(), Failur
     let mut writer = Writer(start_writer(args, scratch.path())?);
     fill(&mut writer, args.log_mib, scratch.path())?;
     drop(writer);
-    let db = Database::builder()
-        .device(args.device)
-        .pool_bytes(POOL_MIB << 20)
-        .checkpoint_log_bytes(checkpoint_mib(args.log_mib) << 20)
-        .create_if_missing(false)
-        .open(scratch.path())?;
-    let report = *db.recovery();
-    db.close()?;
-    print(args, &report, output)?;
+    for round in 1..=args.rounds {
+        let builder = Database::builder()
+            .device(args.device)
+            .pool_bytes(POOL_MIB << 20)
+            .checkpoint_log_bytes(checkpoint_mib(args.log_mib) << 20)
+            .create_if_missing(false);
+        let before = Usage::now();
+        let db = if round < args.rounds {
+            builder.open_read_only(scratch.path())?
+        } else {
+            builder.open(scratch.path())?
+        };
+        let report = *db.recovery();
+        let cpu = Usage::now().cpu.saturating_sub(before.cpu);
+        let device = device_mib_per_s(args.device, scratch.path())?;
+        db.close()?;
+        print(args, &report, cpu, device, output)?;
+    }
     scratch.remove()
+}
+
+/// Bytes of one batch of reads, and of one read.
+const BATCH: usize = 8 << 20;
+const READ: usize = 512 << 10;
+
+/// Reads all log files in order, and nothing else.
+fn device_mib_per_s(kind: DeviceChoice, dir: &Path) -> Result<f64, Failure> {
+    let failed = |error: io::Error| {
+        Failure::io(
+            format_args!("cannot read the log in {}", dir.display()),
+            &error,
+        )
+    };
+    let device = braid_io::open_directory(dir, kind).map_err(failed)?;
+    let mut buf = device.allocate(BATCH);
+    let (began, mut bytes) = (Instant::now(), 0);
+    let mut entries = device.list().map_err(failed)?;
+    entries.retain(|entry| entry.name.starts_with("log-"));
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    for entry in entries {
+        let file = device
+            .open(&entry.name, OpenMode::Existing)
+            .map_err(failed)?;
+        for offset in (0..entry.len).step_by(BATCH) {
+            let len = (entry.len - offset).min(BATCH as u64) as usize;
+            let reads = buf[..len].chunks_mut(READ).zip((offset..).step_by(READ));
+            let mut reads: Vec<_> = reads.map(|(buf, offset)| ReadOp { offset, buf }).collect();
+            file.read_batch(&mut reads).map_err(failed)?;
+            bytes += len;
+        }
+    }
+    Ok(bytes as f64 / f64::from(1 << 20) / began.elapsed().as_secs_f64())
 }
 
 /// The process that writes; killed when it goes out of scope.
@@ -176,21 +224,29 @@ fn log_bytes(dir: &Path) -> Result<u64, Failure> {
     Ok(bytes)
 }
 
-fn print(args: &RecoveryArgs, report: &RecoveryReport, output: &mut Output) -> Result<(), Failure> {
+fn print(
+    args: &RecoveryArgs,
+    report: &RecoveryReport,
+    cpu: Duration,
+    device: f64,
+    output: &mut Output,
+) -> Result<(), Failure> {
     let seconds = report.duration.as_secs_f64().max(1e-9);
     let scan = report.scan.as_secs_f64();
+    let cpu = cpu.as_secs_f64();
     let mib_per_s = report.log_bytes as f64 / f64::from(1 << 20) / seconds;
     let tx_per_s = report.transactions as f64 / seconds;
     if args.json {
         return output.line(format_args!(
             "{{\"workload\":\"{}\",\"profile\":\"{PROFILE}\",\"protocol\":\"{}\",\"log_bytes\":{},\"transactions\":{},\
-             \"seconds\":{seconds},\"scan_seconds\":{scan},\"mib_per_s\":{mib_per_s},\"tx_per_s\":{tx_per_s}}}",
+             \"seconds\":{seconds},\"scan_seconds\":{scan},\"cpu_seconds\":{cpu},\"mib_per_s\":{mib_per_s},\"tx_per_s\":{tx_per_s},\
+             \"device_mib_per_s\":{device}}}",
             args.workload, args.protocol, report.log_bytes, report.transactions
         ));
     }
     output.line(format_args!(
-        "{} ({}, profile {PROFILE}): opened in {seconds:.2} s ({scan:.2} s of it to find the log's end) after a kill: {} transactions from {} of log, \
-         {mib_per_s:.0} MiB/s, {} transactions/s",
+        "{} ({}, profile {PROFILE}): opened in {seconds:.2} s ({scan:.2} s of it to find the log's end; {cpu:.2} s of processor time) after a kill: {} transactions from {} of log, \
+         {mib_per_s:.0} MiB/s, {} transactions/s; a plain read of all log files: {device:.0} MiB/s",
         args.workload,
         args.protocol,
         grouped(report.transactions),

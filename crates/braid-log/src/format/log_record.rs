@@ -220,6 +220,14 @@ impl<'a> RawLogRecord<'a> {
         SeqNo::new(self.seqno.get() - u64::from(self.records) + 1)
     }
 
+    /// Whether it is a whole transaction.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(
+            self.kind,
+            LogRecordKind::Data | LogRecordKind::Dependent { .. }
+        )
+    }
+
     /// Returns the transactions that this one depends on, and the payload.
     pub(crate) fn split(&self) -> (impl Iterator<Item = SeqNo> + 'a, &'a [u8]) {
         let at = match self.kind {

@@ -9,6 +9,7 @@ use crate::base::numbers::SeqNo;
 use crate::format::checkpoint_position::CheckpointPosition;
 use crate::log::Log;
 use crate::options::LogOptions;
+use crate::recovery::early::DuringScan;
 use crate::recovery::files::oldest_position;
 use crate::recovery::recovered::{Recovered, ScanProgress};
 
@@ -26,7 +27,7 @@ impl Log {
         start: &CheckpointPosition,
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<Recovered, LogError> {
-        Recovered::scan(device, options.checked()?, start, None, progress)
+        Recovered::scan(device, options.checked()?, start, None, progress, None)
     }
 
     /// As [`Log::recover`] for a log that another process may be writing: recovery keeps exactly
@@ -44,7 +45,31 @@ impl Log {
         durable: SeqNo,
         progress: &(dyn Fn(ScanProgress) + Sync),
     ) -> Result<Recovered, LogError> {
-        Recovered::scan(device, options.checked()?, start, Some(durable), progress)
+        Recovered::scan(
+            device,
+            options.checked()?,
+            start,
+            Some(durable),
+            progress,
+            None,
+        )
+    }
+
+    /// As [`Log::recover`], or, with `durable`, as [`Log::recover_up_to`], and replays log records
+    /// during the scan, so that the log is read once.
+    ///
+    /// # Errors
+    /// As [`Log::recover`]. What was replayed then has no meaning.
+    pub fn recover_and_replay(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        start: &CheckpointPosition,
+        durable: Option<SeqNo>,
+        progress: &(dyn Fn(ScanProgress) + Sync),
+        during: &DuringScan<'_>,
+    ) -> Result<Recovered, LogError> {
+        let during = Some(during);
+        Recovered::scan(device, options.checked()?, start, durable, progress, during)
     }
 
     /// As [`Log::recover`] for a damaged log: if acknowledged records are missing, this ends the

@@ -1,9 +1,10 @@
-//! A reader of chunks from a segment file through a window.
+//! Reading the chunks of segments from front to back, with a thread that reads ahead.
 
 use std::io;
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
 
-use braid_io::{AlignedBuf, Device, File, ReadOp};
+use braid_io::{File, ReadOp};
 use braid_rt::to_usize;
 
 use crate::LogError;
@@ -11,6 +12,7 @@ use crate::base::numbers::LaneId;
 use crate::format::BLOCK;
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader};
 use crate::format::segment::{Segment, segment_name};
+use crate::recovery::windows::{Window, WindowSlice, Windows};
 
 /// Bytes read at once.
 const WINDOW: usize = if cfg!(miri) { 64 << 10 } else { 4 << 20 };
@@ -27,66 +29,87 @@ pub(crate) struct Expected {
     pub(crate) link: u32,
 }
 
-/// A valid chunk, and the identity of the chunk after it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadChunk<'a> {
+/// A valid chunk.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadChunk {
     pub(crate) header: ChunkHeader,
-    pub(crate) payload: &'a [u8],
+    pub(crate) bytes: WindowSlice,
     pub(crate) crc: u32,
 }
 
-/// Windows that are being read, or that wait for their use.
+/// Windows that were read ahead and wait for their use.
 const WINDOWS_AHEAD: usize = 2;
 
-/// Most room in front of a window for a chunk that began in the previous window.
+/// Room in front of a window for a chunk that began in the previous window. A longer beginning
+/// costs a copy of the window.
 const MARGIN: usize = if cfg!(miri) { 32 << 10 } else { 1 << 20 };
 
-/// Returns the margin and the size of a segment's read-ahead windows.
+/// Returns the margin and the size of a segment's windows.
 fn margin_and_window(segment: &Segment) -> (usize, usize) {
-    let size = usize::try_from(segment.len).unwrap_or(WINDOW).max(BLOCK);
-    (MARGIN.min(size), WINDOW.min(size))
+    let (margin, window) = if braid_rt::simulation::is_on() {
+        // Simulated segments are short.
+        (16 << 10, 64 << 10)
+    } else {
+        (MARGIN, WINDOW)
+    };
+    let size = usize::try_from(segment.len).unwrap_or(window).max(BLOCK);
+    (margin.min(size), window.min(size))
 }
 
-/// A thread that reads a segment's windows in order while their user works.
-struct ReadAhead {
-    windows: Receiver<io::Result<(AlignedBuf, usize)>>,
-    used: SyncSender<AlignedBuf>,
-}
+/// A window that was read ahead: of which segment, and with how many bytes.
+type WindowAhead = (u64, io::Result<(Window, usize)>);
+
+/// A thread that reads the windows of a lane's segments in order while their user works.
+pub(crate) struct ReadAhead(Receiver<WindowAhead>);
 
 impl ReadAhead {
-    /// Starts reading from `offset` to the segment's end. The thread ends at the segment's end, or
-    /// when the `ReadAhead` is dropped.
-    fn start(device: &dyn Device, segment: &Segment, mut offset: u64) -> Option<Self> {
+    /// Starts reading the first segment from `offset`, and the others from their first chunks. The
+    /// thread ends after the last segment, or when the `ReadAhead` is dropped. Returns `None` if
+    /// the reader shall read the windows itself.
+    pub(crate) fn start<'a>(
+        windows: &Arc<Windows>,
+        segments: impl Iterator<Item = &'a Segment>,
+        mut offset: u64,
+    ) -> Option<Self> {
         if braid_rt::simulation::is_on() {
             // The simulator's threads are tasks, all of which a channel would block at once.
             return None;
         }
-        let (send, windows) = mpsc::sync_channel(WINDOWS_AHEAD);
-        // Room for the window in use and for the one that its user returns, on top of the waiting
-        // windows.
-        let (used, reuse) = mpsc::sync_channel(WINDOWS_AHEAD + 2);
-        let (margin, window) = margin_and_window(segment);
-        for _ in 0..=WINDOWS_AHEAD {
-            used.send(device.allocate(margin + window)).ok()?;
-        }
-        let (file, end) = (segment.file.clone(), segment.len);
+        let (send, receive) = mpsc::sync_channel(WINDOWS_AHEAD);
+        let segments: Vec<Segment> = segments.cloned().collect();
+        let windows = Arc::clone(windows);
         let work = move || {
-            while offset < end {
-                let Ok(mut buf): Result<AlignedBuf, _> = reuse.recv() else {
-                    return;
-                };
-                let len = to_usize((end - offset).min(window as u64));
-                let read = read_window(&*file, offset, &mut buf[margin..margin + len]);
-                if send.send(read.map(|()| (buf, len))).is_err() {
-                    return;
+            for segment in segments {
+                let (margin, size) = margin_and_window(&segment);
+                while offset < segment.len {
+                    let len = to_usize((segment.len - offset).min(size as u64));
+                    let mut window = windows.take(margin + size);
+                    let read =
+                        read_window(&*segment.file, offset, &mut window[margin..margin + len]);
+                    let read = read.map(|()| (window, len));
+                    if send.send((segment.sequence, read)).is_err() {
+                        return;
+                    }
+                    offset += len as u64;
                 }
-                offset += len as u64;
+                offset = BLOCK as u64;
             }
         };
-        // Without a thread, the reader reads windows itself.
         let started = std::thread::Builder::new().name("braid-readahead".into());
         started.spawn(work).ok()?;
-        Some(Self { windows, used })
+        Some(Self(receive))
+    }
+
+    /// Returns the next window of a segment. A log may leave a segment before its end, so windows
+    /// of earlier segments are skipped.
+    fn next(&self, sequence: u64) -> Option<io::Result<(Window, usize)>> {
+        let next = |(of, read)| (of >= sequence).then_some((of, read));
+        let (of, read) = self.0.iter().find_map(next)?;
+        debug_assert_eq!(
+            of, sequence,
+            "a reader takes all windows of its segment, or stops"
+        );
+        Some(read)
     }
 }
 
@@ -104,134 +127,128 @@ fn read_window(file: &dyn File, mut offset: u64, window: &mut [u8]) -> io::Resul
 
 /// Reader of one segment, from front to back.
 pub(crate) struct SegmentReader<'a> {
-    device: &'a dyn Device,
+    windows: &'a Arc<Windows>,
     lane: LaneId,
     segment: &'a Segment,
-    buf: AlignedBuf,
-    /// The index in `buf` of the bytes at `start` of the segment, and their count.
+    /// Bytes after this offset are not needed.
+    until: u64,
+    window: Option<Arc<Window>>,
+    /// The index in the window of the bytes at `start` of the segment, and their count.
     at: usize,
     start: u64,
     len: usize,
-    ahead: Option<ReadAhead>,
-    /// Bytes after this offset will be read again.
-    kept_from: u64,
+    ahead: Option<&'a ReadAhead>,
     /// Bytes read from the device.
     pub(crate) bytes: u64,
 }
 
 impl<'a> SegmentReader<'a> {
-    pub(crate) fn new(device: &'a dyn Device, lane: LaneId, segment: &'a Segment) -> Self {
+    pub(crate) fn new(windows: &'a Arc<Windows>, lane: LaneId, segment: &'a Segment) -> Self {
         Self {
-            device,
+            windows,
             lane,
             segment,
-            buf: device.allocate(BLOCK),
+            until: segment.len,
+            window: None,
             at: 0,
             start: 0,
             len: 0,
             ahead: None,
-            kept_from: u64::MAX,
             bytes: 0,
         }
     }
 
-    /// Creates a reader that reuses an earlier reader's buffer, see [`Self::into_buffer`].
-    pub(crate) fn with_buffer(
-        device: &'a dyn Device,
+    /// As [`Self::new`], but does not read after `until`.
+    pub(crate) fn until(
+        windows: &'a Arc<Windows>,
         lane: LaneId,
         segment: &'a Segment,
-        buf: AlignedBuf,
+        until: u64,
     ) -> Self {
         Self {
-            buf,
-            ..Self::new(device, lane, segment)
+            until,
+            ..Self::new(windows, lane, segment)
         }
     }
 
-    /// Returns the buffer, whose allocation costs more than filling it.
-    pub(crate) fn into_buffer(self) -> AlignedBuf {
-        self.buf
-    }
-
-    /// Creates a reader with a thread that reads ahead, from `offset` on.
+    /// Creates a reader of the windows that `ahead` reads, of which the first begins at `offset`.
     pub(crate) fn ahead(
-        device: &'a dyn Device,
+        windows: &'a Arc<Windows>,
         lane: LaneId,
         segment: &'a Segment,
         offset: u64,
+        ahead: Option<&'a ReadAhead>,
     ) -> Self {
         Self {
             start: offset,
-            ahead: ReadAhead::start(device, segment, offset),
-            ..Self::new(device, lane, segment)
+            ahead,
+            ..Self::new(windows, lane, segment)
         }
     }
 
     /// Returns `len` bytes at `offset`; the caller has checked that the segment contains them.
-    pub(crate) fn bytes_at(&mut self, offset: u64, len: usize) -> Result<&[u8], LogError> {
-        while !self.has(offset, len) {
-            if !self.next_window(offset)? {
-                self.read(offset, len)?;
+    pub(crate) fn bytes_at(&mut self, offset: u64, len: usize) -> Result<WindowSlice, LogError> {
+        let end = offset + len as u64;
+        loop {
+            let has = self.start..=self.start + self.len as u64;
+            if has.contains(&offset)
+                && has.contains(&end)
+                && let Some(window) = &self.window
+            {
+                let at = self.at + to_usize(offset - self.start);
+                return Ok(WindowSlice::new(window, at, len));
             }
+            if !has.contains(&offset) {
+                self.jump(offset);
+            }
+            self.next_window(offset.min(self.start + self.len as u64))?;
         }
-        let at = self.at + to_usize(offset - self.start);
-        Ok(&self.buf[at..at + len])
     }
 
-    /// Keeps bytes from `offset` on, which will be read again, when the window moves.
-    pub(crate) fn keep_from(&mut self, offset: u64) {
-        self.kept_from = offset;
-    }
-
-    fn has(&self, offset: u64, len: usize) -> bool {
-        offset >= self.start && offset + len as u64 <= self.start + self.len as u64
-    }
-
-    /// Moves to the window that was read ahead, and keeps the bytes after `offset`. Returns whether
-    /// there was such a window.
-    fn next_window(&mut self, offset: u64) -> Result<bool, LogError> {
-        let end = self.start + self.len as u64;
-        let (margin, window) = margin_and_window(self.segment);
-        let offset = offset.min(self.kept_from);
-        let fits = (self.start..=end).contains(&offset) && end - offset <= margin as u64;
-        let next = match &self.ahead {
-            Some(ahead) if fits => ahead.windows.recv().ok(),
-            _ => None,
-        };
-        let Some(next) = next else {
-            self.ahead = None;
-            return Ok(false);
-        };
-        let (mut buf, len) = next.map_err(|error| self.failed(end, window, error))?;
-        let kept = to_usize(end - offset);
-        let from = self.at + to_usize(offset - self.start);
-        buf[margin - kept..margin].copy_from_slice(&self.buf[from..from + kept]);
-        let used = std::mem::replace(&mut self.buf, buf);
-        if let Some(ahead) = &self.ahead
-            && used.len() == margin + window
-        {
-            // If the thread does not take the window, it has finished the segment.
-            let _ = ahead.used.try_send(used);
-        }
-        (self.at, self.start, self.len) = (margin - kept, offset, kept + len);
-        self.bytes += len as u64;
-        Ok(true)
-    }
-
-    /// Reads a window on the calling thread.
-    fn read(&mut self, offset: u64, len: usize) -> Result<(), LogError> {
-        let base = offset - offset % BLOCK as u64;
-        let need = to_usize(offset - base) + len;
-        let size = need.max(WINDOW.min(to_usize(self.segment.len)));
-        if self.buf.len() < size {
-            self.buf = self.device.allocate(size.next_multiple_of(BLOCK));
-        }
-        let window = to_usize((self.buf.len() as u64).min(self.segment.len - base));
+    /// Leaves the bytes read so far, and the windows read ahead.
+    fn jump(&mut self, offset: u64) {
+        self.ahead = None;
+        self.start = offset - offset % BLOCK as u64;
         self.len = 0;
-        read_window(&*self.segment.file, base, &mut self.buf[..window])
-            .map_err(|error| self.failed(base, window, error))?;
-        (self.at, self.start, self.len) = (0, base, window);
-        self.bytes += window as u64;
+    }
+
+    /// Adds the next window to the bytes from `offset` on, and drops those before.
+    fn next_window(&mut self, offset: u64) -> Result<(), LogError> {
+        let end = self.start + self.len as u64;
+        let (margin, size) = margin_and_window(self.segment);
+        let failed = |error| self.failed(end, size, error);
+        let read = self.ahead.and_then(|a| a.next(self.segment.sequence));
+        let (mut window, len) = match read {
+            Some(read) => read.map_err(failed)?,
+            None => {
+                // Without a thread, or after the last window that is needed.
+                let is_needed = end < self.until;
+                let until = if is_needed {
+                    self.until
+                } else {
+                    self.segment.len
+                };
+                let len = to_usize((until - end).min(size as u64));
+                let mut window = self.windows.take(margin + len);
+                read_window(&*self.segment.file, end, &mut window[margin..margin + len])
+                    .map_err(failed)?;
+                (window, len)
+            }
+        };
+        self.bytes += len as u64;
+        let kept = to_usize(end - offset);
+        let mut at = margin;
+        if kept > margin {
+            let mut larger = self.windows.take(kept + len);
+            larger[kept..kept + len].copy_from_slice(&window[margin..margin + len]);
+            (window, at) = (larger, kept);
+        }
+        if let Some(before) = &self.window {
+            let from = self.at + to_usize(offset - self.start);
+            window[at - kept..at].copy_from_slice(&before[from..from + kept]);
+        }
+        (self.at, self.start, self.len) = (at - kept, offset, kept + len);
+        self.window = Some(Arc::new(window));
         Ok(())
     }
 
@@ -249,12 +266,12 @@ impl<'a> SegmentReader<'a> {
         if left < BLOCK as u64 {
             return Ok(None);
         }
-        let header = ChunkHeader::decode(self.bytes_at(offset, CHUNK_HEADER)?);
+        let header = ChunkHeader::decode(&self.bytes_at(offset, CHUNK_HEADER)?);
         let Some(header) = header.filter(|header| header.size() as u64 <= left) else {
             return Ok(None);
         };
         let chunk = self.bytes_at(offset, header.size())?;
-        Ok(header.check(chunk).map(|_| header))
+        Ok(header.check(&chunk).map(|_| header))
     }
 
     /// Returns the chunk at `offset`, if it is the expected one, complete and undamaged.
@@ -262,12 +279,12 @@ impl<'a> SegmentReader<'a> {
         &mut self,
         offset: u64,
         expected: &Expected,
-    ) -> Result<Option<ReadChunk<'_>>, LogError> {
+    ) -> Result<Option<ReadChunk>, LogError> {
         let left = self.segment.len.saturating_sub(offset);
         if left < BLOCK as u64 {
             return Ok(None);
         }
-        let Some(header) = ChunkHeader::decode(self.bytes_at(offset, CHUNK_HEADER)?) else {
+        let Some(header) = ChunkHeader::decode(&self.bytes_at(offset, CHUNK_HEADER)?) else {
             return Ok(None);
         };
         let found = Expected {
@@ -283,18 +300,15 @@ impl<'a> SegmentReader<'a> {
         if found != *expected || header.size() as u64 > left {
             return Ok(None);
         }
-        let chunk = self.bytes_at(offset, header.size())?;
-        Ok(header.check(chunk).map(|(payload, crc)| ReadChunk {
-            header,
-            payload,
-            crc,
-        }))
+        let bytes = self.bytes_at(offset, header.size())?;
+        let checked = header.check(&bytes).map(|(_, crc)| crc);
+        Ok(checked.map(|crc| ReadChunk { header, bytes, crc }))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use braid_io::{MemoryDevice, OpenMode};
+    use braid_io::{Device, MemoryDevice, OpenMode};
 
     use super::*;
     use crate::base::numbers::{FlushNo, SeqNo, StrandId};
@@ -333,7 +347,8 @@ mod tests {
             len: 3 * BLOCK as u64,
             file,
         };
-        let mut reader = SegmentReader::new(&device, LaneId::new(1), &segment);
+        let windows = Windows::new(Arc::new(device.clone()), 0);
+        let mut reader = SegmentReader::new(&windows, LaneId::new(1), &segment);
         let mut found = |offset: usize, expected: Expected| {
             reader.chunk(offset as u64, &expected).unwrap().is_some()
         };
@@ -370,7 +385,7 @@ mod tests {
             .file
             .write_at(&[&long[..2 * BLOCK]], BLOCK as u64)
             .unwrap();
-        let mut reader = SegmentReader::new(&device, LaneId::new(1), &segment);
+        let mut reader = SegmentReader::new(&windows, LaneId::new(1), &segment);
         assert!(reader.chunk(BLOCK as u64, &expected).unwrap().is_none());
     }
 
@@ -392,9 +407,14 @@ mod tests {
         for jumps in [false, true] {
             let mut rng = fastrand::Rng::with_seed(8);
             let from = BLOCK;
+            let windows = Windows::new(Arc::new(device.clone()), 0);
+            let ahead = ReadAhead::start(&windows, [&segment].into_iter(), from as u64);
+            let ahead = Some(&ahead.unwrap());
+            let lane = LaneId::new(0);
             let mut readers = [
-                SegmentReader::new(&device, LaneId::new(0), &segment),
-                SegmentReader::ahead(&device, LaneId::new(0), &segment, from as u64),
+                SegmentReader::new(&windows, lane, &segment),
+                SegmentReader::ahead(&windows, lane, &segment, from as u64, ahead),
+                SegmentReader::until(&windows, lane, &segment, len as u64),
             ];
             let mut offset = from;
             while offset < len {
@@ -408,7 +428,7 @@ mod tests {
                 for reader in &mut readers {
                     let found = reader.bytes_at(offset as u64, want).unwrap();
                     assert!(
-                        found == &content[offset..offset + want],
+                        found[..] == content[offset..offset + want],
                         "{want} at {offset}"
                     );
                 }
@@ -419,7 +439,47 @@ mod tests {
                 }
             }
             // Without a jump, no byte is read twice.
-            assert!(jumps || readers[1].bytes == (len - from) as u64);
+            let once = |reader: &SegmentReader<'_>| reader.bytes == (len - from) as u64;
+            assert!(jumps || readers.iter().all(once));
         }
+    }
+
+    /// A log may leave a segment before its end, and continues in the next one.
+    #[test]
+    fn a_thread_reads_one_segment_after_another() {
+        let device = MemoryDevice::new();
+        let segment = |sequence: u64, len: usize| {
+            let file = device
+                .open(&format!("{sequence}"), OpenMode::CreateNew)
+                .unwrap();
+            let mut content = device.allocate(len);
+            content.fill(sequence as u8);
+            file.write_at(&[&content], 0).unwrap();
+            Segment {
+                sequence,
+                len: len as u64,
+                file,
+            }
+        };
+        let segments = [
+            segment(3, 2 * WINDOW),
+            segment(4, BLOCK),
+            segment(5, 3 * BLOCK),
+        ];
+        let windows = Windows::new(Arc::new(device.clone()), 0);
+        let start = WINDOW as u64 / 2;
+        let ahead = ReadAhead::start(&windows, segments.iter(), start).unwrap();
+        let mut read = 0;
+        for (at, segment) in segments.iter().enumerate() {
+            let start = if at == 0 { start } else { BLOCK as u64 };
+            let lane = LaneId::new(0);
+            let mut reader = SegmentReader::ahead(&windows, lane, segment, start, Some(&ahead));
+            if start < segment.len {
+                let bytes = reader.bytes_at(start, BLOCK).unwrap();
+                assert_eq!(bytes[..], [segment.sequence as u8; BLOCK]);
+            }
+            read += reader.bytes;
+        }
+        assert_eq!(read, (WINDOW + 2 * BLOCK) as u64);
     }
 }

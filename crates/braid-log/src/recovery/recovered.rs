@@ -16,8 +16,10 @@ use crate::format::segment::{SegmentHeader, segment_name};
 use crate::options::FlushMode;
 use crate::protocol::Kept;
 use crate::recovery::cut::{Cut, Damage};
+use crate::recovery::early::{DuringScan, Early, Replayed};
 use crate::recovery::files::{Segments, find_segments, resume_lane};
 use crate::recovery::scan::{LaneScan, Pass, ScanMode, scan_lane};
+use crate::recovery::windows::Windows;
 use crate::segments::quota::Quota;
 use crate::{LogError, LogOptions};
 
@@ -31,15 +33,13 @@ pub struct ScanProgress {
     pub total: u64,
 }
 
-/// One transaction in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogRecord<'a> {
-    /// The sequence number, the last of the transaction's numbers.
-    pub seqno: SeqNo,
-    /// Number of sequence numbers assigned to the transaction.
-    pub records: u32,
-    /// The bytes that were appended.
-    pub payload: &'a [u8],
+/// The scans of all lanes.
+pub(super) struct ScannedLanes {
+    pub(super) segments: Vec<Segments>,
+    pub(super) lanes: Vec<LaneScan>,
+    windows: Arc<Windows>,
+    /// The outcome of the replay during the scan.
+    replayed: Option<Replayed>,
 }
 
 /// A scanned log: replay its log records, then continue with [`Recovered::into_log`].
@@ -55,6 +55,11 @@ pub struct Recovered {
     /// The part of each incarnation that recovery keeps.
     pub(super) kept: BTreeMap<u32, Kept>,
     pub(super) lanes: Vec<LaneScan>,
+    /// Memory for reading the log.
+    pub(super) windows: Arc<Windows>,
+    /// Whether log records were replayed during the scan, and which.
+    pub(super) is_replaying: bool,
+    pub(super) replayed: Replayed,
     segments: Vec<Segments>,
     discarded: u64,
     retained: Option<CheckpointPosition>,
@@ -80,6 +85,7 @@ impl Recovered {
         start: &CheckpointPosition,
         limit: Option<SeqNo>,
         progress: &(dyn Fn(ScanProgress) + Sync),
+        during: Option<&DuringScan<'_>>,
     ) -> Result<Self, LogError> {
         // The checkpoint was published once everything before it was durable.
         let limit = limit.map(|limit| limit.max(start.seqno));
@@ -88,8 +94,8 @@ impl Recovered {
             salvage: false,
             limit,
         };
-        let (segments, scans) = Self::scan_lanes(&device, &options, start, mode, progress)?;
-        Self::decide(device, options, start.clone(), segments, scans, None, limit)
+        let scanned = Self::scan_lanes(&device, &options, start, mode, progress, during)?;
+        Self::decide(device, options, start.clone(), scanned, None, limit)
     }
 
     pub(super) fn scan_lanes(
@@ -98,7 +104,8 @@ impl Recovered {
         start: &CheckpointPosition,
         mode: ScanMode,
         progress: &(dyn Fn(ScanProgress) + Sync),
-    ) -> Result<(Vec<Segments>, Vec<LaneScan>), LogError> {
+        during: Option<&DuringScan<'_>>,
+    ) -> Result<ScannedLanes, LogError> {
         if start.lanes.len() != options.lanes {
             return Err(LogError::Incompatible {
                 what: format!(
@@ -121,19 +128,41 @@ impl Recovered {
             let bytes = scanned.fetch_add(bytes, Ordering::Relaxed) + bytes;
             progress(ScanProgress { bytes, total });
         };
+        let windows = Windows::new(
+            Arc::clone(device),
+            during.map_or(0, |during| during.waiting_bytes),
+        );
+        let early = during.map(|during| Early::new(during, start.seqno, &windows, options.lanes));
         let scan = |lane: usize| {
             let pass = Pass {
-                device: &**device,
+                windows: &windows,
+                early: early.as_ref(),
                 lane: LaneId::new(lane),
                 segments: &segments[lane],
                 after: start.seqno,
                 progress: &report,
             };
-            scan_lane(&pass, &start.lanes[lane], mode)
+            let scan = || scan_lane(&pass, &start.lanes[lane], mode);
+            match &early {
+                Some(early) => early.scanning(scan),
+                None => scan(),
+            }
         };
-        let scans = braid_rt::thread::scatter(options.lanes, scan);
-        let scans: Result<Vec<_>, _> = scans.into_iter().collect();
-        Ok((segments, scans?))
+        let threads = early.as_ref().map_or(0, Early::threads);
+        let scans = braid_rt::thread::scatter(options.lanes + threads, |thread| {
+            if thread < options.lanes {
+                return Some(scan(thread));
+            }
+            early.iter().for_each(Early::work);
+            None
+        });
+        let lanes: Result<Vec<_>, _> = scans.into_iter().flatten().collect();
+        Ok(ScannedLanes {
+            segments,
+            lanes: lanes?,
+            windows,
+            replayed: early.map(Early::into_replayed),
+        })
     }
 
     /// Combines the scans of all lanes.
@@ -141,12 +170,28 @@ impl Recovered {
         device: Arc<dyn Device>,
         options: LogOptions,
         start: CheckpointPosition,
-        segments: Vec<Segments>,
-        mut lanes: Vec<LaneScan>,
+        scanned: ScannedLanes,
         damage: Option<Damage>,
         limit: Option<SeqNo>,
     ) -> Result<Self, LogError> {
+        let ScannedLanes {
+            segments,
+            mut lanes,
+            windows,
+            replayed,
+        } = scanned;
         let cut = Cut::find(&start, &mut lanes, damage, limit)?;
+        let is_replaying = replayed.is_some();
+        let replayed = replayed.unwrap_or_default();
+        if let Some((lane, incarnation, seqno)) = replayed.beyond(&cut.kept, cut.ceiling) {
+            return Err(LogError::corrupted(
+                format!(
+                    "the log says that number {seqno} of incarnation {incarnation} was durable, but what it depends on is missing"
+                ),
+                &segment_name(lane, lanes[lane.get()].end_segment),
+                0,
+            ));
+        }
         Ok(Self {
             cut: cut.cut,
             device,
@@ -156,6 +201,9 @@ impl Recovered {
             incarnation: cut.incarnation,
             kept: cut.kept,
             lanes,
+            windows,
+            is_replaying,
+            replayed,
             segments,
             discarded: cut.discarded,
             retained: None,
@@ -229,6 +277,11 @@ impl Recovered {
     /// Valid chunks found.
     pub fn chunks(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.chunks).sum()
+    }
+
+    /// Log records that were accepted [during the scan](crate::DuringScan).
+    pub fn replayed_records(&self) -> u64 {
+        self.replayed.log_records
     }
 
     /// Complete log records found after the cut and discarded.
@@ -375,7 +428,8 @@ mod tests {
         drop(log);
         let continued = |incarnation: u32| {
             let (device, options) = (Arc::clone(&device), options.clone());
-            let mut recovered = Recovered::scan(device, options, &start, None, &|_| {}).unwrap();
+            let mut recovered =
+                Recovered::scan(device, options, &start, None, &|_| {}, None).unwrap();
             let kept = recovered.kept.remove(&recovered.incarnation).unwrap();
             recovered.kept.insert(incarnation, kept);
             recovered.incarnation = incarnation;
@@ -397,7 +451,7 @@ mod tests {
         for _ in 0..5 {
             log.append(&[b"a record"]).unwrap().wait().unwrap();
         }
-        let recovered = Recovered::scan(device, options, &start, None, &|_| {}).unwrap();
+        let recovered = Recovered::scan(device, options, &start, None, &|_| {}, None).unwrap();
         let found = recovered.lanes.iter().flat_map(|lane| lane.found.values());
         let durable = found.map(|found| found.durable_seqno.get()).max();
         assert_eq!(
@@ -432,7 +486,14 @@ mod tests {
         }
         drop(log);
         damage();
-        Recovered::scan(device, options, &start, limit.map(SeqNo::new), &|_| {})
+        Recovered::scan(
+            device,
+            options,
+            &start,
+            limit.map(SeqNo::new),
+            &|_| {},
+            None,
+        )
     }
 
     type ScanOutcome = Result<Recovered, LogError>;

@@ -2,21 +2,16 @@
 
 use braid_rt::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use braid_io::AlignedBuf;
-use braid_rt::{Mutex, to_usize};
+use braid_rt::Mutex;
 
 use crate::LogError;
 use crate::base::numbers::{FlushNo, LaneId, SeqNo};
-use crate::format::BLOCK;
-use crate::format::log_record::{LogRecordKind, LogRecords};
-use crate::format::segment::segment_name;
-use crate::recovery::reader::{Expected, SegmentReader};
-use crate::recovery::recovered::{LogRecord, Recovered};
-use crate::recovery::scan::{Extent, Streamed};
+use crate::recovery::items::{Item, LogRecord, Streamed};
+use crate::recovery::recovered::Recovered;
 
 impl Recovered {
-    /// Calls `f` for every log record that recovery keeps and whose number is greater than
-    /// `start.seqno`, on up to `threads` threads, in no particular order: the caller's replay must
+    /// Calls `f` for every log record that recovery keeps, whose number is greater than
+    /// `start.seqno`, and that was not accepted [during the scan](crate::DuringScan), on up to `threads` threads, in no particular order: the caller's replay must
     /// let the newer version win. Stops at the first error. May be called more than once.
     ///
     /// # Errors
@@ -27,24 +22,18 @@ impl Recovered {
         E: From<LogError> + Send,
         F: Fn(LogRecord<'_>) -> Result<(), E> + Sync,
     {
-        let extents: Vec<&Extent> = self.lanes.iter().flat_map(|lane| &lane.extents).collect();
-        let streamed: Vec<&Streamed> = self.lanes.iter().flat_map(|lane| &lane.streamed).collect();
-        let items = extents.len() + streamed.len();
+        let left = self.lanes.iter().flat_map(|lane| &lane.items);
+        let items: Vec<&Item> = left.chain(&self.replayed.left).collect();
         let next = AtomicUsize::new(0);
         let stop = AtomicBool::new(false);
         let failure = Mutex::new(None);
         let work = || {
-            let mut buf = self.device.allocate(BLOCK);
             while !stop.load(Ordering::Relaxed) {
                 // Relaxed: the items were created before the threads.
-                let item = next.fetch_add(1, Ordering::Relaxed);
-                let done = match (extents.get(item), item.checked_sub(extents.len())) {
-                    (Some(extent), _) => self.replay_extent(extent, &mut buf, &f),
-                    (None, Some(at)) if at < streamed.len() => {
-                        self.replay_streamed(streamed[at], &f)
-                    }
-                    _ => return,
+                let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                    return;
                 };
+                let done = self.replay(item, &f);
                 if let Err(error) = done {
                     braid_rt::coverage_point("recovery: replay fails");
                     stop.store(true, Ordering::Relaxed);
@@ -52,7 +41,7 @@ impl Recovered {
                 }
             }
         };
-        braid_rt::thread::scatter(threads.clamp(1, items.max(1)), |_| work());
+        braid_rt::thread::scatter(threads.clamp(1, items.len().max(1)), |_| work());
         failure.into_inner().map_or(Ok(()), Err)
     }
 
@@ -77,85 +66,28 @@ impl Recovered {
         is_new && kept.is_some_and(|kept| kept.holds(lane, seqno, flush))
     }
 
-    fn replay_extent<E, F>(&self, extent: &Extent, buf: &mut AlignedBuf, f: &F) -> Result<(), E>
+    fn replay<E, F>(&self, item: &Item, f: &F) -> Result<(), E>
     where
         E: From<LogError>,
         F: Fn(LogRecord<'_>) -> Result<(), E>,
     {
-        let changed = |offset| {
-            let name = segment_name(extent.lane, extent.segment.sequence);
-            LogError::corrupted("a chunk changed after it was scanned", &name, offset)
-        };
-        let empty = self.device.allocate(BLOCK);
-        let reused = std::mem::replace(buf, empty);
-        let mut reader =
-            SegmentReader::with_buffer(&*self.device, extent.lane, &extent.segment, reused);
-        let mut expected = extent.expected;
-        let mut offset = extent.offset;
-        while offset < extent.end {
-            let Some(chunk) = reader.chunk(offset, &expected)? else {
-                return Err(changed(offset).into());
-            };
-            let mut log_records = LogRecords::new(chunk.payload);
-            while let Some(log_record) = log_records.next().map_err(|_| changed(offset))? {
-                let is_whole = matches!(
-                    log_record.kind,
-                    LogRecordKind::Data | LogRecordKind::Dependent { .. }
-                );
-                let flush = chunk.header.flush;
-                if is_whole
-                    && self.counts(extent.lane, expected.incarnation, log_record.seqno, flush)
-                {
-                    f(LogRecord {
-                        seqno: log_record.seqno,
-                        records: log_record.records,
-                        payload: log_record.split().1,
-                    })?;
-                }
+        if self.is_replaying && !item.is_kept() {
+            braid_rt::coverage_point("recovery: replay reads again what did not fit in memory");
+        }
+        let (lane, incarnation) = (item.lane(), item.incarnation());
+        if let Item::Streamed(Streamed { newest, .. }) = item {
+            // Read only if it counts.
+            if !self.counts(lane, incarnation, newest.seqno, newest.flush) {
+                braid_rt::coverage_point("recovery: a large log record that does not count");
+                return Ok(());
             }
-            offset += chunk.header.size() as u64;
-            expected = Expected {
-                sequence: expected.sequence + 1,
-                link: chunk.crc,
-                ..expected
-            };
+            braid_rt::coverage_point("recovery: a large log record");
         }
-        *buf = reader.into_buffer();
-        Ok(())
-    }
-
-    fn replay_streamed<E, F>(&self, streamed: &Streamed, f: &F) -> Result<(), E>
-    where
-        E: From<LogError>,
-        F: Fn(LogRecord<'_>) -> Result<(), E>,
-    {
-        let Streamed {
-            lane,
-            incarnation,
-            seqno,
-            flush,
-            ..
-        } = *streamed;
-        if !self.counts(lane, incarnation, seqno, flush) {
-            braid_rt::coverage_point("recovery: a large log record that does not count");
-            return Ok(());
-        }
-        braid_rt::coverage_point("recovery: a large log record");
-        let mut payload = Vec::with_capacity(to_usize(streamed.total));
-        for part in &streamed.parts {
-            let mut reader = SegmentReader::new(&*self.device, streamed.lane, &part.segment);
-            let bytes = reader.bytes_at(part.offset, part.len)?;
-            if crc32c::crc32c(bytes) != part.crc {
-                let name = segment_name(streamed.lane, part.segment.sequence);
-                let what = "a chunk changed after it was scanned";
-                return Err(LogError::corrupted(what, &name, part.offset).into());
+        item.for_each(&self.windows, |flush, log_record| {
+            if self.counts(lane, incarnation, log_record.seqno, flush) {
+                f(log_record)?;
             }
-            payload.extend_from_slice(bytes);
-        }
-        f(LogRecord {
-            seqno: streamed.seqno,
-            records: streamed.records,
-            payload: &payload,
+            Ok(())
         })
     }
 }

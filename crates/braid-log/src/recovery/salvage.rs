@@ -25,11 +25,12 @@ impl Recovered {
             salvage: true,
             limit: None,
         };
-        let (segments, mut scans) = Self::scan_lanes(&device, &options, start, mode, &|_| {})?;
+        let mut scanned = Self::scan_lanes(&device, &options, start, mode, &|_| {}, None)?;
+        let scans = &mut scanned.lanes;
         let mut notes = Vec::new();
         // The greatest durable seqno that any chunk records.
         let mut durable = start.seqno;
-        for scan in &scans {
+        for scan in scans.iter() {
             notes.extend(scan.broken.clone());
             let found = scan.found.values().map(|found| found.durable_seqno);
             let beyond = scan.beyond.iter().map(|(_, header)| header.durable_seqno);
@@ -43,7 +44,7 @@ impl Recovered {
         });
         let last = broken.map(|scan| scan.end.incarnation).min();
         if let Some(last) = last {
-            for scan in &mut scans {
+            for scan in scans {
                 scan.found.retain(|incarnation, _| *incarnation <= last);
             }
         }
@@ -51,15 +52,7 @@ impl Recovered {
             durable,
             broken: last.is_some(),
         };
-        let recovered = Self::decide(
-            device,
-            options,
-            start.clone(),
-            segments,
-            scans,
-            Some(damage),
-            None,
-        )?;
+        let recovered = Self::decide(device, options, start.clone(), scanned, Some(damage), None)?;
         let cut = recovered.cut;
         if durable > cut {
             notes.push(format!(

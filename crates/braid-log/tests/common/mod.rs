@@ -2,10 +2,12 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use braid_io::{Device, MemoryDevice, SimDevice};
-use braid_log::{CheckpointPosition, FlushMode, Log, LogError, LogOptions, Recovered};
+use braid_log::{
+    CheckpointPosition, DuringScan, FlushMode, Log, LogError, LogOptions, LogRecord, Recovered,
+};
 
 /// A simulated device in the form that the log accepts.
 pub fn sim(device: &SimDevice) -> Arc<dyn Device> {
@@ -72,4 +74,81 @@ pub fn payload(seqno: u64, len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (seqno as u8).wrapping_mul(31).wrapping_add(at as u8))
         .collect()
+}
+
+/// How a recovery replays during its scan.
+#[derive(Clone, Copy, Debug)]
+pub struct OnePass {
+    pub threads: usize,
+    pub waiting_bytes: usize,
+    /// Log records that are accepted during the scan.
+    pub accepted: usize,
+}
+
+impl OnePass {
+    pub const ALL: [OnePass; 4] = [
+        OnePass::of(0, usize::MAX, usize::MAX),
+        OnePass::of(2, usize::MAX, usize::MAX),
+        OnePass::of(1, 0, usize::MAX),
+        OnePass::of(0, usize::MAX, 5),
+    ];
+
+    pub const fn of(threads: usize, waiting_bytes: usize, accepted: usize) -> Self {
+        Self {
+            threads,
+            waiting_bytes,
+            accepted,
+        }
+    }
+
+    /// Recovers a log. Returns it, and all log records by sequence number. Those that came before
+    /// the replay stopped may come twice.
+    pub fn recover(
+        self,
+        device: &Arc<dyn Device>,
+        options: &LogOptions,
+        start: &CheckpointPosition,
+    ) -> Result<(Recovered, BTreeMap<u64, Vec<u8>>), LogError> {
+        let found = Mutex::new(BTreeMap::new());
+        let add = |log_record: LogRecord<'_>| {
+            let (seqno, bytes) = (log_record.seqno.get(), log_record.payload.to_vec());
+            found.lock().unwrap().insert(seqno, bytes)
+        };
+        let accept = |log_record: LogRecord<'_>| {
+            let has_room = found.lock().unwrap().len() < self.accepted;
+            if has_room {
+                assert_eq!(add(log_record), None, "{self:?}");
+            }
+            has_room
+        };
+        let during = DuringScan {
+            accept: &accept,
+            threads: self.threads,
+            waiting_bytes: self.waiting_bytes,
+        };
+        let (device, options) = (Arc::clone(device), options.clone());
+        let recovered = Log::recover_and_replay(device, options, start, None, &|_| {}, &during)?;
+        let mut later = 0;
+        recovered.for_each(|log_record| {
+            later += 1;
+            let before = add(log_record);
+            assert!(before.is_none() || self.accepted < usize::MAX, "{self:?}");
+        })?;
+        let found = found.into_inner().unwrap();
+        assert_eq!(recovered.replayed_records() + later, found.len() as u64);
+        Ok((recovered, found))
+    }
+}
+
+/// Checks that a recovery which replays during its scan finds the same log records.
+pub fn check_one_pass(
+    device: &Arc<dyn Device>,
+    options: &LogOptions,
+    start: &CheckpointPosition,
+    expected: &BTreeMap<u64, Vec<u8>>,
+) {
+    for one_pass in OnePass::ALL {
+        let (_, found) = one_pass.recover(device, options, start).unwrap();
+        assert!(found == *expected, "{one_pass:?}");
+    }
 }

@@ -18,7 +18,7 @@ use crate::error::{BackupError, Error, Result};
 use crate::format::meta::Meta;
 use crate::format::redo::{self, Redo};
 use crate::options::check_file_mode;
-use crate::recovery::replay::Replay;
+use crate::recovery::replay::{Replay, gathered_bytes_max};
 use crate::schema::entry::{CATALOG_ID, loaded_table, table_of_entry};
 use crate::services::archive::{Archive, ArchivedTransaction, ON_DEVICE, Until};
 use crate::services::backup::format::Manifest;
@@ -368,7 +368,7 @@ fn replay_archive(
     manifest: &Manifest,
     until: u64,
 ) -> Result<u64> {
-    let replay = Replay::new(store);
+    let replay = Replay::new(store, gathered_bytes_max(0));
     let mut transactions = 0;
     archive.read(
         manifest.seqno,

@@ -23,7 +23,7 @@ use crate::format::meta::Meta;
 use crate::offline::verify::Offline;
 use crate::options::Builder;
 use crate::recovery;
-use crate::recovery::replay::{Removal, Replay};
+use crate::recovery::replay::{Removal, Replay, gathered_bytes_max};
 use crate::schema::entry::{CATALOG_ID, ID_END};
 use crate::services::Instance;
 
@@ -276,7 +276,7 @@ impl Filled {
     /// Replays the log, before pages are read: its versions are newer, and it tells which table
     /// numbers are in use. Returns the removals.
     fn replay(&mut self, engine: &Engine, log: &Recovered) -> Result<Vec<Removal>> {
-        let replay = Replay::new(&engine.store);
+        let replay = Replay::new(&engine.store, gathered_bytes_max(0));
         let transactions = AtomicU64::new(0);
         log.for_each_parallel(1, |log_record: LogRecord<'_>| {
             transactions.fetch_add(1, Ordering::Relaxed);

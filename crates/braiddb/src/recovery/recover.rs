@@ -6,14 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_io::{Device, Gate};
-use braid_log::{CheckpointPosition, Log, LogError, LogRecord, Recovered, ScanProgress, SeqNo};
+use braid_log::{
+    CheckpointPosition, DuringScan, Log, LogError, LogRecord, Recovered, ScanProgress, SeqNo,
+};
 use braid_rt::atomic::{AtomicU64, Ordering};
+use braid_rt::to_usize;
 use braid_store::{DamagedRange, Store, StoreError, StoreOptions, Tree};
 
 use super::assemble::{catalog, log_options, open_archive, retention};
 use super::contents::sync_names;
 use super::meta::apply_options;
-use super::replay::{Removal, Replay, Replayed};
+use super::replay::{Removal, Replay, Replayed, gathered_bytes_max};
 use crate::catalog::Catalog;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -50,10 +53,11 @@ pub(super) fn recover(
     let phase = Phase::recovery();
     let progress = Progress { options, began };
     let opened = open_checkpoint(&device, options, readers.as_deref(), attempt)?;
-    let mut recovered = scan_log(&device, options, &opened, attempt, &progress)?;
+    let replay = Replaying::new(&opened.store, options);
+    let mut recovered = scan_log(&device, options, &opened, attempt, &progress, &replay)?;
     let scan = braid_rt::now() - began;
     phase.scanned(recovered.scanned_bytes());
-    let (replayed, transactions) = replay_log(&recovered, &opened.store, options, &progress)?;
+    let (replayed, transactions) = replay.finish(&recovered, options, &progress)?;
     if !options.read_only {
         // Check the catalog before anything is written: without it, the database is opened
         // read-only.
@@ -182,6 +186,7 @@ fn scan_log(
     opened: &Opened,
     attempt: Option<&Attempt>,
     progress: &Progress<'_>,
+    replaying: &Replaying<'_>,
 ) -> Result<Recovered> {
     let scanning = |scan: ScanProgress| {
         progress.report(RecoveryProgress {
@@ -191,49 +196,86 @@ fn scan_log(
         });
     };
     let (source, log_options) = (device.clone(), log_options(options, &opened.meta));
+    let durable = attempt.and_then(|attempt| attempt.durable);
+    let during = DuringScan {
+        accept: &|log_record| replaying.replay.try_add(log_record),
+        // The scan leaves one processor to the threads that read and check.
+        threads: if options.background {
+            replaying.threads
+        } else {
+            0
+        },
+        waiting_bytes: waiting_bytes(),
+    };
     let start = &opened.start;
-    Ok(match attempt.and_then(|attempt| attempt.durable) {
-        None => Log::recover(source, log_options, start, &scanning)?,
-        Some(durable) => Log::recover_up_to(source, log_options, start, durable, &scanning)?,
-    })
+    let recovered =
+        Log::recover_and_replay(source, log_options, start, durable, &scanning, &during)?;
+    Ok(recovered)
 }
 
-/// Replays the recovered transactions. Also returns their number.
-fn replay_log(
-    recovered: &Recovered,
-    store: &Store,
-    options: &Builder,
-    progress: &Progress<'_>,
-) -> Result<(Replayed, u64)> {
-    let scanned_bytes = recovered.scanned_bytes();
-    let replay = if options.read_only {
-        Replay::around_damage(store)
+/// Returns the most bytes of log that wait in memory for their replay during the scan.
+fn waiting_bytes() -> usize {
+    if braid_rt::simulation::is_on() {
+        // Too little for some histories.
+        to_usize(braid_rt::entropy() % 4) * (64 << 10)
     } else {
-        Replay::new(store)
-    };
-    let transactions = AtomicU64::new(0);
-    let threads = if options.background {
-        braid_rt::thread::parallelism()
-    } else {
-        1
-    };
-    // Twice as many reading threads as processors, because about half of them wait for the device;
-    // a single thread if background threads are off.
-    let replaying = if options.background { 2 * threads } else { 1 };
-    recovered.for_each_parallel(replaying, |log_record: LogRecord<'_>| {
-        replay.add(log_record)?;
-        let count = transactions.fetch_add(1, Ordering::Relaxed) + 1;
-        if count.is_multiple_of(REPORT_EVERY) {
-            progress.report(RecoveryProgress {
-                scanned_bytes,
-                total_bytes: scanned_bytes,
-                transactions: count,
-                ..RecoveryProgress::default()
-            });
+        64 << 20
+    }
+}
+
+/// The replay of a log, during its scan and afterwards.
+struct Replaying<'a> {
+    replay: Replay<'a>,
+    /// Number of threads that apply writes.
+    threads: usize,
+}
+
+impl<'a> Replaying<'a> {
+    fn new(store: &'a Store, options: &Builder) -> Self {
+        let bytes_max = gathered_bytes_max(options.pool_bytes);
+        Self {
+            replay: if options.read_only {
+                Replay::around_damage(store, bytes_max)
+            } else {
+                Replay::new(store, bytes_max)
+            },
+            threads: if options.background {
+                braid_rt::thread::parallelism()
+            } else {
+                1
+            },
         }
-        Ok::<(), Error>(())
-    })?;
-    Ok((replay.finish(threads)?, transactions.into_inner()))
+    }
+
+    /// Replays the recovered transactions that were not replayed during the scan. Also returns the
+    /// number of all.
+    fn finish(
+        self,
+        recovered: &Recovered,
+        options: &Builder,
+        progress: &Progress<'_>,
+    ) -> Result<(Replayed, u64)> {
+        let Self { replay, threads } = self;
+        let scanned_bytes = recovered.scanned_bytes();
+        let transactions = AtomicU64::new(recovered.replayed_records());
+        // Twice as many reading threads as processors, because about half of them wait for the
+        // device; a single thread if background threads are off.
+        let replaying = if options.background { 2 * threads } else { 1 };
+        recovered.for_each_parallel(replaying, |log_record: LogRecord<'_>| {
+            replay.add(log_record)?;
+            let count = transactions.fetch_add(1, Ordering::Relaxed) + 1;
+            if count.is_multiple_of(REPORT_EVERY) {
+                progress.report(RecoveryProgress {
+                    scanned_bytes,
+                    total_bytes: scanned_bytes,
+                    transactions: count,
+                    ..RecoveryProgress::default()
+                });
+            }
+            Ok::<(), Error>(())
+        })?;
+        Ok((replay.finish(threads)?, transactions.into_inner()))
+    }
 }
 
 /// Keeps the log that an archive, a feed or an older state needs. Returns the position where it

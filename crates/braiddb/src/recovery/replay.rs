@@ -21,13 +21,14 @@ use crate::format::redo::{self, Redo};
 
 const PARTITIONS: usize = 64;
 
-/// Returns the approximate number of bytes of keys and values that all partitions hold together.
-fn gathered_bytes_max() -> usize {
+/// Returns the approximate number of bytes of keys and values that all partitions hold together:
+/// a part of a buffer pool that is hardly used meanwhile.
+pub(crate) fn gathered_bytes_max(pool_bytes: usize) -> usize {
     // Simulated logs are short.
     if braid_rt::simulation::is_on() {
         32 << 10
     } else {
-        64 << 20
+        (pool_bytes / 4).max(64 << 20)
     }
 }
 
@@ -68,6 +69,7 @@ pub(crate) type Removal = (u32, Box<[u8]>, SeqNo);
 pub(crate) struct Replay<'a> {
     store: &'a Store,
     partitions: Vec<Mutex<Partition>>,
+    partition_bytes_max: usize,
     /// Trees of the tables with the lowest numbers, each looked up once.
     trees: Box<[OnceLock<Tree>]>,
     removals: Mutex<Vec<Removal>>,
@@ -84,9 +86,11 @@ pub(crate) struct Replayed {
 }
 
 impl<'a> Replay<'a> {
-    pub(crate) fn new(store: &'a Store) -> Self {
+    /// Creates a replay whose partitions hold about `bytes_max` bytes.
+    pub(crate) fn new(store: &'a Store, bytes_max: usize) -> Self {
         Self {
             store,
+            partition_bytes_max: bytes_max / PARTITIONS,
             partitions: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
             trees: (0..256).map(|_| OnceLock::new()).collect(),
             removals: Mutex::default(),
@@ -97,10 +101,10 @@ impl<'a> Replay<'a> {
 
     /// Creates a single-threaded replay for a read-only database. Writes that lead to damaged pages
     /// are skipped, and these pages stay unreadable.
-    pub(crate) fn around_damage(store: &'a Store) -> Self {
+    pub(crate) fn around_damage(store: &'a Store, bytes_max: usize) -> Self {
         Self {
             skips_damage: true,
-            ..Self::new(store)
+            ..Self::new(store, bytes_max)
         }
     }
 
@@ -110,16 +114,36 @@ impl<'a> Replay<'a> {
         for redo in redo::decode(log_record.payload) {
             let redo = redo?;
             let hash = hash_key(redo.table, redo.key);
-            // The hash table uses the lowest and the highest bits.
-            let partition = &self.partitions[(hash >> 32) as usize % PARTITIONS];
-            let mut partition = partition.lock();
+            let mut partition = self.partition(hash).lock();
             self.gather(&mut partition, hash, redo, log_record.seqno);
-            if partition.bytes > gathered_bytes_max() / PARTITIONS {
+            if partition.bytes > self.partition_bytes_max {
                 braid_rt::coverage_point("replay: a batch before the end");
                 self.apply(&mut partition)?;
             }
         }
         Ok(())
+    }
+
+    /// Gathers a transaction's writes as long as there is room for them, and changes no tree: the
+    /// transaction may come from a log that turns out to be damaged, and a failed recovery changes
+    /// nothing. Returns whether all were gathered; otherwise [`Replay::add`] is to repeat it.
+    pub(crate) fn try_add(&self, log_record: LogRecord<'_>) -> bool {
+        for redo in redo::decode(log_record.payload) {
+            let Ok(redo) = redo else { return false };
+            let hash = hash_key(redo.table, redo.key);
+            let mut partition = self.partition(hash).lock();
+            if partition.bytes > self.partition_bytes_max {
+                braid_rt::coverage_point("replay: no room for more during the scan");
+                return false;
+            }
+            self.gather(&mut partition, hash, redo, log_record.seqno);
+        }
+        true
+    }
+
+    fn partition(&self, hash: u64) -> &Mutex<Partition> {
+        // The hash table uses the lowest and the highest bits.
+        &self.partitions[(hash >> 32) as usize % PARTITIONS]
     }
 
     fn gather(&self, partition: &mut Partition, hash: u64, redo: Redo<'_>, version: SeqNo) {
@@ -273,7 +297,7 @@ mod tests {
     fn replay(store: &Store, seqno: u64, redo: Redo<'_>) -> bool {
         let mut payload = Vec::new();
         redo::encode(redo, &mut payload);
-        let replay = Replay::new(store);
+        let replay = Replay::new(store, 1 << 20);
         let log_record = LogRecord {
             seqno: SeqNo::new(seqno),
             records: 1,
@@ -314,7 +338,7 @@ mod tests {
     #[test]
     fn a_batch_has_the_newest_write_of_each_key() {
         let store = store();
-        let replay = Replay::new(&store);
+        let replay = Replay::new(&store, 1 << 20);
         let mut batch = Partition::default();
         // All with one hash, as keys that collide.
         let mut gather = |version, table, key: &[u8], value: &[u8]| {

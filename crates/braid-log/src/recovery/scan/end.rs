@@ -71,7 +71,7 @@ impl LaneScan {
             return Ok(());
         }
         if let Some(next) = pass.segments.get(&(self.end_segment + 1)) {
-            let mut reader = SegmentReader::new(pass.device, pass.lane, next);
+            let mut reader = SegmentReader::new(pass.windows, pass.lane, next);
             let behind = self.look_after(&mut reader, next, 0)?;
             self.behind = self.behind.max(behind);
         }

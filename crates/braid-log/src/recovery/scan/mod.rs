@@ -5,21 +5,24 @@ mod found;
 mod records;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use braid_io::Device;
 use braid_rt::to_usize;
 
 pub(super) use self::end::Behind;
 pub(super) use self::found::Found;
-use self::records::extent_bytes;
-pub(super) use self::records::{Extent, Streamed};
+use self::records::FoundChunk;
 use crate::LogError;
 use crate::base::numbers::{FlushNo, LaneId, SeqNo};
 use crate::format::BLOCK;
 use crate::format::checkpoint_position::LanePosition;
 use crate::format::chunk::{ChunkHeader, NUMBERS_MAX};
 use crate::format::segment::{Segment, SegmentHeader, segment_name};
-use crate::recovery::reader::{Expected, SegmentReader};
+use crate::recovery::early::Early;
+use crate::recovery::items::{Extent, Item, Streamed};
+use crate::recovery::reader::{Expected, ReadAhead, SegmentReader};
+use crate::recovery::windows::Windows;
 
 /// The result of scanning one lane.
 #[derive(Debug)]
@@ -27,8 +30,14 @@ pub(crate) struct LaneScan {
     pub(crate) id: u128,
     /// By incarnation.
     pub(crate) found: BTreeMap<u32, Found>,
-    pub(crate) extents: Vec<Extent>,
-    pub(crate) streamed: Vec<Streamed>,
+    /// What is left to replay after the scan.
+    pub(crate) items: Vec<Item>,
+    /// What is in memory, and not known to be durable.
+    waiting: Vec<Item>,
+    /// The extent that the next chunk may belong to.
+    extent: Option<Extent>,
+    /// Streamed log records of the incarnation that lack parts.
+    open: HashMap<SeqNo, Streamed>,
     /// The segment where the log ends, and the identity of the next chunk.
     pub(crate) end_segment: u64,
     pub(crate) end_header: SegmentHeader,
@@ -67,18 +76,20 @@ impl ScanMode {
 }
 
 /// The inputs of one pass over a lane.
-pub(crate) struct Pass<'a> {
-    pub(crate) device: &'a dyn Device,
-    pub(crate) lane: LaneId,
-    pub(crate) segments: &'a BTreeMap<u64, Segment>,
+pub(super) struct Pass<'a> {
+    pub(super) windows: &'a Arc<Windows>,
+    /// Replays log records during the pass.
+    pub(super) early: Option<&'a Early<'a>>,
+    pub(super) lane: LaneId,
+    pub(super) segments: &'a BTreeMap<u64, Segment>,
     /// Numbers up to here are skipped.
-    pub(crate) after: SeqNo,
+    pub(super) after: SeqNo,
     /// Called with the number of bytes that were read.
-    pub(crate) progress: &'a (dyn Fn(u64) + Sync),
+    pub(super) progress: &'a (dyn Fn(u64) + Sync),
 }
 
 /// Scans a lane from `start`.
-pub(crate) fn scan_lane(
+pub(super) fn scan_lane(
     pass: &Pass<'_>,
     start: &LanePosition,
     mode: ScanMode,
@@ -89,7 +100,7 @@ pub(crate) fn scan_lane(
         let what = "the segment where recovery starts is missing";
         return Err(LogError::corrupted(restore(what), &name, 0));
     };
-    let header = first.header(pass.device, pass.lane)?;
+    let header = first.header(pass.windows.device(), pass.lane)?;
     let header = header.filter(|h| {
         h.lane == pass.lane && h.sequence == start.segment && h.incarnation == start.incarnation
     });
@@ -99,7 +110,7 @@ pub(crate) fn scan_lane(
         return Err(LogError::corrupted(restore(what), &name, 0));
     };
     let mut broken = wrong_length(&header, first);
-    if broken.is_none() && !is_whole_before(pass.device, first, start, &header)? {
+    if broken.is_none() && !is_whole_before(pass.windows.device(), first, start, &header)? {
         broken = Some(
             "the chunk before the checkpoint position is missing: the file is an older copy"
                 .to_owned(),
@@ -122,7 +133,8 @@ pub(crate) fn scan_lane(
     let mut scan = LaneScan::new(pass.lane, start, header, broken, mode);
     scan.segments(pass, first)?;
     scan.look_beyond(pass)?;
-    scan.drop_incomplete();
+    scan.drop_incomplete(None);
+    scan.items.append(&mut scan.waiting);
     Ok(scan)
 }
 
@@ -194,8 +206,10 @@ impl LaneScan {
         Self {
             id: header.log,
             found: BTreeMap::new(),
-            extents: Vec::new(),
-            streamed: Vec::new(),
+            items: Vec::new(),
+            waiting: Vec::new(),
+            extent: None,
+            open: HashMap::new(),
             end_segment: start.segment,
             end_header: header,
             end_offset: start.offset,
@@ -218,8 +232,15 @@ impl LaneScan {
     fn segments(&mut self, pass: &Pass<'_>, first: &Segment) -> Result<(), LogError> {
         self.begin();
         let mut segment = first;
+        let following = pass.segments.range(first.sequence..);
+        let ahead = if self.mode.read_ahead {
+            let segments = following.map(|(_, segment)| segment);
+            ReadAhead::start(pass.windows, segments, self.end_offset)
+        } else {
+            None
+        };
         loop {
-            match self.segment(pass, segment) {
+            match self.segment(pass, segment, ahead.as_ref()) {
                 Err(error @ LogError::Corrupted { .. }) if self.mode.salvage => {
                     self.broken = Some(error.to_string());
                     return Ok(());
@@ -233,12 +254,12 @@ impl LaneScan {
         }
     }
 
-    /// Drops the streamed log records that lack parts.
-    fn drop_incomplete(&mut self) {
-        let found = self.streamed.len();
-        self.streamed
-            .retain(|streamed| streamed.found == streamed.total);
-        if self.streamed.len() < found {
+    /// Drops the streamed log records that lack parts, except those of an incarnation.
+    fn drop_incomplete(&mut self, except: Option<u32>) {
+        let found = self.open.len();
+        self.open
+            .retain(|_, streamed| Some(streamed.incarnation) == except);
+        if self.open.len() < found {
             braid_rt::coverage_point("scan: a large log record without its end");
         }
     }
@@ -264,31 +285,33 @@ impl LaneScan {
         pass: &Pass<'_>,
         segment: &Segment,
     ) -> Result<Option<SegmentHeader>, LogError> {
-        let header = segment.header(pass.device, pass.lane)?;
+        let header = segment.header(pass.windows.device(), pass.lane)?;
         Ok(header
             .filter(|h| h.log == self.id && h.lane == pass.lane && h.sequence == segment.sequence))
     }
 
     /// Scans a segment from the end of the log so far.
-    fn segment(&mut self, pass: &Pass<'_>, segment: &Segment) -> Result<(), LogError> {
+    fn segment(
+        &mut self,
+        pass: &Pass<'_>,
+        segment: &Segment,
+        ahead: Option<&ReadAhead>,
+    ) -> Result<(), LogError> {
         let mut offset = self.end_offset;
-        let mut reader = if self.mode.read_ahead {
-            SegmentReader::ahead(pass.device, pass.lane, segment, offset)
-        } else {
-            SegmentReader::new(pass.device, pass.lane, segment)
-        };
-        let mut extent: Option<Extent> = None;
-        let extent_bytes = extent_bytes();
-        let mut open = self.open_streams();
+        let mut reader = SegmentReader::ahead(pass.windows, pass.lane, segment, offset, ahead);
+        self.drop_incomplete(Some(self.end.incarnation));
         let mut reported = 0;
         // Chunks of a flush whose last chunk was not read yet. A flush is kept completely or not at
         // all: no part of a torn flush can have been acknowledged.
-        let mut flush: Vec<(u64, Expected, ChunkHeader)> = Vec::new();
-        reader.keep_from(offset);
+        let mut flush: Vec<FoundChunk> = Vec::new();
         while let Some(chunk) = reader.chunk(offset, &self.end)? {
             let (header, crc) = (chunk.header, chunk.crc);
             self.note_durable(pass, segment, offset, &header)?;
-            flush.push((offset, self.end, header));
+            flush.push(FoundChunk {
+                offset,
+                expected: self.end,
+                chunk,
+            });
             offset += header.size() as u64;
             self.chunks += 1;
             self.end.sequence += 1;
@@ -297,29 +320,10 @@ impl LaneScan {
             if header.more > 0 && !braid_rt::mutant!("half_flushes") {
                 continue;
             }
-            for (offset, expected, header) in flush.drain(..) {
-                let size = header.size() as u64;
-                let chunk = reader.bytes_at(offset, header.size())?;
-                self.log_records(pass, segment, offset, &header, chunk, &mut open)?;
-                match &mut extent {
-                    Some(extent) if extent.takes(offset, extent_bytes) => extent.end += size,
-                    _ => {
-                        let next = Extent {
-                            lane: pass.lane,
-                            segment: segment.clone(),
-                            offset,
-                            end: offset + size,
-                            expected,
-                        };
-                        if extent.is_some() {
-                            braid_rt::coverage_point("scan: the next part to be replayed");
-                        }
-                        self.extents.extend(extent.replace(next));
-                    }
-                }
-                reported += size;
+            for found in flush.drain(..) {
+                reported += found.chunk.header.size() as u64;
+                self.chunk(pass, segment, &found)?;
             }
-            reader.keep_from(offset);
             if header.flush != FlushNo::NONE {
                 let found = self.found.entry(header.incarnation).or_default();
                 found.flushes.push(header.flush);
@@ -332,7 +336,7 @@ impl LaneScan {
         if !flush.is_empty() {
             braid_rt::coverage_point("scan: a torn flush");
         }
-        self.extents.extend(extent);
+        self.close_extent(pass);
         // Only for the last segment: an end after which a later segment continues is a proper end.
         if self.mode.limit.is_none() {
             self.behind = self.look_after(&mut reader, segment, offset)?;
@@ -340,16 +344,6 @@ impl LaneScan {
         self.bytes += reader.bytes;
         (pass.progress)(reported);
         Ok(())
-    }
-
-    /// Streamed log records of the incarnation that lack parts, by number, as indices into
-    /// `streamed`.
-    fn open_streams(&self) -> HashMap<SeqNo, usize> {
-        let streamed = self.streamed.iter().enumerate();
-        let open = streamed.filter(|(_, streamed)| {
-            streamed.found < streamed.total && streamed.incarnation == self.end.incarnation
-        });
-        open.map(|(at, streamed)| (streamed.seqno, at)).collect()
     }
 
     /// Records a chunk's durable seqno.

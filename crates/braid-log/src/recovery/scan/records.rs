@@ -1,160 +1,220 @@
 //! The log records of a scanned lane, and where they lie.
 
-use std::collections::HashMap;
+use std::mem;
 
 use super::{LaneScan, Pass};
 use crate::LogError;
-use crate::base::numbers::{FlushNo, LaneId, SeqNo};
-use crate::format::chunk::{CHUNK_HEADER, ChunkHeader};
+use crate::base::numbers::SeqNo;
+use crate::format::chunk::CHUNK_HEADER;
 use crate::format::log_record::{LogRecordKind, LogRecords, RawLogRecord};
 use crate::format::segment::{Segment, segment_name};
 use crate::protocol::{Dependent, Run};
-use crate::recovery::reader::Expected;
+use crate::recovery::items::{Extent, Item, Newest, Part, Streamed, extent_bytes};
+use crate::recovery::reader::{Expected, ReadChunk};
+use crate::recovery::windows::WindowSlice;
 
-/// Log bytes of one unit of work in parallel replay.
-pub(super) fn extent_bytes() -> u64 {
-    if braid_rt::simulation::is_on() {
-        32 << 10
-    } else {
-        4 << 20
-    }
+/// A valid chunk at an offset of a segment.
+pub(super) struct FoundChunk {
+    pub(super) offset: u64,
+    pub(super) expected: Expected,
+    pub(super) chunk: ReadChunk,
 }
 
-/// A run of valid chunks in one segment.
-#[derive(Clone, Debug)]
-pub(crate) struct Extent {
-    pub(crate) lane: LaneId,
-    pub(crate) segment: Segment,
-    pub(crate) offset: u64,
-    pub(crate) end: u64,
-    /// The first chunk.
-    pub(crate) expected: Expected,
-}
-
-impl Extent {
-    /// Whether a chunk at `offset` belongs to the extent. A torn flush may lie in between.
-    pub(super) fn takes(&self, offset: u64, extent_bytes: u64) -> bool {
-        self.end == offset && self.end - self.offset < extent_bytes
-    }
-}
-
-/// A part of a streamed log record: `len` payload bytes at `offset` of a segment.
-#[derive(Clone, Debug)]
-pub(crate) struct Part {
-    pub(crate) segment: Segment,
-    pub(crate) offset: u64,
-    pub(crate) len: usize,
-    /// CRC-32C of the bytes.
-    pub(crate) crc: u32,
-}
-
-/// A streamed log record.
-#[derive(Clone, Debug)]
-pub(crate) struct Streamed {
-    pub(crate) lane: LaneId,
-    pub(crate) incarnation: u32,
-    pub(crate) seqno: SeqNo,
-    pub(crate) records: u32,
-    pub(crate) total: u64,
-    pub(super) found: u64,
-    /// The number of the flush that wrote its last part.
-    pub(crate) flush: FlushNo,
-    pub(crate) parts: Vec<Part>,
+/// Bytes of a log record's payload at an offset of a segment.
+struct Place<'a> {
+    segment: &'a Segment,
+    offset: u64,
+    bytes: WindowSlice,
 }
 
 impl LaneScan {
-    /// Records the log records of a chunk of a complete flush.
-    pub(super) fn log_records(
+    /// Records a chunk of a complete flush.
+    pub(super) fn chunk(
         &mut self,
         pass: &Pass<'_>,
         segment: &Segment,
-        offset: u64,
-        header: &ChunkHeader,
-        chunk: &[u8],
-        open: &mut HashMap<SeqNo, usize>,
+        found: &FoundChunk,
     ) -> Result<(), LogError> {
+        let newest = self.log_records(pass, segment, found)?;
+        if newest.seqno == SeqNo::NONE {
+            braid_rt::coverage_point("scan: a chunk without a whole log record to replay");
+            return Ok(());
+        }
+        let keeps = pass.early.is_some();
+        let next = Extent {
+            lane: pass.lane,
+            segment: segment.clone(),
+            offset: found.offset,
+            end: found.offset + found.chunk.header.size() as u64,
+            expected: found.expected,
+            newest,
+            bytes: keeps.then(|| found.chunk.bytes.clone()),
+        };
+        if let Some(extent) = &mut self.extent {
+            if extent.append(&next, extent_bytes()) {
+                return Ok(());
+            }
+            braid_rt::coverage_point("scan: the next part to be replayed");
+            self.close_extent(pass);
+        }
+        self.extent = Some(next);
+        Ok(())
+    }
+
+    /// Adds the extent to what is replayed.
+    pub(super) fn close_extent(&mut self, pass: &Pass<'_>) {
+        if let Some(extent) = self.extent.take() {
+            self.add_item(pass, Item::Extent(extent));
+        }
+    }
+
+    /// Adds an item to what is replayed: at once, if it is known to be durable, otherwise after the
+    /// scan. Items for which there is no room in memory will be read again.
+    fn add_item(&mut self, pass: &Pass<'_>, item: Item) {
+        let Some(early) = pass.early else {
+            self.items.push(item);
+            return;
+        };
+        item.keep();
+        self.waiting.push(item);
+        for item in mem::take(&mut self.waiting) {
+            if self.is_certain(&item) {
+                braid_rt::coverage_point("scan: log records are replayed during the scan");
+                early.add(item);
+            } else {
+                self.waiting.push(item);
+            }
+        }
+        if early.is_full() {
+            braid_rt::coverage_point("scan: no room for log records that wait for the cut");
+            if braid_rt::mutant!("lose_what_waits") {
+                self.waiting.clear();
+            }
+            self.open.values_mut().for_each(Streamed::forget);
+            self.waiting.iter_mut().for_each(Item::forget);
+            self.items.append(&mut self.waiting);
+        }
+    }
+
+    /// Whether the cut includes all log records of an item, or recovery fails.
+    fn is_certain(&self, item: &Item) -> bool {
+        let found = self.found.get(&item.incarnation());
+        let durable_seqno = found.map_or(SeqNo::NONE, |found| found.durable_seqno);
+        item.newest().seqno <= durable_seqno || braid_rt::mutant!("replay_what_may_be_lost")
+    }
+
+    /// Records the log records of a chunk of a complete flush. Returns the newest whole one.
+    fn log_records(
+        &mut self,
+        pass: &Pass<'_>,
+        segment: &Segment,
+        found: &FoundChunk,
+    ) -> Result<Newest, LogError> {
+        let (header, bytes) = (&found.chunk.header, &found.chunk.bytes);
         let end = CHUNK_HEADER + header.payload_len as usize;
-        let mut log_records = LogRecords::new(&chunk[CHUNK_HEADER..end]);
+        let mut log_records = LogRecords::new(&bytes[CHUNK_HEADER..end]);
+        let mut newest = Newest::default();
         loop {
             let log_record = log_records.next().map_err(|_| {
                 let name = segment_name(pass.lane, segment.sequence);
                 let what = "a chunk with a valid checksum contains no valid records";
-                LogError::corrupted(what, &name, offset)
+                LogError::corrupted(what, &name, found.offset)
             })?;
             let Some(log_record) = log_record else {
-                return Ok(());
+                return Ok(newest);
             };
+            let this = Newest {
+                seqno: log_record.seqno,
+                flush: header.flush,
+            };
+            if log_record.is_whole() && log_record.seqno > pass.after {
+                newest = newest.max(this);
+            }
             if self.mode.up_to_limit(log_record.seqno) < log_record.seqno {
                 braid_rt::coverage_point("scan: a log record that is not known to be durable");
             } else if log_record.seqno > pass.after {
-                let at = offset + (CHUNK_HEADER + log_records.position()) as u64;
-                self.log_record(pass.lane, segment, header, log_record, at, open);
+                let (end, len) = (log_records.position(), log_record.payload.len());
+                let at = CHUNK_HEADER + end - len;
+                let place = || Place {
+                    segment,
+                    offset: found.offset + at as u64,
+                    bytes: bytes.part(at, len),
+                };
+                let incarnation = header.incarnation;
+                self.log_record(pass, incarnation, this, &log_record, place);
             } else {
                 braid_rt::coverage_point("scan: a log record that the checkpoint has");
             }
         }
     }
 
-    /// Records a log record whose payload ends at `end` of the segment.
-    fn log_record(
+    /// Records a log record.
+    fn log_record<'a>(
         &mut self,
-        lane: LaneId,
-        segment: &Segment,
-        header: &ChunkHeader,
-        log_record: RawLogRecord<'_>,
-        end: u64,
-        open: &mut HashMap<SeqNo, usize>,
+        pass: &Pass<'_>,
+        incarnation: u32,
+        newest: Newest,
+        log_record: &RawLogRecord<'_>,
+        place: impl FnOnce() -> Place<'a>,
     ) {
-        let incarnation = header.incarnation;
-        let len = log_record.payload.len();
-        let part = || Part {
-            segment: segment.clone(),
-            offset: end - len as u64,
-            len,
-            crc: crc32c::crc32c(log_record.payload),
-        };
-        let complete = match log_record.kind {
+        let seqno = log_record.seqno;
+        let is_complete = match log_record.kind {
             LogRecordKind::Data | LogRecordKind::Abort | LogRecordKind::Dependent { .. } => true,
             LogRecordKind::First { total } => {
-                open.insert(log_record.seqno, self.streamed.len());
-                self.streamed.push(Streamed {
-                    lane,
+                let streamed = Streamed {
+                    lane: pass.lane,
                     incarnation,
-                    seqno: log_record.seqno,
                     records: log_record.records,
                     total,
-                    found: len as u64,
-                    flush: header.flush,
-                    parts: vec![part()],
-                });
-                len as u64 == total
+                    found: 0,
+                    newest,
+                    parts: Vec::new(),
+                };
+                self.open.insert(seqno, streamed);
+                self.part(pass, newest, 0, place())
             }
-            LogRecordKind::Next { offset } => match open.get(&log_record.seqno) {
-                Some(&at) if self.streamed[at].found == offset => {
-                    let streamed = &mut self.streamed[at];
-                    streamed.found += len as u64;
-                    streamed.flush = header.flush;
-                    streamed.parts.push(part());
-                    streamed.found == streamed.total
-                }
-                // A part without its beginning: its number is missing. A lane's chunks follow each
-                // other, so no crash explains this.
-                _ => false,
-            },
+            LogRecordKind::Next { offset } => self.part(pass, newest, offset, place()),
         };
         let found = self.found.entry(incarnation).or_default();
         if let LogRecordKind::Dependent { .. } = log_record.kind {
             found.dependents.push(Dependent {
-                seqno: log_record.seqno,
+                seqno,
                 on: log_record.split().0.collect(),
             });
         }
-        if complete {
+        if is_complete {
             found.add(Run {
                 first: log_record.first(),
-                last: log_record.seqno,
-                flush: header.flush,
+                last: seqno,
+                flush: newest.flush,
             });
         }
+    }
+
+    /// Records a part, at `offset` of the payload, of a streamed log record. Returns whether it was
+    /// the last one.
+    fn part(&mut self, pass: &Pass<'_>, newest: Newest, offset: u64, place: Place<'_>) -> bool {
+        let streamed = self.open.get_mut(&newest.seqno);
+        // A part without its beginning: its number is missing. A lane's chunks follow each other,
+        // so no crash explains this.
+        let Some(streamed) = streamed.filter(|streamed| streamed.found == offset) else {
+            return false;
+        };
+        streamed.found += place.bytes.len() as u64;
+        streamed.newest = newest;
+        let part = Part {
+            segment: place.segment.clone(),
+            offset: place.offset,
+            len: place.bytes.len(),
+            crc: crc32c::crc32c(&place.bytes),
+            bytes: pass.early.is_some().then_some(place.bytes),
+        };
+        part.bytes.iter().for_each(WindowSlice::keep);
+        streamed.parts.push(part);
+        let is_complete = streamed.found == streamed.total;
+        if is_complete && let Some(streamed) = self.open.remove(&newest.seqno) {
+            self.add_item(pass, Item::Streamed(streamed));
+        }
+        is_complete
     }
 }

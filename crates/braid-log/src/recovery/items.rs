@@ -1,0 +1,275 @@
+//! Parts of the log that replay processes one by one: runs of chunks, and large log records.
+
+use std::sync::Arc;
+
+use braid_rt::to_usize;
+
+use crate::LogError;
+use crate::base::numbers::{FlushNo, LaneId, SeqNo};
+use crate::format::BLOCK;
+use crate::format::chunk::{CHUNK_HEADER, ChunkHeader};
+use crate::format::log_record::LogRecords;
+use crate::format::segment::{Segment, segment_name};
+use crate::recovery::reader::{Expected, ReadChunk, SegmentReader};
+use crate::recovery::windows::{WindowSlice, Windows};
+
+/// Log bytes of one unit of work in parallel replay.
+pub(super) fn extent_bytes() -> u64 {
+    if braid_rt::simulation::is_on() {
+        32 << 10
+    } else {
+        4 << 20
+    }
+}
+
+/// One transaction in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogRecord<'a> {
+    /// The sequence number, the last of the transaction's numbers.
+    pub seqno: SeqNo,
+    /// Number of sequence numbers assigned to the transaction.
+    pub records: u32,
+    /// The bytes that were appended.
+    pub payload: &'a [u8],
+}
+
+/// The place of log records in the order of the log. Of two, each component may be the greater one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Newest {
+    pub(crate) seqno: SeqNo,
+    pub(crate) flush: FlushNo,
+}
+
+impl Newest {
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self {
+            seqno: self.seqno.max(other.seqno),
+            flush: self.flush.max(other.flush),
+        }
+    }
+}
+
+/// A run of valid chunks in one segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Extent {
+    pub(crate) lane: LaneId,
+    pub(crate) segment: Segment,
+    pub(crate) offset: u64,
+    pub(crate) end: u64,
+    /// The first chunk.
+    pub(crate) expected: Expected,
+    /// The newest of its whole log records.
+    pub(crate) newest: Newest,
+    /// The chunks, if they are still in memory.
+    pub(crate) bytes: Option<WindowSlice>,
+}
+
+impl Extent {
+    /// Appends another extent, if it follows and the result is not too long. A torn flush may lie
+    /// in between.
+    pub(super) fn append(&mut self, next: &Self, extent_bytes: u64) -> bool {
+        let is_next = self.end == next.offset && self.end - self.offset < extent_bytes;
+        let appended = is_next
+            && match (&mut self.bytes, &next.bytes) {
+                (Some(bytes), Some(next)) => bytes.append(next),
+                (None, None) => true,
+                _ => false,
+            };
+        if appended {
+            self.end = next.end;
+            self.newest = self.newest.max(next.newest);
+        }
+        appended
+    }
+
+    fn changed(&self, offset: u64) -> LogError {
+        let name = segment_name(self.lane, self.segment.sequence);
+        LogError::corrupted("a chunk changed after it was scanned", &name, offset)
+    }
+
+    /// Calls `f` for every whole log record.
+    fn for_each<E: From<LogError>>(
+        &self,
+        windows: &Arc<Windows>,
+        f: &mut impl FnMut(FlushNo, LogRecord<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (lane, segment) = (self.lane, &self.segment);
+        let mut reader = SegmentReader::until(windows, lane, segment, self.end);
+        let mut expected = self.expected;
+        let mut offset = self.offset;
+        while offset < self.end {
+            let chunk = match &self.bytes {
+                // The scan has checked them.
+                Some(bytes) => checked_chunk(bytes, to_usize(offset - self.offset)),
+                None => reader.chunk(offset, &expected)?,
+            };
+            let Some(ReadChunk { header, bytes, crc }) = chunk else {
+                return Err(self.changed(offset).into());
+            };
+            let payload = &bytes[CHUNK_HEADER..CHUNK_HEADER + header.payload_len as usize];
+            let mut log_records = LogRecords::new(payload);
+            while let Some(log_record) = log_records.next().map_err(|_| self.changed(offset))? {
+                if log_record.is_whole() {
+                    let log_record = LogRecord {
+                        seqno: log_record.seqno,
+                        records: log_record.records,
+                        payload: log_record.split().1,
+                    };
+                    f(header.flush, log_record)?;
+                }
+            }
+            offset += header.size() as u64;
+            expected = Expected {
+                sequence: expected.sequence + 1,
+                link: crc,
+                ..expected
+            };
+        }
+        Ok(())
+    }
+}
+
+/// Returns the chunk at `at` of bytes that the scan has checked.
+fn checked_chunk(bytes: &WindowSlice, at: usize) -> Option<ReadChunk> {
+    let header = ChunkHeader::decode(&bytes[at..])?;
+    Some(ReadChunk {
+        header,
+        bytes: bytes.part(at, header.size()),
+        crc: 0,
+    })
+}
+
+/// A part of a streamed log record: `len` payload bytes at `offset` of a segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) segment: Segment,
+    pub(crate) offset: u64,
+    pub(crate) len: usize,
+    /// CRC-32C of the bytes.
+    pub(crate) crc: u32,
+    /// The bytes, if they are still in memory.
+    pub(crate) bytes: Option<WindowSlice>,
+}
+
+/// A streamed log record.
+#[derive(Clone, Debug)]
+pub(crate) struct Streamed {
+    pub(crate) lane: LaneId,
+    pub(crate) incarnation: u32,
+    pub(crate) records: u32,
+    pub(crate) total: u64,
+    pub(super) found: u64,
+    /// Its number, and the number of the flush that wrote its last part.
+    pub(crate) newest: Newest,
+    pub(crate) parts: Vec<Part>,
+}
+
+impl Streamed {
+    /// Releases its memory: replay reads it again.
+    pub(crate) fn forget(&mut self) {
+        self.parts.iter_mut().for_each(|part| part.bytes = None);
+    }
+
+    fn for_each<E: From<LogError>>(
+        &self,
+        windows: &Arc<Windows>,
+        f: &mut impl FnMut(FlushNo, LogRecord<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut payload = Vec::with_capacity(to_usize(self.total));
+        for part in &self.parts {
+            if let Some(bytes) = &part.bytes {
+                payload.extend_from_slice(bytes);
+                continue;
+            }
+            let end = (part.offset + part.len as u64).next_multiple_of(BLOCK as u64);
+            let mut reader = SegmentReader::until(windows, self.lane, &part.segment, end);
+            let bytes = reader.bytes_at(part.offset, part.len)?;
+            if crc32c::crc32c(&bytes) != part.crc {
+                let name = segment_name(self.lane, part.segment.sequence);
+                let what = "a chunk changed after it was scanned";
+                return Err(LogError::corrupted(what, &name, part.offset).into());
+            }
+            payload.extend_from_slice(&bytes);
+        }
+        let log_record = LogRecord {
+            seqno: self.newest.seqno,
+            records: self.records,
+            payload: &payload,
+        };
+        f(self.newest.flush, log_record)
+    }
+}
+
+/// A unit of work in parallel replay.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    Extent(Extent),
+    Streamed(Streamed),
+}
+
+impl Item {
+    pub(crate) fn lane(&self) -> LaneId {
+        match self {
+            Self::Extent(extent) => extent.lane,
+            Self::Streamed(streamed) => streamed.lane,
+        }
+    }
+
+    pub(crate) fn incarnation(&self) -> u32 {
+        match self {
+            Self::Extent(extent) => extent.expected.incarnation,
+            Self::Streamed(streamed) => streamed.incarnation,
+        }
+    }
+
+    pub(crate) fn newest(&self) -> Newest {
+        match self {
+            Self::Extent(extent) => extent.newest,
+            Self::Streamed(streamed) => streamed.newest,
+        }
+    }
+
+    fn bytes(&self) -> impl Iterator<Item = &Option<WindowSlice>> {
+        let (extent, parts) = match self {
+            Self::Extent(extent) => (Some(&extent.bytes), &[][..]),
+            Self::Streamed(streamed) => (None, &streamed.parts[..]),
+        };
+        extent
+            .into_iter()
+            .chain(parts.iter().map(|part| &part.bytes))
+    }
+
+    /// Whether all of it is in memory.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.bytes().all(Option::is_some)
+    }
+
+    /// Keeps its bytes in memory.
+    pub(crate) fn keep(&self) {
+        self.bytes().flatten().for_each(WindowSlice::keep);
+    }
+
+    /// Releases its memory: replay reads it again.
+    pub(crate) fn forget(&mut self) {
+        match self {
+            Self::Extent(extent) => extent.bytes = None,
+            Self::Streamed(streamed) => streamed.forget(),
+        }
+    }
+
+    /// Calls `f` with every log record and the number of its flush.
+    ///
+    /// # Errors
+    /// Errors of `f`; [`LogError::Io`] and [`LogError::Corrupted`] if the log can no longer be
+    /// read.
+    pub(crate) fn for_each<E: From<LogError>>(
+        &self,
+        windows: &Arc<Windows>,
+        mut f: impl FnMut(FlushNo, LogRecord<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self {
+            Self::Extent(extent) => extent.for_each(windows, &mut f),
+            Self::Streamed(streamed) => streamed.for_each(windows, &mut f),
+        }
+    }
+}
