@@ -79,7 +79,7 @@ mod tests {
     use crate::device::MemoryDevice;
 
     #[test]
-    fn a_checkpoint_is_ahead_of_the_log_or_behind_it() {
+    fn a_checkpoint_is_ahead_of_the_log_or_not() {
         let progress = |pages_written, pages_total| {
             let mut progress = CheckpointProgress::default();
             (progress.pages_written, progress.pages_total) = (pages_written, pages_total);
