@@ -315,7 +315,9 @@ impl Plan {
         let is_limited = self.limited && self.large && !self.tight && !self.feed;
         let strands = self.strands.div_ceil(self.lanes) as u64;
         let segments = (strands + 2) * 3 / 2 + 3 + rng.u64(..3);
-        is_limited.then_some(self.lanes as u64 * segments * segment)
+        // A feed that an old handle left keeps up to a quarter.
+        let kept = if self.reopens { segments / 3 + 1 } else { 0 };
+        is_limited.then_some(self.lanes as u64 * (segments + kept) * segment)
     }
 
     /// Returns slightly simpler plans, the most promising first.
