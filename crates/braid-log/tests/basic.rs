@@ -225,6 +225,25 @@ fn a_commit_that_fails_late_stays_invisible() {
     }
 }
 
+/// A snapshot that lacks what is acknowledged is one of a log that is known to have failed.
+#[test]
+fn nobody_gives_up_waiting_for_a_commit_before_the_log_is_poisoned() {
+    let log = Log::create(memory(), small(FlushMode::Callers)).unwrap();
+    let mut long = log.enter(10).unwrap();
+    long.assign(1);
+    long.append(&[b"long"]);
+    long.begin_long_apply();
+    log.append(&[b"after"]).unwrap().wait().unwrap();
+    let (called, calls) = mpsc::channel();
+    let other = log.clone();
+    log.append(&[b"later"]).unwrap().on_durable(move |_| {
+        other.wait_finished(other.acknowledged());
+        called.send(other.is_poisoned()).unwrap();
+    });
+    long.fail("out of order");
+    assert_eq!(calls.recv_timeout(Duration::from_secs(60)), Ok(true));
+}
+
 #[test]
 fn aborted_and_dropped_commits_leave_no_gap() {
     let device = memory();

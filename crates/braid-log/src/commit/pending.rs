@@ -320,20 +320,24 @@ impl<'a> PendingCommit<'a> {
     /// not be applied completely.
     ///
     /// The log flushes everything appended so far, which no failure can undo. Then, before this
-    /// transaction releases its commit slot, the log is poisoned: so the
-    /// [visible seqno](crate::Log::visible_seqno) and every
-    /// [checkpoint position](crate::Log::quiesce) that is used stay before this transaction's
-    /// numbers, and so do the durable seqno and every acknowledgement, unless it
-    /// [took long](PendingCommit::begin_long_apply).
+    /// transaction releases its commit slot, the log is poisoned: so the durable seqno, every
+    /// acknowledgement and every [checkpoint position](crate::Log::quiesce) that is used stay
+    /// before this transaction's numbers.
+    ///
+    /// If the transaction [took long](PendingCommit::begin_long_apply), others may be acknowledged
+    /// already, and flushes have gone on without it. Then the log is poisoned at once, and the
+    /// [visible seqno](crate::Log::visible_seqno) stays before its numbers.
     #[cold]
     pub fn fail(mut self, cause: &str) {
         let core = &self.strand_handle.core;
-        // First, because callbacks of the flush may open snapshots.
         core.note_unapplied(self.first_seqno());
-        for lane in &core.lanes {
-            core.lead(lane);
+        if self.holds == Holds::ToTheEnd {
+            // Its callbacks may open snapshots, which do not wait for this commit.
+            for lane in &core.lanes {
+                core.lead(lane);
+            }
+            core.publish();
         }
-        core.publish();
         if !braid_rt::mutant!("forget_failed_writes") {
             core.set_poison(cause);
         }

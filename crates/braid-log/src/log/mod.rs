@@ -158,7 +158,9 @@ impl Log {
     pub fn wait_finished(&self, seqno: SeqNo) {
         let core = self.core();
         let mut backoff = Backoff::default();
-        let is_unfinished = || self.applied_before() <= seqno && !core.stays_invisible(seqno);
+        // A log that was not poisoned yet seems to be in order: its snapshots are complete.
+        let is_hopeless = || core.stays_invisible(seqno) && core.is_poisoned();
+        let is_unfinished = || self.applied_before() <= seqno && !is_hopeless();
         // A child made by `fork` has no thread that finishes anything.
         while is_unfinished() && core.check_process().is_ok() {
             braid_rt::coverage_point("log: a snapshot waits for a long application");
