@@ -1,7 +1,6 @@
 //! Enforcement of one writing transaction per thread.
 //!
-//! A write waits while another transaction holds the lock of its key, or of a key in the same
-//! stripe. If that transaction belongs to the same thread, which is now waiting, nothing will ever
+//! A write waits while another transaction holds the lock of its key. If that transaction belongs to the same thread, which is now waiting, nothing will ever
 //! end it. This is an easy mistake: `table[key] = value` inside a `with db.begin()`, or two tasks
 //! of one event loop with a transaction each. So the second writer gets an exception.
 

@@ -108,8 +108,8 @@ pub enum braid_status {
     /// space; Braid retries.
     BRAID_ARCHIVE_FAILING = -42,
     /// A transaction cannot lock a key, because another open transaction of the same thread holds
-    /// the key's lock, which keys share by their hash: the thread would wait for itself forever.
-    /// Commit or abort that transaction first.
+    /// the key's lock: the thread would wait for itself forever. Commit or abort that transaction
+    /// first.
     BRAID_SELF_DEADLOCK = -43,
     /// The parent process opened the database: a child made by `fork` cannot use it. Nothing was
     /// done.

@@ -22,11 +22,13 @@ use crate::mvcc::registry::SnapshotRegistry;
 
 /// One thread at a time holds a lock, and a thread that sleeps for the lock acquires it.
 ///
-/// Needs Acquire in `lock` and in `lock_asleep`, Release in `unlock`.
-#[test]
-fn a_lock_is_handed_over() {
-    explore(3, || {
-        let shared = Arc::new((LockTable::new(2), UnsafeCell::new(0)));
+/// `overflows` says that another lock of the bucket is held, so that this one overflows.
+fn hand_over(preemptions: usize, overflows: bool) {
+    explore(preemptions, move || {
+        let shared = Arc::new((LockTable::new(1), UnsafeCell::new(0)));
+        if overflows {
+            shared.0.lock(7, 4).unwrap();
+        }
         let lock_and_add = |owner, shared: &(LockTable, UnsafeCell<u32>)| {
             let (locks, value) = shared;
             locks.lock(0, owner).unwrap();
@@ -44,6 +46,49 @@ fn a_lock_is_handed_over() {
         }
         // SAFETY: all threads are joined.
         assert_eq!(shared.1.with(|value| unsafe { *value }), 3);
+        if overflows {
+            shared.0.unlock(7, 4);
+        }
+        assert!(shared.0.is_unused());
+    });
+}
+
+/// Needs Acquire in `lock` and in `enter`, Release in `unlock` and when a bucket is left.
+#[test]
+fn a_lock_is_handed_over() {
+    hand_over(3, false);
+}
+
+#[test]
+fn an_overflowed_lock_is_handed_over() {
+    hand_over(2, true);
+}
+
+/// A lock has one place at a time, although another lock of its bucket comes and goes.
+#[test]
+fn a_lock_is_inline_or_overflows() {
+    explore(3, || {
+        let shared = Arc::new((LockTable::new(1), UnsafeCell::new(0)));
+        let add = |key, owner, shared: &(LockTable, UnsafeCell<u32>)| {
+            let (locks, value) = shared;
+            locks.lock(key, owner).unwrap();
+            if key == 0 {
+                // SAFETY: exclusive if the lock works, which loom checks.
+                value.with_mut(|value| unsafe { *value += 1 });
+            }
+            locks.unlock(key, owner);
+        };
+        let others = [(0, 2), (7, 3)].map(|(key, owner)| {
+            let shared = shared.clone();
+            spawn(move || add(key, owner, &shared))
+        });
+        add(0, 1, &shared);
+        for other in others {
+            other.join().unwrap();
+        }
+        // SAFETY: all threads are joined.
+        assert_eq!(shared.1.with(|value| unsafe { *value }), 2);
+        assert!(shared.0.is_unused());
     });
 }
 
@@ -51,24 +96,26 @@ fn a_lock_is_handed_over() {
 /// an error.
 #[test]
 fn a_circle_is_found() {
-    explore(3, || {
-        let locks = Arc::new(LockTable::new(2));
-        let lock_both = |owner, first, second, locks: &LockTable| {
-            locks.lock(first, owner).unwrap();
-            let both = locks.lock(second, owner).is_ok();
-            if both {
-                locks.unlock(second, owner);
-            }
-            locks.unlock(first, owner);
-            both
-        };
-        let other = {
-            let locks = locks.clone();
-            spawn(move || lock_both(2, 1, 0, &locks))
-        };
-        let mine = lock_both(1, 0, 1, &locks);
-        assert!(other.join().unwrap() || mine);
-    });
+    for buckets in [2, 1] {
+        explore(3, move || {
+            let locks = Arc::new(LockTable::new(buckets));
+            let lock_both = |owner, first, second, locks: &LockTable| {
+                locks.lock(first, owner).unwrap();
+                let both = locks.lock(second, owner).is_ok();
+                if both {
+                    locks.unlock(second, owner);
+                }
+                locks.unlock(first, owner);
+                both
+            };
+            let other = {
+                let locks = locks.clone();
+                spawn(move || lock_both(2, 1, 0, &locks))
+            };
+            let mine = lock_both(1, 0, 1, &locks);
+            assert!(other.join().unwrap() || mine);
+        });
+    }
 }
 
 /// A validator that sees no mark precedes the writer in the order, or sees the writer's version.
@@ -86,15 +133,24 @@ fn a_validator_sees_the_mark_or_the_write() {
     let unmark: fn(&LockTable) = |locks| locks.unmark_committing(0);
     for place in [assign, look] {
         for release in [unlock, unmark] {
-            explore(usize::MAX, move || {
-                validate_alongside_a_writer(place, release)
-            });
+            for overflows in [false, true] {
+                explore(usize::MAX, move || {
+                    validate_alongside_a_writer(place, release, overflows)
+                });
+            }
         }
     }
 }
 
-fn validate_alongside_a_writer(place: fn(&AtomicU64) -> u64, release: fn(&LockTable)) {
-    let shared = Arc::new((LockTable::new(2), AtomicU64::new(0), AtomicBool::new(false)));
+fn validate_alongside_a_writer(
+    place: fn(&AtomicU64) -> u64,
+    release: fn(&LockTable),
+    overflows: bool,
+) {
+    let shared = Arc::new((LockTable::new(1), AtomicU64::new(0), AtomicBool::new(false)));
+    if overflows {
+        shared.0.lock(7, 4).unwrap();
+    }
     let writer = {
         let shared = shared.clone();
         spawn(move || {

@@ -212,7 +212,7 @@ fn the_book_has_the_lines_that_transactions_exchange() {
             // No loop over the slots of all threads.
             assert!(*taken < 1.1 || !is_small, "{kind}: {place}");
         }
-        // Which records, stripes and state words share a line depends on addresses.
+        // Which records, buckets and state words share a line depends on addresses.
         let is_close = |a: f64, b: f64| (a - b).abs() <= 0.2 + b / 10.0;
         match documented.get(kind) {
             Some(&(taken, fetched))

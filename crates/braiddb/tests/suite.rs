@@ -18,6 +18,7 @@ mod ingest;
 mod killed;
 mod large_values;
 mod limits;
+mod locks;
 mod long_keys;
 mod named_snapshots;
 mod openings;

@@ -771,7 +771,7 @@ fn handles_go_between_threads() {
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Runs `work` on a separate thread, so that an endless wait fails the test.
-fn ends(work: impl FnOnce() + Send + 'static) {
+pub(crate) fn ends(work: impl FnOnce() + Send + 'static) {
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         work();
@@ -779,121 +779,6 @@ fn ends(work: impl FnOnce() + Send + 'static) {
     });
     done.recv_timeout(PATIENCE)
         .expect("it ends without a panic");
-}
-
-/// Keys share locks, so two transactions of one thread may conflict without a common key.
-#[test]
-fn two_transactions_of_one_thread_never_wait_for_each_other() {
-    for protocol in Protocol::ALL {
-        ends(move || {
-            let builder = Database::builder().protocol(*protocol).pool_bytes(1 << 20);
-            let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
-            let t: Table<u64, u64> = db.open_table("t").unwrap();
-            let mut both = [db.begin(), db.begin()];
-            let mut refused = Vec::new();
-            for key in 0..2_000 {
-                // One lock for each key, held until the end.
-                match both[key as usize % 2].insert_if_absent(&t, &key, &1) {
-                    Ok(added) => assert!(added),
-                    Err(error) => {
-                        assert!(matches!(error, Error::SelfDeadlock), "{error}");
-                        assert!(!error.is_retryable());
-                        refused.push(key);
-                    }
-                }
-                if refused.len() == 3 {
-                    break;
-                }
-            }
-            assert!(!refused.is_empty(), "4,096 stripes are few for 2,000 locks");
-            // Both transactions continue.
-            let [first, mut second] = both;
-            first.commit().unwrap();
-            for key in &refused {
-                second.insert(&t, key, &2).unwrap();
-            }
-            second.commit().unwrap();
-            assert_eq!(db.get(&t, &refused[0]).unwrap(), Some(2));
-        });
-    }
-}
-
-/// A large transaction acquires its locks at commit, with the same result.
-#[test]
-fn a_large_commit_does_not_wait_for_its_own_thread() {
-    ends(|| {
-        let db = Database::in_memory().unwrap();
-        let t: Table<u64, u64> = db.open_table("t").unwrap();
-        let mut holder = db.begin();
-        holder.insert(&t, &700, &1).unwrap();
-        let mut large = db.begin();
-        (0..1_000)
-            .try_for_each(|key| large.insert(&t, &key, &2))
-            .unwrap();
-        assert!(matches!(large.commit(), Err(Error::SelfDeadlock)));
-        // The same holds if `transact` waits.
-        let nested = db.transact(|tx| tx.insert(&t, &700, &3));
-        assert!(matches!(nested, Err(Error::SelfDeadlock)));
-        holder.commit().unwrap();
-        db.transact(|tx| tx.insert(&t, &700, &4)).unwrap();
-        assert_eq!(db.snapshot().iter(&t).unwrap().count(), 1);
-    });
-}
-
-/// Two threads with two transactions each: the idle transactions hold the locks, and the others
-/// wait for them.
-#[test]
-fn a_cycle_through_idle_transactions_ends() {
-    ends(|| {
-        let db = Database::in_memory().unwrap();
-        let t: Table<u64, u64> = db.open_table("t").unwrap();
-        let barrier = Arc::new(Barrier::new(2));
-        let sides = [(1, 2), (2, 1)].map(|(own, other)| {
-            let (db, t, barrier) = (db.clone(), t.clone(), barrier.clone());
-            std::thread::spawn(move || {
-                let mut idle = db.begin();
-                idle.insert(&t, &own, &own).unwrap();
-                barrier.wait();
-                let mut waits = db.begin();
-                let refused = match waits.insert(&t, &other, &own) {
-                    Ok(()) => false,
-                    Err(Error::SelfDeadlock) => true,
-                    Err(error) => panic!("{error}"),
-                };
-                drop((waits, idle));
-                refused
-            })
-        });
-        let refused = sides.map(|side| side.join().unwrap());
-        assert!(refused.contains(&true));
-    });
-}
-
-/// Finding and creating tables acquires no lock that a transaction can hold.
-#[test]
-fn tables_are_created_inside_of_a_transaction() {
-    ends(|| {
-        let builder = Database::builder().pool_bytes(1 << 20);
-        let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
-        let t: Table<u64, u64> = db.open_table("t").unwrap();
-        let mut tx = db.begin();
-        for n in 0..1_000 {
-            // One lock for each key; in the end, most of all stripes.
-            for key in 16 * n..16 * (n + 1) {
-                tx.get_for_update(&t, &key).unwrap();
-            }
-            let table: Table<u64, u64> = db.open_table(&format!("table {n}")).unwrap();
-            tx.insert(&table, &n, &n).unwrap();
-        }
-        db.feed("feed").unwrap();
-        db.rename_table("table 7", "seven").unwrap();
-        db.bulk_load::<u32, u32>("loaded")
-            .unwrap()
-            .finish()
-            .unwrap();
-        tx.commit().unwrap();
-        assert_eq!(db.table_names().unwrap().len(), 1_002);
-    });
 }
 
 /// The reads of a scan count even if its iterator is leaked.

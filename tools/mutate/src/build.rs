@@ -19,6 +19,7 @@ pub const CORE: &[&str] = &[
     "crates/braiddb/src/txn/commit/precommit.rs",
     "crates/braiddb/src/txn/commit/validate.rs",
     "crates/braiddb/src/locks/table.rs",
+    "crates/braiddb/src/locks/wait_graph.rs",
     "crates/braiddb/src/txn/lock_acquisition.rs",
     "crates/braiddb/src/locks/deferred.rs",
     "crates/braiddb/src/mvcc/versions.rs",

@@ -4,9 +4,11 @@
 #[cfg(not(all(test, loom)))]
 pub(crate) use braid_rt::atomic::{AtomicU64, AtomicUsize};
 #[cfg(not(all(test, loom)))]
-pub(crate) use braid_rt::thread::spin_loop;
+pub(crate) use braid_rt::thread::{Backoff, spin_loop};
 
 #[cfg(all(test, loom))]
-pub(crate) use braid_loom::{AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, spin_loop};
+pub(crate) use braid_loom::{
+    AtomicU64, AtomicUsize, Backoff, Condvar, Mutex, MutexGuard, spin_loop,
+};
 #[cfg(not(all(test, loom)))]
 pub(crate) use braid_rt::{Condvar, Mutex, MutexGuard};

@@ -107,21 +107,21 @@ impl Engine {
             let Some(retired) = shard.pop_due(watermark) else {
                 return false;
             };
-            let What::Chain { stripe } = retired.what else {
+            let What::Chain { bucket } = retired.what else {
                 buffer.due.push(retired);
                 continue;
             };
-            let mut chain = self.locks.versions(stripe).lock();
+            let mut chain = self.locks.versions(bucket).lock();
             let (trimmed, left) = chain.trim(watermark, STEP_MAX, &mut buffer.spare);
             drop(chain);
             shard.versions = shard.versions.wrapping_sub(trimmed);
             match left {
                 None => {}
                 Some(end) if end <= watermark => {
-                    shard.retire_first(Retired::chain(end, stripe));
+                    shard.retire_first(Retired::chain(end, bucket));
                     return true;
                 }
-                Some(end) => shard.retire(Retired::chain(end, stripe)),
+                Some(end) => shard.retire(Retired::chain(end, bucket)),
             }
         }
         true
@@ -132,10 +132,10 @@ impl Engine {
     #[inline(never)]
     fn prune_long_chains(&self, buffer: &mut GcBuffer) {
         let open = self.snapshots.survey(self.log.visible_seqno());
-        for stripe in buffer.long.drain(..) {
+        for bucket in buffer.long.drain(..) {
             // Another thread is surveying: a later addition to the chain asks again.
             if let Some(open) = &open {
-                let mut chain = self.locks.versions(stripe).lock();
+                let mut chain = self.locks.versions(bucket).lock();
                 let pruned = chain.prune(open, &mut buffer.spare);
                 // May wrap: the versions that are dropped here were added by several transactions.
                 buffer.versions = buffer.versions.wrapping_sub(pruned);

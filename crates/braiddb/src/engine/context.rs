@@ -9,7 +9,6 @@ use braid_log::SeqNo;
 use braid_rt::narrow;
 use bytes::Bytes;
 use hashbrown::HashTable;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use braid_store::{RecordMeta, SHORT_KEY_MAX, Stamp, WriterRoom, layer_entries};
 
@@ -17,7 +16,7 @@ use super::hint_cache::HintCache;
 use super::savepoints::Savepoints;
 use crate::base::written::Written;
 use crate::format::redo::{self, Redo};
-use crate::locks::table::{Owner, User, next_owner};
+use crate::locks::wait_graph::{Owner, User, next_owner};
 use crate::mvcc::gc::GcBuffer;
 use crate::mvcc::range_reads::RangeReads;
 use crate::mvcc::registry::Registration;
@@ -36,10 +35,6 @@ const INDEX_KEPT_MAX: usize = 1 << 10;
 /// [`braid_log::PendingCommit::set_signature`].
 pub(crate) fn signature_of(table_id: u32) -> u64 {
     1 << (table_id % u64::BITS)
-}
-
-pub(crate) fn hash_key(table: u32, key: &[u8]) -> u64 {
-    xxh3_64_with_seed(key, u64::from(table))
 }
 
 /// Returns a key's bit in [`WriteSet::filter`].
@@ -363,7 +358,8 @@ pub(crate) fn in_bounds(key: &[u8], lower: Bound<&[u8]>, upper: Bound<&[u8]>) ->
 #[derive(Debug)]
 pub(crate) struct PointRead {
     pub(crate) table: u32,
-    stripe: u32,
+    /// Hash of the key, by which the lock table finds it.
+    pub(crate) hash: u64,
     /// Offset in the keys' buffer. `usize`: the keys that a transaction reads may exceed 4 GiB.
     key_at: usize,
     key_len: u32,
@@ -371,13 +367,6 @@ pub(crate) struct PointRead {
     pub(crate) version: SeqNo,
     pub(crate) absent: bool,
     pub(crate) stamp: Stamp,
-}
-
-impl PointRead {
-    /// Returns the lock stripe of the key.
-    pub(crate) fn stripe(&self) -> usize {
-        self.stripe as usize
-    }
 }
 
 /// Reads of a transaction, those without locks to be validated at commit.
@@ -403,7 +392,7 @@ impl ReadSet {
     pub(crate) fn add_point(
         &mut self,
         table: u32,
-        stripe: usize,
+        hash: u64,
         key: &[u8],
         found: Option<RecordMeta>,
         stamp: Stamp,
@@ -413,10 +402,9 @@ impl ReadSet {
         self.keys.extend_from_slice(key);
         self.points.push(PointRead {
             table,
-            // A lock table has at most `STRIPES_MAX` stripes; a key has at most `MAX_KEY_LEN`
-            // bytes.
-            stripe: narrow(stripe),
+            hash,
             key_at,
+            // A key has at most `MAX_KEY_LEN` bytes.
             key_len: narrow(key.len()),
             version,
             absent: found.is_none_or(|meta| meta.tombstone),
@@ -476,8 +464,8 @@ pub(crate) struct Context {
     pub(crate) user: Arc<User>,
     pub(crate) writes: WriteSet,
     pub(crate) reads: ReadSet,
-    /// The stripes whose write lock this transaction holds.
-    pub(crate) locks: Vec<usize>,
+    /// The hashes of the keys whose write lock this transaction holds.
+    pub(crate) locks: Vec<u64>,
     /// Whether the transaction read a key whose lock must be held until commit.
     pub(crate) reads_locked: bool,
     /// Whether the write locks are acquired at commit; see [`crate::txn::lock_acquisition`].
@@ -568,6 +556,7 @@ impl Context {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+    use xxhash_rust::xxh3::xxh3_64;
 
     /// The test never touches the pages of the 4 GiB.
     #[test]
@@ -597,13 +586,13 @@ mod tests {
             for _ in 0..rng.usize(0..60) {
                 let key = vec![b'k'; rng.usize(0..30)];
                 let value = rng.bool().then(|| vec![rng.u8(..); rng.usize(0..50)]);
-                set.put(hash_key(3, &key), 0, 3, &key, value.as_deref());
+                set.put(xxh3_64(&key), 0, 3, &key, value.as_deref());
                 model.insert(key, value);
             }
             for len in 0..30 {
                 let key = vec![b'k'; len];
                 let found = set
-                    .find(hash_key(3, &key), 0, &key)
+                    .find(xxh3_64(&key), 0, &key)
                     .map(|v| v.map(<[u8]>::to_vec));
                 assert_eq!(found, model.get(&key).cloned(), "seed {seed}");
             }

@@ -10,7 +10,7 @@ use crossbeam_utils::CachePadded;
 
 use super::Engine;
 use super::context::Context;
-use crate::locks::table::{User, first_owner};
+use crate::locks::wait_graph::{User, first_owner};
 use crate::mvcc::range_reads::RangeReads;
 
 const SHARDS: usize = 16;

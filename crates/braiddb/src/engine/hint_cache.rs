@@ -78,6 +78,6 @@ impl HintCache {
 /// Returns the index of the leaf hint for a key with this hash.
 #[inline]
 fn index(hash: u64) -> usize {
-    // The low bits select the stripe.
+    // The low bits select the bucket of the lock table.
     (hash >> 32) as usize % KEYS
 }

@@ -14,7 +14,7 @@ impl Engine {
         state
             .locks
             .drain(..)
-            .for_each(|stripe| self.locks.unlock(stripe, owner));
+            .for_each(|hash| self.locks.unlock(hash, owner));
     }
 
     pub(crate) fn close_snapshot(&self, state: &mut Context) {
@@ -48,7 +48,7 @@ impl Engine {
     #[cold]
     fn release_deferred(self: &Arc<Self>, point: UnlockPoint) {
         let unlockable = || self.log.unlockable(point.strand());
-        let unlock = |stripe, owner| self.locks.unlock(stripe, owner);
+        let unlock = |hash, owner| self.locks.unlock(hash, owner);
         if let Some(next) = self.deferred_unlocks.release(point, unlockable, unlock) {
             self.arm_unlocks(next);
         }

@@ -90,15 +90,14 @@ pub enum Error {
     Conflict(ConflictKind),
 
     /// A transaction cannot lock a key, because another open transaction that the same thread used
-    /// last holds the lock: the thread would wait for itself forever. Keys share locks by their
-    /// hash, so the two transactions need not write the same key. Commit or abort one of them, or
-    /// write through a single transaction.
+    /// last holds the lock: the thread would wait for itself forever. Commit or abort one of them,
+    /// or write through a single transaction.
     ///
     /// The transaction that gets this error stays open and keeps its earlier writes. A commit that
     /// gets this error has ended its transaction without a trace. If another thread uses the
     /// transaction that holds the lock within 100 milliseconds, Braid waits for the lock instead.
     #[error(
-        "cannot lock a key: another open transaction of this thread holds its lock, which keys share by their hash; commit or abort that transaction first, or write through it"
+        "cannot lock a key: another open transaction of this thread holds its lock; commit or abort that transaction first, or write through it"
     )]
     SelfDeadlock,
 

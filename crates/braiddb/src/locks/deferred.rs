@@ -11,13 +11,14 @@ use braid_log::UnlockPoint;
 use braid_rt::Mutex;
 use crossbeam_utils::CachePadded;
 
-use crate::locks::table::Owner;
+use crate::locks::wait_graph::Owner;
 
 #[derive(Debug)]
 struct DeferredUnlock {
     at: u64,
     owner: Owner,
-    stripe: usize,
+    /// Hash of the key.
+    hash: u64,
 }
 
 #[derive(Debug, Default)]
@@ -44,14 +45,14 @@ impl DeferredUnlocks {
         &self,
         point: UnlockPoint,
         owner: Owner,
-        stripes: impl Iterator<Item = usize>,
+        hashes: impl Iterator<Item = u64>,
     ) -> bool {
         let mut queue = self.0[point.strand().get()].lock();
-        for stripe in stripes {
+        for hash in hashes {
             queue.locks.push_back(DeferredUnlock {
                 at: point.at(),
                 owner,
-                stripe,
+                hash,
             });
         }
         std::mem::replace(&mut queue.armed, true)
@@ -63,12 +64,12 @@ impl DeferredUnlocks {
         &self,
         point: UnlockPoint,
         unlockable: impl FnOnce() -> u64,
-        unlock: impl Fn(usize, Owner),
+        unlock: impl Fn(u64, Owner),
     ) -> Option<UnlockPoint> {
         let mut queue = self.0[point.strand().get()].lock();
         let reached = unlockable();
         while let Some(lock) = queue.locks.pop_front_if(|lock| lock.at <= reached) {
-            unlock(lock.stripe, lock.owner);
+            unlock(lock.hash, lock.owner);
         }
         let next = queue.locks.front().map(|lock| point.later(lock.at));
         queue.armed = next.is_some();

@@ -2,3 +2,6 @@
 
 pub(crate) mod deferred;
 pub(crate) mod table;
+#[cfg(all(test, not(loom)))]
+mod tests;
+pub(crate) mod wait_graph;

@@ -1,191 +1,271 @@
 //! Lock table: write locks and old versions, both found by the hash of a key.
 //!
-//! The table has a fixed number of *stripes*. A stripe holds the write lock of all keys that hash
-//! to it and the old versions of their values. Two keys of one stripe conflict falsely. With the
-//! few locks that a running system holds at a time, false conflicts are rare, and locking needs no
-//! allocation and no lookup.
+//! The table is a hash table with a fixed number of *buckets*, each a cache line. A lock belongs to
+//! one key, known by the hash of table and key, so transactions that write different keys do not
+//! wait for each other. Two keys have the same lock only if 61 bits of their hashes are equal. The
+//! hash has a random seed, so nobody can choose such keys.
 //!
-//! The lock word is `owner << 2 | WAITERS | COMMITTING`:
+//! The first lock of a bucket is its *inline* lock: one compare-and-swap acquires it, another one
+//! releases it. More locks of the bucket *overflow* to a list under a mutex, so their number has no
+//! limit. The bucket's word is `hash << 3 | CROWDED | COMMITTING | HELD`:
 //!
-//! - The owner is the number of the transaction context and its use, 0 if the stripe is unlocked.
-//! - `COMMITTING` is set before the owner assigns its sequence number, so that a transaction that
-//!   validates its reads later in the order sees the pending write (Silo's phase 1, Tu et al. 2013
-//!   §4.4).
-//! - `WAITERS` makes the unlocking owner wake a waiter.
+//! - `HELD`: a transaction holds the inline lock, for the key with this hash. Its number is in
+//!   `owner`, which its thread sets next.
+//! - `COMMITTING` is set before the transaction assigns its sequence number, so that a transaction
+//!   that validates its reads later in the order sees the pending write (Silo's phase 1, Tu et al.
+//!   2013 §4.4). An overflowed lock has a flag of its own.
+//! - `CROWDED`: the bucket has overflowed locks, or transactions that wait for a lock, or a thread
+//!   is looking for them. All locks of the bucket are then acquired and released under the mutex:
+//!   a lock has one place at a time, and no waiter is overlooked.
 //!
-//! A waiter looks for a cycle in the wait-for graph before it sleeps. A waiting transaction has one
-//! edge, to the owner of its stripe. A transaction that does not wait depends on the thread that
-//! runs it. If that thread is the waiter itself, or waits in another of its transactions, then
-//! nothing may ever end the transaction: the caller has two transactions open at once. But the lock
-//! table knows only the thread that used a transaction last, and a transaction can move to another
-//! thread, or with its task to another worker. So such a cycle is an error only after a grace
-//! period in which no other thread used the transaction.
+//! [`super::wait_graph`] finds deadlocks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use braid_rt::to_usize;
+use hashbrown::HashTable;
 
-use crate::base::sync::{AtomicU64, Condvar, Mutex, MutexGuard, spin_loop};
+use super::wait_graph::{Grace, NOBODY, Outlook, Owner, User, WaitGraph};
+use crate::base::sync::{AtomicU64, Backoff, Condvar, Mutex, MutexGuard, spin_loop};
 use crate::mvcc::versions::VersionChain;
 
-const COMMITTING: u64 = 1;
-const WAITERS: u64 = 2;
-const OWNER_SHIFT: u32 = 2;
+const HELD: u64 = 1;
+const COMMITTING: u64 = 2;
+const CROWDED: u64 = 4;
+const HASH_SHIFT: u32 = 3;
 
 /// Number of spins before a locker sleeps: a holder that is committing is done within a
 /// microsecond, while a sleep and a wake-up cost about ten.
 const SPINS: u32 = if cfg!(all(test, loom)) { 0 } else { 64 };
 
-/// Maximum number of stripes: 2 MiB of memory, and 1 % false conflicts while 650 other locks are
-/// held.
-const STRIPES_MAX: usize = 1 << if cfg!(miri) { 8 } else { 16 };
-const STRIPES_MIN: usize = 1 << if cfg!(miri) { 8 } else { 12 };
+/// Maximum number of buckets: 4 MiB of memory. While 650 locks are held, 1 % of others overflow.
+const BUCKETS_MAX: usize = 1 << if cfg!(miri) { 8 } else { 16 };
+const BUCKETS_MIN: usize = 1 << if cfg!(miri) { 8 } else { 11 };
 
-/// Bytes of buffer pool for each stripe, so that a small database has a small lock table.
-const POOL_BYTES_PER_STRIPE: usize = 512;
+/// Bytes of buffer pool for each bucket, so that a small database has a small lock table.
+const POOL_BYTES_PER_BUCKET: usize = 1024;
 
-const ROOMS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
+/// Maximum number of buckets in a simulation, so that locks overflow.
+const BUCKETS_MAX_SIMULATED_LOG2: u64 = 6;
 
-/// Identifies a transaction context and its current use; never 0.
-pub(crate) type Owner = u64;
+/// The lock of a key: the word of a bucket whose inline lock it is, without the other flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lock(u64);
 
-/// Bits of an owner number that count a context's uses; no lock outlives so many transactions.
-const OWNER_USES_BITS: u32 = 32;
+impl Lock {
+    fn of(hash: u64) -> Self {
+        Self(hash << HASH_SHIFT | HELD)
+    }
 
-/// Returns the first owner number of a context, whose number is at least 1.
-pub(crate) fn first_owner(context: u64) -> Owner {
-    context << OWNER_USES_BITS
+    /// Returns whether this is the inline lock of a bucket with this word.
+    fn is_inline(self, word: u64) -> bool {
+        word & !(COMMITTING | CROWDED) == self.0
+    }
+
+    /// Returns the hash for a bucket's table of overflowed locks. The low bits of the word are the
+    /// same for all locks of the bucket.
+    fn spread(self) -> u64 {
+        self.0.rotate_left(32)
+    }
 }
 
-/// Returns the context's next owner number.
-pub(crate) fn next_owner(owner: Owner) -> Owner {
-    let uses = owner.wrapping_add(1) & ((1 << OWNER_USES_BITS) - 1);
-    first_owner(context_of(owner)) | uses
-}
-
-fn context_of(owner: Owner) -> u64 {
-    owner >> OWNER_USES_BITS
+/// A lock that is not the inline lock of its bucket.
+#[derive(Debug)]
+struct Overflowed {
+    lock: Lock,
+    owner: Owner,
+    committing: bool,
 }
 
 #[derive(Debug)]
-struct Stripe {
+struct Waiter {
+    lock: Lock,
+    owner: Owner,
+    wake: Condvar,
+}
+
+/// What does not fit into a bucket.
+#[derive(Debug, Default)]
+struct Crowd {
+    locks: HashTable<Overflowed>,
+    /// Sleeping transactions, in order of arrival.
+    waiters: VecDeque<Arc<Waiter>>,
+}
+
+impl Crowd {
+    fn find(&self, lock: Lock) -> Option<&Overflowed> {
+        self.locks.find(lock.spread(), |held| held.lock == lock)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.locks.is_empty() && self.waiters.is_empty()
+    }
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Bucket {
     word: AtomicU64,
+    /// The holder of the inline lock. While the lock is not held, and for a moment after it is
+    /// acquired and before it is released, `NOBODY`.
+    owner: AtomicU64,
+    crowd: Mutex<Option<Box<Crowd>>>,
     versions: Mutex<VersionChain>,
 }
 
-/// Grace period for a cycle through a transaction that the waiting thread used last: another thread
-/// may have received the transaction since.
-const GRACE: Duration = Duration::from_millis(100);
+impl Bucket {
+    fn new() -> Self {
+        Self {
+            word: AtomicU64::new(0),
+            owner: AtomicU64::new(NOBODY),
+            crowd: Mutex::default(),
+            versions: Mutex::default(),
+        }
+    }
 
-/// Error of a lock request: waiting for the lock would close a cycle.
+    /// Excludes all other threads from acquiring and releasing locks of the bucket.
+    fn enter(&self) -> Entered<'_> {
+        let crowd = self.crowd.lock();
+        // Acquire: pairs with the Release of the last owner's unlock.
+        self.word.fetch_or(CROWDED, Ordering::Acquire);
+        Entered {
+            bucket: self,
+            crowd,
+        }
+    }
+}
+
+/// A bucket in which only this thread acquires and releases locks.
+struct Entered<'b> {
+    bucket: &'b Bucket,
+    crowd: MutexGuard<'b, Option<Box<Crowd>>>,
+}
+
+impl Entered<'_> {
+    fn is_inline(&self, lock: Lock) -> bool {
+        // Relaxed: `enter` has acquired.
+        lock.is_inline(self.bucket.word.load(Ordering::Relaxed))
+    }
+
+    /// Returns the holder of a lock.
+    fn holder(&self, lock: Lock) -> Owner {
+        if self.is_inline(lock) {
+            let mut backoff = Backoff::default();
+            loop {
+                // Relaxed: `enter` has acquired, so this is `NOBODY` or the current holder.
+                match self.bucket.owner.load(Ordering::Relaxed) {
+                    NOBODY => backoff.wait(),
+                    holder => return holder,
+                }
+            }
+        }
+        let found = self.crowd.as_ref().and_then(|crowd| crowd.find(lock));
+        found
+            .filter(|_| !braid_rt::mutant!("forget_overflowed_locks"))
+            .map_or(NOBODY, |held| held.owner)
+    }
+
+    /// Acquires a lock that nobody holds.
+    fn acquire(&mut self, lock: Lock, owner: Owner) {
+        let word = &self.bucket.word;
+        if word.load(Ordering::Relaxed) & HELD == 0 {
+            // Release, as in all changes under the mutex: a validator that finds this lock must see
+            // what the bucket's earlier owners wrote.
+            word.fetch_or(lock.0, Ordering::Release);
+            self.bucket.owner.store(owner, Ordering::Relaxed);
+            return;
+        }
+        braid_rt::coverage_point("locks: a lock overflows");
+        let held = Overflowed {
+            lock,
+            owner,
+            committing: false,
+        };
+        let locks = &mut self.crowd.get_or_insert_default().locks;
+        locks.insert_unique(lock.spread(), held, |held| held.lock.spread());
+    }
+
+    /// Adds a transaction that is about to sleep until a lock is released.
+    fn add_waiter(&mut self, lock: Lock, owner: Owner) -> Arc<Waiter> {
+        if !self.is_inline(lock) {
+            braid_rt::coverage_point("locks: a transaction waits for an overflowed lock");
+        }
+        let waiter = Arc::new(Waiter {
+            lock,
+            owner,
+            wake: Condvar::new(),
+        });
+        let crowd = self.crowd.get_or_insert_default();
+        crowd.waiters.push_back(waiter.clone());
+        waiter
+    }
+
+    /// Releases a lock, and wakes the first transaction that waits for it.
+    fn release(&mut self, lock: Lock, owner: Owner, graph: &WaitGraph) {
+        let is_inline = self.is_inline(lock);
+        if is_inline {
+            self.bucket.owner.store(NOBODY, Ordering::Relaxed);
+            // Release: pairs with the Acquire of the next locker and validator.
+            self.bucket.word.fetch_and(CROWDED, Ordering::Release);
+        } else {
+            let locks = self.crowd.as_mut().map(|crowd| &mut crowd.locks);
+            let found = locks.and_then(|locks| {
+                let entry = locks.find_entry(lock.spread(), |held| held.lock == lock);
+                entry.ok().map(|entry| entry.remove().0)
+            });
+            let holder = found.map(|held| held.owner);
+            debug_assert_eq!(holder, Some(owner), "a lock is released by its owner");
+        }
+        if !is_inline && braid_rt::mutant!("wake_none_of_the_overflowed") {
+            return;
+        }
+        let Some(crowd) = &*self.crowd else {
+            return;
+        };
+        let for_any = braid_rt::mutant!("wake_for_any_key");
+        let mut waiters = crowd.waiters.iter().filter(|w| w.lock == lock || for_any);
+        // The waiter leaves the queue after it has acquired the lock. If another transaction
+        // acquires the lock first, its release wakes the waiter again.
+        if let Some(first) = waiters.next() {
+            self.set_holder(lock, NOBODY, graph);
+            first.wake.notify_one();
+        }
+    }
+
+    /// Records the holder of a lock for the transactions that wait for it.
+    fn set_holder(&self, lock: Lock, holder: Owner, graph: &WaitGraph) {
+        let Some(crowd) = &*self.crowd else {
+            return;
+        };
+        let waiters = crowd.waiters.iter().filter(|w| w.lock == lock);
+        let mut owners = waiters.map(|w| w.owner).filter(|o| *o != holder).peekable();
+        if owners.peek().is_some() && !braid_rt::mutant!("wait_for_an_earlier_holder") {
+            graph.set_holder(owners, holder);
+        }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        if self.crowd.as_ref().is_none_or(|crowd| crowd.is_empty()) {
+            *self.crowd = None;
+            // Release: a locker or validator that finds the bucket free must see what the owners of
+            // overflowed locks wrote.
+            self.bucket.word.fetch_and(!CROWDED, Ordering::Release);
+        }
+    }
+}
+
+/// Error of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deadlock {
+pub(crate) enum LockError {
     /// A cycle of waiting transactions; it ends when one of them aborts.
     Cycle,
     /// A cycle through a transaction that this thread has open and cannot continue during the wait.
     OwnThread,
-}
-
-/// The thread that runs a transaction context, for transactions that wait for its locks.
-#[derive(Debug)]
-pub(crate) struct User {
-    owner: AtomicU64,
-    /// The thread that last acquired a lock for the transaction; `ENDING` once the commit has
-    /// begun.
-    thread: AtomicU64,
-    /// Number of reads and lock acquisitions. Only the transaction's own thread writes it.
-    uses: AtomicU64,
-}
-
-const ENDING: u64 = u64::MAX;
-
-impl User {
-    /// Creates a user that no waiter finds.
-    pub(crate) fn unregistered(owner: Owner) -> Arc<Self> {
-        Arc::new(Self {
-            owner: AtomicU64::new(owner),
-            thread: AtomicU64::new(ENDING),
-            uses: AtomicU64::new(0),
-        })
-    }
-
-    /// Records a read of the transaction.
-    #[inline(always)]
-    pub(crate) fn reads(&self) {
-        // Relaxed, like all accesses here: only waiters load these values, as a guess that the
-        // grace period corrects.
-        let uses = self.uses.load(Ordering::Relaxed);
-        self.uses.store(uses.wrapping_add(1), Ordering::Relaxed);
-    }
-
-    /// Records that the transaction acquires a lock on this thread.
-    #[inline(always)]
-    pub(crate) fn locks(&self) {
-        let thread = braid_rt::thread::index() as u64;
-        self.thread.store(thread, Ordering::Relaxed);
-        self.reads();
-    }
-
-    /// Records that the commit has begun: it releases the transaction's locks without further
-    /// calls.
-    #[inline(always)]
-    pub(crate) fn ends(&self) {
-        self.thread.store(ENDING, Ordering::Relaxed);
-    }
-
-    pub(crate) fn set_owner(&self, owner: Owner) {
-        self.owner.store(owner, Ordering::Relaxed);
-    }
-}
-
-/// The users of contexts, by context number.
-#[derive(Debug, Default)]
-struct Users {
-    by_context: HashMap<u64, Weak<User>>,
-    /// Length at which entries of freed contexts are removed.
-    sweep_at: usize,
-}
-
-impl Users {
-    fn add(&mut self, context: u64, user: &Arc<User>) {
-        if self.by_context.len() >= self.sweep_at {
-            self.by_context.retain(|_, user| user.strong_count() > 0);
-            self.sweep_at = 2 * self.by_context.len() + 16;
-        }
-        self.by_context.insert(context, Arc::downgrade(user));
-    }
-
-    /// Returns the thread that last used an open transaction, and the number of its uses.
-    fn last_use(&self, owner: Owner) -> Option<(u64, u64)> {
-        let user = self.by_context.get(&context_of(owner))?.upgrade()?;
-        let thread = user.thread.load(Ordering::Relaxed);
-        // Locks that outlive their transaction have an earlier owner number.
-        let is_open = user.owner.load(Ordering::Relaxed) == owner && thread != ENDING;
-        is_open.then(|| (thread, user.uses.load(Ordering::Relaxed)))
-    }
-}
-
-/// Possible outcome of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outlook {
-    /// A running thread may release the lock.
-    Open,
-    Cycle,
-    /// A cycle, unless another thread has received one of the transactions; `uses` counts their
-    /// uses.
-    OwnThread {
-        uses: u64,
-    },
-}
-
-/// Edge of a sleeping transaction in the wait-for graph.
-#[derive(Clone, Copy, Debug)]
-struct Edge {
-    stripe: usize,
-    thread: u64,
 }
 
 /// Outcome of a lock request.
@@ -195,512 +275,283 @@ pub(crate) enum Locked {
     Already,
 }
 
-#[derive(Debug)]
-struct Waiter {
-    stripe: usize,
-    owner: Owner,
-    wake: Condvar,
-}
-
-type Room = Mutex<VecDeque<Arc<Waiter>>>;
-
-/// Grace period of a wait for a transaction of the same thread.
-#[derive(Clone, Copy, Debug)]
-struct Grace {
-    uses: u64,
-    until: Instant,
-}
-
-impl Grace {
-    fn new(uses: u64) -> Self {
-        let until = braid_rt::now() + GRACE;
-        Self { uses, until }
-    }
-}
-
-/// Sleeps until notified, or wakes spuriously. Returns `false` once the grace period is over.
-fn wait(
-    wake: &Condvar,
-    room: &mut MutexGuard<'_, VecDeque<Arc<Waiter>>>,
-    grace: Option<&Grace>,
-) -> bool {
+/// Sleeps until notified or until the deadline, or wakes spuriously.
+fn sleep<T>(wake: &Condvar, guard: &mut MutexGuard<'_, T>, deadline: Option<Instant>) {
     #[cfg(not(all(test, loom)))]
-    if let Some(grace) = grace {
-        return !wake.wait_until(room, grace.until).timed_out();
+    wake.wait_until_or_forever(guard, deadline);
+    // Loom's clock does not advance, and no loom test has a deadline.
+    #[cfg(all(test, loom))]
+    {
+        assert!(deadline.is_none());
+        wake.wait(guard);
     }
-    // Loom's clock does not advance, and no loom test has two transactions on a thread.
-    let _ = grace;
-    wake.wait(room);
-    true
 }
 
 #[derive(Debug)]
 pub(crate) struct LockTable {
-    stripes: Box<[Stripe]>,
-    /// Sleeping lockers, by stripe modulo `ROOMS`, in order of arrival.
-    rooms: Box<[Room]>,
-    /// The wait-for graph: which stripe each sleeping owner waits for. Only sleepers access it.
-    /// Lock order: a room, then `waiting`, then `users`.
-    waiting: Mutex<HashMap<Owner, Edge>>,
-    /// Accessed by sleepers, and when a context is created.
-    users: Mutex<Users>,
+    buckets: Box<[Bucket]>,
+    graph: WaitGraph,
 }
 
 impl LockTable {
     /// Creates a lock table for a database with a buffer pool of `bytes` bytes.
     pub(crate) fn for_pool(bytes: usize) -> Self {
-        let stripes = (bytes / POOL_BYTES_PER_STRIPE).next_power_of_two();
-        Self::new(stripes.clamp(STRIPES_MIN, STRIPES_MAX))
+        if braid_rt::simulation::is_on() {
+            return Self::new(1 << (braid_rt::entropy() % (BUCKETS_MAX_SIMULATED_LOG2 + 1)));
+        }
+        let buckets = (bytes / POOL_BYTES_PER_BUCKET).next_power_of_two();
+        Self::new(buckets.clamp(BUCKETS_MIN, BUCKETS_MAX))
     }
 
-    /// Creates a lock table with `stripes` stripes, a power of two.
-    pub(crate) fn new(stripes: usize) -> Self {
-        debug_assert!(stripes.is_power_of_two());
-        let stripe = || Stripe {
-            word: AtomicU64::new(0),
-            versions: Mutex::default(),
-        };
+    /// Creates a lock table with `buckets` buckets, a power of two.
+    pub(crate) fn new(buckets: usize) -> Self {
+        debug_assert!(buckets.is_power_of_two());
         Self {
-            stripes: (0..stripes).map(|_| stripe()).collect(),
-            rooms: (0..ROOMS).map(|_| Mutex::default()).collect(),
-            waiting: Mutex::default(),
-            users: Mutex::default(),
+            buckets: (0..buckets).map(|_| Bucket::new()).collect(),
+            graph: WaitGraph::default(),
         }
     }
 
     /// Creates the user of a new context with this first owner number.
     pub(crate) fn user(&self, owner: Owner) -> Arc<User> {
-        let user = User::unregistered(owner);
-        self.users.lock().add(context_of(owner), &user);
-        user
+        self.graph.user(owner)
     }
 
-    /// Returns the stripe of a key with this hash.
-    pub(crate) fn stripe_of(&self, hash: u64) -> usize {
-        to_usize(hash & (self.stripes.len() as u64 - 1))
-    }
-
-    /// Prefetches a stripe into the processor's cache.
+    /// Returns the bucket of a key with this hash.
     #[inline]
-    pub(crate) fn prefetch(&self, stripe: usize) {
-        braid_rt::prefetch(&raw const self.stripes[stripe]);
+    pub(crate) fn bucket_of(&self, hash: u64) -> usize {
+        to_usize(hash & (self.buckets.len() as u64 - 1))
     }
 
-    /// Returns the old versions of the keys of a stripe.
-    pub(crate) fn versions(&self, stripe: usize) -> &Mutex<VersionChain> {
-        &self.stripes[stripe].versions
+    #[inline]
+    fn bucket(&self, hash: u64) -> &Bucket {
+        &self.buckets[self.bucket_of(hash)]
     }
 
-    /// Acquires the write lock of a stripe, sleeping while another owner holds it.
-    pub(crate) fn lock(&self, stripe: usize, owner: Owner) -> Result<Locked, Deadlock> {
+    /// Prefetches the bucket of a key into the processor's cache.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        braid_rt::prefetch(&raw const *self.bucket(hash));
+    }
+
+    /// Returns the old versions of the keys of a bucket.
+    pub(crate) fn versions(&self, bucket: usize) -> &Mutex<VersionChain> {
+        &self.buckets[bucket].versions
+    }
+
+    /// Acquires the write lock of a key, sleeping while another owner holds it.
+    #[inline]
+    pub(crate) fn lock(&self, hash: u64, owner: Owner) -> Result<Locked, LockError> {
         braid_rt::yield_point();
-        let word = &self.stripes[stripe].word;
+        let bucket = self.bucket(hash);
+        let lock = Lock::of(hash);
         let mut spins = 0;
         loop {
             // Acquire: pairs with the Release in `unlock`, so that the last owner's writes are
             // visible.
-            match word.compare_exchange_weak(
-                0,
-                owner << OWNER_SHIFT,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return Ok(Locked::Now),
-                Err(found) if found >> OWNER_SHIFT == owner => return Ok(Locked::Already),
-                Err(_) if spins < SPINS => {
+            let word = &bucket.word;
+            match word.compare_exchange(0, lock.0, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    bucket.owner.store(owner, Ordering::Relaxed);
+                    return Ok(Locked::Now);
+                }
+                Err(word) if lock.is_inline(word) => {
+                    // Relaxed: a thread sees its own store. After a release by this transaction it
+                    // sees `NOBODY`, or the next owner.
+                    if bucket.owner.load(Ordering::Relaxed) == owner {
+                        return Ok(Locked::Already);
+                    }
+                    if spins == SPINS {
+                        return self.lock_crowded(bucket, lock, owner);
+                    }
                     spins += 1;
                     spin_loop();
                 }
-                Err(_) => return self.lock_asleep(stripe, owner),
+                Err(_) => return self.lock_crowded(bucket, lock, owner),
             }
         }
     }
 
-    /// Acquires the write lock of a stripe unless another owner holds it.
-    pub(crate) fn try_lock(&self, stripe: usize, owner: Owner) -> Option<Locked> {
-        let word = &self.stripes[stripe].word;
-        // Acquire: as in `lock`.
-        let mine = owner << OWNER_SHIFT;
-        match word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Some(Locked::Now),
-            Err(found) if found >> OWNER_SHIFT == owner => Some(Locked::Already),
-            Err(_) => None,
+    /// Acquires the write lock of a key unless another owner holds it.
+    pub(crate) fn try_lock(&self, hash: u64, owner: Owner) -> Option<Locked> {
+        let (mut entered, lock) = (self.bucket(hash).enter(), Lock::of(hash));
+        match entered.holder(lock) {
+            NOBODY => {
+                entered.acquire(lock, owner);
+                entered.set_holder(lock, owner, &self.graph);
+                Some(Locked::Now)
+            }
+            holder if holder == owner => Some(Locked::Already),
+            _ => None,
         }
     }
 
     #[cold]
-    fn lock_asleep(&self, stripe: usize, owner: Owner) -> Result<Locked, Deadlock> {
-        let word = &self.stripes[stripe].word;
-        let mut room = self.rooms[stripe % ROOMS].lock();
+    fn lock_crowded(&self, bucket: &Bucket, lock: Lock, owner: Owner) -> Result<Locked, LockError> {
+        let mut entered = bucket.enter();
         let mut me: Option<Arc<Waiter>> = None;
-        let mut grace = None;
+        let mut grace: Option<Grace> = None;
         let result = loop {
-            let found = word.load(Ordering::Relaxed);
-            if found >> OWNER_SHIFT == 0 {
-                let others = room.iter().any(|w| w.stripe == stripe && w.owner != owner);
-                let mine = owner << OWNER_SHIFT | if others { WAITERS } else { 0 };
-                // Acquire: as in `lock`.
-                if word
-                    .compare_exchange(found, mine, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-                {
-                    break Ok(Locked::Now);
-                }
-                continue;
+            let holder = entered.holder(lock);
+            if holder == NOBODY {
+                entered.acquire(lock, owner);
+                entered.set_holder(lock, owner, &self.graph);
+                break Ok(Locked::Now);
             }
-            // Relaxed: the room's mutex orders this against the unlocker, which locks the room when
-            // it sees the bit.
-            if found & WAITERS == 0
-                && word
-                    .compare_exchange(found, found | WAITERS, Ordering::Relaxed, Ordering::Relaxed)
-                    .is_err()
-            {
-                continue;
+            if holder == owner {
+                break Ok(Locked::Already);
             }
             if me.is_none() {
-                match self.begin_to_wait(stripe, owner) {
+                match self.graph.begin_to_wait(owner, holder) {
                     Outlook::Open => {}
-                    Outlook::Cycle => break Err(Deadlock::Cycle),
+                    Outlook::Cycle => break Err(LockError::Cycle),
                     Outlook::OwnThread { uses } => grace = Some(Grace::new(uses)),
                 }
-                let waiter = Arc::new(Waiter {
-                    stripe,
-                    owner,
-                    wake: Condvar::new(),
-                });
-                room.push_back(waiter.clone());
-                me = Some(waiter);
+                me = Some(entered.add_waiter(lock, owner));
             }
-            if let Some(waiter) = &me
-                && !wait(&waiter.wake, &mut room, grace.as_ref())
-            {
-                grace = match self.outlook(&self.waiting.lock(), stripe, owner) {
+            if grace.is_some_and(|grace| braid_rt::now() >= grace.until) {
+                grace = match self.graph.outlook(owner, holder) {
                     Outlook::OwnThread { uses } if grace.is_some_and(|g| g.uses == uses) => {
                         braid_rt::coverage_point(
                             "a transaction waits for another one of its thread",
                         );
-                        break Err(Deadlock::OwnThread);
+                        break Err(LockError::OwnThread);
                     }
                     Outlook::OwnThread { uses } => Some(Grace::new(uses)),
                     // The transactions of a cycle without this one detect the cycle themselves.
                     Outlook::Open | Outlook::Cycle => None,
                 };
             }
+            if let Some(waiter) = &me {
+                sleep(&waiter.wake, &mut entered.crowd, grace.map(|g| g.until));
+            }
         };
         if me.is_some() {
-            room.retain(|w| w.owner != owner);
-            self.waiting.lock().remove(&owner);
+            let crowd = entered.crowd.get_or_insert_default();
+            crowd.waiters.retain(|w| w.owner != owner);
+            self.graph.end_wait(owner);
         }
         result
     }
 
-    /// Registers that `owner` waits for `stripe`, unless the wait closes a cycle. The last
-    /// transaction that begins to wait closes a cycle; registrations are serialized, so that
-    /// transaction detects it.
-    fn begin_to_wait(&self, stripe: usize, owner: Owner) -> Outlook {
-        let mut waiting = self.waiting.lock();
-        let outlook = self.outlook(&waiting, stripe, owner);
-        if outlook != Outlook::Cycle {
-            let thread = braid_rt::thread::index() as u64;
-            waiting.insert(owner, Edge { stripe, thread });
-        }
-        outlook
-    }
-
-    /// Follows the wait-for graph from the stripe that `owner` waits for on this thread.
-    fn outlook(&self, waiting: &HashMap<Owner, Edge>, stripe: usize, owner: Owner) -> Outlook {
-        let own_thread = braid_rt::thread::index() as u64;
-        let mut at = stripe;
-        // Sum of the uses of the running transactions on the path.
-        let mut uses = None;
-        // A chain of distinct owners cannot be longer than the number of waiters.
-        for _ in 0..=waiting.len() {
-            let holder = self.stripes[at].word.load(Ordering::Relaxed) >> OWNER_SHIFT;
-            if holder == owner {
-                return uses.map_or(Outlook::Cycle, |uses| Outlook::OwnThread { uses });
-            }
-            if let Some(edge) = waiting.get(&holder) {
-                at = edge.stripe;
-                continue;
-            }
-            let Some((thread, used)) = self.users.lock().last_use(holder) else {
-                break;
-            };
-            let sum = uses.unwrap_or(0u64).wrapping_add(used);
-            uses = Some(sum);
-            if thread == own_thread && !braid_rt::mutant!("wait_for_own_thread") {
-                return Outlook::OwnThread { uses: sum };
-            }
-            match waiting.values().find(|edge| edge.thread == thread) {
-                Some(edge) => at = edge.stripe,
-                None => break,
-            }
-        }
-        Outlook::Open
-    }
-
-    /// Marks that the owner of a stripe is about to assign its sequence number and to write.
-    pub(crate) fn mark_committing(&self, stripe: usize) {
+    /// Marks that the owner of a lock is about to assign its sequence number and to write.
+    #[inline]
+    pub(crate) fn mark_committing(&self, hash: u64) {
         braid_rt::yield_point();
         if braid_rt::mutant!("no_marks") {
             return;
         }
-        // Relaxed: the later assignment of the sequence number (`PendingCommit::assign`, a
-        // read-modify-write of one counter with Release and Acquire) publishes the mark to every
-        // validator that assigns its own later, or that finds this sequence number assigned. A
-        // validator that does not see the mark precedes this owner in the order.
-        self.stripes[stripe]
-            .word
-            .fetch_or(COMMITTING, Ordering::Relaxed);
+        let bucket = self.bucket(hash);
+        if Lock::of(hash).is_inline(bucket.word.load(Ordering::Relaxed)) {
+            // Relaxed: the later assignment of the sequence number (`PendingCommit::assign`, a
+            // read-modify-write of one counter with Release and Acquire) publishes the mark to
+            // every validator that assigns its own later, or that finds this sequence number
+            // assigned. A validator that does not see the mark precedes this owner in the order.
+            // The same holds for the mark of an overflowed lock, and for the flag `CROWDED`.
+            bucket.word.fetch_or(COMMITTING, Ordering::Relaxed);
+        } else {
+            Self::mark_overflowed(bucket, Lock::of(hash), true);
+        }
     }
 
     /// Clears the mark after the writes are in place, if the lock stays held.
-    pub(crate) fn unmark_committing(&self, stripe: usize) {
-        // Release: pairs with the Acquire of a validator, which then sees the new version.
-        self.stripes[stripe]
-            .word
-            .fetch_and(!COMMITTING, Ordering::Release);
-    }
-
-    /// Returns whether an owner other than `owner` is about to write a key of the stripe.
-    pub(crate) fn is_committing_by_other(&self, stripe: usize, owner: Owner) -> bool {
-        braid_rt::yield_point();
-        // Acquire: pairs with the Release of `unmark_committing` and `unlock`. The validator's own
-        // assignment makes the mark visible, see `mark_committing`.
-        let word = self.stripes[stripe].word.load(Ordering::Acquire);
-        word & COMMITTING != 0 && word >> OWNER_SHIFT != owner
-    }
-
-    /// Returns whether another owner currently holds the lock.
-    pub(crate) fn is_held_by_other(&self, stripe: usize, owner: Owner) -> bool {
-        // Relaxed: a hint; only an attempt to lock decides.
-        let holder = self.stripes[stripe].word.load(Ordering::Relaxed) >> OWNER_SHIFT;
-        holder != 0 && holder != owner
-    }
-
-    /// Releases a stripe.
-    pub(crate) fn unlock(&self, stripe: usize, owner: Owner) {
-        braid_rt::yield_point();
-        // Release: pairs with the Acquire of the next locker and validator.
-        let word = self.stripes[stripe].word.swap(0, Ordering::Release);
-        debug_assert_eq!(
-            word >> OWNER_SHIFT,
-            owner,
-            "a lock is released by its owner"
-        );
-        if word & WAITERS != 0 {
-            // The first waiter leaves the queue after it acquires the lock. If another thread
-            // acquires the lock first, the waiter sets `WAITERS` again.
-            let room = self.rooms[stripe % ROOMS].lock();
-            if let Some(waiter) = room.iter().find(|w| w.stripe == stripe) {
-                waiter.wake.notify_one();
-            }
+    pub(crate) fn unmark_committing(&self, hash: u64) {
+        let bucket = self.bucket(hash);
+        if Lock::of(hash).is_inline(bucket.word.load(Ordering::Relaxed)) {
+            // Release: pairs with the Acquire of a validator, which then sees the new version.
+            bucket.word.fetch_and(!COMMITTING, Ordering::Release);
+        } else {
+            Self::mark_overflowed(bucket, Lock::of(hash), false);
         }
     }
-}
 
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lock_is_reentrant_and_exclusive() {
-        let locks = LockTable::new(16);
-        assert_eq!(locks.lock(7, 1), Ok(Locked::Now));
-        assert_eq!(locks.lock(7, 1), Ok(Locked::Already));
-        locks.mark_committing(7);
-        assert!(locks.is_committing_by_other(7, 2));
-        assert!(!locks.is_committing_by_other(7, 1));
-        locks.unlock(7, 1);
-        assert!(!locks.is_committing_by_other(7, 2));
-        assert_eq!(locks.lock(7, 2), Ok(Locked::Now));
+    #[cold]
+    fn mark_overflowed(bucket: &Bucket, lock: Lock, committing: bool) {
+        let mut crowd = bucket.crowd.lock();
+        let locks = crowd.as_mut().map(|crowd| &mut crowd.locks);
+        let found = locks.and_then(|l| l.find_mut(lock.spread(), |held| held.lock == lock));
+        debug_assert!(found.is_some(), "a transaction marks its own locks");
+        if let Some(held) = found {
+            held.committing = committing;
+        }
     }
 
-    #[test]
-    fn contended_counters_lose_no_increment() {
-        let locks = LockTable::new(16);
-        let counters = [Mutex::new(0u64), Mutex::new(0)];
-        let rounds = if cfg!(miri) { 10 } else { 2_000 };
-        std::thread::scope(|scope| {
-            for owner in 1..=8 {
-                let (locks, counters) = (&locks, &counters);
-                scope.spawn(move || {
-                    for round in 0..rounds {
-                        let stripe = round % 2;
-                        locks.lock(stripe, owner).unwrap();
-                        let seen = *counters[stripe].lock();
-                        std::thread::yield_now();
-                        *counters[stripe].lock() = seen + 1;
-                        locks.unlock(stripe, owner);
-                    }
-                });
-            }
-        });
-        assert_eq!(counters.map(Mutex::into_inner), [4 * rounds as u64; 2]);
-    }
-
-    #[test]
-    fn a_cycle_ends_one_side() {
-        let locks = LockTable::new(16);
-        let barrier = std::sync::Barrier::new(2);
-        let deadlocks = std::thread::scope(|scope| {
-            let sides = [(1, 0, 1), (2, 1, 0)].map(|(owner, first, second)| {
-                let (locks, barrier) = (&locks, &barrier);
-                scope.spawn(move || {
-                    locks.lock(first, owner).unwrap();
-                    barrier.wait();
-                    let second_taken = locks.lock(second, owner).is_ok();
-                    if second_taken {
-                        locks.unlock(second, owner);
-                    }
-                    locks.unlock(first, owner);
-                    usize::from(!second_taken)
-                })
-            });
-            sides
-                .into_iter()
-                .map(|side| side.join().unwrap())
-                .sum::<usize>()
-        });
-        assert_eq!(deadlocks, 1);
-    }
-
-    #[test]
-    fn each_use_of_a_context_has_its_own_number() {
-        let first = first_owner(3);
-        let second = next_owner(first);
-        let third = next_owner(second);
-        assert_eq!([second, third], [first + 1, first + 2]);
-        let last = first_owner(4) - 1;
-        assert_eq!([second, last].map(context_of), [3, 3]);
-        assert_eq!(next_owner(last), first, "the uses start again");
-    }
-
-    #[test]
-    fn an_attempt_to_lock_does_not_wait() {
-        let locks = LockTable::new(16);
-        assert_eq!(locks.try_lock(7, 1), Some(Locked::Now));
-        assert_eq!(locks.try_lock(7, 1), Some(Locked::Already));
-        assert_eq!(locks.try_lock(7, 2), None);
-        locks.mark_committing(7);
-        assert_eq!(locks.try_lock(7, 1), Some(Locked::Already));
-        assert!(locks.is_held_by_other(7, 2));
-        assert!(!locks.is_held_by_other(7, 1));
-        assert!(!locks.is_held_by_other(6, 2));
-        locks.unmark_committing(7);
-        assert!(!locks.is_committing_by_other(7, 2));
-        assert!(locks.is_held_by_other(7, 2), "the lock stays held");
-        assert_eq!(locks.try_lock(7, 2), None);
-        locks.unlock(7, 1);
-        assert_eq!(locks.try_lock(7, 2), Some(Locked::Now));
-    }
-
-    #[test]
-    fn the_hash_chooses_the_stripe() {
-        let locks = LockTable::new(16);
-        let stripes = [0, 1, 15, 16, 33].map(|hash| locks.stripe_of(hash));
-        assert_eq!(stripes, [0, 1, 15, 0, 1]);
-    }
-
-    /// A waiter must not believe that a transaction waits for its own thread after it moved on.
-    #[test]
-    fn the_last_use_belongs_to_an_open_transaction() {
-        let locks = LockTable::new(16);
-        let owner = first_owner(3);
-        let user = locks.user(owner);
-        let last_use = |owner| locks.users.lock().last_use(owner);
-        let own_thread = braid_rt::thread::index() as u64;
-        assert_eq!(last_use(owner), None, "it has no thread yet");
-        user.locks();
-        assert_eq!(last_use(owner), Some((own_thread, 1)));
-        user.reads();
-        assert_eq!(last_use(owner), Some((own_thread, 2)));
-        assert_eq!(last_use(next_owner(owner)), None);
-        user.ends();
-        assert_eq!(last_use(owner), None);
-        user.set_owner(next_owner(owner));
-        user.locks();
-        assert_eq!(last_use(owner), None, "its locks outlived it");
-        assert_eq!(last_use(next_owner(owner)), Some((own_thread, 3)));
-        drop(user);
-        assert_eq!(last_use(next_owner(owner)), None);
-    }
-
-    #[test]
-    fn users_of_freed_contexts_are_forgotten() {
-        let mut users = Users::default();
-        let kept: Vec<_> = (1..=40)
-            .map(|context| {
-                let user = User::unregistered(first_owner(context));
-                users.add(context, &user);
-                user
+    /// Returns whether an owner other than `owner` is about to write the key.
+    #[inline]
+    pub(crate) fn is_committing_by_other(&self, hash: u64, owner: Owner) -> bool {
+        braid_rt::yield_point();
+        let (bucket, lock) = (self.bucket(hash), Lock::of(hash));
+        // Acquire: pairs with the Release of `unmark_committing` and of each unlock. The
+        // validator's own assignment makes the mark visible, see `mark_committing`.
+        let word = bucket.word.load(Ordering::Acquire);
+        if lock.is_inline(word) {
+            return word & COMMITTING != 0 && bucket.owner.load(Ordering::Relaxed) != owner;
+        }
+        word & CROWDED != 0
+            && !braid_rt::mutant!("validate_without_overflowed_locks")
+            && Self::overflowed(bucket, lock, |held| {
+                let is_marked = held.committing && held.owner != owner;
+                if is_marked {
+                    braid_rt::coverage_point("validation: the mark of an overflowed lock");
+                }
+                is_marked
             })
-            .collect();
-        for context in 41..=1000 {
-            users.add(context, &User::unregistered(first_owner(context)));
+    }
+
+    /// Returns whether another owner currently holds the lock of the key.
+    pub(crate) fn is_held_by_other(&self, hash: u64, owner: Owner) -> bool {
+        let (bucket, lock) = (self.bucket(hash), Lock::of(hash));
+        // Relaxed: a hint; only an attempt to lock decides.
+        let word = bucket.word.load(Ordering::Relaxed);
+        if lock.is_inline(word) {
+            return bucket.owner.load(Ordering::Relaxed) != owner;
         }
-        let is_known = |context: u64| users.by_context.contains_key(&context);
-        assert!((1..=40).all(is_known));
-        // Twice the contexts in use, and a few, at the last sweep.
-        assert!(users.by_context.len() <= 2 * kept.len() + 20);
-        assert!(users.sweep_at > kept.len());
+        word & CROWDED != 0 && Self::overflowed(bucket, lock, |held| held.owner != owner)
     }
 
-    #[test]
-    fn a_grace_period_lies_ahead() {
-        let before = braid_rt::now();
-        assert!(Grace::new(0).until >= before + GRACE);
+    /// Returns whether the lock is held as an overflowed one, and `is_it` holds.
+    #[cold]
+    fn overflowed(bucket: &Bucket, lock: Lock, is_it: impl FnOnce(&Overflowed) -> bool) -> bool {
+        let crowd = bucket.crowd.lock();
+        let found = crowd.as_ref().and_then(|crowd| crowd.find(lock));
+        found.is_some_and(is_it)
     }
 
-    /// Registers waits without sleeping, as the owners' threads would.
-    fn wait_for(locks: &LockTable, owner: Owner, stripe: usize, thread: u64) {
-        let edge = Edge { stripe, thread };
-        locks.waiting.lock().insert(owner, edge);
+    /// Returns whether no lock is held, and nothing is left of earlier ones.
+    #[cfg(test)]
+    pub(crate) fn is_unused(&self) -> bool {
+        self.buckets.iter().all(|bucket| {
+            let is_free = bucket.word.load(Ordering::Acquire) == 0;
+            is_free && bucket.crowd.lock().is_none()
+        })
     }
 
-    #[test]
-    fn the_outlook_of_a_wait_follows_stripes_and_threads() {
-        let locks = LockTable::new(16);
-        let own_thread = braid_rt::thread::index() as u64;
-        let [one, two, three] = [1, 2, 3].map(first_owner);
-        let users = [one, two, three].map(|owner| locks.user(owner));
-        let outlook = |stripe| locks.outlook(&locks.waiting.lock(), stripe, one);
-        for (stripe, owner) in [(1, one), (2, two), (3, three)] {
-            assert_eq!(locks.lock(stripe, owner), Ok(Locked::Now));
+    /// Releases the lock of a key.
+    #[inline]
+    pub(crate) fn unlock(&self, hash: u64, owner: Owner) {
+        braid_rt::yield_point();
+        let (bucket, lock) = (self.bucket(hash), Lock::of(hash));
+        let word = bucket.word.load(Ordering::Relaxed);
+        if word & CROWDED == 0 {
+            debug_assert!(lock.is_inline(word), "a lock is released while it is held");
+            debug_assert_eq!(bucket.owner.load(Ordering::Relaxed), owner);
+            // Before the release: the next owner stores its own number.
+            bucket.owner.store(NOBODY, Ordering::Relaxed);
+            // Release: pairs with the Acquire of the next locker and validator.
+            let free = bucket
+                .word
+                .compare_exchange(word, 0, Ordering::Release, Ordering::Relaxed);
+            if free.is_ok() {
+                return;
+            }
+            // A thread has entered the bucket since. It waits for the number of the holder.
+            bucket.owner.store(owner, Ordering::Relaxed);
         }
-        // Nobody has used the holder: its commit runs.
-        assert_eq!(outlook(2), Outlook::Open);
-        // Two waits for three, which runs on another thread.
-        let elsewhere = own_thread + 1;
-        users[2].thread.store(elsewhere, Ordering::Relaxed);
-        users[2].reads();
-        wait_for(&locks, two, 3, elsewhere + 1);
-        assert_eq!(outlook(2), Outlook::Open);
-        // That thread waits for a lock of one.
-        wait_for(&locks, first_owner(9), 1, elsewhere);
-        assert_eq!(outlook(2), Outlook::OwnThread { uses: 1 });
-        locks.waiting.lock().remove(&first_owner(9));
-        assert_eq!(outlook(2), Outlook::Open);
-        // This thread used three last.
-        users[2].locks();
-        assert_eq!(outlook(2), Outlook::OwnThread { uses: 2 });
-        assert_eq!(outlook(3), Outlook::OwnThread { uses: 2 });
-        // Three waits for one.
-        wait_for(&locks, three, 1, own_thread);
-        assert_eq!(outlook(2), Outlook::Cycle);
-        assert_eq!(outlook(3), Outlook::Cycle);
+        self.unlock_crowded(bucket, lock, owner);
     }
 
-    /// A request that would close a cycle is not registered; any other one is.
-    #[test]
-    fn a_wait_is_registered_unless_it_closes_a_cycle() {
-        let locks = LockTable::new(16);
-        for (stripe, owner) in [(1, 1), (2, 2)] {
-            assert_eq!(locks.lock(stripe, owner), Ok(Locked::Now));
-        }
-        assert_eq!(locks.begin_to_wait(2, 1), Outlook::Open);
-        assert_eq!(locks.begin_to_wait(1, 2), Outlook::Cycle);
-        let waiting: Vec<Owner> = locks.waiting.lock().keys().copied().collect();
-        assert_eq!(waiting, [1]);
+    #[cold]
+    fn unlock_crowded(&self, bucket: &Bucket, lock: Lock, owner: Owner) {
+        bucket.enter().release(lock, owner, &self.graph);
     }
 }

@@ -23,8 +23,8 @@ pub(crate) struct Retired {
 
 #[derive(Debug)]
 pub(crate) enum What {
-    /// The versions of a stripe; `end` is the end of the oldest.
-    Chain { stripe: usize },
+    /// The versions of a bucket of the lock table; `end` is at least the end of the oldest.
+    Chain { bucket: usize },
     /// A tombstone that commit `end` left in the tree when it removed a key.
     Tombstone(Box<Tombstone>),
 }
@@ -36,9 +36,9 @@ pub(crate) struct Tombstone {
 }
 
 impl Retired {
-    /// The versions of a stripe, the oldest of which commit `end` replaced.
-    pub(crate) fn chain(end: SeqNo, stripe: usize) -> Self {
-        let what = What::Chain { stripe };
+    /// The versions of a bucket, the oldest of which commit `end` replaced, or an earlier one.
+    pub(crate) fn chain(end: SeqNo, bucket: usize) -> Self {
+        let what = What::Chain { bucket };
         Self { end, what }
     }
 
@@ -127,7 +127,7 @@ pub(crate) struct GcBuffer {
     pub(crate) retired: Vec<Retired>,
     /// Number of versions that it added to chains.
     pub(crate) versions: usize,
-    /// Stripes whose chains have become long.
+    /// Buckets whose chains have become long.
     pub(crate) long: Vec<usize>,
     /// Tombstones that it collects.
     pub(crate) due: Vec<Retired>,

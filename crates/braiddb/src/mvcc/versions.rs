@@ -74,7 +74,7 @@ impl OldVersion {
     }
 }
 
-/// The old versions of the keys of one stripe.
+/// The old versions of the keys of one bucket of the lock table.
 ///
 /// A chain with versions has exactly one entry in the queues of [`crate::mvcc::gc`], so the queues
 /// grow with the number of changed keys, not with the number of changes.
@@ -91,6 +91,20 @@ struct Newer {
     versions: VecDeque<Box<OldVersion>>,
     /// Number of versions at which the chain is pruned next.
     prune_at: usize,
+}
+
+impl Newer {
+    /// Adds a version in the order of the ends.
+    fn insert(&mut self, version: Box<OldVersion>) {
+        let mut later = self.versions.iter().rev();
+        let later = later.by_ref().take_while(|v| v.end > version.end).count();
+        if later == 0 || braid_rt::mutant!("append_older_versions") {
+            self.versions.push_back(version);
+        } else {
+            braid_rt::coverage_point("versions: an older one comes later");
+            self.versions.insert(self.versions.len() - later, version);
+        }
+    }
 }
 
 /// Returns the number of versions below which pruning a chain is not worthwhile.
@@ -111,14 +125,18 @@ pub(crate) enum Added {
 }
 
 impl VersionChain {
-    /// Adds a version. The commit that replaced it is not older than those of the versions before.
-    pub(crate) fn push(&mut self, version: Box<OldVersion>) -> Added {
-        if self.oldest.is_none() {
+    /// Adds a version. Nearly always, the commit that replaced it is the newest of the chain; but
+    /// transactions that change different keys may add their versions in any order.
+    pub(crate) fn push(&mut self, mut version: Box<OldVersion>) -> Added {
+        let Some(oldest) = &mut self.oldest else {
             self.oldest = Some(version);
             return Added::First;
+        };
+        if version.end < oldest.end && !braid_rt::mutant!("append_older_versions") {
+            std::mem::swap(oldest, &mut version);
         }
         let newer = self.newer.get_or_insert_default();
-        newer.versions.push_back(version);
+        newer.insert(version);
         if newer.versions.len() >= newer.prune_at.max(prune_min()) {
             return Added::Long;
         }
@@ -275,6 +293,29 @@ mod tests {
         assert_eq!(trim(&mut chain, &mut spare, 12, usize::MAX), (1, None));
         assert!(chain.oldest.is_none() && chain.newer.is_none());
         assert_eq!(spare.versions.len(), 4);
+    }
+
+    /// Commits of different keys of a bucket add their versions in any order.
+    #[test]
+    fn versions_that_come_late_are_found_and_trimmed_in_order() {
+        let keys = ["a", "b", "c", "d", "e"];
+        // Commit 10 + i replaced the version of key i.
+        for order in [[3, 1, 4, 0, 2], [4, 3, 2, 1, 0], [1, 0, 2, 4, 3]] {
+            let (mut chain, mut spare) = (VersionChain::default(), SpareVersions::default());
+            for at in order {
+                chain.push(version(keys[at].as_bytes(), 1, 10 + at as u64, keys[at]));
+            }
+            for (at, key) in keys.iter().enumerate() {
+                let end = 10 + at as u64;
+                for snapshot in [1, end - 1] {
+                    let found = value_at(&chain, 1, key.as_bytes(), snapshot);
+                    assert_eq!(found, Some(key.as_bytes()), "{order:?}");
+                }
+                assert_eq!(value_at(&chain, 1, key.as_bytes(), end), None);
+                let left = keys.get(at + 1).map(|_| end + 1);
+                assert_eq!(trim(&mut chain, &mut spare, end, usize::MAX), (1, left));
+            }
+        }
     }
 
     /// Ends each of 1,000 commits of one key while snapshots 3 and 500 are open.

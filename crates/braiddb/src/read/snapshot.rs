@@ -10,7 +10,6 @@ use braid_store::{RecordMeta, TOGETHER, ValueRef};
 
 use crate::base::written::Written;
 use crate::engine::Engine;
-use crate::engine::context::hash_key;
 use crate::error::Result;
 use crate::mvcc::registry::Registration;
 use crate::mvcc::versions::OldValue;
@@ -578,8 +577,8 @@ impl Engine {
         seqno: SeqNo,
         take: impl FnOnce(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
-        let stripe = self.locks.stripe_of(hash_key(table.id, key));
-        let chain = self.locks.versions(stripe).lock();
+        let bucket = self.locks.bucket_of(table.hash(key));
+        let chain = self.locks.versions(bucket).lock();
         let large = match chain.get(table.id, key, seqno) {
             None => return Ok(None),
             Some(OldValue::Bytes(bytes)) => return Ok(Some(take(ValueRef::from(bytes)))),

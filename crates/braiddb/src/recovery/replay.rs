@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 use braid_rt::atomic::{AtomicUsize, Ordering};
 use braid_rt::{Mutex, narrow};
 use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use braid_log::{LogRecord, SeqNo};
 use braid_store::{Change, DamagedRange, LeafHint, Store, Tree};
 
 use crate::base::written::Written;
-use crate::engine::context::hash_key;
 use crate::error::{Error, Result};
 use crate::format::redo::{self, Redo};
 
@@ -30,6 +30,11 @@ pub(crate) fn gathered_bytes_max(pool_bytes: usize) -> usize {
     } else {
         (pool_bytes / 4).max(64 << 20)
     }
+}
+
+/// Returns the hash of a write's key.
+fn hash_of(redo: Redo<'_>) -> u64 {
+    xxh3_64_with_seed(redo.key, redo.table.into())
 }
 
 /// The newest gathered write of a key.
@@ -113,7 +118,7 @@ impl<'a> Replay<'a> {
     pub(crate) fn add(&self, log_record: LogRecord<'_>) -> Result<()> {
         for redo in redo::decode(log_record.payload) {
             let redo = redo?;
-            let hash = hash_key(redo.table, redo.key);
+            let hash = hash_of(redo);
             let mut partition = self.partition(hash).lock();
             self.gather(&mut partition, hash, redo, log_record.seqno);
             if partition.bytes > self.partition_bytes_max {
@@ -130,7 +135,7 @@ impl<'a> Replay<'a> {
     pub(crate) fn try_add(&self, log_record: LogRecord<'_>) -> bool {
         for redo in redo::decode(log_record.payload) {
             let Ok(redo) = redo else { return false };
-            let hash = hash_key(redo.table, redo.key);
+            let hash = hash_of(redo);
             let mut partition = self.partition(hash).lock();
             if partition.bytes > self.partition_bytes_max {
                 braid_rt::coverage_point("replay: no room for more during the scan");

@@ -9,6 +9,7 @@ use braid_log::SeqNo;
 use braid_rt::RwLock;
 use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use braid_store::{LeafHint, TOGETHER, Tree, ValueRef};
 
@@ -40,6 +41,8 @@ pub(crate) struct Identity {
     /// Number of the source of the states: the same after every
     /// [refresh](crate::Database::refresh).
     pub(crate) source: u64,
+    /// Random, so that nobody can choose keys whose hashes are equal.
+    hash_seed: u64,
 }
 
 impl Identity {
@@ -54,7 +57,12 @@ impl Identity {
     pub(crate) fn new(source: Option<u64>) -> Self {
         let state = Self::number();
         let source = source.unwrap_or(state);
-        Self { state, source }
+        let hash_seed = braid_rt::entropy();
+        Self {
+            state,
+            source,
+            hash_seed,
+        }
     }
 }
 
@@ -75,6 +83,8 @@ pub(crate) struct TableCore {
     pub(crate) options: TableOptions,
     /// Stored form of values, if the options require one.
     pub(crate) value_format: Option<ValueFormat>,
+    /// Seed of the hashes of keys: random, and different for each table.
+    hash_seed: u64,
     dropped: AtomicBool,
 }
 
@@ -90,8 +100,15 @@ impl TableCore {
             since: SeqNo::NONE,
             options: TableOptions::default(),
             value_format: None,
+            hash_seed: xxh3_64_with_seed(&id.to_le_bytes(), database.hash_seed),
             dropped: AtomicBool::new(false),
         }
+    }
+
+    /// Returns the hash of a key, by which the lock table and the leaf hints find it.
+    #[inline]
+    pub(crate) fn hash(&self, key: &[u8]) -> u64 {
+        xxh3_64_with_seed(key, self.hash_seed)
     }
 
     /// Returns the table with these options.

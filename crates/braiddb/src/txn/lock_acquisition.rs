@@ -1,12 +1,12 @@
 //! Lock acquisition: when a transaction acquires the locks of the keys that it writes.
 //!
 //! A small transaction acquires each lock at the write, so that of two transactions that write the
-//! same key, one waits instead of losing its work. A large transaction would make most others wait:
-//! a lock covers a stripe of keys, and two transactions that each hold a thousand locks, acquired
-//! in the order of their writes, usually deadlock. So after a certain number of writes, a
-//! transaction releases its locks and acquires all of them at commit, in stripe order (Silo, Tu et
-//! al. 2013 §4.4, phase 1): only for the duration of the commit, and without a cycle among
-//! transactions that do the same.
+//! same key, one waits instead of losing its work. Two large transactions that share a few keys
+//! usually deadlock if they acquire a thousand locks each in the order of their writes, and make
+//! others wait for long. So after a certain number of writes, a transaction releases its locks and
+//! acquires all of them at commit, in the order of the keys' hashes (Silo, Tu et al. 2013 §4.4,
+//! phase 1): only for the duration of the commit, and without a cycle among transactions that do
+//! the same.
 //!
 //! A key that was read under a lock must stay locked: such a transaction keeps acquiring each lock
 //! at the write. So does a transaction under snapshot isolation, where the first committer wins,
@@ -18,8 +18,7 @@ use crate::base::written::Written;
 use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::error::{ConflictKind, Error, Result};
-use crate::locks::table::{Deadlock, Locked};
-use crate::schema::entry::CATALOG_ID;
+use crate::locks::table::{LockError, Locked};
 use crate::schema::table::TableCore;
 
 /// Maximum number of writes of a transaction that acquires each lock at the write.
@@ -63,14 +62,8 @@ impl Engine {
     fn lock_key(&self, state: &mut Context, core: &TableCore, key: &[u8], hash: u64) -> Result<()> {
         self.check_writable()?;
         self.check_table(core)?;
-        // Transactions that change the catalog exclude each other (`Tables::change`) until their
-        // commit is durable. Locks on catalog keys would share stripes with other tables' keys,
-        // which the caller may have locked in another transaction.
-        if core.id != CATALOG_ID || braid_rt::mutant!("lock_the_catalog") {
-            let stripe = self.locks.stripe_of(hash);
-            if let Err(deadlock) = self.hold_stripe(state, stripe) {
-                return Err(self.deadlock(deadlock));
-            }
+        if let Err(error) = self.hold(state, hash) {
+            return Err(self.lock_error(error));
         }
         match &state.snapshot {
             Some(snapshot) => self.check_first(snapshot.seqno(), core, key),
@@ -78,26 +71,21 @@ impl Engine {
         }
     }
 
-    /// Acquires the lock of a stripe for the transaction, unless the transaction already holds it.
+    /// Acquires the lock of a key for the transaction, unless the transaction already holds it. If
+    /// the protocol holds locks until the flush, a transaction that finds the lock held triggers
+    /// the flush.
     #[inline(always)]
-    fn hold_stripe(&self, state: &mut Context, stripe: usize) -> Result<(), Deadlock> {
+    fn hold(&self, state: &mut Context, hash: u64) -> Result<(), LockError> {
         state.user.locks();
-        if self.lock_stripe(stripe, state.owner)? == Locked::Now {
-            state.locks.push(stripe);
-        }
-        Ok(())
-    }
-
-    /// Acquires a write lock. If the protocol holds locks until the flush, a transaction that finds
-    /// the lock held triggers the flush.
-    #[inline(always)]
-    fn lock_stripe(&self, stripe: usize, owner: u64) -> Result<Locked, Deadlock> {
         if self.settings.lock_release != LockRelease::Precommit
-            && self.locks.is_held_by_other(stripe, owner)
+            && self.locks.is_held_by_other(hash, state.owner)
         {
             self.flush_for_lock();
         }
-        self.locks.lock(stripe, owner)
+        if self.locks.lock(hash, state.owner)? == Locked::Now {
+            state.locks.push(hash);
+        }
+        Ok(())
     }
 
     #[cold]
@@ -138,21 +126,16 @@ impl Engine {
         if braid_rt::mutant!("leave_unlocked") {
             return Ok(());
         }
-        let mut stripes: Vec<usize> = state
-            .writes
-            .live()
-            .map(|write| self.locks.stripe_of(write.hash))
-            .collect();
-        stripes.sort_unstable();
-        stripes.dedup();
+        let mut hashes: Vec<u64> = state.writes.live().map(|write| write.hash).collect();
+        hashes.sort_unstable();
         for attempt in 1.. {
-            let mut all = stripes.iter();
-            match all.try_for_each(|&stripe| self.hold_stripe(state, stripe)) {
+            let mut all = hashes.iter();
+            match all.try_for_each(|&hash| self.hold(state, hash)) {
                 Ok(()) => return Ok(()),
-                Err(Deadlock::Cycle) if attempt < ATTEMPTS && !state.reads_locked => {
+                Err(LockError::Cycle) if attempt < ATTEMPTS && !state.reads_locked => {
                     self.unlock_all(state);
                 }
-                Err(deadlock) => return Err(self.deadlock(deadlock)),
+                Err(error) => return Err(self.lock_error(error)),
             }
         }
         unreachable!("the last attempt returns")
@@ -160,10 +143,10 @@ impl Engine {
 
     /// Returns the error of a lock that could not be acquired.
     #[cold]
-    fn deadlock(&self, deadlock: Deadlock) -> Error {
-        match deadlock {
-            Deadlock::Cycle => self.conflict(ConflictKind::Deadlock),
-            Deadlock::OwnThread => {
+    fn lock_error(&self, error: LockError) -> Error {
+        match error {
+            LockError::Cycle => self.conflict(ConflictKind::Deadlock),
+            LockError::OwnThread => {
                 self.counters.conflict();
                 Error::SelfDeadlock
             }
@@ -177,7 +160,6 @@ mod tests {
 
     use super::LOCKED_AT_ONCE_MAX;
     use crate::device::MemoryDevice;
-    use crate::engine::context::hash_key;
     use crate::{Database, Table};
 
     #[test]
@@ -188,20 +170,16 @@ mod tests {
         let db = builder.segment_bytes(64 << 10).open_on(device).unwrap();
         let t: Table<u64, u64> = db.open_table("t").unwrap();
         let locks = &db.engine().locks;
-        let stripe_of = |key: u64| locks.stripe_of(hash_key(t.core.id, &key.to_be_bytes()));
-        let is_locked = |key: u64| locks.is_held_by_other(stripe_of(key), 0);
-        // The threads use disjoint stripes, so that they do not wait for each other.
-        let keys_of = |one: usize| (0..).filter(move |&key| stripe_of(key) % 2 == one);
-        let first_of = |one: usize| keys_of(one).next().unwrap();
-        let (read, written) = (first_of(0), first_of(1));
+        let is_locked = |key: u64| locks.is_held_by_other(t.core.hash(&key.to_be_bytes()), 0);
+        let (read, written) = (0, 1);
         let mut reads = db.begin();
         assert_eq!(reads.get_for_update(&t, &read).unwrap(), None);
         let mut writes = db.begin();
         writes.insert(&t, &written, &1).unwrap();
         assert!(is_locked(read) && is_locked(written));
-        for (ours, theirs) in keys_of(0).zip(keys_of(1)).take(2 * LOCKED_AT_ONCE_MAX) {
-            reads.insert(&t, &ours, &1).unwrap();
-            writes.insert(&t, &theirs, &1).unwrap();
+        for key in 0..2 * LOCKED_AT_ONCE_MAX as u64 {
+            reads.insert(&t, &(2 * key), &1).unwrap();
+            writes.insert(&t, &(2 * key + 1), &1).unwrap();
         }
         assert!(is_locked(read) && !is_locked(written));
         reads.commit().unwrap();

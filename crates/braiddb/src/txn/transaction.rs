@@ -11,7 +11,7 @@ use crate::MAX_KEY_LEN;
 use braid_store::ValueRef;
 
 use crate::base::written::Written;
-use crate::engine::context::{Context, hash_key};
+use crate::engine::context::Context;
 use crate::engine::{Engine, PooledContext};
 use crate::error::{Error, Result};
 use crate::format::redo;
@@ -120,7 +120,7 @@ impl Transaction {
     ) -> Result<Option<T>> {
         let engine = self.engine();
         let core = engine.table_here(core)?;
-        let hash = hash_key(core.id, key);
+        let hash = core.hash(key);
         let mut state = self.state().borrow_mut();
         let state = &mut **state;
         state.user.reads();
@@ -135,9 +135,8 @@ impl Transaction {
         let hint = state.hints.of_key(hash);
         let found = core.tree.read_at(hint, key, |_| true, take)?;
         let meta = found.as_ref().map(|(meta, _)| *meta);
-        let stripe = engine.locks.stripe_of(hash);
         let stamp = hint.stamp();
-        state.reads.add_point(table, stripe, key, meta, stamp);
+        state.reads.add_point(table, hash, key, meta, stamp);
         engine.check_shown(|| state.reads.newest)?;
         Ok(found.and_then(|(_, value)| value))
     }
@@ -161,7 +160,7 @@ impl Transaction {
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
         check_key(key)?;
-        let hash = hash_key(core.id, key);
+        let hash = core.hash(key);
         let mut state = self.state().borrow_mut();
         self.engine().lock_read(&mut state, core, key, hash)?;
         let table = state.table_index(core);
@@ -255,8 +254,8 @@ impl Transaction {
         if state.writes.bytes() + needed > max {
             return Err(Error::TransactionTooLarge { max });
         }
-        let hash = hash_key(core.id, key);
-        engine.locks.prefetch(engine.locks.stripe_of(hash));
+        let hash = core.hash(key);
+        engine.locks.prefetch(hash);
         let table = state.table_index(core);
         state.hints.approach(hash, key, table, &core.tree);
         engine.lock_write(state, core, key, hash)?;
@@ -272,10 +271,10 @@ impl Transaction {
         key: &[u8],
         which: impl Fn(&[u8]) -> bool,
     ) -> Result<bool> {
-        let stripe = self.engine().locks.stripe_of(hash_key(core.id, key));
+        let hash = core.hash(key);
         let owner = self.state().borrow().owner;
-        match self.engine().locks.try_lock(stripe, owner) {
-            Some(Locked::Now) => self.state().borrow_mut().locks.push(stripe),
+        match self.engine().locks.try_lock(hash, owner) {
+            Some(Locked::Now) => self.state().borrow_mut().locks.push(hash),
             Some(Locked::Already) => {}
             None => return Ok(false),
         }
@@ -485,8 +484,8 @@ impl Readable for Transaction {
         let engine = self.engine();
         let core = engine.table_here(&table.core)?;
         core.prefetch(keys, |key, hint| {
-            let hash = hash_key(core.id, key);
-            engine.locks.prefetch(engine.locks.stripe_of(hash));
+            let hash = core.hash(key);
+            engine.locks.prefetch(hash);
             // Borrowed separately for each key, because the caller's key iterator may read in this
             // transaction.
             *self.state().borrow_mut().hints.of_key(hash) = hint;

@@ -29,7 +29,7 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
         let key = writes.key(write);
         let value = writes.value(write);
         let hint = hints.of_write(write.hash, key, write.table, &table.tree);
-        let stripe = engine.locks.stripe_of(write.hash);
+        let bucket = engine.locks.bucket_of(write.hash);
         let mut added = Added::Queued;
         // Not in the closure's result, because the tree would copy the error around.
         let mut failed = None;
@@ -62,7 +62,7 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
                     }
                     // Before the new version is in place, so that a snapshot that is too old for
                     // the new version finds this one.
-                    added = engine.locks.versions(stripe).lock().push(replaced);
+                    added = engine.locks.versions(bucket).lock().push(replaced);
                     gc.versions += 1;
                 }
             } else if value.is_none() {
@@ -84,8 +84,8 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
         }
         match added {
             Added::Queued => {}
-            Added::First => gc.retired.push(Retired::chain(seqno, stripe)),
-            Added::Long => gc.long.push(stripe),
+            Added::First => gc.retired.push(Retired::chain(seqno, bucket)),
+            Added::Long => gc.long.push(bucket),
         }
         if value.is_none() {
             gc.retired

@@ -43,8 +43,8 @@ impl PooledContext {
         }
         prepare_leaves(engine, state);
         let mut pending = engine.log.enter(bytes)?;
-        for &stripe in &state.locks {
-            engine.locks.mark_committing(stripe);
+        for &hash in &state.locks {
+            engine.locks.mark_committing(hash);
         }
         pending.set_signature(state.writes.signature());
         let seqno = pending.assign(records);
@@ -72,7 +72,7 @@ impl PooledContext {
             state
                 .locks
                 .iter()
-                .for_each(|&stripe| engine.locks.unmark_committing(stripe));
+                .for_each(|&hash| engine.locks.unmark_committing(hash));
         }
         // A waiting commit flushes on its own thread. Other commits request a flush, unless their
         // durability needs none.

@@ -10,7 +10,6 @@ use braid_store::{Change, LeafHint};
 use super::validate::validate;
 use crate::device::MemoryDevice;
 use crate::engine::Engine;
-use crate::engine::context::hash_key;
 use crate::{
     Builder, ConflictKind, Database, Durability, Error, Health, Isolation, LockRelease, Protocol,
     Readable, Result, Table, Transaction, TransactionOptions,
@@ -32,9 +31,8 @@ fn open() -> (Database, Table<u64, u64>) {
     open_with(builder().segment_bytes(64 << 10))
 }
 
-fn stripe_of(engine: &Engine, t: &Table<u64, u64>, key: u64) -> usize {
-    let hash = hash_key(t.core.id, &key.to_be_bytes());
-    engine.locks.stripe_of(hash)
+fn hash_of(t: &Table<u64, u64>, key: u64) -> u64 {
+    t.core.hash(&key.to_be_bytes())
 }
 
 /// Validates the transaction's reads, as a commit with this sequence number does.
@@ -80,16 +78,11 @@ fn a_commit_is_acknowledged_while_a_large_one_is_applied() {
         let (db, t) = open_with(builder().protocol(protocol).strands(strands));
         let other: Table<u64, u64> = db.open_table("other").unwrap();
         db.transact(|tx| tx.insert(&t, &0, &1)).unwrap();
-        // Keys whose locks the large transaction does not have.
-        let mut stripes: Vec<_> = (0..100)
-            .map(|key| stripe_of(db.engine(), &t, key))
-            .collect();
-        let [scanned, written] = [0; 2].map(|_| {
-            let stripe = |key: &u64| stripe_of(db.engine(), &other, *key);
-            let free = (0..).find(|key| !stripes.contains(&stripe(key))).unwrap();
-            stripes.push(stripe(&free));
-            free
-        });
+        let bucket_of = |t, key| db.engine().locks.bucket_of(hash_of(t, key));
+        // Keys whose versions are not with those that the large transaction waits for.
+        let bucket = bucket_of(&t, 0);
+        let mut others = (0..).filter(|key| bucket_of(&other, *key) != bucket);
+        let [scanned, written] = [0; 2].map(|_| others.next().unwrap());
         // Its validation waits for the large transaction, so it must not have a number meanwhile.
         let mut scans = db.begin();
         assert_eq!(scans.range(&t, ..50).unwrap().count(), 1);
@@ -97,7 +90,7 @@ fn a_commit_is_acknowledged_while_a_large_one_is_applied() {
         let (db, t, other) = (&db, &t, &other);
         let log = &db.engine().log;
         // The large transaction keeps the version that it replaces here, under its leaf's latch.
-        let versions = db.engine().locks.versions(stripe_of(db.engine(), t, 0));
+        let versions = db.engine().locks.versions(bucket);
         let held = versions.lock();
         let before = log.last_seqno();
         std::thread::scope(|scope| {
@@ -265,14 +258,14 @@ fn a_commit_that_panics_releases_its_locks() {
     let mut tx = db.begin();
     tx.get(&t, &1).unwrap();
     tx.insert(&t, &2, &2).unwrap();
-    let stripe = locks.stripe_of(hash_key(t.core.id, &2u64.to_be_bytes()));
-    assert!(locks.is_held_by_other(stripe, 0));
+    let hash = hash_of(&t, 2);
+    assert!(locks.is_held_by_other(hash, 0));
     // Another transaction changes the leaf, so that validation rereads the key and finds no
     // table.
     db.transact(|other| other.insert(&t, &3, &3)).unwrap();
     tx.state().borrow_mut().reads.points[0].table = u32::MAX;
     assert!(catch_unwind(AssertUnwindSafe(|| tx.commit())).is_err());
-    assert!(!locks.is_held_by_other(stripe, 0));
+    assert!(!locks.is_held_by_other(hash, 0));
     db.transact(|tx| tx.insert(&t, &2, &4)).unwrap();
     assert_eq!(db.get(&t, &2).unwrap(), Some(4));
 }
@@ -338,12 +331,12 @@ fn a_read_of_a_key_that_is_being_committed_is_a_conflict() {
     db.transact(|tx| tx.insert(&t, &1, &1)).unwrap();
     let mut tx = db.begin();
     tx.get(&t, &1).unwrap();
-    let (stripe, other) = (stripe_of(engine, &t, 1), 1);
-    engine.locks.lock(stripe, other).unwrap();
-    engine.locks.mark_committing(stripe);
+    let (hash, other) = (hash_of(&t, 1), 1);
+    engine.locks.lock(hash, other).unwrap();
+    engine.locks.mark_committing(hash);
     let seqno = engine.log.last_seqno().next();
     assert_conflict(validate_at(&db, &mut tx, seqno), ConflictKind::Read);
-    engine.locks.unlock(stripe, other);
+    engine.locks.unlock(hash, other);
     validate_at(&db, &mut tx, seqno).unwrap();
 }
 
@@ -381,7 +374,7 @@ fn locks_are_held_as_the_protocol_says() {
     for &protocol in Protocol::ALL {
         let (db, t) = open_with(builder().protocol(protocol).background_threads(false));
         let locks = &db.engine().locks;
-        let stripe = stripe_of(db.engine(), &t, 1);
+        let hash = hash_of(&t, 1);
         for is_async in [false, true] {
             let mut tx = db.begin();
             tx.set_durability(BUFFERED);
@@ -392,12 +385,12 @@ fn locks_are_held_as_the_protocol_says() {
                 tx.commit().unwrap();
                 None
             };
-            let is_held = locks.is_held_by_other(stripe, 0);
+            let is_held = locks.is_held_by_other(hash, 0);
             let at_once = protocol.lock_release() == LockRelease::Precommit;
             assert_eq!(is_held, !at_once, "{protocol}, async: {is_async}");
-            assert!(!locks.is_committing_by_other(stripe, 0));
+            assert!(!locks.is_committing_by_other(hash, 0));
             db.sync().unwrap();
-            assert!(!locks.is_held_by_other(stripe, 0), "{protocol}");
+            assert!(!locks.is_held_by_other(hash, 0), "{protocol}");
             drop(ticket);
         }
         // No thread flushes for this commit, so it must not leave locks that wait for a flush.
@@ -405,7 +398,7 @@ fn locks_are_held_as_the_protocol_says() {
         tx.set_durability(Durability::None);
         tx.insert(&t, &1, &2).unwrap();
         tx.commit().unwrap();
-        assert!(!locks.is_held_by_other(stripe, 0), "{protocol}");
+        assert!(!locks.is_held_by_other(hash, 0), "{protocol}");
     }
 }
 
@@ -414,7 +407,7 @@ fn locks_are_held_as_the_protocol_says() {
 fn a_commit_without_writes_releases_its_locks_at_once() {
     let (db, t) = open_with(builder().background_threads(false));
     let locks = &db.engine().locks;
-    let stripe = stripe_of(db.engine(), &t, 1);
+    let hash = hash_of(&t, 1);
     let mut writer = db.begin();
     writer.set_durability(BUFFERED);
     writer.insert(&t, &1, &1).unwrap();
@@ -422,9 +415,9 @@ fn a_commit_without_writes_releases_its_locks_at_once() {
     let mut reader = db.begin();
     reader.set_durability(BUFFERED);
     assert_eq!(reader.get_for_update(&t, &1).unwrap(), Some(1));
-    assert!(locks.is_held_by_other(stripe, 0));
+    assert!(locks.is_held_by_other(hash, 0));
     reader.commit().unwrap();
-    assert!(!locks.is_held_by_other(stripe, 0));
+    assert!(!locks.is_held_by_other(hash, 0));
 }
 
 /// I8, at the weakest durability: the commit itself waits for nothing.
@@ -484,22 +477,22 @@ fn the_health_listener_is_called_without_locks() {
         true
     };
     for end in [commit, commit_async, abort] {
-        let watched: Arc<OnceLock<(Arc<Engine>, usize)>> = Arc::default();
+        let watched: Arc<OnceLock<(Arc<Engine>, u64)>> = Arc::default();
         let (sender, calls) = mpsc::channel();
         let listener = {
             let watched = watched.clone();
             move |health: &Health| {
-                let (engine, stripe) = watched.get().unwrap();
+                let (engine, hash) = watched.get().unwrap();
                 let is_poisoned = matches!(health, Health::Poisoned { .. });
-                let is_held = engine.locks.is_held_by_other(*stripe, 0);
+                let is_held = engine.locks.is_held_by_other(*hash, 0);
                 sender.send((is_poisoned, is_held)).unwrap();
             }
         };
         let builder = builder().background_threads(false);
         let (db, t) = open_with(builder.on_health_change(listener));
         let engine = db.engine().clone();
-        let stripe = stripe_of(&engine, &t, 1);
-        watched.set((engine.clone(), stripe)).unwrap();
+        let hash = hash_of(&t, 1);
+        watched.set((engine.clone(), hash)).unwrap();
         let mut tx = db.begin();
         tx.insert(&t, &1, &1).unwrap();
         engine.poison("a test");

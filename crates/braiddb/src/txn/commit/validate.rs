@@ -42,7 +42,7 @@ fn validate_point(
     seqno: SeqNo,
     removals: &mut Vec<SeqNo>,
 ) -> Result<()> {
-    if !wait_for_mark(engine, read.stripe(), state.owner) {
+    if !wait_for_mark(engine, read.hash, state.owner) {
         return Err(engine.conflict(ConflictKind::Read));
     }
     let tree = &state.tables[read.table as usize].tree;
@@ -121,11 +121,11 @@ fn validate_ranges(
     Ok(())
 }
 
-/// Waits until no other transaction is about to write to the stripe. Returns `false` after a while,
+/// Waits until no other transaction is about to write the key. Returns `false` after a while,
 /// because two transactions could wait for each other.
-fn wait_for_mark(engine: &Engine, stripe: usize, owner: u64) -> bool {
+fn wait_for_mark(engine: &Engine, hash: u64, owner: u64) -> bool {
     for round in 0..MARK_SPINS + MARK_YIELDS {
-        if !engine.locks.is_committing_by_other(stripe, owner) {
+        if !engine.locks.is_committing_by_other(hash, owner) {
             return true;
         }
         if round < MARK_SPINS {
