@@ -225,7 +225,7 @@ pub(crate) struct Database {
 /// Opens the database in a directory, creates it if it is missing, and recovers it after a crash.
 ///
 /// The options are keyword arguments: create_if_missing, durability, pool_bytes, device, protocol,
-/// strands, lanes, epoch, file_mode, segment_bytes, checkpoint_log_bytes, max_log_bytes,
+/// strands, lanes, epoch, lock_timeout, file_mode, segment_bytes, checkpoint_log_bytes, max_log_bytes,
 /// preallocated_log_bytes, transaction_bytes_max, flushes_in_flight, group_size, discard,
 /// read_only, archive, archive_interval, feed_log_bytes, stats_file, on_health_change. Sizes are in
 /// bytes, times are datetime.timedelta; docs/python.md describes each option.
@@ -375,15 +375,18 @@ impl Database {
     /// aborts it.
     ///
     /// isolation is "serializable" or "snapshot". durability is "immediate", "none", or a
-    /// datetime.timedelta within which the transaction becomes durable after its commit. Raises
-    /// OptionError.
-    #[pyo3(signature = (*, isolation = None, durability = None))]
+    /// datetime.timedelta within which the transaction becomes durable after its commit.
+    /// lock_timeout is a datetime.timedelta: a write that waits longer for a lock raises
+    /// LockTimeoutError. Raises OptionError.
+    #[pyo3(signature = (*, isolation = None, durability = None, lock_timeout = None))]
     fn begin(
         &self,
         isolation: Option<&str>,
         durability: Option<&Bound<'_, PyAny>>,
+        lock_timeout: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Transaction> {
-        let options = transaction_options(isolation, durability, self.handle.durability)?;
+        let default = self.handle.durability;
+        let options = transaction_options(isolation, durability, lock_timeout, default)?;
         self.handle.begin(options)
     }
 
@@ -392,15 +395,17 @@ impl Database {
     /// one.
     ///
     /// Any other exception aborts the transaction and propagates.
-    #[pyo3(signature = (body, *, isolation = None, durability = None))]
+    #[pyo3(signature = (body, *, isolation = None, durability = None, lock_timeout = None))]
     fn transact<'py>(
         &self,
         py: Python<'py>,
         body: &Bound<'py, PyAny>,
         isolation: Option<&str>,
         durability: Option<&Bound<'py, PyAny>>,
+        lock_timeout: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let options = transaction_options(isolation, durability, self.handle.durability)?;
+        let default = self.handle.durability;
+        let options = transaction_options(isolation, durability, lock_timeout, default)?;
         let mut tries = 0;
         loop {
             let transaction = Bound::new(py, self.handle.begin(options)?)?;

@@ -14,7 +14,7 @@ use crate::notifier;
 
 /// Names of the options of `braid.open`, for the error about an unknown one.
 const NAMES: &str = "archive, archive_interval, checkpoint_log_bytes, create_if_missing, device, discard, durability, \
-    epoch, feed_log_bytes, file_mode, flushes_in_flight, group_size, lanes, max_log_bytes, on_health_change, pool_bytes, \
+    epoch, feed_log_bytes, file_mode, flushes_in_flight, group_size, lanes, lock_timeout, max_log_bytes, on_health_change, pool_bytes, \
     preallocated_log_bytes, protocol, read_only, segment_bytes, stats_file, strands, transaction_bytes_max";
 
 /// The options of `braid.open`.
@@ -136,6 +136,7 @@ impl OpenOptions {
                 "group_size" => b.group_size(integer(n, v)?),
                 "create_if_missing" => b.create_if_missing(boolean(n, v)?),
                 "discard" => b.discard(boolean(n, v)?),
+                "lock_timeout" => b.lock_timeout(duration(n, v)?),
                 "file_mode" => b.file_mode(integer(n, v)?),
                 "feed_log_bytes" => b.feed_log_bytes(integer(n, v)?),
                 "archive" => b.archive(path(n, v)?),
@@ -170,10 +171,11 @@ impl OpenOptions {
     }
 }
 
-/// Converts the arguments `isolation` and `durability` of a transaction.
+/// Converts the arguments `isolation`, `durability` and `lock_timeout` of a transaction.
 pub(crate) fn transaction_options(
     isolation: Option<&str>,
     given: Option<&Bound<'_, PyAny>>,
+    lock_timeout: Option<&Bound<'_, PyAny>>,
     default_durability: Durability,
 ) -> PyResult<TransactionOptions> {
     let isolation = match isolation {
@@ -186,9 +188,11 @@ pub(crate) fn transaction_options(
         }
     };
     let durability = given.map_or(Ok(default_durability), durability)?;
+    let lock_timeout = lock_timeout.map(|value| duration("lock_timeout", value));
     Ok(TransactionOptions {
         isolation,
         durability,
+        lock_timeout: lock_timeout.transpose()?,
     })
 }
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support import SMALL
 
 import braid
 
@@ -309,6 +312,27 @@ def test_a_second_writer_of_a_thread_is_an_error_not_a_hang(db: braid.Database) 
     gc.collect()
     table["b"] = 2
     assert dict(table) == {"a": 3, "b": 2}
+
+
+def test_a_lock_timeout(path: Path) -> None:
+    with braid.open(path, lock_timeout=timedelta(0), **SMALL) as db:
+        table = db.open_table("t", key=str, value=int)
+
+        def wait(**options: Any) -> None:
+            with db.begin(**options) as tx:
+                tx.insert(table, "a", 2)
+
+        with db.begin() as holder, ThreadPoolExecutor(1) as threads:
+            holder.insert(table, "a", 1)
+            for options in ({}, {"lock_timeout": timedelta(milliseconds=5)}):
+                error = threads.submit(wait, **options).exception()
+                assert isinstance(error, braid.LockTimeoutError)
+                assert isinstance(error, TimeoutError)
+                assert "wait longer" in str(error)
+        with pytest.raises(TypeError, match="lock_timeout"):
+            wait(lock_timeout=5)
+        wait()
+        assert table["a"] == 2
 
 
 @pytest.mark.parametrize("durability", ["immediate", "none", timedelta(milliseconds=5)])

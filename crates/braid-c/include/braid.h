@@ -127,6 +127,10 @@ typedef enum {
   // The parent process opened the database: a child made by `fork` cannot use it. Nothing was
   // done.
   BRAID_FORKED = -44,
+  // A transaction could not lock a key, because another transaction held its lock for as long as
+  // this one was willing to wait (`BRAID_OPTION_LOCK_TIMEOUT_US`, or `lock_timeout_us` of its
+  // options). Repeat the operation, or abort the transaction and run it again.
+  BRAID_LOCK_TIMEOUT = -45,
 } braid_status;
 
 // Commit protocols: which transactions a commit waits for, and when locks are released. All give
@@ -291,6 +295,9 @@ typedef enum {
   // Directories can be searched by everybody who can read the files. Existing files keep their
   // permissions.
   BRAID_OPTION_FILE_MODE = 21,
+  // Longest wait of a transaction for the lock of a key, in microseconds; then the operation
+  // returns `BRAID_LOCK_TIMEOUT`. With 0, no transaction waits. Default: no limit.
+  BRAID_OPTION_LOCK_TIMEOUT_US = 22,
 } braid_option;
 
 // Point to which a database is restored.
@@ -720,6 +727,9 @@ typedef struct {
   int durability;
   // With `BRAID_BUFFERED`: time until the transaction is durable, in microseconds.
   uint64_t buffered_us;
+  // Longest wait for the lock of a key, in microseconds; then the operation returns
+  // `BRAID_LOCK_TIMEOUT`. With 0, that of the database (`BRAID_OPTION_LOCK_TIMEOUT_US`).
+  uint64_t lock_timeout_us;
 } braid_tx_options;
 
 // Receives one finding. `what` is valid during the call.

@@ -114,6 +114,10 @@ pub enum braid_status {
     /// The parent process opened the database: a child made by `fork` cannot use it. Nothing was
     /// done.
     BRAID_FORKED = -44,
+    /// A transaction could not lock a key, because another transaction held its lock for as long as
+    /// this one was willing to wait (`BRAID_OPTION_LOCK_TIMEOUT_US`, or `lock_timeout_us` of its
+    /// options). Repeat the operation, or abort the transaction and run it again.
+    BRAID_LOCK_TIMEOUT = -45,
 }
 
 use braid_status::*;
@@ -166,6 +170,7 @@ const ALL: &[(braid_status, &CStr)] = &[
     (BRAID_ARCHIVE_FAILING, c"BRAID_ARCHIVE_FAILING"),
     (BRAID_SELF_DEADLOCK, c"BRAID_SELF_DEADLOCK"),
     (BRAID_FORKED, c"BRAID_FORKED"),
+    (BRAID_LOCK_TIMEOUT, c"BRAID_LOCK_TIMEOUT"),
 ];
 
 /// Returns the status for an error of the engine.
@@ -204,6 +209,7 @@ pub(crate) fn of_error(error: &Error) -> braid_status {
         Error::SeqnoNotFound { .. } => BRAID_INVALID_ARGUMENT,
         Error::Backup(_) => BRAID_BACKUP,
         Error::SelfDeadlock => BRAID_SELF_DEADLOCK,
+        Error::LockTimeout { .. } => BRAID_LOCK_TIMEOUT,
         _ => BRAID_OTHER,
     }
 }
@@ -219,13 +225,16 @@ pub extern "C" fn braid_status_name(status: c_int) -> *const c_char {
 /// Returns whether running the same transaction again can succeed without any other change.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_status_is_retryable(status: c_int) -> bool {
-    status == BRAID_CONFLICT as c_int
+    [BRAID_CONFLICT, BRAID_LOCK_TIMEOUT]
+        .iter()
+        .any(|retryable| *retryable as c_int == status)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use braid::ConflictKind;
+    use std::time::Duration;
 
     #[test]
     fn each_status_has_a_number_and_a_name_of_its_own() {
@@ -241,6 +250,9 @@ mod tests {
             Error::Conflict(ConflictKind::Deadlock),
             Error::Closed,
             Error::SelfDeadlock,
+            Error::LockTimeout {
+                timeout: Duration::ZERO,
+            },
             Error::OutOfSpace { what: "".into() },
         ];
         for error in errors {

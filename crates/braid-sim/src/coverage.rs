@@ -81,6 +81,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("killed while working", LONG),
     ("locks: a lock overflows", LONG),
     ("locks: a transaction waits for an overflowed lock", LONG),
+    ("locks: a wait takes too long", LONG),
     ("log: a commit comes after close", LONG),
     ("log: a commit waits for a checkpoint", LONG),
     ("log: a snapshot waits for a long application", LONG),

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -13,6 +14,7 @@ use braid_store::Tree;
 use crate::base::table_options::TableOptions;
 use crate::engine::{Engine, TableMap};
 use crate::error::{Error, Result};
+use crate::options::TransactionOptions;
 use crate::read::snapshot::Readable;
 use crate::schema::entry::{
     CATALOG_ID, CatalogEntry, FIRST_ID, ID_END, NAMES, NEXT_ID, damaged, loaded_key, name_key,
@@ -47,7 +49,12 @@ impl<'e> Catalog<'e> {
 
 impl Catalog<'_> {
     fn begin(&self) -> Transaction {
-        Transaction::begin(self.engine, Default::default())
+        // It waits at most for the flush of an earlier change of the catalog.
+        let options = TransactionOptions {
+            lock_timeout: Some(Duration::MAX),
+            ..TransactionOptions::default()
+        };
+        Transaction::begin(self.engine, options)
     }
 
     /// Returns the numbers, names and options of all existing tables.

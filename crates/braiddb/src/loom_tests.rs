@@ -13,12 +13,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
 
 use braid_log::SeqNo;
 use braid_loom::{AtomicBool, AtomicU64, UnsafeCell, explore, spawn};
 
 use crate::locks::table::LockTable;
 use crate::mvcc::registry::SnapshotRegistry;
+
+const FOREVER: Duration = Duration::MAX;
 
 /// One thread at a time holds a lock, and a thread that sleeps for the lock acquires it.
 ///
@@ -27,11 +30,11 @@ fn hand_over(preemptions: usize, overflows: bool) {
     explore(preemptions, move || {
         let shared = Arc::new((LockTable::new(1), UnsafeCell::new(0)));
         if overflows {
-            shared.0.lock(7, 4).unwrap();
+            shared.0.lock(7, 4, FOREVER).unwrap();
         }
         let lock_and_add = |owner, shared: &(LockTable, UnsafeCell<u32>)| {
             let (locks, value) = shared;
-            locks.lock(0, owner).unwrap();
+            locks.lock(0, owner, FOREVER).unwrap();
             // SAFETY: exclusive if the lock works, which loom checks.
             value.with_mut(|value| unsafe { *value += 1 });
             locks.unlock(0, owner);
@@ -71,7 +74,7 @@ fn a_lock_is_inline_or_overflows() {
         let shared = Arc::new((LockTable::new(1), UnsafeCell::new(0)));
         let add = |key, owner, shared: &(LockTable, UnsafeCell<u32>)| {
             let (locks, value) = shared;
-            locks.lock(key, owner).unwrap();
+            locks.lock(key, owner, FOREVER).unwrap();
             if key == 0 {
                 // SAFETY: exclusive if the lock works, which loom checks.
                 value.with_mut(|value| unsafe { *value += 1 });
@@ -100,8 +103,8 @@ fn a_circle_is_found() {
         explore(3, move || {
             let locks = Arc::new(LockTable::new(buckets));
             let lock_both = |owner, first, second, locks: &LockTable| {
-                locks.lock(first, owner).unwrap();
-                let both = locks.lock(second, owner).is_ok();
+                locks.lock(first, owner, FOREVER).unwrap();
+                let both = locks.lock(second, owner, FOREVER).is_ok();
                 if both {
                     locks.unlock(second, owner);
                 }
@@ -149,13 +152,13 @@ fn validate_alongside_a_writer(
 ) {
     let shared = Arc::new((LockTable::new(1), AtomicU64::new(0), AtomicBool::new(false)));
     if overflows {
-        shared.0.lock(7, 4).unwrap();
+        shared.0.lock(7, 4, FOREVER).unwrap();
     }
     let writer = {
         let shared = shared.clone();
         spawn(move || {
             let (locks, counter, written) = &*shared;
-            locks.lock(0, 1).unwrap();
+            locks.lock(0, 1, FOREVER).unwrap();
             locks.mark_committing(0);
             // As the log assigns sequence numbers.
             let seqno = counter.fetch_add(1, SeqCst);

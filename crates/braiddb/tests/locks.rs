@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Barrier};
 use std::thread;
+use std::time::Duration;
 
 use braid::device::MemoryDevice;
-use braid::{Database, Error, Protocol, Readable, Table};
+use braid::{Database, Error, Protocol, Readable, Table, TransactionOptions};
 
 use crate::transactions::ends;
 
@@ -153,6 +154,81 @@ fn a_cycle_of_threads_ends() {
             assert_eq!((conflicts, db.stats().conflicts), (1, 1));
         });
     }
+}
+
+/// The waits of a write, of a read under a lock, and of a commit with many writes end; the
+/// transactions continue, and `transact` does not repeat the wait.
+#[test]
+fn a_lock_timeout_ends_a_wait() {
+    for &protocol in Protocol::ALL {
+        let (db, t) = open(protocol);
+        let mut holder = db.begin();
+        holder.insert(&t, &1, &1).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                for timeout in [Duration::ZERO, Duration::from_millis(5)] {
+                    let options = TransactionOptions {
+                        lock_timeout: Some(timeout),
+                        ..TransactionOptions::default()
+                    };
+                    let assert_timeout = |error: Error| {
+                        assert!(error.is_retryable());
+                        let Error::LockTimeout { timeout: waited } = error else {
+                            panic!("{error}");
+                        };
+                        assert_eq!(waited, timeout);
+                    };
+                    let mut tries = 0;
+                    let outcome = db.transact_with(options, |tx| {
+                        tries += 1;
+                        tx.insert(&t, &1, &2)
+                    });
+                    assert_timeout(outcome.unwrap_err());
+                    assert_eq!(tries, 1);
+                    let mut large = db.begin_with(options);
+                    for key in (1..200).rev() {
+                        large.insert(&t, &key, &2).unwrap();
+                    }
+                    assert_timeout(large.commit().unwrap_err());
+                    let mut tx = db.begin_with(options);
+                    tx.insert(&t, &1_000, &2).unwrap();
+                    assert_timeout(tx.get_for_update(&t, &1).unwrap_err());
+                    tx.commit().unwrap();
+                }
+            });
+            waiter.join().unwrap();
+        });
+        holder.commit().unwrap();
+        assert_eq!(db.snapshot().iter(&t).unwrap().count(), 2);
+    }
+}
+
+/// The option of the database holds for transactions without their own, and not for a change of
+/// the catalog.
+#[test]
+fn a_database_has_a_lock_timeout() {
+    let builder = Database::builder().pool_bytes(1 << 20);
+    let builder = builder.lock_timeout(Duration::ZERO);
+    let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
+    let t: Table<u64, u64> = db.open_table("t").unwrap();
+    let mut holder = db.begin();
+    holder.insert(&t, &1, &1).unwrap();
+    let mut other = db.begin();
+    assert!(matches!(
+        other.insert(&t, &1, &2),
+        Err(Error::LockTimeout { .. })
+    ));
+    let patient = TransactionOptions {
+        lock_timeout: Some(Duration::MAX),
+        ..TransactionOptions::default()
+    };
+    // It waits, until it turns out that its own thread holds the lock.
+    let refused = db.begin_with(patient).insert(&t, &1, &2);
+    assert!(matches!(refused, Err(Error::SelfDeadlock)));
+    holder.commit().unwrap();
+    other.insert(&t, &1, &2).unwrap();
+    other.commit().unwrap();
+    assert_eq!(db.get(&t, &1).unwrap(), Some(2));
 }
 
 /// A large transaction acquires its locks at commit, with the same result.

@@ -26,6 +26,7 @@ fn both(test: impl Fn(&Database)) {
 const SNAPSHOT: TransactionOptions = TransactionOptions {
     isolation: Isolation::Snapshot,
     durability: Durability::Immediate,
+    lock_timeout: None,
 };
 
 #[test]

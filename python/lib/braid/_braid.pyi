@@ -61,6 +61,7 @@ class _Options(TypedDict, total=False):
     create_if_missing: bool
     discard: bool
     file_mode: int
+    lock_timeout: timedelta
     read_only: bool
     archive: _Path
     archive_interval: timedelta
@@ -255,7 +256,11 @@ class Database:
     def drop_table(self, name: str) -> bool: ...
     def rename_table(self, name: str, to: str) -> None: ...
     def begin(
-        self, *, isolation: _Isolation | None = None, durability: _Durability | None = None
+        self,
+        *,
+        isolation: _Isolation | None = None,
+        durability: _Durability | None = None,
+        lock_timeout: timedelta | None = None,
     ) -> Transaction: ...
     def transact(
         self,
@@ -263,6 +268,7 @@ class Database:
         *,
         isolation: _Isolation | None = None,
         durability: _Durability | None = None,
+        lock_timeout: timedelta | None = None,
     ) -> _T: ...
     def refresh(self) -> bool: ...
     def snapshot(self) -> Snapshot: ...

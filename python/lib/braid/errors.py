@@ -48,6 +48,13 @@ class WouldDeadlockError(Error, RuntimeError):
     """A second writer could wait forever for an open transaction of the same thread."""
 
 
+class LockTimeoutError(Error, TimeoutError):
+    """Another transaction held a lock for as long as this one was willing to wait.
+
+    The transaction stays open: repeat the operation, or abort it and run it again.
+    """
+
+
 class IncompatibleError(Error):
     """The database was written by a version, or with options, that is not supported."""
 

@@ -86,6 +86,9 @@ pub enum braid_option {
     /// Directories can be searched by everybody who can read the files. Existing files keep their
     /// permissions.
     BRAID_OPTION_FILE_MODE = 21,
+    /// Longest wait of a transaction for the lock of a key, in microseconds; then the operation
+    /// returns `BRAID_LOCK_TIMEOUT`. With 0, no transaction waits. Default: no limit.
+    BRAID_OPTION_LOCK_TIMEOUT_US = 22,
 }
 
 /// How the medium of a database is accessed.
@@ -157,6 +160,8 @@ impl Options {
             builder.archive_interval(Duration::from_micros(value))
         } else if is(BRAID_OPTION_FILE_MODE) {
             builder.file_mode(number()?)
+        } else if is(BRAID_OPTION_LOCK_TIMEOUT_US) {
+            builder.lock_timeout(Duration::from_micros(value))
         } else if is(BRAID_OPTION_STATS_FILE) {
             builder.stats_file(flag()?)
         } else {

@@ -55,6 +55,9 @@ pub struct braid_tx_options {
     pub durability: c_int,
     /// With `BRAID_BUFFERED`: time until the transaction is durable, in microseconds.
     pub buffered_us: u64,
+    /// Longest wait for the lock of a key, in microseconds; then the operation returns
+    /// `BRAID_LOCK_TIMEOUT`. With 0, that of the database (`BRAID_OPTION_LOCK_TIMEOUT_US`).
+    pub lock_timeout_us: u64,
 }
 
 fn durability_of(durability: c_int, buffered_us: u64) -> Outcome<Durability> {
@@ -87,6 +90,10 @@ impl braid_tx_options {
         Ok(TransactionOptions {
             isolation,
             durability: durability_of(self.durability, self.buffered_us)?,
+            lock_timeout: match self.lock_timeout_us {
+                0 => None,
+                us => Some(Duration::from_micros(us)),
+            },
         })
     }
 }

@@ -106,6 +106,13 @@ static void conflicts(braid_db *db, braid_table *table) {
     EXPECT(BRAID_SELF_DEADLOCK, braid_tx_insert(b, table, S("x"), S("6")));
     MESSAGE("another open transaction of this thread");
     CHECK(!braid_status_is_retryable(BRAID_SELF_DEADLOCK));
+    braid_tx *impatient = NULL;
+    braid_tx_options options = {.lock_timeout_us = 1};
+    OK(braid_tx_begin(db, &options, &impatient));
+    EXPECT(BRAID_LOCK_TIMEOUT, braid_tx_insert(impatient, table, S("x"), S("7")));
+    MESSAGE("the lock time-out");
+    CHECK(braid_status_is_retryable(BRAID_LOCK_TIMEOUT));
+    OK(braid_tx_abort(impatient));
     OK(braid_tx_commit(a, NULL));
     OK(braid_tx_insert(b, table, S("x"), S("6")));
     OK(braid_tx_commit(b, NULL));

@@ -114,7 +114,7 @@ impl Client {
     /// Decides whether the client continues after an error.
     fn failed(&mut self, error: &Error) -> Next {
         match error {
-            Error::Conflict(_) | Error::SelfDeadlock => {
+            Error::Conflict(_) | Error::SelfDeadlock | Error::LockTimeout { .. } => {
                 braid_rt::thread::yield_now();
                 Next::Go
             }

@@ -47,7 +47,13 @@ impl Client {
     /// Begins a transaction, and performs its operations.
     fn start(&mut self) -> Started {
         let id = self.next_name();
-        let durability = match self.rng.u32(..16) {
+        let draw = self.rng.u32(..16);
+        let lock_timeout = match draw {
+            14 => Some(Duration::from_micros(20)),
+            15 => Some(Duration::ZERO),
+            _ => None,
+        };
+        let durability = match draw {
             0 => Durability::None,
             1 => Durability::Buffered(Duration::from_micros(self.rng.u64(1..500))),
             _ => Durability::Immediate,
@@ -59,6 +65,7 @@ impl Client {
                 Isolation::Serializable
             },
             durability,
+            lock_timeout,
         };
         let was_poisoned = self.is_poisoned();
         let visible_seqno = was_poisoned.then(|| self.db.snapshot().seqno());
@@ -143,7 +150,10 @@ impl Client {
         let next = self.failed(error);
         let known = match error {
             // Closing waits for those that are logged.
-            Error::Conflict(_) | Error::SelfDeadlock | Error::Closed => true,
+            Error::Conflict(_)
+            | Error::SelfDeadlock
+            | Error::LockTimeout { .. }
+            | Error::Closed => true,
             // Refused before it was logged, unless this error ended the database.
             Error::OutOfSpace { .. } => !matches!(self.db.health(), Health::Poisoned { .. }),
             _ => false,

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use super::Database;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::options::{Durability, TransactionOptions};
 use crate::txn::commit::Ticket;
 use crate::txn::transaction::Transaction;
@@ -30,7 +30,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// The first error that is not retryable, or the last conflict after 1,000 attempts.
+    /// The first error that is not an [`Error::Conflict`], or the last conflict after 1,000 attempts.
     pub fn transact<R>(&self, body: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
         self.transact_with(TransactionOptions::default(), body)
     }
@@ -170,7 +170,7 @@ impl Database {
                         }
                         return Ok(result);
                     }
-                    Err(error) if error.is_retryable() && tries < RETRIES_MAX => {
+                    Err(Error::Conflict(_)) if tries < RETRIES_MAX => {
                         tries += 1;
                         let_others_run().await;
                     }
@@ -204,7 +204,7 @@ impl Database {
         let mut tries = 0;
         loop {
             match body(self.begin_with(options)) {
-                Err(error) if error.is_retryable() && tries < RETRIES_MAX => {
+                Err(Error::Conflict(_)) if tries < RETRIES_MAX => {
                     tries += 1;
                     braid_rt::thread::back_off(tries);
                 }

@@ -4,6 +4,7 @@
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_log::SeqNo;
 use braid_rt::narrow;
@@ -466,6 +467,8 @@ pub(crate) struct Context {
     pub(crate) reads: ReadSet,
     /// The hashes of the keys whose write lock this transaction holds.
     pub(crate) locks: Vec<u64>,
+    /// Longest wait for a lock.
+    pub(crate) lock_timeout: Duration,
     /// Whether the transaction read a key whose lock must be held until commit.
     pub(crate) reads_locked: bool,
     /// Whether the write locks are acquired at commit; see [`crate::txn::lock_acquisition`].
@@ -494,6 +497,7 @@ impl Context {
             writes: WriteSet::default(),
             reads: ReadSet::default(),
             locks: Vec::new(),
+            lock_timeout: Duration::MAX,
             reads_locked: false,
             locks_in_commit: false,
             hints: HintCache::default(),

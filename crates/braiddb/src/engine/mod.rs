@@ -70,6 +70,8 @@ pub(crate) struct Settings {
     pub(crate) background: bool,
     pub(crate) transaction_bytes_max: usize,
     pub(crate) slow_commit: Option<Duration>,
+    /// Longest wait of a transaction for a lock, unless it has its own.
+    pub(crate) lock_timeout: Duration,
 }
 
 /// Components of an engine.
@@ -90,6 +92,7 @@ impl Engine {
             background: options.background,
             transaction_bytes_max: options.transaction_bytes_max,
             slow_commit: options.slow_commit,
+            lock_timeout: options.lock_timeout,
         };
         Arc::new(Self {
             deferred_unlocks: DeferredUnlocks::new(parts.log.options().strands),

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_io::Refused;
 use braid_log::LogError;
@@ -100,6 +101,21 @@ pub enum Error {
         "cannot lock a key: another open transaction of this thread holds its lock; commit or abort that transaction first, or write through it"
     )]
     SelfDeadlock,
+
+    /// A transaction could not lock a key, because another transaction held the lock for as long as
+    /// this one was willing to wait; see [`Builder::lock_timeout`](crate::Builder::lock_timeout).
+    ///
+    /// The transaction that gets this error stays open and keeps its locks and earlier writes: it
+    /// can repeat the operation, or abort and run again. A commit that gets this error has ended its
+    /// transaction without a trace. [`Database::transact`](crate::Database::transact) returns the
+    /// error without a retry.
+    #[error(
+        "cannot lock a key: another transaction held its lock for {timeout:?}, the lock time-out; run the transaction again, or wait longer (lock_timeout)"
+    )]
+    LockTimeout {
+        /// Time for which the transaction waited.
+        timeout: Duration,
+    },
 
     /// Bytes on disk differ from those that were written.
     #[error(
@@ -393,7 +409,7 @@ impl Error {
     /// # }
     /// ```
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Conflict(_))
+        matches!(self, Error::Conflict(_) | Error::LockTimeout { .. })
     }
 
     /// Returns the error without advice, for a list of findings.
@@ -526,7 +542,10 @@ mod tests {
             Error::Conflict(ConflictKind::Range) => Error::Conflict(ConflictKind::Deadlock),
             Error::Conflict(ConflictKind::Deadlock) => Error::Conflict(ConflictKind::Write),
             Error::Conflict(ConflictKind::Write) => Error::SelfDeadlock,
-            Error::SelfDeadlock => Error::Corrupted {
+            Error::SelfDeadlock => Error::LockTimeout {
+                timeout: Duration::from_secs(1),
+            },
+            Error::LockTimeout { .. } => Error::Corrupted {
                 what: text(),
                 location: "data.braid, page 7".into(),
             },

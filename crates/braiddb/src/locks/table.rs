@@ -23,7 +23,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_rt::to_usize;
 use hashbrown::HashTable;
@@ -266,6 +266,8 @@ pub(crate) enum LockError {
     Cycle,
     /// A cycle through a transaction that this thread has open and cannot continue during the wait.
     OwnThread,
+    /// Another transaction held the lock for as long as this one was willing to wait.
+    Timeout,
 }
 
 /// Outcome of a lock request.
@@ -273,6 +275,14 @@ pub(crate) enum LockError {
 pub(crate) enum Locked {
     Now,
     Already,
+}
+
+/// Returns the end of a wait of at most `timeout`; `None` if it has no end.
+fn deadline_after(timeout: Duration) -> Option<Instant> {
+    if timeout == Duration::MAX {
+        return None;
+    }
+    braid_rt::now_plus(timeout)
 }
 
 /// Sleeps until notified or until the deadline, or wakes spuriously.
@@ -339,9 +349,15 @@ impl LockTable {
         &self.buckets[bucket].versions
     }
 
-    /// Acquires the write lock of a key, sleeping while another owner holds it.
+    /// Acquires the write lock of a key, sleeping while another owner holds it, for at most
+    /// `timeout`; `Duration::MAX` is forever.
     #[inline]
-    pub(crate) fn lock(&self, hash: u64, owner: Owner) -> Result<Locked, LockError> {
+    pub(crate) fn lock(
+        &self,
+        hash: u64,
+        owner: Owner,
+        timeout: Duration,
+    ) -> Result<Locked, LockError> {
         braid_rt::yield_point();
         let bucket = self.bucket(hash);
         let lock = Lock::of(hash);
@@ -362,12 +378,12 @@ impl LockTable {
                         return Ok(Locked::Already);
                     }
                     if spins == SPINS {
-                        return self.lock_crowded(bucket, lock, owner);
+                        return self.lock_crowded(bucket, lock, owner, timeout);
                     }
                     spins += 1;
                     spin_loop();
                 }
-                Err(_) => return self.lock_crowded(bucket, lock, owner),
+                Err(_) => return self.lock_crowded(bucket, lock, owner, timeout),
             }
         }
     }
@@ -387,7 +403,14 @@ impl LockTable {
     }
 
     #[cold]
-    fn lock_crowded(&self, bucket: &Bucket, lock: Lock, owner: Owner) -> Result<Locked, LockError> {
+    fn lock_crowded(
+        &self,
+        bucket: &Bucket,
+        lock: Lock,
+        owner: Owner,
+        timeout: Duration,
+    ) -> Result<Locked, LockError> {
+        let deadline = deadline_after(timeout);
         let mut entered = bucket.enter();
         let mut me: Option<Arc<Waiter>> = None;
         let mut grace: Option<Grace> = None;
@@ -422,8 +445,19 @@ impl LockTable {
                     Outlook::Open | Outlook::Cycle => None,
                 };
             }
+            if deadline.is_some_and(|deadline| braid_rt::now() >= deadline)
+                && !braid_rt::mutant!("wait_past_the_timeout")
+            {
+                braid_rt::coverage_point("locks: a wait takes too long");
+                break Err(LockError::Timeout);
+            }
             if let Some(waiter) = &me {
-                sleep(&waiter.wake, &mut entered.crowd, grace.map(|g| g.until));
+                let until = grace
+                    .map(|grace| grace.until)
+                    .into_iter()
+                    .chain(deadline)
+                    .min();
+                sleep(&waiter.wake, &mut entered.crowd, until);
             }
         };
         if me.is_some() {

@@ -2,10 +2,13 @@
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use super::table::{LockError, LockTable, Locked};
 use super::wait_graph::Owner;
 use crate::base::sync::Mutex;
+
+const FOREVER: Duration = Duration::MAX;
 
 /// Lock tables in which keys share no bucket, some buckets, and the only one.
 fn tables() -> impl Iterator<Item = LockTable> {
@@ -16,16 +19,16 @@ fn tables() -> impl Iterator<Item = LockTable> {
 fn a_lock_is_reentrant_and_exclusive() {
     for locks in tables() {
         // The lock of key 7 overflows if the bucket is the same.
-        assert_eq!(locks.lock(3, 1), Ok(Locked::Now));
-        assert_eq!(locks.lock(7, 1), Ok(Locked::Now));
-        assert_eq!(locks.lock(7, 1), Ok(Locked::Already));
+        assert_eq!(locks.lock(3, 1, FOREVER), Ok(Locked::Now));
+        assert_eq!(locks.lock(7, 1, FOREVER), Ok(Locked::Now));
+        assert_eq!(locks.lock(7, 1, FOREVER), Ok(Locked::Already));
         locks.mark_committing(7);
         assert!(locks.is_committing_by_other(7, 2));
         assert!(!locks.is_committing_by_other(7, 1));
         assert!(!locks.is_committing_by_other(3, 2));
         locks.unlock(7, 1);
         assert!(!locks.is_committing_by_other(7, 2));
-        assert_eq!(locks.lock(7, 2), Ok(Locked::Now));
+        assert_eq!(locks.lock(7, 2, FOREVER), Ok(Locked::Now));
     }
 }
 
@@ -59,10 +62,13 @@ fn a_bucket_has_room_for_any_number_of_locks() {
     let owner_of = |hash: u64| 1 + hash % 2;
     let other_of = |hash: u64| 3 - owner_of(hash);
     for hash in 0..count {
-        assert_eq!(locks.lock(hash, owner_of(hash)), Ok(Locked::Now));
+        assert_eq!(locks.lock(hash, owner_of(hash), FOREVER), Ok(Locked::Now));
     }
     for hash in 0..count {
-        assert_eq!(locks.lock(hash, owner_of(hash)), Ok(Locked::Already));
+        assert_eq!(
+            locks.lock(hash, owner_of(hash), FOREVER),
+            Ok(Locked::Already)
+        );
         assert_eq!(locks.try_lock(hash, other_of(hash)), None);
         assert!(locks.is_held_by_other(hash, other_of(hash)));
         locks.mark_committing(hash);
@@ -76,7 +82,7 @@ fn a_bucket_has_room_for_any_number_of_locks() {
         assert!(!locks.is_held_by_other(hash, other_of(hash)));
         // The next owner's lock is the inline one if that was released.
         if released % 3 == 0 {
-            assert_eq!(locks.lock(hash, other_of(hash)), Ok(Locked::Now));
+            assert_eq!(locks.lock(hash, other_of(hash), FOREVER), Ok(Locked::Now));
             locks.unlock(hash, other_of(hash));
         }
     }
@@ -96,7 +102,7 @@ fn contended_counters_lose_no_increment() {
                 scope.spawn(move || {
                     for round in 0..rounds {
                         let key = (round + owner as usize) % KEYS;
-                        locks.lock(key as u64, owner).unwrap();
+                        locks.lock(key as u64, owner, FOREVER).unwrap();
                         let seen = *counters[key].lock();
                         std::thread::yield_now();
                         *counters[key].lock() = seen + 1;
@@ -120,7 +126,7 @@ fn different_keys_of_a_bucket_do_not_conflict() {
         for owner in 1..=4u64 {
             let (locks, all_hold, arrived) = (&locks, &all_hold, &arrived);
             scope.spawn(move || {
-                assert_eq!(locks.lock(owner, owner), Ok(Locked::Now));
+                assert_eq!(locks.lock(owner, owner, FOREVER), Ok(Locked::Now));
                 arrived.fetch_add(1, Ordering::Relaxed);
                 all_hold.wait();
                 locks.unlock(owner, owner);
@@ -139,9 +145,9 @@ fn a_cycle_ends_one_side() {
             let sides = [(1, 0, 1), (2, 1, 0)].map(|(owner, first, second): (Owner, _, _)| {
                 let (locks, barrier) = (&locks, &barrier);
                 scope.spawn(move || {
-                    locks.lock(first, owner).unwrap();
+                    locks.lock(first, owner, FOREVER).unwrap();
                     barrier.wait();
-                    let second_taken = match locks.lock(second, owner) {
+                    let second_taken = match locks.lock(second, owner, FOREVER) {
                         Ok(_) => true,
                         Err(error) => {
                             assert_eq!(error, LockError::Cycle);
@@ -162,6 +168,24 @@ fn a_cycle_ends_one_side() {
         });
         assert_eq!(deadlocks, 1);
         assert!(locks.is_unused());
+    }
+}
+
+/// A wait ends at its time-out and leaves nothing; the lock can be acquired later.
+#[test]
+fn a_wait_ends_at_its_timeout() {
+    for locks in tables() {
+        locks.lock(3, 1, FOREVER).unwrap();
+        locks.lock(7, 1, FOREVER).unwrap();
+        for timeout in [Duration::ZERO, Duration::from_millis(20)] {
+            let begun = Instant::now();
+            assert_eq!(locks.lock(7, 2, timeout), Err(LockError::Timeout));
+            assert!(begun.elapsed() >= timeout);
+        }
+        locks.unlock(3, 1);
+        locks.unlock(7, 1);
+        assert!(locks.is_unused());
+        assert_eq!(locks.lock(7, 2, Duration::ZERO), Ok(Locked::Now));
     }
 }
 

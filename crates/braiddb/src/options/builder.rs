@@ -65,6 +65,7 @@ pub struct Builder {
     #[cfg(feature = "metrics")]
     pub(crate) metrics_label: Option<String>,
     pub(crate) slow_commit: Option<Duration>,
+    pub(crate) lock_timeout: Duration,
 }
 
 /// Location of the archive.
@@ -107,6 +108,7 @@ impl Default for Builder {
             #[cfg(feature = "metrics")]
             metrics_label: None,
             slow_commit: None,
+            lock_timeout: Duration::MAX,
         }
     }
 }
@@ -266,6 +268,33 @@ impl Builder {
     /// ```
     pub fn clock(mut self, clock: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         self.clock = Clock::new(clock);
+        self
+    }
+
+    /// Sets the longest time that a transaction waits for the lock of a key, unless it has
+    /// [its own](crate::TransactionOptions::lock_timeout). Then the write, or the commit of a
+    /// transaction with many writes, fails with [`crate::Error::LockTimeout`]. With
+    /// [`Duration::ZERO`], no transaction waits. Default [`Duration::MAX`]: no limit.
+    ///
+    /// Deadlocks need no time-out: a transaction whose wait would close a cycle fails at once.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+    /// use std::time::Duration;
+    /// use braid::{Error, Table};
+    /// let db = builder.lock_timeout(Duration::from_millis(20)).open_on(device)?;
+    /// let t: Table<u32, String> = db.open_table("t")?;
+    /// let mut holder = db.begin();
+    /// holder.insert(&t, &1, "one")?;
+    /// let refused = db.transact(|tx| tx.insert(&t, &1, "uno"));
+    /// assert!(matches!(refused, Err(Error::LockTimeout { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lock_timeout(mut self, timeout: Duration) -> Self {
+        self.lock_timeout = timeout;
         self
     }
 }

@@ -78,4 +78,7 @@ pub struct TransactionOptions {
     pub isolation: Isolation,
     /// Durability of the commit.
     pub durability: Durability,
+    /// Longest wait for the lock of a key; `None` for that of the database, see
+    /// [`Builder::lock_timeout`](crate::Builder::lock_timeout).
+    pub lock_timeout: Option<Duration>,
 }

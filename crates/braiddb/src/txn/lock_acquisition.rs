@@ -63,7 +63,7 @@ impl Engine {
         self.check_writable()?;
         self.check_table(core)?;
         if let Err(error) = self.hold(state, hash) {
-            return Err(self.lock_error(error));
+            return Err(self.lock_error(error, state));
         }
         match &state.snapshot {
             Some(snapshot) => self.check_first(snapshot.seqno(), core, key),
@@ -82,7 +82,7 @@ impl Engine {
         {
             self.flush_for_lock();
         }
-        if self.locks.lock(hash, state.owner)? == Locked::Now {
+        if self.locks.lock(hash, state.owner, state.lock_timeout)? == Locked::Now {
             state.locks.push(hash);
         }
         Ok(())
@@ -135,7 +135,7 @@ impl Engine {
                 Err(LockError::Cycle) if attempt < ATTEMPTS && !state.reads_locked => {
                     self.unlock_all(state);
                 }
-                Err(error) => return Err(self.lock_error(error)),
+                Err(error) => return Err(self.lock_error(error, state)),
             }
         }
         unreachable!("the last attempt returns")
@@ -143,12 +143,18 @@ impl Engine {
 
     /// Returns the error of a lock that could not be acquired.
     #[cold]
-    fn lock_error(&self, error: LockError) -> Error {
+    fn lock_error(&self, error: LockError, state: &Context) -> Error {
         match error {
             LockError::Cycle => self.conflict(ConflictKind::Deadlock),
             LockError::OwnThread => {
                 self.counters.conflict();
                 Error::SelfDeadlock
+            }
+            LockError::Timeout => {
+                self.counters.conflict();
+                Error::LockTimeout {
+                    timeout: state.lock_timeout,
+                }
             }
         }
     }

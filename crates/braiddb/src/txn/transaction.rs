@@ -56,7 +56,9 @@ pub struct Transaction {
 
 impl Transaction {
     #[inline]
-    fn new(context: PooledContext, options: TransactionOptions) -> Self {
+    fn new(mut context: PooledContext, options: TransactionOptions) -> Self {
+        let default = context.engine.settings.lock_timeout;
+        context.state.get_mut().lock_timeout = options.lock_timeout.unwrap_or(default);
         if options.isolation == Isolation::Snapshot {
             let registration = context.engine.open_applied_snapshot();
             context.state.borrow_mut().snapshot = Some(registration);
@@ -318,8 +320,8 @@ impl Transaction {
     /// ```
     ///
     /// [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::TransactionTooLarge`],
-    /// [`Error::Conflict`] on a deadlock, [`Error::SelfDeadlock`], [`Error::TableDropped`],
-    /// [`Error::ForeignTable`], [`Error::Poisoned`].
+    /// [`Error::Conflict`] on a deadlock, [`Error::SelfDeadlock`], [`Error::LockTimeout`],
+    /// [`Error::TableDropped`], [`Error::ForeignTable`], [`Error::Poisoned`].
     pub fn insert<K: Key, V: Value>(
         &mut self,
         table: &Table<K, V>,

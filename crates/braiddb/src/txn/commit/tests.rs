@@ -332,7 +332,7 @@ fn a_read_of_a_key_that_is_being_committed_is_a_conflict() {
     let mut tx = db.begin();
     tx.get(&t, &1).unwrap();
     let (hash, other) = (hash_of(&t, 1), 1);
-    engine.locks.lock(hash, other).unwrap();
+    engine.locks.lock(hash, other, Duration::MAX).unwrap();
     engine.locks.mark_committing(hash);
     let seqno = engine.log.last_seqno().next();
     assert_conflict(validate_at(&db, &mut tx, seqno), ConflictKind::Read);
