@@ -49,12 +49,7 @@ pub(crate) struct RecoveryArgs {
     #[arg(long)]
     dir: Option<PathBuf>,
 
-    /// Number of opens to measure; all but the last one are read-only
-    #[arg(long, value_name = "COUNT", default_value_t = 1,
-          value_parser = clap::value_parser!(u64).range(1..=100))]
-    rounds: u64,
-
-    /// Print one JSON object on one line for each open
+    /// Print one JSON object on one line
     #[arg(long)]
     json: bool,
 }
@@ -75,24 +70,18 @@ pub(crate) fn run(args: &RecoveryArgs, output: &mut Output) -> Result<(), Failur
     let mut writer = Writer(start_writer(args, scratch.path())?);
     fill(&mut writer, args.log_mib, scratch.path())?;
     drop(writer);
-    for round in 1..=args.rounds {
-        let builder = Database::builder()
-            .device(args.device)
-            .pool_bytes(POOL_MIB << 20)
-            .checkpoint_log_bytes(checkpoint_mib(args.log_mib) << 20)
-            .create_if_missing(false);
-        let before = Usage::now();
-        let db = if round < args.rounds {
-            builder.open_read_only(scratch.path())?
-        } else {
-            builder.open(scratch.path())?
-        };
-        let report = *db.recovery();
-        let cpu = Usage::now().cpu.saturating_sub(before.cpu);
-        let device = device_mib_per_s(args.device, scratch.path())?;
-        db.close()?;
-        print(args, &report, cpu, device, output)?;
-    }
+    let before = Usage::now();
+    let db = Database::builder()
+        .device(args.device)
+        .pool_bytes(POOL_MIB << 20)
+        .checkpoint_log_bytes(checkpoint_mib(args.log_mib) << 20)
+        .create_if_missing(false)
+        .open(scratch.path())?;
+    let report = *db.recovery();
+    let cpu = Usage::now().cpu.saturating_sub(before.cpu);
+    let device = device_mib_per_s(args.device, scratch.path())?;
+    db.close()?;
+    print(args, &report, cpu, device, output)?;
     scratch.remove()
 }
 

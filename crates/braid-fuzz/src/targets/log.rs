@@ -116,18 +116,19 @@ fn recovered_in_one_pass(
         let (seqno, bytes) = (log_record.seqno.get(), log_record.payload.to_vec());
         let mut log_records = log_records.lock().expect("no other thread panics");
         log_records.insert(seqno, bytes);
+    };
+    let accept = |log_records: &[LogRecord<'_>]| {
+        log_records.iter().copied().for_each(add);
         true
     };
     let during = DuringScan {
-        accept: &add,
+        accept: &accept,
         threads: 0,
         waiting_bytes: 64 << 10,
     };
     let (device, options) = (device.clone(), options.clone());
     let recovered = Log::recover_and_replay(device, options, start, None, &|_| {}, &during)?;
-    recovered.for_each(|log_record| {
-        add(log_record);
-    })?;
+    recovered.for_each(add)?;
     Ok(log_records.into_inner().expect("no thread panicked"))
 }
 

@@ -19,12 +19,12 @@ use crate::recovery::windows::Windows;
 
 /// How [`Log::recover`](crate::Log::recover) hands log records over during the scan.
 pub struct DuringScan<'a> {
-    /// Receives each log record that recovery keeps if it succeeds, in no particular order. Returns
-    /// whether it accepts it; afterwards, the rest is left to [`Recovered::for_each_parallel`],
+    /// Receives log records that recovery keeps if it succeeds, several at once, in no particular
+    /// order. Returns whether it accepts them; afterwards, the rest is left to [`Recovered::for_each_parallel`],
     /// which may repeat some of the log records.
     ///
     /// [`Recovered::for_each_parallel`]: crate::Recovered::for_each_parallel
-    pub accept: &'a (dyn Fn(LogRecord<'_>) -> bool + Sync),
+    pub accept: &'a (dyn Fn(&[LogRecord<'_>]) -> bool + Sync),
     /// Number of threads that call it, besides those that read; 0 if only those do.
     pub threads: usize,
     /// Most bytes of log in memory that wait for a call. The rest is read again.
@@ -200,13 +200,11 @@ impl<'a> Early<'a> {
 
     fn replay(&self, item: Item) {
         let mut log_records = 0;
-        let done = item.for_each(&self.windows, |_, log_record| {
-            if log_record.seqno <= self.after {
-                return Ok(());
-            }
-            log_records += 1;
+        let done = item.for_each(&self.windows, |_, mut found| {
+            found.retain(|log_record| log_record.seqno > self.after);
+            log_records += found.len() as u64;
             let stopped = self.stopped.load(Ordering::Relaxed);
-            let accepted = !stopped && (self.during.accept)(log_record);
+            let accepted = !stopped && (self.during.accept)(&found);
             if accepted { Ok(()) } else { Err(Stop) }
         });
         let mut queue = self.queue.lock();

@@ -87,11 +87,11 @@ impl Extent {
         LogError::corrupted("a chunk changed after it was scanned", &name, offset)
     }
 
-    /// Calls `f` for every whole log record.
+    /// Calls `f` for every chunk with its whole log records.
     fn for_each<E: From<LogError>>(
         &self,
         windows: &Arc<Windows>,
-        f: &mut impl FnMut(FlushNo, LogRecord<'_>) -> Result<(), E>,
+        f: &mut impl FnMut(FlushNo, Vec<LogRecord<'_>>) -> Result<(), E>,
     ) -> Result<(), E> {
         let (lane, segment) = (self.lane, &self.segment);
         let mut reader = SegmentReader::until(windows, lane, segment, self.end);
@@ -107,17 +107,18 @@ impl Extent {
                 return Err(self.changed(offset).into());
             };
             let payload = &bytes[CHUNK_HEADER..CHUNK_HEADER + header.payload_len as usize];
+            let mut found = Vec::new();
             let mut log_records = LogRecords::new(payload);
             while let Some(log_record) = log_records.next().map_err(|_| self.changed(offset))? {
                 if log_record.is_whole() {
-                    let log_record = LogRecord {
+                    found.push(LogRecord {
                         seqno: log_record.seqno,
                         records: log_record.records,
                         payload: log_record.split().1,
-                    };
-                    f(header.flush, log_record)?;
+                    });
                 }
             }
+            f(header.flush, found)?;
             offset += header.size() as u64;
             expected = Expected {
                 sequence: expected.sequence + 1,
@@ -173,7 +174,7 @@ impl Streamed {
     fn for_each<E: From<LogError>>(
         &self,
         windows: &Arc<Windows>,
-        f: &mut impl FnMut(FlushNo, LogRecord<'_>) -> Result<(), E>,
+        f: &mut impl FnMut(FlushNo, Vec<LogRecord<'_>>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut payload = Vec::with_capacity(to_usize(self.total));
         for part in &self.parts {
@@ -196,7 +197,7 @@ impl Streamed {
             records: self.records,
             payload: &payload,
         };
-        f(self.newest.flush, log_record)
+        f(self.newest.flush, vec![log_record])
     }
 }
 
@@ -257,7 +258,7 @@ impl Item {
         }
     }
 
-    /// Calls `f` with every log record and the number of its flush.
+    /// Calls `f` with the log records of each flush, or parts of them, and the flush's number.
     ///
     /// # Errors
     /// Errors of `f`; [`LogError::Io`] and [`LogError::Corrupted`] if the log can no longer be
@@ -265,7 +266,7 @@ impl Item {
     pub(crate) fn for_each<E: From<LogError>>(
         &self,
         windows: &Arc<Windows>,
-        mut f: impl FnMut(FlushNo, LogRecord<'_>) -> Result<(), E>,
+        mut f: impl FnMut(FlushNo, Vec<LogRecord<'_>>) -> Result<(), E>,
     ) -> Result<(), E> {
         match self {
             Self::Extent(extent) => extent.for_each(windows, &mut f),

@@ -1,8 +1,9 @@
-//! Reading the chunks of segments from front to back, with a thread that reads ahead.
+//! Reading the chunks of segments from front to back, with threads that read ahead.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 
 use braid_io::{File, ReadOp};
 use braid_rt::to_usize;
@@ -37,8 +38,12 @@ pub(crate) struct ReadChunk {
     pub(crate) crc: u32,
 }
 
-/// Windows that were read ahead and wait for their use.
-const WINDOWS_AHEAD: usize = 2;
+/// Threads that read a lane ahead. The device performs the reads of one of them while another one
+/// waits for a processor.
+const THREADS_AHEAD: usize = 2;
+
+/// Windows that each of these threads has read and that wait for their use.
+const WINDOWS_AHEAD: usize = 1;
 
 /// Room in front of a window for a chunk that began in the previous window. A longer beginning
 /// costs a copy of the window.
@@ -59,57 +64,81 @@ fn margin_and_window(segment: &Segment) -> (usize, usize) {
 /// A window that was read ahead: of which segment, and with how many bytes.
 type WindowAhead = (u64, io::Result<(Window, usize)>);
 
-/// A thread that reads the windows of a lane's segments in order while their user works.
-pub(crate) struct ReadAhead(Receiver<WindowAhead>);
+/// Threads that read the windows of a lane's segments, in turns, while their user works.
+pub(crate) struct ReadAhead {
+    threads: Vec<Receiver<WindowAhead>>,
+    /// The thread that has the next window.
+    turn: Cell<usize>,
+}
 
 impl ReadAhead {
     /// Starts reading the first segment from `offset`, and the others from their first chunks. The
-    /// thread ends after the last segment, or when the `ReadAhead` is dropped. Returns `None` if
+    /// threads end after the last segment, or when the `ReadAhead` is dropped. Returns `None` if
     /// the reader shall read the windows itself.
     pub(crate) fn start<'a>(
         windows: &Arc<Windows>,
         segments: impl Iterator<Item = &'a Segment>,
-        mut offset: u64,
+        offset: u64,
     ) -> Option<Self> {
         if braid_rt::simulation::is_on() {
             // The simulator's threads are tasks, all of which a channel would block at once.
             return None;
         }
-        let (send, receive) = mpsc::sync_channel(WINDOWS_AHEAD);
         let segments: Vec<Segment> = segments.cloned().collect();
-        let windows = Arc::clone(windows);
-        let work = move || {
-            for segment in segments {
-                let (margin, size) = margin_and_window(&segment);
-                while offset < segment.len {
-                    let len = to_usize((segment.len - offset).min(size as u64));
-                    let mut window = windows.take(margin + size);
-                    let read =
-                        read_window(&*segment.file, offset, &mut window[margin..margin + len]);
-                    let read = read.map(|()| (window, len));
-                    if send.send((segment.sequence, read)).is_err() {
-                        return;
-                    }
-                    offset += len as u64;
-                }
-                offset = BLOCK as u64;
-            }
+        let start = |thread: usize| {
+            let (send, receive) = mpsc::sync_channel(WINDOWS_AHEAD);
+            let (segments, windows) = (segments.clone(), Arc::clone(windows));
+            let work = move || read_ahead(&segments, offset, thread, &windows, &send);
+            let started = std::thread::Builder::new().name("braid-readahead".into());
+            started.spawn(work).ok().map(|_| receive)
         };
-        let started = std::thread::Builder::new().name("braid-readahead".into());
-        started.spawn(work).ok()?;
-        Some(Self(receive))
+        Some(Self {
+            threads: (0..THREADS_AHEAD).map(start).collect::<Option<_>>()?,
+            turn: Cell::new(0),
+        })
     }
 
     /// Returns the next window of a segment. A log may leave a segment before its end, so windows
     /// of earlier segments are skipped.
     fn next(&self, sequence: u64) -> Option<io::Result<(Window, usize)>> {
-        let next = |(of, read)| (of >= sequence).then_some((of, read));
-        let (of, read) = self.0.iter().find_map(next)?;
-        debug_assert_eq!(
-            of, sequence,
-            "a reader takes all windows of its segment, or stops"
-        );
-        Some(read)
+        loop {
+            let turn = self.turn.get();
+            let (of, read) = self.threads[turn % THREADS_AHEAD].recv().ok()?;
+            self.turn.set(turn + 1);
+            if of >= sequence {
+                // A reader takes all windows of its segment, or stops.
+                debug_assert_eq!(of, sequence);
+                return Some(read);
+            }
+        }
+    }
+}
+
+/// Reads the windows of one of the threads.
+fn read_ahead(
+    segments: &[Segment],
+    mut offset: u64,
+    thread: usize,
+    windows: &Arc<Windows>,
+    send: &SyncSender<WindowAhead>,
+) {
+    let mut turn = 0;
+    for segment in segments {
+        let (margin, size) = margin_and_window(segment);
+        while offset < segment.len {
+            let len = to_usize((segment.len - offset).min(size as u64));
+            if turn % THREADS_AHEAD == thread {
+                let mut window = windows.take(margin + size);
+                let read = read_window(&*segment.file, offset, &mut window[margin..margin + len]);
+                let read = read.map(|()| (window, len));
+                if send.send((segment.sequence, read)).is_err() {
+                    return;
+                }
+            }
+            offset += len as u64;
+            turn += 1;
+        }
+        offset = BLOCK as u64;
     }
 }
 

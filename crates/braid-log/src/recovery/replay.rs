@@ -83,11 +83,12 @@ impl Recovered {
             }
             braid_rt::coverage_point("recovery: a large log record");
         }
-        item.for_each(&self.windows, |flush, log_record| {
-            if self.counts(lane, incarnation, log_record.seqno, flush) {
-                f(log_record)?;
-            }
-            Ok(())
+        item.for_each(&self.windows, |flush, found| {
+            let mut found = found.into_iter();
+            found.try_for_each(|log_record| {
+                let counts = self.counts(lane, incarnation, log_record.seqno, flush);
+                if counts { f(log_record) } else { Ok(()) }
+            })
         })
     }
 }

@@ -114,12 +114,14 @@ impl OnePass {
             let (seqno, bytes) = (log_record.seqno.get(), log_record.payload.to_vec());
             found.lock().unwrap().insert(seqno, bytes)
         };
-        let accept = |log_record: LogRecord<'_>| {
-            let has_room = found.lock().unwrap().len() < self.accepted;
-            if has_room {
-                assert_eq!(add(log_record), None, "{self:?}");
-            }
-            has_room
+        let accept = |log_records: &[LogRecord<'_>]| {
+            log_records.iter().all(|&log_record| {
+                let has_room = found.lock().unwrap().len() < self.accepted;
+                if has_room {
+                    assert_eq!(add(log_record), None, "{self:?}");
+                }
+                has_room
+            })
         };
         let during = DuringScan {
             accept: &accept,

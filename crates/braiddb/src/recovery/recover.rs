@@ -198,7 +198,7 @@ fn scan_log(
     let (source, log_options) = (device.clone(), log_options(options, &opened.meta));
     let durable = attempt.and_then(|attempt| attempt.durable);
     let during = DuringScan {
-        accept: &|log_record| replaying.replay.try_add(log_record),
+        accept: &|log_records| replaying.replay.try_add(log_records),
         // The scan leaves one processor to the threads that read and check.
         threads: if options.background {
             replaying.threads

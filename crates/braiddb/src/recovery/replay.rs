@@ -8,8 +8,7 @@
 use std::sync::OnceLock;
 
 use braid_rt::atomic::{AtomicUsize, Ordering};
-use braid_rt::{Mutex, narrow};
-use hashbrown::HashTable;
+use braid_rt::{Mutex, narrow, prefetch, to_usize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use braid_log::{LogRecord, SeqNo};
@@ -20,6 +19,9 @@ use crate::error::{Error, Result};
 use crate::format::redo::{self, Redo};
 
 const PARTITIONS: usize = 64;
+
+/// Writes that are gathered in a partition at once.
+const AT_ONCE: usize = 64;
 
 /// Returns the approximate number of bytes of keys and values that all partitions hold together:
 /// a part of a buffer pool that is hardly used meanwhile.
@@ -61,10 +63,129 @@ impl Write {
     }
 }
 
+/// A transaction's write, not yet gathered.
+struct Found<'a> {
+    hash: u64,
+    version: SeqNo,
+    redo: Redo<'a>,
+}
+
+impl Found<'_> {
+    fn partition(&self) -> usize {
+        // Partitions find writes by the lowest bits.
+        (self.hash >> 32) as usize % PARTITIONS
+    }
+}
+
+/// Slots of an empty partition's table.
+const SLOTS_MIN: usize = 64;
+
+/// The newest gathered writes of some keys: a hash table with open addressing. Unlike others, it
+/// can load what several keys need at the same time: its memory does not fit in the processor's
+/// caches, and most of the time is spent waiting for it.
 #[derive(Default)]
 struct Partition {
-    writes: HashTable<Write>,
+    /// The upper half of a write's hash and its index in `writes` plus 1, or 0. At most half of the
+    /// slots are used.
+    slots: Vec<u64>,
+    writes: Vec<Write>,
     bytes: usize,
+}
+
+impl Partition {
+    const TAG: u64 = 0xffff_ffff << 32;
+
+    /// Returns the indexes of the writes that may have a hash, and the first free slot after them.
+    fn find(&self, hash: u64, mut is_same: impl FnMut(&Write) -> bool) -> Result<usize, usize> {
+        let mask = self.slots.len().wrapping_sub(1);
+        let mut at = to_usize(hash) & mask;
+        while let Some(&slot) = self.slots.get(at) {
+            if slot == 0 {
+                break;
+            }
+            let index = (slot & !Self::TAG) as usize - 1;
+            if (slot ^ hash) & Self::TAG == 0 && is_same(&self.writes[index]) {
+                return Ok(index);
+            }
+            at = (at + 1) & mask;
+        }
+        Err(at)
+    }
+
+    fn insert(&mut self, write: Write) {
+        if self.slots.len() < 2 * (self.writes.len() + 1) {
+            self.slots = vec![0; (2 * self.slots.len()).max(SLOTS_MIN)];
+            for index in 0..self.writes.len() {
+                self.occupy(self.writes[index].hash, index);
+            }
+        }
+        self.occupy(write.hash, self.writes.len());
+        self.bytes += write.bytes.len() + size_of::<Write>();
+        self.writes.push(write);
+    }
+
+    fn occupy(&mut self, hash: u64, index: usize) {
+        let (Ok(at) | Err(at)) = self.find(hash, |_| false);
+        self.slots[at] = hash & Self::TAG | (index as u64 + 1);
+    }
+
+    /// Loads what gathering these writes will need.
+    fn prefetch(&self, found: &[&Found<'_>]) {
+        let mask = self.slots.len().wrapping_sub(1);
+        for found in found {
+            prefetch(
+                self.slots
+                    .as_ptr()
+                    .wrapping_add(to_usize(found.hash) & mask),
+            );
+        }
+        let first = |found: &Found<'_>| self.find(found.hash, |_| true).ok();
+        for found in found {
+            if let Some(index) = first(found) {
+                prefetch(&raw const self.writes[index]);
+            }
+        }
+        for found in found {
+            if let Some(index) = first(found) {
+                let bytes = &self.writes[index].bytes;
+                for line in (0..bytes.len().min(256)).step_by(64) {
+                    prefetch(bytes.as_ptr().wrapping_add(line));
+                }
+            }
+        }
+    }
+
+    fn take(&mut self) -> Vec<Write> {
+        std::mem::take(self).writes
+    }
+
+    /// Gathers a write, if it is the newest of its key.
+    fn gather(&mut self, found: &Found<'_>) {
+        let (redo, version) = (found.redo, found.version);
+        let same = |w: &Write| w.hash == found.hash && w.table == redo.table && w.key() == redo.key;
+        if let Ok(index) = self.find(found.hash, same) {
+            let write = &mut self.writes[index];
+            if (write.version < version) != braid_rt::mutant!("older_wins") {
+                let before = write.bytes.len();
+                write.set(redo, version);
+                self.bytes = self.bytes + write.bytes.len() - before;
+            }
+            return;
+        }
+        let value_len = redo.value.map_or(0, <[u8]>::len);
+        let mut bytes = Vec::with_capacity(redo.key.len() + value_len);
+        bytes.extend_from_slice(redo.key);
+        let mut write = Write {
+            hash: found.hash,
+            table: redo.table,
+            version,
+            removes: false,
+            key_len: narrow(redo.key.len()),
+            bytes,
+        };
+        write.set(redo, version);
+        self.insert(write);
+    }
 }
 
 /// A replayed removal: table, key, version.
@@ -81,6 +202,19 @@ pub(crate) struct Replay<'a> {
     /// Whether writes to damaged pages are skipped, each counted in `damage`.
     skips_damage: bool,
     damage: Mutex<Vec<(DamagedRange, u64)>>,
+}
+
+/// Returns a transaction's writes.
+fn found<'a>(log_record: &LogRecord<'a>) -> impl Iterator<Item = Result<Found<'a>>> + use<'a> {
+    let version = log_record.seqno;
+    redo::decode(log_record.payload).map(move |redo| {
+        let redo = redo?;
+        Ok(Found {
+            hash: hash_of(redo),
+            version,
+            redo,
+        })
+    })
 }
 
 /// Result of a replay.
@@ -116,11 +250,10 @@ impl<'a> Replay<'a> {
     /// Gathers a transaction's writes. Replay compares versions (I7), so the order of the
     /// transactions does not matter and a second replay has no effect.
     pub(crate) fn add(&self, log_record: LogRecord<'_>) -> Result<()> {
-        for redo in redo::decode(log_record.payload) {
-            let redo = redo?;
-            let hash = hash_of(redo);
-            let mut partition = self.partition(hash).lock();
-            self.gather(&mut partition, hash, redo, log_record.seqno);
+        for found in found(&log_record) {
+            let found = found?;
+            let mut partition = self.partitions[found.partition()].lock();
+            partition.gather(&found);
             if partition.bytes > self.partition_bytes_max {
                 braid_rt::coverage_point("replay: a batch before the end");
                 self.apply(&mut partition)?;
@@ -129,58 +262,40 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Gathers a transaction's writes as long as there is room for them, and changes no tree: the
-    /// transaction may come from a log that turns out to be damaged, and a failed recovery changes
-    /// nothing. Returns whether all were gathered; otherwise [`Replay::add`] is to repeat it.
-    pub(crate) fn try_add(&self, log_record: LogRecord<'_>) -> bool {
-        for redo in redo::decode(log_record.payload) {
-            let Ok(redo) = redo else { return false };
-            let hash = hash_of(redo);
-            let mut partition = self.partition(hash).lock();
-            if partition.bytes > self.partition_bytes_max {
-                braid_rt::coverage_point("replay: no room for more during the scan");
-                return false;
+    /// Gathers the writes of some transactions as long as there is room for them, and changes no
+    /// tree: the transactions may come from a log that turns out to be damaged, and a failed
+    /// recovery changes nothing. Returns whether all were gathered; otherwise [`Replay::add`] is to
+    /// repeat them.
+    pub(crate) fn try_add(&self, log_records: &[LogRecord<'_>]) -> bool {
+        let Ok(all) = log_records
+            .iter()
+            .flat_map(found)
+            .collect::<Result<Vec<_>>>()
+        else {
+            return false;
+        };
+        let mut by_partition = [const { Vec::new() }; PARTITIONS];
+        for found in &all {
+            by_partition[found.partition()].push(found);
+        }
+        for (partition, found) in self.partitions.iter().zip(by_partition) {
+            for found in found.chunks(AT_ONCE) {
+                let mut partition = partition.lock();
+                if partition.bytes > self.partition_bytes_max {
+                    braid_rt::coverage_point("replay: no room for more during the scan");
+                    return false;
+                }
+                partition.prefetch(found);
+                for found in found {
+                    partition.gather(found);
+                }
             }
-            self.gather(&mut partition, hash, redo, log_record.seqno);
         }
         true
     }
 
-    fn partition(&self, hash: u64) -> &Mutex<Partition> {
-        // The hash table uses the lowest and the highest bits.
-        &self.partitions[(hash >> 32) as usize % PARTITIONS]
-    }
-
-    fn gather(&self, partition: &mut Partition, hash: u64, redo: Redo<'_>, version: SeqNo) {
-        let same = |w: &Write| w.hash == hash && w.table == redo.table && w.key() == redo.key;
-        if let Some(write) = partition.writes.find_mut(hash, same) {
-            if (write.version < version) != braid_rt::mutant!("older_wins") {
-                let before = write.bytes.len();
-                write.set(redo, version);
-                partition.bytes = partition.bytes + write.bytes.len() - before;
-            }
-            return;
-        }
-        let value_len = redo.value.map_or(0, <[u8]>::len);
-        let mut bytes = Vec::with_capacity(redo.key.len() + value_len);
-        bytes.extend_from_slice(redo.key);
-        let key_len = narrow(redo.key.len());
-        let mut write = Write {
-            hash,
-            table: redo.table,
-            version,
-            removes: false,
-            key_len,
-            bytes,
-        };
-        write.set(redo, version);
-        partition.bytes += write.bytes.len() + size_of::<Write>();
-        partition.writes.insert_unique(hash, write, |w| w.hash);
-    }
-
     fn apply(&self, partition: &mut Partition) -> Result<()> {
-        let mut writes: Vec<Write> = partition.writes.drain().collect();
-        partition.bytes = 0;
+        let mut writes = partition.take();
         writes.sort_unstable_by(|a, b| (a.table, a.key()).cmp(&(b.table, b.key())));
         let mut hint = LeafHint::default();
         for write in &writes {
@@ -276,6 +391,7 @@ impl<'a> Replay<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use braid_store::StoreOptions;
@@ -347,8 +463,11 @@ mod tests {
         let mut batch = Partition::default();
         // All with one hash, as keys that collide.
         let mut gather = |version, table, key: &[u8], value: &[u8]| {
-            let version = SeqNo::new(version);
-            replay.gather(&mut batch, 7, redo(table, key, Some(value)), version);
+            batch.gather(&Found {
+                hash: 7,
+                version: SeqNo::new(version),
+                redo: redo(table, key, Some(value)),
+            });
         };
         gather(3, 1, b"k", b"three");
         gather(5, 1, b"k", b"five");
@@ -367,5 +486,42 @@ mod tests {
         expect(1, b"k", 5, "five");
         expect(2, b"k", 1, "of another table");
         expect(1, b"l", 2, "of another key");
+    }
+
+    /// Against a map, over many sizes of the table, with hashes that collide.
+    #[test]
+    fn a_partition_holds_the_newest_write_of_each_key() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let (mut partition, mut expected) = (Partition::default(), BTreeMap::new());
+        for version in 1..20_000 {
+            let key = rng.u64(..3_000);
+            let bytes = key.to_be_bytes();
+            let value = vec![key as u8; rng.usize(..20)];
+            // A few hashes, equal in the lowest bits, in the highest, or in all.
+            let hash = (key % 7) << 32 | (key % 1_000);
+            let found = Found {
+                hash,
+                version: SeqNo::new(version),
+                redo: redo(1, &bytes, Some(&value)),
+            };
+            partition.prefetch(&[&found]);
+            partition.gather(&found);
+            expected.insert(key, (version, value.clone()));
+        }
+        let size = |write: &Write| size_of::<Write>() + write.bytes.len();
+        assert_eq!(
+            partition.bytes,
+            partition.writes.iter().map(size).sum::<usize>()
+        );
+        let found: BTreeMap<u64, (u64, Vec<u8>)> = partition
+            .take()
+            .iter()
+            .map(|write| {
+                let key = u64::from_be_bytes(write.key().try_into().unwrap());
+                (key, (write.version.get(), write.bytes[8..].to_vec()))
+            })
+            .collect();
+        assert!(found == expected);
+        assert_eq!((partition.writes.len(), partition.bytes), (0, 0));
     }
 }
