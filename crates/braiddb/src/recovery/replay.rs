@@ -95,10 +95,15 @@ struct Partition {
 impl Partition {
     const TAG: u64 = 0xffff_ffff << 32;
 
-    /// Returns the indexes of the writes that may have a hash, and the first free slot after them.
+    /// The bits of a hash that number the slots.
+    fn mask(&self) -> u64 {
+        self.slots.len().max(1) as u64 - 1
+    }
+
+    /// Returns the index of a write with a hash, or the first free slot after those that may be it.
     fn find(&self, hash: u64, mut is_same: impl FnMut(&Write) -> bool) -> Result<usize, usize> {
-        let mask = self.slots.len().wrapping_sub(1);
-        let mut at = to_usize(hash) & mask;
+        let mask = self.mask();
+        let mut at = to_usize(hash & mask);
         while let Some(&slot) = self.slots.get(at) {
             if slot == 0 {
                 break;
@@ -107,7 +112,7 @@ impl Partition {
             if (slot ^ hash) & Self::TAG == 0 && is_same(&self.writes[index]) {
                 return Ok(index);
             }
-            at = (at + 1) & mask;
+            at = to_usize((at as u64 + 1) & mask);
         }
         Err(at)
     }
