@@ -91,7 +91,7 @@ static void conflicts(braid_db *db, braid_table *table) {
     CHECK(braid_status_is_retryable(BRAID_CONFLICT));
     EXPECT(BRAID_NOT_FOUND, braid_table_get(table, S("y"), &value));
 
-    braid_tx_options snapshot = {BRAID_SNAPSHOT_ISOLATION, BRAID_DURABLE, 0};
+    braid_tx_options snapshot = {BRAID_SNAPSHOT_ISOLATION, BRAID_DURABLE, 0, 0};
     OK(braid_tx_begin(db, &snapshot, &b));
     put(db, table, "x", "3");
     OK(braid_tx_get(b, table, S("x"), &value));

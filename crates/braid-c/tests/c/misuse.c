@@ -382,7 +382,7 @@ static void bad_arguments(void) {
     braid_tx *none = NULL;
     braid_table *no_table = NULL;
     braid_cursor *out = NULL;
-    braid_tx_options isolation = {7, BRAID_DURABLE, 0}, durability = {0, 7, 0};
+    braid_tx_options isolation = {7, BRAID_DURABLE, 0, 0}, durability = {0, 7, 0, 0};
     braid_range range = {{7, {NULL, 0}}, {BRAID_UNBOUNDED, {NULL, 0}}};
     static char long_key[BRAID_MAX_KEY_LEN + 1], long_name[BRAID_MAX_TABLE_NAME_LEN + 2];
     memset(long_name, 'n', sizeof long_name - 1);
