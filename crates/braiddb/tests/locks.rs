@@ -161,46 +161,50 @@ fn a_cycle_of_threads_ends() {
 #[test]
 fn a_lock_timeout_ends_a_wait() {
     for &protocol in Protocol::ALL {
-        let (db, t) = open(protocol);
-        let mut holder = db.begin();
-        holder.insert(&t, &1, &1).unwrap();
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| {
-                for timeout in [Duration::ZERO, Duration::from_millis(5)] {
-                    let options = TransactionOptions {
-                        lock_timeout: Some(timeout),
-                        ..TransactionOptions::default()
-                    };
-                    let assert_timeout = |error: Error| {
-                        assert!(error.is_retryable());
-                        let Error::LockTimeout { timeout: waited } = error else {
-                            panic!("{error}");
-                        };
-                        assert_eq!(waited, timeout);
-                    };
-                    let mut tries = 0;
-                    let outcome = db.transact_with(options, |tx| {
-                        tries += 1;
-                        tx.insert(&t, &1, &2)
-                    });
-                    assert_timeout(outcome.unwrap_err());
-                    assert_eq!(tries, 1);
-                    let mut large = db.begin_with(options);
-                    for key in (1..200).rev() {
-                        large.insert(&t, &key, &2).unwrap();
-                    }
-                    assert_timeout(large.commit().unwrap_err());
-                    let mut tx = db.begin_with(options);
-                    tx.insert(&t, &1_000, &2).unwrap();
-                    assert_timeout(tx.get_for_update(&t, &1).unwrap_err());
-                    tx.commit().unwrap();
-                }
-            });
-            waiter.join().unwrap();
-        });
-        holder.commit().unwrap();
-        assert_eq!(db.snapshot().iter(&t).unwrap().count(), 2);
+        ends(move || waits_time_out(protocol));
     }
+}
+
+fn waits_time_out(protocol: Protocol) {
+    let (db, t) = open(protocol);
+    let mut holder = db.begin();
+    holder.insert(&t, &1, &1).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            for timeout in [Duration::ZERO, Duration::from_millis(5)] {
+                let options = TransactionOptions {
+                    lock_timeout: Some(timeout),
+                    ..TransactionOptions::default()
+                };
+                let assert_timeout = |error: Error| {
+                    assert!(error.is_retryable());
+                    let Error::LockTimeout { timeout: waited } = error else {
+                        panic!("{error}");
+                    };
+                    assert_eq!(waited, timeout);
+                };
+                let mut tries = 0;
+                let outcome = db.transact_with(options, |tx| {
+                    tries += 1;
+                    tx.insert(&t, &1, &2)
+                });
+                assert_timeout(outcome.unwrap_err());
+                assert_eq!(tries, 1);
+                let mut large = db.begin_with(options);
+                for key in (1..200).rev() {
+                    large.insert(&t, &key, &2).unwrap();
+                }
+                assert_timeout(large.commit().unwrap_err());
+                let mut tx = db.begin_with(options);
+                tx.insert(&t, &1_000, &2).unwrap();
+                assert_timeout(tx.get_for_update(&t, &1).unwrap_err());
+                tx.commit().unwrap();
+            }
+        });
+        waiter.join().unwrap();
+    });
+    holder.commit().unwrap();
+    assert_eq!(db.snapshot().iter(&t).unwrap().count(), 2);
 }
 
 /// The option of the database holds for transactions without their own, and not for a change of

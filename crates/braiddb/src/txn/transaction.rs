@@ -12,6 +12,7 @@ use braid_store::ValueRef;
 
 use crate::base::written::Written;
 use crate::engine::context::Context;
+use crate::engine::hint_cache::LOCATED_MAX;
 use crate::engine::{Engine, PooledContext};
 use crate::error::{Error, Result};
 use crate::format::redo;
@@ -259,7 +260,10 @@ impl Transaction {
         let hash = core.hash(key);
         engine.locks.prefetch(hash);
         let table = state.table_index(core);
-        state.hints.approach(hash, key, table, &core.tree);
+        // Hints of further writes would replace these before the commit.
+        if state.writes.len() < LOCATED_MAX {
+            state.hints.approach(hash, key, table, &core.tree);
+        }
         engine.lock_write(state, core, key, hash)?;
         state.writes.put(hash, table, core.id, key, value);
         Ok(())
