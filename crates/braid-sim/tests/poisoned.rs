@@ -222,7 +222,7 @@ fn a_commit_that_fails_when_it_is_applied_is_whole_or_gone() {
 #[test]
 fn nothing_commits_that_saw_half_of_a_failed_commit() {
     static HALVES: AtomicU64 = AtomicU64::new(0);
-    run_histories(40, |protocol, seed| {
+    run_histories(400, |protocol, seed| {
         let saw_a_half = overlapping_history(protocol, seed);
         HALVES.fetch_add(u64::from(saw_a_half), Ordering::Relaxed);
     });
