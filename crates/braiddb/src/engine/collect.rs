@@ -66,6 +66,8 @@ impl Engine {
     /// Collects everything below the watermark.
     pub(crate) fn collect_all_versions(&self) {
         let _collecting = self.gc.collecting.lock();
+        // A step raises the watermark for its first entry only, and then takes what is below.
+        self.snapshots.advance(self.log.visible_seqno());
         let mut buffer = GcBuffer::default();
         for shard in self.gc.shards() {
             let mut left = shard.lock().cold_len();
@@ -319,6 +321,21 @@ mod tests {
         drop(between);
         db.engine().collect_all_versions();
         assert!(!has_tombstone(&db, &t));
+    }
+
+    #[test]
+    fn everything_visible_is_collected_although_the_watermark_is_behind() {
+        let (db, t) = open(&SimDevice::new(7));
+        let put = |key: u64| db.transact(|tx| tx.insert(&t, &key, &key)).unwrap();
+        (1..3).for_each(put);
+        let old = db.snapshot();
+        db.transact(|tx| tx.remove(&t, &1)).unwrap();
+        let removed = db.engine().log.last_seqno();
+        put(2);
+        drop(old);
+        db.engine().snapshots.advance(removed);
+        db.engine().collect_all_versions();
+        assert_eq!(db.stats().old_versions, 0);
     }
 
     #[test]
