@@ -321,14 +321,18 @@ impl Core {
     ) -> Result<Reservation, LogError> {
         let pressure = &self.backpressure;
         let reservation = self.count_reservation(lane, payload);
+        let mut had_others = false;
         loop {
             let (ended, released) = (pressure.state.lock().ended, lane.pool.released());
+            let has_others = self.has_other_reservations(lane, reservation);
             let refused = match self.make_room(lane, payload) {
                 Ok(()) => return Ok(reservation),
                 Err(error) => error,
             };
-            if released != asked.released {
-                // Other commits have used what was released.
+            let is_inconclusive = std::mem::replace(&mut had_others, has_others) || has_others;
+            if released != asked.released || is_inconclusive {
+                // Other commits have used what was released, or hold the space until they have
+                // written to it, which no checkpoint before can release.
                 asked = Asked {
                     begun: pressure.state.lock().begun,
                     released,

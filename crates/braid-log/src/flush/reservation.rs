@@ -251,6 +251,12 @@ impl Core {
         Reservation(bytes)
     }
 
+    /// Whether other commits have reserved space in the lane.
+    pub(crate) fn has_other_reservations(&self, lane: &Lane, own: Reservation) -> bool {
+        // Acquire: pairs with `count_reservation`.
+        lane.log_space.reserved.load(Ordering::Acquire) > own.0
+    }
+
     /// Ends a reservation: the bytes are in the buffers, or no longer needed.
     #[inline]
     pub(crate) fn unreserve(&self, lane: LaneId, reservation: Reservation) {
