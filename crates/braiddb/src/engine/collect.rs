@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_visible_is_collected_although_the_watermark_is_behind() {
+    fn everything_visible_is_collected_with_a_late_watermark() {
         let (db, t) = open(&SimDevice::new(7));
         let put = |key: u64| db.transact(|tx| tx.insert(&t, &key, &key)).unwrap();
         (1..3).for_each(put);
