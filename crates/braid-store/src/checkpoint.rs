@@ -397,7 +397,7 @@ impl Checkpoint {
     ///
     /// First called before the entries are switched, since it must not free a block that is durable
     /// until then. A page that leaves its block after its entry was removed here has another entry
-    /// for that block afterwards.
+    /// for that block afterwards, unless it is detached.
     fn free_superseded(
         &self,
         changes: &MapChanges,
@@ -413,7 +413,18 @@ impl Checkpoint {
         };
         let open = checkpoint.as_mut().expect("this checkpoint is open");
         let frozen = std::iter::from_fn(|| open.frozen.pop_first()).take(STEP);
-        let superseded = frozen.filter(is_superseded);
+        let frozen: Vec<_> = frozen.collect();
+        for &(id, address) in &frozen {
+            // The new superblock refers to this block, and until the entry is switched, only the
+            // open checkpoint keeps it. A detached page gets no other entry.
+            if changes.address(id) == Some(address)
+                && address != ABSENT
+                && !braid_rt::mutant!("forget_what_is_published")
+            {
+                open.addresses.insert(id, address);
+            }
+        }
+        let superseded = frozen.into_iter().filter(is_superseded);
         let blocks: Vec<u64> = superseded.map(|(_, address)| address).collect();
         pool.file.free(&blocks);
         open.frozen.is_empty()
@@ -718,5 +729,45 @@ mod tests {
             }
             assert!(pages.iter().all(|&id| pool.address(id) == ABSENT));
         }
+    }
+    /// A large value is replaced after the epoch switch, and freed between two steps of the
+    /// publication.
+    #[test]
+    fn a_block_of_the_new_superblock_is_kept_until_its_entry_is_switched() {
+        let store = filled(&SimDevice::new(6), 512 << 10);
+        let (tree, pool) = (store.tree(2).unwrap(), &store.inner.pool);
+        put(&tree, 0..1, 100_000);
+        // Evicts the pages, which writes them.
+        let other = store.tree(1).unwrap();
+        for key in 0..KEYS {
+            other.get(&key.to_be_bytes(), |_| true).unwrap();
+        }
+        let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+        let mut replaced = None;
+        tree.modify(&0u32.to_be_bytes(), |old| {
+            replaced = old.and_then(|old| old.keep_value(&mut Vec::new()).ok()?);
+            (Change::Remove, ())
+        })
+        .unwrap();
+        let replaced = replaced.expect("a large value");
+        open.write(&|_| ()).unwrap();
+        let old = store.inner.root.lock().clone();
+        let changes = open.map_changes(&old);
+        for &id in replaced.pages() {
+            assert_eq!(changes.address(id), Some(pool.address(id)));
+        }
+        while !open.free_superseded(&changes, &mut pool.checkpoint.lock()) {}
+        let free = || pool.file.space.lock().free_blocks();
+        let before = free();
+        let pages = replaced.pages().len() as u64;
+        store.free_detached(replaced);
+        assert_eq!(free(), before);
+        open.switch_entries(&changes);
+        assert_eq!(free(), before, "the new superblock refers to them");
+        drop(open.close(&changes));
+        open.closed = true;
+        drop(open);
+        checkpoint(&store);
+        assert!(free() >= before + pages);
     }
 }
