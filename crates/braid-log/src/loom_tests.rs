@@ -304,6 +304,7 @@ fn append_bytes(log: &Log, strand: usize, bytes: &[u8]) -> Ticket {
         &strand_handles[strand % strand_handles.len()],
         slot,
         reservation,
+        None,
     );
     pending.assign(1);
     pending.append(&[bytes]);
@@ -420,7 +421,8 @@ fn a_leaving_thread_flushes_for_waiters_of_everything() {
         let core = log.core();
         let reservation = core.reserve(&core.lanes[0], 1).unwrap();
         let slot = core.commit_slots.enter(0).unwrap();
-        let mut pending = PendingCommit::new(&log.inner().strand_handles[0], slot, reservation);
+        let mut pending =
+            PendingCommit::new(&log.inner().strand_handles[0], slot, reservation, None);
         pending.assign(1);
         pending.append(&[b"x"]);
         pending.finish().detach();
