@@ -1,17 +1,17 @@
 //! A directory of a file system through positioned reads and writes, on every system.
 
-#[cfg(target_os = "linux")]
 use std::fs;
 use std::io;
 use std::ops::Range;
-
-use braid_rt::atomic::{AtomicBool, Ordering};
 #[cfg(target_os = "linux")]
 use std::os::fd::AsFd;
 #[cfg(unix)]
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+
+#[cfg(target_os = "linux")]
+use braid_rt::atomic::{AtomicBool, Ordering};
 
 use crate::directory::{DEFAULT_FILE_MODE, Directory, named};
 #[cfg(windows)]
