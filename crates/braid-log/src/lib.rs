@@ -75,8 +75,8 @@
 //! match, so the old contents of a recycled segment are never taken for new. The protocol then
 //! finds the cut. [`Recovered`] hands out the log records that it keeps, in parallel and in no
 //! order. [`Log::recover_and_replay`] hands out most of them during the scan: those that a chunk
-//! calls durable. [`Recovered::into_log`] begins a new incarnation, which discards the records after the
-//! cut forever, even if a crash interrupts it.
+//! calls durable. [`Recovered::into_log`] begins a new incarnation, which discards the records after
+//! the cut forever, even if a crash interrupts it.
 //!
 //! Each chunk records the durable seqno known when it was sealed. So if damage, rather than a
 //! crash, has removed acknowledged log records, recovery reports [`LogError::Corrupted`] instead of

@@ -612,6 +612,25 @@ mod tests {
         store
     }
 
+    /// Removes the large value of the key 0, which the caller then owns.
+    fn remove_large_value(tree: &Tree) -> crate::DetachedValue {
+        let mut removed = None;
+        tree.modify(&0u32.to_be_bytes(), |old| {
+            removed = old.and_then(|old| old.keep_value(&mut Vec::new()).ok()?);
+            (Change::Remove, ())
+        })
+        .unwrap();
+        removed.expect("a large value")
+    }
+
+    /// Reads more than a small pool holds, which evicts all other pages.
+    fn evict_by_reading(store: &Store) {
+        let tree = store.tree(1).unwrap();
+        for key in 0..KEYS {
+            tree.get(&key.to_be_bytes(), |_| true).unwrap();
+        }
+    }
+
     #[test]
     fn a_map_or_root_that_cannot_be_written_leaves_no_blocks() {
         let device = SimDevice::new(1);
@@ -706,22 +725,13 @@ mod tests {
             let (tree, pool) = (store.tree(2).unwrap(), &store.inner.pool);
             put(&tree, 0..1, 100_000);
             let mut open = store.begin_checkpoint(Vec::new()).unwrap();
-            let mut replaced = None;
-            tree.modify(&0u32.to_be_bytes(), |old| {
-                replaced = old.and_then(|old| old.keep_value(&mut Vec::new()).ok()?);
-                (Change::Remove, ())
-            })
-            .unwrap();
-            let replaced = replaced.expect("a large value");
+            let replaced = remove_large_value(&tree);
             let pages = replaced.pages().to_vec();
             store.free_detached(replaced);
             assert!(pages.iter().any(|&id| pool.address(id) != ABSENT));
             if publishes {
-                // Evicts the pages, which writes their images.
-                let other = store.tree(1).unwrap();
-                for key in 0..KEYS {
-                    other.get(&key.to_be_bytes(), |_| true).unwrap();
-                }
+                // Their images are written.
+                evict_by_reading(&store);
                 open.write(&|_| ()).unwrap();
                 open.publish().unwrap();
             } else {
@@ -730,6 +740,7 @@ mod tests {
             assert!(pages.iter().all(|&id| pool.address(id) == ABSENT));
         }
     }
+
     /// A large value is replaced after the epoch switch, and freed between two steps of the
     /// publication.
     #[test]
@@ -737,19 +748,9 @@ mod tests {
         let store = filled(&SimDevice::new(6), 512 << 10);
         let (tree, pool) = (store.tree(2).unwrap(), &store.inner.pool);
         put(&tree, 0..1, 100_000);
-        // Evicts the pages, which writes them.
-        let other = store.tree(1).unwrap();
-        for key in 0..KEYS {
-            other.get(&key.to_be_bytes(), |_| true).unwrap();
-        }
+        evict_by_reading(&store);
         let mut open = store.begin_checkpoint(Vec::new()).unwrap();
-        let mut replaced = None;
-        tree.modify(&0u32.to_be_bytes(), |old| {
-            replaced = old.and_then(|old| old.keep_value(&mut Vec::new()).ok()?);
-            (Change::Remove, ())
-        })
-        .unwrap();
-        let replaced = replaced.expect("a large value");
+        let replaced = remove_large_value(&tree);
         open.write(&|_| ()).unwrap();
         let old = store.inner.root.lock().clone();
         let changes = open.map_changes(&old);

@@ -51,7 +51,7 @@ pub(crate) struct CommitSlots {
     freed: Event,
 }
 
-/// The least numbers of pending commits; [`SeqNo::MAX`] if there is none.
+/// The smallest numbers of pending commits; [`SeqNo::MAX`] if no commit is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pending {
     /// The least number that a commit which is not logged has or may assign.
@@ -254,7 +254,8 @@ impl CommitSlots {
         self.freed.notify_one();
     }
 
-    /// The least numbers of pending commits. The caller must read [`CommitSlots::last_seqno`] first.
+    /// The smallest numbers of pending commits. The caller must read [`CommitSlots::last_seqno`]
+    /// first.
     pub(crate) fn pending(&self) -> Pending {
         braid_rt::yield_point();
         let used = self.used.load(Ordering::SeqCst);

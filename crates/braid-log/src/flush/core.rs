@@ -112,7 +112,7 @@ pub(crate) struct Core {
     pub(crate) quiescing: Mutex<()>,
     /// Held shared by large commits from before their first byte is written until they are
     /// finished, and exclusively by a thread that quiesces the log: it waits for large commits while
-    /// small ones go on.
+    /// small commits continue.
     pub(crate) large_commits: RwLock<()>,
 }
 

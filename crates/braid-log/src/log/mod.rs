@@ -382,7 +382,7 @@ impl Log {
     }
 
     /// Waits until no large commit is in flight, and holds up large commits that begin, until the
-    /// result is dropped. Small commits go on.
+    /// result is dropped. Small commits continue.
     pub fn calm(&self) -> Calm<'_> {
         let _large = self.core().large_commits.write();
         Calm { log: self, _large }

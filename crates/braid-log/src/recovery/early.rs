@@ -20,8 +20,8 @@ use crate::recovery::windows::Windows;
 /// How [`Log::recover`](crate::Log::recover) hands log records over during the scan.
 pub struct DuringScan<'a> {
     /// Receives log records that recovery keeps if it succeeds, several at once, in no particular
-    /// order. Returns whether it accepts them; afterwards, the rest is left to [`Recovered::for_each_parallel`],
-    /// which may repeat some of the log records.
+    /// order. Returns whether it accepts them; if it does not, [`Recovered::for_each_parallel`]
+    /// replays the rest, and may repeat some of the log records.
     ///
     /// [`Recovered::for_each_parallel`]: crate::Recovered::for_each_parallel
     pub accept: &'a (dyn Fn(&[LogRecord<'_>]) -> bool + Sync),
@@ -64,7 +64,7 @@ struct Queue {
 /// The outcome of the replay during a scan.
 #[derive(Debug, Default)]
 pub(super) struct Replayed {
-    /// What is left to replay.
+    /// Items that remain to be replayed.
     pub(super) left: Vec<Item>,
     /// Count of the log records replayed.
     pub(super) log_records: u64,
@@ -145,20 +145,19 @@ impl<'a> Early<'a> {
         &self,
         scan: impl FnOnce() -> Result<T, LogError>,
     ) -> Result<T, LogError> {
-        /// Also ends the threads' wait if the scan panics.
-        struct End<'a>(&'a Early<'a>);
-        impl Drop for End<'_> {
-            fn drop(&mut self) {
-                self.0.queue.lock().scanning -= 1;
-                self.0.changed.notify_all();
-            }
-        }
-        let _end = End(self);
+        let _end = self.at_end(|queue| queue.scanning -= 1);
         let scanned = scan();
         if scanned.is_err() {
             self.stopped.store(true, Ordering::Relaxed);
         }
         scanned
+    }
+
+    fn at_end(&self, change: fn(&mut Queue)) -> AtEnd<'_> {
+        AtEnd {
+            early: self,
+            change,
+        }
     }
 
     /// Replays what the scan adds, until all lanes are scanned.
@@ -179,21 +178,13 @@ impl<'a> Early<'a> {
 
     /// Replays an item that waits; returns whether there was one.
     fn replay_next(&self) -> bool {
-        /// Also ends the wait of other threads if the replay panics.
-        struct End<'a>(&'a Early<'a>);
-        impl Drop for End<'_> {
-            fn drop(&mut self) {
-                self.0.queue.lock().replaying -= 1;
-                self.0.changed.notify_all();
-            }
-        }
         let mut queue = self.queue.lock();
         let Some(item) = queue.ready.pop_front() else {
             return false;
         };
         queue.replaying += 1;
         drop(queue);
-        let _end = End(self);
+        let _end = self.at_end(|queue| queue.replaying -= 1);
         self.replay(item);
         true
     }
@@ -229,6 +220,19 @@ impl<'a> Early<'a> {
         } = self.queue.into_inner();
         debug_assert!(ready.is_empty());
         replayed
+    }
+}
+
+/// Changes the queue and wakes all threads when it is dropped, also by a panic.
+struct AtEnd<'a> {
+    early: &'a Early<'a>,
+    change: fn(&mut Queue),
+}
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        (self.change)(&mut self.early.queue.lock());
+        self.early.changed.notify_all();
     }
 }
 

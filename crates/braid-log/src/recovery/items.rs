@@ -82,11 +82,6 @@ impl Extent {
         appended
     }
 
-    fn changed(&self, offset: u64) -> LogError {
-        let name = segment_name(self.lane, self.segment.sequence);
-        LogError::corrupted("a chunk changed after it was scanned", &name, offset)
-    }
-
     /// Calls `f` for every chunk with its whole log records.
     fn for_each<E: From<LogError>>(
         &self,
@@ -94,6 +89,7 @@ impl Extent {
         f: &mut impl FnMut(FlushNo, Vec<LogRecord<'_>>) -> Result<(), E>,
     ) -> Result<(), E> {
         let (lane, segment) = (self.lane, &self.segment);
+        let changed = |offset| changed(lane, segment, offset);
         let mut reader = SegmentReader::until(windows, lane, segment, self.end);
         let mut expected = self.expected;
         let mut offset = self.offset;
@@ -104,12 +100,12 @@ impl Extent {
                 None => reader.chunk(offset, &expected)?,
             };
             let Some(ReadChunk { header, bytes, crc }) = chunk else {
-                return Err(self.changed(offset).into());
+                return Err(changed(offset).into());
             };
             let payload = &bytes[CHUNK_HEADER..CHUNK_HEADER + header.payload_len as usize];
             let mut found = Vec::new();
             let mut log_records = LogRecords::new(payload);
-            while let Some(log_record) = log_records.next().map_err(|_| self.changed(offset))? {
+            while let Some(log_record) = log_records.next().map_err(|_| changed(offset))? {
                 if log_record.is_whole() {
                     found.push(LogRecord {
                         seqno: log_record.seqno,
@@ -128,6 +124,11 @@ impl Extent {
         }
         Ok(())
     }
+}
+
+fn changed(lane: LaneId, segment: &Segment, offset: u64) -> LogError {
+    let name = segment_name(lane, segment.sequence);
+    LogError::corrupted("a chunk changed after it was scanned", &name, offset)
 }
 
 /// Returns the chunk at `at` of bytes that the scan has checked.
@@ -186,9 +187,7 @@ impl Streamed {
             let mut reader = SegmentReader::until(windows, self.lane, &part.segment, end);
             let bytes = reader.bytes_at(part.offset, part.len)?;
             if crc32c::crc32c(&bytes) != part.crc {
-                let name = segment_name(self.lane, part.segment.sequence);
-                let what = "a chunk changed after it was scanned";
-                return Err(LogError::corrupted(what, &name, part.offset).into());
+                return Err(changed(self.lane, &part.segment, part.offset).into());
             }
             payload.extend_from_slice(&bytes);
         }

@@ -11,8 +11,9 @@ use crate::recovery::recovered::Recovered;
 
 impl Recovered {
     /// Calls `f` for every log record that recovery keeps, whose number is greater than
-    /// `start.seqno`, and that was not accepted [during the scan](crate::DuringScan), on up to `threads` threads, in no particular order: the caller's replay must
-    /// let the newer version win. Stops at the first error. May be called more than once.
+    /// `start.seqno`, and that was not accepted [during the scan](crate::DuringScan). Uses up to
+    /// `threads` threads and no particular order: the caller's replay must let the newer version
+    /// win. Stops at the first error. May be called more than once.
     ///
     /// # Errors
     /// Errors of `f`; [`LogError::Io`] and [`LogError::Corrupted`] if the log can no longer be

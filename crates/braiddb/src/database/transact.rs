@@ -30,7 +30,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// The first error that is not an [`Error::Conflict`], or the last conflict after 1,000 attempts.
+    /// The first error other than [`Error::Conflict`], or the last conflict after 1,000 attempts.
     pub fn transact<R>(&self, body: impl FnMut(&mut Transaction) -> Result<R>) -> Result<R> {
         self.transact_with(TransactionOptions::default(), body)
     }

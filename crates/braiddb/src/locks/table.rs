@@ -87,7 +87,7 @@ struct Waiter {
     wake: Condvar,
 }
 
-/// What does not fit into a bucket.
+/// The locks and waiters of a bucket that has no room for them.
 #[derive(Debug, Default)]
 struct Crowd {
     locks: HashTable<Overflowed>,

@@ -1,8 +1,8 @@
 //! The snapshot registry: open snapshots, and the bound below which no new snapshot can begin.
 //!
 //! A snapshot reads at the log's visible seqno (I4: what a snapshot returns is durable, so it cannot
-//! vanish in a crash). Old versions are retained while a snapshot may need them. Versions that end at or below
-//! the *watermark* are collected.
+//! vanish in a crash). Old versions are retained while a snapshot may need them. Versions that end
+//! at or below the *watermark* are collected.
 //!
 //! Two rules make this race-free without a lock when a snapshot is opened:
 //!

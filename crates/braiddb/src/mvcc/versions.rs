@@ -183,9 +183,9 @@ impl VersionChain {
     }
 
     /// Drops the versions that no snapshot can see although an older snapshot is open: interval
-    /// collection (Böttcher et al., VLDB 2020, §4.3). Keeps the oldest and the newest version, so that a chain with versions stays
-    /// one. The chain is pruned again when it is twice as long, so that each addition costs a
-    /// constant number of steps.
+    /// collection (Böttcher et al., VLDB 2020, §4.3). Keeps the oldest and the newest version, so
+    /// that a chain with versions stays one. The chain is pruned again when it is twice as long, so
+    /// that each addition costs a constant number of steps.
     ///
     /// Returns the number of versions dropped.
     pub(crate) fn prune(&mut self, open: &OpenSnapshots, spare: &mut SpareVersions) -> usize {

@@ -30,9 +30,9 @@ pub(crate) struct LaneScan {
     pub(crate) id: u128,
     /// By incarnation.
     pub(crate) found: BTreeMap<u32, Found>,
-    /// What is left to replay after the scan.
+    /// Items that remain to be replayed after the scan.
     pub(crate) items: Vec<Item>,
-    /// What is in memory, and not known to be durable.
+    /// Items in memory whose durability is unknown.
     waiting: Vec<Item>,
     /// The extent that the next chunk may belong to.
     extent: Option<Extent>,
