@@ -394,6 +394,10 @@ impl SegmentPool {
             state.preparing = old.as_ref().map_or(len, |old| old.len);
             (state.next_sequence, old, len, state.least)
         };
+        if old.is_none() && !braid_rt::mutant!("count_retired_segments") {
+            // Segments that were just found too short to be recycled count against the limit.
+            self.delete_retired_locked(device, options.discard, quota)?;
+        }
         let made = match old {
             Some(old) => self.recycle(device, old, sequence).map(Some),
             None => self.make_fitting(device, sequence, (len, least), options, quota),
@@ -692,6 +696,28 @@ mod tests {
             [3, 4, 5].map(|sequence| segment_name(LaneId::new(0), sequence))
         );
         assert_eq!((pool.recycled(), quota.files()), (2, 3));
+    }
+
+    #[test]
+    fn released_segments_too_short_to_be_recycled_make_room() {
+        let device = MemoryDevice::new();
+        let options = LogOptions {
+            segment_bytes: 256 << 10,
+            max_log_bytes: 256 << 10,
+            ..options()
+        };
+        let quota = Quota::default();
+        let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
+        while pool.prepare(&device, &options, &quota).unwrap() {}
+        let is_short = |len: u64| len < options.segment_bytes / 2;
+        while is_short(pool.state.lock().files.ready[0].len) {
+            pool.take().unwrap();
+        }
+        pool.take().unwrap();
+        assert!(pool.has_grown_to(options.segment_bytes / 2));
+        assert!(pool.release(u64::MAX, &options));
+        assert!(pool.state.lock().files.free.iter().all(|file| is_short(file.len)));
+        assert!(pool.prepare(&device, &options, &quota).unwrap());
     }
 
     #[test]
