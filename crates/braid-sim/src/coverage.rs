@@ -181,6 +181,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("store: a superblock that is none", LONG),
     ("store: a thread sleeps until a page arrives", LONG),
     ("store: an evicted page can't be written", LONGER),
+    ("store: births of an unreadable map leaf", LONG),
     ("store: loaded pages can't be written", LONG),
     ("store: poisoned by a superblock's write", LONG),
     ("store: poisoned by a sync", LONG),

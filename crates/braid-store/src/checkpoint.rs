@@ -10,7 +10,7 @@ use braid_rt::to_usize;
 use crate::buffer_pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
 use crate::copy::PinnedCheckpoint;
 use crate::data_file::room::BorrowedRoom;
-use crate::data_file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, encode_leaf};
+use crate::data_file::{DataFile, Entry, LEAF_ADDRESSES, Packing, Root, block_of, encode_leaf};
 use crate::error::StoreError;
 use crate::inner::StoreInner;
 use crate::page::{PAGE_SIZE, PageId, low32};
@@ -306,22 +306,23 @@ impl Checkpoint {
     fn map_changes(&self, old: &Root) -> MapChanges {
         let pool = &self.store.pool;
         let mut entries = Vec::new();
-        let mut addresses = [ABSENT; STEP];
-        let len = self.next_page.max(old.next_page);
-        for first in (1..len).step_by(STEP) {
-            let ids = first..len.min(first + STEP as u64);
+        // Pages of later ids appeared after the epoch switch.
+        assert!(old.next_page <= self.next_page, "page ids stay assigned");
+        for first in (0..self.next_page).step_by(STEP) {
+            let ids = first..self.next_page.min(first + STEP as u64);
+            let mut addresses = [None; STEP];
             let checkpoint = pool.checkpoint.lock();
             let open = checkpoint.as_ref().expect("this checkpoint is open");
-            for (id, address) in ids.clone().zip(&mut addresses) {
-                *address = pool.attached_address(id);
-            }
+            // All other pages have the durable address now, and had it at the epoch switch.
+            pool.file.addresses.for_changed(ids.clone(), |id, address| {
+                addresses[to_usize(id - first)] = Some(address);
+            });
             let written = open.addresses.range(ids.clone());
             for (&id, &address) in open.frozen.range(ids.clone()).chain(written) {
-                addresses[to_usize(id - first)] = address;
+                addresses[to_usize(id - first)] = Some(address);
             }
             for (id, &address) in ids.zip(&addresses) {
-                // Pages of later ids appeared after the epoch switch.
-                let address = if id < self.next_page { address } else { ABSENT };
+                let Some(address) = address else { continue };
                 assert!(
                     address != UNWRITTEN,
                     "page {id} of the checkpoint was not written"
@@ -374,9 +375,7 @@ impl Checkpoint {
         for changed in changes.entries.chunks(STEP) {
             let checkpoint = pool.checkpoint.lock();
             for &(id, address) in changed {
-                let old = pool
-                    .file
-                    .set_durable_entry(id, changes.changed_entry(address));
+                let old = pool.file.addresses.set_durable(id, address);
                 if old != ABSENT && pool.address(id) != old {
                     freed.push(old);
                 }
@@ -476,13 +475,19 @@ impl Checkpoint {
             let old_address = old.leaf_addresses.get(index).copied();
             if let Some(old_address) = old_address
                 && block_of(old_address) < cutoff
+                && old.packing == Packing::Present
                 && of_leaf.is_empty()
             {
                 leaf_addresses.push(old_address);
                 continue;
             }
-            let mut leaf: Vec<Entry> = ids.clone().map(|id| pool.file.durable_entry(id)).collect();
-            for &(id, address) in of_leaf.iter().filter(|(id, _)| ids.contains(id)) {
+            let mut kept = pool.file.addresses.durable_of(ids.clone());
+            for (id, _) in of_leaf {
+                kept[to_usize(id - first)] = ABSENT;
+            }
+            let born = changes.born;
+            let mut leaf = pool.file.entries_of(old, first, &kept, born);
+            for &(id, address) in of_leaf {
                 leaf[to_usize(id - first)] = changes.changed_entry(address);
             }
             let mut buf = pool.file.buffer();
@@ -692,6 +697,35 @@ mod tests {
         let (opened, _) = Store::open(image, options).unwrap();
         let report = opened.verify(&mut |damage| panic!("{}", damage.what));
         assert_eq!(report.unwrap().records, u64::from(KEYS));
+    }
+
+    /// Pages need more memory than their words only while they differ from the newest checkpoint.
+    #[test]
+    fn a_checkpoint_leaves_no_changed_pages() {
+        let store = filled(&SimDevice::new(7), 512 << 10);
+        let (tree, pool) = (store.tree(1).unwrap(), &store.inner.pool);
+        let changed = || {
+            let mut changed = 0;
+            let ids = 0..pool.page_ids();
+            pool.file.addresses.for_changed(ids, |_, _| changed += 1);
+            changed
+        };
+        let other = store.tree(2).unwrap();
+        put(&other, 0..1, 100_000);
+        checkpoint(&store);
+        assert_eq!(changed(), 0);
+        // Evictions write changed pages.
+        put(&tree, 0..KEYS / 4, 2_000);
+        for key in KEYS / 4..KEYS / 2 {
+            tree.modify(&key.to_be_bytes(), |_| (Change::Remove, ()))
+                .unwrap();
+        }
+        let replaced = remove_large_value(&other);
+        assert!(changed() > 100);
+        checkpoint(&store);
+        assert_eq!(changed(), 0, "also detached pages");
+        store.free_detached(replaced);
+        assert_eq!(changed(), 0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! to a new file.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use braid_io::{AlignedBuf, Device};
 use braid_rt::to_usize;
@@ -11,7 +11,7 @@ use crate::data_file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, change_o
 use crate::error::StoreError;
 use crate::inner::StoreInner;
 use crate::number_set::NumberSet;
-use crate::page::PageId;
+use crate::page::{PageId, low32};
 use crate::page_table::PAGES_MAX;
 
 /// A published checkpoint that stays readable unchanged through all later checkpoints, until this
@@ -22,7 +22,7 @@ pub struct PinnedCheckpoint {
     pin: u64,
     root: Root,
     addresses: Vec<u64>,
-    entries: Vec<u64>,
+    entries: OnceLock<Vec<u64>>,
 }
 
 impl PinnedCheckpoint {
@@ -30,25 +30,19 @@ impl PinnedCheckpoint {
     pub(crate) fn newest_of(store: &Arc<StoreInner>) -> Self {
         let root = store.root.lock().clone();
         let file = &store.pool.file;
-        let pages = to_usize(root.next_page);
-        let (mut addresses, mut entries) = (Vec::with_capacity(pages), Vec::with_capacity(pages));
+        let addresses = file.addresses.durable_of(0..root.next_page);
         let own = root.leaf_addresses.iter().chain(&root.blob_blocks);
         let mut blocks = NumberSet::default();
         blocks.extend(own.map(|&address| block_of(address)));
-        for entry in (0..root.next_page).map(|id| file.durable_entry(id)) {
-            if entry.address != 0 {
-                blocks.insert(block_of(entry.address));
-            }
-            addresses.push(entry.address);
-            entries.push(change_of(entry));
-        }
+        let existing = addresses.iter().filter(|address| **address != 0);
+        blocks.extend(existing.map(|&address| block_of(address)));
         let pin = file.space.lock().pin(blocks);
         Self {
             store: store.clone(),
             pin,
             root,
             addresses,
-            entries,
+            entries: OnceLock::new(),
         }
     }
 
@@ -69,9 +63,20 @@ impl PinnedCheckpoint {
 
     /// For each page id, a number that changes whenever the page is written again; 0 if there is no
     /// such page. Comparable with the numbers of an earlier checkpoint of the same store, even one
-    /// before the store was reopened.
+    /// before the store was reopened. The first call reads the page map; pages of an unreadable
+    /// leaf count as written by this checkpoint.
     pub fn entries(&self) -> &[u64] {
-        &self.entries
+        self.entries.get_or_init(|| {
+            let mut entries = Vec::with_capacity(self.addresses.len());
+            for (leaf, addresses) in self.addresses.chunks(LEAF_ADDRESSES).enumerate() {
+                let first = (leaf * LEAF_ADDRESSES) as u64;
+                let born = low32(self.root.sequence);
+                let file = &self.store.pool.file;
+                let of_leaf = file.entries_of(&self.root, first, addresses, born);
+                entries.extend(of_leaf.into_iter().map(change_of));
+            }
+            entries
+        })
     }
 
     /// Reads and checks pages, each into its buffer of [`PAGE_SIZE`](crate::PAGE_SIZE) bytes.
@@ -230,9 +235,10 @@ impl StoreWriter {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use braid_io::MemoryDevice;
+    use braid_io::{MemoryDevice, OpenMode};
 
     use super::*;
+    use crate::page::PAGE_SIZE;
     use crate::{Change, Store, StoreOptions};
 
     /// Enough keys for several leaves.
@@ -326,6 +332,44 @@ mod tests {
             (Some(9), Some(8))
         );
         copied.verify(&mut |damage| panic!("{damage:?}")).unwrap();
+    }
+
+    /// A checkpoint reads the births of pages that it does not write. Those that it can't read must
+    /// not be numbers that an earlier backup may have recorded for other contents.
+    #[test]
+    fn pages_of_an_unreadable_map_leaf_count_as_changed() {
+        for is_readable in [true, false] {
+            let device = Arc::new(MemoryDevice::new());
+            let store = Store::create(device.clone(), OPTIONS).unwrap();
+            put(&store, 0..KEYS, 1);
+            checkpoint(&store);
+            checkpoint(&store);
+            let before = store.pin_checkpoint();
+            let entries = before.entries().to_vec();
+            let leaf = block_of(before.root.leaf_addresses[0]);
+            if !is_readable {
+                let file = device.open("data.braid", OpenMode::Existing).unwrap();
+                let garbage = [3; PAGE_SIZE];
+                let offset = leaf * PAGE_SIZE as u64;
+                file.write_at(&[&garbage], offset).unwrap();
+            }
+            drop(before);
+            let pinned = store.pin_checkpoint();
+            assert_eq!(pinned.entries() == entries, is_readable);
+            drop(pinned);
+            put(&store, 0..1, 2);
+            checkpoint(&store);
+            let after = store.pin_checkpoint();
+            let of_leaf = 1..after.entries().len().min(LEAF_ADDRESSES);
+            let born = |id: usize| after.entries()[id] >> 38;
+            let new = of_leaf.clone().filter(|&id| born(id) == after.sequence());
+            // The changed leaf of the tree, or all pages.
+            let all = of_leaf.len();
+            assert_eq!(new.count(), if is_readable { 1 } else { all });
+            store.verify(&mut |damage| panic!("{damage:?}")).unwrap();
+            let (opened, _) = Store::open(device, OPTIONS).unwrap();
+            assert_eq!(opened.pin_checkpoint().entries(), after.entries());
+        }
     }
 
     #[test]

@@ -40,6 +40,7 @@
     )
 )]
 
+mod addresses;
 mod buffer_pool;
 mod bulk;
 mod checkpoint;

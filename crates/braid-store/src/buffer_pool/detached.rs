@@ -9,12 +9,10 @@
 //! checkpoint that is open already may still need a page's image, if the page was detached after
 //! its epoch switch; then the page is freed after its image is written.
 
-use std::sync::atomic::Ordering;
-
 use braid_rt::to_usize;
 
 use super::state::{self, NONE, frame_of};
-use super::{ABSENT, DETACHED, OpenCheckpoint, Pool, UNWRITTEN, latch};
+use super::{ABSENT, OpenCheckpoint, Pool, UNWRITTEN, latch};
 use crate::page::PageId;
 
 impl OpenCheckpoint {
@@ -32,18 +30,7 @@ impl OpenCheckpoint {
 impl Pool {
     /// Whether an existing page is detached, so no tree refers to it.
     pub(crate) fn is_detached(&self, id: PageId) -> bool {
-        let address = self.addresses.get(id);
-        // Relaxed: a caller that asks for a checkpoint has seen its epoch switch, and everything
-        // before that.
-        address.is_some_and(|address| address.load(Ordering::Relaxed) & DETACHED != 0)
-    }
-
-    /// Returns the block address of a page that belongs to a tree.
-    pub(crate) fn attached_address(&self, id: PageId) -> u64 {
-        if self.is_detached(id) && !braid_rt::mutant!("checkpoint_the_detached") {
-            return ABSENT;
-        }
-        self.address(id)
+        self.file.addresses.is_detached(id)
     }
 
     /// Removes pages to which no tree refers any more from all later checkpoints. Part of a
@@ -51,15 +38,12 @@ impl Pool {
     pub(crate) fn detach(&self, pages: &[PageId]) {
         let mut checkpoint = self.checkpoint.lock();
         for &id in pages {
-            let address = self.addresses.get_or_make(id);
-            let at = address.load(Ordering::Relaxed);
+            let before = self.file.addresses.detach(id);
             if let Some(open) = checkpoint.as_mut()
                 && !open.addresses.contains_key(&id)
             {
-                open.frozen.entry(id).or_insert(at);
+                open.frozen.entry(id).or_insert(before.attached());
             }
-            // Release: as in every change of block addresses.
-            address.store(at | DETACHED, Ordering::Release);
         }
     }
 
@@ -92,8 +76,7 @@ impl Pool {
             return;
         }
         if self.address(id) == UNWRITTEN {
-            let address = self.addresses.get_or_make(id);
-            address.store(ABSENT, Ordering::Release);
+            self.file.addresses.set(id, ABSENT);
         } else {
             self.set_address(&mut checkpoint, id, ABSENT);
         }

@@ -24,7 +24,7 @@ use braid_rt::to_usize;
 
 use super::latch;
 use super::state::{self, NONE, frame_of};
-use super::{ABSENT, DETACHED, FrameInfo, Pool, UNWRITTEN};
+use super::{ABSENT, FrameInfo, Pool, UNWRITTEN};
 use crate::error::StoreError;
 use crate::page::PageId;
 use crate::sync::AtomicU64;
@@ -62,9 +62,7 @@ impl Pool {
         if let Some(open) = checkpoint.as_mut() {
             open.frozen.entry(id).or_insert(ABSENT);
         }
-        self.addresses
-            .get_or_make(id)
-            .store(address, Ordering::Release);
+        self.file.addresses.set(id, address);
     }
 
     /// Moves a page's block address; frees the old one unless a checkpoint, durable or open, refers
@@ -75,20 +73,13 @@ impl Pool {
         id: PageId,
         address: u64,
     ) {
-        let word = self.addresses.get_or_make(id);
-        let detached = word.load(Ordering::Relaxed) & DETACHED;
-        let new = if address == ABSENT {
-            ABSENT
-        } else {
-            address | detached
-        };
-        let old = word.swap(new, Ordering::AcqRel) & !DETACHED;
-        let mut kept = old == ABSENT || old == UNWRITTEN || self.file.durable_address(id) == old;
+        let before = self.file.addresses.set(id, address);
+        let old = before.address;
+        let mut kept = old == ABSENT || old == UNWRITTEN || before.durable == old;
         if let Some(open) = checkpoint.as_mut() {
             if !open.addresses.contains_key(&id) {
                 // A page that was detached after the epoch switch already has its entry.
-                let before = if detached == 0 { old } else { ABSENT };
-                let as_of_switch = *open.frozen.entry(id).or_insert(before);
+                let as_of_switch = *open.frozen.entry(id).or_insert(before.attached());
                 kept |= as_of_switch == old;
             } else {
                 kept |= open.addresses[&id] == old;

@@ -2,8 +2,6 @@
 //!
 //! The user of a guard needs no knowledge of frames, state words and epochs.
 
-use std::sync::atomic::Ordering;
-
 use braid_rt::to_usize;
 
 use super::latch;
@@ -136,9 +134,7 @@ impl<'a> WritePage<'a> {
             if pool.address(self.id) != UNWRITTEN {
                 pool.set_address(&mut checkpoint, self.id, ABSENT);
             } else {
-                pool.addresses
-                    .get_or_make(self.id)
-                    .store(ABSENT, Ordering::Release);
+                pool.file.addresses.set(self.id, ABSENT);
             }
         }
         let frame = pool.evict_frame(to_usize(frame_of(self.word)));

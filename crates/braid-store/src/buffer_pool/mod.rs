@@ -43,21 +43,13 @@ use self::frames::Frames;
 use self::read_ahead::Cluster;
 use self::state::{NONE, frame_of};
 
+pub(crate) use crate::addresses::{ABSENT, UNWRITTEN};
 pub(crate) use epochs::OpenCheckpoint;
 pub(crate) use guards::{ReadPage, WritePage};
 pub(crate) use spare::SpareFrames;
 
-/// The block address of a page that was never written to the medium.
-pub(crate) const UNWRITTEN: u64 = u64::MAX >> 1;
-
-/// Flag in the block address of a page that is detached; see [`detached`].
-pub(crate) const DETACHED: u64 = 1 << 63;
-
 /// The longest sleep of a thread that waits for a page's latch.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
-
-/// The block address of a page that does not exist.
-pub(crate) const ABSENT: u64 = 0;
 
 /// Checks that the bytes are valid contents of a page.
 pub(crate) fn check_page(id: PageId, bytes: &[u8]) -> Result<(), StoreError> {
@@ -93,9 +85,6 @@ pub(crate) struct Pool {
     frames: Frames,
     info: Box<[FrameInfo]>,
     pub(crate) states: PageTable,
-    /// The block address of each page: a block, `ABSENT` or `UNWRITTEN`, and the flag `DETACHED`.
-    /// Changed under the lock of `checkpoint`.
-    pub(crate) addresses: PageTable,
     pub(crate) epoch: AtomicU64,
     pub(crate) checkpoint: Mutex<Option<OpenCheckpoint>>,
     pub(crate) free_frames: Mutex<Vec<u32>>,
@@ -150,16 +139,13 @@ pub(crate) struct PoolCounters {
 impl Pool {
     pub(crate) fn new(file: DataFile, pool_bytes: usize, next: PageId) -> Result<Self, StoreError> {
         let count = frames_for(pool_bytes)?;
-        let table = PageTable::new();
         let mut free = NumberSet::default();
         let mut has_pages = false;
         for id in 1..next {
-            let address = file.durable_address(id);
-            if address == ABSENT {
+            if file.addresses.current(id) == ABSENT {
                 free.insert(id);
             } else {
                 has_pages = true;
-                table.get_or_make(id).store(address, Ordering::Relaxed);
             }
         }
         let room = file.room.clone();
@@ -174,7 +160,6 @@ impl Pool {
             })?,
             info: (0..count).map(|_| FrameInfo::default()).collect(),
             states: PageTable::new(),
-            addresses: table,
             epoch: AtomicU64::new(1),
             checkpoint: Mutex::new(None),
             free_frames: Mutex::default(),
@@ -219,10 +204,9 @@ impl Pool {
         self.states.get(id)
     }
 
+    /// The current block address of a page. Changed under the lock of `checkpoint`.
     pub(crate) fn address(&self, id: PageId) -> u64 {
-        self.addresses.get(id).map_or(ABSENT, |address| {
-            address.load(Ordering::Acquire) & !DETACHED
-        })
+        self.file.addresses.current(id)
     }
 
     /// Opens a page for optimistic reading. Returns `None` if the page does not exist, which can

@@ -9,12 +9,14 @@
 //! The number of the checkpoint that wrote a page to its block shows incremental backups the
 //! changed pages, since different contents may, rarely, have the same bits of a checksum.
 
+use braid_rt::to_usize;
+
 use super::block::{MAP, check, u64_at};
 use super::superblock::{FORMAT_OF_ADDRESSES, FORMAT_OF_WIDE_BLOCKS};
 use super::{DataFile, Root, damaged};
 use crate::error::StoreError;
 use crate::limits::DATA_FILE_BYTES_MAX;
-use crate::page::{PAGE_SIZE, low32};
+use crate::page::{PAGE_SIZE, PageId, low32};
 
 /// Entries of a map leaf.
 pub(crate) const LEAF_ADDRESSES: usize = (PAGE_SIZE - 16) / 12;
@@ -162,16 +164,79 @@ impl DataFile {
         index: usize,
         address: u64,
     ) -> Result<Vec<Entry>, StoreError> {
+        let mut entries = self.read_stored_leaf(root, index, address)?;
+        if root.packing == Packing::Blocks {
+            self.add_checksums(&mut entries)?;
+        }
+        Ok(entries)
+    }
+
+    /// [`DataFile::read_map_leaf`], with block addresses that lack checksums if the root's lack
+    /// them.
+    fn read_stored_leaf(
+        &self,
+        root: &Root,
+        index: usize,
+        address: u64,
+    ) -> Result<Vec<Entry>, StoreError> {
         let mut buf = self.buffer();
         let identity = MAP | index as u64;
         if root.packing == Packing::Blocks {
             self.read_unaddressed(identity, address, root.sequence, &mut buf)?;
-            let mut entries = decode_old_leaf(&buf);
-            self.add_checksums(&mut entries)?;
-            return Ok(entries);
+            return Ok(decode_old_leaf(&buf));
         }
         self.read_block(identity, address, root.sequence, &mut buf)?;
         Ok(decode_leaf(&buf, root.packing))
+    }
+
+    /// The entries of consecutive pages from `first` on, whose block addresses in a root's map are
+    /// known. Reads the births from the root's leaves, which must still have their blocks.
+    ///
+    /// If a leaf can't be read, its pages get the birth `unknown`. This must be the number of the
+    /// root's checkpoint or of the next one. Each number of a page that was recorded earlier
+    /// belongs to an earlier checkpoint, unless it belongs to the same contents, so an incremental
+    /// backup may copy an unchanged page, but never leaves out a changed one.
+    pub(crate) fn entries_of(
+        &self,
+        root: &Root,
+        first: PageId,
+        addresses: &[u64],
+        unknown: u32,
+    ) -> Vec<Entry> {
+        let mut entries: Vec<Entry> = (addresses.iter())
+            .map(|&address| Entry {
+                address,
+                born: match address {
+                    0 => 0,
+                    _ if braid_rt::mutant!("reuse_births") => 0,
+                    _ => unknown,
+                },
+            })
+            .collect();
+        let pages = root.leaf_pages();
+        let mut at = 0;
+        while at < entries.len() {
+            let id = to_usize(first) + at;
+            let len = (pages - id % pages).min(entries.len() - at);
+            let of_leaf = &mut entries[at..at + len];
+            at += len;
+            let Some(&leaf) = root.leaf_addresses.get(id / pages) else {
+                break;
+            };
+            if of_leaf.iter().all(|entry| entry.address == 0) {
+                continue;
+            }
+            let Ok(stored) = self.read_stored_leaf(root, id / pages, leaf) else {
+                braid_rt::coverage_point("store: births of an unreadable map leaf");
+                continue;
+            };
+            for (entry, stored) in of_leaf.iter_mut().zip(&stored[id % pages..]) {
+                if entry.address != 0 && block_of(entry.address) == block_of(stored.address) {
+                    entry.born = stored.born;
+                }
+            }
+        }
+        entries
     }
 
     /// Converts the blocks of an old leaf's entries to block addresses, using the blocks' current

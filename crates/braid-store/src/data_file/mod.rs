@@ -30,10 +30,10 @@ use braid_io::{AlignedBuf, Device, File, ReadOp, WriteOp};
 use braid_rt::Mutex;
 use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::addresses::Addresses;
 use crate::error::StoreError;
 use crate::number_set::NumberSet;
-use crate::page::{PAGE_SIZE, PageId, low32};
-use crate::page_table::PageTable;
+use crate::page::{PAGE_SIZE, PageId};
 
 use self::block::seal;
 use self::free_space::Space;
@@ -80,10 +80,7 @@ pub(crate) struct DataFile {
     pub(crate) extent: AtomicU64,
     growing: Mutex<()>,
     pub(crate) room: Arc<Room>,
-    /// The page map as of the durable superblock: block addresses, and the numbers of the
-    /// checkpoints that wrote pages there.
-    pub(crate) durable: PageTable,
-    pub(crate) births: PageTable,
+    pub(crate) addresses: Addresses,
     /// The durable superblock's sequence number.
     sequence: AtomicU64,
     /// The superblock found when the file was opened, until it is known to be durable.
@@ -105,11 +102,6 @@ fn location(identity: u64, block: u64) -> String {
         id => format!("page {id}"),
     };
     format!("data.braid, block {block} ({what})")
-}
-
-/// Position of a page's birth in the word that it shares with another page's.
-fn birth_shift(id: PageId) -> u64 {
-    id % 2 * 32
 }
 
 /// The error of a file that would exceed its greatest length.
@@ -150,8 +142,7 @@ impl DataFile {
             extent: AtomicU64::new(0),
             growing: Mutex::default(),
             room,
-            durable: PageTable::new(),
-            births: PageTable::new(),
+            addresses: Addresses::new(),
             sequence: AtomicU64::new(0),
             unsettled: Mutex::new(None),
             settled: AtomicBool::new(true),
@@ -175,33 +166,7 @@ impl DataFile {
 
     /// The block address of a page as of the durable superblock.
     pub(crate) fn durable_address(&self, id: PageId) -> u64 {
-        let address = self.durable.get(id);
-        address.map_or(0, |address| address.load(Ordering::Acquire))
-    }
-
-    /// A page's entry in the map of the durable superblock. No checkpoint may be published
-    /// meanwhile.
-    pub(crate) fn durable_entry(&self, id: PageId) -> Entry {
-        let births = self.births.get(id / 2);
-        Entry {
-            address: self.durable_address(id),
-            born: births.map_or(0, |two| {
-                low32(two.load(Ordering::Acquire) >> birth_shift(id))
-            }),
-        }
-    }
-
-    /// Makes an entry the one of the durable superblock's map; returns the previous block address.
-    /// Only one thread may do so at a time: the word of a birth also holds the one of another page.
-    pub(crate) fn set_durable_entry(&self, id: PageId, entry: Entry) -> u64 {
-        let births = self.births.get_or_make(id / 2);
-        let others = births.load(Ordering::Relaxed) & !(u64::from(u32::MAX) << birth_shift(id));
-        births.store(
-            others | u64::from(entry.born) << birth_shift(id),
-            Ordering::Release,
-        );
-        let durable = self.durable.get_or_make(id);
-        durable.swap(entry.address, Ordering::AcqRel)
+        self.addresses.durable(id)
     }
 
     /// Reads the block at a block address, and checks that it has the contents written there.
@@ -244,8 +209,8 @@ impl DataFile {
     /// The newest checkpoint to which the contents at a page's block address can belong.
     pub(crate) fn newest_of(&self, id: PageId, address: u64) -> u64 {
         // In this order: a publication raises the sequence before it makes its block addresses the
-        // durable ones, so a thread that sees such a block address (Acquire in `durable_address`)
-        // also sees its sequence.
+        // durable ones, so a thread that sees such a block address (under its lock) also sees its
+        // sequence.
         let is_durable = self.durable_address(id) == address;
         let durable = self.sequence.load(Ordering::Acquire);
         if is_durable { durable } else { durable + 1 }

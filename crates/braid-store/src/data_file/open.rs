@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use braid_io::Device;
 
 use super::free_space::{FIRST_BLOCK, Space};
-use super::{DataFile, Entry, FILE_NAME, LOST, Packing, Root, block_of, damaged};
+use super::{DataFile, Entry, FILE_NAME, LOST, Root, block_of, damaged};
 use crate::error::StoreError;
 use crate::number_set::NumberSet;
 use crate::page::{PAGE_SIZE, PageId};
@@ -29,19 +29,13 @@ impl DataFile {
         only_read: bool,
     ) -> Result<(Self, Root), StoreError> {
         let mut this = Self::peek(device)?;
-        let (mut root, superblock) = this.read_root()?;
+        let (root, superblock) = this.read_root()?;
         this.sequence.store(root.sequence, Ordering::Release);
         *this.unsettled.lock() = Some((root.sequence % 2 * PAGE_SIZE as u64, superblock));
         this.settled.store(false, Ordering::Release);
         check_leaf_count(&root)?;
         let used = this.read_map(&root, only_read)?;
         this.check_roots(&root)?;
-        if root.packing != Packing::Present {
-            // The next checkpoint writes all leaves in the current format, and frees these with the
-            // old root's blocks.
-            root.blob_blocks.append(&mut root.leaf_addresses);
-            root.packing = Packing::Present;
-        }
         *this.space.lock() = Space::new(&used, this.room.clone());
         Ok((this, root))
     }
@@ -70,8 +64,7 @@ impl DataFile {
                 Err(error @ StoreError::Corrupted { .. }) if only_read => {
                     self.lost_leaves.push((first..first + pages, error));
                     for id in first.max(1)..root.next_page.min(first + pages) {
-                        let durable = self.durable.get_or_make(id);
-                        durable.store(LOST, Ordering::Relaxed);
+                        self.addresses.begin(id, LOST);
                     }
                 }
                 Err(error) => return Err(error),
@@ -101,7 +94,7 @@ impl DataFile {
                 "the page map".into(),
             ));
         }
-        self.set_durable_entry(id, entry);
+        self.addresses.begin(id, entry.address);
         used.add(entry.address)
     }
 
