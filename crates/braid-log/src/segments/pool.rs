@@ -716,7 +716,14 @@ mod tests {
         pool.take().unwrap();
         assert!(pool.has_grown_to(options.segment_bytes / 2));
         assert!(pool.release(u64::MAX, &options));
-        assert!(pool.state.lock().files.free.iter().all(|file| is_short(file.len)));
+        assert!(
+            pool.state
+                .lock()
+                .files
+                .free
+                .iter()
+                .all(|file| is_short(file.len))
+        );
         assert!(pool.prepare(&device, &options, &quota).unwrap());
     }
 
