@@ -10,7 +10,7 @@ exceptions! {
     BackupError ClosedError ConflictError CorruptError DecodeError Error FeedNotFoundError ForeignPositionError
     ForeignTableError ForkError IncompatibleError IoError LimitError LockTimeoutError LockedError NotADatabaseError OpenedReadOnlyError
     OptionError OutOfOrderError OutOfSpaceError PoisonedError PositionLostError ReadOnlyError SavepointError
-    SnapshotExistsError SnapshotNotFoundError TableDroppedError TableExistsError TableNotFoundError TableNameError
+    SnapshotExistsError SnapshotNotFoundError SnapshotTooOldError TableDroppedError TableExistsError TableNotFoundError TableNameError
     TableOptionsError TableTypeError TransactionEndedError WouldDeadlockError
 }
 
@@ -62,6 +62,7 @@ pub(crate) fn exception(error: EngineError) -> PyErr {
         EngineError::ForeignPosition { .. } => ForeignPositionError::new_err(message),
         EngineError::FeedNotFound { .. } => FeedNotFoundError::new_err(message),
         EngineError::SelfDeadlock => WouldDeadlockError::new_err(message),
+        EngineError::SnapshotTooOld { .. } => SnapshotTooOldError::new_err(message),
         EngineError::LockTimeout { .. } => LockTimeoutError::new_err(message),
         EngineError::Backup(_) => BackupError::new_err(message),
         EngineError::Decode { .. } => DecodeError::new_err(message),

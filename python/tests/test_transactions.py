@@ -335,6 +335,24 @@ def test_a_lock_timeout(path: Path) -> None:
         assert table["a"] == 2
 
 
+def test_a_snapshot_ends_beyond_the_limit(path: Path) -> None:
+    with braid.open(path, max_version_bytes=10_000, **SMALL) as db:
+        table = db.open_table("t", key=int, value=bytes)
+        table.update({key: bytes(100) for key in range(200)})
+        snapshot = db.snapshot()
+        entries = snapshot.range(table)
+        assert next(entries) == (0, bytes(100))
+        # A background thread applies the limit.
+        while db.stats().snapshots_ended == 0:
+            table.update({key: bytes(101) for key in range(200)})
+        with pytest.raises(braid.SnapshotTooOldError, match="raise max_version_bytes"):
+            snapshot.get(table, 0)
+        with pytest.raises(braid.SnapshotTooOldError):
+            next(entries)
+        assert db.stats().old_version_bytes >= 0
+        assert db.snapshot().get(table, 0) == bytes(101)
+
+
 @pytest.mark.parametrize("durability", ["immediate", "none", timedelta(milliseconds=5)])
 @pytest.mark.parametrize("isolation", ["serializable", "snapshot"])
 def test_durability_and_isolation(db: braid.Database, durability: Any, isolation: Any) -> None:

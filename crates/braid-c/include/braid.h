@@ -131,6 +131,10 @@ typedef enum {
   // this one was willing to wait (`BRAID_OPTION_LOCK_TIMEOUT_US`, or `lock_timeout_us` of its
   // options). Repeat the operation, or abort the transaction and run it again.
   BRAID_LOCK_TIMEOUT = -45,
+  // Braid ended the snapshot, because old versions took more memory than
+  // `BRAID_OPTION_MAX_VERSION_BYTES` allows. Free the snapshot or abort the transaction, and begin
+  // another.
+  BRAID_SNAPSHOT_TOO_OLD = -46,
 } braid_status;
 
 // Commit protocols: which transactions a commit waits for, and when locks are released. All give
@@ -298,6 +302,10 @@ typedef enum {
   // Longest wait of a transaction for the lock of a key, in microseconds; then the operation
   // returns `BRAID_LOCK_TIMEOUT`. With 0, no transaction waits. Default: no limit.
   BRAID_OPTION_LOCK_TIMEOUT_US = 22,
+  // Most memory that old versions may take for open snapshots, in bytes. Beyond it, Braid ends
+  // the oldest snapshots, whose reads then return `BRAID_SNAPSHOT_TOO_OLD`. With 0 (the default),
+  // there is no limit.
+  BRAID_OPTION_MAX_VERSION_BYTES = 23,
 } braid_option;
 
 // Point to which a database is restored.
@@ -536,6 +544,10 @@ typedef struct {
   uint64_t oldest_snapshot;
   // Number of old versions and removed keys that wait to be collected.
   uint64_t old_versions;
+  // Memory of these, in bytes. Large values stay in the data file and do not count.
+  uint64_t old_version_bytes;
+  // Number of snapshots that ended because of `BRAID_OPTION_MAX_VERSION_BYTES`.
+  uint64_t snapshots_ended;
   // Number of expired entries that were removed.
   uint64_t expired;
   // Durable sequence number: all transactions up to it are durable.

@@ -118,6 +118,10 @@ pub enum braid_status {
     /// this one was willing to wait (`BRAID_OPTION_LOCK_TIMEOUT_US`, or `lock_timeout_us` of its
     /// options). Repeat the operation, or abort the transaction and run it again.
     BRAID_LOCK_TIMEOUT = -45,
+    /// Braid ended the snapshot, because old versions took more memory than
+    /// `BRAID_OPTION_MAX_VERSION_BYTES` allows. Free the snapshot or abort the transaction, and begin
+    /// another.
+    BRAID_SNAPSHOT_TOO_OLD = -46,
 }
 
 use braid_status::*;
@@ -171,6 +175,7 @@ const ALL: &[(braid_status, &CStr)] = &[
     (BRAID_SELF_DEADLOCK, c"BRAID_SELF_DEADLOCK"),
     (BRAID_FORKED, c"BRAID_FORKED"),
     (BRAID_LOCK_TIMEOUT, c"BRAID_LOCK_TIMEOUT"),
+    (BRAID_SNAPSHOT_TOO_OLD, c"BRAID_SNAPSHOT_TOO_OLD"),
 ];
 
 /// Returns the status for an error of the engine.
@@ -210,6 +215,7 @@ pub(crate) fn of_error(error: &Error) -> braid_status {
         Error::Backup(_) => BRAID_BACKUP,
         Error::SelfDeadlock => BRAID_SELF_DEADLOCK,
         Error::LockTimeout { .. } => BRAID_LOCK_TIMEOUT,
+        Error::SnapshotTooOld { .. } => BRAID_SNAPSHOT_TOO_OLD,
         _ => BRAID_OTHER,
     }
 }
@@ -225,7 +231,7 @@ pub extern "C" fn braid_status_name(status: c_int) -> *const c_char {
 /// Returns whether running the same transaction again can succeed without any other change.
 #[unsafe(no_mangle)]
 pub extern "C" fn braid_status_is_retryable(status: c_int) -> bool {
-    [BRAID_CONFLICT, BRAID_LOCK_TIMEOUT]
+    [BRAID_CONFLICT, BRAID_LOCK_TIMEOUT, BRAID_SNAPSHOT_TOO_OLD]
         .iter()
         .any(|retryable| *retryable as c_int == status)
 }
@@ -253,6 +259,7 @@ mod tests {
             Error::LockTimeout {
                 timeout: Duration::ZERO,
             },
+            Error::SnapshotTooOld { seqno: 1, max: 2 },
             Error::OutOfSpace { what: "".into() },
         ];
         for error in errors {

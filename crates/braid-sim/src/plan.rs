@@ -74,6 +74,8 @@ pub struct Plan {
     pub long: bool,
     /// Whether the log has a limit that large transactions reach.
     pub limited: bool,
+    /// Whether snapshots end as soon as old versions take more than a little memory.
+    pub short_snapshots: bool,
     /// Whether the device lies about durability: then the checker should report violations.
     pub lies: bool,
 }
@@ -144,6 +146,7 @@ impl Plan {
             readers: Rng::with_seed(seed ^ 0x04ea_de45).u32(..8) == 0,
             long: Rng::with_seed(seed ^ 0x10_46e5).u32(..8) == 0,
             limited: Rng::with_seed(seed ^ 0x11317).u32(..4) > 0,
+            short_snapshots: Rng::with_seed(seed ^ 0x5407).u32(..4) == 0,
         }
     }
 
@@ -264,6 +267,7 @@ impl Plan {
             "readers" => self.readers = parse(name, value)?,
             "long" => self.long = parse(name, value)?,
             "limited" => self.limited = parse(name, value)?,
+            "short_snapshots" => self.short_snapshots = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
@@ -290,6 +294,13 @@ impl Plan {
             Some(most) => builder
                 .checkpoint_log_bytes(due.min(most / 16).max(64 << 10))
                 .max_log_bytes(most),
+        };
+        let builder = if self.short_snapshots {
+            // A few versions of small values. From its own generator, as above.
+            let mut rng = Rng::with_seed(self.seed ^ 0x5408);
+            builder.max_version_bytes(rng.usize(1..400))
+        } else {
+            builder
         };
         let builder = if self.careless {
             builder.on_health_change(|_| {
@@ -351,6 +362,7 @@ impl Plan {
         add(&|p| p.readers = false);
         add(&|p| p.long = false);
         add(&|p| p.limited = false);
+        add(&|p| p.short_snapshots = false);
         add(&|p| p.seesaw = false);
         add(&|p| p.careless = false);
         add(&|p| p.tight = false);
@@ -401,6 +413,7 @@ impl fmt::Display for Plan {
             readers,
             long,
             limited,
+            short_snapshots,
             lies,
         } = self;
         write!(
@@ -411,7 +424,7 @@ impl fmt::Display for Plan {
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
              careless={careless},readers={readers},long={long},limited={limited},\
-             lies={lies}"
+             short_snapshots={short_snapshots},lies={lies}"
         )
     }
 }

@@ -32,3 +32,4 @@ mod table_options;
 mod transact_async;
 mod transactions;
 mod upgrade;
+mod version_limit;

@@ -62,6 +62,7 @@ class _Options(TypedDict, total=False):
     discard: bool
     file_mode: int
     lock_timeout: timedelta
+    max_version_bytes: int
     read_only: bool
     archive: _Path
     archive_interval: timedelta

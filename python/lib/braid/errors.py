@@ -91,6 +91,13 @@ class SnapshotNotFoundError(Error, LookupError):
     """No snapshot of this name was created since the database was opened."""
 
 
+class SnapshotTooOldError(Error):
+    """The snapshot was ended, because old versions took more than ``max_version_bytes``.
+
+    Begin a new snapshot, or raise the option.
+    """
+
+
 class PositionLostError(Error):
     """The changes after the position are gone: read the tables from scratch."""
 

@@ -100,6 +100,10 @@ class Stats:
     """Sequence number of the oldest open snapshot."""
     old_versions: int
     """Number of old versions and removed keys that wait to be collected."""
+    old_version_bytes: int
+    """Memory of these, in bytes. Large values stay in the data file and do not count."""
+    snapshots_ended: int
+    """Number of snapshots that ended because of ``max_version_bytes``."""
     expired: int
     """Number of expired entries that were removed."""
     durable_seqno: int

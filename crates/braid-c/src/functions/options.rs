@@ -89,6 +89,10 @@ pub enum braid_option {
     /// Longest wait of a transaction for the lock of a key, in microseconds; then the operation
     /// returns `BRAID_LOCK_TIMEOUT`. With 0, no transaction waits. Default: no limit.
     BRAID_OPTION_LOCK_TIMEOUT_US = 22,
+    /// Most memory that old versions may take for open snapshots, in bytes. Beyond it, Braid ends
+    /// the oldest snapshots, whose reads then return `BRAID_SNAPSHOT_TOO_OLD`. With 0 (the default),
+    /// there is no limit.
+    BRAID_OPTION_MAX_VERSION_BYTES = 23,
 }
 
 /// How the medium of a database is accessed.
@@ -162,6 +166,8 @@ impl Options {
             builder.file_mode(number()?)
         } else if is(BRAID_OPTION_LOCK_TIMEOUT_US) {
             builder.lock_timeout(Duration::from_micros(value))
+        } else if is(BRAID_OPTION_MAX_VERSION_BYTES) {
+            builder.max_version_bytes(size()?)
         } else if is(BRAID_OPTION_STATS_FILE) {
             builder.stats_file(flag()?)
         } else {

@@ -29,6 +29,10 @@ pub struct braid_stats {
     pub oldest_snapshot: u64,
     /// Number of old versions and removed keys that wait to be collected.
     pub old_versions: u64,
+    /// Memory of these, in bytes. Large values stay in the data file and do not count.
+    pub old_version_bytes: u64,
+    /// Number of snapshots that ended because of `BRAID_OPTION_MAX_VERSION_BYTES`.
+    pub snapshots_ended: u64,
     /// Number of expired entries that were removed.
     pub expired: u64,
     /// Durable sequence number: all transactions up to it are durable.
@@ -124,6 +128,8 @@ impl braid_stats {
             snapshots: stats.snapshots as u64,
             oldest_snapshot: stats.oldest_snapshot.unwrap_or(0),
             old_versions: stats.old_versions as u64,
+            old_version_bytes: stats.old_version_bytes as u64,
+            snapshots_ended: stats.snapshots_ended,
             expired: stats.expired,
             durable_seqno: stats.durable_seqno,
             log_bytes_to_recover: stats.log_bytes_to_recover,

@@ -419,6 +419,50 @@ static void named_snapshots(void) {
     OK(braid_table_free(table));
 }
 
+static void snapshots_beyond_the_limit(void) {
+    braid_options *options = NULL;
+    braid_db *limited = NULL;
+    braid_table *table = NULL;
+    braid_snapshot *snapshot = NULL;
+    braid_cursor *cursor = NULL;
+    braid_entry entry;
+    braid_stats stats;
+    OK(braid_options_new(&options));
+    OK(braid_options_set(options, BRAID_OPTION_DEVICE, BRAID_DEVICE_MEMORY));
+    OK(braid_options_set(options, BRAID_OPTION_BACKGROUND_THREADS, 0));
+    OK(braid_options_set(options, BRAID_OPTION_MAX_VERSION_BYTES, 1000));
+    OK(braid_db_open(NULL, options, &limited));
+    OK(braid_options_free(options));
+    OK(braid_table_open(limited, "t", &table));
+    put(limited, table, "0", "zero");
+    put(limited, table, "1", "one");
+    OK(braid_snapshot_open(limited, &snapshot));
+    OK(braid_snapshot_range(snapshot, table, NULL, &cursor));
+    OK(braid_cursor_next(cursor, &entry));
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < 50; i++) {
+            char key[16];
+            snprintf(key, sizeof key, "%d", i);
+            put(limited, table, key, "new");
+        }
+    }
+    EXPECT(BRAID_SNAPSHOT_TOO_OLD, braid_snapshot_get(snapshot, table, S("0"), &value));
+    MESSAGE("raise max_version_bytes");
+    CHECK(braid_status_is_retryable(BRAID_SNAPSHOT_TOO_OLD));
+    EXPECT(BRAID_SNAPSHOT_TOO_OLD, braid_cursor_next(cursor, &entry));
+    OK(braid_cursor_free(cursor));
+    OK(braid_snapshot_free(snapshot));
+    OK(braid_db_stats(limited, &stats));
+    CHECK(stats.snapshots_ended == 1);
+    CHECK(stats.old_version_bytes < 10000);
+    OK(braid_snapshot_open(limited, &snapshot));
+    OK(braid_snapshot_get(snapshot, table, S("0"), &value));
+    CHECK(value_is(&value, "new"));
+    OK(braid_snapshot_free(snapshot));
+    OK(braid_table_free(table));
+    OK(braid_db_close(limited));
+}
+
 static void changes(void) {
     braid_table *table = open_table("watched");
     braid_changes *reader = NULL, *again = NULL;
@@ -584,6 +628,7 @@ int main(void) {
     health();
     bulk_loads();
     named_snapshots();
+    snapshots_beyond_the_limit();
     changes();
     feeds();
     puts("ok");

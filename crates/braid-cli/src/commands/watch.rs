@@ -142,6 +142,10 @@ impl Rates<'_> {
             ("snapshots", grouped(now.whole("braid_snapshots"))),
             ("old versions", grouped(now.whole("braid_old_versions"))),
             (
+                "old version bytes",
+                grouped(now.whole("braid_old_version_bytes")),
+            ),
+            (
                 "pool",
                 format!(
                     "{} of {} pages",

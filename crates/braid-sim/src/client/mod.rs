@@ -10,7 +10,7 @@ mod transaction;
 
 use std::time::Duration;
 
-use braid::{Database, Error, Health, Result};
+use braid::{Database, Error, Health, Result, Snapshot};
 use fastrand::Rng;
 
 pub(crate) use self::notes::Notes;
@@ -39,6 +39,8 @@ pub(crate) struct Client {
     errors: u32,
     /// A reader that appears to the engine as another process.
     reader: Option<Reader>,
+    /// A snapshot that the client keeps for several actions.
+    held: Option<Snapshot>,
 }
 
 /// Whether the client continues.
@@ -69,6 +71,7 @@ impl Client {
             next: first,
             errors: 0,
             reader: None,
+            held: None,
         }
     }
 
@@ -92,6 +95,7 @@ impl Client {
             0..3 => self.view(),
             24 | 25 => self.peek(),
             16..24 if self.plan.tight => self.stir(),
+            26..29 if self.plan.short_snapshots => self.hold(),
             3 => self.sync(),
             4 if self.plan.checkpoints => self.checkpoint(),
             5 | 6 if self.plan.named => self.named(),
@@ -115,6 +119,10 @@ impl Client {
     fn failed(&mut self, error: &Error) -> Next {
         match error {
             Error::Conflict(_) | Error::SelfDeadlock | Error::LockTimeout { .. } => {
+                braid_rt::thread::yield_now();
+                Next::Go
+            }
+            Error::SnapshotTooOld { .. } if self.plan.short_snapshots => {
                 braid_rt::thread::yield_now();
                 Next::Go
             }

@@ -44,6 +44,19 @@ impl Client {
         self.look(&snapshot)
     }
 
+    /// Reads an old snapshot, which may have ended.
+    pub(super) fn hold(&mut self) -> Next {
+        let snapshot = match self.held.take() {
+            Some(snapshot) => snapshot,
+            None => self.db.snapshot(),
+        };
+        let next = self.look(&snapshot);
+        if self.rng.u32(..8) > 0 {
+            self.held = Some(snapshot);
+        }
+        next
+    }
+
     /// Reads single keys at the visible seqno; if the visible seqno is unchanged afterwards, the
     /// reads belong to one state.
     pub(super) fn peek(&mut self) -> Next {
@@ -146,6 +159,8 @@ impl Client {
         for _ in 0..self.rng.u32(1..4) {
             match self.read(snapshot) {
                 Ok(op) => ops.push(op),
+                // What it read before is the snapshot's state.
+                Err(Error::SnapshotTooOld { .. }) if self.plan.short_snapshots => break,
                 Err(error) => return self.failed(&error),
             }
             braid_rt::yield_point();

@@ -51,7 +51,8 @@ impl Database {
     ///
     /// # Errors
     /// [`Error::SnapshotNotFound`](crate::Error::SnapshotNotFound) if there is none, also after the
-    /// database was reopened.
+    /// database was reopened; [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld) if Braid ended
+    /// it: drop it, and create it again.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
         let named = &self.instance().named;
         Ok(self.keep_open(named.open(self.engine(), name)?))

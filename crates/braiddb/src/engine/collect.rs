@@ -14,7 +14,7 @@ use crate::schema::table::TableCore;
 /// Maximum number of queue entries, and of versions of one chain, that one step examines. A commit
 /// takes one step, so that no commit pays for all, and waits for at most one step of another
 /// thread.
-const STEP_MAX: usize = 64;
+pub(super) const STEP_MAX: usize = 64;
 
 impl Engine {
     /// Adds what a commit replaced and removed to this thread's shard, and takes one step of
@@ -33,17 +33,21 @@ impl Engine {
             self.prune_long_chains(buffer);
         }
         let shard = self.gc.shard();
-        {
+        let exceeds = {
             let mut shard = shard.lock();
             buffer.add_to(&mut shard, STEP_MAX);
             self.collect_due(&mut shard, buffer);
-        }
+            shard.take_excess()
+        };
         if versions > STEP_MAX || !buffer.retired.is_empty() {
             self.add_retired(buffer, versions);
         }
         self.free_large_values(buffer);
         if !buffer.due.is_empty() {
             self.purge_due(shard, &mut buffer.due, reads_pages);
+        }
+        if exceeds {
+            self.request_collection();
         }
     }
 
@@ -116,7 +120,7 @@ impl Engine {
             let mut chain = self.locks.versions(bucket).lock();
             let (trimmed, left) = chain.trim(watermark, STEP_MAX, &mut buffer.spare);
             drop(chain);
-            shard.versions = shard.versions.wrapping_sub(trimmed);
+            shard.count_dropped(trimmed);
             match left {
                 None => {}
                 Some(end) if end <= watermark => {
@@ -134,19 +138,18 @@ impl Engine {
     #[inline(never)]
     fn prune_long_chains(&self, buffer: &mut GcBuffer) {
         let open = self.snapshots.survey(self.log.visible_seqno());
-        for bucket in buffer.long.drain(..) {
+        while let Some(bucket) = buffer.long.pop() {
             // Another thread is surveying: a later addition to the chain asks again.
             if let Some(open) = &open {
                 let mut chain = self.locks.versions(bucket).lock();
                 let pruned = chain.prune(open, &mut buffer.spare);
-                // May wrap: the versions that are dropped here were added by several transactions.
-                buffer.versions = buffer.versions.wrapping_sub(pruned);
+                buffer.count_dropped(pruned);
             }
         }
     }
 
     #[inline]
-    fn free_large_values(&self, buffer: &mut GcBuffer) {
+    pub(super) fn free_large_values(&self, buffer: &mut GcBuffer) {
         while let Some(large) = buffer.spare.large.pop() {
             self.store.free_detached(large);
         }

@@ -13,6 +13,7 @@ pub(crate) mod hint_cache;
 mod savepoints;
 mod tables;
 mod unlock;
+mod version_limit;
 
 use std::fmt;
 use std::sync::Arc;
@@ -70,6 +71,8 @@ pub(crate) struct Settings {
     pub(crate) background: bool,
     pub(crate) transaction_bytes_max: usize,
     pub(crate) slow_commit: Option<Duration>,
+    /// Most memory of old versions, in bytes, for which snapshots stay open; 0 for no limit.
+    pub(crate) max_version_bytes: usize,
     /// Longest wait of a transaction for a lock, unless it has its own.
     pub(crate) lock_timeout: Duration,
 }
@@ -92,9 +95,10 @@ impl Engine {
             background: options.background,
             transaction_bytes_max: options.transaction_bytes_max,
             slow_commit: options.slow_commit,
+            max_version_bytes: options.max_version_bytes,
             lock_timeout: options.lock_timeout,
         };
-        Arc::new(Self {
+        let engine = Arc::new(Self {
             deferred_unlocks: DeferredUnlocks::new(parts.log.options().strands),
             log: parts.log,
             store: parts.store,
@@ -111,7 +115,9 @@ impl Engine {
             page_gate: RwLock::default(),
             settings,
             opened_at: parts.opened_at,
-        })
+        });
+        engine.watch_version_memory();
+        engine
     }
 
     /// Opens a snapshot at the visible sequence number, after all that is acknowledged is visible.

@@ -318,6 +318,23 @@ pub enum Error {
         name: String,
     },
 
+    /// Braid ended the snapshot, because old versions took more memory than
+    /// [`Builder::max_version_bytes`](crate::Builder::max_version_bytes) allows. What was read before
+    /// is correct.
+    ///
+    /// A transaction with [`Isolation::Snapshot`](crate::Isolation::Snapshot) that gets this error
+    /// can neither read nor write. It can still commit what it has written.
+    /// [`Database::transact`](crate::Database::transact) returns the error without a retry.
+    #[error(
+        "cannot use the snapshot at sequence number {seqno}: Braid ended it, because old versions took more than {max} bytes of memory; begin a new snapshot, or raise max_version_bytes"
+    )]
+    SnapshotTooOld {
+        /// The snapshot's sequence number.
+        seqno: u64,
+        /// The limit in bytes.
+        max: usize,
+    },
+
     /// The log after a position was released: more was written than is kept for readers of changes,
     /// or it was not kept for any reader.
     #[error(
@@ -409,7 +426,10 @@ impl Error {
     /// # }
     /// ```
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::Conflict(_) | Error::LockTimeout { .. })
+        matches!(
+            self,
+            Error::Conflict(_) | Error::LockTimeout { .. } | Error::SnapshotTooOld { .. }
+        )
     }
 
     /// Returns the error without advice, for a list of findings.
@@ -593,7 +613,8 @@ mod tests {
                 reason: text(),
             },
             Error::InvalidOption { .. } => Error::SnapshotExists { name: name() },
-            Error::SnapshotExists { .. } => Error::PositionLost {
+            Error::SnapshotExists { .. } => Error::SnapshotTooOld { seqno: 1, max: 2 },
+            Error::SnapshotTooOld { .. } => Error::PositionLost {
                 asked: 1,
                 oldest: 2,
             },

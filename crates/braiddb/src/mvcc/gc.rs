@@ -1,18 +1,19 @@
 //! Collection of old versions and tombstones that no snapshot can see.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use braid_log::SeqNo;
 use braid_rt::Mutex;
 use crossbeam_utils::CachePadded;
 
 use crate::base::sync::AtomicU64;
-use crate::mvcc::versions::SpareVersions;
+use crate::mvcc::versions::{Dropped, SpareVersions};
 use crate::schema::table::TableCore;
 
-const SHARDS: usize = 16;
+/// Number of shards.
+pub(crate) const SHARDS: usize = 16;
 
 /// A chain of versions, or a tombstone, that is collected once the watermark reaches `end`.
 #[derive(Debug)]
@@ -42,6 +43,18 @@ impl Retired {
         Self { end, what }
     }
 
+    /// The memory that the entry takes, in bytes, if it is a tombstone. The entry of a chain is small
+    /// compared with the chain.
+    pub(crate) fn memory(&self) -> isize {
+        match &self.what {
+            What::Chain { .. } => 0,
+            What::Tombstone(tombstone) => {
+                let bytes = size_of::<Self>() + size_of::<Tombstone>() + tombstone.key.len();
+                bytes.cast_signed()
+            }
+        }
+    }
+
     /// A tombstone that commit `end` left in the tree when it removed a key.
     pub(crate) fn tombstone(end: SeqNo, table: Arc<TableCore>, key: &[u8]) -> Self {
         let key = key.into();
@@ -52,7 +65,7 @@ impl Retired {
 
 /// One thread's share of the versions and tombstones to collect. No thread reads a page while it
 /// holds a shard's lock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shard {
     /// Roughly in the order of `end`.
     retired: VecDeque<Retired>,
@@ -64,6 +77,24 @@ pub(crate) struct Shard {
     /// Number of versions that this shard's threads added to chains, minus those that they dropped.
     /// Modulo the size of the type, since one thread may drop what another added.
     pub(crate) versions: usize,
+    /// The memory of these versions and of the tombstones, in bytes. May be negative, for the same
+    /// reason.
+    pub(crate) bytes: isize,
+    /// The value of `bytes` beyond which a commit requests a collection.
+    pub(crate) bytes_max: isize,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self {
+            retired: VecDeque::new(),
+            cold: VecDeque::new(),
+            tombstones: 0,
+            versions: 0,
+            bytes: 0,
+            bytes_max: isize::MAX,
+        }
+    }
 }
 
 impl Shard {
@@ -87,6 +118,43 @@ impl Shard {
 
     fn count_tombstone(&mut self, retired: &Retired) {
         self.tombstones += usize::from(matches!(retired.what, What::Tombstone(_)));
+        self.bytes += retired.memory();
+    }
+
+    fn uncount_tombstone(&mut self, retired: &Retired) {
+        self.tombstones -= usize::from(matches!(retired.what, What::Tombstone(_)));
+        self.bytes -= retired.memory();
+    }
+
+    /// Counts versions that were dropped from chains.
+    pub(crate) fn count_dropped(&mut self, dropped: Dropped) {
+        self.versions = self.versions.wrapping_sub(dropped.versions);
+        self.bytes -= dropped.bytes;
+    }
+
+    /// Returns whether the shard's memory grew beyond `bytes_max` since the last collection. Only one
+    /// call returns `true`.
+    #[inline]
+    pub(crate) fn take_excess(&mut self) -> bool {
+        let exceeds = self.bytes > self.bytes_max;
+        if exceeds {
+            self.bytes_max = isize::MAX;
+        }
+        exceeds
+    }
+
+    /// Calls `examine` with the entries from index `from` on, at most `at_most`. Returns whether
+    /// there were any.
+    pub(crate) fn examine(
+        &self,
+        from: usize,
+        at_most: usize,
+        examine: impl FnMut(&Retired),
+    ) -> bool {
+        let entries = self.retired.iter().skip(from).take(at_most);
+        let is_any = entries.len() > 0;
+        entries.for_each(examine);
+        is_any
     }
 
     /// Returns the `end` of the first entry.
@@ -99,7 +167,7 @@ impl Shard {
         let due = self
             .retired
             .pop_front_if(|retired| retired.end <= watermark)?;
-        self.tombstones -= usize::from(matches!(due.what, What::Tombstone(_)));
+        self.uncount_tombstone(&due);
         Some(due)
     }
 
@@ -113,9 +181,13 @@ impl Shard {
 
     /// Moves cold tombstones to `due`, at most `at_most`.
     pub(crate) fn take_cold(&mut self, at_most: usize, due: &mut Vec<Retired>) {
-        let count = self.cold.len().min(at_most);
-        self.tombstones -= count;
-        due.extend(self.cold.drain(..count));
+        for _ in 0..at_most {
+            let Some(tombstone) = self.cold.pop_front() else {
+                break;
+            };
+            self.uncount_tombstone(&tombstone);
+            due.push(tombstone);
+        }
     }
 }
 
@@ -127,6 +199,8 @@ pub(crate) struct GcBuffer {
     pub(crate) retired: Vec<Retired>,
     /// Number of versions that it added to chains.
     pub(crate) versions: usize,
+    /// The memory of these versions, in bytes.
+    pub(crate) bytes: isize,
     /// Buckets whose chains have become long.
     pub(crate) long: Vec<usize>,
     /// Tombstones that it collects.
@@ -141,6 +215,7 @@ impl GcBuffer {
         shard.versions = shard
             .versions
             .wrapping_add(std::mem::take(&mut self.versions));
+        shard.bytes += std::mem::take(&mut self.bytes);
         // One by one: a commit usually has one, and `drain` is slow for few.
         for _ in 0..at_most {
             let Some(retired) = self.retired.pop() else {
@@ -150,21 +225,33 @@ impl GcBuffer {
         }
     }
 
+    /// Counts versions that were dropped from chains.
+    pub(crate) fn count_dropped(&mut self, dropped: Dropped) {
+        // May wrap: the versions may have been added by other transactions.
+        self.versions = self.versions.wrapping_sub(dropped.versions);
+        self.bytes -= dropped.bytes;
+    }
+
     /// Discards what a transaction that failed left.
     pub(crate) fn clear(&mut self) {
         self.retired.clear();
         self.versions = 0;
+        self.bytes = 0;
         self.long.clear();
         self.due.clear();
     }
 }
 
+/// Function that requests a collection from the background thread.
+type RequestCollection = Box<dyn Fn() + Send + Sync>;
+
 /// Versions and tombstones that wait for the watermark, by thread.
-#[derive(Debug)]
 pub(crate) struct Gc {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// Highest sequence number of a removal whose tombstone was purged.
     purged: AtomicU64,
+    /// Requests a collection from the background thread.
+    request: OnceLock<RequestCollection>,
     /// Held while everything is collected, so that a thread that collects everything waits for what
     /// another has taken from the shards.
     pub(crate) collecting: Mutex<()>,
@@ -175,6 +262,7 @@ impl Gc {
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             purged: AtomicU64::new(0),
+            request: OnceLock::new(),
             collecting: Mutex::default(),
         }
     }
@@ -203,16 +291,37 @@ impl Gc {
         self.shards.iter().map(|shard| &**shard)
     }
 
-    /// Returns the number of versions and tombstones.
-    pub(crate) fn len(&self) -> usize {
-        let (mut versions, mut tombstones) = (0usize, 0);
+    /// Sets the function that requests a collection from the background thread.
+    pub(crate) fn on_request(&self, request: impl Fn() + Send + Sync + 'static) {
+        let _ = self.request.set(Box::new(request));
+    }
+
+    /// Requests a collection from the background thread.
+    pub(crate) fn request_collection(&self) {
+        if let Some(request) = self.request.get() {
+            request();
+        }
+    }
+
+    /// Allows each shard to grow by `growth` bytes until a commit requests a collection.
+    pub(crate) fn allow_growth(&self, growth: isize) {
+        for shard in self.shards() {
+            let mut shard = shard.lock();
+            shard.bytes_max = shard.bytes.saturating_add(growth);
+        }
+    }
+
+    /// Returns the number of versions and tombstones, and the memory that they take, in bytes.
+    pub(crate) fn totals(&self) -> (usize, usize) {
+        let (mut versions, mut tombstones, mut bytes) = (0usize, 0, 0);
         for shard in self.shards() {
             let shard = shard.lock();
             versions = versions.wrapping_add(shard.versions);
             tombstones += shard.tombstones;
+            bytes += shard.bytes;
         }
         // A version that is dropped while the shards are read may be counted on one side only.
         let versions = usize::try_from(versions.cast_signed()).unwrap_or(0);
-        versions + tombstones
+        (versions + tombstones, usize::try_from(bytes).unwrap_or(0))
     }
 }

@@ -12,6 +12,12 @@
 //!   sequence number if its own is older.
 //!
 //! Both sides use SeqCst, so that at least one of them sees the other.
+//!
+//! The limit on the memory of old versions ends the oldest snapshots (see
+//! `engine::version_limit`): an *ended* snapshot retains nothing, and its reads fail. Again one rule
+//! replaces a lock: the registry marks snapshots as ended *before* the collector leaves them out of
+//! account, and a snapshot checks the mark *after* it has read. A reader that misses a version that
+//! was collected has synchronized with the collector, so it sees the mark.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -40,6 +46,9 @@ pub(crate) struct SnapshotRegistry {
     /// Number of snapshots in `more`; while it is 0, the collector does not lock `more`.
     more_open: AtomicUsize,
     intent: CachePadded<AtomicU64>,
+    /// Snapshots below this sequence number have ended. At most the intent, so that no snapshot
+    /// that is opened later is below it. Readers load it, and only an ending snapshot changes it.
+    ended_below: CachePadded<AtomicU64>,
     watermark: CachePadded<AtomicU64>,
     collecting: Mutex<()>,
 }
@@ -90,6 +99,20 @@ impl OpenSnapshots {
         let is_open = self.seqnos.get(first).is_some_and(|&seqno| seqno < end);
         (is_open && !braid_rt::mutant!("prune_what_is_seen")) || end > self.next
     }
+
+    /// Returns the number of open snapshots, the oldest ones, that retain what commit `end` replaced
+    /// or removed. 0 if that commit is not visible yet: what it replaced is retained without them.
+    pub(crate) fn retaining(&self, end: SeqNo) -> usize {
+        if end > self.next {
+            return 0;
+        }
+        self.seqnos.partition_point(|&seqno| seqno < end)
+    }
+
+    /// Returns the sequence numbers of the snapshots, in ascending order.
+    pub(crate) fn seqnos(&self) -> &[SeqNo] {
+        &self.seqnos
+    }
 }
 
 impl SnapshotRegistry {
@@ -102,6 +125,7 @@ impl SnapshotRegistry {
             more: Mutex::default(),
             more_open: AtomicUsize::new(0),
             intent: CachePadded::default(),
+            ended_below: CachePadded::default(),
             watermark: CachePadded::default(),
             collecting: Mutex::default(),
         }
@@ -174,6 +198,41 @@ impl SnapshotRegistry {
         SeqNo::new(self.watermark.load(Ordering::Acquire))
     }
 
+    /// Returns whether a snapshot has ended. Call after reading: if this returns `false`, what the
+    /// caller has read is what the snapshot shows.
+    #[inline]
+    pub(crate) fn is_ended(&self, seqno: SeqNo) -> bool {
+        seqno < self.ended_below()
+    }
+
+    fn ended_below(&self) -> SeqNo {
+        // Acquire: pairs with the Release in `end_through`, so that the collector's watermark, and
+        // what it collects, follow the mark.
+        SeqNo::new(self.ended_below.load(Ordering::Acquire))
+    }
+
+    /// Ends the snapshots up to and including `last`, one of the open snapshots. Returns how many
+    /// ended.
+    pub(crate) fn end_through(&self, last: SeqNo) -> usize {
+        let _collecting = self.collecting.lock();
+        let before = self.ended_below();
+        debug_assert!(last < self.intent(), "a later snapshot never begins ended");
+        let mut ended = 0;
+        let mut count = |seqno, count| {
+            if before <= seqno && seqno <= last {
+                ended += count;
+            }
+        };
+        self.for_each_slot(|seqno| count(seqno, 1));
+        let more = self.more.lock();
+        more.iter().for_each(|(&seqno, &open)| count(seqno, open));
+        drop(more);
+        // Release: see `ended_below`.
+        self.ended_below
+            .fetch_max(last.next().get(), Ordering::Release);
+        ended
+    }
+
     /// Raises the watermark towards `visible_seqno` as far as the open snapshots allow.
     #[inline(never)]
     pub(crate) fn advance(&self, visible_seqno: SeqNo) {
@@ -185,12 +244,7 @@ impl SnapshotRegistry {
             return;
         };
         let mut oldest = self.raise_intent(visible_seqno);
-        self.for_each_slot(|seqno| oldest = oldest.min(seqno));
-        if self.more_open.load(Ordering::SeqCst) > 0
-            && let Some((&seqno, _)) = self.more.lock().first_key_value()
-        {
-            oldest = oldest.min(seqno);
-        }
+        self.for_each_open(|seqno| oldest = oldest.min(seqno));
         // A snapshot below the intent may be moving up at this moment; the watermark never
         // decreases.
         self.watermark.fetch_max(oldest.get(), Ordering::Release);
@@ -199,15 +253,25 @@ impl SnapshotRegistry {
     /// Lists the open snapshots, and the bound below which no other snapshot begins. Returns `None`
     /// if another thread examines the snapshots.
     pub(crate) fn survey(&self, visible_seqno: SeqNo) -> Option<OpenSnapshots> {
-        let _collecting = self.collecting.try_lock()?;
+        let collecting = self.collecting.try_lock()?;
+        let open = self.open_snapshots(visible_seqno);
+        drop(collecting);
+        Some(open)
+    }
+
+    /// As [`SnapshotRegistry::survey`], but waits for another thread that examines the snapshots.
+    pub(crate) fn wait_survey(&self, visible_seqno: SeqNo) -> OpenSnapshots {
+        let _collecting = self.collecting.lock();
+        self.open_snapshots(visible_seqno)
+    }
+
+    /// The caller holds the lock of the examination.
+    fn open_snapshots(&self, visible_seqno: SeqNo) -> OpenSnapshots {
         let next = self.raise_intent(visible_seqno);
         let mut seqnos = Vec::new();
-        self.for_each_slot(|seqno| seqnos.push(seqno));
-        if self.more_open.load(Ordering::SeqCst) > 0 {
-            seqnos.extend(self.more.lock().keys());
-        }
+        self.for_each_open(|seqno| seqnos.push(seqno));
         seqnos.sort_unstable();
-        Some(OpenSnapshots { seqnos, next })
+        OpenSnapshots { seqnos, next }
     }
 
     /// Publishes the intent to trim up to `visible_seqno`. Returns the intent.
@@ -215,6 +279,22 @@ impl SnapshotRegistry {
         self.intent.fetch_max(visible_seqno.get(), Ordering::SeqCst);
         braid_rt::yield_point();
         self.intent()
+    }
+
+    /// Calls `examine` with the sequence number of each open snapshot that has not ended, once or
+    /// more. The caller has published its intent.
+    fn for_each_open(&self, mut examine: impl FnMut(SeqNo)) {
+        let ended_below = self.ended_below();
+        self.for_each_slot(|seqno| {
+            if seqno >= ended_below {
+                examine(seqno);
+            }
+        });
+        if self.more_open.load(Ordering::SeqCst) > 0 {
+            let more = self.more.lock();
+            more.range(ended_below..)
+                .for_each(|(&seqno, _)| examine(seqno));
+        }
     }
 
     /// Calls `examine` with the sequence number of each snapshot in a slot. The caller has published
@@ -231,18 +311,22 @@ impl SnapshotRegistry {
         }
     }
 
-    /// Returns the number of open snapshots and the sequence number of the oldest.
+    /// Returns the number of open snapshots that have not ended, and the sequence number of the
+    /// oldest.
     pub(crate) fn census(&self) -> (usize, Option<SeqNo>) {
+        let ended_below = self.ended_below();
         let open = self
             .slots
             .iter()
             .map(|s| s.load(Ordering::Relaxed))
             .filter(|&n| n != FREE)
-            .map(SeqNo::new);
+            .map(SeqNo::new)
+            .filter(|&seqno| seqno >= ended_below);
         let mut numbers: Vec<SeqNo> = open.collect();
         let more = self.more.lock();
-        let count = numbers.len() + more.values().sum::<usize>();
-        numbers.extend(more.keys());
+        let more = more.range(ended_below..);
+        let count = numbers.len() + more.clone().map(|(_, count)| count).sum::<usize>();
+        numbers.extend(more.map(|(seqno, _)| seqno));
         (count, numbers.into_iter().min())
     }
 }
@@ -283,6 +367,44 @@ mod tests {
             SeqNo::new(if looks.get() == 1 { 10 } else { 20 })
         });
         assert_eq!(registration.seqno().get(), 20);
+    }
+
+    #[test]
+    fn an_ended_snapshot_retains_nothing() {
+        let snapshots = SnapshotRegistry::new();
+        let open: Vec<_> = [10, 12, 12, 15]
+            .iter()
+            .map(|&seqno| snapshots.open_at(3, seqno))
+            .collect();
+        assert_eq!(snapshots.advance_to(20), 10);
+        assert_eq!(snapshots.end_through(SeqNo::new(12)), 3);
+        assert_eq!(snapshots.end_through(SeqNo::new(12)), 0);
+        let is_ended = |registration: &Registration| snapshots.is_ended(registration.seqno());
+        assert_eq!(
+            open.iter().map(is_ended).collect::<Vec<_>>(),
+            [true, true, true, false]
+        );
+        assert_eq!(snapshots.census(), (1, Some(SeqNo::new(15))));
+        assert_eq!(snapshots.advance_to(20), 15);
+        let surveyed = snapshots.wait_survey(SeqNo::new(20));
+        assert_eq!(surveyed.seqnos(), [SeqNo::new(15)]);
+        assert!(!snapshots.is_ended(snapshots.open_at(9, 20).seqno()));
+        open.iter().for_each(|r| snapshots.close(r));
+        assert_eq!(snapshots.advance_to(20), 20);
+    }
+
+    #[test]
+    fn snapshots_beyond_the_slots_end_too() {
+        let snapshots = SnapshotRegistry::new();
+        let slotted: Vec<_> = (0..SLOTS).map(|_| snapshots.open_at(0, 20)).collect();
+        let beyond = [10, 10, 15].map(|seqno| snapshots.open_at(0, seqno));
+        assert_eq!(snapshots.advance_to(30), 10);
+        assert_eq!(snapshots.end_through(SeqNo::new(10)), 2);
+        assert_eq!(snapshots.census(), (SLOTS + 1, Some(SeqNo::new(15))));
+        assert_eq!(snapshots.advance_to(30), 15);
+        beyond.iter().for_each(|r| snapshots.close(r));
+        assert_eq!(snapshots.advance_to(30), 20);
+        slotted.iter().for_each(|r| snapshots.close(r));
     }
 
     #[test]

@@ -62,6 +62,12 @@ impl OldVersion {
         self.large = Some(value);
     }
 
+    /// The memory that the version takes, in bytes. The pages of a large value do not count.
+    #[inline]
+    pub(crate) fn memory(&self) -> isize {
+        (size_of::<Self>() + self.bytes.capacity()).cast_signed()
+    }
+
     fn key(&self) -> &[u8] {
         &self.bytes[..self.key_len as usize]
     }
@@ -124,6 +130,21 @@ pub(crate) enum Added {
     Long,
 }
 
+/// Versions that were dropped from a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    pub(crate) versions: usize,
+    /// The memory that they took, in bytes.
+    pub(crate) bytes: isize,
+}
+
+impl Dropped {
+    fn count(&mut self, version: &OldVersion) {
+        self.versions += 1;
+        self.bytes += version.memory();
+    }
+}
+
 impl VersionChain {
     /// Adds a version. Nearly always, the commit that replaced it is the newest of the chain; but
     /// transactions that change different keys may add their versions in any order.
@@ -159,18 +180,18 @@ impl VersionChain {
     }
 
     /// Drops versions that no snapshot at or above `watermark` can see, at most `at_most`. Returns
-    /// their number, and the end of the oldest version that is left.
+    /// what it dropped, and the end of the oldest version that is left.
     pub(crate) fn trim(
         &mut self,
         watermark: SeqNo,
         at_most: usize,
         spare: &mut SpareVersions,
-    ) -> (usize, Option<SeqNo>) {
-        let mut trimmed = 0;
-        while trimmed < at_most
+    ) -> (Dropped, Option<SeqNo>) {
+        let mut trimmed = Dropped::default();
+        while trimmed.versions < at_most
             && let Some(old) = self.oldest.take_if(|oldest| oldest.end <= watermark)
         {
-            trimmed += 1;
+            trimmed.count(&old);
             spare.put(old);
             if let Some(newer) = &mut self.newer {
                 self.oldest = newer.versions.pop_front();
@@ -183,27 +204,48 @@ impl VersionChain {
     }
 
     /// Drops the versions that no snapshot can see although an older snapshot is open: interval
-    /// collection (Böttcher et al., VLDB 2020, §4.3). Keeps the oldest and the newest version, so
-    /// that a chain with versions stays one. The chain is pruned again when it is twice as long, so
-    /// that each addition costs a constant number of steps.
+    /// collection (Böttcher et al., VLDB 2020, §4.3). Keeps at least one version, so that a chain
+    /// with versions stays one. The chain is pruned again when it is twice as long, so that each
+    /// addition costs a constant number of steps.
     ///
-    /// Returns the number of versions dropped.
-    pub(crate) fn prune(&mut self, open: &OpenSnapshots, spare: &mut SpareVersions) -> usize {
+    /// Returns what it dropped.
+    pub(crate) fn prune(&mut self, open: &OpenSnapshots, spare: &mut SpareVersions) -> Dropped {
+        let mut pruned = Dropped::default();
         let Some(newer) = &mut self.newer else {
-            return 0;
+            return pruned;
         };
-        let before = newer.versions.len();
-        let newest = newer.versions.pop_back();
+        let mut drop = |version: Box<OldVersion>| {
+            pruned.count(&version);
+            spare.put(version);
+        };
         for version in std::mem::take(&mut newer.versions) {
             if open.can_see(version.begin, version.end) {
                 newer.versions.push_back(version);
             } else {
-                spare.put(version);
+                drop(version);
             }
         }
-        newer.versions.extend(newest);
+        let is_kept = |oldest: &OldVersion| open.can_see(oldest.begin, oldest.end);
+        if self
+            .oldest
+            .as_deref()
+            .is_some_and(|oldest| !is_kept(oldest))
+            && let Some(next) = newer.versions.pop_front()
+        {
+            self.oldest.replace(next).into_iter().for_each(drop);
+        }
         newer.prune_at = 2 * newer.versions.len();
-        before - newer.versions.len()
+        if newer.versions.is_empty() {
+            self.newer = None;
+        }
+        pruned
+    }
+
+    /// Returns, for each version, the commit that replaced it and the memory that it takes, in bytes.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = (SeqNo, isize)> {
+        let newer = self.newer.iter().flat_map(|newer| &newer.versions);
+        let versions = self.oldest.iter().chain(newer);
+        versions.map(|version| (version.end, version.memory()))
     }
 }
 
@@ -268,7 +310,7 @@ mod tests {
         at_most: usize,
     ) -> (usize, Option<u64>) {
         let (trimmed, left) = chain.trim(SeqNo::new(watermark), at_most, spare);
-        (trimmed, left.map(SeqNo::get))
+        (trimmed.versions, left.map(SeqNo::get))
     }
 
     #[test]
@@ -328,11 +370,11 @@ mod tests {
             let value = (end - 1).to_string();
             count += 1;
             if chain.push(version(b"k", end - 1, end, &value)) == Added::Long {
-                count -= chain.prune(&open(end), &mut spare);
+                count -= chain.prune(&open(end), &mut spare).versions;
             }
             most = most.max(count);
         }
-        // Twice the versions that are kept: those of the snapshots, the oldest and the newest.
+        // Twice the versions that are kept: those of the snapshots and the newest.
         assert!(most <= 18, "{most} versions");
         assert_eq!(value_at(&chain, 1, b"k", 3), Some(&b"3"[..]));
         assert_eq!(value_at(&chain, 1, b"k", 500), Some(&b"500"[..]));
@@ -350,14 +392,20 @@ mod tests {
             chain.push(version(b"k", end - 1, end, "value"));
         }
         // A snapshot that is opened later begins at 7 or above.
-        assert_eq!(chain.prune(&OpenSnapshots::new(&[], 7), &mut spare), 5);
-        assert_eq!(spare.versions.len(), 5);
-        // Besides the oldest. The next pruning takes as many steps as additions came before it.
+        let pruned = chain.prune(&OpenSnapshots::new(&[], 7), &mut spare);
+        assert_eq!(pruned.versions, 6);
+        assert_eq!(spare.versions.len(), 6);
+        // In addition to the oldest. The next pruning takes as many steps as additions came before
+        // it.
         let newer = chain.newer.as_ref().unwrap();
-        assert_eq!((newer.versions.len(), newer.prune_at), (4, 8));
+        assert_eq!((newer.versions.len(), newer.prune_at), (3, 6));
         for at in 7..11 {
             assert!(value_at(&chain, 1, b"k", at).is_some(), "{at}");
         }
+        // A chain with versions stays one, because it has an entry in a queue.
+        let pruned = chain.prune(&OpenSnapshots::new(&[], 20), &mut spare);
+        assert_eq!(pruned.versions, 3);
+        assert!(chain.oldest.is_some() && chain.newer.is_none());
     }
 
     #[test]

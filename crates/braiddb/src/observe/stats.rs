@@ -14,6 +14,7 @@ struct Shard {
     commits: AtomicU64,
     conflicts: AtomicU64,
     checkpoints: AtomicU64,
+    snapshots_ended: AtomicU64,
 }
 
 /// Sums of the event counters.
@@ -21,6 +22,7 @@ pub(crate) struct Counts {
     pub(crate) commits: u64,
     pub(crate) conflicts: u64,
     pub(crate) checkpoints: u64,
+    pub(crate) snapshots_ended: u64,
 }
 
 /// Event counters, one shard for each thread, so that counting does not contend.
@@ -50,12 +52,18 @@ impl Counters {
         self.shard().checkpoints.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(crate) fn snapshots_ended(&self, count: u64) {
+        let ended = &self.shard().snapshots_ended;
+        ended.fetch_add(count, Ordering::Relaxed);
+    }
+
     /// Returns the current counts.
     pub(crate) fn counts(&self) -> Counts {
         Counts {
             commits: self.sum(|s| &s.commits),
             conflicts: self.sum(|s| &s.conflicts),
             checkpoints: self.sum(|s| &s.checkpoints),
+            snapshots_ended: self.sum(|s| &s.snapshots_ended),
         }
     }
 
@@ -88,12 +96,17 @@ pub struct Stats {
     pub conflicts: u64,
     /// Published checkpoints.
     pub checkpoints: u64,
-    /// Open snapshots.
+    /// Open snapshots, without those that Braid has ended.
     pub snapshots: usize,
     /// Sequence number of the oldest open snapshot.
     pub oldest_snapshot: Option<u64>,
     /// Old versions and tombstones that await collection.
     pub old_versions: usize,
+    /// Memory of these, in bytes. Large values stay in pages and do not count.
+    pub old_version_bytes: usize,
+    /// Snapshots that ended because of
+    /// [`Builder::max_version_bytes`](crate::Builder::max_version_bytes).
+    pub snapshots_ended: u64,
     /// Entries removed because their time to live had ended.
     pub expired: u64,
     /// Sequence number up to which all transactions are durable.

@@ -66,6 +66,7 @@ pub struct Builder {
     pub(crate) metrics_label: Option<String>,
     pub(crate) slow_commit: Option<Duration>,
     pub(crate) lock_timeout: Duration,
+    pub(crate) max_version_bytes: usize,
 }
 
 /// Location of the archive.
@@ -109,6 +110,7 @@ impl Default for Builder {
             metrics_label: None,
             slow_commit: None,
             lock_timeout: Duration::MAX,
+            max_version_bytes: 0,
         }
     }
 }
@@ -295,6 +297,44 @@ impl Builder {
     /// ```
     pub fn lock_timeout(mut self, timeout: Duration) -> Self {
         self.lock_timeout = timeout;
+        self
+    }
+
+    /// Sets the most memory, in bytes, that old versions may take for open snapshots. Default 0: no
+    /// limit.
+    ///
+    /// While a snapshot is open, overwritten values and removed keys stay in memory for it. If they
+    /// take more than this limit, Braid ends the oldest snapshots until the others need at most the
+    /// limit. Every later read through an ended snapshot, every step of an iterator, and every read
+    /// and write of a transaction with [`Isolation::Snapshot`](crate::Isolation::Snapshot), fails
+    /// with [`crate::Error::SnapshotTooOld`]; newer snapshots stay open. A background thread applies
+    /// the limit, so the memory may exceed it for a moment, by about a quarter.
+    ///
+    /// Serializable transactions keep no versions and never end. Values above 2,000 bytes stay in
+    /// the data file and do not count.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let builder = builder.background_threads(false);
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+    /// use braid::{Error, Readable, Table};
+    /// let db = builder.max_version_bytes(64 << 10).open_on(device)?;
+    /// let t: Table<u32, String> = db.open_table("t")?;
+    /// let write = |text: &str| {
+    ///     let value = text.repeat(100);
+    ///     db.transact(|tx| (0..1_000).try_for_each(|key| tx.insert(&t, &key, &value)))
+    /// };
+    /// write("old")?;
+    /// let snapshot = db.snapshot();
+    /// write("new")?; // the snapshot needs 300 KB of old values
+    /// write("newer")?;
+    /// assert!(matches!(snapshot.get(&t, &1), Err(Error::SnapshotTooOld { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn max_version_bytes(mut self, bytes: usize) -> Self {
+        self.max_version_bytes = bytes;
         self
     }
 }

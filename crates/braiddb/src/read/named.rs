@@ -70,6 +70,7 @@ impl NamedSnapshots {
         let hold = hold.ok_or_else(|| Error::SnapshotNotFound {
             name: name.to_owned(),
         })?;
+        engine.check_not_ended(hold.seqno())?;
         Ok(Snapshot::named(engine.clone(), hold))
     }
 

@@ -414,7 +414,16 @@ impl<'a> RawRange<'a> {
         if self.failed {
             return None;
         }
-        match self.step(direction) {
+        let found = self.step(direction);
+        // After the step, whose result means nothing if the snapshot has ended, and also after an
+        // error: pages of a large value may have been freed under the reader.
+        let checked = match self.view {
+            View::At(seqno) if !braid_rt::mutant!("scan_ended_snapshots") => {
+                self.engine.check_not_ended(seqno)
+            }
+            _ => Ok(()),
+        };
+        match checked.and(found) {
             Ok(item) => item.map(Ok),
             Err(error) => {
                 self.failed = true;

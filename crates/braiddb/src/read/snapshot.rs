@@ -10,7 +10,7 @@ use braid_store::{RecordMeta, TOGETHER, ValueRef};
 
 use crate::base::written::Written;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::mvcc::registry::Registration;
 use crate::mvcc::versions::OldValue;
 use crate::read::named::NamedHold;
@@ -49,8 +49,8 @@ pub trait Readable {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::TableDropped`], [`crate::Error::ForeignTable`], [`crate::Error::Decode`], or
-    /// those of reading a page.
+    /// [`crate::Error::TableDropped`], [`crate::Error::ForeignTable`], [`crate::Error::Decode`],
+    /// [`crate::Error::SnapshotTooOld`], or those of reading a page.
     fn get<K: Key, V: Value>(
         &self,
         table: &Table<K, V>,
@@ -334,7 +334,9 @@ pub trait Readable {
 ///
 /// A snapshot never blocks a writer, is never blocked by one, and never fails with a conflict.
 /// While it exists, overwritten values stay in memory; those above 2,000 bytes stay in pages, so
-/// the data file may grow.
+/// the data file may grow. With [`Builder::max_version_bytes`](crate::Builder::max_version_bytes),
+/// Braid ends snapshots that need too much memory: then reads fail with
+/// [`crate::Error::SnapshotTooOld`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -548,7 +550,29 @@ impl Drop for Snapshot {
 
 impl Engine {
     /// Calls `take` with a key's stored value at the sequence number of a registered snapshot.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotTooOld`], and those of reading a page.
     pub(crate) fn read_at<T>(
+        &self,
+        table: &TableCore,
+        key: &[u8],
+        seqno: SeqNo,
+        take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        if braid_rt::mutant!("check_snapshots_before_reading") {
+            self.check_not_ended(seqno)?;
+            return self.read_unchecked(table, key, seqno, take);
+        }
+        let found = self.read_unchecked(table, key, seqno, take);
+        // Also after an error: pages of a large value may have been freed under the reader.
+        self.check_not_ended(seqno)?;
+        found
+    }
+
+    /// As [`Engine::read_at`], of a snapshot that may have ended: then the result means nothing.
+    #[inline(always)]
+    fn read_unchecked<T>(
         &self,
         table: &TableCore,
         key: &[u8],
@@ -569,7 +593,7 @@ impl Engine {
     }
 
     /// Calls `take` with a key's stored value at the sequence number of a registered snapshot, if
-    /// that value is an old version.
+    /// that value is an old version. If the snapshot has ended, the result means nothing.
     pub(crate) fn read_old<T>(
         &self,
         table: &TableCore,
@@ -605,12 +629,15 @@ impl Engine {
         match found {
             None => Ok(None),
             Some((meta, value)) if is_visible(meta) => Ok(value),
-            Some(_) => {
+            Some(_) => loop {
                 let registration = self.open_snapshot();
-                let value = self.read_at(table, key, registration.seqno(), take);
+                let value = self.read_at(table, key, registration.seqno(), &mut take);
                 self.snapshots.close(&registration);
-                value
-            }
+                // The caller has no snapshot: a newer one does as well.
+                if !matches!(value, Err(Error::SnapshotTooOld { .. })) {
+                    return value;
+                }
+            },
         }
     }
 }

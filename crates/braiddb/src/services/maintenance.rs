@@ -44,12 +44,16 @@ impl Instance {
         let checkpointer = CheckpointThread(Arc::downgrade(self));
         self.engine.log.wait_for_checkpoints(checkpointer);
         let thread = self.start_thread("braid-collector", |instance| {
-            let goes_on = instance.maintenance.collector.sleep(TICK);
+            let collector = &instance.maintenance.collector;
+            let goes_on = collector.sleep(TICK);
             if goes_on {
-                instance.engine.collect_all_versions();
+                collector.take_request();
+                instance.engine.collect_within_limit();
             }
             goes_on
         })?;
+        let collector = threads.collector.clone();
+        self.engine.gc.on_request(move || collector.request());
         threads.collector.thread.set(thread);
         let mut pause = TICK;
         let thread = self.start_thread("braid-sweeper", move |instance| {

@@ -14,6 +14,7 @@ impl Instance {
     pub(crate) fn stats(&self) -> Stats {
         let engine = &*self.engine;
         let (snapshots, oldest_snapshot) = engine.snapshots.census();
+        let (old_versions, old_version_bytes) = engine.gc.totals();
         let log = engine.log.stats();
         let counts = engine.counters.counts();
         Stats {
@@ -25,7 +26,9 @@ impl Instance {
             checkpoints: counts.checkpoints,
             snapshots,
             oldest_snapshot: oldest_snapshot.map(SeqNo::get),
-            old_versions: engine.gc.len(),
+            old_versions,
+            old_version_bytes,
+            snapshots_ended: counts.snapshots_ended,
             expired: self.sweeps.removed(),
             durable_seqno: engine.log.durable_seqno().get(),
             log,

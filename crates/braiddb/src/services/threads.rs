@@ -1,5 +1,6 @@
 //! Background threads.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_rt::thread::JoinHandle;
@@ -102,14 +103,15 @@ pub(crate) struct Maintenance {
     /// Sleeps in the engine's flush timer.
     pub(super) timer: Thread,
     pub(super) checkpoint: Ticker,
-    pub(super) collector: Ticker,
+    /// Shared with the engine, whose commits request collections.
+    pub(super) collector: Arc<Ticker>,
     pub(super) sweeper: Ticker,
 }
 
 impl Maintenance {
     /// Stops the threads, apart from the timer, and waits for them to end.
     pub(super) fn stop(&self) {
-        let tickers = [&self.checkpoint, &self.collector, &self.sweeper];
+        let tickers = [&self.checkpoint, &*self.collector, &self.sweeper];
         tickers.iter().for_each(|ticker| ticker.signal());
         tickers.iter().for_each(|ticker| ticker.thread.join());
     }

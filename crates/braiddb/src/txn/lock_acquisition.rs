@@ -99,6 +99,11 @@ impl Engine {
     #[inline(never)]
     fn check_first(&self, snapshot: SeqNo, core: &TableCore, key: &[u8]) -> Result<()> {
         let found = core.tree.get(key, |_| false)?;
+        // Without the snapshot, the tombstone of a later removal may be purged, and the removal
+        // would not be found.
+        if !braid_rt::mutant!("write_through_ended_snapshots") {
+            self.check_not_ended(snapshot)?;
+        }
         let newer =
             snapshot < core.since || found.is_some_and(|found| found.meta.seqno() > snapshot);
         if newer && !braid_rt::mutant!("second_committer_wins") {

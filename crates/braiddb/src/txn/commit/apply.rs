@@ -60,10 +60,11 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
                             return keep;
                         }
                     }
+                    gc.versions += 1;
+                    gc.bytes += replaced.memory();
                     // Before the new version is in place, so that a snapshot that is too old for
                     // the new version finds this one.
                     added = engine.locks.versions(bucket).lock().push(replaced);
-                    gc.versions += 1;
                 }
             } else if value.is_none() {
                 return keep;
