@@ -154,7 +154,7 @@ fn commit(
     let mut done = 0;
     while !stop.load(Ordering::Relaxed) {
         let start = Instant::now();
-        let mut entry = log.enter(bytes).expect("space");
+        let mut entry = log.enter(&[&payload]).expect("space");
         entry.assign(1);
         entry.append(&[&payload]);
         done += 1;

@@ -41,12 +41,6 @@ struct Waiting {
     payload: Vec<u8>,
 }
 
-/// A large transaction that is being read part by part.
-struct Partial {
-    total: u64,
-    payload: Vec<u8>,
-}
-
 /// The contents of the first header of an incarnation.
 struct Begun {
     base: SeqNo,
@@ -90,7 +84,8 @@ struct Cursor {
     end: Option<u64>,
     /// Every log record of the lane up to this number was read.
     durable_seqno: SeqNo,
-    partial: HashMap<SeqNo, Partial>,
+    /// The bytes of streams without a commit record, by number.
+    streams: HashMap<u64, Vec<u8>>,
     window: AlignedBuf,
     window_at: u64,
     window_len: usize,
@@ -285,7 +280,7 @@ impl TailReader {
                 link: position.link,
             },
             durable_seqno: seqno,
-            partial: HashMap::new(),
+            streams: HashMap::new(),
             window: self.core.device.allocate(BLOCK),
             window_at: 0,
             window_len: 0,
@@ -410,8 +405,8 @@ impl TailReader {
         let cursor = &mut self.lanes[lane.get()];
         cursor.end = end;
         if header.incarnation > cursor.next.incarnation {
-            // Transactions that are incomplete at the end of the incarnation stay incomplete.
-            cursor.partial.clear();
+            // Streams without a commit record at the end of the incarnation stay without one.
+            cursor.streams.clear();
             cursor.durable_seqno = header.base;
         }
         cursor.next.incarnation = header.incarnation;
@@ -481,29 +476,30 @@ impl Cursor {
         let mut log_records = LogRecords::new(&window[at..at + len]);
         while let Some(log_record) = log_records.next().map_err(|_| damaged())? {
             let seqno = log_record.seqno;
-            if seqno <= after {
-                continue;
-            }
             let complete = match log_record.kind {
-                LogRecordKind::Abort => None,
-                LogRecordKind::Data | LogRecordKind::Dependent { .. } => {
-                    Some(log_record.split().1.to_vec())
-                }
-                LogRecordKind::First { total } => {
-                    let payload = log_record.payload.to_vec();
-                    self.partial.insert(seqno, Partial { total, payload });
-                    self.completed(seqno)
-                }
-                LogRecordKind::Next { offset } => match self.partial.get_mut(&seqno) {
-                    Some(partial) if partial.payload.len() as u64 == offset => {
-                        partial.payload.extend_from_slice(log_record.payload);
-                        self.completed(seqno)
+                LogRecordKind::Part { stream, offset } => {
+                    let read = self.streams.entry(stream).or_default();
+                    if read.len() as u64 == offset {
+                        read.extend_from_slice(log_record.payload);
                     }
-                    // A part without its beginning: it belongs to an unfinished transaction.
-                    _ => None,
-                },
+                    None
+                }
+                // Without all parts, it belongs to an earlier transaction.
+                LogRecordKind::Commit { stream, total } => {
+                    let read = self.streams.remove(&stream);
+                    read.filter(|read| read.len() as u64 == total)
+                }
+                LogRecordKind::Abort => {
+                    if let Some(stream) = log_record.aborted_stream() {
+                        self.streams.remove(&stream);
+                    }
+                    None
+                }
+                LogRecordKind::Data | LogRecordKind::Dependent { .. } => {
+                    (seqno > after).then(|| log_record.split().1.to_vec())
+                }
             };
-            if let Some(payload) = complete {
+            if let Some(payload) = complete.filter(|_| seqno > after) {
                 let records = log_record.records;
                 let flush = header.flush;
                 waiting.insert(
@@ -520,15 +516,6 @@ impl Cursor {
         self.window = window;
         self.durable_seqno = self.durable_seqno.max(header.durable_seqno);
         Ok(())
-    }
-
-    /// Returns a large transaction's payload, if this was its last part.
-    fn completed(&mut self, seqno: SeqNo) -> Option<Vec<u8>> {
-        let partial = self.partial.get(&seqno)?;
-        if (partial.payload.len() as u64) < partial.total {
-            return None;
-        }
-        self.partial.remove(&seqno).map(|partial| partial.payload)
     }
 
     /// Returns `len` bytes at `offset`, which must end before `limit`.

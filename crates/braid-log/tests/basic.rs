@@ -151,7 +151,7 @@ fn others_are_acknowledged_while_a_long_commit_is_applied() {
                 ..small(mode)
             };
             let log = Log::create(memory(), options).unwrap();
-            let mut long = log.enter(10).unwrap();
+            let mut long = log.enter(&[&[0; 10]]).unwrap();
             long.assign(2);
             long.append(&[b"long"]);
             long.begin_long_apply();
@@ -185,7 +185,7 @@ fn others_are_acknowledged_while_a_long_commit_is_applied() {
 #[test]
 fn a_thread_runs_no_callback_while_its_own_commit_is_applied() {
     let log = Log::create(memory(), small(FlushMode::Callers)).unwrap();
-    let mut long = log.enter(10).unwrap();
+    let mut long = log.enter(&[&[0; 10]]).unwrap();
     let (called, calls) = mpsc::channel();
     let other = log.clone();
     log.append(&[b"small"]).unwrap().on_durable(move |_| {
@@ -208,7 +208,7 @@ fn a_commit_that_fails_late_stays_invisible() {
     for is_dropped in [false, true] {
         let log = Log::create(memory(), small(FlushMode::Callers)).unwrap();
         log.append(&[b"before"]).unwrap().wait().unwrap();
-        let mut long = log.enter(10).unwrap();
+        let mut long = log.enter(&[&[0; 10]]).unwrap();
         long.assign(1);
         long.append(&[b"long"]);
         long.begin_long_apply();
@@ -229,7 +229,7 @@ fn a_commit_that_fails_late_stays_invisible() {
 #[test]
 fn nobody_gives_up_waiting_for_a_commit_before_the_log_is_poisoned() {
     let log = Log::create(memory(), small(FlushMode::Callers)).unwrap();
-    let mut long = log.enter(10).unwrap();
+    let mut long = log.enter(&[&[0; 10]]).unwrap();
     long.assign(1);
     long.append(&[b"long"]);
     long.begin_long_apply();
@@ -250,22 +250,22 @@ fn aborted_and_dropped_commits_leave_no_gap() {
     let options = small(FlushMode::Callers);
     let log = Log::create(device.clone(), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
-    let mut pending = log.enter(10).unwrap();
+    let mut pending = log.enter(&[&[0; 10]]).unwrap();
     assert_eq!(pending.assign(3).get(), 3);
     pending.append(&[b"kept"]);
     let kept = pending.finish();
-    let mut pending = log.enter(10).unwrap();
+    let mut pending = log.enter(&[&[0; 10]]).unwrap();
     assert_eq!(pending.assign(2).get(), 5);
     pending.abort();
     let aborted = pending.finish();
-    let mut pending = log.enter(10).unwrap();
+    let mut pending = log.enter(&[&[0; 10]]).unwrap();
     pending.assign(1);
     drop(pending);
-    drop(log.enter(10).unwrap());
+    drop(log.enter(&[&[0; 10]]).unwrap());
     assert_eq!(log.applied_before().get(), 7);
     log.wait_applied(SeqNo::new(7), u64::MAX);
     // Commits that write elsewhere are not waited for.
-    let mut pending = log.enter(10).unwrap();
+    let mut pending = log.enter(&[&[0; 10]]).unwrap();
     pending.set_signature(0b10);
     assert_eq!(pending.assign(1).get(), 7);
     log.wait_applied(SeqNo::new(8), 0b01);
@@ -288,7 +288,7 @@ fn aborted_and_dropped_commits_leave_no_gap() {
 #[test]
 fn a_pending_commit_holds_the_durable_seqno_back() {
     let log = Log::create(memory(), small(FlushMode::Background)).unwrap();
-    let mut pending = log.enter(10).unwrap();
+    let mut pending = log.enter(&[&[0; 10]]).unwrap();
     assert_eq!(pending.assign(1).get(), 1);
     let (send, receive) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -326,7 +326,7 @@ fn a_pending_commit_can_wait_for_numbers_it_held_back() {
     let log = Log::create(memory(), options).unwrap();
     let (done, over) = mpsc::channel();
     let waits = std::thread::spawn(move || {
-        let mut pending = log.enter(10).unwrap();
+        let mut pending = log.enter(&[&[0; 10]]).unwrap();
         let before = log.append(&[b"before"]).unwrap().seqno();
         // A thread that finds the buffer full flushes it.
         while log.stats().flushes == 0 {
@@ -370,7 +370,7 @@ fn futures_and_callbacks() {
     block_on(log.append(&[b"awaited"]).unwrap()).unwrap();
     let (send, receive) = mpsc::channel();
     for _ in 0..100 {
-        let mut pending = log.enter(10).unwrap();
+        let mut pending = log.enter(&[&[0; 10]]).unwrap();
         pending.assign(1);
         pending.append(&[b"called"]);
         let ticket = pending.finish_async();
@@ -415,7 +415,7 @@ fn a_full_group_is_flushed_by_the_thread_that_fills_it() {
         };
         let log = Log::create(memory(), options).unwrap();
         let commit = || {
-            let mut pending = log.enter(1).unwrap();
+            let mut pending = log.enter(&[&[0; 1]]).unwrap();
             pending.assign(1);
             pending.append(&[b"x"]);
             pending.finish_async()
@@ -483,7 +483,7 @@ fn many_threads_with_checkpoints() {
                             } else {
                                 rng.usize(..300)
                             };
-                            let mut pending = log.enter(len).unwrap();
+                            let mut pending = log.enter(&[&payload(0, len)]).unwrap();
                             let records = rng.u32(1..5);
                             let seqno = pending.assign(records).get();
                             if rng.u8(..20) == 0 {
@@ -639,7 +639,7 @@ fn the_dead_stay_dead() {
     let log = Log::create(device.clone(), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
     // Number 1 is assigned and never appended, so 2 is durable and is not kept.
-    let mut lost = log.enter(10).unwrap();
+    let mut lost = log.enter(&[&[0; 10]]).unwrap();
     lost.assign(1);
     std::mem::forget(lost);
     let ticket = log.append(&[b"old"]).unwrap();

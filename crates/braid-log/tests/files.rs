@@ -196,7 +196,7 @@ fn a_segment_after_a_lost_flush_is_discarded() {
     let log = Log::create(Arc::clone(&medium), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
     // While it is in flight, no chunk records anything as durable.
-    let mut open = log.enter(0).unwrap();
+    let mut open = log.enter(&[&[0; 0]]).unwrap();
     assert_eq!(open.assign(1).get(), 1);
     for seqno in 2..=40 {
         // Full buffers are flushed.

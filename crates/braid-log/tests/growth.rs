@@ -70,7 +70,7 @@ fn each_lane_grows_by_itself() {
             let first = log.quiesce(|start| start);
             let numbers: Vec<u64> = (0..2_000)
                 .map(|_| {
-                    let mut entry = log.enter(9_000).unwrap();
+                    let mut entry = log.enter(&[&[0; 9_000]]).unwrap();
                     let seqno = entry.assign(1).get();
                     entry.append(&[&payload(seqno, 9_000)]);
                     drop(entry.finish());
@@ -127,7 +127,7 @@ fn segments_grow_with_use_to_their_size() {
             while written < 16 << 20 {
                 // Some records are split, and a strand's buffers hold more than the first segments.
                 let len = [100, 3_000, 20_000, 90_000][expected.len() % 4];
-                let mut entry = log.enter(len).unwrap();
+                let mut entry = log.enter(&[&payload(0, len)]).unwrap();
                 let seqno = entry.assign(1).get();
                 entry.append(&[&payload(seqno, len)]);
                 drop(entry.finish());
@@ -189,7 +189,7 @@ fn admitted_commits_fit_into_a_small_log() {
                         1..5 => rng.usize(1_000..4_097),
                         _ => rng.usize(..500),
                     };
-                    match log.enter(len) {
+                    match log.enter(&[&payload(0, len)]) {
                         Ok(entry) => entries.push((entry, len)),
                         Err(LogError::OutOfSpace { .. }) => refused += 1,
                         Err(error) => panic!("{protocol}, seed {seed}: {error}"),
@@ -258,7 +258,7 @@ fn a_log_continues_in_its_space() {
             let mut start = log.quiesce(|start| start);
             let mut numbers = Vec::new();
             let mut append = |len: usize, log: &Log| {
-                let mut entry = log.enter(len)?;
+                let mut entry = log.enter(&[&payload(0, len)])?;
                 let seqno = entry.assign(1).get();
                 entry.append(&[&payload(seqno, len)]);
                 drop(entry.finish());
@@ -313,7 +313,7 @@ fn a_segment_that_is_not_made_ready_costs_nothing() {
                     log.release(&start).unwrap();
                 }
                 medium.fail_sync_after(step);
-                let entered = log.enter(3_000);
+                let entered = log.enter(&[&[0; 3_000]]);
                 medium.repair();
                 match entered {
                     Ok(mut entry) => {

@@ -8,4 +8,5 @@ mod growth;
 mod models;
 mod one_pass;
 mod openings;
+mod streams;
 mod tail;

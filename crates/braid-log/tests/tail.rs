@@ -44,7 +44,7 @@ fn step(log: &Log, rng: &mut fastrand::Rng) -> Result<(), LogError> {
             1..4 => rng.usize(3_000..9_000),
             _ => rng.usize(..400),
         };
-        let mut pending = log.enter(len)?;
+        let mut pending = log.enter(&[&payload(0, len)])?;
         let seqno = pending.assign(rng.u32(1..4)).get();
         commits.push((pending, seqno, len));
     }
@@ -187,7 +187,7 @@ fn a_reader_is_woken_and_misses_nothing() {
                         } else {
                             rng.usize(..300)
                         };
-                        let mut pending = log.enter(len).unwrap();
+                        let mut pending = log.enter(&[&payload(0, len)]).unwrap();
                         let seqno = pending.assign(rng.u32(1..3)).get();
                         let bytes = payload(seqno, len);
                         pending.append(&[&bytes]);

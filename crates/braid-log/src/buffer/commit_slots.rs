@@ -329,6 +329,11 @@ impl CommitSlots {
         self.quiesce(|| self.sealed.store(true, Ordering::SeqCst));
     }
 
+    /// Whether the gate is closed permanently.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::SeqCst)
+    }
+
     /// Closes the gate, waits until no pending commit is in flight, runs `f`, and opens the gate
     /// unless it is closed permanently.
     ///

@@ -57,13 +57,43 @@ impl Slot {
         padded(self.buf.len())
     }
 
-    /// Counts a log record.
+    /// Writes a log record, for which there is room.
+    #[inline]
+    fn write(&mut self, header: LogRecordHeader, payload: &[&[u8]]) {
+        let previous = Some(self.previous);
+        let most = RECORD_HEADER_MAX + header.payload_len;
+        self.buf.append_with(most, |out| {
+            let mut at = header.encode(previous, out);
+            for part in payload {
+                out[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            }
+            at
+        });
+    }
+
+    /// Counts a log record with numbers.
+    #[inline]
     fn add(&mut self, numbers: AssignedNumbers, payload_len: usize) {
         self.previous = numbers.last;
         self.first = self.first.min(numbers.first);
         self.last = self.last.max(numbers.last);
+        self.count(payload_len);
+    }
+
+    /// Counts a log record.
+    #[inline]
+    fn count(&mut self, payload_len: usize) {
         self.log_records += 1;
         self.payload += payload_len as u64;
+    }
+
+    /// The least number in the slot; [`SeqNo::NONE`] if it holds parts of streams only.
+    pub(crate) fn least(&self) -> SeqNo {
+        match self.last {
+            SeqNo::NONE => SeqNo::NONE,
+            _ => self.first,
+        }
     }
 }
 
@@ -265,31 +295,36 @@ impl Strand {
         Some(state.group)
     }
 
-    /// Appends as much of a streamed log record's payload from `offset` on as the current slot
-    /// holds, at least one byte. Returns the bytes taken and the group that will flush them, or
-    /// `None` if there is no buffer space for now.
+    /// Appends a part of a stream: as much of `payload`, which begins at `offset` of the stream, as
+    /// the current slot holds, at least one byte. Returns the bytes taken, or `None` if there is no
+    /// buffer space for now. Leaves the slots after the next one to other commits.
     pub(crate) fn try_append_part(
         &self,
-        numbers: AssignedNumbers,
+        stream: u64,
         offset: u64,
-        total: u64,
         payload: &[u8],
-    ) -> Option<(usize, GroupNo)> {
+    ) -> Option<usize> {
         let mut state = self.state.lock();
-        if !state.make_room(RECORD_HEADER_MAX + 1) {
+        let need = RECORD_HEADER_MAX + 1;
+        let fits = |slot: &Slot| slot.buf.room() >= need;
+        let has_room = state.active.as_ref().is_some_and(fits);
+        let is_next = state.full.is_empty() || state.limits.slots < SLOTS_PER_STRAND;
+        let mut makes_room = || is_next && state.rotate();
+        if !(has_room || makes_room()) {
             return None;
         }
-        let room = state
-            .active
-            .as_ref()
-            .map_or(0, |slot| slot.buf.room() - RECORD_HEADER_MAX);
-        let part = &payload[..payload.len().min(room)];
-        let kind = match offset {
-            0 => LogRecordKind::First { total },
-            _ => LogRecordKind::Next { offset },
+        let slot = state.active.as_mut()?;
+        let part = &payload[..payload.len().min(slot.buf.room() - RECORD_HEADER_MAX)];
+        let header = LogRecordHeader {
+            seqno: SeqNo::NONE,
+            records: 0,
+            kind: LogRecordKind::Part { stream, offset },
+            payload_len: part.len(),
         };
-        self.put(&mut state, numbers, kind, &[part], part.len());
-        Some((part.len(), state.group))
+        slot.write(header, &[part]);
+        slot.count(part.len());
+        self.appended(&mut state);
+        Some(part.len())
     }
 
     #[inline]
@@ -310,16 +345,7 @@ impl Strand {
             kind,
             payload_len,
         };
-        let previous = Some(slot.previous);
-        slot.buf
-            .append_with(RECORD_HEADER_MAX + payload_len, |out| {
-                let mut at = header.encode(previous, out);
-                for part in payload {
-                    out[at..at + part.len()].copy_from_slice(part);
-                    at += part.len();
-                }
-                at
-            });
+        slot.write(header, payload);
         slot.add(numbers, payload_len);
         self.appended(state);
     }

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use braid_rt::RwLockReadGuard;
-
 use crate::base::numbers::{GroupNo, SeqNo};
 use crate::buffer::commit_slots::CommitSlot;
 use crate::buffer::strand::{AssignedNumbers, Strand};
+use crate::commit::stream::{Stream, payload_len};
 use crate::commit::ticket::{StrandHandle, Ticket};
 use crate::flush::core::Core;
 use crate::flush::reservation::Reservation;
 use crate::format::log_record::{LogRecordHeader, LogRecordKind};
-use crate::protocol::gsn::DEPENDENCIES_MAX;
 
 /// One committing transaction: [`PendingCommit::assign`] its numbers, [`PendingCommit::append`] its
 /// log record (or [`PendingCommit::abort`]), apply its writes, then [`PendingCommit::finish`].
@@ -38,8 +36,8 @@ pub struct PendingCommit<'a> {
     signature: u64,
     /// How long the commit holds back what is acknowledged.
     holds: Holds,
-    /// Keeps threads from quiescing the log while a large commit is pending.
-    _large: Option<RwLockReadGuard<'a, ()>>,
+    /// The stream with the bytes of a large commit.
+    stream: Option<Stream<'a>>,
 }
 
 /// The part of a pending commit during which it holds back what is acknowledged.
@@ -59,7 +57,7 @@ impl<'a> PendingCommit<'a> {
         strand_handle: &'a Arc<StrandHandle>,
         slot: CommitSlot,
         reservation: Reservation,
-        large: Option<RwLockReadGuard<'a, ()>>,
+        stream: Option<Stream<'a>>,
     ) -> Self {
         Self {
             strand_handle,
@@ -73,7 +71,7 @@ impl<'a> PendingCommit<'a> {
             reservation,
             signature: u64::MAX,
             holds: Holds::ToTheEnd,
-            _large: large,
+            stream,
         }
     }
 
@@ -124,37 +122,44 @@ impl<'a> PendingCommit<'a> {
     ///
     /// # Panics
     /// If no number was assigned, or something was appended before.
-    pub fn depends_on(&mut self, numbers: &[SeqNo], payload_bytes: usize) {
+    pub fn depends_on(&mut self, numbers: &[SeqNo]) {
         let seqno = self.numbers.expect("numbers are assigned").last;
         assert!(!self.appended, "dependencies come before the log record");
-        let (core, strand) = (&self.strand_handle.core, self.strand);
-        let named = DEPENDENCIES_MAX * size_of::<u64>();
-        let large = payload_bytes + named > strand.whole_record_bytes();
-        self.dependencies = core.depend(strand.lane, seqno, numbers, large);
+        let core = &self.strand_handle.core;
+        self.dependencies = core.depend(self.strand.lane, seqno, numbers);
     }
 
     /// Copies the transaction's log record, the concatenation of `payload`, into the strand's
-    /// buffer. Waits for buffer space if there is none, helping to flush.
+    /// buffer: the same bytes as passed to [`Log::enter`](crate::Log::enter), which has written
+    /// those of a large commit already. Waits for buffer space if there is none, helping to flush.
     ///
     /// # Panics
-    /// If no number was assigned, or something was appended before, or the payload is longer than
-    /// the length passed to [`Log::enter`](crate::Log::enter).
+    /// If no number was assigned, or something was appended before, or the payload of a large
+    /// commit has another length.
     #[inline]
     pub fn append(&mut self, payload: &[&[u8]]) {
         self.has_writes = true;
-        if self.dependencies.is_empty() {
+        if self.dependencies.is_empty() && self.stream.is_none() {
             return self.put(LogRecordKind::Data, payload);
         }
-        self.append_dependent(payload);
+        self.append_named(payload);
     }
 
+    /// Appends a log record that names dependencies, a stream, or both.
     #[inline(never)]
-    fn append_dependent(&mut self, payload: &[&[u8]]) {
-        let named: Vec<u8> = self
-            .dependencies
-            .iter()
-            .flat_map(|seqno| seqno.get().to_le_bytes())
-            .collect();
+    fn append_named(&mut self, payload: &[&[u8]]) {
+        let dependencies = self.dependencies.iter().map(|seqno| seqno.get());
+        let bytes = |words: &mut dyn Iterator<Item = u64>| -> Vec<u8> {
+            words.flat_map(u64::to_le_bytes).collect()
+        };
+        if let Some(stream) = &self.stream {
+            let total = payload_len(payload) as u64;
+            assert_eq!(total, stream.total, "the bytes are those of the stream");
+            let named = bytes(&mut [stream.number, total].into_iter().chain(dependencies));
+            let stream = stream.number;
+            return self.put(LogRecordKind::Commit { stream, total }, &[&named]);
+        }
+        let named = bytes(&mut { dependencies });
         let kind = LogRecordKind::Dependent {
             dependencies: named.len(),
         };
@@ -196,8 +201,16 @@ impl<'a> PendingCommit<'a> {
                 hardening.forget(numbers.last);
             }
         }
-        if !braid_rt::mutant!("forget_abort_records") {
-            self.put(LogRecordKind::Abort, &[]);
+        if braid_rt::mutant!("forget_abort_records") {
+            return;
+        }
+        let stream = self
+            .stream
+            .as_ref()
+            .map(|stream| stream.number.to_le_bytes());
+        match &stream {
+            Some(stream) => self.put(LogRecordKind::Abort, &[stream]),
+            None => self.put(LogRecordKind::Abort, &[]),
         }
     }
 
@@ -209,10 +222,8 @@ impl<'a> PendingCommit<'a> {
         assert!(!self.appended, "a transaction appends one log record");
         self.appended = true;
         let strand = self.strand;
-        let len = payload.iter().map(|part| part.len()).sum();
-        self.group = if len > strand.whole_record_bytes() {
-            self.stream(numbers, payload, len)
-        } else if strand.consolidates() {
+        let len = payload_len(payload);
+        self.group = if strand.consolidates() {
             self.put_together(numbers, kind, payload, len)
         } else {
             match strand.try_append(numbers, kind, payload, len) {
@@ -266,32 +277,6 @@ impl<'a> PendingCommit<'a> {
             }
             None => false,
         });
-        group
-    }
-
-    /// Streams a log record larger than a slot through several of them. Other transactions' log
-    /// records may lie between the parts. I2: recovery takes all parts or none.
-    #[cold]
-    fn stream(&self, numbers: AssignedNumbers, payload: &[&[u8]], total: usize) -> GroupNo {
-        let (core, strand) = (&*self.strand_handle.core, self.strand);
-        let mut group = GroupNo::NONE;
-        let mut offset = 0u64;
-        for mut rest in payload.iter().copied() {
-            while !rest.is_empty() {
-                let mut step = || {
-                    let part = strand.try_append_part(numbers, offset, total as u64, rest);
-                    if let Some((taken, taken_by)) = part {
-                        rest = &rest[taken..];
-                        offset += taken as u64;
-                        group = taken_by;
-                    }
-                    part.is_some()
-                };
-                if !step() && !core.wait_for_buffer(self.strand_handle.strand, &mut step) {
-                    return group;
-                }
-            }
-        }
         group
     }
 

@@ -11,7 +11,7 @@ use crate::LogError;
 use crate::base::callbacks::{Action, Callbacks};
 use crate::base::event::Event;
 use crate::base::numbers::{AtomicSeqNo, GroupNo, LaneId, SeqNo, StrandId};
-use crate::base::sync::{AtomicBool, Backoff, Mutex, fence};
+use crate::base::sync::{AtomicBool, Backoff, Counter, Mutex, fence};
 use crate::buffer::commit_slots::CommitSlots;
 use crate::buffer::strand::Strand;
 use crate::flush::backpressure::Backpressure;
@@ -80,6 +80,8 @@ pub(crate) struct Core {
     /// [`SegmentHeader::kept`]: crate::format::segment::SegmentHeader::kept
     pub(crate) kept: Vec<u64>,
     pub(crate) commit_slots: CommitSlots,
+    /// Number of the newest stream of this incarnation.
+    pub(crate) streams: Counter,
     pub(crate) strands: Box<[CachePadded<Strand>]>,
     pub(crate) lanes: Box<[Lane]>,
     progress: CachePadded<Progress>,
@@ -179,6 +181,7 @@ impl Core {
             base,
             kept,
             commit_slots: CommitSlots::new(base, numbered_lanes),
+            streams: Counter::new(0),
             strands,
             lanes,
             progress: CachePadded::new(Progress {
@@ -504,13 +507,7 @@ impl Core {
     /// Handles a transaction's dependencies before its append; see
     /// [`PendingCommit::depends_on`](crate::PendingCommit::depends_on). Returns the dependencies to
     /// name in its log record.
-    pub(crate) fn depend(
-        &self,
-        lane: LaneId,
-        seqno: SeqNo,
-        on: &[SeqNo],
-        large: bool,
-    ) -> Vec<SeqNo> {
+    pub(crate) fn depend(&self, lane: LaneId, seqno: SeqNo, on: &[SeqNo]) -> Vec<SeqNo> {
         let newest = on.iter().copied().max().unwrap_or(SeqNo::NONE);
         if newest <= self.durable_seqno() {
             return Vec::new();
@@ -522,7 +519,7 @@ impl Core {
             Dependence::Sealed => self.wait_sealed(lane, newest),
             Dependence::Recorded => {
                 let hardening = self.acknowledgement.lanes();
-                match hardening.map(|hardening| hardening.depend(seqno, on, large)) {
+                match hardening.map(|hardening| hardening.depend(seqno, on)) {
                     Some(Dependencies::Named(named)) => return named,
                     Some(Dependencies::Awaited(newest)) => {
                         drop(self.wait(WaitTarget::everything(newest)));

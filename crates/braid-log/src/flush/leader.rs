@@ -207,7 +207,7 @@ impl Core {
             strand,
             incarnation: self.incarnation,
             sequence: seal.chunk,
-            first: slot.first,
+            first: slot.least(),
             last: slot.last,
             durable_seqno: self.durable_seqno(),
             payload_len: narrow(slot.buf.len() - crate::format::chunk::CHUNK_HEADER),

@@ -223,6 +223,9 @@ impl Core {
     #[cold]
     fn reserve_room(&self, lane: &Lane, payload: usize) -> Result<Reservation, LogError> {
         let is_delayed = self.is_filling() && self.slow_down();
+        if payload > SMALL_PAYLOAD && lane.log_space.is_grown() {
+            self.prepare_before_counting(lane, payload as u64);
+        }
         let reservation = self.count_reservation(lane, payload);
         match self.make_room(lane, payload) {
             Ok(()) => Ok(reservation),
@@ -233,6 +236,17 @@ impl Core {
                     error => Err(error),
                 }
             }
+        }
+    }
+
+    /// Prepares the segments for a large commit before it is counted: once it is counted, and the
+    /// lane lacks them, small commits prepare segments, too.
+    fn prepare_before_counting(&self, lane: &Lane, payload: u64) {
+        let bytes = worst_case(payload, self.options.slot_bytes);
+        let wanted = || self.room(lane) < self.needed(lane, bytes);
+        if wanted() {
+            // The caller meets an error again.
+            let _ = self.prepare_while_short(lane, payload, wanted);
         }
     }
 
@@ -249,6 +263,21 @@ impl Core {
         // Release: with the latch in `has_exact_room` and `has_grown`, every later check counts it.
         lane.log_space.reserved.fetch_add(bytes, Ordering::Release);
         Reservation(bytes)
+    }
+
+    /// Ends the part of a reservation that a stream no longer needs: `rest` of its payload bytes are
+    /// not in the buffers yet.
+    pub(crate) fn shrink_reservation(
+        &self,
+        lane: LaneId,
+        reservation: &mut Reservation,
+        rest: usize,
+    ) {
+        let slot = self.lanes[lane].log_space.buffers(&self.options).slot_bytes;
+        let needed = worst_case(rest as u64, slot);
+        let bytes = reservation.0.saturating_sub(needed);
+        reservation.0 -= bytes;
+        self.unreserve(lane, Reservation(bytes));
     }
 
     /// Whether other commits have reserved space in the lane.

@@ -9,8 +9,8 @@
 //! | 10..12 | chunks of the same flush that follow |
 //! | 12..16 | incarnation |
 //! | 16..24 | chunk sequence number in the lane |
-//! | 24..32 | least number in the chunk |
-//! | 32..40 | greatest number in the chunk |
+//! | 24..32 | least number in the chunk; 0 if it has none |
+//! | 32..40 | greatest number in the chunk; 0 if it has none |
 //! | 40..48 | durable seqno known when the chunk was sealed |
 //! | 48..52 | payload length in bytes |
 //! | 52..56 | log records |

@@ -6,11 +6,17 @@
 //! - tag: `records << 3 | kind`
 //! - number: the sequence number minus that of the previous log record in the chunk (0 for the
 //!   first), zigzag; for the kinds marked so, the number itself: the writer of such a log record
-//!   does not know the previous one
-//! - kind first: the whole length of the payload; kind next: this part's offset in it; kind
-//!   dependent: the length in bytes of the dependencies, numbers of 8 bytes, in front of the
-//!   payload
+//!   does not know the previous one; kind part, which counts no records: the number of the
+//!   transaction's stream
+//! - kind part: this part's offset in the payload; kind dependent: the length in bytes of the
+//!   dependencies, numbers of 8 bytes, in front of the payload
 //! - length of the payload in this log record
+//!
+//! A large transaction is a *stream*: parts without a sequence number, in the order of their
+//! offsets, then a commit record with the sequence number, whose payload is the number of the
+//! stream, the length of all parts, and the dependencies, in 8 bytes each. Parts without a commit
+//! record count for nothing. If the transaction is aborted, its abort record has the number of the
+//! stream as its payload. Streams are numbered for each incarnation.
 
 use braid_rt::narrow;
 
@@ -19,6 +25,10 @@ use crate::format::chunk::NUMBERS_MAX;
 
 /// Most bytes that a log record's header takes.
 pub(crate) const RECORD_HEADER_MAX: usize = 32;
+
+/// The kind of what belongs to a stream: parts, which have no records, and the commit record.
+/// (Earlier versions used 2 and 3, for parts that had the sequence number.)
+const STREAM: u64 = 7;
 
 /// The kinds whose number stands alone.
 const DATA_ALONE: u64 = 5;
@@ -36,17 +46,24 @@ pub(crate) enum LogRecordKind {
         /// Bytes of the dependencies in front of the payload.
         dependencies: usize,
     },
-    /// The first part of a streamed transaction whose payload has `total` bytes.
-    First {
-        /// Bytes of the whole payload.
-        total: u64,
-    },
-    /// A later part, at `offset` of the payload.
-    Next {
+    /// A part of a streamed transaction, without a sequence number.
+    Part {
+        /// Number of the stream.
+        stream: u64,
         /// Place in the whole payload.
         offset: u64,
     },
+    /// The commit of a streamed transaction.
+    Commit {
+        /// Number of the stream.
+        stream: u64,
+        /// Bytes of all parts.
+        total: u64,
+    },
 }
+
+/// Bytes of a commit record's payload in front of the dependencies.
+pub(crate) const COMMIT_BYTES: usize = 16;
 
 /// A decoded log record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,16 +101,20 @@ impl LogRecordHeader {
         let (code, extra) = match (kind, previous) {
             (LogRecordKind::Data, Some(_)) => (0, None),
             (LogRecordKind::Abort, Some(_)) => (1, None),
-            (LogRecordKind::First { total }, Some(_)) => (2, Some(total)),
-            (LogRecordKind::Next { offset }, Some(_)) => (3, Some(offset)),
+            (LogRecordKind::Part { offset, .. }, _) => (STREAM, Some(offset)),
+            (LogRecordKind::Commit { .. }, _) => (STREAM, None),
             (LogRecordKind::Dependent { dependencies }, Some(_)) => (4, Some(dependencies as u64)),
             (LogRecordKind::Data, None) => (DATA_ALONE, None),
             (LogRecordKind::Abort, None) => (ABORT_ALONE, None),
             (_, None) => panic!("a {kind:?} record follows a known one"),
         };
         let tag = u64::from(records) << 3 | code;
-        let previous = previous.unwrap_or(SeqNo::NONE);
-        let delta = seqno.get().wrapping_sub(previous.get()).cast_signed();
+        let delta = match kind {
+            LogRecordKind::Part { stream, .. } => stream,
+            LogRecordKind::Commit { .. } => seqno.get(),
+            _ => seqno.get().wrapping_sub(previous.map_or(0, SeqNo::get)),
+        };
+        let delta = delta.cast_signed();
         let zigzag = ((delta << 1) ^ (delta >> 63)).cast_unsigned();
         let len = payload_len as u64;
         // The common case, in one step.
@@ -161,16 +182,21 @@ impl<'a> LogRecords<'a> {
         let delta = (zigzag >> 1) ^ (zigzag & 1).wrapping_neg();
         let code = tag & 7;
         let previous = match code {
-            DATA_ALONE | ABORT_ALONE => SeqNo::NONE,
+            DATA_ALONE | ABORT_ALONE | STREAM => SeqNo::NONE,
             _ => self.previous,
         };
-        let seqno = SeqNo::new(previous.get().wrapping_add(delta));
-        let kind = match code {
+        let number = previous.get().wrapping_add(delta);
+        let mut kind = match code {
             0 | DATA_ALONE => LogRecordKind::Data,
             1 | ABORT_ALONE => LogRecordKind::Abort,
-            2 => LogRecordKind::First { total: self.get()? },
-            3 => LogRecordKind::Next {
+            STREAM if records == 0 => LogRecordKind::Part {
+                stream: number,
                 offset: self.get()?,
+            },
+            // The payload says which.
+            STREAM => LogRecordKind::Commit {
+                stream: 0,
+                total: 0,
             },
             4 => LogRecordKind::Dependent {
                 dependencies: usize::try_from(self.get()?).map_err(|_| Malformed)?,
@@ -184,11 +210,28 @@ impl<'a> LogRecords<'a> {
         {
             return Err(Malformed);
         }
-        if records == 0 || !(u64::from(records)..NUMBERS_MAX).contains(&seqno.get()) {
+        let is_part = matches!(kind, LogRecordKind::Part { .. });
+        let least = u64::from(records).max(1);
+        if (records == 0) != is_part || !(least..NUMBERS_MAX).contains(&number) {
             return Err(Malformed);
         }
         self.rest = rest;
-        self.previous = seqno;
+        let mut seqno = SeqNo::new(number);
+        match &mut kind {
+            LogRecordKind::Part { .. } => seqno = SeqNo::NONE,
+            LogRecordKind::Commit { stream, total } => {
+                let (words, rest) = payload.as_chunks();
+                let [of, bytes, ..] = words else {
+                    return Err(Malformed);
+                };
+                if !rest.is_empty() {
+                    return Err(Malformed);
+                }
+                (*stream, *total) = (u64::from_le_bytes(*of), u64::from_le_bytes(*bytes));
+                self.previous = seqno;
+            }
+            _ => self.previous = seqno,
+        }
         Ok(Some(RawLogRecord {
             seqno,
             records,
@@ -230,14 +273,22 @@ impl<'a> RawLogRecord<'a> {
 
     /// Returns the transactions that this one depends on, and the payload.
     pub(crate) fn split(&self) -> (impl Iterator<Item = SeqNo> + 'a, &'a [u8]) {
-        let at = match self.kind {
-            LogRecordKind::Dependent { dependencies } => dependencies,
-            _ => 0,
+        let (dependencies, payload) = match self.kind {
+            LogRecordKind::Dependent { dependencies } => self.payload.split_at(dependencies),
+            LogRecordKind::Commit { .. } => (&self.payload[COMMIT_BYTES..], &[][..]),
+            _ => (&[][..], self.payload),
         };
-        let (dependencies, payload) = self.payload.split_at(at);
         let words = dependencies.as_chunks::<8>().0.iter();
         let numbers = words.map(|word| SeqNo::new(u64::from_le_bytes(*word)));
         (numbers, payload)
+    }
+}
+
+impl RawLogRecord<'_> {
+    /// The stream that an abort record ends.
+    pub(crate) fn aborted_stream(&self) -> Option<u64> {
+        let stream = <[u8; 8]>::try_from(self.payload).ok()?;
+        (self.kind == LogRecordKind::Abort).then_some(u64::from_le_bytes(stream))
     }
 }
 
@@ -256,8 +307,9 @@ mod tests {
         prop_oneof![
             Just(LogRecordKind::Data),
             Just(LogRecordKind::Abort),
-            any::<u64>().prop_map(|total| LogRecordKind::First { total }),
-            any::<u64>().prop_map(|offset| LogRecordKind::Next { offset }),
+            (1..NUMBERS_MAX, any::<u64>())
+                .prop_map(|(stream, offset)| LogRecordKind::Part { stream, offset }),
+            any::<(u64, u64)>().prop_map(|(stream, total)| LogRecordKind::Commit { stream, total }),
             Just(LogRecordKind::Dependent { dependencies: 0 }),
         ]
     }
@@ -272,25 +324,35 @@ mod tests {
         ) {
             let mut bytes = Vec::new();
             let mut previous = SeqNo::NONE;
-            for (seqno, records, kind, payload) in &log_records {
-                let header = LogRecordHeader {
-                    seqno: SeqNo::new(*seqno),
-                    records: *records,
-                    kind: *kind,
-                    payload_len: payload.len(),
-                };
+            let mut expected = Vec::new();
+            for (seqno, mut records, kind, mut payload) in log_records {
+                let mut seqno = SeqNo::new(seqno);
+                match kind {
+                    LogRecordKind::Part { .. } => (seqno, records) = (SeqNo::NONE, 0),
+                    LogRecordKind::Commit { stream, total } => {
+                        payload.truncate(payload.len() / 8 * 8);
+                        payload.splice(0..0, [stream, total].map(u64::to_le_bytes).concat());
+                    }
+                    _ => {}
+                }
+                let payload_len = payload.len();
+                let header = LogRecordHeader { seqno, records, kind, payload_len };
                 let mut room = [0; RECORD_HEADER_MAX];
                 // Without a previous record, for the kinds that allow it.
-                let alone = seqno % 2 == 0 && matches!(kind, LogRecordKind::Data | LogRecordKind::Abort);
+                let alone = seqno.get().is_multiple_of(2)
+                    && matches!(kind, LogRecordKind::Data | LogRecordKind::Abort);
                 let len = header.encode((!alone).then_some(previous), &mut room);
                 bytes.extend_from_slice(&room[..len]);
-                bytes.extend_from_slice(payload);
-                previous = header.seqno;
+                bytes.extend_from_slice(&payload);
+                if seqno != SeqNo::NONE {
+                    previous = seqno;
+                }
+                expected.push((seqno, records, kind, payload));
             }
             let mut read = LogRecords::new(&bytes);
-            for (seqno, records, kind, payload) in &log_records {
+            for (seqno, records, kind, payload) in &expected {
                 let log_record = read.next().unwrap().unwrap();
-                prop_assert_eq!(log_record.seqno.get(), *seqno);
+                prop_assert_eq!(log_record.seqno, *seqno);
                 prop_assert_eq!(log_record.records, *records);
                 prop_assert_eq!(log_record.kind, *kind);
                 prop_assert_eq!(log_record.payload, &payload[..]);

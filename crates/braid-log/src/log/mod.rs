@@ -17,6 +17,7 @@ use crate::base::callbacks::Action;
 use crate::base::numbers::{FlushNo, GroupNo, SeqNo, StrandId};
 use crate::base::sync::Backoff;
 use crate::commit::pending::PendingCommit;
+use crate::commit::stream::{LARGE_BYTES, Stream, payload_len};
 use crate::commit::ticket::{StrandHandle, Ticket, UnlockPoint};
 use crate::flush::backpressure::{CheckpointRun, Checkpointer};
 use crate::flush::core::{Core, CoreParts, WaitTarget};
@@ -28,9 +29,6 @@ use crate::protocol::gwsn::FlushOrder;
 use crate::protocol::kind::LockRelease;
 use crate::stats::LogStats;
 use crate::tail::TailReader;
-
-/// Payload of a commit from which on the commit is large.
-const LARGE_BYTES: usize = 256 << 10;
 
 /// A parallel write-ahead log. Clones are handles of the same log.
 ///
@@ -173,34 +171,46 @@ impl Log {
         self.core().commit_slots.last_seqno()
     }
 
-    /// Begins to commit a transaction with `payload_bytes` bytes of log: reserves log space, takes
-    /// the thread's commit slot, and waits while the log is quiesced. A thread with a pending
-    /// commit must finish it before it enters again. If there is no log space, waits for a checkpoint
-    /// that is running or can be [requested](Log::wait_for_checkpoints).
+    /// Begins to commit a transaction whose log record is the concatenation of `payload`: reserves
+    /// log space, takes the thread's commit slot, and waits while the log is quiesced. The payload
+    /// of a large commit is written here, before the commit has a sequence number and anybody waits
+    /// for it. A thread with a pending commit must finish it before it enters again. If there is no
+    /// log space, waits for a checkpoint that is running or can be
+    /// [requested](Log::wait_for_checkpoints).
     ///
     /// # Errors
     /// [`LogError::OutOfSpace`], [`LogError::Poisoned`] or [`LogError::Closed`], before anything
     /// was assigned; [`LogError::Io`] if preparing the space failed.
     #[inline]
-    pub fn enter(&self, payload_bytes: usize) -> Result<PendingCommit<'_>, LogError> {
+    pub fn enter(&self, payload: &[&[u8]]) -> Result<PendingCommit<'_>, LogError> {
         let core = self.core();
         let dependencies = match core.acknowledgement.lanes() {
             Some(_) => DEPENDENCIES_MAX * size_of::<u64>(),
             None => 0,
         };
+        let bytes = payload_len(payload) + dependencies;
         let thread = braid_rt::thread::index();
         let strand_handles = &self.0.strand_handles;
         let strand_handle = &strand_handles[thread % strand_handles.len()];
         let lane = &core.lanes[strand_handle.lane];
-        let reservation = core.reserve(lane, payload_bytes + dependencies)?;
-        // After the reservation, which may wait for a checkpoint.
-        let large = (payload_bytes > LARGE_BYTES).then(|| core.large_commits.read());
+        let mut reservation = core.reserve(lane, bytes)?;
+        let mut stream = None;
+        if bytes
+            > core.strands[strand_handle.strand]
+                .whole_record_bytes()
+                .min(LARGE_BYTES)
+        {
+            // After the reservation, which may wait for a checkpoint.
+            let written = Stream::write(strand_handle, payload, &mut reservation);
+            stream =
+                Some(written.inspect_err(|_| core.unreserve(strand_handle.lane, reservation))?);
+        }
         let Some(slot) = core.commit_slots.enter(thread) else {
             braid_rt::coverage_point("log: a commit comes after close");
             core.unreserve(strand_handle.lane, reservation);
             return Err(LogError::Closed);
         };
-        Ok(PendingCommit::new(strand_handle, slot, reservation, large))
+        Ok(PendingCommit::new(strand_handle, slot, reservation, stream))
     }
 
     /// Appends one record: [`Log::enter`], assign one number, append, finish.
@@ -208,7 +218,7 @@ impl Log {
     /// # Errors
     /// As [`Log::enter`].
     pub fn append(&self, payload: &[&[u8]]) -> Result<Ticket, LogError> {
-        let mut entry = self.enter(payload.iter().map(|part| part.len()).sum())?;
+        let mut entry = self.enter(payload)?;
         entry.assign(1);
         entry.append(payload);
         Ok(entry.finish())

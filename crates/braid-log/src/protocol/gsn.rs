@@ -183,13 +183,12 @@ impl Hardening {
     }
 
     /// Decides, before a transaction's append, how the transaction treats its dependencies.
-    /// `large`: the log record is streamed, and names no dependencies.
-    pub(crate) fn depend(&self, seqno: SeqNo, on: &[SeqNo], large: bool) -> Dependencies {
+    pub(crate) fn depend(&self, seqno: SeqNo, on: &[SeqNo]) -> Dependencies {
         let open = self.open(seqno, on);
         let Some(&newest) = open.last() else {
             return Dependencies::Named(Vec::new());
         };
-        if large || open.len() > DEPENDENCIES_MAX {
+        if open.len() > DEPENDENCIES_MAX {
             // Waiting for everything up to the newest dependency replaces a long list.
             return Dependencies::Awaited(newest);
         }
@@ -337,35 +336,27 @@ mod tests {
 
     #[test]
     fn a_transaction_names_its_open_dependencies_unless_they_are_many() {
-        let depend = |hardening: &Hardening, on: &[SeqNo], large| match hardening.depend(
-            SeqNo::new(201),
-            on,
-            large,
-        ) {
-            Dependencies::Named(on) => Ok(on.iter().map(|on| on.get()).collect::<Vec<_>>()),
-            Dependencies::Awaited(newest) => Err(newest.get()),
-        };
+        let depend =
+            |hardening: &Hardening, on: &[SeqNo]| match hardening.depend(SeqNo::new(201), on) {
+                Dependencies::Named(on) => Ok(on.iter().map(|on| on.get()).collect::<Vec<_>>()),
+                Dependencies::Awaited(newest) => Err(newest.get()),
+            };
         let waits = |hardening: &Hardening| !hardening.lanes[1].waiting.lock().is_empty();
         let hardening = Hardening::new(2, SeqNo::new(8));
         // 7 is hardened, and 11 is in the transaction's own lane.
         let on = numbers(&[12, 7, 11, 10, 12]);
-        assert_eq!(depend(&hardening, &numbers(&[7, 8, 11]), true), Ok(vec![]));
+        assert_eq!(depend(&hardening, &numbers(&[7, 8, 11])), Ok(vec![]));
         assert!(!waits(&hardening));
-        assert_eq!(depend(&hardening, &on, true), Err(12));
-        assert!(!waits(&hardening));
-        assert_eq!(depend(&hardening, &on, false), Ok(vec![10, 12]));
+        assert_eq!(depend(&hardening, &on), Ok(vec![10, 12]));
         assert!(waits(&hardening));
         hardening.forget(SeqNo::new(201));
         assert!(!waits(&hardening));
         let many: Vec<u64> = (5..).map(|i| 2 * i).take(DEPENDENCIES_MAX + 1).collect();
         let newest = many.last().copied().unwrap();
-        assert_eq!(depend(&hardening, &numbers(&many), false), Err(newest));
+        assert_eq!(depend(&hardening, &numbers(&many)), Err(newest));
         assert!(!waits(&hardening));
         let named = &many[1..];
-        assert_eq!(
-            depend(&hardening, &numbers(named), false),
-            Ok(named.to_vec())
-        );
+        assert_eq!(depend(&hardening, &numbers(named)), Ok(named.to_vec()));
     }
 
     /// A transaction that is durable to its own number, and no further, waits as well.

@@ -141,7 +141,7 @@ fn checked_chunk(bytes: &WindowSlice, at: usize) -> Option<ReadChunk> {
     })
 }
 
-/// A part of a streamed log record: `len` payload bytes at `offset` of a segment.
+/// A part of a stream: `len` payload bytes at `offset` of a segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) segment: Segment,
@@ -153,32 +153,40 @@ pub(crate) struct Part {
     pub(crate) bytes: Option<WindowSlice>,
 }
 
-/// A streamed log record.
+/// The parts of a stream that were found, in order and without a gap.
 #[derive(Clone, Debug)]
-pub(crate) struct Streamed {
-    pub(crate) lane: LaneId,
+pub(crate) struct Parts {
     pub(crate) incarnation: u32,
-    pub(crate) records: u32,
-    pub(crate) total: u64,
-    pub(super) found: u64,
-    /// Its number, and the number of the flush that wrote its last part.
-    pub(crate) newest: Newest,
+    /// Bytes of all of them.
+    pub(crate) found: u64,
     pub(crate) parts: Vec<Part>,
 }
 
-impl Streamed {
-    /// Releases its memory: replay reads it again.
+impl Parts {
+    /// Releases their memory: replay reads them again.
     pub(crate) fn forget(&mut self) {
         self.parts.iter_mut().for_each(|part| part.bytes = None);
     }
+}
 
+/// A streamed transaction.
+#[derive(Clone, Debug)]
+pub(crate) struct Streamed {
+    pub(crate) lane: LaneId,
+    pub(crate) records: u32,
+    /// Its number, and the number of the flush that wrote its commit record.
+    pub(crate) newest: Newest,
+    pub(crate) stream: Parts,
+}
+
+impl Streamed {
     fn for_each<E: From<LogError>>(
         &self,
         windows: &Arc<Windows>,
         f: &mut impl FnMut(FlushNo, Vec<LogRecord<'_>>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut payload = Vec::with_capacity(to_usize(self.total));
-        for part in &self.parts {
+        let mut payload = Vec::with_capacity(to_usize(self.stream.found));
+        for part in &self.stream.parts {
             if let Some(bytes) = &part.bytes {
                 payload.extend_from_slice(bytes);
                 continue;
@@ -218,7 +226,7 @@ impl Item {
     pub(crate) fn incarnation(&self) -> u32 {
         match self {
             Self::Extent(extent) => extent.expected.incarnation,
-            Self::Streamed(streamed) => streamed.incarnation,
+            Self::Streamed(streamed) => streamed.stream.incarnation,
         }
     }
 
@@ -232,7 +240,7 @@ impl Item {
     fn bytes(&self) -> impl Iterator<Item = &Option<WindowSlice>> {
         let (extent, parts) = match self {
             Self::Extent(extent) => (Some(&extent.bytes), &[][..]),
-            Self::Streamed(streamed) => (None, &streamed.parts[..]),
+            Self::Streamed(streamed) => (None, &streamed.stream.parts[..]),
         };
         extent
             .into_iter()
@@ -253,7 +261,7 @@ impl Item {
     pub(crate) fn forget(&mut self) {
         match self {
             Self::Extent(extent) => extent.bytes = None,
-            Self::Streamed(streamed) => streamed.forget(),
+            Self::Streamed(streamed) => streamed.stream.forget(),
         }
     }
 

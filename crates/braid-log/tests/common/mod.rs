@@ -69,8 +69,14 @@ pub fn log_records(recovered: &Recovered) -> BTreeMap<u64, Vec<u8>> {
     log_records
 }
 
+/// The least length of a payload that may not fit into a buffer.
+const LARGE: usize = 7_000;
+
 /// Bytes that tell their number, `len` of them.
+///
+/// The bytes of a large transaction do not depend on the number: it writes them before it has one.
 pub fn payload(seqno: u64, len: usize) -> Vec<u8> {
+    let seqno = if len < LARGE { seqno } else { len as u64 };
     (0..len)
         .map(|at| (seqno as u8).wrapping_mul(31).wrapping_add(at as u8))
         .collect()

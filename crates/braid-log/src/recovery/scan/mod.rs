@@ -20,7 +20,7 @@ use crate::format::checkpoint_position::LanePosition;
 use crate::format::chunk::{ChunkHeader, NUMBERS_MAX};
 use crate::format::segment::{Segment, SegmentHeader, segment_name};
 use crate::recovery::early::Early;
-use crate::recovery::items::{Extent, Item, Streamed};
+use crate::recovery::items::{Extent, Item, Parts};
 use crate::recovery::reader::{Expected, ReadAhead, SegmentReader};
 use crate::recovery::windows::Windows;
 
@@ -36,8 +36,8 @@ pub(crate) struct LaneScan {
     waiting: Vec<Item>,
     /// The extent that the next chunk may belong to.
     extent: Option<Extent>,
-    /// Streamed log records of the incarnation that lack parts.
-    open: HashMap<SeqNo, Streamed>,
+    /// Streams of the incarnation without a commit record, by number.
+    open: HashMap<u64, Parts>,
     /// The segment where the log ends, and the identity of the next chunk.
     pub(crate) end_segment: u64,
     pub(crate) end_header: SegmentHeader,
@@ -254,13 +254,13 @@ impl LaneScan {
         }
     }
 
-    /// Drops the streamed log records that lack parts, except those of an incarnation.
+    /// Drops the streams without a commit record, except those of an incarnation.
     fn drop_incomplete(&mut self, except: Option<u32>) {
         let found = self.open.len();
         self.open
-            .retain(|_, streamed| Some(streamed.incarnation) == except);
+            .retain(|_, stream| Some(stream.incarnation) == except);
         if self.open.len() < found {
-            braid_rt::coverage_point("scan: a large log record without its end");
+            braid_rt::coverage_point("scan: a stream without a commit record");
         }
     }
 

@@ -9,7 +9,7 @@ use crate::format::chunk::CHUNK_HEADER;
 use crate::format::log_record::{LogRecordKind, LogRecords, RawLogRecord};
 use crate::format::segment::{Segment, segment_name};
 use crate::protocol::{Dependent, Run};
-use crate::recovery::items::{Extent, Item, Newest, Part, Streamed, extent_bytes};
+use crate::recovery::items::{Extent, Item, Newest, Part, Parts, Streamed, extent_bytes};
 use crate::recovery::reader::{Expected, ReadChunk};
 use crate::recovery::windows::WindowSlice;
 
@@ -90,7 +90,7 @@ impl LaneScan {
             if braid_rt::mutant!("lose_what_waits") {
                 self.waiting.clear();
             }
-            self.open.values_mut().for_each(Streamed::forget);
+            self.open.values_mut().for_each(Parts::forget);
             self.waiting.iter_mut().for_each(Item::forget);
             self.items.append(&mut self.waiting);
         }
@@ -123,6 +123,17 @@ impl LaneScan {
             let Some(log_record) = log_record else {
                 return Ok(newest);
             };
+            let (end, len) = (log_records.position(), log_record.payload.len());
+            let at = CHUNK_HEADER + end - len;
+            let place = || Place {
+                segment,
+                offset: found.offset + at as u64,
+                bytes: bytes.part(at, len),
+            };
+            if let LogRecordKind::Part { stream, offset } = log_record.kind {
+                self.part(pass, header.incarnation, stream, offset, place());
+                continue;
+            }
             let this = Newest {
                 seqno: log_record.seqno,
                 flush: header.flush,
@@ -133,75 +144,72 @@ impl LaneScan {
             if self.mode.up_to_limit(log_record.seqno) < log_record.seqno {
                 braid_rt::coverage_point("scan: a log record that is not known to be durable");
             } else if log_record.seqno > pass.after {
-                let (end, len) = (log_records.position(), log_record.payload.len());
-                let at = CHUNK_HEADER + end - len;
-                let place = || Place {
-                    segment,
-                    offset: found.offset + at as u64,
-                    bytes: bytes.part(at, len),
-                };
-                let incarnation = header.incarnation;
-                self.log_record(pass, incarnation, this, &log_record, place);
+                self.log_record(pass, header.incarnation, this, &log_record);
             } else {
                 braid_rt::coverage_point("scan: a log record that the checkpoint has");
             }
         }
     }
 
-    /// Records a log record.
-    fn log_record<'a>(
+    /// Records a log record with a number.
+    fn log_record(
         &mut self,
         pass: &Pass<'_>,
         incarnation: u32,
         newest: Newest,
         log_record: &RawLogRecord<'_>,
-        place: impl FnOnce() -> Place<'a>,
     ) {
         let seqno = log_record.seqno;
-        let is_complete = match log_record.kind {
-            LogRecordKind::Data | LogRecordKind::Abort | LogRecordKind::Dependent { .. } => true,
-            LogRecordKind::First { total } => {
-                let streamed = Streamed {
-                    lane: pass.lane,
-                    incarnation,
-                    records: log_record.records,
-                    total,
-                    found: 0,
-                    newest,
-                    parts: Vec::new(),
-                };
-                self.open.insert(seqno, streamed);
-                self.part(pass, newest, 0, place())
-            }
-            LogRecordKind::Next { offset } => self.part(pass, newest, offset, place()),
-        };
+        if let LogRecordKind::Commit { stream, total } = log_record.kind {
+            // Without its parts, its number is missing. A lane's chunks follow each other, so no
+            // crash explains this.
+            let Some(stream) = self.open.remove(&stream).filter(|s| s.found == total) else {
+                return;
+            };
+            let streamed = Streamed {
+                lane: pass.lane,
+                records: log_record.records,
+                newest,
+                stream,
+            };
+            self.add_item(pass, Item::Streamed(streamed));
+        } else if let Some(stream) = log_record.aborted_stream() {
+            braid_rt::coverage_point("scan: a stream that was aborted");
+            self.open.remove(&stream);
+        }
         let found = self.found.entry(incarnation).or_default();
-        if let LogRecordKind::Dependent { .. } = log_record.kind {
-            found.dependents.push(Dependent {
-                seqno,
-                on: log_record.split().0.collect(),
-            });
+        if let LogRecordKind::Dependent { .. } | LogRecordKind::Commit { .. } = log_record.kind {
+            let on: Vec<_> = log_record.split().0.collect();
+            if !on.is_empty() {
+                found.dependents.push(Dependent { seqno, on });
+            }
         }
-        if is_complete {
-            found.add(Run {
-                first: log_record.first(),
-                last: seqno,
-                flush: newest.flush,
-            });
-        }
+        found.add(Run {
+            first: log_record.first(),
+            last: seqno,
+            flush: newest.flush,
+        });
     }
 
-    /// Records a part, at `offset` of the payload, of a streamed log record. Returns whether it was
-    /// the last one.
-    fn part(&mut self, pass: &Pass<'_>, newest: Newest, offset: u64, place: Place<'_>) -> bool {
-        let streamed = self.open.get_mut(&newest.seqno);
-        // A part without its beginning: its number is missing. A lane's chunks follow each other,
-        // so no crash explains this.
-        let Some(streamed) = streamed.filter(|streamed| streamed.found == offset) else {
-            return false;
-        };
-        streamed.found += place.bytes.len() as u64;
-        streamed.newest = newest;
+    /// Records a part, at `offset` of a stream.
+    fn part(
+        &mut self,
+        pass: &Pass<'_>,
+        incarnation: u32,
+        stream: u64,
+        offset: u64,
+        place: Place<'_>,
+    ) {
+        let stream = self.open.entry(stream).or_insert(Parts {
+            incarnation,
+            found: 0,
+            parts: Vec::new(),
+        });
+        // After a gap, the stream stays incomplete.
+        if stream.found != offset {
+            return;
+        }
+        stream.found += place.bytes.len() as u64;
         let part = Part {
             segment: place.segment.clone(),
             offset: place.offset,
@@ -210,11 +218,6 @@ impl LaneScan {
             bytes: pass.early.is_some().then_some(place.bytes),
         };
         part.bytes.iter().for_each(WindowSlice::keep);
-        streamed.parts.push(part);
-        let is_complete = streamed.found == streamed.total;
-        if is_complete && let Some(streamed) = self.open.remove(&newest.seqno) {
-            self.add_item(pass, Item::Streamed(streamed));
-        }
-        is_complete
+        stream.parts.push(part);
     }
 }

@@ -42,13 +42,13 @@ impl PooledContext {
             wait_for_long_writers(engine, state);
         }
         prepare_leaves(engine, state);
-        let mut pending = engine.log.enter(bytes)?;
+        let mut pending = engine.log.enter(&[state.writes.log_payload()])?;
         for &hash in &state.locks {
             engine.locks.mark_committing(hash);
         }
         pending.set_signature(state.writes.signature());
         let seqno = pending.assign(records);
-        if let Err(error) = check(engine, state, options, &mut pending, bytes) {
+        if let Err(error) = check(engine, state, options, &mut pending) {
             pending.abort();
             engine.unlock_all(state);
             drop(pending.finish());
@@ -158,7 +158,6 @@ fn check(
     state: &mut Context,
     options: TransactionOptions,
     pending: &mut PendingCommit<'_>,
-    bytes: usize,
 ) -> Result<()> {
     check_tables(state)?;
     if options.isolation == Isolation::Serializable && !state.reads.is_empty() {
@@ -172,7 +171,7 @@ fn check(
         engine.check_not_poisoned()?;
     }
     if engine.settings.wants_dependencies {
-        pending.depends_on(&dependencies(engine, state)?, bytes);
+        pending.depends_on(&dependencies(engine, state)?);
     }
     Ok(())
 }
