@@ -115,3 +115,31 @@ fn a_sealed_log_takes_no_parts() {
     log.request_flush();
     assert_eq!(log.stats().written_bytes, before);
 }
+
+/// The first commit of a log that was opened again prepares the segments that it needs, no more.
+#[test]
+fn a_large_commit_begins_an_opened_log() {
+    let (device, mut options) = (memory(), small(FlushMode::Callers));
+    options.max_log_bytes = 16 << 20;
+    let log = Log::create(Arc::clone(&device), options.clone()).unwrap();
+    let start = log.quiesce(|start| start);
+    log.append(&[b"small"]).unwrap().wait().unwrap();
+    drop(log);
+    let log = recover(&device, &options, &start).into_idle_log().unwrap();
+    log.append(&[&payload(0, LARGE)]).unwrap().wait().unwrap();
+    let files = device.list().unwrap();
+    let bytes: u64 = files
+        .iter()
+        .map(|file| {
+            device
+                .open(&file.name, braid_io::OpenMode::Existing)
+                .unwrap()
+                .len()
+                .unwrap()
+        })
+        .sum();
+    assert!(bytes < 4 << 20, "{bytes} bytes of files");
+    drop(log);
+    let found = log_records(&recover(&device, &options, &start));
+    assert_eq!(found.len(), 2);
+}

@@ -223,7 +223,9 @@ impl Core {
     #[cold]
     fn reserve_room(&self, lane: &Lane, payload: usize) -> Result<Reservation, LogError> {
         let is_delayed = self.is_filling() && self.slow_down();
-        if payload > SMALL_PAYLOAD && lane.log_space.is_grown() {
+        // A log that has not begun has no room, however many segments are ready.
+        let is_written = self.is_begun() || braid_rt::mutant!("prepare_before_the_log_begins");
+        if payload > SMALL_PAYLOAD && lane.log_space.is_grown() && is_written {
             self.prepare_before_counting(lane, payload as u64);
         }
         let reservation = self.count_reservation(lane, payload);

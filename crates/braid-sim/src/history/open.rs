@@ -206,10 +206,13 @@ impl History {
         let mut checked = Ok(());
         let opened = opened.and_then(|db| {
             let tables = Tables::open(&db, &self.plan)?;
-            let found = tables.found(&db)?;
+            let found = again_if_ended(|| tables.found(&db))?;
             if !self.decayed {
-                let background = &self.background;
-                checked = background.check_opened(&self.plan, &db, &tables, &found)?;
+                let check = || {
+                    self.background
+                        .check_opened(&self.plan, &db, &tables, &found)
+                };
+                checked = again_if_ended(check)?;
             }
             Ok(Contents { db, tables, found })
         });
@@ -264,6 +267,16 @@ impl History {
                 Ok(Opened::Refused)
             }
             error => Err(format!("damage is reported as: {error}")),
+        }
+    }
+}
+
+/// Reads again if the engine ends the snapshot meanwhile, because its own threads remove entries.
+fn again_if_ended<T>(mut read: impl FnMut() -> braid::Result<T>) -> braid::Result<T> {
+    loop {
+        match read() {
+            Err(Error::SnapshotTooOld { .. }) => braid_rt::thread::yield_now(),
+            read => return read,
         }
     }
 }
