@@ -69,7 +69,8 @@ impl Engine {
     }
 
     #[cold]
-    fn snapshot_too_old(&self, seqno: SeqNo) -> Error {
+    #[inline(never)]
+    pub(crate) fn snapshot_too_old(&self, seqno: SeqNo) -> Error {
         braid_rt::coverage_point("snapshots: a read finds that its snapshot has ended");
         Error::SnapshotTooOld {
             seqno: seqno.get(),

@@ -417,13 +417,14 @@ impl<'a> RawRange<'a> {
         let found = self.step(direction);
         // After the step, whose result means nothing if the snapshot has ended, and also after an
         // error: pages of a large value may have been freed under the reader.
-        let checked = match self.view {
-            View::At(seqno) if !braid_rt::mutant!("scan_ended_snapshots") => {
-                self.engine.check_not_ended(seqno)
-            }
-            _ => Ok(()),
-        };
-        match checked.and(found) {
+        if let View::At(seqno) = self.view
+            && self.engine.snapshots.is_ended(seqno)
+            && !braid_rt::mutant!("scan_ended_snapshots")
+        {
+            self.failed = true;
+            return Some(Err(self.engine.snapshot_too_old(seqno)));
+        }
+        match found {
             Ok(item) => item.map(Ok),
             Err(error) => {
                 self.failed = true;
