@@ -305,12 +305,9 @@ impl Strand {
         payload: &[u8],
     ) -> Option<usize> {
         let mut state = self.state.lock();
-        let need = RECORD_HEADER_MAX + 1;
-        let fits = |slot: &Slot| slot.buf.room() >= need;
-        let has_room = state.active.as_ref().is_some_and(fits);
-        let is_next = state.full.is_empty() || state.limits.slots < SLOTS_PER_STRAND;
-        let mut makes_room = || is_next && state.rotate();
-        if !(has_room || makes_room()) {
+        let may_rotate = state.full.is_empty() || state.limits.slots < SLOTS_PER_STRAND;
+        let has_room = state.has_room(RECORD_HEADER_MAX + 1);
+        if !has_room && (!may_rotate || !state.rotate()) {
             return None;
         }
         let slot = state.active.as_mut()?;
@@ -556,8 +553,13 @@ impl StrandState {
     /// space.
     #[inline]
     fn make_room(&mut self, bytes: usize) -> bool {
-        let has_room = |slot: &Slot| slot.buf.room() >= bytes;
-        self.active.as_ref().is_some_and(has_room) || self.rotate()
+        self.has_room(bytes) || self.rotate()
+    }
+
+    #[inline]
+    fn has_room(&self, bytes: usize) -> bool {
+        let slot = self.active.as_ref();
+        slot.is_some_and(|slot| slot.buf.room() >= bytes)
     }
 
     /// Makes a free slot the active one. Returns `false` if there is none.

@@ -130,8 +130,9 @@ impl<'a> PendingCommit<'a> {
     }
 
     /// Copies the transaction's log record, the concatenation of `payload`, into the strand's
-    /// buffer: the same bytes as passed to [`Log::enter`](crate::Log::enter), which has written
-    /// those of a large commit already. Waits for buffer space if there is none, helping to flush.
+    /// buffer: the same bytes as passed to [`Log::enter`](crate::Log::enter). If the commit is large,
+    /// `enter` has written them, and this copies its commit record. Waits for buffer space if there
+    /// is none, and helps to flush.
     ///
     /// # Panics
     /// If no number was assigned, or something was appended before, or the payload of a large
@@ -148,18 +149,16 @@ impl<'a> PendingCommit<'a> {
     /// Appends a log record that names dependencies, a stream, or both.
     #[inline(never)]
     fn append_named(&mut self, payload: &[&[u8]]) {
+        let stream = self.stream.as_ref().map(|s| (s.number, s.total));
+        let head = stream.map(|(number, total)| [number, total]);
         let dependencies = self.dependencies.iter().map(|seqno| seqno.get());
-        let bytes = |words: &mut dyn Iterator<Item = u64>| -> Vec<u8> {
-            words.flat_map(u64::to_le_bytes).collect()
-        };
-        if let Some(stream) = &self.stream {
-            let total = payload_len(payload) as u64;
-            assert_eq!(total, stream.total, "the bytes are those of the stream");
-            let named = bytes(&mut [stream.number, total].into_iter().chain(dependencies));
-            let stream = stream.number;
+        let words = head.into_iter().flatten().chain(dependencies);
+        let named: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        if let Some((stream, total)) = stream {
+            let bytes = payload_len(payload) as u64;
+            assert_eq!(bytes, total, "the bytes are those of the stream");
             return self.put(LogRecordKind::Commit { stream, total }, &[&named]);
         }
-        let named = bytes(&mut { dependencies });
         let kind = LogRecordKind::Dependent {
             dependencies: named.len(),
         };
@@ -204,14 +203,9 @@ impl<'a> PendingCommit<'a> {
         if braid_rt::mutant!("forget_abort_records") {
             return;
         }
-        let stream = self
-            .stream
-            .as_ref()
-            .map(|stream| stream.number.to_le_bytes());
-        match &stream {
-            Some(stream) => self.put(LogRecordKind::Abort, &[stream]),
-            None => self.put(LogRecordKind::Abort, &[]),
-        }
+        let stream = self.stream.as_ref().map(|s| s.number.to_le_bytes());
+        let payload = stream.as_ref().map(|number| &number[..]);
+        self.put(LogRecordKind::Abort, payload.as_slice());
     }
 
     #[inline]

@@ -1,13 +1,13 @@
 //! Streams: the bytes of large commits, which are in the log before their commits have sequence
 //! numbers.
 //!
-//! Whoever has a number holds back the acknowledgement of all greater numbers. So a large commit
+//! A commit that has a number delays the acknowledgement of all greater numbers. So a large commit
 //! writes its bytes first, as parts that carry the number of a stream. Then it is committed like a
 //! small one: its log record, the commit record, names the stream.
 //!
 //! I2: recovery takes all parts of a stream that has a commit record, and ignores the others. The
-//! parts lie in front of the commit record in the same strand, so whoever finds a commit record
-//! finds the parts, unless log was lost.
+//! parts lie in front of the commit record in the same strand. So a reader that finds the commit
+//! record has found the parts, unless log was lost.
 //!
 //! No checkpoint takes its position while a commit has a stream, so the parts are never before the
 //! position and the commit record after it.

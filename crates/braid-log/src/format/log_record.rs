@@ -282,9 +282,7 @@ impl<'a> RawLogRecord<'a> {
         let numbers = words.map(|word| SeqNo::new(u64::from_le_bytes(*word)));
         (numbers, payload)
     }
-}
 
-impl RawLogRecord<'_> {
     /// The stream that an abort record ends.
     pub(crate) fn aborted_stream(&self) -> Option<u64> {
         let stream = <[u8; 8]>::try_from(self.payload).ok()?;
