@@ -1,92 +1,172 @@
 //! Sets of block numbers and page ids: at most a bit for each number in use, and next to nothing
 //! for long runs.
 //!
-//! Numbers are grouped in chunks. A chunk that is partly in the set has a bitmap. Chunks that are
-//! completely in the set are kept as runs, and all other chunks take no memory. So a file of a
+//! Numbers are grouped in chunks. A chunk that is partly in the set has a list of its numbers if they
+//! are few, and otherwise a bitmap. Chunks that are completely in the set are kept as runs, and all
+//! other chunks take no memory. So a file of a
 //! petabyte of which nearly all blocks are free, or nearly all are used, has a small set.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use braid_rt::to_usize;
+use braid_rt::narrow;
 
 /// Numbers of a chunk.
-const CHUNK_LEN: u32 = 4096;
+const CHUNK_LEN: u16 = 4096;
 const CHUNK: u64 = CHUNK_LEN as u64;
 const WORDS: usize = (CHUNK / 64) as usize;
 
-/// A chunk of which some numbers are in the set.
+/// Bitmap of a chunk.
+type Bits = [u64; WORDS];
+
+/// Most numbers of a chunk in a list, which then takes half of the memory of a bitmap.
+const LISTED_MAX: u32 = 128;
+
+/// Numbers of a chunk, counted from its beginning, of which some but not all are in the set.
 #[derive(Clone, Debug)]
-struct Chunk {
-    bits: [u64; WORDS],
-    count: u32,
+enum Chunk {
+    /// Up to `LISTED_MAX` numbers in ascending order.
+    List(Vec<u16>),
+    Bitmap {
+        bits: Box<Bits>,
+        count: u32,
+    },
+}
+
+fn place(number: u16) -> (usize, u64) {
+    (usize::from(number / 64), 1 << (number % 64))
+}
+
+fn number_at(word: usize, bit: u32) -> u16 {
+    narrow(word as u64 * 64 + u64::from(bit))
+}
+
+fn numbers_of(bits: &Bits) -> Vec<u16> {
+    let set = |number: &u16| bits[place(*number).0] & place(*number).1 != 0;
+    (0..CHUNK_LEN).filter(set).collect()
 }
 
 impl Chunk {
-    const EMPTY: Self = Self {
-        bits: [0; WORDS],
-        count: 0,
-    };
-    const FULL: Self = Self {
-        bits: [u64::MAX; WORDS],
-        count: CHUNK_LEN,
-    };
+    const EMPTY: Self = Chunk::List(Vec::new());
 
-    fn place(number: u64) -> (usize, u64) {
-        let at = number % CHUNK;
-        (to_usize(at / 64), 1 << (at % 64))
+    /// A chunk with these numbers. It becomes a list only when it has half of what a list may have,
+    /// so that it does not change its form with every number.
+    fn of(bits: Box<Bits>) -> Self {
+        let count = bits.iter().map(|word| word.count_ones()).sum();
+        if count > LISTED_MAX / 2 {
+            return Chunk::Bitmap { bits, count };
+        }
+        Chunk::List(numbers_of(&bits))
     }
 
-    fn contains(&self, number: u64) -> bool {
-        let (word, bit) = Self::place(number);
-        self.bits[word] & bit != 0
+    fn bits(&self) -> Box<Bits> {
+        match self {
+            Chunk::List(numbers) => {
+                let mut bits = Box::new([0; WORDS]);
+                for (word, bit) in numbers.iter().map(|number| place(*number)) {
+                    bits[word] |= bit;
+                }
+                bits
+            }
+            Chunk::Bitmap { bits, .. } => bits.clone(),
+        }
     }
 
-    fn insert(&mut self, number: u64) -> bool {
-        let (word, bit) = Self::place(number);
-        let is_new = self.bits[word] & bit == 0;
-        self.bits[word] |= bit;
-        self.count += u32::from(is_new);
-        is_new
+    fn count(&self) -> u32 {
+        match self {
+            Chunk::List(numbers) => narrow(numbers.len()),
+            Chunk::Bitmap { count, .. } => *count,
+        }
     }
 
-    fn remove(&mut self, number: u64) -> bool {
-        let (word, bit) = Self::place(number);
-        let was_there = self.bits[word] & bit != 0;
-        self.bits[word] &= !bit;
-        self.count -= u32::from(was_there);
-        was_there
+    fn contains(&self, number: u16) -> bool {
+        match self {
+            Chunk::List(numbers) => numbers.binary_search(&number).is_ok(),
+            Chunk::Bitmap { bits, .. } => bits[place(number).0] & place(number).1 != 0,
+        }
+    }
+
+    fn insert(&mut self, number: u16) -> bool {
+        match self {
+            Chunk::List(numbers) => {
+                let Err(at) = numbers.binary_search(&number) else {
+                    return false;
+                };
+                if numbers.len() < LISTED_MAX as usize {
+                    numbers.insert(at, number);
+                    return true;
+                }
+                *self = Chunk::of(self.bits());
+                self.insert(number)
+            }
+            Chunk::Bitmap { bits, count } => {
+                let (word, bit) = place(number);
+                let is_new = bits[word] & bit == 0;
+                bits[word] |= bit;
+                *count += u32::from(is_new);
+                is_new
+            }
+        }
+    }
+
+    fn remove(&mut self, number: u16) -> bool {
+        match self {
+            Chunk::List(numbers) => {
+                let at = numbers.binary_search(&number);
+                at.map(|at| numbers.remove(at)).is_ok()
+            }
+            Chunk::Bitmap { bits, count } => {
+                let (word, bit) = place(number);
+                let was_there = bits[word] & bit != 0;
+                bits[word] &= !bit;
+                *count -= u32::from(was_there);
+                if *count <= LISTED_MAX / 2 {
+                    *self = Chunk::List(numbers_of(bits));
+                }
+                was_there
+            }
+        }
     }
 
     /// Adds another chunk's numbers. Returns how many are new.
     fn add(&mut self, other: &Self) -> u32 {
-        let before = self.count;
-        self.bits
-            .iter_mut()
-            .zip(other.bits)
+        let (before, mut bits) = (self.count(), self.bits());
+        bits.iter_mut()
+            .zip(*other.bits())
             .for_each(|(bits, more)| *bits |= more);
-        self.count = self.bits.iter().map(|bits| bits.count_ones()).sum();
-        self.count - before
+        *self = Chunk::of(bits);
+        self.count() - before
     }
 
-    /// The first number, counted from the chunk's beginning.
-    fn first(&self) -> Option<u64> {
-        let word = self.bits.iter().position(|bits| *bits != 0)?;
-        Some(word as u64 * 64 + u64::from(self.bits[word].trailing_zeros()))
+    fn first(&self) -> Option<u16> {
+        match self {
+            Chunk::List(numbers) => numbers.first().copied(),
+            Chunk::Bitmap { bits, .. } => {
+                let word = bits.iter().position(|bits| *bits != 0)?;
+                Some(number_at(word, bits[word].trailing_zeros()))
+            }
+        }
     }
 
-    fn last(&self) -> Option<u64> {
-        let word = self.bits.iter().rposition(|bits| *bits != 0)?;
-        Some(word as u64 * 64 + u64::from(self.bits[word].ilog2()))
+    fn last(&self) -> Option<u16> {
+        match self {
+            Chunk::List(numbers) => numbers.last().copied(),
+            Chunk::Bitmap { bits, .. } => {
+                let word = bits.iter().rposition(|bits| *bits != 0)?;
+                Some(number_at(word, bits[word].ilog2()))
+            }
+        }
     }
 
     /// Chunk with the numbers that this one lacks.
     fn inverted(&self) -> Self {
-        Self {
-            bits: self.bits.map(|bits| !bits),
-            count: CHUNK_LEN - self.count,
-        }
+        Chunk::of(Box::new(self.bits().map(|bits| !bits)))
     }
+}
+
+/// The place of a number in its chunk.
+fn in_chunk(number: u64) -> u16 {
+    narrow(number % CHUNK)
 }
 
 /// A set of numbers; see the module's documentation.
@@ -94,7 +174,7 @@ impl Chunk {
 pub(crate) struct NumberSet {
     /// Runs of chunks that are in the set: the first chunk, and the chunk after the last.
     full: BTreeMap<u64, u64>,
-    partial: BTreeMap<u64, Box<Chunk>>,
+    partial: BTreeMap<u64, Chunk>,
     len: u64,
 }
 
@@ -112,7 +192,7 @@ impl NumberSet {
 
     pub(crate) fn contains(&self, number: u64) -> bool {
         match self.partial.get(&(number / CHUNK)) {
-            Some(chunk) => chunk.contains(number),
+            Some(chunk) => chunk.contains(in_chunk(number)),
             None => self.run_of(number / CHUNK).is_some(),
         }
     }
@@ -124,10 +204,10 @@ impl NumberSet {
             return false;
         }
         let chunk = self.partial.entry(index);
-        let chunk = chunk.or_insert_with(|| Box::new(Chunk::EMPTY));
-        let is_new = chunk.insert(number);
+        let chunk = chunk.or_insert(Chunk::EMPTY);
+        let is_new = chunk.insert(in_chunk(number));
         self.len += u64::from(is_new);
-        if chunk.count == CHUNK_LEN {
+        if chunk.count() == u32::from(CHUNK_LEN) {
             self.partial.remove(&index);
             self.add_run(index..index + 1);
         }
@@ -158,14 +238,15 @@ impl NumberSet {
             if index + 1 < run.end {
                 self.full.insert(index + 1, run.end);
             }
-            self.partial.insert(index, Box::new(Chunk::FULL));
+            self.partial
+                .insert(index, Chunk::of(Box::new([u64::MAX; WORDS])));
         }
         let Some(chunk) = self.partial.get_mut(&index) else {
             return false;
         };
-        let was_there = chunk.remove(number);
+        let was_there = chunk.remove(in_chunk(number));
         self.len -= u64::from(was_there);
-        if chunk.count == 0 {
+        if chunk.count() == 0 {
             self.partial.remove(&index);
         }
         was_there
@@ -198,9 +279,9 @@ impl NumberSet {
                 continue;
             }
             let chunk = self.partial.entry(index);
-            let chunk = chunk.or_insert_with(|| Box::new(Chunk::EMPTY));
+            let chunk = chunk.or_insert(Chunk::EMPTY);
             self.len += u64::from(chunk.add(more));
-            if chunk.count == CHUNK_LEN {
+            if chunk.count() == u32::from(CHUNK_LEN) {
                 self.partial.remove(&index);
                 self.add_run(index..index + 1);
             }
@@ -211,7 +292,7 @@ impl NumberSet {
     fn remove_chunks(&mut self, chunks: Range<u64>) {
         let partial = self.partial.extract_if(chunks.clone(), |_, _| true);
         self.len -= partial
-            .map(|(_, chunk)| u64::from(chunk.count))
+            .map(|(_, chunk)| u64::from(chunk.count()))
             .sum::<u64>();
         let first = self
             .run_of(chunks.start)
@@ -237,7 +318,8 @@ impl NumberSet {
 
     pub(crate) fn first(&self) -> Option<u64> {
         let partial = self.partial.first_key_value();
-        let partial = partial.and_then(|(index, chunk)| Some(index * CHUNK + chunk.first()?));
+        let partial =
+            partial.and_then(|(index, chunk)| Some(index * CHUNK + u64::from(chunk.first()?)));
         let full = self.full.first_key_value().map(|(start, _)| start * CHUNK);
         match (partial, full) {
             (Some(partial), Some(full)) => Some(partial.min(full)),
@@ -247,7 +329,8 @@ impl NumberSet {
 
     pub(crate) fn last(&self) -> Option<u64> {
         let partial = self.partial.last_key_value();
-        let partial = partial.and_then(|(index, chunk)| Some(index * CHUNK + chunk.last()?));
+        let partial =
+            partial.and_then(|(index, chunk)| Some(index * CHUNK + u64::from(chunk.last()?)));
         let full = self.full.last_key_value().map(|(_, end)| end * CHUNK - 1);
         partial.max(full)
     }
@@ -280,7 +363,7 @@ impl NumberSet {
     /// and the chunk itself unless all of the run are full.
     fn parts(&self) -> Vec<(u64, u64, Option<&Chunk>)> {
         let partial = self.partial.iter();
-        let partial = partial.map(|(&at, chunk)| (at, at + 1, Some(&**chunk)));
+        let partial = partial.map(|(&at, chunk)| (at, at + 1, Some(chunk)));
         let full = self.full.iter().map(|(&start, &end)| (start, end, None));
         let mut parts: Vec<_> = partial.chain(full).collect();
         parts.sort_unstable_by_key(|(start, ..)| *start);
@@ -297,8 +380,8 @@ impl NumberSet {
             }
             if let Some(chunk) = chunk {
                 let chunk = chunk.inverted();
-                other.len += u64::from(chunk.count);
-                other.partial.insert(start, Box::new(chunk));
+                other.len += u64::from(chunk.count());
+                other.partial.insert(start, chunk);
             }
             next = after;
         }
@@ -315,7 +398,8 @@ impl NumberSet {
     pub(crate) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         self.parts().into_iter().flat_map(|(start, end, chunk)| {
             let numbers = start * CHUNK..end * CHUNK;
-            numbers.filter(move |number| chunk.is_none_or(|chunk| chunk.contains(*number)))
+            numbers
+                .filter(move |number| chunk.is_none_or(|chunk| chunk.contains(in_chunk(*number))))
         })
     }
 }
@@ -342,7 +426,19 @@ mod tests {
             let (mut set, mut plain) = (NumberSet::default(), BTreeSet::new());
             for _ in 0..if cfg!(miri) { 15 } else { 100 } {
                 let number = CHUNK * rng.u64(1..5) + rng.u64(..4) - rng.u64(..4);
-                match rng.u32(..10) {
+                match rng.u32(..11) {
+                    // About as many as a list has, so that lists become bitmaps, and these lists.
+                    10 => {
+                        let chunk = number / CHUNK * CHUNK;
+                        let count = rng.u64(..3 * u64::from(LISTED_MAX));
+                        for number in (0..count).map(|_| chunk + rng.u64(..CHUNK)) {
+                            assert_eq!(set.insert(number), plain.insert(number));
+                        }
+                        let left = rng.u64(..CHUNK);
+                        for number in chunk + left..chunk + CHUNK {
+                            assert_eq!(set.remove(number), plain.remove(&number));
+                        }
+                    }
                     0..3 => assert_eq!(set.insert(number), plain.insert(number)),
                     3..5 => assert_eq!(set.remove(number), plain.remove(&number)),
                     5 => assert_eq!(set.pop_first(), plain.pop_first()),
@@ -385,6 +481,27 @@ mod tests {
             }
             assert!(set.iter().eq(plain.iter().copied()), "seed {seed}");
         }
+    }
+
+    #[test]
+    fn a_chunk_has_the_form_that_takes_less_memory() {
+        let mut chunk = Chunk::EMPTY;
+        let is_list = |chunk: &Chunk| matches!(chunk, Chunk::List(_));
+        let many: Vec<u16> = (0..200).map(|number| number * 7).collect();
+        for (before, &number) in many.iter().enumerate() {
+            assert!(chunk.insert(number) && !chunk.insert(number));
+            assert_eq!(is_list(&chunk), before < LISTED_MAX as usize);
+        }
+        assert_eq!((chunk.first(), chunk.last()), (Some(0), Some(199 * 7)));
+        for (left, &number) in many.iter().enumerate().rev() {
+            assert!(chunk.remove(number) && !chunk.remove(number));
+            assert_eq!(is_list(&chunk), left <= LISTED_MAX as usize / 2);
+        }
+        assert_eq!(
+            (chunk.count(), chunk.first(), chunk.last()),
+            (0, None, None)
+        );
+        assert!(!is_list(&chunk.inverted()) && is_list(&chunk.inverted().inverted()));
     }
 
     #[test]
