@@ -220,6 +220,14 @@ const FOUND: &[(Protocol, &str, &str)] = &[
          tight=false,stalls=64,careless=false,readers=false,long=false,lies=false",
         "a copy of a log file brought back a write that a loss of power had undone (the simulator's mistake)",
     ),
+    (
+        Protocol::Gsn,
+        "seed=600376829,rounds=3,clients=2,transactions=11,keys=11,strands=5,lanes=3,snapshot=false,large=false,\
+         checkpoints=false,crashes=true,errors=false,media_faults=true,tamper=false,savepoints=false,compressed=true,\
+         leases=false,named=false,loads=false,feed=false,copies=false,archive=false,reopens=false,seesaw=false,\
+         tight=false,stalls=0,careless=false,readers=false,long=true,limited=true,short_snapshots=false,lies=false",
+        "a damaged page that a new long key needed, and its readers did not, closed the whole database",
+    ),
 ];
 
 #[test]

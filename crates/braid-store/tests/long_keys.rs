@@ -501,6 +501,52 @@ fn salvage_names_every_entry_lost_with_damaged_pages() {
     );
 }
 
+/// A new long key needs the page with the counter of layers. If only that one is damaged, the key
+/// itself becomes unreadable, and no other.
+#[test]
+fn a_key_whose_change_needs_a_damaged_page_is_unreadable() {
+    let (image, model) = sample(11);
+    let new = grouped_key(3_000, 123_456);
+    assert!(!model.contains_key(&new));
+    let mut lost = 0;
+    for block in 2..image.len() / PAGE_SIZE {
+        let mut damaged = image.clone();
+        damaged[block * PAGE_SIZE + 4_000] ^= 1;
+        let Ok((store, _)) = Store::open(device_of(&damaged), POOL) else {
+            continue;
+        };
+        let tree = store.tree(3).unwrap();
+        let put = Change::Put {
+            version: 500,
+            value: b"new",
+        };
+        let Err(cause) = tree.modify(&new, |_| (put, ())) else {
+            continue;
+        };
+        if tree.condemn(&new).unwrap().is_some() {
+            continue;
+        }
+        lost += 1;
+        let range = tree.lose(&new, &cause).unwrap();
+        assert_eq!(range.from.as_deref(), Some(&new[..]));
+        let failed = tree.get(&new, |_| true).unwrap_err();
+        assert_eq!(failed.to_string(), cause.to_string());
+        let next = [&new[..], &[0]].concat();
+        let from = |key: &[u8]| {
+            let from = Bound::Included(key);
+            tree.scan_leaf(None, from, Bound::Unbounded, Direction::Forward, 1)
+        };
+        assert!(from(&new).is_err());
+        // Any other key is read, or its own page is damaged.
+        for key in model.keys().chain([&next]) {
+            if let Err(error) = tree.get(key, |_| true) {
+                assert!(tree.condemn(key).unwrap().is_some(), "{error}");
+            }
+        }
+    }
+    assert!(lost > 0);
+}
+
 /// Writers create and remove the same layers, while readers read keys that always exist and keys
 /// that never exist.
 #[test]

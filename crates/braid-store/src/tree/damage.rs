@@ -133,6 +133,24 @@ impl Tree {
         Ok(None)
     }
 
+    /// Makes a key unreadable until the store is reopened: its change failed because of a damaged
+    /// page, although [`Tree::condemn`] found none on the way to it. Returns the key as a range;
+    /// `None` if the change of this key needs no other page.
+    ///
+    /// No thread may change the tree meanwhile.
+    pub fn lose(&self, key: &[u8], cause: &StoreError) -> Option<DamagedRange> {
+        let layers = self.layers().filter(|_| key.len() > SHORT_KEY_MAX)?;
+        if !braid_rt::mutant!("forget_lost_keys") {
+            layers.1.add(key, cause);
+        }
+        Some(DamagedRange {
+            tree: self.id,
+            from: Some(key.to_vec()),
+            to: Some([key, &[0]].concat()),
+            cause: cause.to_string(),
+        })
+    }
+
     fn condemned(
         &self,
         page: PageId,

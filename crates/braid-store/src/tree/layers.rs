@@ -39,6 +39,7 @@ use bytes::Bytes;
 
 use super::detached::DetachedValue;
 use super::leaf_hint::Slot;
+use super::lost::LostKeys;
 use super::{Change, Direction, LeafScan, RecordMeta, Taken, Tree, ValueRef};
 use crate::buffer_pool::{Pool, WritePage};
 use crate::error::StoreError;
@@ -199,13 +200,13 @@ impl LongKeys {
     }
 }
 
-/// The tree of layers of a table.
+/// The tree of layers of a table, and the long keys that cannot be read although their layers can.
 #[derive(Debug)]
-pub(crate) struct Layers(pub(super) Tree);
+pub(crate) struct Layers(pub(super) Tree, pub(super) LostKeys);
 
 impl Layers {
     fn new(pool: Arc<Pool>, id: u32, root: PageId) -> Self {
-        Self(Tree::of_layers(pool, id, root))
+        Self(Tree::of_layers(pool, id, root), LostKeys::default())
     }
 
     /// The layer that a chunk leads to.
@@ -480,7 +481,12 @@ impl Tree {
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<Taken<T>>, StoreError> {
         match self.layers() {
-            Some(layers) => layers.read(key, &want_value, &mut take),
+            Some(layers) => {
+                layers
+                    .1
+                    .check((Bound::Included(key), Bound::Included(key)))?;
+                layers.read(key, &want_value, &mut take)
+            }
             None => Ok(None),
         }
     }

@@ -109,6 +109,7 @@ impl Tree {
             Direction::Forward => (step.from, far),
             Direction::Reverse => (far, step.from),
         };
+        layers.1.check(range)?;
         let found = layers.find(range, step.direction, step.at_most)?;
         if found.keys.is_empty() {
             Ok(scan)

@@ -9,6 +9,7 @@ mod estimate;
 mod large;
 pub(crate) mod layers;
 mod leaf_hint;
+mod lost;
 mod merged;
 pub(crate) mod overflow;
 mod position;

@@ -12,7 +12,7 @@ use braid_rt::{Mutex, narrow, prefetch, to_usize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use braid_log::{LogRecord, SeqNo};
-use braid_store::{Change, DamagedRange, LeafHint, Store, Tree};
+use braid_store::{Change, DamagedRange, LeafHint, Store, StoreError, Tree};
 
 use crate::base::written::Written;
 use crate::error::{Error, Result};
@@ -321,11 +321,13 @@ impl<'a> Replay<'a> {
             return Ok(());
         }
         let condemned = self.with_tree(write.table, |tree| Ok(tree.condemn(write.key())?))?;
-        let Some(range) = condemned else {
+        let range = match condemned {
+            Some(range) => range,
             // No page on the way to the key is damaged, so a reader would trust the stale page.
-            return self
-                .apply_one(write, &mut LeafHint::default())
-                .map_err(|_| error);
+            None => match self.apply_one(write, &mut LeafHint::default()) {
+                Ok(()) => return Ok(()),
+                Err(_) => self.lose(write, error)?,
+            },
         };
         let mut damage = self.damage.lock();
         match damage.iter_mut().find(|(known, _)| *known == range) {
@@ -333,6 +335,20 @@ impl<'a> Replay<'a> {
             None => damage.push((range, 1)),
         }
         Ok(())
+    }
+
+    /// Makes the key of a write unreadable, if the write needs a damaged page that readers of the key
+    /// do not.
+    fn lose(&self, write: &Write, error: Error) -> Result<DamagedRange> {
+        let Error::Corrupted { what, location } = &error else {
+            return Err(error);
+        };
+        let cause = StoreError::Corrupted {
+            what: what.clone(),
+            location: location.clone(),
+        };
+        let range = self.with_tree(write.table, |tree| Ok(tree.lose(write.key(), &cause)))?;
+        range.ok_or(error)
     }
 
     /// Applies one write. `hint` is the leaf hint of the previous write, in key order.
