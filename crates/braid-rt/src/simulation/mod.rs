@@ -14,7 +14,7 @@ mod off;
 #[cfg(not(feature = "simulation"))]
 pub(crate) use off::*;
 #[cfg(not(feature = "simulation"))]
-pub use off::{coverage_point, is_on, yield_point};
+pub use off::{coverage_point, is_on, task, yield_point};
 
 #[cfg(feature = "simulation")]
 mod scheduler;
@@ -26,7 +26,7 @@ pub use scheduler::{Failure, Options, Report, coverage_point, is_on, run, task, 
 pub(crate) use scheduler::{block, elapsed, give_way, join, now, random, scatter, spawn, wake};
 
 /// A task of a simulation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(usize);
 
 impl TaskId {

@@ -46,7 +46,11 @@ pub(crate) fn random() -> u64 {
     never()
 }
 
-pub(crate) fn task() -> TaskId {
+/// Returns the calling task.
+///
+/// # Panics
+/// Always: the caller is not a task of a simulation.
+pub fn task() -> TaskId {
     never()
 }
 

@@ -1,0 +1,198 @@
+//! The two ways in which stores into a mapped file become durable.
+
+use std::fs::File;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use braid_rt::to_usize;
+
+use crate::detect;
+use crate::error::{FenceError, MapError};
+use crate::flush::{FlushMethod, Flusher, PersistenceDomain};
+use crate::mapped::MappedFile;
+use crate::options::{MapOptions, MappingKind};
+use crate::words::{self, WORD};
+
+/// A mapping whose lines the processor writes back.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    mapped: MappedFile,
+    flusher: Flusher,
+    /// Time that flushing a line takes in addition, in nanoseconds; `None` with real persistent
+    /// memory.
+    emulated_latency: Option<u32>,
+}
+
+impl Lines {
+    pub(crate) fn dax(file: File, options: &MapOptions) -> Result<Self, MapError> {
+        let flusher = Flusher::detect()?.for_domain(PersistenceDomain::read());
+        let mapped = detect::map_synchronously(file, options.capacity, options.read_only)?;
+        Ok(Self {
+            mapped,
+            flusher,
+            emulated_latency: None,
+        })
+    }
+
+    pub(crate) fn emulated(
+        file: File,
+        options: &MapOptions,
+        line_latency: u32,
+    ) -> Result<Self, MapError> {
+        Ok(Self {
+            flusher: Flusher::detect()?,
+            mapped: MappedFile::new(file, options.capacity, options.read_only, false)?,
+            emulated_latency: Some(line_latency),
+        })
+    }
+
+    pub(crate) fn kind(&self) -> MappingKind {
+        match self.emulated_latency {
+            Some(_) => MappingKind::Emulated,
+            None => MappingKind::Dax,
+        }
+    }
+
+    pub(crate) fn flush_method(&self) -> FlushMethod {
+        self.flusher.method()
+    }
+
+    pub(crate) fn line_size(&self) -> usize {
+        self.flusher.line_size()
+    }
+
+    #[inline]
+    pub(crate) fn mapped(&self) -> &MappedFile {
+        &self.mapped
+    }
+
+    #[inline]
+    pub(crate) fn flush(&self, range: Range<u64>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
+        let words = to_usize(range.start) / WORD..to_usize(range.end).div_ceil(WORD);
+        let lines = self.flusher.flush(&self.mapped.words()[words]);
+        self.emulate(lines);
+        lines
+    }
+
+    /// Writes bytes and flushes their lines, whole ones around the cache. Returns the number of
+    /// lines.
+    pub(crate) fn write_flushed(&self, offset: u64, bytes: &[u8]) -> u64 {
+        let size = self.line_size() as u64;
+        let end = offset + bytes.len() as u64;
+        let first = offset.next_multiple_of(size).min(end);
+        let last = (end / size * size).max(first);
+        let words = self.mapped.words();
+        let (head, rest) = bytes.split_at(to_usize(first - offset));
+        let (whole, tail) = rest.split_at(to_usize(last - first));
+        words::store(words, to_usize(offset), head);
+        words::store(words, to_usize(last), tail);
+        let whole_words = &words[to_usize(first) / WORD..to_usize(last) / WORD];
+        let lines = match whole {
+            // Without a whole line, the bounds need not be aligned.
+            [] => 0,
+            _ => self.flusher.store_lines(whole_words, whole),
+        };
+        self.emulate(lines);
+        lines + self.flush(offset..first) + self.flush(last..end)
+    }
+
+    #[inline]
+    pub(crate) fn fence(&self) -> Result<(), FenceError> {
+        self.flusher.fence();
+        if self.mapped.damage().has_faulted() {
+            return Err(FenceError::Media);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn emulate(&self, lines: u64) {
+        if let Some(latency @ 1..) = self.emulated_latency {
+            spin(Duration::from_nanos(u64::from(latency) * lines));
+        }
+    }
+}
+
+/// Waits without giving the processor away, as an instruction would.
+#[cold]
+fn spin(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+/// A mapping whose pages the operating system writes back.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    mapped: MappedFile,
+    line_size: usize,
+    pending: Mutex<Pending>,
+}
+
+/// What was flushed and is not durable. Locked during the system call: a thread whose range another
+/// thread's fence is writing waits for it.
+#[derive(Debug, Default)]
+struct Pending {
+    /// Covers all flushed ranges. The kernel writes only changed pages of it.
+    range: Option<Range<u64>>,
+    /// After a failure, the kernel may have marked pages as clean that it did not write.
+    failed: Option<FenceError>,
+}
+
+impl Pages {
+    pub(crate) fn new(file: File, options: &MapOptions) -> Result<Self, MapError> {
+        if detect::is_volatile(&file) {
+            return Err(MapError::Volatile);
+        }
+        Ok(Self {
+            mapped: MappedFile::new(file, options.capacity, options.read_only, false)?,
+            line_size: Flusher::detect().map_or(64, Flusher::line_size),
+            pending: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn line_size(&self) -> usize {
+        self.line_size
+    }
+
+    #[inline]
+    pub(crate) fn mapped(&self) -> &MappedFile {
+        &self.mapped
+    }
+
+    pub(crate) fn flush(&self, range: Range<u64>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
+        let size = self.line_size as u64;
+        let lines = range.end.div_ceil(size) - range.start / size;
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.range = Some(match pending.range.take() {
+            None => range,
+            Some(old) => old.start.min(range.start)..old.end.max(range.end),
+        });
+        lines
+    }
+
+    pub(crate) fn fence(&self) -> Result<(), FenceError> {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(failed) = pending.failed {
+            return Err(failed);
+        }
+        let synced = match pending.range.take() {
+            None => Ok(()),
+            Some(range) => self.mapped.sync(range).map_err(FenceError::Sync),
+        };
+        let result = match synced {
+            Ok(()) if self.mapped.damage().has_faulted() => Err(FenceError::Media),
+            synced => synced,
+        };
+        pending.failed = result.err();
+        result
+    }
+}
