@@ -14,14 +14,39 @@ use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReaderTable};
 /// [`Device`] with files in memory. Clones share the same files.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDevice {
+    /// See [`MemoryDevice::with_block_size`].
+    block: Block,
     files: Arc<Mutex<BTreeMap<String, Arc<MemoryFile>>>>,
     readers: MemoryReaderTable,
 }
 
 impl MemoryDevice {
-    /// Creates an empty device.
+    /// Creates an empty device with blocks of 4,096 bytes.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Creates an empty device with blocks of this size, such as 64 bytes, as memory that keeps its
+    /// contents has.
+    ///
+    /// # Panics
+    /// If it is no power of two.
+    pub fn with_block_size(bytes: usize) -> Self {
+        assert!(bytes.is_power_of_two(), "a block size is a power of two");
+        Self {
+            block: Block(bytes),
+            ..Self::default()
+        }
+    }
+}
+
+/// The size of a device's blocks.
+#[derive(Clone, Copy, Debug)]
+struct Block(usize);
+
+impl Default for Block {
+    fn default() -> Self {
+        Block(4096)
     }
 }
 
@@ -38,7 +63,7 @@ impl Device for MemoryDevice {
     }
 
     fn block_size(&self) -> usize {
-        4096
+        self.block.0
     }
 
     fn allocate(&self, len: usize) -> AlignedBuf {

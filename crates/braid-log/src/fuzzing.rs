@@ -4,8 +4,9 @@
 //! edits a log and then recomputes the checksums and links.
 
 use crate::format::BLOCK;
-use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, get_u32, padded};
+use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, get_u32};
 use crate::format::log_record::LogRecords;
+use crate::format::padding::Padding;
 use crate::format::segment::SegmentHeader;
 use crate::options::LogOptions;
 
@@ -68,7 +69,8 @@ pub fn seal_chunks(segment: &mut [u8], places: &[usize], relink: bool) {
             chunk[64..68].copy_from_slice(&u32::to_le_bytes(link));
         }
         let end = CHUNK_HEADER + get_u32(chunk, 48) as usize;
-        if padded(end) <= chunk.len() {
+        let padding = Padding::decode(chunk[5]).unwrap_or(Padding::BLOCK);
+        if padding.pad(end) <= chunk.len() {
             let crc = crate::format::chunk::checksum(chunk, end);
             chunk[CHUNK_HEADER - 4..CHUNK_HEADER].copy_from_slice(&crc.to_le_bytes());
         }

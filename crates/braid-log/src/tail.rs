@@ -22,7 +22,7 @@ use crate::flush::core::Core;
 use crate::flush::lane::DurableEnd;
 use crate::format::BLOCK;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
-use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, padded};
+use crate::format::chunk::{CHUNK_HEADER, ChunkHeader};
 use crate::format::log_record::{LogRecordKind, LogRecords};
 use crate::format::segment::{Segment, SegmentHeader, segment_name};
 use crate::protocol::kind::ProtocolKind;
@@ -263,7 +263,7 @@ impl TailReader {
         let header = self.header(lane, &segment)?;
         let is_there = header.incarnation == position.incarnation
             && (BLOCK as u64..=segment.len).contains(&position.offset)
-            && position.offset.is_multiple_of(BLOCK as u64);
+            && header.padding.divides(position.offset);
         if !is_there {
             return Err(self.unexpected(lane, &segment, 0));
         }
@@ -426,7 +426,7 @@ impl Cursor {
     /// Reads the chunk at the cursor, and moves the cursor after it. Returns `None` if the chunk is
     /// not the expected one. Reads nothing at or after `limit`.
     fn chunk(&mut self, limit: u64) -> Result<Option<ChunkHeader>, LogError> {
-        if self.offset + BLOCK as u64 > limit || self.end == Some(self.next.sequence) {
+        if self.offset + CHUNK_HEADER as u64 > limit || self.end == Some(self.next.sequence) {
             return Ok(None);
         }
         let (offset, expected) = (self.offset, self.next);
@@ -522,22 +522,26 @@ impl Cursor {
     fn bytes(&mut self, offset: u64, len: usize, limit: u64) -> Result<&[u8], LogError> {
         let end = self.window_at + self.window_len as u64;
         if offset < self.window_at || offset + len as u64 > end {
-            let most = to_usize(limit - offset);
-            let want = padded(len).max(WINDOW).min(most);
+            // Whole blocks, since the device that wrote the log may have had a smaller unit. What
+            // lies after `limit` is being written, so it is read again later.
+            let from = offset - offset % BLOCK as u64;
+            let most = to_usize(limit - from);
+            let useful = (to_usize(offset - from) + len).max(WINDOW).min(most);
+            let want = useful.next_multiple_of(BLOCK);
             if self.window.len() < want {
                 self.window = AlignedBuf::new(want);
             }
             self.window_len = 0;
-            let read = self.segment.file.read_at(&mut self.window[..want], offset);
+            let read = self.segment.file.read_at(&mut self.window[..want], from);
             read.map_err(|error| {
                 let name = segment_name(self.lane, self.segment.sequence);
                 LogError::io(
-                    format!("cannot read {want} bytes of {name} at {offset}"),
+                    format!("cannot read {want} bytes of {name} at {from}"),
                     error,
                 )
             })?;
-            self.window_at = offset;
-            self.window_len = want;
+            self.window_at = from;
+            self.window_len = useful;
         }
         let at = to_usize(offset - self.window_at);
         Ok(&self.window[at..at + len])

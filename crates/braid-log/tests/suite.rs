@@ -8,5 +8,6 @@ mod growth;
 mod models;
 mod one_pass;
 mod openings;
+mod padding;
 mod streams;
 mod tail;

@@ -99,6 +99,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("opened again alongside old handles", LONG),
     ("opened in spite of a tampered log file", LONG),
     ("opened in spite of media faults", LONG),
+    ("opened with small blocks", LONG),
     ("opening: a removal from a table that is dropped", LONG),
     ("opening: a tombstone to be purged", LONG),
     ("opening: a tree that no table refers to", LONG),

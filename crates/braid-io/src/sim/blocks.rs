@@ -31,13 +31,25 @@ impl Blocks {
         Self { len, blocks }
     }
 
-    /// Copies buffers, each of which consists of whole blocks.
+    /// Copies buffers, each of which consists of whole sectors.
     pub(super) fn of(bufs: &[&[u8]]) -> Self {
+        if !bufs.iter().all(|buf| buf.len().is_multiple_of(BLOCK)) {
+            return Self::of_sectors(bufs);
+        }
         let chunks = bufs.iter().flat_map(|buf| buf.chunks_exact(BLOCK));
         let block = |chunk: &[u8]| Arc::<[u8]>::from(chunk).try_into().ok();
         let blocks: Vec<Block> = chunks.map(block).collect();
         let len = blocks.len() * BLOCK;
         Self { len, blocks }
+    }
+
+    fn of_sectors(bufs: &[&[u8]]) -> Self {
+        let mut blocks = Self::zeroes(bufs.iter().map(|buf| buf.len()).sum());
+        let sectors = bufs.iter().flat_map(|buf| buf.chunks(SECTOR));
+        for (sector, bytes) in sectors.enumerate() {
+            blocks.put(sector * SECTOR, bytes);
+        }
+        blocks
     }
 
     /// Returns whether both have the same bytes.
@@ -84,9 +96,15 @@ impl Blocks {
         Arc::make_mut(block)[at % BLOCK..][..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Replaces the bytes at `at`, where a block begins, by the first `len` bytes of `from`.
+    /// Replaces the bytes at `at`, where a sector begins, by the first `len` bytes of `from`.
     pub(super) fn put_all(&mut self, at: usize, from: &Blocks, len: usize) {
-        assert!(at.is_multiple_of(BLOCK) && len <= from.len && at + len <= self.len);
+        assert!(at.is_multiple_of(SECTOR) && len <= from.len && at + len <= self.len);
+        if !at.is_multiple_of(BLOCK) {
+            for sector in (0..len).step_by(SECTOR) {
+                self.put(at + sector, from.get(sector..(sector + SECTOR).min(len)));
+            }
+            return;
+        }
         let whole = len / BLOCK;
         self.blocks[at / BLOCK..][..whole].clone_from_slice(&from.blocks[..whole]);
         if whole * BLOCK < len {

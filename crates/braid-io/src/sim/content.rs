@@ -77,6 +77,26 @@ impl Content {
         self.dirty.set(blocks, self.clock);
     }
 
+    /// Records that a range of the contents is durable. Blocks of which it is only a part become
+    /// durable as a whole.
+    pub(super) fn settle(&mut self, range: Range<usize>) {
+        let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
+        let is_whole = |block: usize| {
+            let whole = block * BLOCK..(block + 1) * BLOCK;
+            range.start <= whole.start && whole.end <= range.end
+        };
+        for block in blocks {
+            if !is_whole(block) {
+                if self.durable.len() < self.block(block).end {
+                    continue;
+                }
+                self.durable.put_part(block, self.current.part(block));
+            }
+            self.dirty.set(block..block + 1, 0);
+            self.synced.set(block..block + 1, self.clock);
+        }
+    }
+
     pub(super) fn grow(&mut self, len: usize) {
         let old = self.current.len();
         if len > old {

@@ -9,7 +9,7 @@ use super::blocks::Blocks;
 use super::state::{Step, Write, crashed};
 use super::{BLOCK, SimDevice};
 use crate::device::end_of;
-use crate::{File, ReadOp, WriteOp};
+use crate::{Device, File, ReadOp, WriteOp};
 
 #[derive(Debug)]
 pub(super) struct SimFile {
@@ -17,11 +17,10 @@ pub(super) struct SimFile {
     pub(super) id: usize,
 }
 
-fn check_aligned(bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-    let block = BLOCK as u64;
+fn check_aligned(unit: usize, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
     let is_aligned =
-        |buf: &&[u8]| buf.len().is_multiple_of(BLOCK) && buf.as_ptr().addr().is_multiple_of(BLOCK);
-    if offset.is_multiple_of(block) && bufs.iter().all(is_aligned) {
+        |buf: &&[u8]| buf.len().is_multiple_of(unit) && buf.as_ptr().addr().is_multiple_of(unit);
+    if offset.is_multiple_of(unit as u64) && bufs.iter().all(is_aligned) {
         return Ok(());
     }
     Err(io::Error::new(
@@ -102,7 +101,7 @@ impl File for SimFile {
     }
 
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
-        check_aligned(&[], range.start)?;
+        check_aligned(self.device.block_size(), &[], range.start)?;
         let zeroes = Blocks::zeroes(to_usize(range.end.saturating_sub(range.start)));
         self.write_all(vec![(range.start, zeroes)], false)
     }
@@ -124,7 +123,7 @@ impl File for SimFile {
         self.device.take_time(2..20);
         let mut state = self.device.own();
         for op in ops {
-            check_aligned(&[op.buf], op.offset)?;
+            check_aligned(state.block_size(), &[op.buf], op.offset)?;
             end_of(op.offset, op.buf.len())?;
             state.step(Step::Read)?;
             let read = state.contents[self.id]
@@ -136,18 +135,18 @@ impl File for SimFile {
     }
 
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        check_aligned(bufs, offset)?;
+        check_aligned(self.device.block_size(), bufs, offset)?;
         self.write_all(vec![(offset, Blocks::of(bufs))], false)
     }
 
     fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        check_aligned(bufs, offset)?;
+        check_aligned(self.device.block_size(), bufs, offset)?;
         self.write_all(vec![(offset, Blocks::of(bufs))], true)
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
         for op in ops {
-            check_aligned(&[op.buf], op.offset)?;
+            check_aligned(self.device.block_size(), &[op.buf], op.offset)?;
         }
         let write = |op: &WriteOp<'_>| (op.offset, Blocks::of(&[op.buf]));
         let mut writes: Vec<_> = ops.iter().map(write).collect();

@@ -205,6 +205,19 @@ impl SimDevice {
         self.state.lock().lies = true;
     }
 
+    /// Sets [`Device::block_size`]: 512 or 4,096 (the default) bytes. A torn write always tears
+    /// sectors of 512 bytes.
+    ///
+    /// # Panics
+    /// If it is neither.
+    pub fn set_block_size(&self, bytes: usize) {
+        assert!(
+            [SECTOR, BLOCK].contains(&bytes),
+            "a block is a sector or a page"
+        );
+        self.state.lock().has_small_blocks = bytes == SECTOR;
+    }
+
     /// Limits the bytes of all files together; `None` for no limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state.lock().capacity = bytes;
@@ -264,7 +277,7 @@ impl Device for SimDevice {
     }
 
     fn block_size(&self) -> usize {
-        BLOCK
+        self.state.lock().block_size()
     }
 
     fn allocate(&self, len: usize) -> AlignedBuf {

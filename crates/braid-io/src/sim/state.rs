@@ -76,6 +76,8 @@ pub(super) struct State {
     pub(super) claims: u64,
     /// The reader table of the current processes; the next ones begin with another.
     pub(super) readers: MemoryReaderTable,
+    /// Whether reads and writes consist of sectors instead of blocks.
+    pub(super) has_small_blocks: bool,
 }
 
 pub(super) fn crashed() -> io::Error {
@@ -123,6 +125,10 @@ impl State {
             return Err(io::Error::other("simulated I/O error"));
         }
         Ok(())
+    }
+
+    pub(super) fn block_size(&self) -> usize {
+        if self.has_small_blocks { SECTOR } else { BLOCK }
     }
 
     /// Whether a sync (`false`) or a durable write (`true`) is in flight that `pick` accepts, with
@@ -231,9 +237,7 @@ impl State {
             if known > write.offset {
                 let len = known - write.offset;
                 content.durable.put_all(write.offset, &write.bytes, len);
-                let blocks = write.offset / BLOCK..known / BLOCK;
-                content.dirty.set(blocks.clone(), 0);
-                content.synced.set(blocks, content.clock);
+                content.settle(write.offset..known);
             }
         }
     }

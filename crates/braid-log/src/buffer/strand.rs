@@ -14,8 +14,9 @@ use crate::base::numbers::{GroupNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
 use crate::buffer::consolidation::Consolidation;
 use crate::buffer::shared_buffer::{Reservation, SharedBuffer};
-use crate::format::chunk::{CHUNK_HEADER, padded};
+use crate::format::chunk::CHUNK_HEADER;
 use crate::format::log_record::{LogRecordHeader, LogRecordKind, RECORD_HEADER_MAX};
+use crate::format::padding::Padding;
 use crate::options::{BufferLimits, SLOTS_PER_STRAND};
 
 /// Attempts to acquire a latch before a thread joins a group that waits for it: about the duration
@@ -31,6 +32,7 @@ pub(crate) struct Slot {
     /// The room for the chunk header, then the log records.
     pub(crate) buf: SharedBuffer,
     id: usize,
+    padding: Padding,
     /// Sequence number of the last log record, against which the next one's is encoded.
     previous: SeqNo,
     pub(crate) first: SeqNo,
@@ -54,7 +56,7 @@ impl Slot {
 
     /// Bytes on the medium.
     pub(crate) fn chunk_bytes(&self) -> usize {
-        padded(self.buf.len())
+        self.padding.pad(self.buf.len())
     }
 
     /// Writes a log record, for which there is room.
@@ -178,6 +180,7 @@ impl Strand {
                 let mut slot = Slot {
                     buf: SharedBuffer::new(device.allocate(slot_bytes)),
                     id,
+                    padding: Padding::of(device),
                     previous: SeqNo::NONE,
                     first: SeqNo::NONE,
                     last: SeqNo::NONE,

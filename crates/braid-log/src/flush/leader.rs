@@ -14,6 +14,7 @@ use crate::flush::lane::{
 };
 use crate::format::BLOCK;
 use crate::format::chunk::ChunkHeader;
+use crate::format::padding::Padding;
 use crate::format::segment::{SegmentHeader, segment_name};
 
 impl Core {
@@ -215,6 +216,7 @@ impl Core {
             link: seal.link,
             more: narrow(place.more),
             flush: place.flush,
+            padding: seal.header.padding,
         };
         if let Some(opened) = slot.opened {
             LaneCounters::add(&lane.counters.queue_nanos, nanos(braid_rt::now() - opened));
@@ -258,6 +260,7 @@ impl Core {
             first_chunk: seal.chunk,
             durable_seqno: self.durable_seqno(),
             len: segment.len,
+            padding: Padding::of(&*self.device),
             kept: self.kept.clone(),
             successor: None,
         };

@@ -3,7 +3,8 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..4 | magic |
-//! | 4..6 | format version |
+//! | 4 | format version |
+//! | 5 | padding: the exponent of a power of two, or 0 for 4,096 bytes |
 //! | 6..8 | lane |
 //! | 8..10 | strand |
 //! | 10..12 | chunks of the same flush that follow |
@@ -18,10 +19,10 @@
 //! | 64..68 | link: CRC-32C of the lane's chunk before |
 //! | 68..72 | CRC-32C of the bytes before and of the payload |
 //!
-//! Numbers are little-endian. The payload follows; zeroes pad to the block.
+//! Numbers are little-endian. The payload follows, and zeroes up to a multiple of the padding.
 
 use crate::base::numbers::{FlushNo, LaneId, SeqNo, StrandId};
-use crate::format::BLOCK;
+use crate::format::padding::Padding;
 
 /// Upper bound of the numbers of transactions, flushes, chunks and segments: no number from here on
 /// is ever assigned, so counting on from a number read from the medium never overflows.
@@ -36,7 +37,7 @@ pub(crate) const CHUNK_HEADER: usize = 72;
 const CRC_AT: usize = CHUNK_HEADER - 4;
 
 const MAGIC: u32 = 0x4b48_4342; // "BCHK"
-const FORMAT: u16 = 2;
+const FORMAT: u8 = 2;
 
 /// A chunk header, without its CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +57,7 @@ pub(crate) struct ChunkHeader {
     pub(crate) more: u16,
     /// The number of the flush.
     pub(crate) flush: FlushNo,
-}
-
-/// Rounds up to the block.
-pub(crate) fn padded(len: usize) -> usize {
-    len.next_multiple_of(BLOCK)
+    pub(crate) padding: Padding,
 }
 
 pub(crate) fn get_u16(bytes: &[u8], at: usize) -> u16 {
@@ -82,7 +79,7 @@ pub(crate) fn get_u64(bytes: &[u8], at: usize) -> u64 {
 impl ChunkHeader {
     /// Bytes on the medium, padding included.
     pub(crate) fn size(&self) -> usize {
-        padded(CHUNK_HEADER + self.payload_len as usize)
+        self.padding.pad(CHUNK_HEADER + self.payload_len as usize)
     }
 
     /// Writes header and CRC in front of the payload that already lies in `chunk`, zeroes after it,
@@ -90,7 +87,7 @@ impl ChunkHeader {
     pub(crate) fn seal(&self, chunk: &mut [u8]) -> u32 {
         let end = CHUNK_HEADER + self.payload_len as usize;
         chunk[0..4].copy_from_slice(&MAGIC.to_le_bytes());
-        chunk[4..6].copy_from_slice(&FORMAT.to_le_bytes());
+        chunk[4..6].copy_from_slice(&[FORMAT, self.padding.encode()]);
         chunk[6..8].copy_from_slice(&self.lane.to_u16().to_le_bytes());
         chunk[8..10].copy_from_slice(&self.strand.to_u16().to_le_bytes());
         chunk[10..12].copy_from_slice(&self.more.to_le_bytes());
@@ -112,7 +109,7 @@ impl ChunkHeader {
     /// Reads a header. Returns `None` if the bytes are not a header. The CRC is not checked: see
     /// [`ChunkHeader::check`].
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() < CHUNK_HEADER || get_u32(bytes, 0) != MAGIC || get_u16(bytes, 4) != FORMAT {
+        if bytes.len() < CHUNK_HEADER || get_u32(bytes, 0) != MAGIC || bytes[4] != FORMAT {
             return None;
         }
         Some(Self {
@@ -128,6 +125,7 @@ impl ChunkHeader {
             link: get_u32(bytes, 64),
             more: get_u16(bytes, 10),
             flush: FlushNo::new(get_u64(bytes, 56)),
+            padding: Padding::decode(bytes[5])?,
         })
     }
 
@@ -164,9 +162,11 @@ mod tests {
             link: 0xdead_beef,
             more: 2,
             flush: FlushNo::new(1 << 40),
+            padding: Padding::LEAST,
         };
         let mut chunk = vec![0xaa; 172];
-        chunk.resize(BLOCK, 0);
+        chunk.resize(header.size(), 0);
+        assert_eq!(header.size(), 192);
         let crc = header.seal(&mut chunk);
         assert_eq!(ChunkHeader::decode(&chunk), Some(header));
         assert_eq!(header.check(&chunk).unwrap(), (&[0xaa; 100][..], crc));

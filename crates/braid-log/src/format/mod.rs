@@ -6,5 +6,7 @@ pub(crate) mod chunk;
 pub(crate) mod log_record;
 pub(crate) mod segment;
 
-/// The unit of every offset and length in a segment, in bytes.
+pub(crate) mod padding;
+
+/// The size of a segment's header, and the unit of the lengths of segments and buffers, in bytes.
 pub(crate) const BLOCK: usize = 4096;

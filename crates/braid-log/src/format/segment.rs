@@ -5,7 +5,8 @@
 //! | 0..8 | magic |
 //! | 8..12 | format version |
 //! | 12..14 | lane |
-//! | 14..15 | commit protocol |
+//! | 14 | commit protocol |
+//! | 15 | padding of the chunks: the exponent of a power of two, or 0 for 4,096 bytes |
 //! | 16..32 | identity of the log |
 //! | 32..40 | sequence number of the segment in the lane |
 //! | 40..44 | incarnation |
@@ -40,6 +41,7 @@ use crate::LogError;
 use crate::base::numbers::{LaneId, SeqNo};
 use crate::format::BLOCK;
 use crate::format::chunk::{INCARNATIONS_MAX, NUMBERS_MAX, get_u16, get_u32, get_u64};
+use crate::format::padding::Padding;
 
 /// Most lanes a log can have: as many as a segment header has room for in its first sector.
 pub(crate) const LANES_MAX: usize = 32;
@@ -128,6 +130,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) first_chunk: u64,
     pub(crate) durable_seqno: SeqNo,
     pub(crate) len: u64,
+    /// The padding of its chunks.
+    pub(crate) padding: Padding,
     /// For each lane, the last number (of a flush or of a transaction, depending on the protocol)
     /// that is kept of the previous incarnation.
     pub(crate) kept: Vec<u64>,
@@ -151,6 +155,7 @@ impl SegmentHeader {
         block[8..12].copy_from_slice(&FORMAT.to_le_bytes());
         block[12..14].copy_from_slice(&self.lane.to_u16().to_le_bytes());
         block[14] = self.protocol;
+        block[15] = self.padding.encode();
         block[16..32].copy_from_slice(&self.log.to_le_bytes());
         block[32..40].copy_from_slice(&self.sequence.to_le_bytes());
         block[40..44].copy_from_slice(&self.incarnation.to_le_bytes());
@@ -189,6 +194,7 @@ impl SegmentHeader {
             lane: get_u16(block, 12).into(),
             lanes: get_u32(block, 80),
             protocol: block[14],
+            padding: Padding::decode(block[15])?,
             sequence: get_u64(block, 32),
             incarnation: get_u32(block, 40),
             link: get_u32(block, 44),
@@ -303,6 +309,7 @@ mod tests {
             first_chunk: 12,
             durable_seqno: SeqNo::new(70),
             len: 1 << 20,
+            padding: Padding::LEAST,
             kept: vec![5, 6, 7, 8],
             successor: Some(4),
         };

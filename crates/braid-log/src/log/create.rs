@@ -12,6 +12,7 @@ use crate::flush::core::CoreParts;
 use crate::flush::lane::{Lane, LaneEnd};
 use crate::format::BLOCK;
 use crate::format::chunk::NUMBERS_MAX;
+use crate::format::padding::Padding;
 use crate::format::segment::{SegmentHeader, is_unfinished_name, parse_segment_name};
 use crate::log::Log;
 use crate::options::LogOptions;
@@ -153,6 +154,7 @@ fn first_lane(
         first_chunk: 1,
         durable_seqno: seqno,
         len: segment.len,
+        padding: Padding::of(device),
         kept: Kept::Numbers(seqno).words(options.lanes),
         successor: None,
     };

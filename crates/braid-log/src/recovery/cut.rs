@@ -389,6 +389,7 @@ mod tests {
     use super::*;
     use crate::format::BLOCK;
     use crate::format::checkpoint_position::LanePosition;
+    use crate::format::padding::Padding;
     use crate::format::segment::SegmentHeader;
     use crate::protocol::Dependent;
     use crate::recovery::scan::{Behind, ScanMode};
@@ -430,6 +431,7 @@ mod tests {
             first_chunk: 1,
             durable_seqno: SeqNo::new(durable_seqno),
             len: 1 << 20,
+            padding: Padding::BLOCK,
             kept: Vec::new(),
             successor: None,
         }

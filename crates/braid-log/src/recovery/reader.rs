@@ -61,6 +61,12 @@ fn margin_and_window(segment: &Segment) -> (usize, usize) {
     (margin.min(size), window.min(size))
 }
 
+/// The offset of the block that contains an offset. Reads begin there, since the device that wrote
+/// the log may have had a smaller unit than the one that is read.
+fn block_of(offset: u64) -> u64 {
+    offset - offset % BLOCK as u64
+}
+
 /// A window that was read ahead: of which segment, and with how many bytes.
 type WindowAhead = (u64, io::Result<(Window, usize)>);
 
@@ -85,6 +91,7 @@ impl ReadAhead {
             return None;
         }
         let segments: Vec<Segment> = segments.cloned().collect();
+        let offset = block_of(offset);
         let start = |thread: usize| {
             let (send, receive) = mpsc::sync_channel(WINDOWS_AHEAD);
             let (segments, windows) = (segments.clone(), Arc::clone(windows));
@@ -187,7 +194,7 @@ impl<'a> SegmentReader<'a> {
         }
     }
 
-    /// As [`Self::new`], but does not read after `until`.
+    /// As [`Self::new`], but reads no block after `until`.
     pub(crate) fn until(
         windows: &'a Arc<Windows>,
         lane: LaneId,
@@ -195,7 +202,7 @@ impl<'a> SegmentReader<'a> {
         until: u64,
     ) -> Self {
         Self {
-            until,
+            until: until.next_multiple_of(BLOCK as u64),
             ..Self::new(windows, lane, segment)
         }
     }
@@ -209,7 +216,7 @@ impl<'a> SegmentReader<'a> {
         ahead: Option<&'a ReadAhead>,
     ) -> Self {
         Self {
-            start: offset,
+            start: block_of(offset),
             ahead,
             ..Self::new(windows, lane, segment)
         }
@@ -227,7 +234,8 @@ impl<'a> SegmentReader<'a> {
                 let at = self.at + to_usize(offset - self.start);
                 return Ok(WindowSlice::new(window, at, len));
             }
-            if !has.contains(&offset) {
+            let next = self.start + self.len as u64;
+            if !has.contains(&offset) && block_of(offset) != next {
                 self.jump(offset);
             }
             self.next_window(offset.min(self.start + self.len as u64))?;
@@ -237,7 +245,7 @@ impl<'a> SegmentReader<'a> {
     /// Leaves the bytes read so far, and the windows read ahead.
     fn jump(&mut self, offset: u64) {
         self.ahead = None;
-        self.start = offset - offset % BLOCK as u64;
+        self.start = block_of(offset);
         self.len = 0;
     }
 
@@ -292,7 +300,7 @@ impl<'a> SegmentReader<'a> {
     /// Returns the header of any complete and undamaged chunk at `offset`.
     pub(crate) fn any_chunk(&mut self, offset: u64) -> Result<Option<ChunkHeader>, LogError> {
         let left = self.segment.len.saturating_sub(offset);
-        if left < BLOCK as u64 {
+        if left < CHUNK_HEADER as u64 {
             return Ok(None);
         }
         let header = ChunkHeader::decode(&self.bytes_at(offset, CHUNK_HEADER)?);
@@ -310,7 +318,7 @@ impl<'a> SegmentReader<'a> {
         expected: &Expected,
     ) -> Result<Option<ReadChunk>, LogError> {
         let left = self.segment.len.saturating_sub(offset);
-        if left < BLOCK as u64 {
+        if left < CHUNK_HEADER as u64 {
             return Ok(None);
         }
         let Some(header) = ChunkHeader::decode(&self.bytes_at(offset, CHUNK_HEADER)?) else {
@@ -341,6 +349,7 @@ mod tests {
 
     use super::*;
     use crate::base::numbers::{FlushNo, SeqNo, StrandId};
+    use crate::format::padding::Padding;
 
     /// A recycled segment is full of valid chunks; only the expected one counts.
     #[test]
@@ -367,6 +376,7 @@ mod tests {
             link: 4,
             more: 0,
             flush: FlushNo::NONE,
+            padding: Padding::BLOCK,
         };
         let mut chunk = device.allocate(2 * BLOCK);
         header.seal(&mut chunk);

@@ -74,6 +74,7 @@ impl History {
         } else {
             Disturbances::default()
         };
+        self.choose_blocks();
         let builder = self.builder();
         let planted = if may_disturb && disturbances.is_empty() {
             self.plant()
@@ -117,6 +118,17 @@ impl History {
                 Ok(None)
             }
             Err(error) => self.refused(&error).map(Some),
+        }
+    }
+
+    /// Lets the device have blocks of 512 instead of 4,096 bytes in a third of the openings, as if
+    /// the files had been moved to another device.
+    fn choose_blocks(&mut self) {
+        let is_sectors = (self.plan.seed + self.outcome.crashes).is_multiple_of(3);
+        self.device
+            .set_block_size(if is_sectors { 512 } else { 4096 });
+        if is_sectors {
+            self.count("opened with small blocks");
         }
     }
 

@@ -139,7 +139,10 @@ impl LaneScan {
     ) -> Result<Option<Behind>, LogError> {
         let end = segment.len.min(offset + LOOK_BEHIND);
         let mut found = None;
-        for offset in (offset..end).step_by(BLOCK).skip(1) {
+        for offset in (offset..end)
+            .step_by(self.end_header.padding.bytes())
+            .skip(1)
+        {
             let header = reader.any_chunk(offset)?.filter(|header| {
                 header.lane == self.end.lane
                     && header.incarnation >= self.end.incarnation

@@ -18,6 +18,7 @@ use crate::base::numbers::{FlushNo, LaneId, SeqNo};
 use crate::format::BLOCK;
 use crate::format::checkpoint_position::LanePosition;
 use crate::format::chunk::{ChunkHeader, NUMBERS_MAX};
+use crate::format::padding::Padding;
 use crate::format::segment::{Segment, SegmentHeader, segment_name};
 use crate::recovery::early::Early;
 use crate::recovery::items::{Extent, Item, Parts};
@@ -121,7 +122,7 @@ pub(super) fn scan_lane(
     }
     if start.offset < BLOCK as u64
         || start.offset > first.len
-        || !start.offset.is_multiple_of(BLOCK as u64)
+        || !Padding::LEAST.divides(start.offset)
     {
         return Err(LogError::corrupted(
             "the checkpoint position is out of range",
@@ -165,7 +166,7 @@ fn is_whole_before(
     }
     if start.offset < first
         || start.offset > segment.len
-        || !start.offset.is_multiple_of(first)
+        || !header.padding.divides(start.offset)
         || braid_rt::mutant!("believe_an_older_copy")
     {
         return Ok(true);
@@ -174,9 +175,12 @@ fn is_whole_before(
     // Most chunks are small; one can be as large as the segment.
     for window in [64 << 10, 1 << 20, u64::MAX] {
         let from = start.offset.saturating_sub(window).max(first);
+        let from = from - from % first;
         let len = to_usize(start.offset - from);
-        let mut bytes = device.allocate(len);
-        let read = segment.file.read_at(&mut bytes[..len], from);
+        // Whole blocks, since the device that wrote the log may have had a smaller unit.
+        let blocks = len.next_multiple_of(BLOCK);
+        let mut bytes = device.allocate(blocks);
+        let read = segment.file.read_at(&mut bytes[..blocks], from);
         read.map_err(|error| LogError::io(format!("cannot read {len} bytes of {name}"), error))?;
         let is_before = |at: usize| {
             ChunkHeader::decode(&bytes[at..]).is_some_and(|chunk| {
@@ -185,7 +189,7 @@ fn is_whole_before(
                     && chunk.sequence + 1 == start.chunk
             })
         };
-        if (0..len).step_by(BLOCK).any(is_before) {
+        if (0..len).step_by(header.padding.bytes()).any(is_before) {
             return Ok(true);
         }
         if from == first {
@@ -399,6 +403,7 @@ mod tests {
                 first_chunk: 1,
                 durable_seqno: SeqNo::new(5),
                 len: 1 << 20,
+                padding: Padding::BLOCK,
                 kept: vec![2],
                 successor: None,
             };

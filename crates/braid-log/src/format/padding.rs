@@ -1,0 +1,84 @@
+//! Padding of chunks.
+
+use braid_io::Device;
+
+use crate::format::BLOCK;
+
+/// The unit to which chunks are padded, as the power of two with this exponent. It follows the
+/// device that wrote the chunk: a write of whole units changes no other bytes, even if a crash tears
+/// it. So a chunk that is being written damages no acknowledged one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Padding(u8);
+
+impl Padding {
+    /// The least padding: a cache line.
+    pub(crate) const LEAST: Self = Padding(6);
+
+    /// The greatest padding: a block.
+    pub(crate) const BLOCK: Self = Padding(12);
+
+    /// The padding for chunks on a device.
+    pub(crate) fn of(device: &dyn Device) -> Self {
+        let unit = device.block_size().clamp(Self::LEAST.bytes(), BLOCK);
+        if braid_rt::mutant!("pad_to_lines_on_a_disk") {
+            return Self::LEAST;
+        }
+        Padding(exponent(unit))
+    }
+
+    /// The unit in bytes.
+    pub(crate) const fn bytes(self) -> usize {
+        1 << self.0
+    }
+
+    /// Rounds a length up to the unit.
+    pub(crate) fn pad(self, len: usize) -> usize {
+        len.next_multiple_of(self.bytes())
+    }
+
+    /// Whether a chunk with this padding may begin or end at an offset.
+    pub(crate) fn divides(self, offset: u64) -> bool {
+        offset.is_multiple_of(self.bytes() as u64)
+    }
+
+    /// Encodes the padding in a header's byte. A block, for which headers had no byte once, is 0.
+    pub(crate) fn encode(self) -> u8 {
+        if self == Self::BLOCK { 0 } else { self.0 }
+    }
+
+    /// Decodes a header's byte.
+    pub(crate) fn decode(byte: u8) -> Option<Self> {
+        match byte {
+            0 => Some(Self::BLOCK),
+            6..12 => Some(Padding(byte)),
+            _ => None,
+        }
+    }
+}
+
+/// The exponent of a unit, which is a power of two, as the device promises.
+fn exponent(unit: usize) -> u8 {
+    (Padding::LEAST.0..Padding::BLOCK.0)
+        .find(|exponent| 1 << exponent == unit)
+        .unwrap_or(Padding::BLOCK.0)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_headers_byte_gives_the_padding() {
+        for byte in 0..=u8::MAX {
+            let padding = Padding::decode(byte);
+            assert_eq!(padding.map(Padding::encode), padding.map(|_| byte));
+            assert_eq!(padding.is_some(), byte == 0 || (6..12).contains(&byte));
+        }
+        assert_eq!(
+            (Padding::LEAST.bytes(), Padding::BLOCK.bytes()),
+            (64, BLOCK)
+        );
+        assert_eq!((Padding::LEAST.pad(1), Padding::LEAST.pad(64)), (64, 64));
+        assert!(Padding(9).divides(1536) && !Padding(9).divides(1600));
+    }
+}
