@@ -544,7 +544,7 @@ typedef struct {
   uint64_t oldest_snapshot;
   // Number of old versions and removed keys that wait to be collected.
   uint64_t old_versions;
-  // Memory of these, in bytes. Large values stay in the data file and do not count.
+  // Space of these, in bytes: memory, and the pages of large values.
   uint64_t old_version_bytes;
   // Number of snapshots that ended because of `BRAID_OPTION_MAX_VERSION_BYTES`.
   uint64_t snapshots_ended;

@@ -169,7 +169,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("scan: on to the next segment", LONG),
     ("scan: the next part to be replayed", LONG),
     ("snapshots: a read finds that its snapshot has ended", LONG),
-    ("snapshots: the oldest end because of their memory", LONG),
+    ("snapshots: the oldest end because of their space", LONG),
     ("stale page in the data file", LONG),
     ("stale sector in the data file", LONG),
     ("stale sector in the log", LONG),

@@ -296,9 +296,15 @@ impl Plan {
                 .max_log_bytes(most),
         };
         let builder = if self.short_snapshots {
-            // A few versions of small values. From its own generator, as above.
+            // A few versions of small values, or of large ones, whose pages count. From its own
+            // generator, as above.
             let mut rng = Rng::with_seed(self.seed ^ 0x5408);
-            builder.max_version_bytes(rng.usize(1..400))
+            let most = if self.large && rng.bool() {
+                80_000
+            } else {
+                400
+            };
+            builder.max_version_bytes(rng.usize(1..most))
         } else {
             builder
         };

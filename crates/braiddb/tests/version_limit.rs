@@ -111,7 +111,7 @@ fn the_oldest_snapshot_ends_when_old_versions_exceed_the_limit() {
         text.to_string(),
         format!(
             "cannot use the snapshot at sequence number {seqno}: Braid ended it, because old versions took more than \
-             262144 bytes of memory; begin a new snapshot, or raise max_version_bytes"
+             262144 bytes; begin a new snapshot, or raise max_version_bytes"
         )
     );
     let latest = db.snapshot();
@@ -180,6 +180,49 @@ fn versions_between_snapshots_end_none() {
     }
     assert_eq!(old.get(&table, &7).unwrap().unwrap(), value(1));
     assert_eq!(db.stats().snapshots_ended, 0);
+}
+
+/// Overwrites 20 keys with values of 30,000 bytes, each in a transaction of its own.
+fn fill_large(db: &Database, table: &Table<u64, Bytes>, byte: u8) {
+    for key in 0..20 {
+        db.transact(|tx| tx.insert(table, &key, &vec![byte; 30_000]))
+            .unwrap();
+    }
+}
+
+#[test]
+fn the_space_of_old_versions_includes_the_pages_of_large_values() {
+    let (db, table) = open(0);
+    fill_large(&db, &table, 1);
+    let old = db.snapshot();
+    let before = db.stats();
+    fill_large(&db, &table, 2);
+    let stats = db.stats();
+    let pages = (stats.store.pages - before.store.pages) as usize * stats.store.page_size;
+    let memory = stats.old_version_bytes - before.old_version_bytes - pages;
+    assert!(pages >= 20 * 30_000 && memory < 20 * 200, "{memory}");
+    assert_eq!(old.get(&table, &7).unwrap().unwrap(), vec![1; 30_000]);
+    drop(old);
+    db.compact().unwrap();
+    assert_eq!(db.stats().old_version_bytes, 0);
+}
+
+#[test]
+fn the_pages_of_large_values_end_a_snapshot() {
+    let (db, table) = open(LIMIT);
+    fill_large(&db, &table, 1);
+    let pages = db.stats().store.pages;
+    let old = db.snapshot();
+    for byte in 2..6 {
+        fill_large(&db, &table, byte);
+        let stats = db.stats();
+        let kept = (stats.store.pages - pages) as usize * stats.store.page_size;
+        assert!(kept <= LIMIT + LIMIT / 2, "{kept} bytes of pages");
+    }
+    assert_ended(old.get(&table, &7), &old);
+    assert_eq!(db.stats().snapshots_ended, 1);
+    let latest = db.snapshot();
+    assert_eq!(latest.get(&table, &7).unwrap().unwrap(), vec![5; 30_000]);
 }
 
 #[test]
@@ -391,7 +434,8 @@ fn read_until_ended(reader: &impl Readable, table: &Table<u64, Bytes>) -> usize 
 #[test]
 fn a_read_is_right_or_fails_while_its_snapshot_ends() {
     for background in [false, true] {
-        let builder = builder().max_version_bytes(20_000);
+        // Five rounds of large values, which take a page each, and of small ones.
+        let builder = builder().max_version_bytes(225_000);
         let limited = builder.background_threads(background);
         let db = limited.open_on(Arc::new(MemoryDevice::new())).unwrap();
         let table: Table<u64, Bytes> = db.open_table("t").unwrap();

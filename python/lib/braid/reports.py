@@ -101,7 +101,7 @@ class Stats:
     old_versions: int
     """Number of old versions and removed keys that wait to be collected."""
     old_version_bytes: int
-    """Memory of these, in bytes. Large values stay in the data file and do not count."""
+    """Space of these, in bytes: memory, and the pages of large values."""
     snapshots_ended: int
     """Number of snapshots that ended because of ``max_version_bytes``."""
     expired: int

@@ -29,7 +29,7 @@ pub struct braid_stats {
     pub oldest_snapshot: u64,
     /// Number of old versions and removed keys that wait to be collected.
     pub old_versions: u64,
-    /// Memory of these, in bytes. Large values stay in the data file and do not count.
+    /// Space of these, in bytes: memory, and the pages of large values.
     pub old_version_bytes: u64,
     /// Number of snapshots that ended because of `BRAID_OPTION_MAX_VERSION_BYTES`.
     pub snapshots_ended: u64,

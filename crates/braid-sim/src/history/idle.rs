@@ -39,6 +39,10 @@ impl History {
                 "without clients, {snapshots} snapshots and {versions} old versions remain"
             ));
         }
+        if stats.old_version_bytes > 0 {
+            let bytes = stats.old_version_bytes;
+            return Err(format!("{bytes} bytes of no old version remain"));
+        }
         let store = &stats.store;
         let used = (store.file_bytes - store.file_free_bytes) / store.page_size as u64;
         if used > store.pages + store.pages / 64 + BLOCKS_BESIDE_PAGES {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::overflow;
 use crate::buffer_pool::Pool;
 use crate::error::StoreError;
-use crate::page::PageId;
+use crate::page::{PAGE_SIZE, PageId};
 
 /// A large value that was removed from its tree, and stays readable until it is passed to
 /// [`Store::free_detached`](crate::Store::free_detached). If it is dropped instead, its pages take
@@ -41,6 +41,11 @@ impl DetachedValue {
     #[allow(clippy::len_without_is_empty, reason = "a large value is not empty")]
     pub fn len(&self) -> usize {
         self.0.len
+    }
+
+    /// The space that the value's pages take, in bytes.
+    pub fn page_bytes(&self) -> usize {
+        self.pages().len() * PAGE_SIZE
     }
 
     pub(crate) fn read(&self, pool: &Pool) -> Result<Bytes, StoreError> {

@@ -71,7 +71,7 @@ pub(crate) struct Settings {
     pub(crate) background: bool,
     pub(crate) transaction_bytes_max: usize,
     pub(crate) slow_commit: Option<Duration>,
-    /// Most memory of old versions, in bytes, for which snapshots stay open; 0 for no limit.
+    /// Most space of old versions, in bytes, for which snapshots stay open; 0 for no limit.
     pub(crate) max_version_bytes: usize,
     /// Longest wait of a transaction for a lock, unless it has its own.
     pub(crate) lock_timeout: Duration,
@@ -116,7 +116,7 @@ impl Engine {
             settings,
             opened_at: parts.opened_at,
         });
-        engine.watch_version_memory();
+        engine.watch_version_space();
         engine
     }
 

@@ -1,5 +1,5 @@
-//! The limit on the memory of old versions: ends the oldest snapshots if those that are open retain
-//! more.
+//! The limit on the space of old versions: ends the oldest snapshots if those that are open retain
+//! more. The space is memory, and the pages of large values.
 //!
 //! Only what snapshots retain counts. Versions that no snapshot can see are collected first, and
 //! versions whose replacement is not durable yet stay for snapshots that are opened later.
@@ -20,7 +20,7 @@ use crate::mvcc::registry::OpenSnapshots;
 /// All shards together can exceed the limit by a quarter of it.
 const GROWTH_MIN_PART: usize = 4 * SHARDS;
 
-/// The memory that open snapshots retain.
+/// The space that open snapshots retain.
 struct Retained {
     /// The bytes that are released when the snapshot at the same place in the list of open
     /// snapshots ends, after all older ones.
@@ -83,11 +83,11 @@ impl Engine {
         self.collect_all_versions();
         if self.settings.max_version_bytes > 0 {
             self.end_snapshots_beyond_limit();
-            self.watch_version_memory();
+            self.watch_version_space();
         }
     }
 
-    /// Collects soon, after the memory of old versions has grown.
+    /// Collects soon, after the space of old versions has grown.
     #[cold]
     #[inline(never)]
     pub(super) fn request_collection(&self) {
@@ -98,8 +98,8 @@ impl Engine {
         }
     }
 
-    /// Sets how much the memory of old versions may grow until a commit requests a collection.
-    pub(super) fn watch_version_memory(&self) {
+    /// Sets how much the space of old versions may grow until a commit requests a collection.
+    pub(super) fn watch_version_space(&self) {
         let limit = self.settings.max_version_bytes;
         if limit > 0 {
             let (_, bytes) = self.gc.totals();
@@ -121,7 +121,7 @@ impl Engine {
         let Some(newest) = self.retained(&open).newest_to_end(&open, limit) else {
             return;
         };
-        braid_rt::coverage_point("snapshots: the oldest end because of their memory");
+        braid_rt::coverage_point("snapshots: the oldest end because of their space");
         let ended = self.snapshots.end_through(newest);
         self.counters.snapshots_ended(ended as u64);
         self.collect_all_versions();
@@ -140,7 +140,7 @@ impl Engine {
                     .lock()
                     .examine(from, STEP_MAX, |entry| match entry.what {
                         What::Chain { bucket } => buckets.push(bucket),
-                        What::Tombstone(_) => retained.add(open, entry.end, entry.memory()),
+                        What::Tombstone(_) => retained.add(open, entry.end, entry.space()),
                     });
                 if !is_any {
                     break;
@@ -150,7 +150,7 @@ impl Engine {
                     let pruned = chain.prune(open, &mut buffer.spare);
                     buffer.count_dropped(pruned);
                     chain
-                        .memory()
+                        .space()
                         .for_each(|(end, bytes)| retained.add(open, end, bytes));
                 }
                 buffer.add_to(&mut shard.lock(), 0);

@@ -318,7 +318,7 @@ pub enum Error {
         name: String,
     },
 
-    /// Braid ended the snapshot, because old versions took more memory than
+    /// Braid ended the snapshot, because old versions took more space than
     /// [`Builder::max_version_bytes`](crate::Builder::max_version_bytes) allows. What was read before
     /// is correct.
     ///
@@ -326,7 +326,7 @@ pub enum Error {
     /// can neither read nor write. It can still commit what it has written.
     /// [`Database::transact`](crate::Database::transact) returns the error without a retry.
     #[error(
-        "cannot use the snapshot at sequence number {seqno}: Braid ended it, because old versions took more than {max} bytes of memory; begin a new snapshot, or raise max_version_bytes"
+        "cannot use the snapshot at sequence number {seqno}: Braid ended it, because old versions took more than {max} bytes; begin a new snapshot, or raise max_version_bytes"
     )]
     SnapshotTooOld {
         /// The snapshot's sequence number.

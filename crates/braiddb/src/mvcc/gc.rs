@@ -43,9 +43,9 @@ impl Retired {
         Self { end, what }
     }
 
-    /// The memory that the entry takes, in bytes, if it is a tombstone. The entry of a chain is small
+    /// The space that the entry takes, in bytes, if it is a tombstone. The entry of a chain is small
     /// compared with the chain.
-    pub(crate) fn memory(&self) -> isize {
+    pub(crate) fn space(&self) -> isize {
         match &self.what {
             What::Chain { .. } => 0,
             What::Tombstone(tombstone) => {
@@ -77,7 +77,7 @@ pub(crate) struct Shard {
     /// Number of versions that this shard's threads added to chains, minus those that they dropped.
     /// Modulo the size of the type, since one thread may drop what another added.
     pub(crate) versions: usize,
-    /// The memory of these versions and of the tombstones, in bytes. May be negative, for the same
+    /// The space of these versions and of the tombstones, in bytes. May be negative, for the same
     /// reason.
     pub(crate) bytes: isize,
     /// The value of `bytes` beyond which a commit requests a collection.
@@ -118,12 +118,12 @@ impl Shard {
 
     fn count_tombstone(&mut self, retired: &Retired) {
         self.tombstones += usize::from(matches!(retired.what, What::Tombstone(_)));
-        self.bytes += retired.memory();
+        self.bytes += retired.space();
     }
 
     fn uncount_tombstone(&mut self, retired: &Retired) {
         self.tombstones -= usize::from(matches!(retired.what, What::Tombstone(_)));
-        self.bytes -= retired.memory();
+        self.bytes -= retired.space();
     }
 
     /// Counts versions that were dropped from chains.
@@ -132,7 +132,7 @@ impl Shard {
         self.bytes -= dropped.bytes;
     }
 
-    /// Returns whether the shard's memory grew beyond `bytes_max` since the last collection. Only one
+    /// Returns whether the shard's space grew beyond `bytes_max` since the last collection. Only one
     /// call returns `true`.
     #[inline]
     pub(crate) fn take_excess(&mut self) -> bool {
@@ -199,7 +199,7 @@ pub(crate) struct GcBuffer {
     pub(crate) retired: Vec<Retired>,
     /// Number of versions that it added to chains.
     pub(crate) versions: usize,
-    /// The memory of these versions, in bytes.
+    /// The space of these versions, in bytes.
     pub(crate) bytes: isize,
     /// Buckets whose chains have become long.
     pub(crate) long: Vec<usize>,
@@ -311,7 +311,7 @@ impl Gc {
         }
     }
 
-    /// Returns the number of versions and tombstones, and the memory that they take, in bytes.
+    /// Returns the number of versions and tombstones, and the space that they take, in bytes.
     pub(crate) fn totals(&self) -> (usize, usize) {
         let (mut versions, mut tombstones, mut bytes) = (0usize, 0, 0);
         for shard in self.shards() {

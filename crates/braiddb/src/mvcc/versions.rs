@@ -62,10 +62,14 @@ impl OldVersion {
         self.large = Some(value);
     }
 
-    /// The memory that the version takes, in bytes. The pages of a large value do not count.
+    /// The space that the version takes, in bytes: memory, and the pages of a large value.
     #[inline]
-    pub(crate) fn memory(&self) -> isize {
-        (size_of::<Self>() + self.bytes.capacity()).cast_signed()
+    pub(crate) fn space(&self) -> isize {
+        let pages = match &self.large {
+            Some(large) if !braid_rt::mutant!("forget_pages_of_versions") => large.page_bytes(),
+            _ => 0,
+        };
+        (size_of::<Self>() + self.bytes.capacity() + pages).cast_signed()
     }
 
     fn key(&self) -> &[u8] {
@@ -134,14 +138,14 @@ pub(crate) enum Added {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dropped {
     pub(crate) versions: usize,
-    /// The memory that they took, in bytes.
+    /// The space that they took, in bytes.
     pub(crate) bytes: isize,
 }
 
 impl Dropped {
     fn count(&mut self, version: &OldVersion) {
         self.versions += 1;
-        self.bytes += version.memory();
+        self.bytes += version.space();
     }
 }
 
@@ -241,11 +245,11 @@ impl VersionChain {
         pruned
     }
 
-    /// Returns, for each version, the commit that replaced it and the memory that it takes, in bytes.
-    pub(crate) fn memory(&self) -> impl Iterator<Item = (SeqNo, isize)> {
+    /// Returns, for each version, the commit that replaced it and the space that it takes, in bytes.
+    pub(crate) fn space(&self) -> impl Iterator<Item = (SeqNo, isize)> {
         let newer = self.newer.iter().flat_map(|newer| &newer.versions);
         let versions = self.oldest.iter().chain(newer);
-        versions.map(|version| (version.end, version.memory()))
+        versions.map(|version| (version.end, version.space()))
     }
 }
 

@@ -111,9 +111,9 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
         Gauge old_versions => "braid_old_versions",
             "Old versions and removed keys that wait to be collected.";
         Gauge old_version_bytes => "braid_old_version_bytes",
-            "Memory of old versions and removed keys that wait to be collected.";
+            "Memory and pages of old versions and removed keys that wait to be collected.";
         Counter snapshots_ended => "braid_snapshots_ended_total",
-            "Snapshots that were ended because old versions took too much memory.";
+            "Snapshots that were ended because old versions took too much space.";
         Gauge durable_seqno => "braid_durable_seqno",
             "Durable sequence number: all transactions up to it are durable.";
         Gauge log_bytes_to_recover => "braid_log_to_recover_bytes",

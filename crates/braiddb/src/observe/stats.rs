@@ -102,7 +102,7 @@ pub struct Stats {
     pub oldest_snapshot: Option<u64>,
     /// Old versions and tombstones that await collection.
     pub old_versions: usize,
-    /// Memory of these, in bytes. Large values stay in pages and do not count.
+    /// Space of these, in bytes: memory, and the pages of large values.
     pub old_version_bytes: usize,
     /// Snapshots that ended because of
     /// [`Builder::max_version_bytes`](crate::Builder::max_version_bytes).

@@ -300,18 +300,18 @@ impl Builder {
         self
     }
 
-    /// Sets the most memory, in bytes, that old versions may take for open snapshots. Default 0: no
+    /// Sets the most space, in bytes, that old versions may take for open snapshots. Default 0: no
     /// limit.
     ///
-    /// While a snapshot is open, overwritten values and removed keys stay in memory for it. If they
-    /// take more than this limit, Braid ends the oldest snapshots until the others need at most the
+    /// While a snapshot is open, overwritten values and removed keys stay in memory for it, and
+    /// overwritten values above 2,000 bytes in their pages, which may be in memory or in the data
+    /// file. If memory and pages together take more than this limit, Braid ends the oldest snapshots until the others need at most the
     /// limit. Every later read through an ended snapshot, every step of an iterator, and every read
     /// and write of a transaction with [`Isolation::Snapshot`](crate::Isolation::Snapshot), fails
     /// with [`crate::Error::SnapshotTooOld`]; newer snapshots stay open. A background thread applies
-    /// the limit, so the memory may exceed it for a moment, by about a quarter.
+    /// the limit, so the space may exceed it for a moment, by about a quarter.
     ///
-    /// Serializable transactions keep no versions and never end. Values above 2,000 bytes stay in
-    /// the data file and do not count.
+    /// Serializable transactions keep no versions and never end.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -335,7 +335,7 @@ pub trait Readable {
 /// A snapshot never blocks a writer, is never blocked by one, and never fails with a conflict.
 /// While it exists, overwritten values stay in memory; those above 2,000 bytes stay in pages, so
 /// the data file may grow. With [`Builder::max_version_bytes`](crate::Builder::max_version_bytes),
-/// Braid ends snapshots that need too much memory: then reads fail with
+/// Braid ends snapshots that need too much space: then reads fail with
 /// [`crate::Error::SnapshotTooOld`].
 ///
 /// ```

@@ -61,7 +61,7 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
                         }
                     }
                     gc.versions += 1;
-                    gc.bytes += replaced.memory();
+                    gc.bytes += replaced.space();
                     // Before the new version is in place, so that a snapshot that is too old for
                     // the new version finds this one.
                     added = engine.locks.versions(bucket).lock().push(replaced);
