@@ -1,5 +1,7 @@
 //! A commit that finds the log full waits for a checkpoint of the log's owner.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
@@ -14,8 +16,28 @@ impl Checkpointer for Requests {
         self.0.send(()).is_ok()
     }
 
+    fn half_full(&self) {}
+
     fn log_kept_for(&self) -> Option<String> {
         Some("the test".into())
+    }
+}
+
+/// Counts announcements, and grants no request.
+#[derive(Clone, Default)]
+struct Announced(Arc<AtomicU64>);
+
+impl Checkpointer for Announced {
+    fn request(&self) -> bool {
+        false
+    }
+
+    fn half_full(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn log_kept_for(&self) -> Option<String> {
+        None
     }
 }
 
@@ -75,6 +97,48 @@ fn each_checkpoint_lets_waiting_commits_go_on() {
     assert!(stats.space_waits > 1 && !stats.delay_time.is_zero());
     assert!(stats.delayed_commits >= stats.space_waits);
     assert_eq!(log.last_seqno().get(), fits + appended);
+}
+
+#[test]
+fn a_log_that_is_half_full_is_announced_once() {
+    let log = small();
+    let announced = Announced::default();
+    log.wait_for_checkpoints(announced.clone());
+    for round in 0..3 {
+        loop {
+            let before = announced.0.load(Ordering::Relaxed);
+            let full = log.append(&[&[1; 2_000]]).and_then(|ticket| ticket.wait());
+            let (stats, after) = (log.stats(), announced.0.load(Ordering::Relaxed));
+            let (used, limit) = (stats.used_bytes, stats.limit_bytes);
+            if full.is_err() {
+                assert_eq!(after, round + 1);
+                break;
+            }
+            if used < limit / 8 {
+                assert_eq!(after, round, "{used} bytes");
+            }
+            // The flush that crosses the half announces it: what it used is durable only then.
+            if used > limit / 2 {
+                assert_eq!(before.max(after), round + 1, "{used} bytes");
+            }
+        }
+        // A checkpoint that releases nothing changes nothing.
+        drop(log.begin_checkpoint());
+        assert!(log.append(&[&[1; 2_000]]).is_err());
+        assert_eq!(announced.0.load(Ordering::Relaxed), round + 1);
+        checkpoint(&log);
+    }
+}
+
+#[test]
+fn a_running_checkpoint_is_not_announced() {
+    let log = small();
+    let announced = Announced::default();
+    log.wait_for_checkpoints(announced.clone());
+    let run = log.begin_checkpoint();
+    fill(&log);
+    assert_eq!(announced.0.load(Ordering::Relaxed), 0);
+    drop(run);
 }
 
 #[test]

@@ -87,6 +87,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("log: a snapshot waits for a long application", LONG),
     ("log: a segment is used again", LONG),
     ("log: commits slow down", LONG),
+    ("log: half of its limit is used", LONG),
     ("log: it has grown", LONG),
     ("log: segments grow", LONG),
     ("log: segments are preallocated", LONG),

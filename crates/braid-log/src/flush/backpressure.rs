@@ -50,6 +50,11 @@ pub trait Checkpointer: Send + Sync {
     /// would release nothing.
     fn request(&self) -> bool;
 
+    /// Called when more than half of the log's limit is used, no checkpoint runs, and none was
+    /// announced since log was last released. The threads that flush call it, so it must be quick,
+    /// and it must not drop the log.
+    fn half_full(&self);
+
     /// Describes what keeps log that recovery does not need; `None` if nothing does.
     fn log_kept_for(&self) -> Option<String>;
 }
@@ -68,6 +73,8 @@ pub(crate) struct Backpressure {
     is_running: AtomicBool,
     /// Progress of the running checkpoint, from 0 to 1, as the bits of an `f64`.
     progress: AtomicU64,
+    /// Whether [`Checkpointer::half_full`] was called since log was released.
+    is_announced: AtomicBool,
     /// Fill level when the running checkpoint began, as the bits of an `f64`.
     filled_before: AtomicU64,
     /// Delays that no commit has waited for yet, in nanoseconds.
@@ -158,6 +165,12 @@ impl Backpressure {
         }
     }
 
+    /// Lets the next flush announce a log that is more than half full. Called after log was released.
+    pub(crate) fn note_release(&self) {
+        // Release: pairs with the swap in `announce_fill`.
+        self.is_announced.store(false, Ordering::Release);
+    }
+
     /// The delay of each commit at a fill level. The log may fill up in proportion to the progress
     /// of the checkpoint; the further it is ahead of that, the longer the delay.
     fn delay(&self, fill: f64) -> Duration {
@@ -246,6 +259,39 @@ impl Core {
         self.options.max_log_bytes != 0
             && self.backpressure.is_running.load(Ordering::SeqCst)
             && self.fill() > SLOW_FROM
+    }
+
+    /// Wakes the thread that writes checkpoints as soon as half of the log's limit is used, so that the
+    /// checkpoint does not begin only at the thread's next tick. Called for each flush.
+    #[inline]
+    pub(crate) fn announce_fill(&self) {
+        if self.options.max_log_bytes != 0 {
+            self.announce_half_full();
+        }
+    }
+
+    fn announce_half_full(&self) {
+        let pressure = &self.backpressure;
+        let Some(checkpointer) = pressure.checkpointer.get() else {
+            return;
+        };
+        let is_half_full = || self.fill() > SLOW_FROM;
+        // Relaxed: a checkpoint that begins meanwhile makes the next one begin early at most once.
+        let is_known = pressure.is_announced.load(Ordering::Relaxed)
+            || pressure.is_running.load(Ordering::Relaxed);
+        if is_known || !is_half_full() || braid_rt::mutant!("wait_for_the_tick") {
+            return;
+        }
+        // Acquire: after a release of log that set the flag back, the second look sees the release,
+        // so that the flag never stays set for a log that is less than half full.
+        if !pressure.is_announced.swap(true, Ordering::AcqRel) {
+            if is_half_full() {
+                braid_rt::coverage_point("log: half of its limit is used");
+                checkpointer.half_full();
+            } else {
+                pressure.note_release();
+            }
+        }
     }
 
     /// Delays a commit while the log fills up faster than the running checkpoint allows. Returns

@@ -45,6 +45,7 @@ impl Core {
                 return false;
             }
         };
+        self.announce_fill();
         let begun = braid_rt::now();
         let written = self.write_group(lane, &mut group);
         let done = braid_rt::now();

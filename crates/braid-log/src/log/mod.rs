@@ -506,6 +506,7 @@ impl Log {
                         lane.pool
                             .delete_retired(&*core.device, discard, &core.quota)?;
                     }
+            core.backpressure.note_release();
                 }
             }
         }

@@ -14,6 +14,7 @@ use braid_log::Checkpointer;
 use braid_rt::thread::JoinHandle;
 
 use super::instance::Instance;
+use super::threads::Ticker;
 use crate::error::{Error, Result};
 
 /// Interval at which a thread checks whether it has work. At a gigabyte of log per second, 50 MB
@@ -41,7 +42,7 @@ impl Instance {
             goes_on
         })?;
         threads.checkpoint.thread.set(thread);
-        let checkpointer = CheckpointThread(Arc::downgrade(self));
+        let checkpointer = CheckpointThread::of(self);
         self.engine.log.wait_for_checkpoints(checkpointer);
         let thread = self.start_thread("braid-collector", |instance| {
             let collector = &instance.maintenance.collector;
@@ -80,12 +81,13 @@ impl Instance {
         self.look_for_readers();
         engine.store.note_residency();
         let is_requested = self.maintenance.checkpoint.take_request();
+        let is_half_full = self.maintenance.checkpoint.take_early_look();
         if engine.poisoned().is_some() {
             return;
         }
         let outcome = if is_requested || self.lacks_checkpoint() {
             self.checkpoint()
-        } else if self.is_log_long() {
+        } else if self.is_log_long() || (is_half_full && self.may_release_log()) {
             self.paced_checkpoint()
         } else {
             return;
@@ -141,11 +143,24 @@ impl Instance {
 }
 
 /// The checkpoint thread, as the log knows it.
-struct CheckpointThread(Weak<Instance>);
+struct CheckpointThread {
+    instance: Weak<Instance>,
+    /// For the threads of the log, which must not drop the database.
+    ticker: Arc<Ticker>,
+}
+
+impl CheckpointThread {
+    fn of(instance: &Arc<Instance>) -> Self {
+        Self {
+            instance: Arc::downgrade(instance),
+            ticker: instance.maintenance.checkpoint.clone(),
+        }
+    }
+}
 
 impl Checkpointer for CheckpointThread {
     fn request(&self) -> bool {
-        let Some(instance) = self.0.upgrade() else {
+        let Some(instance) = self.instance.upgrade() else {
             return false;
         };
         let thread = &instance.maintenance.checkpoint;
@@ -157,8 +172,12 @@ impl Checkpointer for CheckpointThread {
         true
     }
 
+    fn half_full(&self) {
+        self.ticker.look_early();
+    }
+
     fn log_kept_for(&self) -> Option<String> {
-        let instance = self.0.upgrade()?;
+        let instance = self.instance.upgrade()?;
         instance.retention.holder(instance.archive.archived())
     }
 }
@@ -170,6 +189,47 @@ mod tests {
 
     use crate::device::MemoryDevice;
     use crate::{Database, Error, Health, Readable};
+
+    /// No tick passes, because no thread runs.
+    #[test]
+    fn a_log_that_is_half_full_wakes_the_checkpoint_thread() {
+        let builder = Database::builder()
+            .strands(1)
+            .pool_bytes(1 << 20)
+            .segment_bytes(64 << 10)
+            .checkpoint_log_bytes(1 << 20)
+            .max_log_bytes(2 << 20)
+            .background_threads(false);
+        let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
+        let t = db.open_table::<u64, crate::Bytes>("t").unwrap();
+        let instance = db.instance();
+        let log = &instance.engine.log;
+        log.wait_for_checkpoints(super::CheckpointThread::of(instance));
+        let is_early = || instance.maintenance.checkpoint.take_early_look();
+        let insert = || db.transact(|tx| tx.insert(&t, &1, &[1; 1_000])).unwrap();
+        while log.stats().used_bytes < 500_000 {
+            insert();
+            assert!(!is_early());
+        }
+        while !instance.is_log_long() {
+            insert();
+        }
+        assert!(is_early(), "the log is half full");
+        insert();
+        assert!(!is_early(), "the thread knows it");
+        instance.checkpoint().unwrap();
+        while !is_early() {
+            insert();
+        }
+        // The thread looks before as much log is written as the options ask for.
+        assert!(!instance.is_log_long());
+        instance.maintenance.checkpoint.look_early();
+        let forever = std::time::Duration::MAX;
+        assert!(instance.maintenance.checkpoint.sleep(forever));
+        instance.maintain();
+        assert!(!instance.is_checkpoint_due());
+        assert!(!is_early());
+    }
 
     #[test]
     fn a_thread_that_dies_poisons_the_database() {

@@ -46,13 +46,16 @@ struct TickerState {
     is_stopped: bool,
     /// Whether a turn was requested that has not begun.
     is_requested: bool,
+    /// Whether the thread shall look for work before its next tick.
+    is_early: bool,
 }
 
 impl Ticker {
-    /// Sleeps for `time`, or until a turn is requested. Returns `false` if the ticker was stopped.
+    /// Sleeps for `time`, or until a turn is requested or the thread shall look for work. Returns `false` if the ticker was stopped.
     pub(crate) fn sleep(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
-        let is_idle = |state: &mut TickerState| !state.is_stopped && !state.is_requested;
+        let is_idle =
+            |state: &mut TickerState| !state.is_stopped && !state.is_requested && !state.is_early;
         self.wake.wait_while_for(&mut state, is_idle, time);
         !state.is_stopped
     }
@@ -60,6 +63,12 @@ impl Ticker {
     /// Makes the thread take a turn soon.
     pub(crate) fn request(&self) {
         self.state.lock().is_requested = true;
+        self.wake.notify_all();
+    }
+
+    /// Makes the thread look for work now instead of at its next tick.
+    pub(super) fn look_early(&self) {
+        self.state.lock().is_early = true;
         self.wake.notify_all();
     }
 
@@ -84,6 +93,11 @@ impl Ticker {
         std::mem::take(&mut self.state.lock().is_requested)
     }
 
+    /// Returns whether the thread was asked to look for work since the last call.
+    pub(super) fn take_early_look(&self) -> bool {
+        std::mem::take(&mut self.state.lock().is_early)
+    }
+
     /// Makes the thread end after its turn.
     pub(crate) fn signal(&self) {
         self.state.lock().is_stopped = true;
@@ -102,7 +116,8 @@ impl Ticker {
 pub(crate) struct Maintenance {
     /// Sleeps in the engine's flush timer.
     pub(super) timer: Thread,
-    pub(super) checkpoint: Ticker,
+    /// Shared with the log, whose flushes announce that the log is half full.
+    pub(super) checkpoint: Arc<Ticker>,
     /// Shared with the engine, whose commits request collections.
     pub(super) collector: Arc<Ticker>,
     pub(super) sweeper: Ticker,
@@ -111,7 +126,7 @@ pub(crate) struct Maintenance {
 impl Maintenance {
     /// Stops the threads, apart from the timer, and waits for them to end.
     pub(super) fn stop(&self) {
-        let tickers = [&self.checkpoint, &*self.collector, &self.sweeper];
+        let tickers = [&*self.checkpoint, &*self.collector, &self.sweeper];
         tickers.iter().for_each(|ticker| ticker.signal());
         tickers.iter().for_each(|ticker| ticker.thread.join());
     }
