@@ -98,6 +98,8 @@ fn a_large_commit_whose_bytes_cannot_be_written_has_no_number() {
     assert!(log.enter(&[&payload(0, LARGE)]).is_err());
     assert_eq!(log.last_seqno().get(), 1);
     assert_eq!(log.durable_seqno().get(), 1);
+    // Nothing is acknowledged any more, although everything that has a number is durable.
+    assert!(matches!(log.sync(), Err(LogError::Poisoned { .. })));
 }
 
 /// Closing the log ends large commits before they write a byte.

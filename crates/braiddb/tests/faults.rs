@@ -90,6 +90,29 @@ fn a_failed_log_write_poisons_and_loses_nothing() {
     assert!(made_longer <= 2, "{made_longer}");
 }
 
+/// The bytes of a large transaction are written before it has a sequence number.
+#[test]
+fn a_sync_after_a_failed_large_commit_reports_the_failure() {
+    let mut failed = 0;
+    for n in 1..30 {
+        let device = SimDevice::new(n);
+        let db = open_sim(&device).unwrap();
+        let (acknowledged, error) = fill(&db, 50, 3);
+        assert!(error.is_none());
+        db.sync().unwrap();
+        let durable = db.stats().durable_seqno;
+        device.fail_write_after(n);
+        let (_, error) = fill_range(&db, 100_000, 3..4);
+        if matches!(error, Some(Error::Poisoned { .. })) && db.stats().durable_seqno == durable {
+            failed += 1;
+            assert!(matches!(db.sync(), Err(Error::Poisoned { .. })));
+            assert!(matches!(db.close(), Err(Error::Poisoned { .. })));
+        }
+        assert_holds(&open_sim(&device.after_crash()).unwrap(), &acknowledged);
+    }
+    assert!(failed > 3, "{failed}");
+}
+
 #[test]
 fn a_failed_sync_of_a_checkpoint_keeps_the_one_before() {
     for n in 1..8 {

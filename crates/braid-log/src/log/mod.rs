@@ -232,7 +232,8 @@ impl Log {
     /// Blocks until everything assigned so far is durable.
     ///
     /// # Errors
-    /// [`LogError::Poisoned`].
+    /// [`LogError::Poisoned`], also if everything that was assigned is durable: the bytes of a large
+    /// commit may have been lost before it was assigned a number.
     pub fn sync(&self) -> Result<(), LogError> {
         let (core, seqno) = (self.core(), self.last_seqno());
         if core.acknowledgement.epochs().is_some() {
@@ -242,7 +243,12 @@ impl Log {
                 core.wait(WaitTarget::everything(seqno.min(core.epoch_end())))?;
             }
         }
-        core.wait(WaitTarget::everything(seqno))
+        core.wait(WaitTarget::everything(seqno))?;
+        // I8: nothing is acknowledged after a failure, however much is durable.
+        match core.poison() {
+            Some(error) if !braid_rt::mutant!("sync_a_poisoned_log") => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Starts a flush of the buffers, without waiting. Does nothing with [`FlushMode::Callers`].
