@@ -55,8 +55,8 @@ pub use report::{KindReport, Limit, Report};
 pub use runner::{Progress, run};
 pub use spec::Spec;
 pub use stalls::{
-    BareStall, DisturbanceReport, HotKey, Latency, Scenario, StallRow, StallsReport, StallsSpec,
-    measure_stalls,
+    BareStall, DisturbanceReport, Hold, HotKey, Latency, Scenario, StallRow, StallsReport,
+    StallsSpec, measure_stalls,
 };
 pub use usage::Usage;
 pub use workload::Workload;

@@ -30,6 +30,10 @@ fn measure(scenarios: &[Scenario]) -> StallsReport {
 fn check(row: &StallRow) {
     assert_eq!(row.error, None, "{}", row.scenario);
     assert!(row.operations > 0 && row.disturbance.runs > 0, "{row:?}");
+    let gates = row.holds.iter();
+    let commit_gate = gates.clone().find(|hold| hold.gate == "commit gate");
+    assert!(commit_gate.unwrap().elapsed_ms > 0.0, "{row:?}");
+    assert!(gates.clone().all(|hold| hold.longest_ms <= hold.elapsed_ms));
     let latency = row.latency;
     let ordered = [latency.p50_ms, latency.p99_ms, latency.p999_ms];
     assert!(ordered.is_sorted() && latency.p50_ms > 0.0, "{row:?}");

@@ -135,10 +135,15 @@ fn a_running_checkpoint_is_not_announced() {
     let log = small();
     let announced = Announced::default();
     log.wait_for_checkpoints(announced.clone());
+    let append = || log.append(&[&[1; 2_000]]).unwrap().wait().unwrap();
     let run = log.begin_checkpoint();
-    fill(&log);
+    while log.stats().used_bytes < log.stats().limit_bytes / 8 * 5 {
+        append();
+    }
     assert_eq!(announced.0.load(Ordering::Relaxed), 0);
     drop(run);
+    append();
+    assert_eq!(announced.0.load(Ordering::Relaxed), 1);
 }
 
 #[test]

@@ -11,6 +11,7 @@
 
 pub mod atomic;
 mod futex;
+mod hold;
 mod lock;
 mod mutant;
 mod narrow;
@@ -22,6 +23,7 @@ mod time;
 mod user;
 
 pub use futex::{wait, wake_all, wake_one};
+pub use hold::{Held, HoldTime, LongestHold};
 pub use lock::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };

@@ -86,7 +86,7 @@ impl Batch {
         match written {
             Ok(addresses) => Ok(ids.into_iter().zip(addresses).collect()),
             Err(error) => {
-                store.pool.ids.lock().free.extend(ids);
+                store.pool.lock_ids().free.extend(ids);
                 Err(error)
             }
         }
@@ -173,7 +173,7 @@ impl Writer {
                 Ok(())
             }
             Err(error) => {
-                self.store.pool.ids.lock().free.extend(ids);
+                self.store.pool.lock_ids().free.extend(ids);
                 Err(StoreError::io(
                     "cannot start the bulk load's writer thread",
                     error,
@@ -217,7 +217,7 @@ impl Drop for Writer {
         }
         let blocks: Vec<u64> = self.placed.iter().map(|(_, address)| *address).collect();
         self.store.pool.file.free(&blocks);
-        let mut ids = self.store.pool.ids.lock();
+        let mut ids = self.store.pool.lock_ids();
         ids.free.extend(self.filling.ids.drain(..));
         ids.free.extend(self.placed.iter().map(|(id, _)| *id));
     }

@@ -73,7 +73,7 @@ impl Checkpoint {
         let pool = &store.pool;
         let next_page = pool.ids.lock().next;
         let trees = store.trees.read().clone();
-        let mut open = pool.checkpoint.lock();
+        let mut open = pool.lock_checkpoint();
         assert!(open.is_none(), "one checkpoint at a time");
         *open = Some(OpenCheckpoint::new());
         // Release: the epoch switch, under the lock that evictors acquire; see the pool's epochs.
@@ -160,7 +160,7 @@ impl Checkpoint {
         let pool = &self.store.pool;
         loop {
             let mut batch: Vec<_> = {
-                let mut checkpoint = pool.checkpoint.lock();
+                let mut checkpoint = pool.lock_checkpoint();
                 let open = checkpoint.as_mut().expect("this checkpoint is open");
                 std::iter::from_fn(|| open.copies.pop_first())
                     .take(BATCH)
@@ -173,7 +173,7 @@ impl Checkpoint {
             // Written or not, the images no longer wait.
             pool.file.room.add(batch.len() as u64);
             let addresses = written?;
-            let mut checkpoint = pool.checkpoint.lock();
+            let mut checkpoint = pool.lock_checkpoint();
             let open = checkpoint.as_mut().expect("this checkpoint is open");
             for ((id, _), address) in batch.iter().zip(addresses) {
                 open.addresses.insert(*id, address);
@@ -185,7 +185,8 @@ impl Checkpoint {
     /// Returns the first block that should become free in a file that shrinks, if shrinking is
     /// worthwhile.
     fn cutoff(&self) -> Option<u64> {
-        let space = self.store.pool.file.space.lock();
+        let file = &self.store.pool.file;
+        let space = file.holds.space.of(file.space.lock());
         let used = space.end() - space.free_blocks();
         if self.shrinks {
             return Some(used);
@@ -282,7 +283,7 @@ impl Checkpoint {
         pool.file.set_sequence(root.sequence);
         let old_len = pool.ids.lock().next.max(old_root.next_page);
         if !braid_rt::mutant!("free_superseded_late") {
-            while !self.free_superseded(&changes, &mut pool.checkpoint.lock()) {}
+            while !self.free_superseded(&changes, &mut pool.lock_checkpoint()) {}
         }
         self.switch_entries(&changes);
         if !braid_rt::mutant!("free_blocks_early") {
@@ -311,7 +312,7 @@ impl Checkpoint {
         for first in (0..self.next_page).step_by(STEP) {
             let ids = first..self.next_page.min(first + STEP as u64);
             let mut addresses = [None; STEP];
-            let checkpoint = pool.checkpoint.lock();
+            let checkpoint = pool.lock_checkpoint();
             let open = checkpoint.as_ref().expect("this checkpoint is open");
             // All other pages have the durable address now, and had it at the epoch switch.
             pool.file.addresses.for_changed(ids.clone(), |id, address| {
@@ -373,7 +374,7 @@ impl Checkpoint {
         let pool = &self.store.pool;
         let mut freed = Vec::new();
         for changed in changes.entries.chunks(STEP) {
-            let checkpoint = pool.checkpoint.lock();
+            let checkpoint = pool.lock_checkpoint();
             for &(id, address) in changed {
                 let old = pool.file.addresses.set_durable(id, address);
                 if old != ABSENT && pool.address(id) != old {
@@ -432,7 +433,7 @@ impl Checkpoint {
     /// Ends the time in which the checkpoint is open.
     fn close(&self, changes: &MapChanges) -> OpenCheckpoint {
         loop {
-            let mut checkpoint = self.store.pool.checkpoint.lock();
+            let mut checkpoint = self.store.pool.lock_checkpoint();
             if self.free_superseded(changes, &mut checkpoint) {
                 return checkpoint.take().expect("this checkpoint is open");
             }
@@ -556,7 +557,7 @@ impl Drop for Checkpoint {
         // Abandoned: a block that was written for it and is not a page's current block is free
         // again.
         let pool = &self.store.pool;
-        let mut checkpoint = pool.checkpoint.lock();
+        let mut checkpoint = pool.lock_checkpoint();
         let Some(open) = checkpoint.take() else {
             return;
         };

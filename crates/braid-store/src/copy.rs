@@ -36,7 +36,7 @@ impl PinnedCheckpoint {
         blocks.extend(own.map(|&address| block_of(address)));
         let existing = addresses.iter().filter(|address| **address != 0);
         blocks.extend(existing.map(|&address| block_of(address)));
-        let pin = file.space.lock().pin(blocks);
+        let pin = file.holds.space.of(file.space.lock()).pin(blocks);
         Self {
             store: store.clone(),
             pin,
@@ -115,7 +115,7 @@ impl PinnedFile {
     pub(crate) fn pin(store: &Arc<StoreInner>) -> Result<Self, StoreError> {
         let file = &store.pool.file;
         let end = file.len_blocks()?;
-        let pin = file.space.lock().pin_all(end);
+        let pin = file.holds.space.of(file.space.lock()).pin_all(end);
         let store = store.clone();
         Ok(Self { store, pin })
     }
@@ -123,14 +123,19 @@ impl PinnedFile {
 
 impl Drop for PinnedFile {
     fn drop(&mut self) {
-        self.store.pool.file.space.lock().unpin(self.pin);
+        unpin(&self.store, self.pin);
     }
 }
 
 impl Drop for PinnedCheckpoint {
     fn drop(&mut self) {
-        self.store.pool.file.space.lock().unpin(self.pin);
+        unpin(&self.store, self.pin);
     }
+}
+
+fn unpin(store: &StoreInner, pin: u64) {
+    let file = &store.pool.file;
+    file.holds.space.of(file.space.lock()).unpin(pin);
 }
 
 /// Writes a data file from pages that were read with [`PinnedCheckpoint::read`].

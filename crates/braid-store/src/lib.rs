@@ -49,6 +49,7 @@ mod data_file;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
+mod holds;
 mod inner;
 mod limits;
 #[cfg(all(test, loom))]

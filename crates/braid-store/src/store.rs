@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_io::Device;
+use braid_rt::HoldTime;
 use bytes::Bytes;
 
 use crate::buffer_pool::Pool;
@@ -234,7 +235,7 @@ impl Store {
         }
         drop(trees);
         let steps = dropped.pages.chunks(dropped::STEP);
-        steps.for_each(|pages| self.inner.pool.detach(pages));
+        steps.for_each(|pages| self.inner.pool.detach_many(pages));
     }
 
     /// Frees the pages of a tree that was detached. Reads nothing from the medium, and is not a
@@ -434,8 +435,8 @@ impl Store {
     /// Counts and sizes.
     pub fn stats(&self) -> StoreStats {
         let pool = &self.inner.pool;
-        let space = pool.file.space.lock();
-        let ids = pool.ids.lock();
+        let space = pool.file.holds.space.of(pool.file.space.lock());
+        let ids = pool.lock_ids();
         let end = space.end().max(pool.file.extent.load(Ordering::Relaxed));
         let count = |counter: &crate::sync::Counter| counter.load(Ordering::Relaxed);
         StoreStats {
@@ -452,6 +453,11 @@ impl Store {
             file_free_bytes: (end - space.end() + space.free_blocks()) * PAGE_SIZE as u64,
             checkpoint_sequence: self.inner.root.lock().sequence,
         }
+    }
+
+    /// Returns, by the name of a lock, the longest time for which background work has held it.
+    pub fn longest_holds(&self) -> Vec<(&'static str, HoldTime)> {
+        self.inner.pool.file.holds.by_gate()
     }
 
     /// The device that holds the data file.

@@ -239,6 +239,7 @@ pub mod stats {
 
     pub use crate::database::estimate::{Estimate, TableStats};
     pub use crate::observe::recovery::{RecoveryProgress, RecoveryReport};
+    pub use crate::observe::stats::GateHold;
     pub use crate::services::compact::CompactReport;
 }
 

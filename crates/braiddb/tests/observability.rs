@@ -1,9 +1,12 @@
 //! Statistics for other processes: the file `STATS`, and the facades `metrics` and `tracing` if
 //! enabled.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use braid::device::MemoryDevice;
 use braid::{Database, Table};
 
 /// Polls until a condition holds that a background thread of the database brings about.
@@ -373,4 +376,42 @@ mod events {
             &["ERROR [checkpoint]", "checkpoint failed", "error="],
         );
     }
+}
+
+/// Every gate is named once, and those that a checkpoint certainly holds have been held.
+#[test]
+fn statistics_tell_how_long_gates_were_held() {
+    let builder = Database::builder().pool_bytes(1 << 20);
+    let builder = builder.background_threads(false);
+    let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
+    let t = db.open_table::<u64, u64>("t").unwrap();
+    let snapshot = db.snapshot();
+    for value in 0..2 {
+        (0..100).for_each(|key| db.transact(|tx| tx.insert(&t, &key, &value)).unwrap());
+    }
+    drop(snapshot);
+    let before = db.stats().gate_holds;
+    let names: BTreeSet<_> = before.iter().map(|hold| hold.gate).collect();
+    assert_eq!(names.len(), before.len());
+    let held = |stats: &braid::Stats, gate| {
+        let mut holds = stats.gate_holds.iter();
+        let hold = holds.find(|hold| hold.gate == gate).unwrap();
+        assert!(hold.longest <= hold.elapsed);
+        !hold.elapsed.is_zero()
+    };
+    assert!(!held(&db.stats(), "page gate"));
+    db.compact().unwrap();
+    let stats = db.stats();
+    for gate in [
+        "commit gate",
+        "large commits",
+        "open checkpoint",
+        "free space",
+        "page gate",
+        "garbage",
+    ] {
+        assert!(held(&stats, gate), "{gate}");
+    }
+    let text = stats.to_prometheus();
+    assert!(text.contains("\nbraid_gate_longest_hold_seconds{gate=\"commit gate\"} 0.0"));
 }

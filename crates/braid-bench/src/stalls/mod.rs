@@ -39,7 +39,7 @@ use crate::usage::Usage;
 use crate::{BenchError, Engine, PROFILE, Spec, Workload};
 
 pub use self::bare::BareStall;
-pub use self::report::{DisturbanceReport, HotKey, Latency, StallRow, StallsReport};
+pub use self::report::{DisturbanceReport, Hold, HotKey, Latency, StallRow, StallsReport};
 pub use self::scenario::Scenario;
 
 /// Duration of the calibration.
@@ -259,6 +259,7 @@ impl Bench<'_> {
         let hot_key = disturbance.hot_key.as_ref().map(|figures| figures());
         // Its snapshots end before the database.
         drop(disturbance);
+        let holds = stage.db().stats().gate_holds;
         stage.engine.close()?;
         let bare = match (scenario.writes_much(), disturbed.written) {
             (true, Some(written)) => Some(self.bare(dir, written)?),
@@ -268,6 +269,7 @@ impl Bench<'_> {
         row.written_bytes = disturbed.written.map_or(0, |written| written.bytes);
         row.lateness = lateness;
         row.hot_key = hot_key;
+        row.holds = holds.iter().map(Hold::new).collect();
         row.bare = bare;
         Ok(row)
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use braid::stats::GateHold;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -84,6 +85,9 @@ pub struct StallRow {
     pub bare: Option<BareStall>,
     /// Time after their bound at which buffered commits became durable.
     pub lateness: Option<Latency>,
+    /// The longest hold of each gate since the database was opened, so also while the scenario was
+    /// prepared.
+    pub holds: Vec<Hold>,
     /// Rates of the hot key.
     pub hot_key: Option<HotKey>,
     /// Limits that were exceeded: `gap`, `p99.9`, `late`, `updates`, `reads`; empty for the quiet
@@ -102,6 +106,27 @@ pub struct DisturbanceReport {
     pub seconds: f64,
     /// Duration of the longest run, in seconds.
     pub longest_s: f64,
+}
+
+/// The longest time for which background work held a gate for which commits wait, in milliseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Hold {
+    /// Name of the gate.
+    pub gate: &'static str,
+    /// Without the time in which the system suspended the thread.
+    pub longest_ms: f64,
+    /// With that time.
+    pub elapsed_ms: f64,
+}
+
+impl Hold {
+    pub(super) fn new(hold: &GateHold) -> Self {
+        Hold {
+            gate: hold.gate,
+            longest_ms: millis(hold.longest),
+            elapsed_ms: millis(hold.elapsed),
+        }
+    }
 }
 
 /// Rates per second of updates of one key, and of reads of it at snapshots.
@@ -159,6 +184,7 @@ impl StallRow {
             written_bytes: 0,
             bare: None,
             lateness: None,
+            holds: Vec::new(),
             hot_key: None,
             exceeded: Vec::new(),
             error: None,
@@ -178,6 +204,7 @@ impl StallRow {
             written_bytes: 0,
             bare: None,
             lateness: None,
+            holds: Vec::new(),
             hot_key: None,
             exceeded: Vec::new(),
             error: Some(error.to_string()),

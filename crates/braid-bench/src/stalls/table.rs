@@ -37,8 +37,28 @@ impl fmt::Display for StallsReport {
         )?;
         self.rows.iter().try_for_each(|row| line(f, row))?;
         writeln!(f)?;
-        self.rows.iter().try_for_each(|row| details(f, row))
+        self.rows.iter().try_for_each(|row| details(f, row))?;
+        writeln!(
+            f,
+            "\nlongest holds of gates (ms; in parentheses with the time in which the thread was suspended)"
+        )?;
+        self.rows.iter().try_for_each(|row| holds(f, row))
     }
+}
+
+fn holds(f: &mut fmt::Formatter<'_>, row: &StallRow) -> fmt::Result {
+    if row.holds.is_empty() {
+        return Ok(());
+    }
+    write!(f, "{:<21}", row.scenario)?;
+    for (at, hold) in row.holds.iter().enumerate() {
+        let comma = if at == 0 { "" } else { ", " };
+        write!(f, "{comma}{} {:.3}", hold.gate, hold.longest_ms)?;
+        if hold.elapsed_ms > 1.1 * hold.longest_ms {
+            write!(f, " ({:.3})", hold.elapsed_ms)?;
+        }
+    }
+    writeln!(f)
 }
 
 fn line(f: &mut fmt::Formatter<'_>, row: &StallRow) -> fmt::Result {

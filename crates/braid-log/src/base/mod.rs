@@ -2,5 +2,6 @@
 
 pub(crate) mod callbacks;
 pub(crate) mod event;
+pub(crate) mod holds;
 pub(crate) mod numbers;
 pub(crate) mod sync;

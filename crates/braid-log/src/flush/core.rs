@@ -10,6 +10,7 @@ use crossbeam_utils::CachePadded;
 use crate::LogError;
 use crate::base::callbacks::{Action, Callbacks};
 use crate::base::event::Event;
+use crate::base::holds::Holds;
 use crate::base::numbers::{AtomicSeqNo, GroupNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::{AtomicBool, Backoff, Counter, Mutex, fence};
 use crate::buffer::commit_slots::CommitSlots;
@@ -116,6 +117,7 @@ pub(crate) struct Core {
     /// finished, and exclusively by a thread that quiesces the log: it waits for large commits while
     /// small commits continue.
     pub(crate) large_commits: RwLock<()>,
+    pub(crate) holds: Holds,
 }
 
 impl std::fmt::Debug for Core {
@@ -205,6 +207,7 @@ impl Core {
             stopping: AtomicBool::new(false),
             quiescing: Mutex::new(()),
             large_commits: RwLock::new(()),
+            holds: Holds::default(),
             device,
             options,
         };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use braid_rt::atomic::{AtomicU64, Ordering};
 use braid_rt::thread::JoinHandle;
-use braid_rt::{Mutex, RwLockWriteGuard};
+use braid_rt::{Held, HoldTime, Mutex, RwLockWriteGuard};
 
 use crate::LogError;
 use crate::base::callbacks::Action;
@@ -400,7 +400,8 @@ impl Log {
     /// Waits until no large commit is in flight, and holds up large commits that begin, until the
     /// result is dropped. Small commits continue.
     pub fn calm(&self) -> Calm<'_> {
-        let _large = self.core().large_commits.write();
+        let core = self.core();
+        let _large = core.holds.large_commits.of(core.large_commits.write());
         Calm { log: self, _large }
     }
 
@@ -409,6 +410,7 @@ impl Log {
         let _one = core.quiescing.lock();
         // Either all lanes have begun, or none.
         let _begun = core.beginning.lock();
+        let _closed = core.holds.commit_gate.of(());
         core.commit_slots.quiesce(|| {
             let lanes = core.lanes.iter().map(|lane| {
                 let seal = lane.seal.lock();
@@ -504,6 +506,7 @@ impl Log {
         // After a full device, a checkpoint makes the log ask the device for space again.
         core.space.retry_now();
         if released {
+            core.backpressure.note_release();
             match core.options.flush_mode {
                 FlushMode::Background => core.preparer.notify(),
                 FlushMode::Callers => {
@@ -512,7 +515,6 @@ impl Log {
                         lane.pool
                             .delete_retired(&*core.device, discard, &core.quota)?;
                     }
-            core.backpressure.note_release();
                 }
             }
         }
@@ -597,6 +599,14 @@ impl Log {
         stats
     }
 
+    /// Returns, by the name of a gate, the longest time for which work other than a commit has held
+    /// something that commits wait for.
+    pub fn longest_holds(&self) -> Vec<(&'static str, HoldTime)> {
+        let core = self.core();
+        let lanes = core.lanes.iter().map(|lane| &lane.pool.holds);
+        crate::base::holds::by_gate(&core.holds, lanes)
+    }
+
     /// Flushes everything and stops the log's threads. Other handles and tickets keep working,
     /// without background flushes.
     ///
@@ -613,7 +623,7 @@ impl Log {
 #[derive(Debug)]
 pub struct Calm<'a> {
     log: &'a Log,
-    _large: RwLockWriteGuard<'a, ()>,
+    _large: Held<'a, RwLockWriteGuard<'a, ()>>,
 }
 
 impl Calm<'_> {

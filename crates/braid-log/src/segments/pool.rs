@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use braid_io::{Device, OpenMode};
 
 use crate::LogError;
+use crate::base::holds::SegmentHolds;
 use crate::base::numbers::LaneId;
 use crate::base::sync::{AtomicU64, Counter, Mutex};
 use crate::format::BLOCK;
@@ -118,6 +119,7 @@ pub(crate) struct SegmentPool {
     state: Mutex<State>,
     /// Held while files are made, renamed or deleted, so that a segment is prepared once.
     work: Mutex<()>,
+    pub(crate) holds: SegmentHolds,
     ready: AtomicU64,
     /// Bytes that the ready segments can certainly take.
     ready_room: AtomicU64,
@@ -161,6 +163,7 @@ impl SegmentPool {
                 preallocated: options.preallocated_bytes > 0,
             }),
             work: Mutex::new(()),
+            holds: SegmentHolds::default(),
             prepared: AtomicU64::new(0),
             recycled: AtomicU64::new(0),
             live_bytes: Counter::new(0),
@@ -358,7 +361,7 @@ impl SegmentPool {
         options: &LogOptions,
         quota: &Quota,
     ) -> Result<bool, LogError> {
-        let _work = self.work.lock();
+        let _work = self.holds.files.of(self.work.lock());
         self.prepare_locked(device, options, quota)
     }
 
@@ -371,7 +374,7 @@ impl SegmentPool {
         quota: &Quota,
         wanted: impl Fn() -> bool,
     ) -> Result<bool, LogError> {
-        let _work = self.work.lock();
+        let _work = self.holds.files.of(self.work.lock());
         while wanted() {
             if !self.prepare_locked(device, options, quota)? {
                 return Ok(false);
@@ -522,7 +525,7 @@ impl SegmentPool {
     /// Releases the segments before `sequence`, which are no longer needed, for recycling, or for
     /// deletion if the options say so. Returns whether there were any.
     pub(crate) fn release(&self, sequence: u64, options: &LogOptions) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.holds.list.of(self.state.lock());
         let mut released = 0;
         // I6: the segment being written is never released, even if the caller asks for it.
         while state.files.live.len() > 1 && state.files.live[0].sequence < sequence {
@@ -570,13 +573,13 @@ impl SegmentPool {
         discard: bool,
         quota: &Quota,
     ) -> Result<(), LogError> {
-        let _work = self.work.lock();
+        let _work = self.holds.files.of(self.work.lock());
         self.delete_retired_locked(device, discard, quota)
     }
 
     /// Deletes the released segments, also those kept for recycling. Returns whether it deleted any.
     pub(crate) fn give_up_free(&self, device: &dyn Device, discard: bool, quota: &Quota) -> bool {
-        let _work = self.work.lock();
+        let _work = self.holds.files.of(self.work.lock());
         let is_any = {
             let files = &mut self.state.lock().files;
             files.retired.append(&mut files.free);

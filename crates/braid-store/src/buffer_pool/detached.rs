@@ -36,7 +36,15 @@ impl Pool {
     /// Removes pages to which no tree refers any more from all later checkpoints. Part of a
     /// modifying call.
     pub(crate) fn detach(&self, pages: &[PageId]) {
-        let mut checkpoint = self.checkpoint.lock();
+        self.detach_locked(pages, &mut self.checkpoint.lock());
+    }
+
+    /// As [`Pool::detach`], for background work.
+    pub(crate) fn detach_many(&self, pages: &[PageId]) {
+        self.detach_locked(pages, &mut self.lock_checkpoint());
+    }
+
+    fn detach_locked(&self, pages: &[PageId], checkpoint: &mut Option<OpenCheckpoint>) {
         for &id in pages {
             let before = self.file.addresses.detach(id);
             if let Some(open) = checkpoint.as_mut()

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 
 use braid_io::AlignedBuf;
 use braid_rt::thread::Backoff;
-use braid_rt::to_usize;
+use braid_rt::{Held, MutexGuard, to_usize};
 
 use super::latch;
 use super::state::{self, NONE, frame_of};
@@ -56,6 +56,11 @@ impl OpenCheckpoint {
 }
 
 impl Pool {
+    /// Locks the state of the open checkpoint for background work, and measures for how long.
+    pub(crate) fn lock_checkpoint(&self) -> Held<'_, MutexGuard<'_, Option<OpenCheckpoint>>> {
+        self.file.holds.checkpoint.of(self.checkpoint.lock())
+    }
+
     /// Makes a page with an assigned id exist; for an open checkpoint it does not exist.
     pub(crate) fn appear(&self, id: PageId, address: u64) {
         let mut checkpoint = self.checkpoint.lock();
@@ -223,7 +228,7 @@ impl Pool {
     /// written.
     pub(crate) fn captured_written(&self, id: PageId, epoch: u64, address: Option<u64>) {
         let resident = self.latch_resident(id);
-        let mut checkpoint = self.checkpoint.lock();
+        let mut checkpoint = self.lock_checkpoint();
         let (mut is_free, mut is_over) = (false, true);
         if let (Some(address), Some(open)) = (address, checkpoint.as_mut()) {
             open.addresses.insert(id, address);
@@ -259,7 +264,7 @@ impl Pool {
     pub(crate) fn relocate(&self, id: PageId, from: u64, to: u64) -> bool {
         // The latch keeps a load from reading the block address while the block is being freed.
         let (state, word) = self.latch_anywhere(id);
-        let mut checkpoint = self.checkpoint.lock();
+        let mut checkpoint = self.lock_checkpoint();
         // A dirty page gets another block address anyway.
         let is_dirty = frame_of(word) != NONE
             && self.info[to_usize(frame_of(word))]

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use braid_rt::atomic::{AtomicBool, AtomicUsize, Ordering};
 use braid_rt::thread::Backoff;
-use braid_rt::{Mutex, narrow};
+use braid_rt::{Held, Mutex, MutexGuard, narrow};
 
 use crate::data_file::DataFile;
 use crate::data_file::room::Room;
@@ -185,7 +185,7 @@ impl Pool {
     /// Updates [`Pool::may_miss`].
     pub(crate) fn note_residency(&self) {
         let used = {
-            let ids = self.ids.lock();
+            let ids = self.lock_ids();
             ids.next - 1 - ids.free.len()
         };
         let misses = (self.resident() as u64) < used;
@@ -463,6 +463,11 @@ impl Pool {
             }
             self.arrivals.wait(id, state, &mut backoff);
         }
+    }
+
+    /// Locks the page ids for work on many of them, and measures for how long.
+    pub(crate) fn lock_ids(&self) -> Held<'_, MutexGuard<'_, PageIds>> {
+        self.file.holds.ids.of(self.ids.lock())
     }
 
     /// Releases the id and the frame of a freed page.

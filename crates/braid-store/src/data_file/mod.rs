@@ -32,6 +32,7 @@ use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::addresses::Addresses;
 use crate::error::StoreError;
+use crate::holds::Holds;
 use crate::number_set::NumberSet;
 use crate::page::{PAGE_SIZE, PageId};
 
@@ -79,6 +80,7 @@ pub(crate) struct DataFile {
     /// Blocks that the file is known to have; changed only by the holder of `growing`.
     pub(crate) extent: AtomicU64,
     growing: Mutex<()>,
+    pub(crate) holds: Holds,
     pub(crate) room: Arc<Room>,
     pub(crate) addresses: Addresses,
     /// The durable superblock's sequence number.
@@ -141,6 +143,7 @@ impl DataFile {
             space: Mutex::new(Space::new(&NumberSet::default(), room.clone())),
             extent: AtomicU64::new(0),
             growing: Mutex::default(),
+            holds: Holds::default(),
             room,
             addresses: Addresses::new(),
             sequence: AtomicU64::new(0),
@@ -510,7 +513,7 @@ impl DataFile {
         if blocks.is_empty() {
             return;
         }
-        let mut space = self.space.lock();
+        let mut space = self.holds.space.of(self.space.lock());
         blocks.iter().for_each(|&block| space.free(block));
     }
 
@@ -538,8 +541,8 @@ impl DataFile {
     /// Cuts off the free tail, except the blocks that keep the surplus at a floor.
     pub(crate) fn trim_to(&self, floor: i64) -> Result<(), StoreError> {
         let _growing = self.growing.lock();
-        while self.space.lock().trim_some() {}
-        let mut space = self.space.lock();
+        while self.holds.space.of(self.space.lock()).trim_some() {}
+        let mut space = self.holds.space.of(self.space.lock());
         let extent = self.extent.load(Ordering::Relaxed);
         let spare = self.room.take_down_to(floor);
         let blocks = space.trim().max(extent.saturating_sub(spare));

@@ -76,10 +76,11 @@ impl Engine {
         for shard in self.gc.shards() {
             let mut left = shard.lock().cold_len();
             loop {
-                let is_more = self.collect_due(&mut shard.lock(), &mut buffer);
+                let hold = |shard| self.holds.garbage.of(shard);
+                let is_more = self.collect_due(&mut hold(shard.lock()), &mut buffer);
                 if !is_more && left > 0 {
                     let step = left.min(STEP_MAX);
-                    shard.lock().take_cold(step, &mut buffer.due);
+                    hold(shard.lock()).take_cold(step, &mut buffer.due);
                     left -= step;
                 }
                 self.free_large_values(&mut buffer);

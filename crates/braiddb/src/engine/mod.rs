@@ -10,6 +10,7 @@ mod contexts;
 mod flush_timer;
 mod health;
 pub(crate) mod hint_cache;
+mod holds;
 mod savepoints;
 mod tables;
 mod unlock;
@@ -37,6 +38,7 @@ pub(crate) use self::contexts::PooledContext;
 use self::flush_timer::FlushTimer;
 pub(crate) use self::health::ArchiveError;
 use self::health::HealthWatch;
+use self::holds::Holds;
 pub(crate) use self::tables::{TableMap, Tables};
 
 /// State that all transactions and snapshots of an open database share.
@@ -57,6 +59,7 @@ pub(crate) struct Engine {
     /// Held shared while pages change outside of a commit, and exclusively while a checkpoint
     /// switches the epoch.
     pub(crate) page_gate: RwLock<()>,
+    pub(crate) holds: Holds,
     pub(crate) settings: Settings,
     /// Sequence number of the newest commit when the database was opened.
     pub(crate) opened_at: SeqNo,
@@ -113,6 +116,7 @@ impl Engine {
             clock: options.clock.clone(),
             flush_timer: FlushTimer::default(),
             page_gate: RwLock::default(),
+            holds: Holds::default(),
             settings,
             opened_at: parts.opened_at,
         });

@@ -136,8 +136,10 @@ impl Engine {
             // Commits may collect entries meanwhile, which moves others past the index: those are
             // not counted this time.
             for from in (0..).step_by(STEP_MAX) {
-                let is_any = shard
-                    .lock()
+                let is_any = self
+                    .holds
+                    .garbage
+                    .of(shard.lock())
                     .examine(from, STEP_MAX, |entry| match entry.what {
                         What::Chain { bucket } => buckets.push(bucket),
                         What::Tombstone(_) => retained.add(open, entry.end, entry.space()),
@@ -146,7 +148,8 @@ impl Engine {
                     break;
                 }
                 for bucket in buckets.drain(..) {
-                    let mut chain = self.locks.versions(bucket).lock();
+                    let chain = self.locks.versions(bucket).lock();
+                    let mut chain = self.holds.versions.of(chain);
                     let pruned = chain.prune(open, &mut buffer.spare);
                     buffer.count_dropped(pruned);
                     chain

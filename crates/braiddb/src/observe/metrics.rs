@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use crate::observe::stats::Stats;
+use crate::observe::stats::{GateHold, Stats};
 
 /// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,6 +184,22 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
     .into_iter()
 }
 
+/// The metrics of each gate: name, help, and the time.
+type HoldMetric = (&'static str, &'static str, fn(&GateHold) -> Duration);
+
+const HOLDS: [HoldMetric; 2] = [
+    (
+        "braid_gate_longest_hold_seconds",
+        "Longest time for which background work held a gate for which commits wait, without the time in which its thread was suspended.",
+        |hold| hold.longest,
+    ),
+    (
+        "braid_gate_longest_hold_elapsed_seconds",
+        "Longest time for which background work held a gate for which commits wait.",
+        |hold| hold.elapsed,
+    ),
+];
+
 impl Stats {
     /// Formats the statistics in Prometheus' text exposition format: every counter and size as a
     /// metric whose name begins with `braid_`, and `braid_info` with the protocol and the version
@@ -222,6 +238,13 @@ impl Stats {
                 "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {number}\n"
             );
         }
+        for (name, help, time) in HOLDS {
+            let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n");
+            for hold in &self.gate_holds {
+                let (gate, seconds) = (hold.gate, time(hold).as_secs_f64());
+                let _ = writeln!(out, "{name}{{gate=\"{gate}\"}} {seconds:.9}");
+            }
+        }
         out
     }
 
@@ -245,6 +268,12 @@ impl Stats {
                 }
             }
         }
+        for (name, _, time) in HOLDS {
+            for hold in &self.gate_holds {
+                metrics::gauge!(name, "database" => label(), "gate" => hold.gate)
+                    .set(time(hold).as_secs_f64());
+            }
+        }
     }
 }
 
@@ -258,6 +287,9 @@ pub(crate) fn describe(stats: &Stats) {
             }
             _ => metrics::describe_gauge!(metric.name, metric.help),
         }
+    }
+    for (name, help, _) in HOLDS {
+        metrics::describe_gauge!(name, help);
     }
 }
 
@@ -292,7 +324,8 @@ mod tests {
         let own = format!("{stats:#?}");
         let (log, store) = (format!("{:#?}", stats.log), format!("{:#?}", stats.store));
         let own = fields(&own).map(str::to_owned);
-        let own = own.filter(|name| !["protocol", "log", "store"].contains(&name.as_str()));
+        let own =
+            own.filter(|name| !["protocol", "log", "store", "gate_holds"].contains(&name.as_str()));
         let log = fields(&log).map(|name| format!("log.{name}"));
         let store = fields(&store).map(|name| format!("store.{name}"));
         let there: BTreeSet<String> = own.chain(log).chain(store).collect();
@@ -315,8 +348,7 @@ mod tests {
         };
         let mut seen = BTreeSet::new();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len() % 3, 0);
-        for metric in lines.chunks(3) {
+        for metric in lines.chunk_by(|_, next| !next.starts_with("# HELP")) {
             let help = metric[0].strip_prefix("# HELP ").unwrap();
             let (name, help) = help.split_once(' ').unwrap();
             assert!(is_name(name) && seen.insert(name), "{name}");
@@ -326,10 +358,19 @@ mod tests {
             assert_eq!(typed, name);
             assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
             assert!(["counter", "gauge"].contains(&kind), "{kind}");
-            let (series, value) = metric[2].rsplit_once(' ').unwrap();
-            let labels = series.strip_prefix(name).unwrap();
-            assert!(labels.is_empty() || labels.starts_with("{protocol=\"glsn\",version=\""));
-            assert!(value.parse::<f64>().unwrap() >= 0.0, "{value}");
+            let is_of_gates = name.starts_with("braid_gate_");
+            assert_eq!(metric.len() > 3, is_of_gates, "{name}");
+            for line in &metric[2..] {
+                let (series, value) = line.rsplit_once(' ').unwrap();
+                let labels = series.strip_prefix(name).unwrap();
+                let prefix = if is_of_gates {
+                    "{gate=\""
+                } else {
+                    "{protocol=\"glsn\",version=\""
+                };
+                assert!(labels.is_empty() && !is_of_gates || labels.starts_with(prefix));
+                assert!(value.parse::<f64>().unwrap() >= 0.0, "{value}");
+            }
         }
     }
 }

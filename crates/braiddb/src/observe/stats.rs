@@ -1,5 +1,7 @@
 //! Statistics of a database.
 
+use std::time::Duration;
+
 use braid_rt::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
@@ -127,4 +129,20 @@ pub struct Stats {
     pub archived: Option<u64>,
     /// Sequence number after which all changes can still be read.
     pub changes_kept_from: u64,
+    /// For how long work other than a commit has held what commits wait for, by gate.
+    pub gate_holds: Vec<GateHold>,
+}
+
+/// The longest time for which work other than a commit, such as a checkpoint or the collection of old
+/// versions, has held a lock or gate for which commits wait. Aim of the engine: at most 1 ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GateHold {
+    /// Name of the gate.
+    pub gate: &'static str,
+    /// The longest hold since the database was opened. If the system suspended the thread although it
+    /// waited for nothing, its processor time counts. (Linux; elsewhere the same as `elapsed`.)
+    pub longest: Duration,
+    /// The longest hold, including the time in which the system ran other threads instead.
+    pub elapsed: Duration,
 }

@@ -105,6 +105,7 @@ impl Instance {
         let calm = log.calm();
         // No transaction changes pages while the epoch switches.
         let gate = self.engine.page_gate.write();
+        let gate = self.engine.holds.page_gate.of(gate);
         let begun = calm.quiesce(|start| {
             // I8: a transaction that could not be applied poisons the log before it leaves its
             // commit slot, so the check detects it here, and its pages are in no image.

@@ -36,6 +36,7 @@ impl Instance {
             store: engine.store.stats(),
             archived: self.archive.archived().map(SeqNo::get),
             changes_kept_from: self.retention.oldest().get(),
+            gate_holds: engine.gate_holds(),
         }
     }
 }
