@@ -542,10 +542,19 @@ impl DataFile {
     pub(crate) fn trim_to(&self, floor: i64) -> Result<(), StoreError> {
         let _growing = self.growing.lock();
         while self.holds.space.of(self.space.lock()).trim_some() {}
-        let mut space = self.holds.space.of(self.space.lock());
-        let extent = self.extent.load(Ordering::Relaxed);
-        let spare = self.room.take_down_to(floor);
-        let blocks = space.trim().max(extent.saturating_sub(spare));
+        let (blocks, spare) = {
+            let mut space = self.holds.space.of(self.space.lock());
+            let extent = self.extent.load(Ordering::Relaxed);
+            let spare = self.room.take_down_to(floor);
+            let blocks = space.trim().max(extent.saturating_sub(spare));
+            // Under the lock, and before the file is cut without it: a thread that takes a block
+            // from the tail afterwards finds that the file is too short, and waits for `growing`.
+            if blocks < extent {
+                self.extent.store(blocks, Ordering::Relaxed);
+                self.room.take(extent - blocks);
+            }
+            (blocks, spare)
+        };
         let cut = self.cut(blocks);
         self.room.add(spare);
         cut
@@ -560,16 +569,11 @@ impl DataFile {
         })
     }
 
-    /// Shortens the file to `blocks` blocks if it is longer. The caller holds `growing` and
-    /// `space`.
+    /// Shortens the file to `blocks` blocks if it is longer. The caller holds `growing`, and no block
+    /// after these is in use.
     fn cut(&self, blocks: u64) -> Result<(), StoreError> {
         if blocks < self.len_blocks()? {
             braid_rt::coverage_point("store: the data file's end is cut off");
-            let extent = self.extent.load(Ordering::Relaxed);
-            if blocks < extent {
-                self.extent.store(blocks, Ordering::Relaxed);
-                self.room.take(extent - blocks);
-            }
             let cut = self.file.set_len(blocks * PAGE_SIZE as u64);
             cut.map_err(|e| StoreError::io("cannot shorten data.braid", e))?;
         }
