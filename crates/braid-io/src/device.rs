@@ -28,6 +28,12 @@ pub enum DeviceKind {
     Uring,
     /// A directory of a file system through positioned reads and writes and `fdatasync`.
     File,
+    /// Persistent memory: mapped files with direct access (DAX).
+    Pmem,
+    /// Mapped files of an ordinary file system, treated like persistent memory.
+    PmemFile,
+    /// Ordinary memory that is treated like persistent memory, for measurements.
+    PmemEmulated,
     /// Process memory; nothing survives the process.
     Memory,
     /// The deterministic fault-injecting simulator.
@@ -39,6 +45,9 @@ impl fmt::Display for DeviceKind {
         f.write_str(match self {
             DeviceKind::Uring => "uring",
             DeviceKind::File => "file",
+            DeviceKind::Pmem => "pmem",
+            DeviceKind::PmemFile => "pmem-file",
+            DeviceKind::PmemEmulated => "pmem-emulated",
             DeviceKind::Memory => "memory",
             DeviceKind::Simulator => "simulator",
         })

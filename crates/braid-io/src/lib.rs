@@ -32,6 +32,8 @@ mod layer;
 mod memory;
 mod open;
 mod overlay;
+#[cfg(unix)]
+mod pmem;
 #[cfg(windows)]
 mod positioned;
 mod posix;
@@ -58,6 +60,8 @@ pub use open::{
     open_directory_with_mode,
 };
 pub use overlay::OverlayDevice;
+#[cfg(unix)]
+pub use pmem::PmemDevice;
 pub use posix::FileDevice;
 pub use readers::{Announcement, READERS_FILE_NAME, ReaderGuard, ReaderNeeds, ReaderTable};
 pub use sim::{Claim, FileCopies, FileFaults, MediaFaults, SimDevice};

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
+use braid_pmem::MapAs;
 use braid_rt::Process;
 
 use crate::directory::{DEFAULT_FILE_MODE, directory_mode, named, open_regular};
@@ -28,6 +29,18 @@ pub enum DeviceChoice {
     Uring,
     /// Positioned reads and writes; see [`FileDevice`].
     File,
+    /// Persistent memory: the directory's files are mapped with direct access (DAX), and a commit
+    /// makes no system call. `Unsupported` where the file system offers no direct access.
+    Pmem,
+    /// Mapped files of an ordinary file system, for programs that are to run on persistent memory.
+    /// Durable, and slower than [`DeviceChoice::File`].
+    PmemFile,
+    /// Mapped files that are treated like persistent memory wherever they are, such as in
+    /// `/dev/shm`. For measurements: a loss of power may lose everything.
+    PmemEmulated {
+        /// Nanoseconds that flushing one cache line takes on top of the instruction.
+        line_latency: u32,
+    },
     /// Process memory: the directory stays empty, and the data is lost with the process.
     Memory,
 }
@@ -41,9 +54,19 @@ impl FromStr for DeviceChoice {
             "uring" => Ok(Self::Uring),
             "file" => Ok(Self::File),
             "memory" => Ok(Self::Memory),
-            _ => Err(format!(
-                "{name:?} is not a device; choose one of auto, uring, file, memory"
-            )),
+            "pmem" => Ok(Self::Pmem),
+            "pmem-file" => Ok(Self::PmemFile),
+            "pmem-emulated" => Ok(Self::PmemEmulated { line_latency: 0 }),
+            _ => {
+                let latency = name.strip_prefix("pmem-emulated:");
+                match latency.and_then(|latency| latency.parse().ok()) {
+                    Some(line_latency) => Ok(Self::PmemEmulated { line_latency }),
+                    None => Err(format!(
+                        "{name:?} is not a device; choose one of auto, uring, file, memory, pmem, \
+                         pmem-file, pmem-emulated, or pmem-emulated:NANOSECONDS"
+                    )),
+                }
+            }
         }
     }
 }
@@ -55,6 +78,12 @@ impl fmt::Display for DeviceChoice {
             Self::Uring => "uring",
             Self::File => "file",
             Self::Memory => "memory",
+            Self::Pmem => "pmem",
+            Self::PmemFile => "pmem-file",
+            Self::PmemEmulated { line_latency: 0 } => "pmem-emulated",
+            Self::PmemEmulated { line_latency } => {
+                return write!(f, "pmem-emulated:{line_latency}");
+            }
         })
     }
 }
@@ -84,6 +113,11 @@ pub fn open_directory_with_mode(
         DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new())),
         DeviceChoice::File => Ok(Arc::new(FileDevice::with_mode(directory, mode)?)),
         DeviceChoice::Uring => uring::open(directory, mode),
+        DeviceChoice::Pmem => open_pmem(directory, mode, MapAs::Dax),
+        DeviceChoice::PmemFile => open_pmem(directory, mode, MapAs::File),
+        DeviceChoice::PmemEmulated { line_latency } => {
+            open_pmem(directory, mode, MapAs::Emulated { line_latency })
+        }
         DeviceChoice::Auto => match uring::open(directory, mode) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 static SAID: Once = Once::new();
@@ -93,6 +127,18 @@ pub fn open_directory_with_mode(
             opened => opened,
         },
     }
+}
+
+#[cfg(unix)]
+fn open_pmem(directory: &Path, mode: u32, map_as: MapAs) -> io::Result<Arc<dyn Device>> {
+    let device = crate::PmemDevice::with_mode(directory, mode, map_as)?;
+    Ok(Arc::new(device))
+}
+
+#[cfg(not(unix))]
+fn open_pmem(_: &Path, _: u32, _: MapAs) -> io::Result<Arc<dyn Device>> {
+    let error = braid_pmem::MapError::NoFiles;
+    Err(io::Error::new(io::ErrorKind::Unsupported, error))
 }
 
 /// Opens an existing directory for reading only. The directory need not be writable.

@@ -64,6 +64,17 @@ impl FileDevice {
         })
     }
 
+    /// As [`FileDevice::with_mode`]; reads and writes use the system's page cache.
+    #[cfg(unix)]
+    pub(crate) fn buffered(directory: &Path, mode: u32) -> io::Result<Self> {
+        Ok(Self {
+            directory: Directory::open(directory)?,
+            direct: false,
+            read_only: false,
+            mode,
+        })
+    }
+
     /// Opens an existing directory for reading only; it need not be writable. Reads use the
     /// system's page cache.
     ///
@@ -205,6 +216,12 @@ impl PosixFile {
     #[cfg(uring)]
     pub(crate) fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// A further handle of the file.
+    #[cfg(unix)]
+    pub(crate) fn file(&self) -> io::Result<fs::File> {
+        self.file.try_clone()
     }
 
     /// Adds the file to an error.

@@ -14,6 +14,13 @@ fn on_each(test: impl Fn(&dyn Device)) {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let device: Arc<dyn Device> = open_directory(directory.path(), DeviceChoice::File).unwrap();
     test(&*device);
+    for choice in [
+        DeviceChoice::PmemFile,
+        DeviceChoice::PmemEmulated { line_latency: 0 },
+    ] {
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        test(&*open_directory(directory.path(), choice).unwrap());
+    }
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     match open_directory(directory.path(), DeviceChoice::Uring) {
         Ok(device) => test(&*device),

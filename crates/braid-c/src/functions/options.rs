@@ -107,6 +107,13 @@ pub enum braid_device {
     BRAID_DEVICE_FILE = 2,
     /// The memory of the process: all data is lost when the database is closed.
     BRAID_DEVICE_MEMORY = 3,
+    /// Persistent memory: the database's files are mapped with direct access (DAX).
+    BRAID_DEVICE_PMEM = 4,
+    /// Mapped files of an ordinary file system: durable, and slower than `BRAID_DEVICE_FILE`.
+    BRAID_DEVICE_PMEM_FILE = 5,
+    /// Mapped files that are treated like persistent memory wherever they are, for measurements: a
+    /// loss of power may lose everything.
+    BRAID_DEVICE_PMEM_EMULATED = 6,
 }
 
 impl Options {
@@ -190,6 +197,12 @@ pub(crate) fn device(number: u64) -> Option<DeviceChoice> {
         (BRAID_DEVICE_URING, DeviceChoice::Uring),
         (BRAID_DEVICE_FILE, DeviceChoice::File),
         (BRAID_DEVICE_MEMORY, DeviceChoice::Memory),
+        (BRAID_DEVICE_PMEM, DeviceChoice::Pmem),
+        (BRAID_DEVICE_PMEM_FILE, DeviceChoice::PmemFile),
+        (
+            BRAID_DEVICE_PMEM_EMULATED,
+            DeviceChoice::PmemEmulated { line_latency: 0 },
+        ),
     ];
     let found = known.into_iter().find(|(known, _)| *known as u64 == number);
     found.map(|(_, device)| device)

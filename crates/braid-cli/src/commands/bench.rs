@@ -94,7 +94,7 @@ pub(crate) struct WorkloadArgs {
     #[arg(long)]
     pub(super) dir: Option<PathBuf>,
 
-    /// Device to store on: auto, uring, file or memory
+    /// Device to store on: auto, uring, file, memory, pmem, pmem-file or pmem-emulated
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
     pub(super) device: DeviceChoice,
 

@@ -74,7 +74,7 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     dir: Option<PathBuf>,
 
-    /// Device for Braid and the bare log: auto, uring, file or memory
+    /// Device for Braid and the bare log: auto, uring, file, memory, pmem, pmem-file or pmem-emulated
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
     device: DeviceChoice,
 

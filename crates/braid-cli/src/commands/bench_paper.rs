@@ -56,7 +56,7 @@ pub(crate) struct PaperArgs {
     #[arg(long)]
     dir: Option<PathBuf>,
 
-    /// Kind of device: auto, uring, file or memory
+    /// Kind of device: auto, uring, file, memory, pmem, pmem-file or pmem-emulated
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
     device: DeviceChoice,
 }

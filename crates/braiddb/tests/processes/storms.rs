@@ -1,6 +1,7 @@
 //! Repeated `kill -9`, under every protocol and on every device.
 
 use braid::Protocol;
+use braid::device::DeviceChoice;
 
 use crate::parent::{Trial, devices, directory, rng};
 
@@ -15,7 +16,11 @@ fn nothing_acknowledged_is_lost_to_kills() {
     let mut rng = rng("storms");
     for &protocol in Protocol::ALL {
         let dir = directory();
-        for device in devices(dir.path()) {
+        let mapped = [
+            DeviceChoice::PmemFile,
+            DeviceChoice::PmemEmulated { line_latency: 0 },
+        ];
+        for device in devices(dir.path()).into_iter().chain(mapped) {
             let dir = dir.path().join(device.to_string());
             let mut trial = Trial::new(&dir, protocol, device);
             let mut checkpoints = 0;

@@ -1,0 +1,378 @@
+//! A directory whose files are mapped: persistent memory, or what stands in for it.
+//!
+//! Reads and writes copy between memory and the mapping, and make no system call. A write flushes
+//! its cache lines and ends with a fence, so on persistent memory every write is durable when it
+//! returns. Over the pages of an ordinary file, [`File::sync`] and durable writes make the system
+//! call that writes the pages.
+//!
+//! Only changes of a file's length, the bytes after the last whole page of the system, and names
+//! need system calls.
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use braid_pmem::{FenceError, MapAs, MapError, MapOptions, Mapping, MappingKind, MediaError};
+use braid_rt::Mutex;
+use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::device::end_of;
+use crate::posix::PosixFile;
+use crate::{AlignedBuf, Device, DeviceKind, Entry, File, FileDevice, OpenMode, ReaderTable};
+
+/// The unit of writes: a cache line.
+const LINE: usize = 64;
+
+/// Bytes that a segment of the log can grow to; addresses are reserved for them.
+const SEGMENT_CAPACITY: u64 = 1 << 31;
+
+/// As `SEGMENT_CAPACITY`, for every other file.
+const FILE_CAPACITY: u64 = 1 << 40;
+
+/// The file with which a directory is probed.
+const PROBE: &str = ".braid-probe";
+
+/// A [`Device`] over a directory whose files are mapped; see the module's documentation.
+#[derive(Debug)]
+pub struct PmemDevice {
+    names: FileDevice,
+    map_as: MapAs,
+    kind: MappingKind,
+}
+
+impl PmemDevice {
+    /// Opens an existing directory. Created files get the permissions `mode`, as in `chmod(2)`.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` or `NotADirectory`; `Unsupported` if the directory's file system cannot be mapped
+    /// like this; or the error of a system call.
+    pub fn with_mode(directory: &Path, mode: u32, map_as: MapAs) -> io::Result<Self> {
+        let names = FileDevice::buffered(directory, mode)?;
+        let kind = probe(&names, map_as)?;
+        Ok(Self {
+            names,
+            map_as,
+            kind,
+        })
+    }
+}
+
+/// Returns the kind of mapping that files of the directory get.
+fn probe(names: &FileDevice, map_as: MapAs) -> io::Result<MappingKind> {
+    let create = || names.open_file(PROBE, OpenMode::CreateNew);
+    let file = create().or_else(|error| match error.kind() {
+        // Of a process that ended in the middle.
+        io::ErrorKind::AlreadyExists => names.remove(PROBE).and_then(|()| create()),
+        _ => Err(error),
+    })?;
+    let probed = file.reserve(1 << 16).and_then(|()| {
+        let options = MapOptions::default().map_as(map_as).capacity(1 << 16);
+        Ok(Mapping::of_file(file.file()?, &options)
+            .map_err(unmapped)?
+            .kind())
+    });
+    let _ = names.remove(PROBE);
+    probed
+}
+
+fn unmapped(error: MapError) -> io::Error {
+    match error {
+        MapError::NotDax
+        | MapError::FalseDax
+        | MapError::Volatile
+        | MapError::Unsupported(_)
+        | MapError::NoFiles => io::Error::new(io::ErrorKind::Unsupported, error),
+        MapError::NoSpace { .. } => io::Error::new(io::ErrorKind::StorageFull, error),
+        MapError::System { action, source } => {
+            io::Error::new(source.kind(), format!("{action}: {source}"))
+        }
+        error => io::Error::other(error),
+    }
+}
+
+fn lost(error: MediaError) -> io::Error {
+    io::Error::other(error)
+}
+
+fn unfenced(error: FenceError) -> io::Error {
+    io::Error::other(error)
+}
+
+impl Device for PmemDevice {
+    fn kind(&self) -> DeviceKind {
+        match self.kind {
+            MappingKind::Dax => DeviceKind::Pmem,
+            MappingKind::Emulated => DeviceKind::PmemEmulated,
+            _ => DeviceKind::PmemFile,
+        }
+    }
+
+    fn block_size(&self) -> usize {
+        LINE
+    }
+
+    fn allocate(&self, len: usize) -> AlignedBuf {
+        AlignedBuf::new(len)
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let posix = self.names.open_file(name, mode)?;
+        let capacity = if name.starts_with("log-") {
+            SEGMENT_CAPACITY
+        } else {
+            FILE_CAPACITY
+        };
+        let options = MapOptions::default().map_as(self.map_as).capacity(capacity);
+        let len = posix.len()?;
+        let mapping = Mapping::of_file(posix.file()?, &options).map_err(unmapped);
+        let mapping = mapping.map_err(posix.named("map"))?;
+        Ok(Arc::new(PmemFile {
+            len: AtomicU64::new(len),
+            file: posix.file()?,
+            posix,
+            mapping,
+            resizing: Mutex::new(()),
+            is_unsynced: AtomicBool::new(false),
+        }))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.names.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.names.rename(from, to)
+    }
+
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        self.names.list()
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        self.names.sync_directory()
+    }
+
+    fn reader_table(&self, create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
+        self.names.reader_table(create)
+    }
+}
+
+/// An open file.
+#[derive(Debug)]
+struct PmemFile {
+    posix: PosixFile,
+    /// The same file, for bytes that are not mapped.
+    file: fs::File,
+    mapping: Mapping,
+    /// The length of the file, which may be smaller than that of the mapping, or end after its last
+    /// whole page.
+    len: AtomicU64,
+    /// Held while the length changes.
+    resizing: Mutex<()>,
+    /// Whether the length, or bytes that are not mapped, changed since the last sync.
+    is_unsynced: AtomicBool,
+}
+
+impl PmemFile {
+    /// Whether the mapping has the bytes before `end`, and the file, too.
+    fn is_mapped(&self, end: u64) -> bool {
+        // Acquire: pairs with `resize`. A page after the end of the file cannot be accessed.
+        end <= self.len.load(Ordering::Acquire) && end <= self.mapping.len()
+    }
+
+    /// Writes the buffers, and ends with a fence if `durable` or if a fence makes no system call.
+    fn write(&self, bufs: &[&[u8]], offset: u64, durable: bool) -> io::Result<()> {
+        let end = end_of(offset, bufs.iter().map(|buf| buf.len()).sum())?;
+        if end > self.len.load(Ordering::Acquire) {
+            self.resize(end, false)?;
+        }
+        if !self.is_mapped(end) {
+            return self.write_unmapped(bufs, offset, durable);
+        }
+        let mut at = offset;
+        for buf in bufs {
+            self.mapping.write_flushed(at, buf);
+            at += buf.len() as u64;
+        }
+        if durable || self.mapping.kind() != MappingKind::File {
+            self.mapping.fence().map_err(unfenced)?;
+        }
+        Ok(())
+    }
+
+    /// Writes buffers that end after the last mapped page.
+    #[cold]
+    fn write_unmapped(&self, bufs: &[&[u8]], offset: u64, durable: bool) -> io::Result<()> {
+        let mut at = offset;
+        for buf in bufs {
+            self.file.write_all_at(buf, at)?;
+            at += buf.len() as u64;
+        }
+        if durable {
+            return self.file.sync_data();
+        }
+        // Release: pairs with `sync`.
+        self.is_unsynced.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Extends the file to `len` bytes, or, if `may_truncate`, also makes it shorter.
+    fn resize(&self, len: u64, may_truncate: bool) -> io::Result<()> {
+        let _resizing = self.resizing.lock();
+        let before = self.len.load(Ordering::Acquire);
+        if len > before {
+            // Space first: on a full medium, a store to a page without space would be lost.
+            self.posix.reserve(len)?;
+            self.posix.set_len(len)?;
+            let pages = len - len % 4096;
+            if pages > self.mapping.len() {
+                self.mapping.grow(pages).map_err(unmapped)?;
+            }
+        } else if may_truncate {
+            // Before the pages are gone, so that nobody who sees the old length accesses them: the
+            // callers of a truncation exclude other operations beyond the new end.
+            self.len.store(len, Ordering::Release);
+            self.posix.set_len(len)?;
+        }
+        self.is_unsynced.store(true, Ordering::Release);
+        if len > before {
+            // Release: pairs with `is_mapped`.
+            self.len.store(len, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+impl File for PmemFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.len.load(Ordering::Acquire))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.resize(len, true)
+    }
+
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        self.resize(len, false)
+    }
+
+    fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
+        let zeroes = AlignedBuf::new(1 << 16);
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(zeroes.len() as u64);
+            self.write(&[&zeroes[..braid_rt::to_usize(len)]], at, false)?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Keeps the space: a store to a page without space would be lost if the medium became full.
+    fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
+        let end = range.end.min(self.len()?);
+        self.fill_zero(range.start.min(end)..end)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let end = end_of(offset, buf.len())?;
+        if end > self.len.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if self.is_mapped(end) {
+            return self.mapping.read(offset, buf).map_err(lost);
+        }
+        self.file.read_exact_at(buf, offset)
+    }
+
+    fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.write(bufs, offset, false)
+            .map_err(self.posix.named("write"))
+    }
+
+    fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.write(bufs, offset, true)
+            .map_err(self.posix.named("write"))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.mapping.kind() == MappingKind::File {
+            self.mapping.fence().map_err(unfenced)?;
+        }
+        // Acquire: pairs with those who set it. A sync that fails leaves it unset: the caller stops
+        // (I8).
+        if self.is_unsynced.swap(false, Ordering::AcqRel) {
+            self.file.sync_all().map_err(self.posix.named("sync"))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    fn device(map_as: MapAs) -> (tempfile::TempDir, PmemDevice) {
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let device = PmemDevice::with_mode(directory.path(), 0o600, map_as).unwrap();
+        (directory, device)
+    }
+
+    const EMULATED: MapAs = MapAs::Emulated { line_latency: 0 };
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri maps no files")]
+    fn a_file_system_without_direct_access_is_no_persistent_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let Err(error) = PmemDevice::with_mode(directory.path(), 0o600, MapAs::Dax) else {
+            // The test runs on persistent memory.
+            return;
+        };
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("DAX"), "{error}");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri maps no files")]
+    fn lengths_need_not_be_whole_pages() {
+        for map_as in [MapAs::File, EMULATED] {
+            let (_directory, device) = device(map_as);
+            let file = device.open("log-1", OpenMode::CreateNew).unwrap();
+            let mut expected = Vec::new();
+            for (at, byte) in (1..200_u8).enumerate() {
+                let line = [byte; LINE];
+                file.write_durable_at(&[&line], (at * LINE) as u64).unwrap();
+                expected.extend(line);
+            }
+            let check = |file: &dyn File, expected: &[u8]| {
+                assert_eq!(file.len().unwrap(), expected.len() as u64);
+                let mut read = vec![0; expected.len()];
+                file.read_at(&mut read, 0).unwrap();
+                assert!(read == expected);
+                let past = file.read_at(&mut [0; LINE], expected.len() as u64);
+                assert_eq!(past.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+            };
+            check(&*file, &expected);
+            check(
+                &*device.open("log-1", OpenMode::Existing).unwrap(),
+                &expected,
+            );
+            // Shorter, and longer again: the new bytes are zeroes.
+            file.set_len(5000).unwrap();
+            check(&*file, &expected[..5000]);
+            file.set_len(20_000).unwrap();
+            expected.truncate(5000);
+            expected.resize(20_000, 0);
+            check(&*file, &expected);
+            file.sync().unwrap();
+            check(
+                &*device.open("log-1", OpenMode::Existing).unwrap(),
+                &expected,
+            );
+        }
+    }
+}
