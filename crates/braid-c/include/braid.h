@@ -189,6 +189,13 @@ typedef enum {
   BRAID_DEVICE_FILE = 2,
   // The memory of the process: all data is lost when the database is closed.
   BRAID_DEVICE_MEMORY = 3,
+  // Persistent memory: the database's files are mapped with direct access (DAX).
+  BRAID_DEVICE_PMEM = 4,
+  // Mapped files of an ordinary file system: durable, and slower than `BRAID_DEVICE_FILE`.
+  BRAID_DEVICE_PMEM_FILE = 5,
+  // Mapped files that are treated like persistent memory wherever they are, for measurements: a
+  // loss of power may lose everything.
+  BRAID_DEVICE_PMEM_EMULATED = 6,
 } braid_device;
 
 // End of the range from which a cursor reads.
