@@ -56,7 +56,7 @@ pub use runner::{Progress, run};
 pub use spec::Spec;
 pub use stalls::{
     BareStall, DisturbanceReport, Hold, HotKey, Latency, Scenario, StallRow, StallsReport,
-    StallsSpec, measure_stalls,
+    StallsSpec, measure_stalls, stalls_figure, stalls_side_by_side,
 };
 pub use usage::Usage;
 pub use workload::Workload;

@@ -13,6 +13,9 @@ pub struct Usage {
     /// up to 256 KiB each, although only the changed blocks reach the device (PostgreSQL's log is
     /// such a file). Direct I/O is counted exactly.
     pub device_bytes: Option<u64>,
+    /// Bytes that the process caused to be read from storage (`read_bytes` of `/proc/self/io`);
+    /// `None` if the system does not report them. Reads from the page cache do not count.
+    pub device_read_bytes: Option<u64>,
     /// Resident memory in bytes; `None` if the system does not report it.
     pub resident: Option<u64>,
 }
@@ -24,6 +27,7 @@ impl Usage {
         Usage {
             cpu: cpu_time(),
             device_bytes: proc_field("/proc/self/io", "write_bytes:"),
+            device_read_bytes: proc_field("/proc/self/io", "read_bytes:"),
             resident: proc_field("/proc/self/status", "VmRSS:").map(|kib| kib * 1024),
         }
     }
@@ -37,6 +41,7 @@ impl Usage {
         Usage {
             cpu: self.cpu + server.cpu,
             device_bytes: both(self.device_bytes, server.device_bytes),
+            device_read_bytes: both(self.device_read_bytes, server.device_read_bytes),
             resident: both(self.resident, server.resident),
         }
     }
@@ -49,7 +54,7 @@ impl Usage {
     /// Memory that they share is counted once.
     pub(crate) fn of_server(server: u32) -> Self {
         let mut cpu_ticks = 0;
-        let (mut device_bytes, mut resident) = (None, None);
+        let (mut device_bytes, mut device_read_bytes, mut resident) = (None, None, None);
         for (pid, stat) in processes() {
             let Some(stat) = parse_stat(&stat) else {
                 continue;
@@ -62,12 +67,15 @@ impl Usage {
             let written = proc_field(&format!("{proc}/io"), "write_bytes:");
             let share = proc_field(&format!("{proc}/smaps_rollup"), "Pss:");
             device_bytes = sum(device_bytes, written);
+            let read = proc_field(&format!("{proc}/io"), "read_bytes:");
+            device_read_bytes = sum(device_read_bytes, read);
             resident = sum(resident, share.map(|kib| kib * 1024));
         }
         let ticks_per_s = rustix::param::clock_ticks_per_second().max(1);
         Usage {
             cpu: Duration::from_millis(cpu_ticks.saturating_mul(1000) / ticks_per_s),
             device_bytes,
+            device_read_bytes,
             resident,
         }
     }
@@ -121,7 +129,19 @@ fn parse_stat(text: &str) -> Option<Stat> {
 
 #[cfg(unix)]
 fn cpu_time() -> Duration {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    clock(rustix::time::ClockId::ProcessCPUTime)
+}
+
+/// Returns the processor time of the calling thread; `None` if the system does not report it.
+#[cfg(unix)]
+#[allow(clippy::unnecessary_wraps)] // the other systems' signature
+pub(crate) fn thread_cpu_time() -> Option<Duration> {
+    Some(clock(rustix::time::ClockId::ThreadCPUTime))
+}
+
+#[cfg(unix)]
+fn clock(id: rustix::time::ClockId) -> Duration {
+    let t = rustix::time::clock_gettime(id);
     Duration::new(
         u64::try_from(t.tv_sec).unwrap_or(0),
         u32::try_from(t.tv_nsec).unwrap_or(0),
@@ -131,6 +151,11 @@ fn cpu_time() -> Duration {
 #[cfg(not(unix))]
 fn cpu_time() -> Duration {
     Duration::ZERO
+}
+
+#[cfg(not(unix))]
+pub(crate) fn thread_cpu_time() -> Option<Duration> {
+    None
 }
 
 /// Returns the number after `name` in a file of `name value` lines.

@@ -2,13 +2,22 @@
 
 use std::time::Duration;
 
-use braid_bench::{Scenario, StallRow, StallsReport, StallsSpec, measure_stalls};
+use braid_bench::engines::peers;
+use braid_bench::{
+    Scenario, StallRow, StallsReport, StallsSpec, measure_stalls, stalls_figure,
+    stalls_side_by_side,
+};
 use serde_json::Value;
 
 /// Measures scenarios in a tiny size, and checks that no file is left.
 fn measure(scenarios: &[Scenario]) -> StallsReport {
+    measure_engine("braid", scenarios)
+}
+
+fn measure_engine(engine: &str, scenarios: &[Scenario]) -> StallsReport {
     let dir = tempfile::tempdir().unwrap();
     let spec = StallsSpec {
+        engine: engine.to_owned(),
         scenarios: scenarios.to_vec(),
         scale: 0.001,
         seconds: Duration::from_millis(200),
@@ -30,10 +39,6 @@ fn measure(scenarios: &[Scenario]) -> StallsReport {
 fn check(row: &StallRow) {
     assert_eq!(row.error, None, "{}", row.scenario);
     assert!(row.operations > 0 && row.disturbance.runs > 0, "{row:?}");
-    let gates = row.holds.iter();
-    let commit_gate = gates.clone().find(|hold| hold.gate == "commit gate");
-    assert!(commit_gate.unwrap().elapsed_ms > 0.0, "{row:?}");
-    assert!(gates.clone().all(|hold| hold.longest_ms <= hold.elapsed_ms));
     let latency = row.latency;
     let ordered = [latency.p50_ms, latency.p99_ms, latency.p999_ms];
     assert!(ordered.is_sorted() && latency.p50_ms > 0.0, "{row:?}");
@@ -43,6 +48,13 @@ fn check(row: &StallRow) {
     );
 }
 
+fn check_holds(row: &StallRow) {
+    let gates = row.holds.iter();
+    let commit_gate = gates.clone().find(|hold| hold.gate == "commit gate");
+    assert!(commit_gate.unwrap().elapsed_ms > 0.0, "{row:?}");
+    assert!(gates.clone().all(|hold| hold.longest_ms <= hold.elapsed_ms));
+}
+
 #[test]
 fn every_scenario_runs_next_to_the_load() {
     let report = measure(&Scenario::ALL);
@@ -50,6 +62,7 @@ fn every_scenario_runs_next_to_the_load() {
     assert_eq!(names, Scenario::ALL.map(Scenario::name));
     for (row, scenario) in report.rows.iter().zip(Scenario::ALL) {
         check(row);
+        check_holds(row);
         assert_eq!(row.lateness.is_some(), scenario.is_buffered(), "{row:?}");
         assert_eq!(
             row.hot_key.is_some(),
@@ -78,14 +91,15 @@ fn every_scenario_runs_next_to_the_load() {
     }
     if cfg!(target_os = "linux") {
         assert!(of(Scenario::BulkLoad).unwrap().bare.is_some());
-        assert!(of(Scenario::Stats).unwrap().bare.is_none());
+        assert!(of(Scenario::BufferedQuiet).unwrap().bare.is_none());
     }
     let json: Value = serde_json::from_str(&report.to_json().unwrap()).unwrap();
     assert_eq!(json["rows"].as_array().unwrap().len(), Scenario::ALL.len());
     assert!(json["rows"][0]["p999_ms"].is_number(), "{json}");
     let mut texts = vec![report.to_string()];
     if braid_bench::PLOTS {
-        texts.push(report.figure("stalls.svg".as_ref()).unwrap());
+        let reports = std::slice::from_ref(&report);
+        texts.push(stalls_figure(reports, "stalls.svg".as_ref()).unwrap());
     }
     for text in texts {
         for name in &names {
@@ -100,6 +114,74 @@ fn the_quiet_run_is_always_measured_and_first() {
     let names: Vec<_> = report.rows.iter().map(|row| row.scenario).collect();
     assert_eq!(names, ["quiet", "stats"]);
     assert!(report.rows[0].exceeded.is_empty());
+}
+
+/// Scenarios that every engine with operations has.
+const OF_ALL: [Scenario; 11] = [
+    Scenario::Quiet,
+    Scenario::LargeTransaction,
+    Scenario::ScatteredWrites,
+    Scenario::ColdWrites,
+    Scenario::BulkLoad,
+    Scenario::DropTable,
+    Scenario::SnapshotVersions,
+    Scenario::SnapshotRemovals,
+    Scenario::Backup,
+    Scenario::Compaction,
+    Scenario::Stats,
+];
+
+#[test]
+fn peers_run_the_scenarios_whose_operations_they_have() {
+    let mut reports = vec![measure(&[Scenario::Quiet])];
+    for (engine, more) in [
+        ("lmdb", &[Scenario::HotKey][..]),
+        ("rocksdb", &[Scenario::HotKey, Scenario::Checkpoints]),
+        (
+            "wiredtiger",
+            &[Scenario::HotKey, Scenario::Checkpoints, Scenario::Verify],
+        ),
+    ] {
+        let peer = peers().iter().find(|peer| peer.name == engine).unwrap();
+        if let Err(note) = &peer.version {
+            eprintln!("skipped {engine}: {note}");
+            continue;
+        }
+        let report = measure_engine(engine, &Scenario::ALL);
+        for (row, scenario) in report.rows.iter().zip(Scenario::ALL) {
+            let has = OF_ALL.contains(&scenario) || more.contains(&scenario);
+            assert_eq!(row.lacks.is_none(), has, "{engine}: {row:?}");
+            if has {
+                check(row);
+            }
+        }
+        assert!(report.to_string().contains("–"), "{report}");
+        reports.push(report);
+    }
+    let together = stalls_side_by_side(&reports);
+    for report in &reports {
+        assert!(together.contains(&report.engine), "{together}");
+    }
+    if braid_bench::PLOTS {
+        let figure = stalls_figure(&reports, "stalls.svg".as_ref()).unwrap();
+        assert!(figure.contains("quiet"), "{figure}");
+    }
+}
+
+#[test]
+fn an_engine_without_operations_runs_the_scenarios_of_transactions() {
+    let peer = peers().iter().find(|peer| peer.name == "redb").unwrap();
+    if peer.version.is_err() {
+        return;
+    }
+    let scenarios = [
+        Scenario::Quiet,
+        Scenario::LargeTransaction,
+        Scenario::Backup,
+    ];
+    let report = measure_engine("redb", &scenarios);
+    let lacking: Vec<_> = report.rows.iter().map(|row| row.lacks).collect();
+    assert_eq!(lacking, [None, None, Some("backup")], "{report}");
 }
 
 #[test]
@@ -120,6 +202,10 @@ fn invalid_parameters_are_refused() {
         },
         StallsSpec {
             device: braid::device::DeviceChoice::Memory,
+            ..good.clone()
+        },
+        StallsSpec {
+            engine: "brade".into(),
             ..good.clone()
         },
     ] {

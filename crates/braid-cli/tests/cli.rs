@@ -481,6 +481,7 @@ fn bad_usage_exits_with_2() {
         &["bench", "recovery", "--device", "memory"],
         &["bench", "stalls", "--device", "memory"],
         &["bench", "stalls", "--scenario", "noise"],
+        &["bench", "stalls", "--engine", "brade"],
         &["bench", "stalls", "--scale", "0"],
         &["bench", "stalls", "--rate", "-1"],
         &["bench", "recovery", "--workload", "ycsb-c"],

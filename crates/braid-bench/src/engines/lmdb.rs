@@ -4,15 +4,18 @@ use std::ops::Bound;
 use std::path::Path;
 
 use ::heed::types::Bytes;
-use ::heed::{Database, Env, EnvOpenOptions, RoTxn, RwTxn, WithTls};
+use ::heed::{CompactionOption, Database, Env, EnvOpenOptions, PutFlags, RoTxn, RwTxn, WithTls};
 
 use super::{
-    Abilities, Acknowledgement, Body, KvEngine, Mode, Order, Session, Stop, TableId, Transaction,
-    Wait,
+    Abilities, Acknowledgement, Body, KvEngine, Mode, OldState, Operations, Order, Rows, Session,
+    Stop, TableId, Transaction, Wait,
 };
 use crate::BenchError;
 
 type Table = Database<Bytes, Bytes>;
+
+/// Number of tables that [`Operations::bulk_load`] may create.
+const MORE_TABLES: usize = 8;
 
 #[allow(clippy::unnecessary_wraps)] // the registry's signature
 pub(super) fn version() -> Result<String, String> {
@@ -37,7 +40,7 @@ pub(super) fn open(
     options
         .map_size(1 << 40)
         .max_readers(1024)
-        .max_dbs(u32::try_from(tables.len()).unwrap_or(u32::MAX));
+        .max_dbs(u32::try_from(tables.len() + MORE_TABLES).unwrap_or(u32::MAX));
     // SAFETY: no other process changes the files in the benchmark's directory while they are
     // mapped.
     let env = unsafe { options.open(dir) }.map_err(failed)?;
@@ -81,6 +84,76 @@ impl KvEngine for Lmdb {
     /// No work is left: each commit leaves a complete tree.
     fn settle(&self) -> Result<(), BenchError> {
         Ok(())
+    }
+
+    fn operations(&self) -> &dyn Operations {
+        self
+    }
+}
+
+/// LMDB has neither checkpoints, because each commit writes its pages, nor a check.
+impl Operations for Lmdb {
+    /// One transaction that appends the rows (`MDB_APPEND`).
+    fn bulk_load(&self, name: &str, rows: Rows) -> Result<(), BenchError> {
+        let mut tx = self.env.write_txn().map_err(failed)?;
+        let table: Table = self
+            .env
+            .create_database(&mut tx, Some(name))
+            .map_err(failed)?;
+        rows.try_each(|key, value| table.put_with_flags(&mut tx, PutFlags::APPEND, key, value))
+            .and_then(|()| tx.commit())
+            .map_err(failed)
+    }
+
+    /// Removes all pages (`mdb_drop`); the empty table remains.
+    fn drop_table(&self, name: &str) -> Result<(), BenchError> {
+        let mut tx = self.env.write_txn().map_err(failed)?;
+        let table: Option<Table> = self.env.open_database(&tx, Some(name)).map_err(failed)?;
+        if let Some(table) = table {
+            table.clear(&mut tx).map_err(failed)?;
+        }
+        tx.commit().map_err(failed)
+    }
+
+    fn snapshot(&self, table: TableId) -> Result<Box<dyn OldState + '_>, BenchError> {
+        Ok(Box::new(Old {
+            tx: self.env.read_txn().map_err(failed)?,
+            table: &self.tables[table],
+        }))
+    }
+
+    fn backup(&self, to: &Path) -> Result<(), BenchError> {
+        self.copy(to, CompactionOption::Disabled)
+    }
+
+    /// A copy without free pages: LMDB never shortens its file.
+    fn compact(&self, _table: TableId, into: &Path) -> Result<(), BenchError> {
+        self.copy(into, CompactionOption::Enabled)
+    }
+
+    fn stats(&self) -> Result<(), BenchError> {
+        std::hint::black_box((self.env.info(), self.env.stat()));
+        Ok(())
+    }
+}
+
+impl Lmdb {
+    fn copy(&self, to: &Path, option: CompactionOption) -> Result<(), BenchError> {
+        let copy = self.env.copy_to_path(to, option).map_err(failed)?;
+        copy.sync_all()
+            .map_err(|error| BenchError::peer("lmdb", error))
+    }
+}
+
+/// A read transaction that stays open.
+struct Old<'a> {
+    tx: RoTxn<'a, WithTls>,
+    table: &'a Table,
+}
+
+impl OldState for Old<'_> {
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<bool, Stop> {
+        get(&self.tx, self.table, key, found)
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod broken;
 mod fjall;
 #[cfg(feature = "peer-lmdb")]
 mod lmdb;
+mod operations;
 #[cfg(all(feature = "peer-postgres", unix))]
 mod postgres;
 #[cfg(feature = "peer-raft-engine")]
@@ -34,7 +35,8 @@ mod sqlite;
 mod wiredtiger;
 
 pub use self::braid::BraidEngine;
-pub use self::registry::{PeerInfo, open, peers};
+pub use self::operations::{OldState, Operations, Rows};
+pub use self::registry::{PeerInfo, find, open, peers};
 
 use crate::{BenchError, Usage};
 
@@ -226,6 +228,11 @@ pub trait KvEngine: Send + Sync {
     /// Returns the counters since the engine was opened.
     fn counters(&self) -> Counters {
         Counters::default()
+    }
+
+    /// Returns what the engine can do next to a load; nothing by default.
+    fn operations(&self) -> &dyn Operations {
+        &operations::NoOperations
     }
 
     /// Returns how the engine was opened, for reports.

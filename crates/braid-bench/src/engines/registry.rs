@@ -66,6 +66,28 @@ pub fn open(
     tables: &[&str],
     cache_bytes: usize,
 ) -> Result<Box<dyn KvEngine>, BenchError> {
+    let (row, _) = row(name)?;
+    match row.part {
+        Part::Here { open, .. } => {
+            // A server has another working directory.
+            let dir = std::path::absolute(dir)
+                .and_then(|dir| std::fs::create_dir_all(&dir).map(|()| dir))
+                .map_err(|error| BenchError::io("cannot create the engine's directory", error))?;
+            open(&dir, tables, cache_bytes)
+        }
+        _ => unreachable!("the engine has a version, so this build has it"),
+    }
+}
+
+/// Returns the version of the engine called `name`, which can be opened here.
+///
+/// # Errors
+/// [`BenchError::UnknownEngine`] and [`BenchError::Unavailable`].
+pub fn find(name: &str) -> Result<String, BenchError> {
+    row(name).map(|(_, version)| version)
+}
+
+fn row(name: &str) -> Result<(&'static Row, String), BenchError> {
     let row = ROWS.iter().find(|row| row.name == name).ok_or_else(|| {
         let known: Vec<_> = ROWS.iter().map(|row| row.name).collect();
         BenchError::UnknownEngine {
@@ -73,21 +95,12 @@ pub fn open(
             known: known.join(", "),
         }
     })?;
-    let unavailable = |note| BenchError::Unavailable {
+    let version = row.part.version();
+    let version = version.map_err(|note| BenchError::Unavailable {
         name: row.name,
         note,
-    };
-    match row.part {
-        Part::Here { open, version } => {
-            version().map_err(unavailable)?;
-            // A server has another working directory.
-            let dir = std::path::absolute(dir)
-                .and_then(|dir| std::fs::create_dir_all(&dir).map(|()| dir))
-                .map_err(|error| BenchError::io("cannot create the engine's directory", error))?;
-            open(&dir, tables, cache_bytes)
-        }
-        _ => Err(unavailable(row.part.version().err().unwrap_or_default())),
-    }
+    })?;
+    Ok((row, version))
 }
 
 struct Row {
@@ -175,7 +188,7 @@ macro_rules! system_part {
     }};
 }
 
-const ROWS: [Row; 12] = [
+static ROWS: [Row; 12] = [
     Row {
         name: "braid",
         about: "this project: B+-tree, optimistic transactions, parallel log",

@@ -13,9 +13,9 @@ const SLOWNESS: Duration = Duration::from_millis(10);
 const ACKNOWLEDGED: u64 = 100;
 
 /// Time between two calls in a loop of short ones.
-const PAUSE: Duration = Duration::from_millis(1);
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
-pub(super) fn backup(stage: &Stage) -> Result<Disturbance, BenchError> {
+pub(super) fn backup(stage: &Stage) -> Result<Disturbance<'static>, BenchError> {
     let (db, path) = (stage.db(), stage.beside("backup"));
     drop(stage.load_large("copied")?);
     Ok(Disturbance::once(move || {
@@ -24,7 +24,7 @@ pub(super) fn backup(stage: &Stage) -> Result<Disturbance, BenchError> {
     }))
 }
 
-pub(super) fn slow_feed(stage: &Stage) -> Result<Disturbance, BenchError> {
+pub(super) fn slow_feed(stage: &Stage) -> Result<Disturbance<'static>, BenchError> {
     let feed = stage.db().feed("slow")?;
     let mut changes = feed.changes()?;
     let mut read = 0;
@@ -40,7 +40,7 @@ pub(super) fn slow_feed(stage: &Stage) -> Result<Disturbance, BenchError> {
     }))
 }
 
-pub(super) fn stats(stage: &Stage) -> Disturbance {
+pub(super) fn stats(stage: &Stage) -> Disturbance<'static> {
     let db = stage.db();
     Disturbance::repeated(move || {
         std::hint::black_box(db.stats());
@@ -49,7 +49,7 @@ pub(super) fn stats(stage: &Stage) -> Disturbance {
     })
 }
 
-pub(super) fn verify(stage: &Stage) -> Result<Disturbance, BenchError> {
+pub(super) fn verify(stage: &Stage) -> Result<Disturbance<'static>, BenchError> {
     let dir = stage.database_dir();
     drop(stage.load_large("checked")?);
     Ok(Disturbance::repeated(move || {

@@ -15,7 +15,7 @@ use crate::BenchError;
 /// Time to live of the entries that expire, which only the database's clock reaches.
 const TIME_TO_LIVE: Duration = Duration::from_secs(3_600);
 
-pub(super) fn snapshot_over_versions(stage: &Stage) -> Result<Disturbance, BenchError> {
+pub(super) fn snapshot_over_versions(stage: &Stage) -> Result<Disturbance<'static>, BenchError> {
     let (db, entries) = (stage.db(), stage.sizes.versions());
     let table = stage.load("updated", entries, SMALL, TableOptions::default())?;
     let mut snapshot = Some(db.snapshot());
@@ -27,7 +27,7 @@ pub(super) fn snapshot_over_versions(stage: &Stage) -> Result<Disturbance, Bench
     }))
 }
 
-pub(super) fn snapshot_over_removals(stage: &Stage) -> Result<Disturbance, BenchError> {
+pub(super) fn snapshot_over_removals(stage: &Stage) -> Result<Disturbance<'static>, BenchError> {
     let (db, entries) = (stage.db(), stage.sizes.removals());
     let table = stage.load("removed", entries, SMALL, TableOptions::default())?;
     let mut snapshot = Some(db.snapshot());
@@ -39,7 +39,7 @@ pub(super) fn snapshot_over_removals(stage: &Stage) -> Result<Disturbance, Bench
 }
 
 /// The maintenance thread starts to remove the entries at the same time.
-pub(super) fn expired_entries(stage: &Stage) -> Result<Disturbance, BenchError> {
+pub(super) fn expired_entries(stage: &Stage) -> Result<Disturbance<'static>, BenchError> {
     let (db, advance) = (stage.db(), stage.clock());
     let options = TableOptions {
         time_to_live: Some(TIME_TO_LIVE),
@@ -54,11 +54,11 @@ pub(super) fn expired_entries(stage: &Stage) -> Result<Disturbance, BenchError> 
 }
 
 /// Number of reads after which a snapshot is renewed.
-const RENEWED: usize = 1_000;
+pub(super) const RENEWED: usize = 1_000;
 
 /// One thread updates a key, and another reads it at two snapshots that are renewed again and again.
 /// Then one of the two is kept, which is the only difference.
-pub(super) fn hot_key(stage: &Stage) -> Result<Disturbance, BenchError> {
+pub(super) fn hot_key(stage: &Stage) -> Result<Disturbance<'static>, BenchError> {
     let (db, seconds) = (stage.db(), stage.seconds);
     let table: Entries = db.open_table("hot")?;
     db.transact(|tx| tx.insert(&table, &0, &random_value(SMALL)))?;

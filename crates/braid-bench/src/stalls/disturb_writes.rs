@@ -8,7 +8,7 @@ use super::stage::{Disturbance, Entries, Stage, in_batches, random_value};
 use crate::BenchError;
 
 /// One of this many small entries is changed, so that every leaf is.
-const STRIDE: usize = 40;
+pub(super) const STRIDE: usize = 40;
 
 /// A table whose pages a checkpoint writes.
 struct Dirt {
@@ -44,7 +44,7 @@ impl Dirt {
     }
 }
 
-pub(super) fn checkpoints(stage: &Stage) -> Result<Disturbance, BenchError> {
+pub(super) fn checkpoints(stage: &Stage) -> Result<Disturbance<'static>, BenchError> {
     let mut dirt = Dirt::new(stage)?;
     Ok(Disturbance::repeated(move || {
         dirt.change()?;
@@ -53,12 +53,12 @@ pub(super) fn checkpoints(stage: &Stage) -> Result<Disturbance, BenchError> {
 }
 
 /// The maintenance thread writes the checkpoints, because little log suffices for one.
-pub(super) fn automatic_checkpoints(stage: &Stage) -> Result<Disturbance, BenchError> {
+pub(super) fn automatic_checkpoints(stage: &Stage) -> Result<Disturbance<'static>, BenchError> {
     let mut dirt = Dirt::new(stage)?;
     Ok(Disturbance::repeated(move || dirt.change()))
 }
 
-pub(super) fn large_transaction(stage: &Stage) -> Result<Disturbance, BenchError> {
+pub(super) fn large_transaction(stage: &Stage) -> Result<Disturbance<'static>, BenchError> {
     let (db, entries) = (stage.db(), stage.sizes.transaction_entries());
     let table: Entries = db.open_table("large-transaction")?;
     let value = random_value(LARGE);
@@ -73,20 +73,20 @@ pub(super) fn large_transaction(stage: &Stage) -> Result<Disturbance, BenchError
 }
 
 /// Number of writes in each transaction to cold pages.
-const COLD_WRITES: u64 = 100;
+pub(super) const COLD_WRITES: u64 = 100;
 
-pub(super) fn cold_writes(stage: &Stage) -> Result<Disturbance, BenchError> {
+pub(super) fn cold_writes(stage: &Stage) -> Result<Disturbance<'static>, BenchError> {
     let mut write = scattered(stage, COLD_WRITES)?;
     write.repeats = true;
     Ok(write)
 }
 
-pub(super) fn scattered_writes(stage: &Stage) -> Result<Disturbance, BenchError> {
+pub(super) fn scattered_writes(stage: &Stage) -> Result<Disturbance<'static>, BenchError> {
     scattered(stage, stage.sizes.scattered_writes())
 }
 
 /// One transaction overwrites random entries of a table larger than the pool.
-fn scattered(stage: &Stage, writes: u64) -> Result<Disturbance, BenchError> {
+fn scattered(stage: &Stage, writes: u64) -> Result<Disturbance<'static>, BenchError> {
     let db = stage.db();
     let entries = stage.sizes.cold_entries();
     let table = stage.load("cold", entries, SMALL, TableOptions::default())?;

@@ -13,12 +13,14 @@ mod disturb_writes;
 #[cfg(feature = "plots")]
 mod figure;
 mod load;
+mod peer;
 mod report;
 mod scenario;
 mod services;
 mod stage;
 mod table;
 mod window;
+mod work;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,19 +30,23 @@ use std::time::{Duration, Instant};
 use braid::device::DeviceChoice;
 use braid_io::Topology;
 
-use self::bare::Written;
 use self::load::{Outcome, Pace, Service};
+use self::peer::PeerStage;
 use self::scenario::{BOUND, Sizes};
 use self::services::{Buffered, Waited, watch};
 use self::stage::{Disturbance, Stage};
 use self::window::Window;
+use self::work::{Amounts, Work};
 use crate::driver::Driver;
-use crate::usage::Usage;
+use crate::engines::KvEngine;
 use crate::{BenchError, Engine, PROFILE, Spec, Workload};
 
 pub use self::bare::BareStall;
-pub use self::report::{DisturbanceReport, Hold, HotKey, Latency, StallRow, StallsReport};
+pub use self::report::{
+    DisturbanceReport, Hold, HotKey, Latency, StallRow, StallsReport, stalls_figure,
+};
 pub use self::scenario::Scenario;
+pub use self::table::stalls_side_by_side;
 
 /// Duration of the calibration.
 const CALIBRATION: Duration = Duration::from_secs(3);
@@ -51,6 +57,9 @@ const LEAD: Duration = Duration::from_secs(1);
 /// Share of the measured rate at which the load runs.
 const SHARE: f64 = 0.5;
 
+/// Name of the engine that this measures with all its abilities.
+const BRAID: &str = "braid";
+
 /// Parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct StallsSpec {
@@ -58,6 +67,8 @@ pub struct StallsSpec {
     pub dir: PathBuf,
     /// Device of the databases, which must store in files.
     pub device: DeviceChoice,
+    /// Engine to measure; see [`peers`](crate::engines::peers).
+    pub engine: String,
     /// Scenarios to measure after the quiet one.
     pub scenarios: Vec<Scenario>,
     /// Factor of all amounts of data.
@@ -76,10 +87,12 @@ pub struct StallsSpec {
 /// Measures the scenarios one after the other. `progress` is called before each step, with its name
 /// and the numbers of steps done and in total.
 ///
-/// A scenario that fails is reported with its error, and the others are measured.
+/// A scenario that fails is reported with its error, and the others are measured. So is a scenario
+/// whose operation the engine lacks.
 ///
 /// # Errors
-/// Invalid parameters, or a failure of the calibration or of the quiet run.
+/// Invalid parameters, an engine that this build lacks, or a failure of the calibration or of the
+/// quiet run.
 pub fn measure_stalls(
     spec: &StallsSpec,
     progress: &mut dyn FnMut(&str, usize, usize),
@@ -96,7 +109,7 @@ pub fn measure_stalls(
             per_s: spec.rate.unwrap_or(0.0),
             lead: LEAD.min(spec.seconds),
         },
-        idle_bytes_per_s: 0.0,
+        idle: Amounts::default(),
     };
     let scenarios: Vec<Scenario> = Scenario::ALL
         .into_iter()
@@ -111,17 +124,18 @@ pub fn measure_stalls(
         bench.pace.per_s = (most * SHARE).max(1.0);
     }
     progress(Scenario::Quiet.name(), 1, steps);
-    let quiet = bench.in_directory(|dir| bench.row(dir, Scenario::Quiet))?;
-    bench.idle_bytes_per_s = quiet.written_bytes as f64 / quiet.seconds.max(1e-3);
+    let (quiet, idle) = bench.in_directory(|dir| bench.row(dir, Scenario::Quiet))?;
+    bench.idle = idle;
     let mut rows = vec![quiet];
     for (done, scenario) in scenarios.into_iter().enumerate() {
         progress(scenario.name(), done + 2, steps);
         let row = bench.in_directory(|dir| bench.row(dir, scenario));
-        rows.push(row.unwrap_or_else(|error| StallRow::failed(scenario, &error)));
+        rows.push(row.map_or_else(|error| StallRow::without(scenario, &error), |row| row.0));
     }
     report::judge(&mut rows);
     Ok(StallsReport {
         workload: "stalls",
+        engine: spec.engine.clone(),
         profile: PROFILE,
         machine: Topology::read().to_string(),
         threads: spec.threads,
@@ -139,6 +153,7 @@ impl StallsSpec {
         StallsSpec {
             dir: dir.into(),
             device: DeviceChoice::Auto,
+            engine: BRAID.into(),
             scenarios: Scenario::ALL.into(),
             scale: 1.0,
             seconds: Duration::from_secs(10),
@@ -174,6 +189,7 @@ impl StallsSpec {
             ..Spec::new(Workload::U1)
         };
         load.check()?;
+        crate::engines::find(&self.engine)?;
         Ok(load)
     }
 }
@@ -185,8 +201,8 @@ struct Bench<'a> {
     driver: &'a dyn Driver,
     sizes: Sizes,
     pace: Pace,
-    /// Bytes per second that the process writes in the quiet run.
-    idle_bytes_per_s: f64,
+    /// Work per second of the quiet run.
+    idle: Amounts,
 }
 
 impl Bench<'_> {
@@ -222,116 +238,181 @@ impl Bench<'_> {
         Ok(stage)
     }
 
+    /// Opens another engine with the records of the load.
+    fn peer_stage(&self, dir: &Path) -> Result<PeerStage, BenchError> {
+        let (name, tables) = (&self.spec.engine, self.driver.tables());
+        let stage = PeerStage::open(name, dir, &tables, self.sizes, self.spec.seconds)?;
+        let needs = self.driver.needs();
+        if let Some(ability) = stage.engine.abilities().missing(needs) {
+            return Err(BenchError::Lacking {
+                engine: name.clone(),
+                ability,
+                workload: self.driver.name().to_owned(),
+            });
+        }
+        self.driver.load(&*stage.engine, &mut |_| ())?;
+        Ok(stage)
+    }
+
     /// Returns the commits per second of the load's threads without a pause.
     fn calibrate(&self, dir: &Path) -> Result<f64, BenchError> {
-        let stage = self.stage(dir, Scenario::Quiet)?;
-        let report = crate::run(&stage.engine, self.driver, self.load, &mut |_| ())?;
+        let run = |engine: &dyn KvEngine| crate::run(engine, self.driver, self.load, &mut |_| ());
+        let report = match self.spec.engine.as_str() {
+            BRAID => run(&self.stage(dir, Scenario::Quiet)?.engine)?,
+            _ => run(&*self.peer_stage(dir)?.engine)?,
+        };
         Ok(report.tx_per_s)
     }
 
-    fn row(&self, dir: &Path, scenario: Scenario) -> Result<StallRow, BenchError> {
+    /// Measures a scenario. Returns its row, and the work per second of the whole process.
+    fn row(&self, dir: &Path, scenario: Scenario) -> Result<(StallRow, Amounts), BenchError> {
+        let measured = match self.spec.engine.as_str() {
+            BRAID => self.measure_braid(dir, scenario)?,
+            _ => self.measure_peer(dir, scenario)?,
+        };
+        let mut row = StallRow::new(scenario, &measured.outcome, measured.disturbed.report);
+        row.lateness = measured.lateness;
+        row.hot_key = measured.hot_key;
+        row.holds = measured.holds;
+        let Some(work) = measured.disturbed.work else {
+            return Ok((row, Amounts::default()));
+        };
+        let per_s = work.per_s();
+        let work = match scenario {
+            Scenario::Quiet => Work::none(work.length()),
+            _ => work.beyond(self.idle),
+        };
+        row.add(work.total());
+        if !scenario.is_buffered() {
+            row.bare = Some(self.bare(dir, work)?);
+        }
+        Ok((row, per_s))
+    }
+
+    fn measure_braid(&self, dir: &Path, scenario: Scenario) -> Result<Measured, BenchError> {
         let stage = self.stage(dir, scenario)?;
         let mut disturbance = stage.prepare(scenario)?;
-        let mut lateness = None;
-        let (outcome, disturbed) = if scenario.is_buffered() {
-            let db = stage.db();
-            let table = &self.driver.tables()[0];
-            let (service, commits) = Buffered::new(&db, table, self.load, BOUND)?;
-            let watched = thread::scope(|scope| {
-                let db = &db;
-                let watcher = scope.spawn(move || watch(db, &commits));
-                let measured = self.measure(&service, &mut disturbance);
-                drop(service);
-                let lateness = watcher.join().map_err(|_| BenchError::Panicked)?;
-                Ok::<_, BenchError>((measured?, lateness))
-            });
-            let (measured, late) = watched?;
-            lateness = Some(Latency::new(&late));
-            measured
+        let mut measured = if scenario.is_buffered() {
+            self.measure_buffered(&stage, &mut disturbance)?
         } else {
-            let service = Waited {
-                engine: &stage.engine,
-                driver: self.driver,
-                seed: self.load.seed,
-            };
-            self.measure(&service, &mut disturbance)?
+            self.measure_waited(&stage.engine, &mut disturbance)?
         };
-        let hot_key = disturbance.hot_key.as_ref().map(|figures| figures());
         // Its snapshots end before the database.
         drop(disturbance);
         let holds = stage.db().stats().gate_holds;
+        measured.holds = holds.iter().map(Hold::new).collect();
         stage.engine.close()?;
-        let bare = match (scenario.writes_much(), disturbed.written) {
-            (true, Some(written)) => Some(self.bare(dir, written)?),
-            _ => None,
+        Ok(measured)
+    }
+
+    fn measure_peer(&self, dir: &Path, scenario: Scenario) -> Result<Measured, BenchError> {
+        let stage = self.peer_stage(dir)?;
+        let mut disturbance = stage.prepare(scenario)?;
+        self.measure_waited(&*stage.engine, &mut disturbance)
+    }
+
+    fn measure_buffered(
+        &self,
+        stage: &Stage,
+        disturbance: &mut Disturbance<'_>,
+    ) -> Result<Measured, BenchError> {
+        let db = stage.db();
+        let table = &self.driver.tables()[0];
+        let (service, commits) = Buffered::new(&db, table, self.load, BOUND)?;
+        thread::scope(|scope| {
+            let db = &db;
+            let watcher = scope.spawn(move || watch(db, &commits));
+            let measured = self.measure(&service, disturbance);
+            drop(service);
+            let lateness = watcher.join().map_err(|_| BenchError::Panicked)?;
+            Ok(Measured {
+                lateness: Some(Latency::new(&lateness)),
+                ..measured?
+            })
+        })
+    }
+
+    fn measure_waited(
+        &self,
+        engine: &dyn KvEngine,
+        disturbance: &mut Disturbance<'_>,
+    ) -> Result<Measured, BenchError> {
+        let service = Waited {
+            engine,
+            driver: self.driver,
+            seed: self.load.seed,
         };
-        let mut row = StallRow::new(scenario, &outcome, disturbed.report);
-        row.written_bytes = disturbed.written.map_or(0, |written| written.bytes);
-        row.lateness = lateness;
-        row.hot_key = hot_key;
-        row.holds = holds.iter().map(Hold::new).collect();
-        row.bare = bare;
-        Ok(row)
+        self.measure(&service, disturbance)
     }
 
     /// Applies the load while the disturbance runs.
     fn measure(
         &self,
         service: &dyn Service,
-        disturbance: &mut Disturbance,
-    ) -> Result<(Outcome, Disturbed), BenchError> {
-        load::run(service, self.pace, |window| {
+        disturbance: &mut Disturbance<'_>,
+    ) -> Result<Measured, BenchError> {
+        let (outcome, disturbed) = load::run(service, self.pace, |window| {
             if let Some(before) = &mut disturbance.before {
                 before()?;
             }
             self.disturb(window, disturbance)
+        })?;
+        Ok(Measured {
+            outcome,
+            disturbed,
+            lateness: None,
+            hot_key: disturbance.hot_key.as_ref().map(|figures| figures()),
+            holds: Vec::new(),
         })
     }
 
     fn disturb(
         &self,
         window: &Window,
-        disturbance: &mut Disturbance,
+        disturbance: &mut Disturbance<'_>,
     ) -> Result<Disturbed, BenchError> {
-        let before = Usage::now().device_bytes;
         window.open();
-        let start = Instant::now();
-        let mut report = DisturbanceReport::default();
-        loop {
-            let run = Instant::now();
-            (disturbance.run)()?;
-            report.add(run.elapsed());
-            if !disturbance.repeats || start.elapsed() >= self.spec.seconds {
-                break;
-            }
-        }
-        let during = start.elapsed();
-        let written = Usage::now()
-            .device_bytes
-            .zip(before)
-            .map(|(after, before)| {
-                let idle = self.idle_bytes_per_s * during.as_secs_f64();
-                Written {
-                    bytes: after.saturating_sub(before).saturating_sub(idle as u64),
-                    during,
+        let (report, work) = Work::record(|| {
+            let start = Instant::now();
+            let mut report = DisturbanceReport::default();
+            loop {
+                let run = Instant::now();
+                (disturbance.run)()?;
+                report.add(run.elapsed());
+                if !disturbance.repeats || start.elapsed() >= self.spec.seconds {
+                    break;
                 }
-            });
-        if !disturbance.repeats {
-            thread::sleep(self.spec.seconds);
-        }
-        Ok(Disturbed { report, written })
+            }
+            if !disturbance.repeats {
+                thread::sleep(self.spec.seconds);
+            }
+            Ok::<_, BenchError>(report)
+        });
+        Ok(Disturbed {
+            report: report?,
+            work,
+        })
     }
 
-    fn bare(&self, dir: &Path, written: Written) -> Result<BareStall, BenchError> {
+    fn bare(&self, dir: &Path, work: Work) -> Result<BareStall, BenchError> {
         let engine = self.engine(&dir.join("bare"));
         let device: Arc<_> = engine.open_device()?;
-        bare::measure(&device, self.pace, self.load.log_record_bytes(), written)
+        bare::measure(&device, self.pace, self.load.log_record_bytes(), work)
     }
+}
+
+/// Results of one scenario.
+struct Measured {
+    outcome: Outcome,
+    disturbed: Disturbed,
+    lateness: Option<Latency>,
+    hot_key: Option<HotKey>,
+    holds: Vec<Hold>,
 }
 
 /// What a disturbance did.
 struct Disturbed {
     report: DisturbanceReport,
-    /// `None` if the system does not count written bytes.
-    written: Option<Written>,
+    /// `None` if the system does not count it.
+    work: Option<Work>,
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::bare::BareStall;
 use super::load::Outcome;
 use super::scenario::{BOUND, Scenario};
+use super::work::Amounts;
 use crate::BenchError;
 
 /// Longest permitted time without a commit, in milliseconds.
@@ -30,6 +31,8 @@ const READS_KEPT: f64 = 0.5;
 pub struct StallsReport {
     /// Name of the measurement.
     pub workload: &'static str,
+    /// Name of the engine.
+    pub engine: String,
     /// Profile of the build; see [`PROFILE`](crate::PROFILE).
     pub profile: &'static str,
     /// The machine: numbers of processors, cores and NUMA nodes.
@@ -79,9 +82,14 @@ pub struct StallRow {
     pub gap_ms: f64,
     /// How often the disturbance ran, and how long that took.
     pub disturbance: DisturbanceReport,
-    /// Bytes that the process wrote during the disturbance, without what the load writes.
+    /// Bytes that the process wrote during the measurement, without what the load writes.
     pub written_bytes: u64,
-    /// A bare log while the same bytes are written next to it, for disturbances that write much.
+    /// Bytes that the process read during the measurement, without what the load reads.
+    pub read_bytes: u64,
+    /// Processor time of the process during the measurement, without that of the load.
+    pub cpu_s: f64,
+    /// A bare log next to the same work; `None` for buffered commits, and where the system does not
+    /// count the work.
     pub bare: Option<BareStall>,
     /// Time after their bound at which buffered commits became durable.
     pub lateness: Option<Latency>,
@@ -93,6 +101,8 @@ pub struct StallRow {
     /// Limits that were exceeded: `gap`, `p99.9`, `late`, `updates`, `reads`; empty for the quiet
     /// run.
     pub exceeded: Vec<&'static str>,
+    /// Operation that the engine lacks; the scenario then has no figures.
+    pub lacks: Option<&'static str>,
     /// Error that ended the scenario, which then has no figures.
     pub error: Option<String>,
 }
@@ -174,25 +184,18 @@ impl StallRow {
         disturbance: DisturbanceReport,
     ) -> Self {
         StallRow {
-            scenario: scenario.name(),
             operations: outcome.latency.len(),
             unfinished: outcome.unfinished,
             seconds: outcome.length.as_secs_f64(),
             latency: Latency::new(&outcome.latency),
             gap_ms: millis(outcome.gap),
             disturbance,
-            written_bytes: 0,
-            bare: None,
-            lateness: None,
-            holds: Vec::new(),
-            hot_key: None,
-            exceeded: Vec::new(),
-            error: None,
+            ..StallRow::empty(scenario)
         }
     }
 
-    /// Returns the row of a scenario that failed.
-    pub(super) fn failed(scenario: Scenario, error: &BenchError) -> Self {
+    /// Returns a row without figures.
+    fn empty(scenario: Scenario) -> Self {
         StallRow {
             scenario: scenario.name(),
             operations: 0,
@@ -202,13 +205,38 @@ impl StallRow {
             gap_ms: 0.0,
             disturbance: DisturbanceReport::default(),
             written_bytes: 0,
+            read_bytes: 0,
+            cpu_s: 0.0,
             bare: None,
             lateness: None,
             holds: Vec::new(),
             hot_key: None,
             exceeded: Vec::new(),
-            error: Some(error.to_string()),
+            lacks: None,
+            error: None,
         }
+    }
+
+    /// Returns the row of a scenario that failed, or whose operation the engine lacks.
+    pub(super) fn without(scenario: Scenario, error: &BenchError) -> Self {
+        let mut row = StallRow::empty(scenario);
+        match error {
+            BenchError::Unable { what, .. } => row.lacks = Some(what),
+            error => row.error = Some(error.to_string()),
+        }
+        row
+    }
+
+    /// Returns whether the scenario was measured.
+    pub(super) fn is_measured(&self) -> bool {
+        self.lacks.is_none() && self.error.is_none()
+    }
+
+    /// Sets the work of the disturbance.
+    pub(super) fn add(&mut self, work: Amounts) {
+        self.written_bytes = work.written as u64;
+        self.read_bytes = work.read as u64;
+        self.cpu_s = work.cpu_s;
     }
 
     /// Returns the limits that are exceeded, compared with the quiet run. A figure that the bare
@@ -245,27 +273,13 @@ impl StallRow {
 /// Compares the rows after the first, the quiet run, with it.
 pub(super) fn judge(rows: &mut [StallRow]) {
     if let Some((quiet, rows)) = rows.split_first_mut() {
-        for row in rows.iter_mut().filter(|row| row.error.is_none()) {
+        for row in rows.iter_mut().filter(|row| row.is_measured()) {
             row.exceeded = row.judged(&quiet.latency);
         }
     }
 }
 
 impl StallsReport {
-    /// Returns an SVG image: the longest gap and the p99.9 of each scenario. `path` is the file that
-    /// it is for.
-    ///
-    /// # Errors
-    ///
-    /// [`BenchError::NoPlots`] names the file in a build without the feature `plots`.
-    pub fn figure(&self, path: &Path) -> Result<String, BenchError> {
-        crate::check_plots(path)?;
-        #[cfg(feature = "plots")]
-        return super::figure::svg(self).map_err(|error| BenchError::file("draw", path, error));
-        #[cfg(not(feature = "plots"))]
-        Ok(String::new())
-    }
-
     /// Returns one JSON object on one line, without a line break.
     ///
     /// # Errors
@@ -273,6 +287,23 @@ impl StallsReport {
     /// None in practice: every field can be written as JSON.
     pub fn to_json(&self) -> serde_json::Result<String> {
         serde_json::to_string(self)
+    }
+}
+
+/// Returns an SVG image for the file `path`: the longest gap and the p99.9 of each scenario, or, of
+/// several engines, the p99.9 of each. All reports have the same scenarios.
+///
+/// # Errors
+///
+/// [`BenchError::NoPlots`] names the file in a build without the feature `plots`.
+pub fn stalls_figure(reports: &[StallsReport], path: &Path) -> Result<String, BenchError> {
+    crate::check_plots(path)?;
+    #[cfg(feature = "plots")]
+    return super::figure::svg(reports).map_err(|error| BenchError::file("draw", path, error));
+    #[cfg(not(feature = "plots"))]
+    {
+        let _ = reports;
+        Ok(String::new())
     }
 }
 
@@ -288,8 +319,7 @@ mod tests {
         StallRow {
             latency,
             gap_ms,
-            error: None,
-            ..StallRow::failed(Scenario::Checkpoints, &BenchError::Panicked)
+            ..StallRow::empty(Scenario::Checkpoints)
         }
     }
 

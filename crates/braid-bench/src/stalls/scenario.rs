@@ -139,21 +139,6 @@ impl Scenario {
             Scenario::BufferedQuiet | Scenario::BufferedCheckpoints | Scenario::BufferedDrop
         )
     }
-
-    /// Returns whether the disturbance writes so much that a busy device may be the cause of a
-    /// stall.
-    pub(super) fn writes_much(self) -> bool {
-        matches!(
-            self,
-            Scenario::Checkpoints
-                | Scenario::LargeTransaction
-                | Scenario::ScatteredWrites
-                | Scenario::ColdWrites
-                | Scenario::BulkLoad
-                | Scenario::Backup
-                | Scenario::Compaction
-        )
-    }
 }
 
 impl fmt::Display for Scenario {

@@ -27,14 +27,14 @@ pub(super) const BATCH: usize = 1_000;
 pub(super) type Entries = Table<u64, Bytes>;
 
 /// A part of a disturbance.
-pub(super) type Step = Box<dyn FnMut() -> Result<(), BenchError>>;
+pub(super) type Step<'a> = Box<dyn FnMut() -> Result<(), BenchError> + 'a>;
 
 /// What a scenario does next to the load.
-pub(super) struct Disturbance {
+pub(super) struct Disturbance<'a> {
     /// Runs under the load before anything is measured.
-    pub(super) before: Option<Step>,
+    pub(super) before: Option<Step<'a>>,
     /// Runs under the load, measured.
-    pub(super) run: Step,
+    pub(super) run: Step<'a>,
     /// Whether it runs again and again during the measurement. Otherwise it runs once, and the load
     /// continues after it, because its consequences may last longer.
     pub(super) repeats: bool,
@@ -42,8 +42,8 @@ pub(super) struct Disturbance {
     pub(super) hot_key: Option<Box<dyn Fn() -> HotKey>>,
 }
 
-impl Disturbance {
-    pub(super) fn once(run: impl FnMut() -> Result<(), BenchError> + 'static) -> Self {
+impl<'a> Disturbance<'a> {
+    pub(super) fn once(run: impl FnMut() -> Result<(), BenchError> + 'a) -> Self {
         Disturbance {
             before: None,
             run: Box::new(run),
@@ -52,7 +52,7 @@ impl Disturbance {
         }
     }
 
-    pub(super) fn repeated(run: impl FnMut() -> Result<(), BenchError> + 'static) -> Self {
+    pub(super) fn repeated(run: impl FnMut() -> Result<(), BenchError> + 'a) -> Self {
         Disturbance {
             repeats: true,
             ..Self::once(run)
@@ -155,7 +155,7 @@ impl Stage {
     }
 
     /// Prepares the data of a scenario, and what will disturb the load.
-    pub(super) fn prepare(&self, scenario: Scenario) -> Result<Disturbance, BenchError> {
+    pub(super) fn prepare(&self, scenario: Scenario) -> Result<Disturbance<'static>, BenchError> {
         let disturbance = match scenario {
             Scenario::Quiet | Scenario::BufferedQuiet => {
                 let seconds = self.seconds;

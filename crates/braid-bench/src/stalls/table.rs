@@ -18,7 +18,8 @@ fn ms(value: f64) -> String {
 impl fmt::Display for StallsReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rate = group(self.tx_per_s);
-        write!(f, "load: {} threads, {rate} commits/s", self.threads)?;
+        let (engine, threads) = (&self.engine, self.threads);
+        write!(f, "{engine}; load: {threads} threads, {rate} commits/s")?;
         if let Some(most) = self.calibrated_tx_per_s {
             write!(f, ", half of {}", group(most))?;
         }
@@ -38,6 +39,9 @@ impl fmt::Display for StallsReport {
         self.rows.iter().try_for_each(|row| line(f, row))?;
         writeln!(f)?;
         self.rows.iter().try_for_each(|row| details(f, row))?;
+        if self.rows.iter().all(|row| row.holds.is_empty()) {
+            return Ok(());
+        }
         writeln!(
             f,
             "\nlongest holds of gates (ms; in parentheses with the time in which the thread was suspended)"
@@ -64,6 +68,14 @@ fn holds(f: &mut fmt::Formatter<'_>, row: &StallRow) -> fmt::Result {
 fn line(f: &mut fmt::Formatter<'_>, row: &StallRow) -> fmt::Result {
     if let Some(error) = &row.error {
         return writeln!(f, "{:<21}failed: {error}", row.scenario);
+    }
+    if row.lacks.is_some() {
+        let [first, gap, p999] = ["–"; 3];
+        return writeln!(
+            f,
+            "{:<21}{first:>9}{first:>9}{first:>9}{first:>9}{gap:>10}{p999:>11}{gap:>10}",
+            row.scenario
+        );
     }
     let Latency {
         p50_ms,
@@ -98,7 +110,7 @@ fn details(f: &mut fmt::Formatter<'_>, row: &StallRow) -> fmt::Result {
         seconds,
         longest_s,
     } = row.disturbance;
-    if row.error.is_some() || row.scenario == super::Scenario::Quiet.name() {
+    if !row.is_measured() || row.scenario == super::Scenario::Quiet.name() {
         return Ok(());
     }
     write!(f, "{:<21}", row.scenario)?;
@@ -110,9 +122,9 @@ fn details(f: &mut fmt::Formatter<'_>, row: &StallRow) -> fmt::Result {
             group(runs as f64)
         )?,
     }
-    if row.written_bytes > 0 {
-        write!(f, ", {} MiB written", row.written_bytes >> 20)?;
-    }
+    let (written, read) = (row.written_bytes >> 20, row.read_bytes >> 20);
+    write!(f, ", {written} MiB written, {read} MiB read")?;
+    write!(f, ", {:.2} s of processor time", row.cpu_s)?;
     if row.unfinished > 0 {
         let n = group(row.unfinished as f64);
         write!(f, "; {n} commits were not performed in time")?;
@@ -142,4 +154,55 @@ fn hot_key(f: &mut fmt::Formatter<'_>, hot: &HotKey) -> fmt::Result {
         group(hot.reads_per_s),
         group(hot.fresh_reads_per_s)
     )
+}
+
+/// The reports of several engines on the same machine: the p99.9 and the longest gap of each.
+struct SideBySide<'a>(&'a [StallsReport]);
+
+/// Returns a table of the p99.9 and the longest gap of each scenario and engine, with an asterisk
+/// after figures that exceed the limits, and a dash where an engine lacks the operation.
+#[must_use]
+pub fn stalls_side_by_side(reports: &[StallsReport]) -> String {
+    SideBySide(reports).to_string()
+}
+
+impl fmt::Display for SideBySide<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<21}", "p99.9 / gap (ms)")?;
+        for report in self.0 {
+            write!(f, "{:>20}", report.engine)?;
+        }
+        writeln!(f)?;
+        let rows = self.0.first().map_or(&[][..], |report| &report.rows);
+        for (n, row) in rows.iter().enumerate() {
+            write!(f, "{:<21}", row.scenario)?;
+            for report in self.0 {
+                write!(
+                    f,
+                    "{:>20}",
+                    report.rows.get(n).map_or_else(String::new, cell)
+                )?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+fn cell(row: &StallRow) -> String {
+    if row.error.is_some() {
+        return "failed".to_owned();
+    }
+    if row.lacks.is_some() {
+        return "–".to_owned();
+    }
+    let mark = |limit| {
+        if row.exceeded.contains(&limit) {
+            "*"
+        } else {
+            ""
+        }
+    };
+    let (p999, gap) = (ms(row.latency.p999_ms), ms(row.gap_ms));
+    format!("{p999}{} / {gap}{}", mark("p99.9"), mark("gap"))
 }

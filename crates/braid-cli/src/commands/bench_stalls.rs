@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use braid::device::DeviceChoice;
-use braid_bench::{Scenario, StallsSpec};
+use braid_bench::engines;
+use braid_bench::{Scenario, StallsReport, StallsSpec};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::failure::Failure;
@@ -14,6 +15,15 @@ use crate::scratch::Scratch;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StallsArgs {
+    /// Engines to measure, one after the other
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        default_value = "braid"
+    )]
+    engine: Vec<String>,
+
     /// Scenarios to measure after the quiet run [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = scenario_parser())]
     scenario: Vec<Scenario>,
@@ -77,27 +87,43 @@ pub(crate) fn run(args: &StallsArgs, output: &mut Output) -> Result<(), Failure>
     if !args.scenario.is_empty() {
         spec.scenarios.clone_from(&args.scenario);
     }
-    let bar = output::bar(0, "measuring");
-    let report = braid_bench::measure_stalls(&spec, &mut |what, step, steps| {
-        bar.set_length(steps as u64);
-        bar.set_position(step as u64);
-        bar.set_message(what.to_owned());
-        bar.tick();
-    })?;
-    bar.finish_and_clear();
+    for engine in &args.engine {
+        engines::find(engine)?;
+    }
+    let mut reports = Vec::new();
+    for engine in &args.engine {
+        spec.engine.clone_from(engine);
+        let report = measure(&spec)?;
+        if args.json {
+            let json = report
+                .to_json()
+                .map_err(|error| Failure::Failed(error.to_string()))?;
+            output.line(json)?;
+        } else {
+            output.line(format_args!("{report}"))?;
+        }
+        reports.push(report);
+    }
+    if !args.json && reports.len() > 1 {
+        output.line(braid_bench::stalls_side_by_side(&reports).trim_end())?;
+    }
     if let Some(path) = &args.figure {
-        let figure = report.figure(path)?;
+        let figure = braid_bench::stalls_figure(&reports, path)?;
         std::fs::write(path, figure).map_err(|error| {
             Failure::io(format_args!("cannot write {}", path.display()), &error)
         })?;
     }
-    if args.json {
-        let json = report
-            .to_json()
-            .map_err(|error| Failure::Failed(error.to_string()))?;
-        output.line(json)?;
-    } else {
-        output.line(report.to_string().trim_end())?;
-    }
     scratch.remove()
+}
+
+fn measure(spec: &StallsSpec) -> Result<StallsReport, Failure> {
+    let bar = output::bar(0, "measuring");
+    let report = braid_bench::measure_stalls(spec, &mut |what, step, steps| {
+        bar.set_length(steps as u64);
+        bar.set_position(step as u64);
+        bar.set_message(format!("{}: {what}", spec.engine));
+        bar.tick();
+    });
+    bar.finish_and_clear();
+    Ok(report?)
 }

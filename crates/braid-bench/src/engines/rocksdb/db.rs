@@ -54,6 +54,7 @@ pub(super) struct Db {
     handle: Handle,
     /// One for each table, and RocksDB's own `default` at the end.
     families: Vec<*mut rocksdb_column_family_handle_t>,
+    options: *mut rocksdb_options_t,
 }
 
 // SAFETY: a `DB`, a `TransactionDB` and a column family may be used by any number of threads at
@@ -150,11 +151,15 @@ impl Db {
                 .map(Handle::Plain)
             }
         };
-        // SAFETY: the database has its own copy.
-        unsafe { rocksdb_options_destroy(options) };
+        let handle = handle.map_err(|text| {
+            // SAFETY: the options are not used afterwards.
+            unsafe { rocksdb_options_destroy(options) };
+            failed(text)
+        })?;
         Ok(Db {
-            handle: handle.map_err(failed)?,
+            handle,
             families,
+            options,
         })
     }
 
@@ -207,11 +212,27 @@ impl Db {
 
     /// Writes a batch; the database is one without transactions.
     pub(super) fn write(&self, options: &WriteOptions, batch: &Batch) -> Result<(), Stop> {
+        let db = self.plain();
+        // SAFETY: all three are open.
+        checked(|error| unsafe { rocksdb_write(db, options.0, batch.0, error) }).map_err(stop)
+    }
+
+    /// Returns the database, for all that only the one without transactions has.
+    pub(super) fn plain(&self) -> *mut rocksdb_t {
         let Handle::Plain(db) = self.handle else {
             unreachable!("batches are for the database without transactions");
         };
-        // SAFETY: all three are open.
-        checked(|error| unsafe { rocksdb_write(db, options.0, batch.0, error) }).map_err(stop)
+        db
+    }
+
+    /// Returns the options of the database and of all its families.
+    pub(super) fn options(&self) -> *const rocksdb_options_t {
+        self.options
+    }
+
+    /// Returns the families of all tables, and RocksDB's own `default`.
+    pub(super) fn families(&self) -> &[*mut rocksdb_column_family_handle_t] {
+        &self.families
     }
 
     /// Returns the database, for transactions.
@@ -273,6 +294,7 @@ impl Drop for Db {
                 Handle::Plain(db) => rocksdb_close(db),
                 Handle::Transactional(db) => rocksdb_transactiondb_close(db),
             }
+            rocksdb_options_destroy(self.options);
         }
     }
 }

@@ -18,16 +18,20 @@ macro_rules! opaque {
 }
 
 opaque! {
+    rocksdb_backup_engine_t
     rocksdb_block_based_table_options_t
     rocksdb_cache_t
     rocksdb_column_family_handle_t
+    rocksdb_envoptions_t
     rocksdb_filterpolicy_t
     rocksdb_flushoptions_t
+    rocksdb_ingestexternalfileoptions_t
     rocksdb_iterator_t
     rocksdb_options_t
     rocksdb_pinnableslice_t
     rocksdb_readoptions_t
     rocksdb_snapshot_t
+    rocksdb_sstfilewriter_t
     rocksdb_t
     rocksdb_transaction_options_t
     rocksdb_transaction_t
@@ -142,6 +146,77 @@ unsafe extern "C" {
         to: Bytes,
         to_len: usize,
     );
+
+    pub(super) fn rocksdb_flush_cf(
+        db: *mut rocksdb_t,
+        options: *const rocksdb_flushoptions_t,
+        family: Family,
+        error: Error,
+    );
+    /// Null with an error.
+    pub(super) fn rocksdb_create_column_family(
+        db: *mut rocksdb_t,
+        options: *const rocksdb_options_t,
+        name: *const c_char,
+        error: Error,
+    ) -> Family;
+    /// The handle is destroyed separately.
+    pub(super) fn rocksdb_drop_column_family(db: *mut rocksdb_t, family: Family, error: Error);
+    /// Null if the property is unknown; the caller frees it.
+    pub(super) fn rocksdb_property_value(db: *mut rocksdb_t, name: *const c_char) -> *mut c_char;
+    pub(super) fn rocksdb_ingest_external_file_cf(
+        db: *mut rocksdb_t,
+        family: Family,
+        files: *const *const c_char,
+        count: usize,
+        options: *const rocksdb_ingestexternalfileoptions_t,
+        error: Error,
+    );
+    pub(super) fn rocksdb_ingestexternalfileoptions_create()
+    -> *mut rocksdb_ingestexternalfileoptions_t;
+    pub(super) fn rocksdb_ingestexternalfileoptions_set_move_files(
+        o: *mut rocksdb_ingestexternalfileoptions_t,
+        on: c_uchar,
+    );
+    pub(super) fn rocksdb_ingestexternalfileoptions_destroy(
+        o: *mut rocksdb_ingestexternalfileoptions_t,
+    );
+
+    pub(super) fn rocksdb_envoptions_create() -> *mut rocksdb_envoptions_t;
+    pub(super) fn rocksdb_envoptions_destroy(o: *mut rocksdb_envoptions_t);
+    /// Keeps neither of the options.
+    pub(super) fn rocksdb_sstfilewriter_create(
+        environment: *const rocksdb_envoptions_t,
+        options: *const rocksdb_options_t,
+    ) -> *mut rocksdb_sstfilewriter_t;
+    pub(super) fn rocksdb_sstfilewriter_open(
+        writer: *mut rocksdb_sstfilewriter_t,
+        path: *const c_char,
+        error: Error,
+    );
+    pub(super) fn rocksdb_sstfilewriter_put(
+        writer: *mut rocksdb_sstfilewriter_t,
+        key: Bytes,
+        key_len: usize,
+        value: Bytes,
+        value_len: usize,
+        error: Error,
+    );
+    pub(super) fn rocksdb_sstfilewriter_finish(writer: *mut rocksdb_sstfilewriter_t, error: Error);
+    pub(super) fn rocksdb_sstfilewriter_destroy(writer: *mut rocksdb_sstfilewriter_t);
+
+    /// Null with an error.
+    pub(super) fn rocksdb_backup_engine_open(
+        options: *const rocksdb_options_t,
+        path: *const c_char,
+        error: Error,
+    ) -> *mut rocksdb_backup_engine_t;
+    pub(super) fn rocksdb_backup_engine_create_new_backup(
+        engine: *mut rocksdb_backup_engine_t,
+        db: *mut rocksdb_t,
+        error: Error,
+    );
+    pub(super) fn rocksdb_backup_engine_close(engine: *mut rocksdb_backup_engine_t);
 
     /// Null with an error.
     pub(super) fn rocksdb_transactiondb_open_column_families(

@@ -7,15 +7,17 @@
 
 mod db;
 mod ffi;
+mod operations;
 
 use std::path::Path;
 use std::ptr::null_mut;
 
 use self::db::{Batch, Db, Iter, ReadOptions, Snapshot, WriteOptions, borrow_value, checked, stop};
 use self::ffi::*;
+use self::operations::Plain;
 use super::{
-    Abilities, Acknowledgement, Body, KvEngine, Mode, Order, Session, Stop, TableId, Transaction,
-    Wait,
+    Abilities, Acknowledgement, Body, KvEngine, Mode, Operations, Order, Session, Stop, TableId,
+    Transaction, Wait,
 };
 use crate::BenchError;
 
@@ -30,7 +32,7 @@ pub(super) fn open(
     cache_bytes: usize,
 ) -> Result<Box<dyn KvEngine>, BenchError> {
     let db = Db::open(dir, tables, cache_bytes, false)?;
-    Ok(Box::new(RocksDb(db)))
+    Ok(Box::new(RocksDb(Plain::new(db, dir))))
 }
 
 pub(super) fn open_transactional(
@@ -42,7 +44,7 @@ pub(super) fn open_transactional(
     Ok(Box::new(RocksDbTxn(db)))
 }
 
-struct RocksDb(Db);
+struct RocksDb(Plain);
 
 struct RocksDbTxn(Db);
 
@@ -57,7 +59,7 @@ impl KvEngine for RocksDb {
 
     fn session(&self) -> Result<Box<dyn Session + '_>, BenchError> {
         Ok(Box::new(BatchSession {
-            db: &self.0,
+            db: &self.0.db,
             read: ReadOptions::new(),
             write: WriteOptions::sync(),
             batch: Batch::new(),
@@ -65,7 +67,11 @@ impl KvEngine for RocksDb {
     }
 
     fn settle(&self) -> Result<(), BenchError> {
-        self.0.settle()
+        self.0.db.settle()
+    }
+
+    fn operations(&self) -> &dyn Operations {
+        &self.0
     }
 }
 

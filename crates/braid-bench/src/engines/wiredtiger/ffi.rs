@@ -23,6 +23,7 @@ opaque! {
 unsafe extern "C" {
     pub(super) static braid_wt_rollback: c_int;
     pub(super) static braid_wt_notfound: c_int;
+    pub(super) static braid_wt_busy: c_int;
 
     pub(super) fn wiredtiger_version(
         major: *mut c_int,
@@ -48,15 +49,25 @@ unsafe extern "C" {
         uri: *const c_char,
         config: *const c_char,
     ) -> c_int;
-    pub(super) fn braid_wt_checkpoint(session: *mut WT_SESSION) -> c_int;
+    pub(super) fn braid_wt_checkpoint(session: *mut WT_SESSION, config: *const c_char) -> c_int;
+    pub(super) fn braid_wt_drop(session: *mut WT_SESSION, uri: *const c_char) -> c_int;
+    pub(super) fn braid_wt_compact(session: *mut WT_SESSION, uri: *const c_char) -> c_int;
+    pub(super) fn braid_wt_verify(session: *mut WT_SESSION, uri: *const c_char) -> c_int;
+    pub(super) fn braid_wt_reconfigure(
+        connection: *mut WT_CONNECTION,
+        config: *const c_char,
+    ) -> c_int;
     pub(super) fn braid_wt_begin(session: *mut WT_SESSION, config: *const c_char) -> c_int;
     pub(super) fn braid_wt_commit(session: *mut WT_SESSION) -> c_int;
     pub(super) fn braid_wt_rollback_transaction(session: *mut WT_SESSION) -> c_int;
     pub(super) fn braid_wt_cursor(
         session: *mut WT_SESSION,
         uri: *const c_char,
+        config: *const c_char,
         cursor: *mut *mut WT_CURSOR,
     ) -> c_int;
+    pub(super) fn braid_wt_cursor_close(cursor: *mut WT_CURSOR) -> c_int;
+    pub(super) fn braid_wt_name(cursor: *mut WT_CURSOR, name: *mut *const c_char) -> c_int;
     pub(super) fn braid_wt_search(
         cursor: *mut WT_CURSOR,
         key: *const c_void,

@@ -1,15 +1,17 @@
 //! WiredTiger, the system's library: a B-tree with a log and snapshot isolation.
 
 mod ffi;
+mod operations;
 
 use std::ffi::{CStr, CString, c_int};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
+use std::sync::OnceLock;
 
 use self::ffi::*;
 use super::{
-    Abilities, Acknowledgement, Body, KvEngine, Mode, Order, Session, Stop, TableId, Transaction,
-    Wait,
+    Abilities, Acknowledgement, Body, KvEngine, Mode, Operations, Order, Session, Stop, TableId,
+    Transaction, Wait,
 };
 use crate::BenchError;
 
@@ -66,17 +68,21 @@ fn open_with(
         name,
         connection,
         uris,
+        dir: dir.to_owned(),
+        counts_statistics: OnceLock::new(),
     };
     let session = engine.open_session().map_err(failed)?;
     for uri in &engine.uris {
-        let format = c"key_format=u,value_format=u";
         // SAFETY: the session is open, the strings outlive the call.
-        check(unsafe { braid_wt_create(session.0, uri.as_ptr(), format.as_ptr()) })
+        check(unsafe { braid_wt_create(session.0, uri.as_ptr(), FORMAT.as_ptr()) })
             .map_err(failed)?;
     }
     drop(session);
     Ok(Box::new(engine))
 }
+
+/// Keys and values of bytes.
+const FORMAT: &CStr = c"key_format=u,value_format=u";
 
 fn text(text: &str) -> Result<CString, BenchError> {
     CString::new(text).map_err(|error| BenchError::peer("wiredtiger", error))
@@ -93,6 +99,12 @@ impl Code {
     fn is_not_found(&self) -> bool {
         // SAFETY: a constant.
         self.0 == unsafe { braid_wt_notfound }
+    }
+
+    /// Returns whether another session uses the table.
+    fn is_busy(&self) -> bool {
+        // SAFETY: a constant.
+        self.0 == unsafe { braid_wt_busy }
     }
 }
 
@@ -115,6 +127,9 @@ struct WiredTiger {
     name: &'static str,
     connection: *mut WT_CONNECTION,
     uris: Vec<CString>,
+    dir: PathBuf,
+    /// Result of the call that turned statistics on.
+    counts_statistics: OnceLock<c_int>,
 }
 
 // SAFETY: "WT_CONNECTION: thread-safe" (https://source.wiredtiger.com/3.2.1/threads.html); this
@@ -142,6 +157,23 @@ impl Drop for Handle {
     }
 }
 
+impl Handle {
+    /// Opens a cursor, which is closed with the session.
+    fn cursor(&self, uri: &CStr, config: Option<&CStr>) -> Result<Cursor, Code> {
+        let mut cursor = null_mut();
+        let config = config.map_or(null(), CStr::as_ptr);
+        // SAFETY: the session is open, the strings outlive the call.
+        check(unsafe { braid_wt_cursor(self.0, uri.as_ptr(), config, &raw mut cursor) })?;
+        Ok(Cursor(cursor))
+    }
+
+    fn checkpoint(&self, config: Option<&CStr>) -> Result<(), Code> {
+        let config = config.map_or(null(), CStr::as_ptr);
+        // SAFETY: the session is open, the string outlives the call.
+        check(unsafe { braid_wt_checkpoint(self.0, config) })
+    }
+}
+
 impl WiredTiger {
     fn open_session(&self) -> Result<Handle, Code> {
         let mut session = null_mut();
@@ -164,11 +196,7 @@ impl KvEngine for WiredTiger {
         let session = self.open_session().map_err(failed)?;
         let mut cursors = Vec::new();
         for uri in &self.uris {
-            let mut cursor = null_mut();
-            // SAFETY: the session is open, the string outlives the call.
-            check(unsafe { braid_wt_cursor(session.0, uri.as_ptr(), &raw mut cursor) })
-                .map_err(failed)?;
-            cursors.push(Cursor(cursor));
+            cursors.push(session.cursor(uri, None).map_err(failed)?);
         }
         Ok(Box::new(WtSession {
             cursors,
@@ -179,8 +207,11 @@ impl KvEngine for WiredTiger {
 
     fn settle(&self) -> Result<(), BenchError> {
         let session = self.open_session().map_err(failed)?;
-        // SAFETY: the session is open.
-        check(unsafe { braid_wt_checkpoint(session.0) }).map_err(failed)
+        session.checkpoint(None).map_err(failed)
+    }
+
+    fn operations(&self) -> &dyn Operations {
+        self
     }
 }
 

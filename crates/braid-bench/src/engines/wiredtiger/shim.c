@@ -2,12 +2,14 @@
  * compiled against the installed header, are what the benchmark needs of it. Each returns WiredTiger's own
  * error, 0 for none. Pointers must be those that the open functions gave, not yet closed. */
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <wiredtiger.h>
 
 const int braid_wt_rollback = WT_ROLLBACK;
 const int braid_wt_notfound = WT_NOTFOUND;
+const int braid_wt_busy = EBUSY;
 
 int braid_wt_open(const char *home, const char *config, WT_CONNECTION **connection)
 {
@@ -34,9 +36,29 @@ int braid_wt_create(WT_SESSION *session, const char *uri, const char *config)
     return session->create(session, uri, config);
 }
 
-int braid_wt_checkpoint(WT_SESSION *session)
+int braid_wt_checkpoint(WT_SESSION *session, const char *config)
 {
-    return session->checkpoint(session, NULL);
+    return session->checkpoint(session, config);
+}
+
+int braid_wt_drop(WT_SESSION *session, const char *uri)
+{
+    return session->drop(session, uri, NULL);
+}
+
+int braid_wt_compact(WT_SESSION *session, const char *uri)
+{
+    return session->compact(session, uri, NULL);
+}
+
+int braid_wt_verify(WT_SESSION *session, const char *uri)
+{
+    return session->verify(session, uri, NULL);
+}
+
+int braid_wt_reconfigure(WT_CONNECTION *connection, const char *config)
+{
+    return connection->reconfigure(connection, config);
 }
 
 int braid_wt_begin(WT_SESSION *session, const char *config)
@@ -55,9 +77,20 @@ int braid_wt_rollback_transaction(WT_SESSION *session)
 }
 
 /* Closed with its session. */
-int braid_wt_cursor(WT_SESSION *session, const char *uri, WT_CURSOR **cursor)
+int braid_wt_cursor(WT_SESSION *session, const char *uri, const char *config, WT_CURSOR **cursor)
 {
-    return session->open_cursor(session, uri, NULL, NULL, cursor);
+    return session->open_cursor(session, uri, NULL, config, cursor);
+}
+
+int braid_wt_cursor_close(WT_CURSOR *cursor)
+{
+    return cursor->close(cursor);
+}
+
+/* For a cursor over names. The string lives until the cursor moves. */
+int braid_wt_name(WT_CURSOR *cursor, const char **name)
+{
+    return cursor->get_key(cursor, name);
 }
 
 static void set_key(WT_CURSOR *cursor, const void *key, size_t key_len)
