@@ -1,10 +1,11 @@
 //! Openings of the log write nothing until a transaction is logged.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::{payload, sim, small, try_recover};
-use braid_io::{Device, OpenMode, SimDevice};
+use braid_io::{Device, File, Layer, LayeredDevice, OpenMode, SimDevice};
 use braid_log::{CheckpointPosition, FlushMode, Log, LogError, LogOptions, ProtocolKind};
 
 fn options(protocol: ProtocolKind, lanes: usize) -> LogOptions {
@@ -19,10 +20,19 @@ fn options(protocol: ProtocolKind, lanes: usize) -> LogOptions {
 
 /// A log with some records, and the position before them.
 fn written(medium: &SimDevice, options: &LogOptions) -> (CheckpointPosition, Vec<u64>) {
+    written_with(medium, options, 100)
+}
+
+/// As [`written`], with records of a length.
+fn written_with(
+    medium: &SimDevice,
+    options: &LogOptions,
+    len: usize,
+) -> (CheckpointPosition, Vec<u64>) {
     let log = Log::create(sim(medium), options.clone()).unwrap();
     let first = log.quiesce(|start| start);
     let numbers = (1..20).map(|at| {
-        let ticket = log.append(&[&payload(at, 100)]).unwrap();
+        let ticket = log.append(&[&payload(at, len)]).unwrap();
         ticket.wait().unwrap();
         ticket.seqno().get()
     });
@@ -77,6 +87,65 @@ fn an_opening_without_a_record_writes_nothing() {
             assert!(files(&medium) == before, "{protocol}");
         }
     });
+}
+
+/// Counts syncs of files; one of them fails.
+#[derive(Clone, Debug)]
+struct Syncs {
+    count: Arc<AtomicU64>,
+    fails: u64,
+}
+
+impl Layer for Syncs {
+    fn sync(&self, file: &dyn File) -> io::Result<()> {
+        if self.count.fetch_add(1, Ordering::Relaxed) == self.fails {
+            return Err(io::Error::other("the device failed"));
+        }
+        file.sync()
+    }
+}
+
+/// I1: an opening makes each segment that it kept durable once, and fails if it cannot.
+#[test]
+fn each_recovered_segment_is_made_durable() {
+    for mode in [FlushMode::Callers, FlushMode::Background] {
+        each(|protocol, options| {
+            let options = LogOptions {
+                flush_mode: mode,
+                segment_bytes: 36 << 10,
+                slot_bytes: 8 << 10,
+                ..options
+            };
+            let medium = SimDevice::new(1);
+            let (first, _) = written_with(&medium, &options, 7_000);
+            let open = |fails: u64| {
+                let count = Arc::default();
+                let layer = Syncs {
+                    count: Arc::clone(&count),
+                    fails,
+                };
+                let device: Arc<dyn Device> = Arc::new(LayeredDevice::over(sim(&medium), layer));
+                let log = try_recover(&device, &options, &first).unwrap();
+                let opened = log.into_idle_log().map(drop);
+                (opened, count.load(Ordering::Relaxed))
+            };
+            let (opened, syncs) = open(u64::MAX);
+            opened.unwrap();
+            let begun = |bytes: &[u8]| bytes[..8] != [0; 8];
+            let all = files(&medium);
+            let segments = all.iter().filter(|(_, bytes)| begun(bytes)).count() as u64;
+            assert_eq!(syncs, segments, "{protocol} {mode:?}");
+            assert!(
+                segments > options.lanes as u64,
+                "{protocol}: several in a lane"
+            );
+            for fails in 0..segments {
+                let (opened, _) = open(fails);
+                let is_refused = matches!(opened, Err(LogError::Io { .. }));
+                assert!(is_refused, "{protocol} {mode:?}, sync {fails}");
+            }
+        });
+    }
 }
 
 /// Each write and sync of the beginning fails in turn: the recovered records can still be read, in

@@ -11,7 +11,7 @@ use crate::flush::lane::{Lane, LaneEnd};
 use crate::format::BLOCK;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::format::segment::{Segment, parse_segment_name, segment_name};
-use crate::options::LogOptions;
+use crate::options::{FlushMode, LogOptions};
 use crate::recovery::scan::LaneScan;
 use crate::segments::pool::{PoolFiles, SegmentPool};
 use crate::segments::quota::Quota;
@@ -88,6 +88,37 @@ pub(crate) fn oldest_position(device: &dyn Device) -> Result<CheckpointPosition,
     }
 }
 
+/// Device flushes that run at the same time: the device combines them, and a single one takes as
+/// long as reading megabytes of log.
+const SYNCS: usize = 16;
+
+/// Makes segments durable, on several threads.
+///
+/// I1: the cut includes chunks that may have been read from a volatile cache: those of a failed
+/// write, or of a process that ended before its flush. Readers see them from here on, and the new
+/// incarnation's base includes them, so they are made durable first.
+pub(super) fn sync_segments(
+    options: &LogOptions,
+    segments: &[(LaneId, &Segment)],
+) -> Result<(), LogError> {
+    let threads = match options.flush_mode {
+        FlushMode::Background => segments.len().clamp(1, SYNCS),
+        FlushMode::Callers => 1,
+    };
+    let sync = |thread: usize| {
+        let mut of_thread = segments.iter().skip(thread).step_by(threads);
+        of_thread.try_for_each(|(lane, segment)| {
+            segment.file.sync().map_err(|error| {
+                let name = segment_name(*lane, segment.sequence);
+                LogError::io(format!("cannot make {name} durable"), error)
+            })
+        })
+    };
+    braid_rt::thread::scatter(threads, sync)
+        .into_iter()
+        .collect()
+}
+
 /// Resumes a lane at the end of its log: sorts its files into those that recovery needs, those
 /// ready for use, and the rest.
 pub(super) fn resume_lane(
@@ -104,13 +135,6 @@ pub(super) fn resume_lane(
         let fits = (options.first_segment_bytes()..=options.segment_bytes).contains(&segment.len);
         let next_ready = fresh + files.ready.len() as u64;
         if sequence >= start.segment && sequence < fresh {
-            // I1: the cut includes chunks that may have been read from a volatile cache: those of a
-            // failed write, or of a process that ended before its flush. Readers see them from here
-            // on, and the new incarnation's base includes them, so they are made durable first.
-            segment.file.sync().map_err(|error| {
-                let name = segment_name(lane, sequence);
-                LogError::io(format!("cannot make {name} durable"), error)
-            })?;
             files.live.push_back(segment);
         } else if sequence == next_ready && fits {
             braid_rt::coverage_point("recovery: the next segment is ready");

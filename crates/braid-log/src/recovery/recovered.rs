@@ -17,7 +17,7 @@ use crate::options::FlushMode;
 use crate::protocol::Kept;
 use crate::recovery::cut::{Cut, Damage};
 use crate::recovery::early::{DuringScan, Early, Replayed};
-use crate::recovery::files::{Segments, find_segments, resume_lane};
+use crate::recovery::files::{Segments, find_segments, resume_lane, sync_segments};
 use crate::recovery::scan::{LaneScan, Pass, ScanMode, scan_lane};
 use crate::recovery::windows::Windows;
 use crate::segments::quota::Quota;
@@ -333,6 +333,16 @@ impl Recovered {
         if begun_twice(&lanes) {
             braid_rt::coverage_point("recovery: several incarnations");
         }
+        let kept_segments: Vec<_> = lanes
+            .iter()
+            .zip(&segments)
+            .zip(&kept_from.lanes)
+            .flat_map(|((scan, segments), position)| {
+                let kept = segments.range(position.segment..=scan.end_segment);
+                kept.map(|(_, segment)| (scan.end.lane, segment))
+            })
+            .collect();
+        sync_segments(&options, &kept_segments)?;
         let quota = Quota::default();
         let found = lanes.into_iter().zip(segments).zip(&kept_from.lanes);
         let lanes = found

@@ -11,6 +11,7 @@ mod assemble;
 mod contents;
 mod create;
 mod directory;
+mod gathered;
 mod meta;
 mod open;
 mod recover;

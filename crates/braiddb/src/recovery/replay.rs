@@ -5,15 +5,16 @@
 //! repeatedly between two checkpoints, so this costs one descent for each key instead of one for
 //! each write, and neighbouring keys share cached pages.
 
+use std::mem;
 use std::sync::OnceLock;
 
 use braid_rt::atomic::{AtomicUsize, Ordering};
-use braid_rt::{Mutex, narrow, prefetch, to_usize};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use braid_rt::{Mutex, narrow};
 
 use braid_log::{LogRecord, SeqNo};
 use braid_store::{Change, DamagedRange, LeafHint, Store, StoreError, Tree};
 
+use super::gathered::{BYTES_MAX, Found, Gathered, Write};
 use crate::base::written::Written;
 use crate::error::{Error, Result};
 use crate::format::redo::{self, Redo};
@@ -22,6 +23,10 @@ const PARTITIONS: usize = 64;
 
 /// Writes that are gathered in a partition at once.
 const AT_ONCE: usize = 64;
+
+/// Writes that are sorted by partition at once: so few that they and their bytes in the log stay in
+/// a core's cache.
+const SORTED: usize = 2048;
 
 /// Returns the approximate number of bytes of keys and values that all partitions hold together:
 /// a part of a buffer pool that is hardly used meanwhile.
@@ -34,163 +39,10 @@ pub(crate) fn gathered_bytes_max(pool_bytes: usize) -> usize {
     }
 }
 
-/// Returns the hash of a write's key.
-fn hash_of(redo: Redo<'_>) -> u64 {
-    xxh3_64_with_seed(redo.key, redo.table.into())
-}
-
-/// The newest gathered write of a key.
-struct Write {
-    hash: u64,
-    table: u32,
-    version: SeqNo,
-    removes: bool,
-    key_len: u32,
-    /// The key, followed by the value.
-    bytes: Vec<u8>,
-}
-
-impl Write {
-    fn key(&self) -> &[u8] {
-        &self.bytes[..self.key_len as usize]
-    }
-
-    fn set(&mut self, redo: Redo<'_>, version: SeqNo) {
-        self.version = version;
-        self.removes = redo.value.is_none();
-        self.bytes.truncate(self.key_len as usize);
-        self.bytes.extend_from_slice(redo.value.unwrap_or_default());
-    }
-}
-
-/// A transaction's write, not yet gathered.
-struct Found<'a> {
-    hash: u64,
-    version: SeqNo,
-    redo: Redo<'a>,
-}
-
-impl Found<'_> {
-    fn partition(&self) -> usize {
-        // Partitions find writes by the lowest bits.
-        (self.hash >> 32) as usize % PARTITIONS
-    }
-}
-
-/// Slots of an empty partition's table.
-const SLOTS_MIN: usize = 64;
-
-/// The newest gathered writes of some keys: a hash table with open addressing. Unlike others, it
-/// can load what several keys need at the same time: its memory does not fit in the processor's
-/// caches, and most of the time is spent waiting for it.
-#[derive(Default)]
-struct Partition {
-    /// The upper half of a write's hash and its index in `writes` plus 1, or 0. At most half of the
-    /// slots are used.
-    slots: Vec<u64>,
-    writes: Vec<Write>,
-    bytes: usize,
-}
-
-impl Partition {
-    const TAG: u64 = 0xffff_ffff << 32;
-
-    /// The bits of a hash that number the slots.
-    fn mask(&self) -> u64 {
-        self.slots.len().max(1) as u64 - 1
-    }
-
-    /// Returns the index of a write with a hash, or the first free slot after those that may be it.
-    fn find(&self, hash: u64, mut is_same: impl FnMut(&Write) -> bool) -> Result<usize, usize> {
-        let mask = self.mask();
-        let mut at = to_usize(hash & mask);
-        while let Some(&slot) = self.slots.get(at) {
-            if slot == 0 {
-                break;
-            }
-            let index = (slot & !Self::TAG) as usize - 1;
-            if (slot ^ hash) & Self::TAG == 0 && is_same(&self.writes[index]) {
-                return Ok(index);
-            }
-            at = to_usize((at as u64 + 1) & mask);
-        }
-        Err(at)
-    }
-
-    fn insert(&mut self, write: Write) {
-        if self.slots.len() < 2 * (self.writes.len() + 1) {
-            self.slots = vec![0; (2 * self.slots.len()).max(SLOTS_MIN)];
-            for index in 0..self.writes.len() {
-                self.occupy(self.writes[index].hash, index);
-            }
-        }
-        self.occupy(write.hash, self.writes.len());
-        self.bytes += write.bytes.len() + size_of::<Write>();
-        self.writes.push(write);
-    }
-
-    fn occupy(&mut self, hash: u64, index: usize) {
-        let (Ok(at) | Err(at)) = self.find(hash, |_| false);
-        self.slots[at] = hash & Self::TAG | (index as u64 + 1);
-    }
-
-    /// Loads what gathering these writes will need.
-    fn prefetch(&self, found: &[&Found<'_>]) {
-        let mask = self.slots.len().wrapping_sub(1);
-        for found in found {
-            prefetch(
-                self.slots
-                    .as_ptr()
-                    .wrapping_add(to_usize(found.hash) & mask),
-            );
-        }
-        let first = |found: &Found<'_>| self.find(found.hash, |_| true).ok();
-        for found in found {
-            if let Some(index) = first(found) {
-                prefetch(&raw const self.writes[index]);
-            }
-        }
-        for found in found {
-            if let Some(index) = first(found) {
-                let bytes = &self.writes[index].bytes;
-                for line in (0..bytes.len().min(256)).step_by(64) {
-                    prefetch(bytes.as_ptr().wrapping_add(line));
-                }
-            }
-        }
-    }
-
-    fn take(&mut self) -> Vec<Write> {
-        std::mem::take(self).writes
-    }
-
-    /// Gathers a write, if it is the newest of its key.
-    fn gather(&mut self, found: &Found<'_>) {
-        let (redo, version) = (found.redo, found.version);
-        let same = |w: &Write| w.hash == found.hash && w.table == redo.table && w.key() == redo.key;
-        if let Ok(index) = self.find(found.hash, same) {
-            let write = &mut self.writes[index];
-            if (write.version < version) != braid_rt::mutant!("older_wins") {
-                let before = write.bytes.len();
-                write.set(redo, version);
-                self.bytes = self.bytes + write.bytes.len() - before;
-            }
-            return;
-        }
-        let value_len = redo.value.map_or(0, <[u8]>::len);
-        let mut bytes = Vec::with_capacity(redo.key.len() + value_len);
-        bytes.extend_from_slice(redo.key);
-        let mut write = Write {
-            hash: found.hash,
-            table: redo.table,
-            version,
-            removes: false,
-            key_len: narrow(redo.key.len()),
-            bytes,
-        };
-        write.set(redo, version);
-        self.insert(write);
-    }
+/// Returns the partition of a key's hash, whose lowest bits find the write in the partition.
+#[inline]
+fn partition_of(hash: u64) -> usize {
+    (hash >> 32) as usize % PARTITIONS
 }
 
 /// A replayed removal: table, key, version.
@@ -199,7 +51,7 @@ pub(crate) type Removal = (u32, Box<[u8]>, SeqNo);
 /// Replay in progress; see the module documentation.
 pub(crate) struct Replay<'a> {
     store: &'a Store,
-    partitions: Vec<Mutex<Partition>>,
+    partitions: Vec<Mutex<Gathered>>,
     partition_bytes_max: usize,
     /// Trees of the tables with the lowest numbers, each looked up once.
     trees: Box<[OnceLock<Tree>]>,
@@ -212,14 +64,7 @@ pub(crate) struct Replay<'a> {
 /// Returns a transaction's writes.
 fn found<'a>(log_record: &LogRecord<'a>) -> impl Iterator<Item = Result<Found<'a>>> + use<'a> {
     let version = log_record.seqno;
-    redo::decode(log_record.payload).map(move |redo| {
-        let redo = redo?;
-        Ok(Found {
-            hash: hash_of(redo),
-            version,
-            redo,
-        })
-    })
+    redo::decode(log_record.payload).map(move |redo| Ok(Found::new(redo?, version)))
 }
 
 /// Result of a replay.
@@ -234,7 +79,7 @@ impl<'a> Replay<'a> {
     pub(crate) fn new(store: &'a Store, bytes_max: usize) -> Self {
         Self {
             store,
-            partition_bytes_max: bytes_max / PARTITIONS,
+            partition_bytes_max: (bytes_max / PARTITIONS).min(BYTES_MAX),
             partitions: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
             trees: (0..256).map(|_| OnceLock::new()).collect(),
             removals: Mutex::default(),
@@ -257,9 +102,9 @@ impl<'a> Replay<'a> {
     pub(crate) fn add(&self, log_record: LogRecord<'_>) -> Result<()> {
         for found in found(&log_record) {
             let found = found?;
-            let mut partition = self.partitions[found.partition()].lock();
+            let mut partition = self.partitions[partition_of(found.hash)].lock();
             partition.gather(&found);
-            if partition.bytes > self.partition_bytes_max {
+            if partition.bytes() > self.partition_bytes_max {
                 braid_rt::coverage_point("replay: a batch before the end");
                 self.apply(&mut partition)?;
             }
@@ -272,36 +117,60 @@ impl<'a> Replay<'a> {
     /// recovery changes nothing. Returns whether all were gathered; otherwise [`Replay::add`] is to
     /// repeat them.
     pub(crate) fn try_add(&self, log_records: &[LogRecord<'_>]) -> bool {
-        let Ok(all) = log_records
-            .iter()
-            .flat_map(found)
-            .collect::<Result<Vec<_>>>()
-        else {
-            return false;
-        };
-        let mut by_partition = [const { Vec::new() }; PARTITIONS];
-        for found in &all {
-            by_partition[found.partition()].push(found);
+        let mut all = Vec::with_capacity(SORTED);
+        for found in log_records.iter().flat_map(found) {
+            let Ok(found) = found else { return false };
+            all.push(found);
+            if all.len() == SORTED {
+                if !self.gather(&all) {
+                    return false;
+                }
+                all.clear();
+            }
         }
-        for (partition, found) in self.partitions.iter().zip(by_partition) {
+        self.gather(&all)
+    }
+
+    /// Gathers at most [`SORTED`] writes, by partition. Returns whether there was room for them.
+    fn gather(&self, all: &[Found<'_>]) -> bool {
+        // A counting sort of the writes' indices. After it, `ends` has the end of each partition.
+        let mut ends = [0; PARTITIONS + 1];
+        for found in all {
+            ends[partition_of(found.hash) + 1] += 1;
+        }
+        for i in 0..PARTITIONS {
+            ends[i + 1] += ends[i];
+        }
+        let mut sorted = [0u16; SORTED];
+        for (index, found) in all.iter().enumerate() {
+            let end = &mut ends[partition_of(found.hash)];
+            sorted[*end] = narrow(index);
+            *end += 1;
+        }
+        let mut begin = 0;
+        for (partition, end) in self.partitions.iter().zip(ends) {
+            let found = &sorted[begin..end];
+            begin = end;
+            if found.is_empty() {
+                continue;
+            }
+            let mut partition = partition.lock();
             for found in found.chunks(AT_ONCE) {
-                let mut partition = partition.lock();
-                if partition.bytes > self.partition_bytes_max {
+                if partition.bytes() > self.partition_bytes_max {
                     braid_rt::coverage_point("replay: no room for more during the scan");
                     return false;
                 }
-                partition.prefetch(found);
-                for found in found {
-                    partition.gather(found);
-                }
+                let found = found.iter().map(|&index| &all[usize::from(index)]);
+                partition.prefetch(found.clone());
+                found.for_each(|found| partition.gather(found));
             }
         }
         true
     }
 
-    fn apply(&self, partition: &mut Partition) -> Result<()> {
-        let mut writes = partition.take();
-        writes.sort_unstable_by(|a, b| (a.table, a.key()).cmp(&(b.table, b.key())));
+    fn apply(&self, partition: &mut Gathered) -> Result<()> {
+        let gathered = mem::take(partition);
+        let writes = gathered.sorted();
         let mut hint = LeafHint::default();
         for write in &writes {
             match self.apply_one(write, &mut hint) {
@@ -316,11 +185,12 @@ impl<'a> Replay<'a> {
     }
 
     /// Skips a write that failed because of a damaged page, and makes its key unreadable.
-    fn leave_out(&self, write: &Write, error: Error) -> Result<()> {
+    fn leave_out(&self, write: &Write<'_>, error: Error) -> Result<()> {
         if braid_rt::mutant!("forget_left_out_writes") {
             return Ok(());
         }
-        let condemned = self.with_tree(write.table, |tree| Ok(tree.condemn(write.key())?))?;
+        let Redo { table, key, .. } = write.redo;
+        let condemned = self.with_tree(table, |tree| Ok(tree.condemn(key)?))?;
         let range = match condemned {
             Some(range) => range,
             // No page on the way to the key is damaged, so a reader would trust the stale page.
@@ -339,7 +209,7 @@ impl<'a> Replay<'a> {
 
     /// Makes the key of a write unreadable, if the write needs a damaged page that readers of the key
     /// do not.
-    fn lose(&self, write: &Write, error: Error) -> Result<DamagedRange> {
+    fn lose(&self, write: &Write<'_>, error: Error) -> Result<DamagedRange> {
         let Error::Corrupted { what, location } = &error else {
             return Err(error);
         };
@@ -347,33 +217,34 @@ impl<'a> Replay<'a> {
             what: what.clone(),
             location: location.clone(),
         };
-        let range = self.with_tree(write.table, |tree| Ok(tree.lose(write.key(), &cause)))?;
+        let Redo { table, key, .. } = write.redo;
+        let range = self.with_tree(table, |tree| Ok(tree.lose(key, &cause)))?;
         range.ok_or(error)
     }
 
     /// Applies one write. `hint` is the leaf hint of the previous write, in key order.
-    fn apply_one(&self, write: &Write, hint: &mut LeafHint) -> Result<()> {
+    fn apply_one(&self, write: &Write<'_>, hint: &mut LeafHint) -> Result<()> {
         let version = write.version.get();
-        let (key, value) = write.bytes.split_at(write.key_len as usize);
-        self.with_tree(write.table, |tree| {
+        let Redo { table, key, value } = write.redo;
+        self.with_tree(table, |tree| {
             Ok(tree.modify_at(hint, key, |old| {
-                let change = match old {
-                    Some(old) if old.meta().seqno() >= write.version => {
+                let change = match (old, value) {
+                    (Some(old), _) if old.meta().seqno() >= write.version => {
                         braid_rt::coverage_point("replay: an older write in a later batch");
                         Change::Keep
                     }
+                    (_, Some(value)) => Change::Put { version, value },
                     // Even for an absent key: an older write of it may be in a later batch.
-                    _ if write.removes && braid_rt::mutant!("replay_keeps_removed") => Change::Keep,
-                    _ if write.removes => Change::Tombstone { version },
-                    _ => Change::Put { version, value },
+                    (_, None) if braid_rt::mutant!("replay_keeps_removed") => Change::Keep,
+                    (_, None) => Change::Tombstone { version },
                 };
                 (change, ())
             })?)
         })?;
-        if write.removes {
+        if value.is_none() {
             self.removals
                 .lock()
-                .push((write.table, key.into(), write.version));
+                .push((table, key.into(), write.version));
         }
         Ok(())
     }
@@ -412,7 +283,6 @@ impl<'a> Replay<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use braid_store::StoreOptions;
@@ -481,7 +351,7 @@ mod tests {
     fn a_batch_has_the_newest_write_of_each_key() {
         let store = store();
         let replay = Replay::new(&store, 1 << 20);
-        let mut batch = Partition::default();
+        let mut batch = Gathered::default();
         // All with one hash, as keys that collide.
         let mut gather = |version, table, key: &[u8], value: &[u8]| {
             batch.gather(&Found {
@@ -495,11 +365,9 @@ mod tests {
         gather(4, 1, b"k", b"a long value that is old");
         gather(1, 2, b"k", b"of another table");
         gather(2, 1, b"l", b"of another key");
-        assert_eq!(batch.writes.len(), 3);
-        let size = |write: &Write| size_of::<Write>() + write.bytes.len();
-        assert_eq!(batch.bytes, batch.writes.iter().map(size).sum::<usize>());
+        assert_eq!(batch.sorted().len(), 3);
         replay.apply(&mut batch).unwrap();
-        assert_eq!((batch.writes.len(), batch.bytes), (0, 0));
+        assert_eq!((batch.sorted().len(), batch.bytes()), (0, 0));
         let expect = |table, key, version, value: &str| {
             let value = Some(value.as_bytes().to_vec());
             assert_eq!(found(&store, table, key), Some((version, value)));
@@ -507,42 +375,5 @@ mod tests {
         expect(1, b"k", 5, "five");
         expect(2, b"k", 1, "of another table");
         expect(1, b"l", 2, "of another key");
-    }
-
-    /// Against a map, over many sizes of the table, with hashes that collide.
-    #[test]
-    fn a_partition_holds_the_newest_write_of_each_key() {
-        let mut rng = fastrand::Rng::with_seed(1);
-        let (mut partition, mut expected) = (Partition::default(), BTreeMap::new());
-        for version in 1..20_000 {
-            let key = rng.u64(..3_000);
-            let bytes = key.to_be_bytes();
-            let value = vec![key as u8; rng.usize(..20)];
-            // A few hashes, equal in the lowest bits, in the highest, or in all.
-            let hash = (key % 7) << 32 | (key % 1_000);
-            let found = Found {
-                hash,
-                version: SeqNo::new(version),
-                redo: redo(1, &bytes, Some(&value)),
-            };
-            partition.prefetch(&[&found]);
-            partition.gather(&found);
-            expected.insert(key, (version, value.clone()));
-        }
-        let size = |write: &Write| size_of::<Write>() + write.bytes.len();
-        assert_eq!(
-            partition.bytes,
-            partition.writes.iter().map(size).sum::<usize>()
-        );
-        let found: BTreeMap<u64, (u64, Vec<u8>)> = partition
-            .take()
-            .iter()
-            .map(|write| {
-                let key = u64::from_be_bytes(write.key().try_into().unwrap());
-                (key, (write.version.get(), write.bytes[8..].to_vec()))
-            })
-            .collect();
-        assert!(found == expected);
-        assert_eq!((partition.writes.len(), partition.bytes), (0, 0));
     }
 }
