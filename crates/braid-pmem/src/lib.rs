@@ -3,7 +3,8 @@
 //! A store to persistent memory is durable once its cache line was flushed and the thread has passed
 //! a fence. A [`Mapping`] has the same interface for memory that a file system offers for direct
 //! access (DAX), for ordinary files, for emulated persistent memory in measurements, and for
-//! [`SimulatedMemory`], which loses lines in a crash as a seed determines.
+//! [`SimulatedMemory`], which loses lines in a crash as a seed determines. A [`Region`] is a mapping
+//! with a header that says whose it is, and a [`Heap`] divides a region into blocks.
 //!
 //! ```no_run
 //! use braid_pmem::{MapAs, MapOptions, Mapping};
@@ -35,6 +36,10 @@
 // Only mapped files use every part.
 #![cfg_attr(not(unix), allow(dead_code, unused_imports))]
 
+#[cfg(target_os = "linux")]
+mod bad_blocks;
+#[cfg(unix)]
+mod claim;
 mod counters;
 mod damage;
 #[cfg(unix)]
@@ -43,10 +48,13 @@ mod error;
 #[cfg(unix)]
 mod file_backed;
 mod flush;
+mod header;
+mod heap;
 #[cfg(unix)]
 mod mapped;
 mod mapping;
 mod options;
+mod region;
 #[cfg(unix)]
 mod sigbus;
 mod simulated;
@@ -55,6 +63,8 @@ mod words;
 pub use counters::MappingStats;
 pub use error::{FenceError, MapError, MediaError, SystemError};
 pub use flush::{FlushMethod, Flusher, LONG_COPY, PersistenceDomain, Unsupported};
+pub use heap::{Block, BlockState, Heap, HeapError, HeapOptions, HeapReport};
 pub use mapping::Mapping;
 pub use options::{MapAs, MapOptions, MappingKind};
+pub use region::{Name, Region, RegionError, RegionOptions};
 pub use simulated::{Image, SimulatedMemory, SimulatedOptions, Survivors};

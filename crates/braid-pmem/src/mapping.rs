@@ -14,6 +14,8 @@ use crate::simulated::SimulatedMemory;
 use crate::words::{self, WORD};
 
 #[cfg(unix)]
+use crate::claim::Claim;
+#[cfg(unix)]
 use crate::file_backed::{Lines, Pages};
 
 /// Bytes of persistent memory.
@@ -55,6 +57,9 @@ use crate::file_backed::{Lines, Pages};
 pub struct Mapping {
     backend: Backend,
     counters: Counters,
+    /// Dropped after the file is closed.
+    #[cfg(unix)]
+    claim: Option<Claim>,
 }
 
 #[derive(Debug)]
@@ -111,7 +116,16 @@ impl Mapping {
         Self {
             backend,
             counters: Counters::default(),
+            #[cfg(unix)]
+            claim: None,
         }
+    }
+
+    /// Keeps a claim of the file as long as the mapping lives.
+    #[cfg(unix)]
+    pub(crate) fn claimed(mut self, claim: Claim) -> Self {
+        self.claim = Some(claim);
+        self
     }
 
     /// The kind of memory.
@@ -251,6 +265,17 @@ impl Mapping {
             #[cfg(unix)]
             Backend::Pages(pages) => pages.mapped().damage().check(range),
             Backend::Simulated(memory) => memory.check(range),
+        }
+    }
+
+    /// Records bytes as lost, so that reading them fails.
+    pub(crate) fn record_damage(&self, range: Range<u64>) {
+        match &self.backend {
+            #[cfg(unix)]
+            Backend::Lines(lines) => lines.mapped().damage().record(range),
+            #[cfg(unix)]
+            Backend::Pages(pages) => pages.mapped().damage().record(range),
+            Backend::Simulated(memory) => memory.lose(range),
         }
     }
 
