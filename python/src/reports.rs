@@ -51,6 +51,14 @@ pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, 
         file_free_bytes: store.file_free_bytes,
         checkpoint_sequence: store.checkpoint_sequence,
     )?;
+    let gate_holds = stats.gate_holds.iter().map(|hold| {
+        report!(py, "GateHold",
+            gate: hold.gate,
+            longest: hold.longest,
+            elapsed: hold.elapsed,
+        )
+    });
+    let gate_holds = gate_holds.collect::<PyResult<Vec<_>>>()?;
     report!(py, "Stats",
         protocol: stats.protocol.to_string(),
         commits: stats.commits,
@@ -68,6 +76,7 @@ pub(crate) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, 
         poisoned: stats.poisoned,
         archived: stats.archived,
         changes_kept_from: stats.changes_kept_from,
+        gate_holds: gate_holds,
         log: log,
         store: store,
     )

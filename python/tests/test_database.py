@@ -274,6 +274,9 @@ def test_every_count_is_reported(db: braid.Database) -> None:
     stats = db.stats()
     assert stats.archived is None and not stats.poisoned and not stats.checkpoint_failing
     assert stats.expired == stats.changes_kept_from == stats.store.pages_read_ahead == 0
+    gates = {hold.gate for hold in stats.gate_holds}
+    assert {"page gate", "garbage"} <= gates
+    assert all(hold.longest <= hold.elapsed for hold in stats.gate_holds)
 
 
 def test_errors_have_one_base_and_can_be_pickled() -> None:

@@ -571,6 +571,9 @@ typedef struct {
   uint64_t archived;
   // Sequence number after which all changes can still be read.
   uint64_t changes_kept_from;
+  // Longest time for which work other than a commit has held a lock or gate for which commits
+  // wait, in microseconds.
+  uint64_t longest_gate_hold_us;
   // Bytes of log written to the device, including headers and padding.
   uint64_t log_written_bytes;
   // Part of `log_written_bytes` without padding.

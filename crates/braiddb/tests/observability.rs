@@ -399,7 +399,7 @@ fn statistics_tell_how_long_gates_were_held() {
         assert!(hold.longest <= hold.elapsed);
         !hold.elapsed.is_zero()
     };
-    assert!(!held(&db.stats(), "page gate"));
+    assert!(!held(&db.stats(), "garbage"));
     db.compact().unwrap();
     let stats = db.stats();
     for gate in [

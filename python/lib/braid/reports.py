@@ -83,6 +83,18 @@ class StoreStats:
 
 
 @dataclass(frozen=True)
+class GateHold:
+    """The longest time for which work other than a commit has held a lock for which commits wait."""
+
+    gate: str
+    """Name of the gate."""
+    longest: timedelta
+    """The longest hold. If the system suspended the thread, its processor time counts (Linux)."""
+    elapsed: timedelta
+    """The longest hold, including the time in which the system ran other threads instead."""
+
+
+@dataclass(frozen=True)
 class Stats:
     """Counters since the database was opened, and current sizes."""
 
@@ -118,6 +130,8 @@ class Stats:
     """Sequence number up to which the log is archived; ``None`` without an archive."""
     changes_kept_from: int
     """Sequence number after which all changes can still be read."""
+    gate_holds: list[GateHold]
+    """For how long work other than a commit has held what commits wait for, by gate."""
     log: LogStats
     store: StoreStats
 

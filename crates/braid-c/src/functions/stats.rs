@@ -3,12 +3,18 @@
 use std::time::Duration;
 
 use braid::Stats;
-use braid::stats::RecoveryReport;
+use braid::stats::{GateHold, RecoveryReport};
 
 use super::protocol::braid_protocol;
 
 pub(crate) fn microseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Returns the longest hold of any gate.
+fn longest_hold(holds: &[GateHold]) -> Duration {
+    let longest = holds.iter().map(|hold| hold.longest);
+    longest.max().unwrap_or_default()
 }
 
 /// Counters since the database was opened, and current sizes.
@@ -49,6 +55,9 @@ pub struct braid_stats {
     pub archived: u64,
     /// Sequence number after which all changes can still be read.
     pub changes_kept_from: u64,
+    /// Longest time for which work other than a commit has held a lock or gate for which commits
+    /// wait, in microseconds.
+    pub longest_gate_hold_us: u64,
 
     /// Bytes of log written to the device, including headers and padding.
     pub log_written_bytes: u64,
@@ -138,6 +147,7 @@ impl braid_stats {
             has_archive: stats.archived.is_some(),
             archived: stats.archived.unwrap_or(0),
             changes_kept_from: stats.changes_kept_from,
+            longest_gate_hold_us: microseconds(longest_hold(&stats.gate_holds)),
             log_written_bytes: log.written_bytes,
             log_chunk_bytes: log.chunk_bytes,
             log_payload_bytes: log.payload_bytes,
@@ -204,6 +214,8 @@ impl braid_recovery_report {
 
 #[cfg(test)]
 mod tests {
+    use std::mem;
+
     use super::*;
 
     /// Returns the names of a struct's fields, from its debug output.
@@ -217,7 +229,9 @@ mod tests {
     #[test]
     fn every_count_of_the_engine_is_there() {
         let database = braid::Database::in_memory().unwrap();
-        let stats = database.stats();
+        let mut stats = database.stats();
+        // The longest of them is `longest_gate_hold_us`.
+        assert!(!mem::take(&mut stats.gate_holds).is_empty());
         let ours = fields(&format!("{:#?}", braid_stats::of(&stats)));
         let ours = |name: &str| ours.iter().any(|ours| ours == name);
         let log = fields(&format!("{:#?}", stats.log));
@@ -237,6 +251,7 @@ mod tests {
             "write_time",
             "notify_time",
             "delay_time",
+            "gate_holds",
         ];
         let known =
             |name: &str| parts.contains(&name) || ours(name) || ours(&format!("log_{name}"));

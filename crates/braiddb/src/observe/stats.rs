@@ -135,6 +135,14 @@ pub struct Stats {
 
 /// The longest time for which work other than a commit, such as a checkpoint or the collection of old
 /// versions, has held a lock or gate for which commits wait. Aim of the engine: at most 1 ms.
+///
+/// ```
+/// let db = braid::Database::in_memory()?;
+/// for hold in db.stats().gate_holds {
+///     println!("{} was held for at most {:?}", hold.gate, hold.longest);
+/// }
+/// # Ok::<(), braid::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GateHold {
