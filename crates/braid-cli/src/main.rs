@@ -15,8 +15,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    backup, bench, changes, compact, demo, dump, export, import, manual, shell, simulate, stat,
-    upgrade, verify,
+    backup, bench, changes, compact, demo, dump, export, import, manual, pmem, shell, simulate,
+    stat, upgrade, verify,
 };
 use crate::failure::Failure;
 use crate::output::Output;
@@ -94,6 +94,8 @@ enum Command {
     Compact(compact::CompactArgs),
     /// Convert a database of an older version to the current format
     Upgrade(upgrade::UpgradeArgs),
+    /// Create, show and check regions of persistent memory
+    Pmem(pmem::PmemArgs),
     /// Print a shell completion script
     ///
     /// For bash: braid completions bash > ~/.local/share/bash-completion/completions/braid
@@ -125,6 +127,7 @@ fn main() -> ExitCode {
         Command::Shell(args) => shell::run(&args, &mut output),
         Command::Compact(args) => compact::run(&args, &mut output),
         Command::Upgrade(args) => upgrade::run(&args, &mut output),
+        Command::Pmem(args) => pmem::run(&args, &mut output),
         Command::Completions(args) => manual::completions(&args, Cli::command(), &mut output),
         Command::Man(args) => manual::man(&args, Cli::command(), &mut output),
         Command::DemoWorker(args) => demo::run_worker(&args),

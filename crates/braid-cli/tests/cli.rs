@@ -528,7 +528,7 @@ fn help_names_every_command() {
     let text = stdout(&output);
     for command in [
         "demo", "bench", "stat", "verify", "dump", "export", "import", "shell", "compact",
-        "upgrade",
+        "upgrade", "pmem",
     ] {
         assert!(text.contains(command), "{command}: {text}");
         expect_code(&braid(&[command, "--help"]), 0);

@@ -4,6 +4,7 @@ mod cli;
 mod common;
 mod compare;
 mod first_minutes;
+mod pmem;
 mod readers;
 mod records;
 mod shell;

@@ -131,6 +131,16 @@ impl Header {
         }
     }
 
+    /// Returns the offsets of invalid copies.
+    pub(crate) fn damaged_copies(mapping: &Mapping) -> Vec<u64> {
+        let is_damaged = |at: &u64| {
+            let mut bytes = [0; BYTES];
+            let read = mapping.read(*at, &mut bytes);
+            read.is_ok() && !matches!(Self::decode(&bytes), Found::Valid(_))
+        };
+        COPIES.into_iter().filter(is_damaged).collect()
+    }
+
     /// Writes both copies, one after the other, as the next generation.
     pub(crate) fn write(&mut self, mapping: &Mapping) -> Result<(), FenceError> {
         self.generation += 1;

@@ -66,5 +66,5 @@ pub use flush::{FlushMethod, Flusher, LONG_COPY, PersistenceDomain, Unsupported}
 pub use heap::{Block, BlockState, Heap, HeapError, HeapOptions, HeapReport};
 pub use mapping::Mapping;
 pub use options::{MapAs, MapOptions, MappingKind};
-pub use region::{Name, Region, RegionError, RegionOptions};
+pub use region::{Name, Region, RegionDamage, RegionError, RegionOptions};
 pub use simulated::{Image, SimulatedMemory, SimulatedOptions, Survivors};

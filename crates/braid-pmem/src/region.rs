@@ -1,7 +1,10 @@
 //! Regions: persistent memory with a header that says whose it is.
 
+mod check;
 #[cfg(unix)]
 mod files;
+
+pub use check::RegionDamage;
 
 use std::fmt;
 use std::io;
@@ -16,6 +19,9 @@ use crate::options::{MapAs, MapOptions};
 
 /// Lengths of regions are multiples of it: pages of every machine.
 const UNIT: u64 = 1 << 16;
+
+/// Bytes of a page, unless the options say otherwise.
+const DEFAULT_PAGE_SIZE: u32 = 4096;
 
 /// A region that cannot be created or opened. Nothing in the file was changed.
 #[derive(Debug, thiserror::Error)]
@@ -155,22 +161,14 @@ impl fmt::Display for Name {
 }
 
 /// Options of [`Region`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RegionOptions {
     /// How to map the file.
     pub map: MapOptions,
-    /// Bytes of a page of whatever the region will contain. Opening with another page size fails.
-    pub page_size: u32,
-}
-
-impl Default for RegionOptions {
-    fn default() -> Self {
-        Self {
-            map: MapOptions::default(),
-            page_size: 4096,
-        }
-    }
+    /// Bytes of a page of whatever the region will contain. Opening a region with pages of another
+    /// size fails. `None`: pages of 4,096 bytes in a new region, of any size in an existing one.
+    pub page_size: Option<u32>,
 }
 
 impl RegionOptions {
@@ -191,7 +189,7 @@ impl RegionOptions {
     /// Sets [`page_size`](Self::page_size).
     #[must_use]
     pub fn page_size(mut self, bytes: u32) -> Self {
-        self.page_size = bytes;
+        self.page_size = Some(bytes);
         self
     }
 }
@@ -309,7 +307,7 @@ impl Region {
         let mut header = Header {
             identity: [braid_rt::entropy(), braid_rt::entropy()],
             len: mapping.len(),
-            page_size: options.page_size,
+            page_size: options.page_size.unwrap_or(DEFAULT_PAGE_SIZE),
             line_size: line_size(&mapping),
             method: mapping.flush_method().code(),
             is_closed: false,
@@ -356,11 +354,14 @@ impl Region {
                 needed,
             });
         }
-        if found.page_size != options.page_size {
+        if let Some(requested) = options.page_size
+            && found.page_size != requested
+        {
+            let found = found.page_size;
             return Err(RegionError::PageSize {
                 name,
-                found: found.page_size,
-                requested: options.page_size,
+                found,
+                requested,
             });
         }
         if found.line_size != line_size(&mapping) {

@@ -15,6 +15,7 @@ pub(crate) mod dump;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod manual;
+pub(crate) mod pmem;
 pub(crate) mod shell;
 pub(crate) mod simulate;
 pub(crate) mod stat;

@@ -160,7 +160,7 @@ pub struct Block {
     pub len: u64,
 }
 
-/// What opening a heap found.
+/// What is in a heap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapReport {
@@ -168,11 +168,24 @@ pub struct HeapReport {
     pub pieces: u64,
     /// Blocks in use, ascending by offset.
     pub in_use: Vec<Block>,
-    /// Number of free blocks, with those that were pending.
+    /// Number of free blocks, with those that [`Heap::open`] freed.
     pub free: u64,
-    /// Offsets of the blocks that were pending and are free now. Pointers to them must be removed
-    /// before the next allocation.
-    pub freed_pending: Vec<u64>,
+    /// Offsets of the blocks that were pending. [`Heap::open`] freed them: pointers to them must be
+    /// removed before the next allocation.
+    pub pending: Vec<u64>,
+}
+
+impl HeapReport {
+    /// Counts a block with the state that it was found in.
+    fn add(&mut self, layout: &Layout, (piece, index): Place, class: usize, state: BlockState) {
+        let offset = layout.block(piece, class, index);
+        let len = layout.classes[class];
+        match state {
+            BlockState::Free => self.free += 1,
+            BlockState::Pending => self.pending.push(offset),
+            BlockState::InUse => self.in_use.push(Block { offset, len }),
+        }
+    }
 }
 
 /// Where a block is: its piece, and its number in the piece.
@@ -252,35 +265,18 @@ impl Heap {
         let mut report = HeapReport::default();
         let mut free = vec![Vec::new(); layout.classes.len()];
         let mut unassigned = Vec::new();
-        for piece in 0..layout.max_pieces {
-            let entry = layout.entry(piece);
-            if entry + 8 > mapping.len() {
-                return Err(HeapError::NotAHeap { offset: start });
-            }
-            let class = class_of(load(mapping, entry)?, &layout);
-            let class = class.map_err(|()| HeapError::Corrupted { offset: entry })?;
+        for (piece, class) in pieces(mapping, &layout)? {
             let Some(class) = class else {
                 unassigned.push(piece);
                 continue;
             };
-            if layout.piece(piece).end > mapping.len() {
-                return Err(HeapError::Corrupted { offset: entry });
-            }
             report.pieces += 1;
             for index in 0..layout.blocks_in_piece(class) {
-                let offset = layout.block(piece, class, index);
-                match recover(mapping, &layout, (piece, index), class)? {
-                    BlockState::InUse => report.in_use.push(Block {
-                        offset,
-                        len: layout.classes[class],
-                    }),
-                    state => {
-                        if state == BlockState::Pending {
-                            report.freed_pending.push(offset);
-                        }
-                        report.free += 1;
-                        free[class].push((piece, index));
-                    }
+                let state = recover(mapping, &layout, (piece, index), class)?;
+                report.add(&layout, (piece, index), class, state);
+                if state != BlockState::InUse {
+                    report.free += u64::from(state == BlockState::Pending);
+                    free[class].push((piece, index));
                 }
             }
         }
@@ -293,6 +289,28 @@ impl Heap {
             layout,
         };
         Ok((heap, report))
+    }
+
+    /// Reads the states of all blocks of the heap at an offset of the region, and changes nothing.
+    /// If the heap is in use, the report has a state of each block that it had meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`HeapError::NotAHeap`], [`HeapError::Corrupted`] or [`HeapError::Media`].
+    pub fn inspect(region: &Region, start: u64) -> Result<HeapReport, HeapError> {
+        let mapping = region.mapping();
+        let layout = Layout::read(mapping, start)?;
+        let mut report = HeapReport::default();
+        for (piece, class) in pieces(mapping, &layout)? {
+            let Some(class) = class else { continue };
+            report.pieces += 1;
+            for index in 0..layout.blocks_in_piece(class) {
+                let word = layout.states(piece, class).start + index * 8;
+                let state = state_at(mapping, word)?;
+                report.add(&layout, (piece, index), class, state);
+            }
+        }
+        Ok(report)
     }
 
     /// Allocates a block of at least `len` bytes, pending. Its bytes are arbitrary.
@@ -505,6 +523,26 @@ impl Heap {
         }
         None
     }
+}
+
+/// Returns every piece that the heap can have, with its class.
+fn pieces(mapping: &Mapping, layout: &Layout) -> Result<Vec<(u64, Option<usize>)>, HeapError> {
+    if layout.table().end > mapping.len() {
+        let offset = layout.start;
+        return Err(HeapError::NotAHeap { offset });
+    }
+    let class_of_piece = |piece| {
+        let entry = layout.entry(piece);
+        let class = class_of(load(mapping, entry)?, layout);
+        match class {
+            Ok(Some(_)) if layout.piece(piece).end > mapping.len() => {
+                Err(HeapError::Corrupted { offset: entry })
+            }
+            Ok(class) => Ok((piece, class)),
+            Err(()) => Err(HeapError::Corrupted { offset: entry }),
+        }
+    };
+    (0..layout.max_pieces).map(class_of_piece).collect()
 }
 
 /// Returns the state of a block after the last opening; frees it if it was pending. A fence must

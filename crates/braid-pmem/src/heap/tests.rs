@@ -55,7 +55,7 @@ fn blocks_are_pending_then_in_use_then_free() {
     // Every step was durable when its call returned.
     let (_, heap, report) = reopen(&memory.crash(Survivors::Nothing));
     assert_eq!(report.in_use, [kept]);
-    assert_eq!(report.freed_pending, [block.offset]);
+    assert_eq!(report.pending, [block.offset]);
     assert_eq!(report.pieces, 2);
     assert_eq!(heap.state(block.offset).unwrap(), BlockState::Free);
     let free: usize = heap.free_blocks().values().sum();
@@ -67,9 +67,9 @@ fn freeing_pending_blocks_is_durable_when_opening_returns() {
     let (memory, heap) = new_heap();
     heap.allocate(1).unwrap();
     let (memory, _heap, report) = reopen(&memory.crash(Survivors::Nothing));
-    assert_eq!(report.freed_pending.len(), 1);
+    assert_eq!(report.pending.len(), 1);
     let (_, _, report) = reopen(&memory.crash(Survivors::Nothing));
-    assert_eq!(report.freed_pending, []);
+    assert_eq!(report.pending, []);
 }
 
 #[test]
@@ -403,7 +403,7 @@ impl History {
         reach(
             reached,
             "a pending block was freed",
-            !report.freed_pending.is_empty(),
+            !report.pending.is_empty(),
         );
         let mut in_use: BTreeSet<u64> = report.in_use.iter().map(|block| block.offset).collect();
         for slot in 0..SLOTS {

@@ -197,6 +197,59 @@ fn regions_of_other_sizes_are_refused() {
     }
 }
 
+#[test]
+fn a_check_finds_damage_and_changes_nothing() {
+    let memory = memory();
+    drop(create(&memory));
+    let damage_of = |image: &Image, lost: &[std::ops::Range<u64>]| {
+        let options = SimulatedOptions::default().capacity(4 * LEN);
+        let memory = SimulatedMemory::from_image(image, options);
+        let region = Region::open_in(Mapping::simulated(&memory), &RegionOptions::default());
+        let region = region.unwrap();
+        for range in lost {
+            memory.lose(range.clone());
+        }
+        let before = memory.operations();
+        let mut found = Vec::new();
+        region.check(&mut |damage| found.push(damage));
+        assert_eq!(memory.operations(), before);
+        found
+    };
+    let image = memory.crash(Survivors::Nothing);
+    assert_eq!(damage_of(&image, &[]), []);
+    // Pages in a row are one damage, which begins with the first lost line.
+    let (first, second, end) = (1 << 17, (1 << 17) + 4096, LEN - 64);
+    let lost = [first + 64..first + 128, second..second + 64, end..LEN];
+    let expected = [
+        RegionDamage::Lost(first + 64..second + 4096),
+        RegionDamage::Lost(end..LEN),
+    ];
+    assert_eq!(damage_of(&image, &lost), expected);
+
+    // Opening for writing would repair the copy: damage it afterwards.
+    let memory = SimulatedMemory::from_image(&image, SimulatedOptions::default());
+    let mapping = Mapping::simulated(&memory);
+    let region = Region::open_in(mapping, &RegionOptions::default()).unwrap();
+    region.mapping().write((1 << 16) + 32, &[9; 8]);
+    let mut found = Vec::new();
+    region.check(&mut |damage| found.push(damage.to_string()));
+    let [line] = &found[..] else {
+        panic!("{found:?}")
+    };
+    assert!(line.contains("offset 65536"), "{line}");
+}
+
+#[test]
+fn any_page_size_is_accepted_unless_one_is_requested() {
+    let memory = memory();
+    let options = RegionOptions::default().page_size(8192);
+    drop(Region::create_in(Mapping::simulated(&memory), &options).unwrap());
+    let image = memory.crash(Survivors::Nothing);
+    assert_eq!(open(&image).unwrap().page_size(), 8192);
+    let error = open_with(&image, &options.page_size(4096)).unwrap_err();
+    assert!(matches!(error, RegionError::PageSize { .. }), "{error}");
+}
+
 /// A crash at any operation leaves the header before or after the change, and the roots as well.
 #[test]
 fn a_header_survives_a_crash_at_any_operation() {
