@@ -59,6 +59,29 @@ impl PmemDevice {
             kind,
         })
     }
+
+    fn open_file(&self, name: &str, mode: OpenMode) -> io::Result<PmemFile> {
+        let posix = self.names.open_file(name, mode)?;
+        let capacity = if name.starts_with("log-") {
+            SEGMENT_CAPACITY
+        } else {
+            FILE_CAPACITY
+        };
+        let options = MapOptions::default().map_as(self.map_as).capacity(capacity);
+        let len = posix.len()?;
+        let mapping = Mapping::of_file(posix.file()?, &options).map_err(unmapped);
+        let mapping = mapping.map_err(posix.named("map"))?;
+        Ok(PmemFile {
+            len: AtomicU64::new(len),
+            file: posix.file()?,
+            posix,
+            mapping,
+            resizing: Mutex::new(()),
+            is_unsynced: AtomicBool::new(false),
+            #[cfg(test)]
+            resizes: AtomicU64::new(0),
+        })
+    }
 }
 
 /// Returns the kind of mapping that files of the directory get.
@@ -120,24 +143,7 @@ impl Device for PmemDevice {
     }
 
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let posix = self.names.open_file(name, mode)?;
-        let capacity = if name.starts_with("log-") {
-            SEGMENT_CAPACITY
-        } else {
-            FILE_CAPACITY
-        };
-        let options = MapOptions::default().map_as(self.map_as).capacity(capacity);
-        let len = posix.len()?;
-        let mapping = Mapping::of_file(posix.file()?, &options).map_err(unmapped);
-        let mapping = mapping.map_err(posix.named("map"))?;
-        Ok(Arc::new(PmemFile {
-            len: AtomicU64::new(len),
-            file: posix.file()?,
-            posix,
-            mapping,
-            resizing: Mutex::new(()),
-            is_unsynced: AtomicBool::new(false),
-        }))
+        Ok(Arc::new(self.open_file(name, mode)?))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -175,6 +181,9 @@ struct PmemFile {
     resizing: Mutex<()>,
     /// Whether the length, or bytes that are not mapped, changed since the last sync.
     is_unsynced: AtomicBool,
+    /// Number of changes of the length.
+    #[cfg(test)]
+    resizes: AtomicU64,
 }
 
 impl PmemFile {
@@ -224,6 +233,10 @@ impl PmemFile {
     fn resize(&self, len: u64, may_truncate: bool) -> io::Result<()> {
         let _resizing = self.resizing.lock();
         let before = self.len.load(Ordering::Acquire);
+        #[cfg(test)]
+        if len != before {
+            self.resizes.fetch_add(1, Ordering::Relaxed);
+        }
         if len > before {
             // Space first: on a full medium, a store to a page without space would be lost.
             self.posix.reserve(len)?;
@@ -260,7 +273,13 @@ impl File for PmemFile {
         self.resize(len, false)
     }
 
+    /// Makes the file longer once: each further change of the length would be three system calls.
+    /// Writes the zeroes nevertheless, so that no later store waits for the file system to allocate
+    /// its page.
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
+        if range.end > self.len.load(Ordering::Acquire) {
+            self.resize(range.end, false)?;
+        }
         let zeroes = AlignedBuf::new(1 << 16);
         let mut at = range.start;
         while at < range.end {
@@ -374,5 +393,20 @@ mod tests {
                 &expected,
             );
         }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri maps no files")]
+    fn filling_a_file_with_zeroes_makes_it_longer_once() {
+        let (_directory, device) = device(EMULATED);
+        let file = device.open_file("log-1", OpenMode::CreateNew).unwrap();
+        file.write_at(&[&[7; LINE]], 0).unwrap();
+        let before = file.resizes.load(Ordering::Relaxed);
+        file.fill_zero(0..5 << 16).unwrap();
+        assert_eq!(file.resizes.load(Ordering::Relaxed) - before, 1);
+        assert_eq!(file.len().unwrap(), 5 << 16);
+        let mut read = vec![1; 5 << 16];
+        file.read_at(&mut read, 0).unwrap();
+        assert!(read.iter().all(|byte| *byte == 0));
     }
 }
