@@ -372,7 +372,7 @@ fn another_number_of_strands() {
 }
 
 /// After a crash, any protocol opens the files of any other one. (After a clean close:
-/// `faults.rs`.)
+/// `faults/`.)
 #[test]
 fn another_protocol_after_a_crash() {
     for (seed, (&from, &to)) in (0..).zip(

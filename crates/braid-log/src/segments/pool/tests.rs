@@ -1,0 +1,158 @@
+//! Tests of the segment pool.
+
+use braid_io::MemoryDevice;
+
+use super::*;
+
+fn options() -> LogOptions {
+    LogOptions {
+        segment_bytes: 64 << 10,
+        slot_bytes: 8 << 10,
+        max_log_bytes: 192 << 10,
+        ..LogOptions::default()
+    }
+}
+
+#[test]
+fn prepares_recycles_and_keeps_the_limit() {
+    let device = MemoryDevice::new();
+    let (options, quota) = (options(), Quota::default());
+    let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
+    for _ in 0..3 {
+        assert!(pool.prepare(&device, &options, &quota).unwrap());
+    }
+    assert!(!pool.prepare(&device, &options, &quota).unwrap());
+    assert_eq!(quota.files(), 3);
+    for sequence in 1..=3 {
+        assert_eq!(pool.take().unwrap().sequence, sequence);
+    }
+    assert!(pool.take().is_none());
+    assert!(pool.release(3, &options));
+    assert_eq!(pool.oldest(), 3);
+    assert!(pool.prepare(&device, &options, &quota).unwrap());
+    assert!(pool.prepare(&device, &options, &quota).unwrap());
+    assert!(!pool.prepare(&device, &options, &quota).unwrap());
+    let names: Vec<_> = device.list().unwrap().into_iter().map(|e| e.name).collect();
+    assert_eq!(
+        names,
+        [3, 4, 5].map(|sequence| segment_name(LaneId::new(0), sequence))
+    );
+    assert_eq!((pool.recycled(), quota.files()), (2, 3));
+}
+
+#[test]
+fn released_segments_too_short_to_be_recycled_make_room() {
+    let device = MemoryDevice::new();
+    let options = LogOptions {
+        segment_bytes: 256 << 10,
+        max_log_bytes: 256 << 10,
+        ..options()
+    };
+    let quota = Quota::default();
+    let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
+    while pool.prepare(&device, &options, &quota).unwrap() {}
+    let is_short = |len: u64| len < options.segment_bytes / 2;
+    while is_short(pool.state.lock().files.ready[0].len) {
+        pool.take().unwrap();
+    }
+    pool.take().unwrap();
+    assert!(pool.has_grown_to(options.segment_bytes / 2));
+    assert!(pool.release(u64::MAX, &options));
+    assert!(
+        pool.state
+            .lock()
+            .files
+            .free
+            .iter()
+            .all(|file| is_short(file.len))
+    );
+    assert!(pool.prepare(&device, &options, &quota).unwrap());
+}
+
+#[test]
+fn preallocated_segments_stay() {
+    let device = MemoryDevice::new();
+    let options = LogOptions {
+        max_log_bytes: 0,
+        preallocated_bytes: 300 << 10,
+        ..options()
+    };
+    let quota = Quota::default();
+    let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
+    pool.preallocate(&device, &options, &quota).unwrap();
+    assert_eq!((pool.ready(), quota.files()), (5, 5));
+    while pool.take().is_some() {}
+    pool.release(u64::MAX, &options);
+    // From here on, one segment holds everything that is logged between two checkpoints.
+    let turn = |options: &LogOptions| {
+        pool.prepare(&device, options, &quota).unwrap();
+        pool.take().unwrap();
+        pool.release(u64::MAX, options);
+        pool.delete_retired(&device, false, &quota).unwrap();
+        assert_eq!(device.list().unwrap().len() as u64, quota.files());
+        quota.files()
+    };
+    assert_eq!(turn(&options), 5);
+    assert_eq!(turn(&options), 5);
+    let options = LogOptions {
+        preallocated_bytes: 0,
+        ..options
+    };
+    assert_eq!(turn(&options), 2);
+}
+
+#[test]
+fn a_medium_too_small_for_preallocation_is_left_as_it_was() {
+    let device = braid_io::SimDevice::new(7);
+    let options = LogOptions {
+        max_log_bytes: 0,
+        preallocated_bytes: 320 << 10,
+        ..options()
+    };
+    device.set_capacity(Some(200 << 10));
+    let quota = Quota::default();
+    let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
+    assert!(pool.prepare(&device, &options, &quota).unwrap());
+    let error = pool.preallocate(&device, &options, &quota).unwrap_err();
+    assert!(error.is_storage_full(), "{error}");
+    assert_eq!((pool.ready(), quota.files()), (1, 1));
+    assert_eq!(device.list().unwrap().len(), 1);
+    assert_eq!(pool.take().unwrap().sequence, 1);
+}
+
+#[test]
+fn all_lanes_are_preallocated_or_none() {
+    let device = braid_io::SimDevice::new(7);
+    let options = LogOptions {
+        max_log_bytes: 0,
+        preallocated_bytes: 8 * (64 << 10),
+        strands: 2,
+        lanes: 2,
+        flush_mode: crate::FlushMode::Callers,
+        ..options()
+    };
+    // Room for one lane's segments, and for one segment of the other lane.
+    device.set_capacity(Some(330 << 10));
+    let error = crate::Log::create(std::sync::Arc::new(device.clone()), options).unwrap_err();
+    assert!(matches!(error, LogError::OutOfSpace { .. }), "{error}");
+    assert_eq!(device.list().unwrap().len(), 2);
+}
+
+#[test]
+fn discards() {
+    let device = MemoryDevice::new();
+    let (options, quota) = (options(), Quota::default());
+    let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
+    for _ in 0..2 {
+        pool.prepare(&device, &options, &quota).unwrap();
+        pool.take().unwrap();
+    }
+    let options = LogOptions {
+        discard: true,
+        ..options
+    };
+    assert!(pool.release(2, &options));
+    assert!(!pool.release(2, &options));
+    pool.delete_retired(&device, true, &quota).unwrap();
+    assert_eq!((device.list().unwrap().len(), quota.files()), (1, 1));
+}

@@ -1,0 +1,222 @@
+//! Tests of checkpoints.
+
+use std::ops::Range;
+
+use braid_io::SimDevice;
+
+use super::*;
+use crate::{Change, Store, StoreOptions, Tree};
+
+/// Enough keys for several leaves of the page map.
+const KEYS: u32 = 3_000;
+
+fn put(tree: &Tree, keys: Range<u32>, len: usize) {
+    let value = &vec![7; len][..];
+    let change = Change::Put { version: 1, value };
+    for key in keys {
+        tree.modify(&key.to_be_bytes(), |_| (change, ())).unwrap();
+    }
+}
+
+fn checkpoint(store: &Store) {
+    let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
+    checkpoint.write(&|_| ()).unwrap();
+    checkpoint.publish().unwrap();
+}
+
+fn filled(device: &SimDevice, pool_bytes: usize) -> Store {
+    let options = StoreOptions { pool_bytes };
+    let store = Store::create(Arc::new(device.clone()), options).unwrap();
+    put(&store.tree(1).unwrap(), 0..KEYS, 3_000);
+    checkpoint(&store);
+    store
+}
+
+/// Removes the large value of the key 0, which the caller then owns.
+fn remove_large_value(tree: &Tree) -> crate::DetachedValue {
+    let mut removed = None;
+    tree.modify(&0u32.to_be_bytes(), |old| {
+        removed = old.and_then(|old| old.keep_value(&mut Vec::new()).ok()?);
+        (Change::Remove, ())
+    })
+    .unwrap();
+    removed.expect("a large value")
+}
+
+/// Reads more than a small pool holds, which evicts all other pages.
+fn evict_by_reading(store: &Store) {
+    let tree = store.tree(1).unwrap();
+    for key in 0..KEYS {
+        tree.get(&key.to_be_bytes(), |_| true).unwrap();
+    }
+}
+
+#[test]
+fn a_map_or_root_that_cannot_be_written_leaves_no_blocks() {
+    let device = SimDevice::new(1);
+    let store = filled(&device, 32 << 20);
+    let mut failed = 0;
+    for n in 0..10 {
+        put(&store.tree(1).unwrap(), 0..KEYS, 3_000);
+        let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+        open.write(&|_| ()).unwrap();
+        device.fail_write_after(n);
+        failed += u64::from(open.publish().is_err());
+        device.repair();
+        if store.inner.is_poisoned() {
+            break;
+        }
+        checkpoint(&store);
+        let mut found = Vec::new();
+        store.verify(&mut |damage| found.push(damage.what)).unwrap();
+        assert_eq!(found, [""; 0], "after {n} writes");
+    }
+    // Some leaves, the root, and the superblock.
+    assert!(failed >= 4 && store.inner.is_poisoned(), "{failed}");
+}
+
+#[test]
+fn the_map_and_the_root_take_no_room_from_writers() {
+    let store = filled(&SimDevice::new(2), 32 << 20);
+    put(&store.tree(1).unwrap(), 0..KEYS, 3_000);
+    let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+    open.write(&|_| ()).unwrap();
+    let room = &store.inner.pool.file.room;
+    let (before, mut during) = (room.surplus(), None);
+    open.publish_keeping(|_| {
+        during = Some(room.surplus());
+        false
+    })
+    .unwrap();
+    assert_eq!(during, Some(before));
+}
+
+#[test]
+fn the_leaves_of_the_map_with_changed_pages_are_written() {
+    let device = SimDevice::new(5);
+    let store = filled(&device, 32 << 20);
+    let tree = store.tree(1).unwrap();
+    put(&tree, 0..1, 3_000);
+    let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+    open.write(&|_| ()).unwrap();
+    let written = open.publish().unwrap().map_blocks_written;
+    let leaves = store.inner.root.lock().leaf_addresses.len();
+    assert!(written < leaves as u64, "{written} of {leaves}");
+    // All pages change, also those at the ends of the leaves.
+    put(&tree, 0..KEYS, 2_900);
+    checkpoint(&store);
+    let options = StoreOptions {
+        pool_bytes: 32 << 20,
+    };
+    let image = Arc::new(device.after_crash());
+    let (opened, _) = Store::open(image, options).unwrap();
+    let report = opened.verify(&mut |damage| panic!("{}", damage.what));
+    assert_eq!(report.unwrap().records, u64::from(KEYS));
+}
+
+/// Pages need more memory than their words only while they differ from the newest checkpoint.
+#[test]
+fn a_checkpoint_leaves_no_changed_pages() {
+    let store = filled(&SimDevice::new(7), 512 << 10);
+    let (tree, pool) = (store.tree(1).unwrap(), &store.inner.pool);
+    let changed = || {
+        let mut changed = 0;
+        let ids = 0..pool.page_ids();
+        pool.file.addresses.for_changed(ids, |_, _| changed += 1);
+        changed
+    };
+    let other = store.tree(2).unwrap();
+    put(&other, 0..1, 100_000);
+    checkpoint(&store);
+    assert_eq!(changed(), 0);
+    // Evictions write changed pages.
+    put(&tree, 0..KEYS / 4, 2_000);
+    for key in KEYS / 4..KEYS / 2 {
+        tree.modify(&key.to_be_bytes(), |_| (Change::Remove, ()))
+            .unwrap();
+    }
+    let replaced = remove_large_value(&other);
+    assert!(changed() > 100);
+    checkpoint(&store);
+    assert_eq!(changed(), 0, "also detached pages");
+    store.free_detached(replaced);
+    assert_eq!(changed(), 0);
+}
+
+#[test]
+fn a_file_does_not_shrink_at_the_expense_of_promised_room() {
+    for is_promised in [false, true] {
+        let device = SimDevice::new(3);
+        let store = filled(&device, 32 << 20);
+        let tree = store.tree(1).unwrap();
+        for key in 0..KEYS / 2 {
+            tree.modify(&key.to_be_bytes(), |_| (Change::Remove, ()))
+                .unwrap();
+        }
+        checkpoint(&store);
+        checkpoint(&store);
+        device.set_capacity(Some(device.used()));
+        if is_promised {
+            store.inner.pool.file.room.take_down_to(0);
+        }
+        let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+        open.shrink();
+        open.write(&|_| ()).unwrap();
+        assert_eq!(open.pages_written == 0, is_promised);
+        open.publish().unwrap();
+    }
+}
+
+#[test]
+fn pages_that_only_a_checkpoint_needed_are_free_after_it() {
+    for publishes in [false, true] {
+        let store = filled(&SimDevice::new(4), 512 << 10);
+        let (tree, pool) = (store.tree(2).unwrap(), &store.inner.pool);
+        put(&tree, 0..1, 100_000);
+        let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+        let replaced = remove_large_value(&tree);
+        let pages = replaced.pages().to_vec();
+        store.free_detached(replaced);
+        assert!(pages.iter().any(|&id| pool.address(id) != ABSENT));
+        if publishes {
+            // Their images are written.
+            evict_by_reading(&store);
+            open.write(&|_| ()).unwrap();
+            open.publish().unwrap();
+        } else {
+            drop(open);
+        }
+        assert!(pages.iter().all(|&id| pool.address(id) == ABSENT));
+    }
+}
+
+/// A large value is replaced after the epoch switch, and freed between two steps of the
+/// publication.
+#[test]
+fn a_block_of_the_new_superblock_is_kept_until_its_entry_is_switched() {
+    let store = filled(&SimDevice::new(6), 512 << 10);
+    let (tree, pool) = (store.tree(2).unwrap(), &store.inner.pool);
+    put(&tree, 0..1, 100_000);
+    evict_by_reading(&store);
+    let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+    let replaced = remove_large_value(&tree);
+    open.write(&|_| ()).unwrap();
+    let old = store.inner.root.lock().clone();
+    let changes = open.map_changes(&old);
+    for &id in replaced.pages() {
+        assert_eq!(changes.address(id), Some(pool.address(id)));
+    }
+    while !open.free_superseded(&changes, &mut pool.checkpoint.lock()) {}
+    let free = || pool.file.space.lock().free_blocks();
+    let before = free();
+    let pages = replaced.pages().len() as u64;
+    store.free_detached(replaced);
+    assert_eq!(free(), before);
+    open.switch_entries(&changes);
+    assert_eq!(free(), before, "the new superblock refers to them");
+    drop(open.close(&changes));
+    open.closed = true;
+    drop(open);
+    checkpoint(&store);
+    assert!(free() >= before + pages);
+}
