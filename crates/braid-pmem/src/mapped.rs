@@ -39,6 +39,43 @@ pub(crate) struct MappedFile {
     reserved: (NonNull<u8>, usize),
 }
 
+/// Reserves addresses for `capacity` bytes, or half as often as needed for as many as the process may
+/// have, and at least for `len`. Returns the first address, and the number of bytes: whole pages, and
+/// `ALIGN` more.
+fn reserve(len: u64, capacity: u64) -> Result<(NonNull<u8>, usize), MapError> {
+    let page = sigbus::page_size() as u64;
+    let mut capacity = capacity.max(len);
+    loop {
+        let whole = capacity.checked_next_multiple_of(page);
+        let size = whole.and_then(|whole| usize::try_from(whole).ok()?.checked_add(ALIGN));
+        let reserved = size.map(|size| {
+            // SAFETY: reserves addresses that nothing uses.
+            let start = unsafe {
+                let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+                rustix::mm::mmap_anonymous(ptr::null_mut(), size, ProtFlags::empty(), flags)
+            };
+            start.map(|start| (start, size))
+        });
+        match reserved {
+            Some(Ok((start, size))) => {
+                let start = NonNull::new(start.cast::<u8>()).expect("an address");
+                return Ok((start, size));
+            }
+            Some(Err(error)) if capacity <= len.max(page) => {
+                return Err(system("reserving addresses")(error.into()));
+            }
+            None if capacity <= len => {
+                return Err(MapError::Capacity {
+                    len,
+                    capacity: u64::MAX,
+                });
+            }
+            // The process has fewer addresses, or a limit of them.
+            Some(Err(_)) | None => capacity = (capacity / 2).max(len),
+        }
+    }
+}
+
 // SAFETY: the memory is only accessed through atomic words, and belongs to the value.
 unsafe impl Send for MappedFile {}
 // SAFETY: as above.
@@ -55,20 +92,8 @@ impl MappedFile {
         let metadata = file.metadata().map_err(system("reading its length"))?;
         let page = sigbus::page_size() as u64;
         let len = metadata.len() / page * page;
-        let capacity = capacity.max(len).next_multiple_of(page);
-        let size = usize::try_from(capacity).ok();
-        let size = size.and_then(|size| size.checked_add(ALIGN));
-        let size = size.ok_or(MapError::Capacity {
-            len,
-            capacity: u64::MAX,
-        })?;
-        // SAFETY: reserves addresses that nothing uses.
-        let start = unsafe {
-            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-            rustix::mm::mmap_anonymous(ptr::null_mut(), size, ProtFlags::empty(), flags)
-        };
-        let start = start.map_err(|error| system("reserving addresses")(error.into()))?;
-        let start = NonNull::new(start.cast::<u8>()).expect("an address");
+        let (start, size) = reserve(len, capacity)?;
+        let capacity = (size - ALIGN) as u64;
         let skip = start.addr().get().next_multiple_of(ALIGN) - start.addr().get();
         // SAFETY: `skip` is less than ALIGN, which was added to the size.
         let base = unsafe { start.add(skip) }.cast::<AtomicU64>();

@@ -69,8 +69,9 @@ impl FromStr for MapAs {
 pub struct MapOptions {
     /// The kind of mapping.
     pub map_as: MapAs,
-    /// Bytes that the mapping can grow to. Addresses are reserved for them, memory is not. By
-    /// default 64 GiB.
+    /// Bytes that the mapping can grow to. Addresses are reserved for them, memory is not. If the
+    /// process cannot have so many addresses, fewer are reserved, at least for the file's length;
+    /// [`Mapping::capacity`](crate::Mapping::capacity) tells how many. By default 64 GiB.
     pub capacity: u64,
     /// Whether to map for reading only. Storing then panics.
     pub read_only: bool,

@@ -283,6 +283,14 @@ mod files {
         assert_eq!(mapping.len(), 2 * PAGE);
     }
 
+    #[test]
+    fn a_mapping_reserves_as_many_addresses_as_there_are() {
+        let options = MapOptions::default().capacity(u64::MAX);
+        let mapping = Mapping::of_file(file(PAGE), &options).unwrap();
+        assert!((2 * PAGE..1 << 60).contains(&mapping.capacity()));
+        mapping.grow(2 * PAGE).unwrap();
+    }
+
     fn read_only() -> Mapping {
         let file = file(PAGE);
         file.write_all_at(b"braid", 10).unwrap();
