@@ -8,7 +8,8 @@
 //! - A write is *volatile* until a later [`File::sync`] of the same file returns `Ok`, or from the
 //!   start *durable* if it was made with [`File::write_durable_at`] and that returned `Ok`.
 //! - A volatile or unfinished write may survive a crash whole, in part (at 512-byte granularity, in
-//!   any subset) or not at all, independently of every other such write.
+//!   any subset) or not at all, independently of every other such write. Where
+//!   [`Device::block_size`] is less than 512, the parts are aligned words of eight bytes.
 //! - A created, removed or renamed name is durable after [`Device::sync_directory`].
 //! - After a failed write or sync of a file, nothing is known about unsynced data in it. Callers
 //!   must not retry as if nothing had happened (invariant I8).
@@ -97,7 +98,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Returns the kind of implementation.
     fn kind(&self) -> DeviceKind;
 
-    /// Returns the block size in bytes, a power of two and at least 512: offsets, lengths and
+    /// Returns the block size in bytes, a power of two and at least 64: offsets, lengths and
     /// buffer addresses of all reads and writes must be multiples of it.
     fn block_size(&self) -> usize;
 

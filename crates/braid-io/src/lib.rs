@@ -40,6 +40,7 @@ mod posix;
 mod readers;
 mod sim;
 mod topology;
+mod torn;
 #[cfg(uring)]
 mod uring;
 #[cfg(not(uring))]
@@ -66,5 +67,6 @@ pub use posix::FileDevice;
 pub use readers::{Announcement, READERS_FILE_NAME, ReaderGuard, ReaderNeeds, ReaderTable};
 pub use sim::{Claim, FileCopies, FileFaults, MediaFaults, SimDevice};
 pub use topology::{Cpu, Node, Topology};
+pub use torn::{identity_words, may_be_torn};
 #[cfg(uring)]
 pub use uring::UringDevice;

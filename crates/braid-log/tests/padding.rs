@@ -44,7 +44,7 @@ fn a_log_is_read_on_a_device_of_another_unit() {
         for lanes in [1, 3] {
             let options = options(protocol, lanes);
             let medium = SimDevice::new(7);
-            medium.set_block_size(512);
+            medium.set_block_size(64);
             let device: Arc<dyn Device> = Arc::new(medium.clone());
             let mut written = BTreeMap::new();
             let log = Log::create(device.clone(), options.clone()).unwrap();
@@ -56,7 +56,7 @@ fn a_log_is_read_on_a_device_of_another_unit() {
             append(&log, 60..90, &mut written);
             assert_eq!(tail(&log, &middle), after(&written, &before), "{protocol}");
             log.close().unwrap();
-            for block in [4096, 512, 4096] {
+            for block in [4096, 64, 512, 64, 4096] {
                 medium.set_block_size(block);
                 for (from, known) in [(&first, None), (&middle, Some(&before))] {
                     let expected = known.map_or(written.clone(), |known| after(&written, known));

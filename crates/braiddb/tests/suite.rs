@@ -23,6 +23,7 @@ mod long_keys;
 mod named_snapshots;
 mod openings;
 mod panics;
+mod pmem;
 mod protocols;
 mod read_only;
 mod readers;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{BLOCK, SECTOR};
+use super::{BLOCK, LINE, SECTOR};
 
 type Block = Option<Arc<[u8; BLOCK]>>;
 
@@ -31,10 +31,10 @@ impl Blocks {
         Self { len, blocks }
     }
 
-    /// Copies buffers, each of which consists of whole sectors.
+    /// Copies buffers, each of which consists of whole sectors or cache lines.
     pub(super) fn of(bufs: &[&[u8]]) -> Self {
         if !bufs.iter().all(|buf| buf.len().is_multiple_of(BLOCK)) {
-            return Self::of_sectors(bufs);
+            return Self::of_parts(bufs);
         }
         let chunks = bufs.iter().flat_map(|buf| buf.chunks_exact(BLOCK));
         let block = |chunk: &[u8]| Arc::<[u8]>::from(chunk).try_into().ok();
@@ -43,11 +43,13 @@ impl Blocks {
         Self { len, blocks }
     }
 
-    fn of_sectors(bufs: &[&[u8]]) -> Self {
+    fn of_parts(bufs: &[&[u8]]) -> Self {
         let mut blocks = Self::zeroes(bufs.iter().map(|buf| buf.len()).sum());
-        let sectors = bufs.iter().flat_map(|buf| buf.chunks(SECTOR));
-        for (sector, bytes) in sectors.enumerate() {
-            blocks.put(sector * SECTOR, bytes);
+        let is_sectors = bufs.iter().all(|buf| buf.len().is_multiple_of(SECTOR));
+        let unit = if is_sectors { SECTOR } else { LINE };
+        let parts = bufs.iter().flat_map(|buf| buf.chunks(unit));
+        for (part, bytes) in parts.enumerate() {
+            blocks.put(part * unit, bytes);
         }
         blocks
     }
@@ -75,10 +77,15 @@ impl Blocks {
 
     /// The sectors, the last of which may be shorter.
     pub(super) fn sectors(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        self.parts(SECTOR)
+    }
+
+    /// The parts of `unit` bytes, the last of which may be shorter.
+    pub(super) fn parts(&self, unit: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let len = self.len;
         (0..len)
-            .step_by(SECTOR)
-            .map(move |at| at..(at + SECTOR).min(len))
+            .step_by(unit)
+            .map(move |at| at..(at + unit).min(len))
     }
 
     /// The bytes at a place within one block.
@@ -96,12 +103,18 @@ impl Blocks {
         Arc::make_mut(block)[at % BLOCK..][..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Replaces the bytes at `at`, where a sector begins, by the first `len` bytes of `from`.
+    /// Replaces the bytes at `at`, where a sector or cache line begins, by the first `len` bytes of
+    /// `from`.
     pub(super) fn put_all(&mut self, at: usize, from: &Blocks, len: usize) {
-        assert!(at.is_multiple_of(SECTOR) && len <= from.len && at + len <= self.len);
+        assert!(at.is_multiple_of(LINE) && len <= from.len && at + len <= self.len);
         if !at.is_multiple_of(BLOCK) {
-            for sector in (0..len).step_by(SECTOR) {
-                self.put(at + sector, from.get(sector..(sector + SECTOR).min(len)));
+            let unit = if at.is_multiple_of(SECTOR) {
+                SECTOR
+            } else {
+                LINE
+            };
+            for part in (0..len).step_by(unit) {
+                self.put(at + part, from.get(part..(part + unit).min(len)));
             }
             return;
         }

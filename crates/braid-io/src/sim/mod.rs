@@ -2,7 +2,10 @@
 //!
 //! Through a crash, the device keeps no more than [`crate::device`]'s documentation promises:
 //! durable writes and synced data certainly survive; each other 512-byte sector, each other length,
-//! and the name changes since the last directory sync, survive or not as the seed decides.
+//! and the name changes since the last directory sync, survive or not as the seed decides. A device
+//! with blocks of a cache line is persistent memory: there, each aligned word of eight bytes survives
+//! or not. That is every state that a processor may leave, whichever order its lines and the stores
+//! within a line keep, and more.
 //!
 //! If one thread uses the device, every operation is complete when it returns. Under
 //! [`braid_rt::simulation`], operations take time: several are in flight at once, end in any order,
@@ -31,8 +34,14 @@ use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReaderTable};
 
 const BLOCK: usize = 4096;
 
-/// The unit in which a write is torn.
+/// The unit in which a disk tears a write.
 const SECTOR: usize = 512;
+
+/// The unit in which a processor writes to persistent memory.
+const LINE: usize = 64;
+
+/// The unit in which a crash tears a write to persistent memory.
+const WORD: usize = 8;
 
 /// Bytes of a page, for users that write whole pages; see [`MediaFaults::StalePage`].
 const PAGE: usize = 2 * BLOCK;
@@ -205,17 +214,18 @@ impl SimDevice {
         self.state.lock().lies = true;
     }
 
-    /// Sets [`Device::block_size`]: 512 or 4,096 (the default) bytes. A torn write always tears
-    /// sectors of 512 bytes.
+    /// Sets [`Device::block_size`]: 64, 512 or 4,096 (the default) bytes. With 64, the device is
+    /// persistent memory, whose torn writes tear words of eight bytes; otherwise they tear sectors
+    /// of 512 bytes.
     ///
     /// # Panics
-    /// If it is neither.
+    /// If it is none of these.
     pub fn set_block_size(&self, bytes: usize) {
         assert!(
-            [SECTOR, BLOCK].contains(&bytes),
-            "a block is a sector or a page"
+            [LINE, SECTOR, BLOCK].contains(&bytes),
+            "a block is a cache line, a sector or a page"
         );
-        self.state.lock().has_small_blocks = bytes == SECTOR;
+        self.state.lock().block = Some(bytes);
     }
 
     /// Limits the bytes of all files together; `None` for no limit.

@@ -8,7 +8,7 @@ use braid_rt::atomic::{AtomicU64, Ordering};
 
 use super::blocks::Blocks;
 use super::content::Content;
-use super::{BLOCK, PAGE, SECTOR};
+use super::{BLOCK, LINE, PAGE, SECTOR, WORD};
 use crate::readers::MemoryReaderTable;
 
 /// A write that has begun.
@@ -76,8 +76,8 @@ pub(super) struct State {
     pub(super) claims: u64,
     /// The reader table of the current processes; the next ones begin with another.
     pub(super) readers: MemoryReaderTable,
-    /// Whether reads and writes consist of sectors instead of blocks.
-    pub(super) has_small_blocks: bool,
+    /// Bytes of the units that reads and writes consist of, if they are not blocks.
+    pub(super) block: Option<usize>,
 }
 
 pub(super) fn crashed() -> io::Error {
@@ -128,7 +128,16 @@ impl State {
     }
 
     pub(super) fn block_size(&self) -> usize {
-        if self.has_small_blocks { SECTOR } else { BLOCK }
+        self.block.unwrap_or(BLOCK)
+    }
+
+    /// The unit in which a crash tears a write.
+    fn torn_unit(&self) -> usize {
+        if self.block_size() == LINE {
+            WORD
+        } else {
+            SECTOR
+        }
     }
 
     /// Whether a sync (`false`) or a durable write (`true`) is in flight that `pick` accepts, with
@@ -209,6 +218,11 @@ impl State {
     /// Makes the bytes of a write visible to reads: all of them, or, if torn, any of their sectors.
     fn put(&mut self, write: &Write, torn: bool) {
         self.remember_pages(write);
+        let unit = if torn {
+            self.torn_unit()
+        } else {
+            self.block_size().min(SECTOR)
+        };
         let content = &mut self.contents[write.file];
         let end = write.offset + write.bytes.len();
         if !torn && self.stale.is_none() && end <= content.current.len() {
@@ -216,18 +230,33 @@ impl State {
                 .current
                 .put_all(write.offset, &write.bytes, write.bytes.len());
         } else {
-            for sector in write.bytes.sectors() {
-                let bytes = write.bytes.get(sector.clone());
-                let place = write.offset + sector.start..write.offset + sector.end;
-                if place.end <= content.current.len() && !(torn && self.rng.bool()) {
-                    let old = content.current.get(place.clone());
-                    if let Some(stale) = &mut self.stale
-                        && old != bytes
-                    {
-                        stale.insert((write.file, place.start / SECTOR), old.to_vec());
-                    }
-                    content.current.put(place.start, bytes);
+            let mut is_torn = false;
+            for part in write.bytes.parts(unit) {
+                let bytes = write.bytes.get(part.clone());
+                let place = write.offset + part.start..write.offset + part.end;
+                if place.end > content.current.len() {
+                    continue;
                 }
+                let old = content.current.get(place.clone());
+                if torn && self.rng.bool() {
+                    is_torn |= old != bytes;
+                    continue;
+                }
+                if let Some(stale) = &mut self.stale
+                    && old != bytes
+                {
+                    let sector = (write.file, place.start / SECTOR);
+                    if unit == SECTOR {
+                        stale.insert(sector, old.to_vec());
+                    } else {
+                        // The contents from before an earlier write would undo several writes.
+                        stale.remove(&sector);
+                    }
+                }
+                content.current.put(place.start, bytes);
+            }
+            if is_torn && unit == WORD {
+                braid_rt::coverage_point("device: words of a cache line are torn");
             }
         }
         content.mark(write.offset..end.min(content.current.len()));
@@ -304,6 +333,7 @@ impl State {
             stale: self.stale.as_ref().map(stale),
             stale_pages: stale(&self.stale_pages),
             lies: self.lies,
+            block: self.block,
             ..State::default()
         };
         for write in self.writes.values() {
@@ -325,6 +355,7 @@ impl State {
     /// or not.
     pub(super) fn left(&mut self) -> State {
         let kept_names = self.rng.bool();
+        let unit = self.torn_unit();
         let rng = &mut self.rng;
         let mut left = State {
             rng: rng.fork(),
@@ -359,8 +390,8 @@ impl State {
                     continue;
                 }
                 let place = content.block(block);
-                for at in place.clone().step_by(SECTOR) {
-                    let sector = at..(at + SECTOR).min(place.end).min(len);
+                for at in place.clone().step_by(unit) {
+                    let sector = at..(at + unit).min(place.end).min(len);
                     if sector.start < sector.end
                         && bytes.get(sector.clone()) != content.current.get(sector.clone())
                     {
@@ -382,7 +413,7 @@ impl State {
                 left.stale_pages.extend(own);
             }
             for write in self.writes.values().filter(|write| write.file == id) {
-                for sector in write.bytes.sectors() {
+                for sector in write.bytes.parts(unit) {
                     if write.offset + sector.end <= bytes.len() && rng.bool() {
                         bytes.put(write.offset + sector.start, write.bytes.get(sector));
                     }

@@ -251,3 +251,42 @@ fn under_a_simulation_writes_end_in_any_order_and_syncs_cover_earlier_ones() {
         .collect();
     assert!(outcomes.len() == 4, "{outcomes:?}");
 }
+
+/// Persistent memory: a crash tears a write into words, and a durable write is whole.
+#[test]
+fn cache_lines_are_torn_into_words() {
+    let mut torn = 0;
+    let seeds = if cfg!(miri) { 6 } else { 100 };
+    for seed in 0..seeds {
+        let device = SimDevice::new(seed);
+        device.set_block_size(LINE);
+        let file = device.open("f", OpenMode::CreateNew).unwrap();
+        file.write_at(&[&block(1)], 0).unwrap();
+        file.sync().unwrap();
+        device.sync_directory().unwrap();
+        // Between sectors, and from one block into the next.
+        let at = BLOCK - LINE;
+        let durable = &block(2)[..2 * LINE];
+        file.write_durable_at(&[durable, durable], at as u64)
+            .unwrap();
+        assert!(file.write_durable_at(&[&durable[..WORD]], 0).is_err());
+        device.crash_after(1);
+        file.write_durable_at(&[&block(3)[..LINE]], LINE as u64)
+            .unwrap_err();
+        let left = device.after_crash();
+        left.set_block_size(LINE);
+        let bytes = bytes_of(&left, "f").expect("a synced name survives");
+        let line = &bytes[LINE..2 * LINE];
+        let words = line.chunks(WORD);
+        let new = words.clone().filter(|word| **word == [3; WORD]).count();
+        let old = words.filter(|word| **word == [1; WORD]).count();
+        assert_eq!(new + old, LINE / WORD, "seed {seed}");
+        torn += u32::from(new > 0 && old > 0);
+        let mut others = bytes.clone();
+        others[LINE..2 * LINE].fill(1);
+        let mut expected = block(1).to_vec();
+        expected[at..at + 4 * LINE].fill(2);
+        assert!(others == expected, "seed {seed}");
+    }
+    assert!(u64::from(torn) > seeds / 2, "{torn}");
+}

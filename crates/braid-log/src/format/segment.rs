@@ -20,7 +20,7 @@
 //! | 88.. | for each lane: the part kept of the previous incarnation, see [`SegmentHeader::kept`] |
 //!
 //! All of it lies in the first 512 bytes, so that a torn write leaves the old header or the new
-//! one.
+//! one on a disk. Persistent memory may leave words of both, and so no valid header.
 //!
 //! The next 512 bytes are the *successor mark*. The lane writes it after the header of the next
 //! segment is durable, and before anything in that segment is acknowledged. If a marked segment's
@@ -139,6 +139,15 @@ pub(crate) struct SegmentHeader {
     pub(crate) successor: Option<u32>,
 }
 
+/// The first block of a file that may be a segment.
+#[derive(Debug)]
+pub(crate) enum HeaderFound {
+    Valid(SegmentHeader),
+    /// Any part of the first header of a log's file, or nothing.
+    Torn,
+    Foreign,
+}
+
 impl SegmentHeader {
     /// Returns the header with a successor mark.
     pub(crate) fn marked(&self, incarnation: u32) -> Self {
@@ -217,6 +226,28 @@ impl SegmentHeader {
         let is_possible = header.incarnation < INCARNATIONS_MAX
             && numbers.iter().all(|number| *number < NUMBERS_MAX);
         is_possible.then_some(header)
+    }
+
+    /// Reads the header of a file of the log with an identity.
+    pub(crate) fn read_or_torn(
+        device: &dyn Device,
+        file: &dyn File,
+        name: &str,
+        identity: u128,
+    ) -> Result<HeaderFound, LogError> {
+        let mut block = device.allocate(BLOCK);
+        file.read_at(&mut block[..BLOCK], 0)
+            .map_err(|error| LogError::io(format!("cannot read the header of {name}"), error))?;
+        if let Some(header) = Self::decode(&block) {
+            return Ok(HeaderFound::Valid(header));
+        }
+        let [low, high] = braid_io::identity_words(16, identity);
+        let known = [(0, u64::from_le_bytes(*MAGIC)), low, high];
+        Ok(if braid_io::may_be_torn(&block[..BLOCK], &known) {
+            HeaderFound::Torn
+        } else {
+            HeaderFound::Foreign
+        })
     }
 
     /// Reads the header of a file. Returns `None` if the file has no valid header, or is too short.

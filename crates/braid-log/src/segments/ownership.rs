@@ -5,13 +5,13 @@ use braid_rt::to_usize;
 
 use crate::LogError;
 use crate::format::BLOCK;
-use crate::format::segment::{SegmentHeader, is_unfinished_name, parse_segment_name};
+use crate::format::segment::{HeaderFound, SegmentHeader, is_unfinished_name, parse_segment_name};
 
 /// Bytes read at once.
 const STEP: usize = 256 * BLOCK;
 
 /// Whether the log with the given identity created a file: a segment whose header bears the
-/// identity, or a segment without contents. A file with any other name or contents does not belong
+/// identity, or a segment without contents, of whose header a crash may have left a part. A file with any other name or contents does not belong
 /// to the log.
 ///
 /// # Errors
@@ -23,14 +23,15 @@ pub fn is_file_of(device: &dyn Device, entry: &Entry, identity: u128) -> Result<
     }
     let opened = device.open(&entry.name, OpenMode::Existing);
     let file = opened.map_err(|e| LogError::io(format!("cannot open {}", entry.name), e))?;
-    if is_segment
-        && entry.len >= BLOCK as u64
-        && let Some(header) = SegmentHeader::read(device, &*file, &entry.name)?
-    {
-        return Ok(header.log == identity);
+    let mut at = 0;
+    if is_segment && entry.len >= BLOCK as u64 {
+        match SegmentHeader::read_or_torn(device, &*file, &entry.name, identity)? {
+            HeaderFound::Valid(header) => return Ok(header.log == identity),
+            HeaderFound::Torn => at = BLOCK as u64,
+            HeaderFound::Foreign => return Ok(false),
+        }
     }
     let mut buf = device.allocate(STEP);
-    let mut at = 0;
     while at < entry.len {
         let len = to_usize((entry.len - at).min(STEP as u64));
         if !len.is_multiple_of(device.block_size()) {

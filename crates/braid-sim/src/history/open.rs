@@ -121,15 +121,16 @@ impl History {
         }
     }
 
-    /// Lets the device have blocks of 512 instead of 4,096 bytes in a third of the openings, as if
-    /// the files had been moved to another device.
+    /// Lets the device be another one in half of the openings, as if the files had been moved:
+    /// with blocks of 512 instead of 4,096 bytes, or persistent memory, which has cache lines.
     fn choose_blocks(&mut self) {
-        let is_sectors = (self.plan.seed + self.outcome.crashes).is_multiple_of(3);
-        self.device
-            .set_block_size(if is_sectors { 512 } else { 4096 });
-        if is_sectors {
-            self.count("opened with small blocks");
-        }
+        let (bytes, what) = match (self.plan.seed + self.outcome.crashes) % 4 {
+            0 => (512, Some("opened with small blocks")),
+            1 => (64, Some("opened in persistent memory")),
+            _ => (4096, None),
+        };
+        self.device.set_block_size(bytes);
+        what.into_iter().for_each(|what| self.count(what));
     }
 
     /// Occasionally reads the database without writing, as a process that ends before the next one

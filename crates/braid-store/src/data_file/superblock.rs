@@ -70,7 +70,8 @@ pub enum DataFileCreation {
 }
 
 /// Returns whether the creation with an identity made a device's existing data file. The first
-/// write to a data file is a superblock with the identity, so a file without one is blank.
+/// write to a data file is a superblock with the identity, so a file without one is blank, or has a
+/// part of one.
 ///
 /// # Errors
 /// [`StoreError::Io`].
@@ -85,7 +86,7 @@ pub fn creation_of(device: &dyn Device, identity: u128) -> Result<DataFileCreati
         let mut buf = AlignedBuf::new(PAGE_SIZE);
         let read = file.read_at(&mut buf, slot * PAGE_SIZE as u64);
         read.map_err(failed)?;
-        is_blank &= buf.iter().all(|byte| *byte == 0);
+        is_blank &= is_torn_creation(&buf, identity);
         if check(&buf, u64::from_le_bytes(MAGIC), u64::MAX).is_ok() {
             if u64_at(&buf, 16) != FORMAT || identity_in(&buf) != identity {
                 return Ok(DataFileCreation::Foreign);
@@ -99,6 +100,13 @@ pub fn creation_of(device: &dyn Device, identity: u128) -> Result<DataFileCreati
         None if is_blank => DataFileCreation::Unfinished,
         None => DataFileCreation::Foreign,
     })
+}
+
+/// Whether a crash may have left this of the first superblock of a creation, or nothing.
+fn is_torn_creation(buf: &[u8], identity: u128) -> bool {
+    let [low, high] = braid_io::identity_words(48, identity);
+    let magic = (8, u64::from_le_bytes(MAGIC));
+    braid_io::may_be_torn(buf, &[magic, (16, FORMAT), (24, 0), low, high])
 }
 
 /// The packing of block addresses in a superblock's format.

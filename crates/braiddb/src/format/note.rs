@@ -51,11 +51,12 @@ pub(crate) fn read<const N: usize>(
     })
 }
 
-/// Returns whether the file of a note is blank because its writing was interrupted.
+/// Returns whether the file of a note is blank, or has only a part of a note, because its writing was
+/// interrupted.
 ///
 /// # Errors
 /// Those of the medium.
-pub(crate) fn is_blank(device: &dyn Device, name: &str) -> io::Result<bool> {
+pub(crate) fn is_blank(device: &dyn Device, name: &str, magic: [u8; 8]) -> io::Result<bool> {
     let file = device.open(name, OpenMode::Existing)?;
     match file.len()? {
         0 => return Ok(true),
@@ -64,7 +65,8 @@ pub(crate) fn is_blank(device: &dyn Device, name: &str) -> io::Result<bool> {
     }
     let mut block = device.allocate(BLOCK);
     file.read_at(&mut block[..BLOCK], 0)?;
-    Ok(block[..BLOCK].iter().all(|byte| *byte == 0))
+    let magic = (0, u64::from_le_bytes(magic));
+    Ok(braid_io::may_be_torn(&block[..BLOCK], &[magic]))
 }
 
 /// Replaces the note `name` durably: a crash leaves the old one or the new one.

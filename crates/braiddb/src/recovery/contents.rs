@@ -11,8 +11,9 @@
 //! - `data.braid` only while no checkpoint was published in it. After a checkpoint the database is
 //!   complete: it is opened, and the marker is removed.
 //!
-//! The marker fits in one sector, so a crash leaves it whole or blank. A blank marker proves that
-//! no other file was made, and nothing else.
+//! The marker fits in one sector, so a disk leaves it whole or blank after a crash; persistent memory
+//! may also leave some of its words. A blank or torn marker proves that no other file was made, and
+//! nothing else.
 
 use braid_io::{AlignedBuf, Device, Entry, LOCK_FILE_NAME, OpenMode, READERS_FILE_NAME};
 use braid_log::Log;
@@ -28,6 +29,8 @@ const CREATING_FILE: &str = "CREATING";
 
 const MAGIC: &[u8; 8] = b"BRAIDNEW";
 const MARKER_BYTES: usize = 4096;
+/// Bytes of a marker that are not zero.
+const MARKER_USED: usize = 32;
 
 /// Contents of a directory.
 pub(crate) enum Contents {
@@ -43,7 +46,7 @@ pub(crate) enum Contents {
 
 /// Content of a marker.
 enum Marker {
-    /// Blank: the creation was interrupted before it made any other file.
+    /// Blank or torn: the creation was interrupted before it made any other file.
     Blank,
     /// The identity of the database under creation.
     Of(u128),
@@ -99,7 +102,7 @@ fn inspect_marker(device: &dyn Device, marker: &Entry, entries: &[Entry]) -> Res
             return match others.into_iter().next() {
                 None => Ok(Contents::Unfinished(Vec::new())),
                 Some(other) => foreign(format!(
-                    "it contains {:?}, and an empty file {CREATING_FILE} that does not tell who made it",
+                    "it contains {:?}, and an unfinished file {CREATING_FILE} that does not tell who made it",
                     other.name
                 )),
             };
@@ -153,16 +156,22 @@ fn read_marker(device: &dyn Device, entry: &Entry) -> Result<Marker> {
     let mut bytes = AlignedBuf::new(MARKER_BYTES);
     file.and_then(|file| file.read_at(&mut bytes, 0))
         .map_err(failed)?;
-    if bytes.iter().all(|byte| *byte == 0) {
-        return Ok(Marker::Blank);
-    }
     let identity: [u8; 16] = bytes[16..32].try_into().expect("sixteen bytes");
     let identity = u128::from_le_bytes(identity);
     Ok(if marker(identity)[..] == bytes[..] {
         Marker::Of(identity)
+    } else if is_torn(&bytes) {
+        Marker::Blank
     } else {
         Marker::Foreign
     })
+}
+
+/// Whether a crash may have left this of a marker, or nothing: some of its words.
+fn is_torn(bytes: &[u8]) -> bool {
+    let rest = &bytes[MARKER_USED..];
+    rest.iter().all(|byte| *byte == 0)
+        && braid_io::may_be_torn(bytes, &[(0, u64::from_le_bytes(*MAGIC))])
 }
 
 /// Returns the bytes of a marker: magic, checksum of the identity, identity.

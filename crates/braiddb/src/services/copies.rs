@@ -130,7 +130,9 @@ impl Copies {
         let failed = |e| Error::io(format!("cannot read {}", entry.name), e);
         match note::read::<FIELDS>(device, &entry.name, MAGIC).map_err(failed)? {
             Found::Fields(fields) => Ok(Record::decode(&fields).identity == identity),
-            Found::Nothing | Found::Damaged => note::is_blank(device, &entry.name).map_err(failed),
+            Found::Nothing | Found::Damaged => {
+                note::is_blank(device, &entry.name, MAGIC).map_err(failed)
+            }
         }
     }
 

@@ -1,0 +1,34 @@
+//! Databases in persistent memory, where a crash tears a write into words of eight bytes.
+
+use std::sync::Arc;
+
+use braid::{Database, Error, Table};
+use braid_io::SimDevice;
+
+fn open(device: &SimDevice) -> Result<Database, Error> {
+    device.set_block_size(64);
+    Database::builder()
+        .background_threads(false)
+        .pool_bytes(1 << 20)
+        .segment_bytes(64 << 10)
+        .open_on(Arc::new(device.clone()))
+}
+
+/// A creation recognizes its files by what is left of them: also by some words of a header.
+#[test]
+fn an_interrupted_creation_in_persistent_memory_starts_over() {
+    for steps in 1..40 {
+        for seed in 0..20 {
+            let device = SimDevice::new(seed << 8 | steps);
+            device.crash_after(steps);
+            if open(&device).is_ok() {
+                continue;
+            }
+            let image = device.after_crash();
+            let db = open(&image).unwrap_or_else(|e| panic!("crash at step {steps}: {e}"));
+            let table: Table<u64, u64> = db.open_table("t").unwrap();
+            db.transact(|tx| tx.insert(&table, &1, &steps)).unwrap();
+            assert_eq!(db.get(&table, &1).unwrap(), Some(steps));
+        }
+    }
+}
