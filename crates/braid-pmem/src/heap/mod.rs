@@ -20,7 +20,8 @@
 //! - A piece belongs to a class only after its state words are durably free. Otherwise opening would
 //!   read what earlier blocks left there.
 //! - A state is durable when the call that changed it returns.
-//! - Opening makes the blocks that it frees durably free before it returns.
+//! - Opening makes all states durable before it returns: those of the blocks that it frees, and
+//!   those that a killed process stored and did not flush.
 
 mod layout;
 #[cfg(test)]
@@ -271,6 +272,8 @@ impl Heap {
                 continue;
             };
             report.pieces += 1;
+            // A process that was killed leaves states that are visible and not durable.
+            let states = layout.states(piece, class);
             for index in 0..layout.blocks_in_piece(class) {
                 let state = recover(mapping, &layout, (piece, index), class)?;
                 report.add(&layout, (piece, index), class, state);
@@ -279,8 +282,14 @@ impl Heap {
                     free[class].push((piece, index));
                 }
             }
+            if !mutant!("pmem_trust_states_that_are_not_durable") {
+                mapping.flush(states);
+            }
         }
-        mapping.fence()?;
+        if !mutant!("pmem_trust_states_that_are_not_durable") {
+            mapping.flush(layout.table());
+            mapping.fence()?;
+        }
         unassigned.reverse();
         let heap = Self {
             free: free.into_iter().map(Mutex::new).collect(),
@@ -545,8 +554,8 @@ fn pieces(mapping: &Mapping, layout: &Layout) -> Result<Vec<(u64, Option<usize>)
     (0..layout.max_pieces).map(class_of_piece).collect()
 }
 
-/// Returns the state of a block after the last opening; frees it if it was pending. A fence must
-/// follow.
+/// Returns the state of a block after the last opening; frees it if it was pending. A flush and a
+/// fence must follow.
 fn recover(
     mapping: &Mapping,
     layout: &Layout,
@@ -564,7 +573,6 @@ fn recover(
     let free = BlockState::Free.word().to_le();
     // Pairs with the acquire loads of states.
     mapping.store_u64(word, free, Ordering::Release);
-    mapping.flush(word..word + 8);
     Ok(state)
 }
 

@@ -72,6 +72,29 @@ fn freeing_pending_blocks_is_durable_when_opening_returns() {
     assert_eq!(report.pending, []);
 }
 
+/// A killed process leaves a state that is visible and that no fence made durable. The next one
+/// relies on it, and so must make it durable.
+#[test]
+fn states_of_a_killed_process_are_durable_when_opening_returns() {
+    let (memory, heap) = new_heap();
+    let block = heap.allocate(1).unwrap();
+    // After the store, and before the flush.
+    memory.power_off_at(memory.operations() + 1);
+    heap.publish(block.offset).unwrap_err();
+    let memory = memory.kill();
+    let open = |memory: &SimulatedMemory| {
+        let region = Region::open_in(Mapping::simulated(memory), &RegionOptions::default());
+        Heap::open(Arc::new(region.unwrap()), START).unwrap()
+    };
+    let (_heap, report) = open(&memory);
+    assert_eq!(report.in_use, [block]);
+    let (_, report) = open(&SimulatedMemory::from_image(
+        &memory.crash(Survivors::Nothing),
+        simulated(),
+    ));
+    assert_eq!(report.in_use, [block]);
+}
+
 #[test]
 fn wrong_calls_are_errors_and_change_nothing() {
     let (_, heap) = new_heap();

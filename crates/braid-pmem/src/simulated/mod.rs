@@ -221,6 +221,22 @@ impl SimulatedMemory {
         }
     }
 
+    /// Returns the memory that the next process finds if this one is killed at this moment: it reads
+    /// every store, and a later crash can still lose those that no fence made durable. Their order is
+    /// not kept. The memory itself does not change.
+    #[must_use]
+    pub fn kill(&self) -> Self {
+        let memory = Self::from_image(&self.crash(Survivors::Nothing), self.0.options.clone());
+        let visible = self.crash(Survivors::Everything).words;
+        let durable = memory.lock().durable.clone();
+        for (index, word) in visible.into_iter().enumerate() {
+            if durable[index] != word {
+                memory.store(index, word, Ordering::Relaxed);
+            }
+        }
+        memory
+    }
+
     /// Returns the first byte of the range that a crash could still lose: a store of its word is
     /// not durable. `None` if the range is durable.
     #[must_use]
