@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 # A nightly compiler that is known to work with all of these tools.
 nightly=${BRAID_NIGHTLY:-nightly-2026-05-20}
 target=x86_64-unknown-linux-gnu
-crates=(-p braid-io -p braid-pmem -p braid-log -p braid-store -p braiddb)
+crates=(-p braid-io -p braid-pmem -p braid-nvwal -p braid-log -p braid-store -p braiddb)
 out=${CARGO_TARGET_DIR:-target}
 
 # A missing tool is reported and is not a failure, because CI may not be able to install one.
@@ -45,7 +45,7 @@ miri() {
 miri_ci() {
     # Tests of code with `unsafe`: buffers, pages, parts of a buffer; not a database's contexts,
     # which take minutes to reach.
-    miri -p braid-io -p braid-pmem -p braid-log -p braid-store --lib -- \
+    miri -p braid-io -p braid-pmem -p braid-nvwal -p braid-log -p braid-store --lib -- \
         words:: simulated::tests::a shared_buffer:: consolidation:: commit_slots:: strand:: nonsense heads space::tests::b sim::tests::f
 }
 

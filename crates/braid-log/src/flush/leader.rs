@@ -12,7 +12,6 @@ use crate::flush::core::Core;
 use crate::flush::lane::{
     FirstFlush, FlushGroup, Lane, LaneCounters, SealState, SealedChunk, nanos,
 };
-use crate::flush::order;
 use crate::format::BLOCK;
 use crate::format::chunk::ChunkHeader;
 use crate::format::padding::Padding;
@@ -228,8 +227,7 @@ impl Core {
         LaneCounters::add(&lane.counters.payload_bytes, slot.payload);
         LaneCounters::add(&lane.counters.chunk_bytes, slot.buf.len() as u64);
         slot.buf.pad(header.size());
-        debug_assert_eq!(self.chunk_seed, seal.header.seed());
-        header.seal(self.chunk_seed, slot.buf.finished())
+        header.seal(slot.buf.finished())
     }
 
     /// Moves to the next segment. Returns the writes of its first flush other than the chunks.
@@ -264,7 +262,6 @@ impl Core {
             durable_seqno: self.durable_seqno(),
             len: segment.len,
             padding: Padding::of(&*self.device),
-            has_seed: true,
             kept: self.kept.clone(),
             successor: None,
         };
@@ -295,14 +292,17 @@ impl Core {
         let bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
         LaneCounters::add(&lane.counters.written_bytes, bytes);
         LaneCounters::add(&lane.counters.flushes, 1);
-        let order = order::of(&*self.device, self.options.pmem_commit);
-        order::write(&*group.segment.file, &bufs, group.offset, order).map_err(|error| {
-            let name = segment_name(lane.index, group.segment.sequence);
-            LogError::io(
-                format!("cannot write {bytes} bytes to {name} at {}", group.offset),
-                error,
-            )
-        })?;
+        group
+            .segment
+            .file
+            .write_durable_at(&bufs, group.offset)
+            .map_err(|error| {
+                let name = segment_name(lane.index, group.segment.sequence);
+                LogError::io(
+                    format!("cannot write {bytes} bytes to {name} at {}", group.offset),
+                    error,
+                )
+            })?;
         // Before the flush counts as finished: nothing in a segment is acknowledged until the
         // previous segment's mark is written. The previous segment still exists, since no
         // checkpoint can cover the records of this flush.

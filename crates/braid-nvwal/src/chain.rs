@@ -1,0 +1,212 @@
+//! The chain of a generation's blocks, as one sequence of bytes.
+//!
+//! A block has a header of 64 bytes: the offset of the next block or zero, the generation, the
+//! number of the block in the generation, and a checksum of the last two and the block's offset.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use braid_pmem::{FenceError, Mapping, MediaError};
+use braid_rt::{mutant, to_usize};
+
+use crate::format::Salt;
+use crate::header::{BLOCK_HEADER, LogHeader};
+
+/// What a block's header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// The block has this place in this generation.
+    Expected,
+    /// The block belongs to another generation.
+    OtherGeneration,
+    Damaged,
+}
+
+/// The blocks of a generation.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    mapping: Arc<Mapping>,
+    block_size: u64,
+    /// Offset of the word that leads to the first block.
+    head: u64,
+    salt: Salt,
+    blocks: Vec<u64>,
+}
+
+impl Chain {
+    pub(crate) fn new(header: &LogHeader, generation: u64) -> Self {
+        Self {
+            mapping: Arc::clone(&header.mapping),
+            block_size: header.block_size,
+            head: header.head(),
+            salt: header.salt(generation),
+            blocks: Vec::new(),
+        }
+    }
+
+    pub(crate) fn salt(&self) -> Salt {
+        self.salt
+    }
+
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    /// Offsets of the blocks, in the order of the log.
+    pub(crate) fn blocks(&self) -> &[u64] {
+        &self.blocks
+    }
+
+    fn payload(&self) -> u64 {
+        self.block_size - BLOCK_HEADER
+    }
+
+    /// Bytes of the log that the blocks hold.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.blocks.len() as u64 * self.payload()
+    }
+
+    /// Offset of the word that leads to the block after the last one.
+    pub(crate) fn link(&self) -> u64 {
+        self.blocks.last().copied().unwrap_or(self.head)
+    }
+
+    /// Loads the offset of the block after the last one; zero without one.
+    pub(crate) fn next(&self) -> Result<u64, MediaError> {
+        let at = self.link();
+        // Pairs with the release store in `set_link`.
+        let next = self.mapping.load_u64(at, Ordering::Acquire);
+        self.mapping.check(at..at + 8)?;
+        Ok(u64::from_le(next))
+    }
+
+    /// Stores the offset of the block after the last one, durably.
+    pub(crate) fn set_link(&self, offset: u64) -> Result<(), FenceError> {
+        let at = self.link();
+        // Pairs with the acquire load in `next`.
+        self.mapping
+            .store_u64(at, offset.to_le(), Ordering::Release);
+        self.mapping.persist(at..at + 8)
+    }
+
+    /// Whether a block can be at this offset of the mapping.
+    pub(crate) fn is_within(&self, offset: u64) -> bool {
+        let end = offset.checked_add(self.block_size);
+        offset.is_multiple_of(64) && end.is_some_and(|end| end <= self.mapping.len())
+    }
+
+    fn block_header(&self, offset: u64) -> [u8; 32] {
+        let words = [self.salt.generation, self.blocks.len() as u64, offset];
+        let mut bytes = [0; 32];
+        for (bytes, word) in bytes[8..].chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        let seed = crc32c::crc32c(&self.salt.identity.to_le_bytes());
+        let sum = u64::from(crc32c::crc32c_append(seed, &bytes));
+        bytes[24..].copy_from_slice(&(sum | !sum << 32).to_le_bytes());
+        bytes
+    }
+
+    /// Writes the header of the block after the last one, durably, without a link to it.
+    pub(crate) fn prepare(&self, offset: u64) -> Result<(), FenceError> {
+        self.mapping.write(offset, &self.block_header(offset));
+        self.mapping.persist(offset..offset + 32)
+    }
+
+    /// Reads the header of the block after the last one. The block is within the mapping.
+    pub(crate) fn inspect(&self, offset: u64) -> Result<Found, MediaError> {
+        let mut found = [0; 32];
+        self.mapping.read(offset, &mut found)?;
+        let mut expected = self.block_header(offset);
+        if found[8..] == expected[8..] {
+            return Ok(Found::Expected);
+        }
+        // The same place in the generation that the block claims.
+        let mut generation = [0; 8];
+        generation.copy_from_slice(&found[8..16]);
+        let mut other = Self {
+            mapping: Arc::clone(&self.mapping),
+            blocks: self.blocks.clone(),
+            ..*self
+        };
+        other.salt.generation = u64::from_le_bytes(generation);
+        expected = other.block_header(offset);
+        Ok(if found[8..] != expected[8..] {
+            Found::Damaged
+        } else if mutant!("nvwal_accept_stale_blocks") {
+            Found::Expected
+        } else {
+            Found::OtherGeneration
+        })
+    }
+
+    /// Adds a block at the end.
+    pub(crate) fn push(&mut self, offset: u64) {
+        debug_assert!(self.is_within(offset));
+        self.blocks.push(offset);
+    }
+
+    /// Calls `each` with the offset in the mapping, and the part of the bytes, of each piece of a
+    /// range of positions.
+    fn pieces(&self, range: Range<u64>, mut each: impl FnMut(u64, Range<usize>)) {
+        assert!(range.end <= self.capacity(), "{range:?} is past the chain");
+        let mut at = range.start;
+        while at < range.end {
+            let (block, within) = (at / self.payload(), at % self.payload());
+            let len = (self.payload() - within).min(range.end - at);
+            let offset = self.blocks[to_usize(block)] + BLOCK_HEADER + within;
+            let start = to_usize(at - range.start);
+            each(offset, start..start + to_usize(len));
+            at += len;
+        }
+    }
+
+    /// Reads bytes of the log.
+    ///
+    /// # Panics
+    ///
+    /// As the other methods, if the chain ends before the range does.
+    pub(crate) fn read(&self, position: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        let range = position..position + bytes.len() as u64;
+        let mut result = Ok(());
+        self.pieces(range, |offset, part| {
+            if result.is_ok() {
+                result = self.mapping.read(offset, &mut bytes[part]);
+            }
+        });
+        result
+    }
+
+    pub(crate) fn write(&self, position: u64, bytes: &[u8]) {
+        let range = position..position + bytes.len() as u64;
+        self.pieces(range, |offset, part| {
+            self.mapping.write(offset, &bytes[part]);
+        });
+    }
+
+    pub(crate) fn flush(&self, range: Range<u64>) {
+        self.pieces(range, |offset, part| {
+            self.mapping.flush(offset..offset + part.len() as u64);
+        });
+    }
+
+    /// Offset of a byte of the range that a crash of simulated memory could lose.
+    pub(crate) fn not_durable(&self, range: Range<u64>) -> Option<u64> {
+        let mut found = None;
+        self.pieces(range, |offset, part| {
+            let piece = offset..offset + part.len() as u64;
+            found = found.or_else(|| self.mapping.not_durable(piece));
+        });
+        found
+    }
+
+    /// Offset in the mapping of a position, for messages.
+    pub(crate) fn offset_of(&self, position: u64) -> u64 {
+        let block = self.blocks.get(to_usize(position / self.payload()));
+        match block {
+            Some(block) => block + BLOCK_HEADER + position % self.payload(),
+            None => self.link(),
+        }
+    }
+}
