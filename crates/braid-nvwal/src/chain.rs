@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_pmem::{FenceError, Mapping, MediaError};
-use braid_rt::{mutant, to_usize};
+use braid_rt::to_usize;
 
 use crate::format::Salt;
 use crate::header::{BLOCK_HEADER, LogHeader};
@@ -134,8 +134,6 @@ impl Chain {
         expected = other.block_header(offset);
         Ok(if found[8..] != expected[8..] {
             Found::Damaged
-        } else if mutant!("nvwal_accept_stale_blocks") {
-            Found::Expected
         } else {
             Found::OtherGeneration
         })

@@ -25,6 +25,9 @@ const ATTEMPTS: usize = 10_000;
 /// the log lacks can be read from the database. Programs with locks of their own between readers and
 /// checkpoints do without pins.
 ///
+/// A reader in another process maps the file itself ([`Mapping::of_file`]); its capacity must be
+/// enough for the longest log.
+///
 /// After a crash, a log is opened by a writer first. Before that a reader sees the log that was
 /// visible, which may lack the last transactions.
 #[derive(Debug)]
@@ -126,6 +129,10 @@ impl Reader {
                 offset: self.chain.link(),
                 what,
             };
+            if !self.chain.is_within(offset) {
+                // The writer may have extended the file.
+                self.header.mapping.follow()?;
+            }
             if offset == 0 || !self.chain.is_within(offset) {
                 return Err(damaged("the chain of blocks ends before the log does"));
             }

@@ -68,7 +68,7 @@ pub(crate) fn recover(
         });
     }
     make_durable(header, &chain, mark.min(end.position)..end.position)?;
-    if is_cut && !mutant!("nvwal_keep_pointer_to_pending_block") {
+    if is_cut {
         chain.set_link(0)?;
     }
     let kept: BTreeSet<u64> = chain.blocks().iter().copied().collect();
@@ -121,7 +121,7 @@ fn follow(chain: &mut Chain, heap: &Heap) -> Result<bool, LogError> {
             state => Ok(state?),
         }?;
         // R5: the pointer was stored before the block was published.
-        if state != BlockState::InUse {
+        if state != BlockState::InUse && !mutant!("nvwal_keep_pending_block") {
             return Ok(true);
         }
         if !chain.is_within(offset) {

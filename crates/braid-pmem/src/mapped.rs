@@ -211,6 +211,23 @@ impl MappedFile {
         self.map(mapped..rounded)
     }
 
+    /// Maps what others have appended to the file.
+    pub(crate) fn follow(&self) -> Result<(), MapError> {
+        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let metadata = self.file.metadata();
+        let page = sigbus::page_size() as u64;
+        let len = metadata.map_err(system("reading its length"))?.len() / page * page;
+        if len > self.capacity {
+            let capacity = self.capacity;
+            return Err(MapError::Capacity { len, capacity });
+        }
+        let mapped = self.len();
+        if len <= mapped {
+            return Ok(());
+        }
+        self.map(mapped..len)
+    }
+
     /// Makes the pages of a range durable.
     pub(crate) fn sync(&self, range: Range<u64>) -> Result<(), SystemError> {
         let page = sigbus::page_size() as u64;

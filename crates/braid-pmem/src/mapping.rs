@@ -224,6 +224,22 @@ impl Mapping {
         }
     }
 
+    /// Maps what another process has appended to the file, also if this mapping is for reading only.
+    /// Addresses do not change.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Capacity`], or the error of a system call. The mapping keeps its length.
+    pub fn follow(&self) -> Result<(), MapError> {
+        match &self.backend {
+            #[cfg(unix)]
+            Backend::Lines(lines) => lines.mapped().follow(),
+            #[cfg(unix)]
+            Backend::Pages(pages) => pages.mapped().follow(),
+            Backend::Simulated(_) => Ok(()),
+        }
+    }
+
     /// All words, without noting that they may be changed.
     #[inline]
     fn all_words(&self) -> &[AtomicU64] {

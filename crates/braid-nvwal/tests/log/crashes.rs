@@ -492,6 +492,45 @@ fn the_power_can_fail_at_any_operation() {
     }
 }
 
+/// Number of pages that fit into the log until it is full.
+fn room(writer: &mut Writer) -> u64 {
+    for page in 0.. {
+        if let Err(error) = writer.append(page, &page_of(1)) {
+            assert!(matches!(error, LogError::Full { .. }), "{error}");
+            writer.roll_back();
+            return page;
+        }
+    }
+    unreachable!("the region is finite")
+}
+
+/// The power fails at each operation of a change of generations; the next ones have all blocks.
+#[test]
+fn a_crash_between_two_generations_leaks_nothing() {
+    let options = WriterOptions::default();
+    let (_memory, _region, mut writer) = create(&options);
+    let expected = room(&mut writer);
+    for at in 0.. {
+        let (memory, _region, mut writer) = create(&options);
+        for page in 0..20 {
+            writer.append(page, &page_of(1)).unwrap();
+        }
+        let mark = writer.commit(1).unwrap();
+        memory.power_off_at(memory.operations() + at);
+        let is_done = writer.new_generation(mark).is_ok();
+        for survivors in [Survivors::Nothing, Survivors::Everything] {
+            let memory = from_image(&memory.crash(survivors));
+            let (_region, mut writer, _) = open(&memory, &options);
+            let mark = writer.mark();
+            writer.new_generation(mark).unwrap();
+            assert_eq!(room(&mut writer), expected, "operation {at}, {survivors:?}");
+        }
+        if is_done && !memory.is_off() {
+            break;
+        }
+    }
+}
+
 fn check(
     memory: &SimulatedMemory,
     options: &WriterOptions,

@@ -3,5 +3,7 @@
 mod basics;
 mod crashes;
 mod damage;
+#[cfg(unix)]
+mod files;
 mod model;
 mod readers;

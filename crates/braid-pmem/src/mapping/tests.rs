@@ -308,6 +308,25 @@ mod files {
     }
 
     #[test]
+    fn a_mapping_for_reading_follows_the_file() {
+        let file = file(PAGE);
+        let options = MapOptions::default().read_only(true).capacity(4 * PAGE);
+        let mapping = Mapping::of_file(file.try_clone().unwrap(), &options).unwrap();
+        mapping.follow().unwrap();
+        assert_eq!(mapping.len(), PAGE);
+        file.write_all_at(b"braid", 3 * PAGE - 5).unwrap();
+        assert_eq!(mapping.len(), PAGE);
+        mapping.follow().unwrap();
+        assert_eq!(mapping.len(), 3 * PAGE);
+        let mut bytes = [0; 5];
+        mapping.read(3 * PAGE - 5, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"braid");
+        file.set_len(1 << 40).unwrap();
+        assert!(matches!(mapping.follow(), Err(MapError::Capacity { .. })));
+        assert_eq!(mapping.len(), 3 * PAGE);
+    }
+
+    #[test]
     #[should_panic(expected = "open for reading only")]
     fn a_store_into_a_mapping_for_reading_panics() {
         read_only().store_u64(0, 1, Ordering::Relaxed);
