@@ -4,7 +4,7 @@
 //! edits a log and then recomputes the checksums and links.
 
 use crate::format::BLOCK;
-use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, get_u32};
+use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, ChunkSeed, get_u32};
 use crate::format::log_record::LogRecords;
 use crate::format::padding::Padding;
 use crate::format::segment::SegmentHeader;
@@ -18,11 +18,11 @@ pub fn is_segment_header(bytes: &[u8]) -> bool {
     SegmentHeader::decode(bytes).is_some()
 }
 
-/// Counts the log records of a chunk. Returns `None` if the bytes are not a chunk of valid log
-/// records.
-pub fn records_of_chunk(bytes: &[u8]) -> Option<usize> {
+/// Counts the log records of a chunk of the log with an identity. Returns `None` if the bytes are not
+/// a chunk of valid log records.
+pub fn records_of_chunk(bytes: &[u8], log: Option<u128>) -> Option<usize> {
     let header = ChunkHeader::decode(bytes)?;
-    let (payload, _) = header.check(bytes)?;
+    let (payload, _) = header.check(seed(log), bytes)?;
     log_records(payload)
 }
 
@@ -58,8 +58,25 @@ pub fn seal_header(segment: &mut [u8]) {
     segment[84..88].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Recomputes the checksums of the chunks at these offsets; with `relink`, also their links.
-pub fn seal_chunks(segment: &mut [u8], places: &[usize], relink: bool) {
+/// Makes a segment's header that of an earlier version, whose chunks do not depend on the identity.
+/// Then the checksums have to be computed again.
+pub fn make_earlier(segment: &mut [u8]) {
+    segment[8..12].copy_from_slice(&2_u32.to_le_bytes());
+}
+
+/// Returns the identity in a segment's header with which the checksums of the chunks begin, if they do.
+pub fn identity(segment: &[u8]) -> Option<u128> {
+    let bytes = segment.get(16..32)?;
+    (get_u32(segment, 8) != 2).then(|| u128::from_le_bytes(bytes.try_into().expect("16 bytes")))
+}
+
+fn seed(log: Option<u128>) -> ChunkSeed {
+    log.map_or(ChunkSeed::NONE, ChunkSeed::of)
+}
+
+/// Recomputes the checksums of the chunks of a log at these offsets; with `relink`, also their links.
+pub fn seal_chunks(segment: &mut [u8], log: Option<u128>, places: &[usize], relink: bool) {
+    let seed = seed(log);
     let mut link = None;
     for &at in places {
         let Some(chunk) = segment.get_mut(at..).filter(|c| c.len() >= CHUNK_HEADER) else {
@@ -71,7 +88,7 @@ pub fn seal_chunks(segment: &mut [u8], places: &[usize], relink: bool) {
         let end = CHUNK_HEADER + get_u32(chunk, 48) as usize;
         let padding = Padding::decode(chunk[5]).unwrap_or(Padding::BLOCK);
         if padding.pad(end) <= chunk.len() {
-            let crc = crate::format::chunk::checksum(chunk, end);
+            let crc = crate::format::chunk::checksum(seed, chunk, end);
             chunk[CHUNK_HEADER - 4..CHUNK_HEADER].copy_from_slice(&crc.to_le_bytes());
         }
         link = Some(get_u32(chunk, CHUNK_HEADER - 4));

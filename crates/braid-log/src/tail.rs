@@ -274,6 +274,7 @@ impl TailReader {
             segment,
             offset: position.offset,
             next: Expected {
+                seed: header.seed(),
                 lane,
                 incarnation: position.incarnation,
                 sequence: position.chunk,
@@ -410,6 +411,7 @@ impl TailReader {
             cursor.durable_seqno = header.base;
         }
         cursor.next.incarnation = header.incarnation;
+        cursor.next.seed = header.seed();
         cursor.durable_seqno = cursor.durable_seqno.max(header.durable_seqno);
         cursor.segment = next;
         cursor.offset = BLOCK as u64;
@@ -434,6 +436,7 @@ impl Cursor {
             return Ok(None);
         };
         let found = Expected {
+            seed: expected.seed,
             lane: header.lane,
             incarnation: header.incarnation,
             sequence: header.sequence,
@@ -442,7 +445,8 @@ impl Cursor {
         if found != expected || offset + header.size() as u64 > limit {
             return Ok(None);
         }
-        let Some((_, crc)) = header.check(self.bytes(offset, header.size(), limit)?) else {
+        let Some((_, crc)) = header.check(expected.seed, self.bytes(offset, header.size(), limit)?)
+        else {
             return Ok(None);
         };
         self.next.sequence += 1;

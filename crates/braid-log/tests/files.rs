@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{log_records, payload, small, try_recover};
 use braid_io::{Device, MemoryDevice, OpenMode};
-use braid_log::{CheckpointPosition, FlushMode, Log, LogError, LogOptions, ProtocolKind};
+use braid_log::{CheckpointPosition, FlushMode, Log, LogError, LogOptions, ProtocolKind, SeqNo};
 
 type Files = BTreeMap<String, Vec<u8>>;
 
@@ -314,6 +314,63 @@ fn a_torn_flush_before_a_started_segment_is_no_damage() {
             assert_eq!(again.cut.get() as usize, chunks - 1, "step {step}");
         }
     }
+}
+
+/// A user may store log of another database as a value. If a crash tears the chunk of this value, its
+/// bytes lie after the end of the log. They say nothing about this log.
+#[test]
+fn log_of_another_database_after_a_torn_chunk_is_no_damage() {
+    for &protocol in ProtocolKind::ALL {
+        let (own, options, start) = log(protocol);
+        let (other, ..) = log(protocol);
+        let torn_before = |chunk: &[u8]| {
+            let mut files = own.clone();
+            files.retain(|file, _| *file == name(1));
+            let first = files.get_mut(&name(1)).unwrap();
+            first[MARK].fill(0);
+            first[4 * BLOCK..].fill(0);
+            first[6 * BLOCK..7 * BLOCK].copy_from_slice(chunk);
+            files
+        };
+        let chunk = |log: &Files| log[&name(1)][6 * BLOCK..7 * BLOCK].to_vec();
+        let files = torn_before(&chunk(&other));
+        let recovered = try_recover(&device(&files), &options, &start).unwrap();
+        assert_eq!(recovered.cut.get(), 3, "{protocol}");
+        // The log's own chunk, in the same place, says that more was durable.
+        refused(&torn_before(&chunk(&own)), &options, &start, &name(1));
+    }
+}
+
+/// The checksums of the chunks of an earlier version do not begin with the identity.
+#[test]
+fn a_log_of_an_earlier_version_is_read_and_continued() {
+    let medium: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let options = options(ProtocolKind::Gwsn);
+    let log = Log::create(Arc::clone(&medium), options.clone()).unwrap();
+    let start = log.quiesce(|start| start);
+    append(&log, 1..=5);
+    drop(log);
+    let mut files = files(&medium);
+    let first = files.get_mut(&name(1)).unwrap();
+    let chunks = braid_log::fuzzing::chunks(first);
+    assert_eq!(chunks.len(), 5);
+    braid_log::fuzzing::make_earlier(first);
+    braid_log::fuzzing::seal_header(first);
+    assert_eq!(
+        try_recover(&device(&files), &options, &start).unwrap().cut,
+        SeqNo::NONE,
+        "the checksums differ"
+    );
+    let first = files.get_mut(&name(1)).unwrap();
+    braid_log::fuzzing::seal_chunks(first, None, &chunks, true);
+    let medium = device(&files);
+    let recovered = try_recover(&medium, &options, &start).unwrap();
+    assert_eq!(log_records(&recovered).len(), 5);
+    let log = recovered.into_log().unwrap();
+    append(&log, 6..=20);
+    drop(log);
+    let recovered = try_recover(&medium, &options, &start).unwrap();
+    assert_eq!(log_records(&recovered).len(), 20);
 }
 
 fn sim_of(files: &Files) -> braid_io::SimDevice {

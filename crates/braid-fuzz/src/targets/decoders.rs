@@ -1,7 +1,7 @@
 //! Parsers of single structures.
 
 use braid_io::MemoryDevice;
-use braid_log::{CheckpointPosition, Log, LogOptions};
+use braid_log::{CheckpointPosition, Log, LogOptions, SeqNo};
 
 use super::Target;
 use crate::edit::Image;
@@ -19,6 +19,9 @@ fn with_seal(bytes: &[u8], seal: impl Fn(&mut [u8]), run: impl Fn(&[u8])) {
 }
 
 /// Returns the first segment of a log with a few log records.
+/// Identity of the log of the corpus.
+const LOG: u128 = 7;
+
 fn segment() -> Vec<u8> {
     let device = std::sync::Arc::new(MemoryDevice::new());
     let options = LogOptions {
@@ -28,7 +31,7 @@ fn segment() -> Vec<u8> {
         flush_mode: braid_log::FlushMode::Callers,
         ..LogOptions::default()
     };
-    let log = Log::create(device.clone(), options).expect("a log in memory");
+    let log = Log::create_as(device.clone(), options, SeqNo::NONE, LOG).expect("a log in memory");
     for i in 0..5u8 {
         let ticket = log.append(&[&[i; 40]]).expect("memory takes it");
         ticket.wait().expect("memory takes it");
@@ -70,10 +73,10 @@ pub(super) const CHUNK: Target = Target {
             bytes,
             |chunk| {
                 // In whole blocks, as on the medium.
-                braid_log::fuzzing::seal_chunks(chunk, &[0], false);
+                braid_log::fuzzing::seal_chunks(chunk, Some(LOG), &[0], false);
             },
             |chunk| {
-                braid_log::fuzzing::records_of_chunk(chunk);
+                braid_log::fuzzing::records_of_chunk(chunk, Some(LOG));
             },
         );
     },

@@ -142,7 +142,12 @@ fn bases() -> &'static [Base] {
 pub(super) fn seal(edited: &mut [u8], original: &[u8], relink: bool) {
     braid_log::fuzzing::seal_header(edited);
     let chunks = braid_log::fuzzing::chunks(original);
-    braid_log::fuzzing::seal_chunks(edited, &chunks, relink);
+    braid_log::fuzzing::seal_chunks(
+        edited,
+        braid_log::fuzzing::identity(edited),
+        &chunks,
+        relink,
+    );
 }
 
 fn run(bytes: &[u8]) {

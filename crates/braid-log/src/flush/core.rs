@@ -19,6 +19,7 @@ use crate::flush::backpressure::Backpressure;
 use crate::flush::lane::{FlushGroup, Lane};
 use crate::flush::reservation::SpaceState;
 use crate::flush::threads::Ticker;
+use crate::format::chunk::ChunkSeed;
 use crate::options::{FlushMode, LogOptions};
 use crate::protocol::acknowledgement::{Acknowledgement, Order};
 use crate::protocol::epoch::Epochs;
@@ -69,6 +70,8 @@ pub(crate) struct Core {
     process: Process,
     /// Identity of the log.
     pub(crate) id: u128,
+    /// Begins the checksum of each chunk.
+    pub(crate) chunk_seed: ChunkSeed,
     pub(crate) incarnation: u32,
     /// Whether the incarnation has begun; see [`Core::begin`].
     pub(crate) begun: AtomicBool,
@@ -177,6 +180,7 @@ impl Core {
             process: Process::current(),
             acknowledgement: Acknowledgement::new(order, options.lanes, base),
             id,
+            chunk_seed: ChunkSeed::of(id),
             incarnation,
             begun: AtomicBool::new(begun),
             beginning: Mutex::new(None),

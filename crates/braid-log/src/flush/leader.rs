@@ -227,7 +227,8 @@ impl Core {
         LaneCounters::add(&lane.counters.payload_bytes, slot.payload);
         LaneCounters::add(&lane.counters.chunk_bytes, slot.buf.len() as u64);
         slot.buf.pad(header.size());
-        header.seal(slot.buf.finished())
+        debug_assert_eq!(self.chunk_seed, seal.header.seed());
+        header.seal(self.chunk_seed, slot.buf.finished())
     }
 
     /// Moves to the next segment. Returns the writes of its first flush other than the chunks.
@@ -262,6 +263,7 @@ impl Core {
             durable_seqno: self.durable_seqno(),
             len: segment.len,
             padding: Padding::of(&*self.device),
+            has_seed: true,
             kept: self.kept.clone(),
             successor: None,
         };

@@ -17,9 +17,13 @@
 //! | 52..56 | log records |
 //! | 56..64 | number of the flush, with a protocol that numbers flushes; else 0 |
 //! | 64..68 | link: CRC-32C of the lane's chunk before |
-//! | 68..72 | CRC-32C of the bytes before and of the payload |
+//! | 68..72 | CRC-32C of the log's identity, the bytes before and the payload |
 //!
 //! Numbers are little-endian. The payload follows, and zeroes up to a multiple of the padding.
+//!
+//! The identity, which is not stored in the chunk, makes a chunk of another log invalid here. A user
+//! may store such bytes as a value, and a crash may tear the chunk around them. The checksums of an
+//! earlier version do not begin with it; the header of the segment says so.
 
 use crate::base::numbers::{FlushNo, LaneId, SeqNo, StrandId};
 use crate::format::padding::Padding;
@@ -38,6 +42,23 @@ const CRC_AT: usize = CHUNK_HEADER - 4;
 
 const MAGIC: u32 = 0x4b48_4342; // "BCHK"
 const FORMAT: u8 = 2;
+
+/// The checksum of a log's identity, with which the checksum of each of its chunks begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkSeed(u32);
+
+impl ChunkSeed {
+    /// Of a log of an earlier version.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// The seed of the log with this identity.
+    pub(crate) fn of(log: u128) -> Self {
+        if braid_rt::mutant!("believe_chunks_of_other_logs") {
+            return Self::NONE;
+        }
+        Self(crc32c::crc32c(&log.to_le_bytes()))
+    }
+}
 
 /// A chunk header, without its CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +105,7 @@ impl ChunkHeader {
 
     /// Writes header and CRC in front of the payload that already lies in `chunk`, zeroes after it,
     /// and returns the CRC.
-    pub(crate) fn seal(&self, chunk: &mut [u8]) -> u32 {
+    pub(crate) fn seal(&self, seed: ChunkSeed, chunk: &mut [u8]) -> u32 {
         let end = CHUNK_HEADER + self.payload_len as usize;
         chunk[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         chunk[4..6].copy_from_slice(&[FORMAT, self.padding.encode()]);
@@ -100,7 +121,7 @@ impl ChunkHeader {
         chunk[52..56].copy_from_slice(&self.log_records.to_le_bytes());
         chunk[56..64].copy_from_slice(&self.flush.get().to_le_bytes());
         chunk[64..68].copy_from_slice(&self.link.to_le_bytes());
-        let crc = checksum(chunk, end);
+        let crc = checksum(seed, chunk, end);
         chunk[CRC_AT..CHUNK_HEADER].copy_from_slice(&crc.to_le_bytes());
         debug_assert!(chunk[end..self.size()].iter().all(|&byte| byte == 0));
         crc
@@ -130,17 +151,18 @@ impl ChunkHeader {
     }
 
     /// Returns the payload and the CRC of a complete chunk, if the CRC matches.
-    pub(crate) fn check<'a>(&self, chunk: &'a [u8]) -> Option<(&'a [u8], u32)> {
+    pub(crate) fn check<'a>(&self, seed: ChunkSeed, chunk: &'a [u8]) -> Option<(&'a [u8], u32)> {
         let end = CHUNK_HEADER + self.payload_len as usize;
         let stored = get_u32(chunk, CRC_AT);
         let fits = chunk.len() >= end
-            && (checksum(chunk, end) == stored || braid_rt::mutant!("skip_chunk_checksum"));
+            && (checksum(seed, chunk, end) == stored || braid_rt::mutant!("skip_chunk_checksum"));
         fits.then(|| (&chunk[CHUNK_HEADER..end], stored))
     }
 }
 
-pub(crate) fn checksum(chunk: &[u8], end: usize) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&chunk[..CRC_AT]), &chunk[CHUNK_HEADER..end])
+pub(crate) fn checksum(seed: ChunkSeed, chunk: &[u8], end: usize) -> u32 {
+    let header = crc32c::crc32c_append(seed.0, &chunk[..CRC_AT]);
+    crc32c::crc32c_append(header, &chunk[CHUNK_HEADER..end])
 }
 
 #[cfg(test)]
@@ -167,14 +189,17 @@ mod tests {
         let mut chunk = vec![0xaa; 172];
         chunk.resize(header.size(), 0);
         assert_eq!(header.size(), 192);
-        let crc = header.seal(&mut chunk);
+        let seed = ChunkSeed::of(1 << 100);
+        let crc = header.seal(seed, &mut chunk);
         assert_eq!(ChunkHeader::decode(&chunk), Some(header));
-        assert_eq!(header.check(&chunk).unwrap(), (&[0xaa; 100][..], crc));
+        assert_eq!(header.check(seed, &chunk).unwrap(), (&[0xaa; 100][..], crc));
+        let other = ChunkSeed::of(1 << 100 | 1);
+        assert!(header.check(other, &chunk).is_none(), "of another log");
         assert!(chunk[172..].iter().all(|&b| b == 0));
         for at in (0..CRC_AT).chain([72, 171]) {
             chunk[at] ^= 1;
             let accepted = ChunkHeader::decode(&chunk)
-                .and_then(|h| h.check(&chunk))
+                .and_then(|h| h.check(seed, &chunk))
                 .is_some();
             assert!(!accepted, "a flipped bit in byte {at} went unseen");
             chunk[at] ^= 1;

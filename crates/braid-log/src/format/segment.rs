@@ -3,7 +3,7 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..8 | magic |
-//! | 8..12 | format version |
+//! | 8..12 | format version: 2, or 3 if the checksums of the chunks begin with the identity |
 //! | 12..14 | lane |
 //! | 14 | commit protocol |
 //! | 15 | padding of the chunks: the exponent of a power of two, or 0 for 4,096 bytes |
@@ -40,14 +40,15 @@ use braid_io::{AlignedBuf, Device, File};
 use crate::LogError;
 use crate::base::numbers::{LaneId, SeqNo};
 use crate::format::BLOCK;
-use crate::format::chunk::{INCARNATIONS_MAX, NUMBERS_MAX, get_u16, get_u32, get_u64};
+use crate::format::chunk::{ChunkSeed, INCARNATIONS_MAX, NUMBERS_MAX, get_u16, get_u32, get_u64};
 use crate::format::padding::Padding;
 
 /// Most lanes a log can have: as many as a segment header has room for in its first sector.
 pub(crate) const LANES_MAX: usize = 32;
 
 const MAGIC: &[u8; 8] = b"BRAIDLOG";
-const FORMAT: u32 = 2;
+const FORMAT_WITHOUT_SEED: u32 = 2;
+const FORMAT: u32 = 3;
 const HEADER_BYTES: usize = 88;
 
 /// Offset of the successor mark, which has its own sector.
@@ -132,6 +133,9 @@ pub(crate) struct SegmentHeader {
     pub(crate) len: u64,
     /// The padding of its chunks.
     pub(crate) padding: Padding,
+    /// Whether the checksums of its chunks begin with the log's identity. A log of an earlier version
+    /// lacks it.
+    pub(crate) has_seed: bool,
     /// For each lane, the last number (of a flush or of a transaction, depending on the protocol)
     /// that is kept of the previous incarnation.
     pub(crate) kept: Vec<u64>,
@@ -149,6 +153,15 @@ pub(crate) enum HeaderFound {
 }
 
 impl SegmentHeader {
+    /// With what the checksums of the segment's chunks begin.
+    pub(crate) fn seed(&self) -> ChunkSeed {
+        if self.has_seed {
+            ChunkSeed::of(self.log)
+        } else {
+            ChunkSeed::NONE
+        }
+    }
+
     /// Returns the header with a successor mark.
     pub(crate) fn marked(&self, incarnation: u32) -> Self {
         Self {
@@ -161,7 +174,12 @@ impl SegmentHeader {
     pub(crate) fn encode(&self, device: &dyn Device) -> AlignedBuf {
         let mut block = device.allocate(BLOCK);
         block[0..8].copy_from_slice(MAGIC);
-        block[8..12].copy_from_slice(&FORMAT.to_le_bytes());
+        let format = if self.has_seed {
+            FORMAT
+        } else {
+            FORMAT_WITHOUT_SEED
+        };
+        block[8..12].copy_from_slice(&format.to_le_bytes());
         block[12..14].copy_from_slice(&self.lane.to_u16().to_le_bytes());
         block[14] = self.protocol;
         block[15] = self.padding.encode();
@@ -190,9 +208,14 @@ impl SegmentHeader {
 
     /// Reads a header. Returns `None` if the block is not a header, or is torn.
     pub(crate) fn decode(block: &[u8]) -> Option<Self> {
-        if block.len() < HEADER_BYTES || &block[0..8] != MAGIC || get_u32(block, 8) != FORMAT {
+        if block.len() < HEADER_BYTES || &block[0..8] != MAGIC {
             return None;
         }
+        let has_seed = match get_u32(block, 8) {
+            FORMAT => true,
+            FORMAT_WITHOUT_SEED => false,
+            _ => return None,
+        };
         let lanes = get_u32(block, 80) as usize;
         let end = HEADER_BYTES + 8 * lanes;
         if lanes > LANES_MAX || block.len() < end || checksum(block, lanes) != get_u32(block, 84) {
@@ -204,6 +227,7 @@ impl SegmentHeader {
             lanes: get_u32(block, 80),
             protocol: block[14],
             padding: Padding::decode(block[15])?,
+            has_seed,
             sequence: get_u64(block, 32),
             incarnation: get_u32(block, 40),
             link: get_u32(block, 44),
@@ -341,6 +365,7 @@ mod tests {
             durable_seqno: SeqNo::new(70),
             len: 1 << 20,
             padding: Padding::LEAST,
+            has_seed: true,
             kept: vec![5, 6, 7, 8],
             successor: Some(4),
         };

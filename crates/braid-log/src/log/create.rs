@@ -155,6 +155,7 @@ fn first_lane(
         durable_seqno: seqno,
         len: segment.len,
         padding: Padding::of(device),
+        has_seed: true,
         kept: Kept::Numbers(seqno).words(options.lanes),
         successor: None,
     };

@@ -432,6 +432,7 @@ mod tests {
             durable_seqno: SeqNo::new(durable_seqno),
             len: 1 << 20,
             padding: Padding::BLOCK,
+            has_seed: true,
             kept: Vec::new(),
             successor: None,
         }

@@ -11,7 +11,7 @@ use braid_rt::to_usize;
 use crate::LogError;
 use crate::base::numbers::LaneId;
 use crate::format::BLOCK;
-use crate::format::chunk::{CHUNK_HEADER, ChunkHeader};
+use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, ChunkSeed};
 use crate::format::segment::{Segment, segment_name};
 use crate::recovery::windows::{Window, WindowSlice, Windows};
 
@@ -24,6 +24,7 @@ const READ: usize = if cfg!(miri) { 16 << 10 } else { 512 << 10 };
 /// The identity that the next chunk must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
+    pub(crate) seed: ChunkSeed,
     pub(crate) lane: LaneId,
     pub(crate) incarnation: u32,
     pub(crate) sequence: u64,
@@ -297,8 +298,12 @@ impl<'a> SegmentReader<'a> {
         )
     }
 
-    /// Returns the header of any complete and undamaged chunk at `offset`.
-    pub(crate) fn any_chunk(&mut self, offset: u64) -> Result<Option<ChunkHeader>, LogError> {
+    /// Returns the header of any complete and undamaged chunk of the log at `offset`.
+    pub(crate) fn any_chunk(
+        &mut self,
+        offset: u64,
+        seed: ChunkSeed,
+    ) -> Result<Option<ChunkHeader>, LogError> {
         let left = self.segment.len.saturating_sub(offset);
         if left < CHUNK_HEADER as u64 {
             return Ok(None);
@@ -308,7 +313,7 @@ impl<'a> SegmentReader<'a> {
             return Ok(None);
         };
         let chunk = self.bytes_at(offset, header.size())?;
-        Ok(header.check(&chunk).map(|_| header))
+        Ok(header.check(seed, &chunk).map(|_| header))
     }
 
     /// Returns the chunk at `offset`, if it is the expected one, complete and undamaged.
@@ -325,6 +330,7 @@ impl<'a> SegmentReader<'a> {
             return Ok(None);
         };
         let found = Expected {
+            seed: expected.seed,
             lane: header.lane,
             incarnation: header.incarnation,
             sequence: header.sequence,
@@ -338,7 +344,7 @@ impl<'a> SegmentReader<'a> {
             return Ok(None);
         }
         let bytes = self.bytes_at(offset, header.size())?;
-        let checked = header.check(&bytes).map(|(_, crc)| crc);
+        let checked = header.check(expected.seed, &bytes).map(|(_, crc)| crc);
         Ok(checked.map(|crc| ReadChunk { header, bytes, crc }))
     }
 }
@@ -358,6 +364,7 @@ mod tests {
         let file = device.open("x", OpenMode::CreateNew).unwrap();
         file.set_len(3 * BLOCK as u64).unwrap();
         let expected = Expected {
+            seed: ChunkSeed::of(7),
             lane: LaneId::new(1),
             incarnation: 2,
             sequence: 3,
@@ -379,7 +386,7 @@ mod tests {
             padding: Padding::BLOCK,
         };
         let mut chunk = device.allocate(2 * BLOCK);
-        header.seal(&mut chunk);
+        header.seal(expected.seed, &mut chunk);
         file.write_at(&[&chunk], BLOCK as u64).unwrap();
         let segment = Segment {
             sequence: 1,
@@ -394,6 +401,10 @@ mod tests {
         assert!(found(BLOCK, expected));
         assert!(!found(0, expected) && !found(2 * BLOCK, expected) && !found(3 * BLOCK, expected));
         for other in [
+            Expected {
+                seed: ChunkSeed::of(8),
+                ..expected
+            },
             Expected {
                 lane: LaneId::new(0),
                 ..expected
@@ -419,7 +430,7 @@ mod tests {
             payload_len: 3 * BLOCK as u32,
             ..header
         }
-        .seal(&mut long);
+        .seal(expected.seed, &mut long);
         segment
             .file
             .write_at(&[&long[..2 * BLOCK]], BLOCK as u64)

@@ -56,6 +56,7 @@ impl LaneScan {
             "scan: on to the next segment"
         });
         self.end.incarnation = header.incarnation;
+        self.end.seed = header.seed();
         self.end.sequence = header.first_chunk;
         self.end.link = header.link;
         self.end_header = header;
@@ -143,7 +144,7 @@ impl LaneScan {
             .step_by(self.end_header.padding.bytes())
             .skip(1)
         {
-            let header = reader.any_chunk(offset)?.filter(|header| {
+            let header = reader.any_chunk(offset, self.end.seed)?.filter(|header| {
                 header.lane == self.end.lane
                     && header.incarnation >= self.end.incarnation
                     && header.sequence >= self.end.sequence

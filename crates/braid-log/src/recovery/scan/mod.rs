@@ -207,6 +207,7 @@ impl LaneScan {
         broken: Option<String>,
         mode: ScanMode,
     ) -> Self {
+        let seed = header.seed();
         Self {
             id: header.log,
             found: BTreeMap::new(),
@@ -218,6 +219,7 @@ impl LaneScan {
             end_header: header,
             end_offset: start.offset,
             end: Expected {
+                seed,
                 lane,
                 incarnation: start.incarnation,
                 sequence: start.chunk,
@@ -404,6 +406,7 @@ mod tests {
                 durable_seqno: SeqNo::new(5),
                 len: 1 << 20,
                 padding: Padding::BLOCK,
+                has_seed: true,
                 kept: vec![2],
                 successor: None,
             };
