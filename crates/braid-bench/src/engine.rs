@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid::device::DeviceChoice;
-use braid::{Builder, Database, Protocol};
+use braid::{Builder, Database, PmemCommit, Protocol};
 use braid_io::{Device, LatencyDevice};
 
 use crate::engines::{BraidEngine, Setting};
@@ -32,6 +32,8 @@ pub struct Engine {
     pub flushes: Option<usize>,
     /// Group size, as in P-WAL.
     pub group_size: Option<u32>,
+    /// How a commit in persistent memory makes its bytes durable.
+    pub pmem_commit: Option<PmemCommit>,
     /// Size of the buffer pool, in bytes.
     pub pool_bytes: usize,
     /// Bytes of log after which a checkpoint begins.
@@ -53,6 +55,7 @@ impl Engine {
             lanes: None,
             flushes: None,
             group_size: None,
+            pmem_commit: None,
             pool_bytes: usize::try_from(spec.data_bytes().saturating_mul(3))
                 .unwrap_or(usize::MAX)
                 .max(256 << 20),
@@ -84,6 +87,9 @@ impl Engine {
         }
         if let Some(flushes) = self.flushes {
             builder = builder.flushes_in_flight(flushes);
+        }
+        if let Some(mode) = self.pmem_commit {
+            builder = builder.pmem_commit(mode);
         }
         if let Some(transactions) = self.group_size {
             builder = builder.group_size(transactions);

@@ -190,3 +190,53 @@ fn options_of_pmem_create_are_checked() {
         assert!(!fixture.file.exists());
     }
 }
+
+#[test]
+fn commits_are_measured_in_each_mode_and_with_a_latency() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let bench = |options: &[&str]| {
+        let common = [
+            "bench",
+            "u1",
+            "--seconds",
+            "0.1",
+            "--records",
+            "100",
+            "--dir",
+            path,
+            "--json",
+        ];
+        braid(&[&common, options].concat())
+    };
+    for mode in ["eager", "lazy", "checksum"] {
+        let options = [
+            "--device",
+            "pmem-emulated",
+            "--pmem-latency",
+            "100000",
+            "--pmem-commit",
+            mode,
+        ];
+        let output = bench(&options);
+        expect_code(&output, 0);
+        let json: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(json["device"], "pmem-emulated");
+        // A commit flushes several lines.
+        assert!(json["p50_us"].as_f64().unwrap() > 200.0, "{json}");
+    }
+    let output = bench(&["--device", "file", "--pmem-latency", "100"]);
+    expect_code(&output, 2);
+    let err = stderr(&output);
+    assert!(
+        err.contains("applies to --device pmem-emulated, not to file"),
+        "{err}"
+    );
+    let output = bench(&["--pmem-commit", "late"]);
+    expect_code(&output, 2);
+    assert!(
+        stderr(&output).contains("choose one of eager, lazy, checksum"),
+        "{}",
+        stderr(&output)
+    );
+}

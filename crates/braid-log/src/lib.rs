@@ -138,7 +138,7 @@ pub use error::LogError;
 pub use flush::backpressure::{CheckpointRun, Checkpointer};
 pub use format::checkpoint_position::{CheckpointPosition, LanePosition};
 pub use log::{Calm, Log};
-pub use options::{FlushMode, LogOptions};
+pub use options::{FlushMode, LogOptions, PmemCommit};
 pub use protocol::kind::{LockRelease, ProtocolKind};
 pub use recovery::early::DuringScan;
 pub use recovery::items::LogRecord;

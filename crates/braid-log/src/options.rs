@@ -1,5 +1,7 @@
 //! Options for the layout and operation of a log.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::format::BLOCK;
@@ -37,6 +39,60 @@ pub enum FlushMode {
     /// and [`Log::sync`](crate::Log::sync) write inline, and segments are prepared inline. For
     /// deterministic simulation and for embedding where threads are unwelcome.
     Callers,
+}
+
+/// How a flush to persistent memory makes its bytes durable, after NVWAL's commit modes (Kim, Kim,
+/// Baek, Nam, Won: NVWAL: Exploiting NVRAM in Write-Ahead Logging, ASPLOS 2016). On other devices, a
+/// flush is one write, and checksums decide after a crash which chunks are whole.
+///
+/// Recovery verifies the checksums in each mode, so that all keep the same transactions.
+///
+/// ```
+/// use braid_log::PmemCommit;
+///
+/// assert_eq!("eager".parse(), Ok(PmemCommit::Eager));
+/// assert_eq!(PmemCommit::default(), PmemCommit::Lazy);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum PmemCommit {
+    /// Flushes each log record, with a fence after each, and then the flush's first line.
+    Eager,
+    /// Flushes all log records, with one fence, and then the flush's first line, with another: no
+    /// crash leaves the beginning of a flush without the rest.
+    #[default]
+    Lazy,
+    /// Flushes all lines with one fence. A crash may leave any of them; only checksums tell.
+    Checksum,
+}
+
+impl PmemCommit {
+    /// All modes.
+    pub const ALL: &[Self] = &[Self::Eager, Self::Lazy, Self::Checksum];
+}
+
+impl fmt::Display for PmemCommit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Eager => "eager",
+            Self::Lazy => "lazy",
+            Self::Checksum => "checksum",
+        })
+    }
+}
+
+impl FromStr for PmemCommit {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|mode| mode.to_string() == name);
+        found.copied().ok_or_else(|| {
+            format!(
+                "{name:?} is not a commit mode of persistent memory; choose one of eager, lazy, \
+                 checksum"
+            )
+        })
+    }
 }
 
 /// Options for the layout and operation of a log. Start from [`LogOptions::default`].
@@ -79,6 +135,8 @@ pub struct LogOptions {
     /// blocking [`Log::sync`](crate::Log::sync) ends it early. With [`FlushMode::Callers`] every
     /// wait ends it.
     pub epoch: Duration,
+    /// How a flush to persistent memory makes its bytes durable.
+    pub pmem_commit: PmemCommit,
     /// Give released segments back to the device (punch holes and delete) instead of recycling
     /// them.
     pub discard: bool,
@@ -99,6 +157,7 @@ impl Default for LogOptions {
             flush_mode: FlushMode::default(),
             group_size: 0,
             epoch: Duration::from_millis(40),
+            pmem_commit: PmemCommit::default(),
             discard: false,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use braid::{Builder, Database, Protocol};
+use braid::{Builder, Database, PmemCommit, Protocol};
 use fastrand::Rng;
 
 /// A history's parameters. The same plan always produces the same history.
@@ -286,6 +286,7 @@ impl Plan {
             .lanes(self.lanes)
             .pool_bytes(1 << 20)
             .segment_bytes(segment)
+            .pmem_commit(PmemCommit::ALL[(self.seed % 3) as usize])
             .flushes_in_flight(rng.usize(1..4))
             .epoch(std::time::Duration::from_micros(rng.u64(50..2_000)));
         let builder = match self.max_log_bytes(segment) {

@@ -94,6 +94,7 @@
 //! | log buffers | the number of CPUs, at most 16 | [`Builder::strands`], 1 to 256 |
 //! | log files written concurrently | 1 | [`Builder::lanes`], 1 to `strands`, fixed at creation |
 //! | log flushes in flight | 3 | [`Builder::flushes_in_flight`], 1 to 16 |
+//! | commit mode of persistent memory | lazy | [`Builder::pmem_commit`] |
 //! | commits in a group | 0 | [`Builder::group_size`]; 0: a flush begins when none is in flight |
 //! | an epoch of the `epoch` protocol | 40ms | [`Builder::epoch`], 10 µs to 10 s |
 //! | isolation | Serializable | [`TransactionOptions::isolation`] |
@@ -142,7 +143,7 @@ mod types;
 
 pub use base::limits::MAX_TABLE_NAME_LEN;
 pub use base::table_options::{Compression, TableOptions};
-pub use braid_log::{LockRelease, ProtocolKind as Protocol};
+pub use braid_log::{LockRelease, PmemCommit, ProtocolKind as Protocol};
 #[doc(hidden)]
 pub use braid_store::ValueRef;
 pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN};
@@ -386,6 +387,7 @@ mod tests {
             ("segment_bytes`]", bytes(builder.segment_bytes)),
             ("Builder::protocol`]", Protocol::default().to_string()),
             ("flushes_in_flight`]", log.flushes_in_flight.to_string()),
+            ("pmem_commit`]", builder.pmem_commit.to_string()),
             ("group_size`]", builder.group_size.to_string()),
             ("Builder::epoch`]", format!("{:?}", builder.epoch)),
             ("isolation`]", format!("{:?}", options.isolation)),

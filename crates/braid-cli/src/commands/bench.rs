@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use braid::Protocol;
 use braid::device::DeviceChoice;
+use braid::{PmemCommit, Protocol};
 use braid_bench::engines::{self, KvEngine};
 use braid_bench::{BareLogReport, Driver, Engine, Report, Spec, Workload};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -155,6 +155,14 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "N")]
     pub(super) group_size: Option<u32>,
 
+    /// Nanoseconds that flushing each cache line takes on --device pmem-emulated [default: 0]
+    #[arg(long, value_name = "NS")]
+    pub(super) pmem_latency: Option<u32>,
+
+    /// How a commit in persistent memory becomes durable: eager, lazy or checksum [default: lazy]
+    #[arg(long, value_name = "MODE", value_parser = parse::<PmemCommit>)]
+    pub(super) pmem_commit: Option<PmemCommit>,
+
     /// Size of the buffer pool [default: three times the data, at least 256]
     #[arg(long, value_name = "MIB")]
     pub(super) pool_mib: Option<usize>,
@@ -240,15 +248,38 @@ impl WorkloadArgs {
         Ok(engines::open(&self.engine, dir, &tables, braid.pool_bytes)?)
     }
 
+    /// The device, with its latency.
+    pub(super) fn device(&self) -> DeviceChoice {
+        match (self.device, self.pmem_latency) {
+            (DeviceChoice::PmemEmulated { .. }, Some(line_latency)) => {
+                DeviceChoice::PmemEmulated { line_latency }
+            }
+            (device, _) => device,
+        }
+    }
+
+    /// Refuses a latency for a device that has its own.
+    fn check_latency(&self) -> Result<(), Failure> {
+        let is_emulated = matches!(self.device, DeviceChoice::PmemEmulated { .. });
+        if self.pmem_latency.is_some() && !is_emulated {
+            return Err(Failure::Usage(format!(
+                "--pmem-latency applies to --device pmem-emulated, not to {}",
+                self.device
+            )));
+        }
+        Ok(())
+    }
+
     fn braid(&self, dir: &Path, spec: &Spec) -> Engine {
         let mut engine = Engine::new(dir, spec);
         engine.protocol = self.protocol;
-        engine.device = self.device;
+        engine.device = self.device();
         engine.persist_latency = self.persist_ns.map(Duration::from_nanos);
         engine.strands = self.strands;
         engine.lanes = self.lanes;
         engine.flushes = self.flushes;
         engine.group_size = self.group_size;
+        engine.pmem_commit = self.pmem_commit;
         engine.preallocated_log_bytes = self.preallocated_log_mib.saturating_mul(1 << 20);
         engine.checkpoint_log_bytes = self.checkpoint_mib.map(|mib| mib.saturating_mul(1 << 20));
         if let Some(mib) = self.pool_mib {
@@ -278,6 +309,7 @@ pub(crate) fn run(args: &BenchArgs, output: &mut Output) -> Result<(), Failure> 
 fn run_workload(args: &WorkloadArgs, output: &mut Output) -> Result<(), Failure> {
     let spec = args.spec();
     spec.check()?;
+    args.check_latency()?;
     if args.with_limit && spec.workload.is_read_only() {
         return Err(Failure::Usage(
             "cannot use --with-limit with a workload that only reads".into(),
@@ -359,7 +391,7 @@ fn measure_limit(dir: &Path, args: &WorkloadArgs, spec: &Spec) -> Result<BareLog
     let place = dir.join("bare-log");
     fs::create_dir_all(&place)
         .map_err(|error| Failure::io(format_args!("cannot create {}", place.display()), &error))?;
-    let device = braid_io::open_directory(&place, args.device)
+    let device = braid_io::open_directory(&place, args.device())
         .map_err(|error| Failure::io(format_args!("cannot open {}", place.display()), &error))?;
     let report = braid_bench::bare_log(
         &device,

@@ -176,7 +176,10 @@ fn arguments(args: &WorkloadArgs) -> Vec<String> {
     option("zipf", spec.zipf.to_string());
     option("engine", args.engine.clone());
     option("protocol", args.protocol.to_string());
-    option("device", args.device.to_string());
+    option("device", args.device().to_string());
+    if let Some(mode) = args.pmem_commit {
+        option("pmem-commit", mode.to_string());
+    }
     option("roam", args.roam.to_string());
     let numbers = [
         ("hot", spec.hot),

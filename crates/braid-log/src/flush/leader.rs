@@ -12,6 +12,7 @@ use crate::flush::core::Core;
 use crate::flush::lane::{
     FirstFlush, FlushGroup, Lane, LaneCounters, SealState, SealedChunk, nanos,
 };
+use crate::flush::order;
 use crate::format::BLOCK;
 use crate::format::chunk::ChunkHeader;
 use crate::format::padding::Padding;
@@ -294,17 +295,14 @@ impl Core {
         let bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
         LaneCounters::add(&lane.counters.written_bytes, bytes);
         LaneCounters::add(&lane.counters.flushes, 1);
-        group
-            .segment
-            .file
-            .write_durable_at(&bufs, group.offset)
-            .map_err(|error| {
-                let name = segment_name(lane.index, group.segment.sequence);
-                LogError::io(
-                    format!("cannot write {bytes} bytes to {name} at {}", group.offset),
-                    error,
-                )
-            })?;
+        let order = order::of(&*self.device, self.options.pmem_commit);
+        order::write(&*group.segment.file, &bufs, group.offset, order).map_err(|error| {
+            let name = segment_name(lane.index, group.segment.sequence);
+            LogError::io(
+                format!("cannot write {bytes} bytes to {name} at {}", group.offset),
+                error,
+            )
+        })?;
         // Before the flush counts as finished: nothing in a segment is acknowledged until the
         // previous segment's mark is written. The previous segment still exists, since no
         // checkpoint can cover the records of this flush.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use braid_io::{CatchingDevice, Device, DeviceChoice};
-use braid_log::{LogOptions, ProtocolKind};
+use braid_log::{LogOptions, PmemCommit, ProtocolKind};
 
 use super::clock::Clock;
 use crate::observe::health::{Health, HealthCallback};
@@ -46,6 +46,7 @@ pub struct Builder {
     pub(crate) preallocated_log_bytes: u64,
     pub(crate) transaction_bytes_max: usize,
     pub(crate) flushes_in_flight: Option<usize>,
+    pub(crate) pmem_commit: PmemCommit,
     pub(crate) group_size: u32,
     pub(crate) create_if_missing: bool,
     pub(crate) background: bool,
@@ -92,6 +93,7 @@ impl Default for Builder {
             preallocated_log_bytes: 0,
             transaction_bytes_max: 256 << 20,
             flushes_in_flight: None,
+            pmem_commit: PmemCommit::default(),
             group_size: LogOptions::default().group_size,
             create_if_missing: true,
             background: true,
@@ -417,6 +419,23 @@ impl Builder {
     /// ```
     pub fn flushes_in_flight(mut self, flushes: usize) -> Self {
         self.flushes_in_flight = Some(flushes);
+        self
+    }
+
+    /// Sets how a commit in persistent memory makes its bytes durable. Default
+    /// [`PmemCommit::Lazy`]. It has no effect on other devices, and may differ from opening to
+    /// opening.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+    /// let db = builder.pmem_commit(braid::PmemCommit::Checksum).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pmem_commit(mut self, mode: PmemCommit) -> Self {
+        self.pmem_commit = mode;
         self
     }
 

@@ -35,6 +35,7 @@ pub(super) fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
             FlushMode::Callers
         },
         discard: options.discard,
+        pmem_commit: options.pmem_commit,
         group_size: options.group_size,
         epoch: options.epoch,
         slot_bytes: defaults.slot_bytes.min(to_usize(options.segment_bytes / 4)),
