@@ -27,6 +27,7 @@ import braid
         {"device": "memory"},
         {"pool_bytes": 1 << 20, "checkpoint_log_bytes": 1 << 20, "max_log_bytes": 1 << 28, "preallocated_log_bytes": 1 << 26},
         {"durability": "none"},
+        {"device": "pmem-emulated", "pmem_commit": "eager"},
         {"durability": timedelta(milliseconds=1), "flushes_in_flight": 2, "group_size": 4},
     ],
 )
@@ -47,6 +48,7 @@ def test_options(path: Path, options: Any) -> None:
         ({"protocol": "best"}, braid.OptionError, '"best" is not a commit protocol; choose one of serial'),
         ({"protocol": 5}, TypeError, "option protocol: must be a str, not int"),
         ({"device": "tape"}, braid.OptionError, "choose one of auto, uring"),
+        ({"pmem_commit": "late"}, braid.OptionError, "choose one of eager, lazy, checksum"),
         ({"pool_bytes": 5}, braid.OptionError, "pool_bytes: must be from 1 MiB to 4 TiB"),
         ({"pool_bytes": -5}, braid.OptionError, "pool_bytes: -5 is out of range"),
         ({"pool_bytes": "big"}, TypeError, "option pool_bytes: must be an int, not str"),

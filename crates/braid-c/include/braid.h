@@ -198,6 +198,16 @@ typedef enum {
   BRAID_DEVICE_PMEM_EMULATED = 6,
 } braid_device;
 
+// How a commit in persistent memory makes its bytes durable. On other devices it has no effect.
+typedef enum {
+  // Flushes all log records, and then the first line of the flush, with a fence after each.
+  BRAID_PMEM_COMMIT_LAZY = 0,
+  // Flushes each log record, and then the first line of the flush, with a fence after each.
+  BRAID_PMEM_COMMIT_EAGER = 1,
+  // Flushes all lines with one fence; checksums tell what a crash left.
+  BRAID_PMEM_COMMIT_CHECKSUM = 2,
+} braid_pmem_commit;
+
 // End of the range from which a cursor reads.
 typedef enum {
   // From the smallest key upward.
@@ -313,6 +323,9 @@ typedef enum {
   // the oldest snapshots, whose reads then return `BRAID_SNAPSHOT_TOO_OLD`. With 0 (the default),
   // there is no limit.
   BRAID_OPTION_MAX_VERSION_BYTES = 23,
+  // How a commit in persistent memory makes its bytes durable, a `braid_pmem_commit`. Default:
+  // `BRAID_PMEM_COMMIT_LAZY`.
+  BRAID_OPTION_PMEM_COMMIT = 24,
 } braid_option;
 
 // Point to which a database is restored.

@@ -39,7 +39,7 @@ _D = TypeVar("_D")
 _T_co = TypeVar("_T_co", covariant=True)
 
 _Path = str | PathLike[str]
-_Device = Literal["auto", "uring", "file", "memory"]
+_Device = Literal["auto", "uring", "file", "memory", "pmem", "pmem-file", "pmem-emulated"]
 _Entries = SupportsKeysAndGetItem[_K, _V] | Iterable[tuple[_K, _V]]
 _Isolation = Literal["serializable", "snapshot"]
 _Durability = Literal["immediate", "none"] | timedelta
@@ -58,6 +58,7 @@ class _Options(TypedDict, total=False):
     transaction_bytes_max: int
     flushes_in_flight: int
     group_size: int
+    pmem_commit: Literal["eager", "lazy", "checksum"]
     create_if_missing: bool
     discard: bool
     file_mode: int

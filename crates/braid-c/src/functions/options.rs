@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
+use braid::PmemCommit;
 use braid::device::DeviceChoice;
 use braid::stats::RecoveryProgress;
 
@@ -93,6 +94,9 @@ pub enum braid_option {
     /// the oldest snapshots, whose reads then return `BRAID_SNAPSHOT_TOO_OLD`. With 0 (the default),
     /// there is no limit.
     BRAID_OPTION_MAX_VERSION_BYTES = 23,
+    /// How a commit in persistent memory makes its bytes durable, a `braid_pmem_commit`. Default:
+    /// `BRAID_PMEM_COMMIT_LAZY`.
+    BRAID_OPTION_PMEM_COMMIT = 24,
 }
 
 /// How the medium of a database is accessed.
@@ -114,6 +118,18 @@ pub enum braid_device {
     /// Mapped files that are treated like persistent memory wherever they are, for measurements: a
     /// loss of power may lose everything.
     BRAID_DEVICE_PMEM_EMULATED = 6,
+}
+
+/// How a commit in persistent memory makes its bytes durable. On other devices it has no effect.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum braid_pmem_commit {
+    /// Flushes all log records, and then the first line of the flush, with a fence after each.
+    BRAID_PMEM_COMMIT_LAZY = 0,
+    /// Flushes each log record, and then the first line of the flush, with a fence after each.
+    BRAID_PMEM_COMMIT_EAGER = 1,
+    /// Flushes all lines with one fence; checksums tell what a crash left.
+    BRAID_PMEM_COMMIT_CHECKSUM = 2,
 }
 
 impl Options {
@@ -175,6 +191,8 @@ impl Options {
             builder.lock_timeout(Duration::from_micros(value))
         } else if is(BRAID_OPTION_MAX_VERSION_BYTES) {
             builder.max_version_bytes(size()?)
+        } else if is(BRAID_OPTION_PMEM_COMMIT) {
+            builder.pmem_commit(pmem_commit(value).ok_or_else(|| misfit(option, value))?)
         } else if is(BRAID_OPTION_STATS_FILE) {
             builder.stats_file(flag()?)
         } else {
@@ -188,6 +206,17 @@ impl Options {
             read_only,
         })
     }
+}
+
+fn pmem_commit(number: u64) -> Option<PmemCommit> {
+    use braid_pmem_commit::*;
+    let known = [
+        (BRAID_PMEM_COMMIT_LAZY, PmemCommit::Lazy),
+        (BRAID_PMEM_COMMIT_EAGER, PmemCommit::Eager),
+        (BRAID_PMEM_COMMIT_CHECKSUM, PmemCommit::Checksum),
+    ];
+    let found = known.into_iter().find(|(known, _)| *known as u64 == number);
+    found.map(|(_, mode)| mode)
 }
 
 pub(crate) fn device(number: u64) -> Option<DeviceChoice> {
