@@ -42,7 +42,7 @@ impl Engine {
         if versions > STEP_MAX || !buffer.retired.is_empty() {
             self.add_retired(buffer, versions);
         }
-        self.free_large_values(buffer);
+        self.free_trimmed(buffer);
         if !buffer.due.is_empty() {
             self.purge_due(shard, &mut buffer.due, reads_pages);
         }
@@ -64,6 +64,7 @@ impl Engine {
         buffer.retired = Vec::new();
         while left > 0 && self.collect_due(&mut shard.lock(), buffer) {
             left = left.saturating_sub(STEP_MAX);
+            self.free_trimmed(buffer);
         }
     }
 
@@ -75,42 +76,98 @@ impl Engine {
         let mut buffer = GcBuffer::default();
         for shard in self.gc.shards() {
             let mut left = shard.lock().cold_len();
+            while self.collect_step_of(shard, &mut left, &mut buffer) {}
+        }
+    }
+
+    /// Collects a step's entries of a shard, and as many of its cold tombstones, of which `left` are
+    /// left. Returns whether more can be collected.
+    ///
+    /// Commits wait for the shard. So its lock is held only while entries are taken from it and put
+    /// back, and neither for the chains nor for the allocator.
+    fn collect_step_of(
+        &self,
+        shard: &Mutex<Shard>,
+        left: &mut usize,
+        buffer: &mut GcBuffer,
+    ) -> bool {
+        buffer.reserve(STEP_MAX);
+        let is_more = {
+            let mut shard = self.holds.garbage.of(shard.lock());
+            let watermark = self.due_watermark(&shard);
+            let is_more = watermark.is_some_and(|at| shard.take_due(at, STEP_MAX, buffer));
+            if !is_more && *left > 0 {
+                let step = STEP_MAX.min(*left);
+                shard.take_cold(step, &mut buffer.due);
+                *left -= step;
+            }
+            is_more
+        };
+        if !buffer.chains.is_empty() {
+            let held = braid_rt::mutant!("trim_under_the_shard").then(|| shard.lock());
+            self.trim_taken(buffer);
+            drop(held);
+            buffer.add_to(&mut self.holds.garbage.of(shard.lock()), STEP_MAX);
+        }
+        self.free_trimmed(buffer);
+        let is_blocked = !self.purge_due(shard, &mut buffer.due, true);
+        !is_blocked && (is_more || *left > 0)
+    }
+
+    /// Trims the chains that were taken from a shard, a step of versions at a time. A chain with
+    /// versions that are not due keeps its only entry: `buffer.retired`.
+    fn trim_taken(&self, buffer: &mut GcBuffer) {
+        let watermark = self.snapshots.watermark();
+        while let Some(bucket) = buffer.chains.pop() {
             loop {
-                let hold = |shard| self.holds.garbage.of(shard);
-                let is_more = self.collect_due(&mut hold(shard.lock()), &mut buffer);
-                if !is_more && left > 0 {
-                    let step = left.min(STEP_MAX);
-                    hold(shard.lock()).take_cold(step, &mut buffer.due);
-                    left -= step;
-                }
-                self.free_large_values(&mut buffer);
-                let is_blocked = !self.purge_due(shard, &mut buffer.due, true);
-                if is_blocked || (!is_more && left == 0) {
-                    break;
+                buffer.spare.reserve(STEP_MAX);
+                let (trimmed, left) = {
+                    let chain = self.locks.versions(bucket).lock();
+                    let mut chain = self.holds.versions.of(chain);
+                    chain.trim(watermark, STEP_MAX, &mut buffer.spare)
+                };
+                buffer.count_dropped(trimmed);
+                match left {
+                    None => break,
+                    Some(end) if end <= watermark => self.free_trimmed(buffer),
+                    Some(end) => {
+                        if !braid_rt::mutant!("forget_the_rest_of_chains") {
+                            buffer.retired.push(Retired::chain(end, bucket));
+                        }
+                        break;
+                    }
                 }
             }
         }
     }
 
-    /// Takes one step: trims chains, and moves tombstones to `buffer.due`. Returns whether more may
-    /// be due.
+    /// Returns the watermark if it has reached the first entry of a shard. Raises it if that is
+    /// necessary and possible.
+    #[inline]
+    fn due_watermark(&self, shard: &Shard) -> Option<SeqNo> {
+        let first = shard.first_end()?;
+        let watermark = self.snapshots.watermark();
+        if first <= watermark {
+            return Some(watermark);
+        }
+        let visible_seqno = self.log.visible_seqno();
+        if first > visible_seqno {
+            return None;
+        }
+        self.snapshots.advance(visible_seqno);
+        Some(self.snapshots.watermark())
+    }
+
+    /// Takes one step of a commit: trims chains, and moves tombstones to `buffer.due`. Returns
+    /// whether more may be due.
+    ///
+    /// Trims under the shard's lock, which only the collector and a seventeenth thread share with
+    /// this one: a second acquisition would cost each commit more.
     fn collect_due(&self, shard: &mut Shard, buffer: &mut GcBuffer) -> bool {
-        let Some(first) = shard.first_end() else {
+        let Some(watermark) = self.due_watermark(shard) else {
             return false;
         };
-        let mut watermark = self.snapshots.watermark();
-        if first > watermark {
-            let visible_seqno = self.log.visible_seqno();
-            if first > visible_seqno {
-                return false;
-            }
-            self.snapshots.advance(visible_seqno);
-            watermark = self.snapshots.watermark();
-        }
         for _ in 0..STEP_MAX {
-            if shard.is_nearly_empty() && braid_rt::mutant!("keep_the_last_version") {
-                return false;
-            }
             let Some(retired) = shard.pop_due(watermark) else {
                 return false;
             };
@@ -149,11 +206,13 @@ impl Engine {
         }
     }
 
+    /// Frees what was trimmed. Call without any lock.
     #[inline]
-    pub(super) fn free_large_values(&self, buffer: &mut GcBuffer) {
+    pub(super) fn free_trimmed(&self, buffer: &mut GcBuffer) {
         while let Some(large) = buffer.spare.large.pop() {
             self.store.free_detached(large);
         }
+        buffer.spare.shed();
     }
 
     /// Purges tombstones. A commit that may not read pages leaves those whose leaves are not in
@@ -225,11 +284,18 @@ impl Engine {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
+    use std::time::{Duration, Instant};
 
     use braid_io::SimDevice;
+    use braid_log::SeqNo;
+    use braid_rt::Mutex;
 
-    use crate::mvcc::gc::GcBuffer;
+    use super::STEP_MAX;
+    use crate::mvcc::gc::{GcBuffer, Retired, Shard, What};
     use crate::{Database, Isolation, Readable, Table, TransactionOptions};
+
+    /// Longer than anything below takes: a test that waits so long has failed.
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     fn open(device: &SimDevice) -> (Database, Table<u64, u64>) {
         let builder = Database::builder().strands(2).pool_bytes(1 << 20);
@@ -399,6 +465,80 @@ mod tests {
         assert_eq!(db.stats().old_versions, 0);
         assert_eq!(tree.get(&0u64.to_be_bytes(), |_| false).unwrap(), None);
         drop(t);
+    }
+
+    /// Commits of the shard do not wait for what holds the chain.
+    #[test]
+    fn the_collector_waits_for_a_chain_without_its_shard() {
+        let (db, t) = open(&SimDevice::new(8));
+        let old = {
+            db.transact(|tx| tx.insert(&t, &1, &1)).unwrap();
+            let old = db.snapshot();
+            db.transact(|tx| tx.insert(&t, &1, &2)).unwrap();
+            old
+        };
+        let engine = db.engine();
+        let mut bucket = None;
+        for shard in engine.gc.shards() {
+            shard.lock().examine(0, 2, |entry| {
+                let What::Chain { bucket: at } = entry.what else {
+                    panic!("nothing was removed");
+                };
+                assert_eq!(bucket.replace(at), None, "one chain");
+            });
+        }
+        let chain = engine.locks.versions(bucket.unwrap()).lock();
+        drop(old);
+        std::thread::scope(|scope| {
+            let collector = scope.spawn(|| engine.collect_all_versions());
+            let is_free = |shard: &Mutex<Shard>| {
+                let shard = shard.try_lock();
+                shard.is_some_and(|shard| shard.first_end().is_none())
+            };
+            // The collector has taken the entry, and cannot trim the chain yet.
+            let start = Instant::now();
+            while !engine.gc.shards().all(is_free) {
+                assert!(start.elapsed() < PATIENCE, "the shard is held");
+                std::thread::yield_now();
+            }
+            assert!(!collector.is_finished());
+            drop(chain);
+        });
+        assert_eq!(db.stats().old_versions, 0);
+    }
+
+    #[test]
+    fn the_rest_of_a_chain_is_collected_later() {
+        let (db, t) = open(&SimDevice::new(9));
+        let put = |value: u64| db.transact(|tx| tx.insert(&t, &1, &value)).unwrap();
+        put(1);
+        let first = db.snapshot();
+        put(2);
+        let second = db.snapshot();
+        put(3);
+        drop(first);
+        db.engine().collect_all_versions();
+        assert_eq!(db.stats().old_versions, 1);
+        assert_eq!(second.get(&t, &1).unwrap(), Some(2));
+        drop(second);
+        db.engine().collect_all_versions();
+        assert_eq!(db.stats().old_versions, 0);
+    }
+
+    #[test]
+    fn one_hold_takes_at_most_one_step() {
+        let (mut shard, mut buffer) = (Shard::default(), GcBuffer::default());
+        let entries = 2 * STEP_MAX - 1;
+        (0..entries).for_each(|bucket| shard.retire(Retired::chain(SeqNo::new(7), bucket)));
+        let mut take = |watermark| {
+            let is_more = shard.take_due(SeqNo::new(watermark), STEP_MAX, &mut buffer);
+            (is_more, buffer.chains.len())
+        };
+        assert_eq!(take(6), (false, 0), "none is due");
+        assert_eq!(take(7), (true, STEP_MAX));
+        assert_eq!(take(7), (false, entries));
+        let taken: Vec<_> = (0..entries).collect();
+        assert_eq!(buffer.chains, taken);
     }
 
     #[test]

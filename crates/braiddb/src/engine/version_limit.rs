@@ -131,7 +131,7 @@ impl Engine {
     /// each snapshot.
     fn retained(&self, open: &OpenSnapshots) -> Retained {
         let mut retained = Retained::new(open);
-        let (mut buffer, mut buckets) = (GcBuffer::default(), Vec::new());
+        let (mut buffer, mut buckets) = (GcBuffer::default(), Vec::with_capacity(STEP_MAX));
         for shard in self.gc.shards() {
             // Commits may collect entries meanwhile, which moves others past the index: those are
             // not counted this time.
@@ -157,7 +157,7 @@ impl Engine {
                         .for_each(|(end, bytes)| retained.add(open, end, bytes));
                 }
                 buffer.add_to(&mut shard.lock(), 0);
-                self.free_large_values(&mut buffer);
+                self.free_trimmed(&mut buffer);
             }
         }
         retained

@@ -63,8 +63,8 @@ impl Retired {
     }
 }
 
-/// One thread's share of the versions and tombstones to collect. No thread reads a page while it
-/// holds a shard's lock.
+/// One thread's share of the versions and tombstones to collect. No thread reads a page or frees a
+/// version while it holds a shard's lock.
 #[derive(Debug)]
 pub(crate) struct Shard {
     /// Roughly in the order of `end`.
@@ -164,6 +164,9 @@ impl Shard {
 
     /// Removes the first entry if the watermark has reached its `end`.
     pub(crate) fn pop_due(&mut self, watermark: SeqNo) -> Option<Retired> {
+        if self.retired.len() == 1 && braid_rt::mutant!("keep_the_last_version") {
+            return None;
+        }
         let due = self
             .retired
             .pop_front_if(|retired| retired.end <= watermark)?;
@@ -171,8 +174,24 @@ impl Shard {
         Some(due)
     }
 
-    pub(crate) fn is_nearly_empty(&self) -> bool {
-        self.retired.len() == 1
+    /// Takes entries that the watermark has reached, at most `at_most`: buckets of chains, and
+    /// tombstones. Returns whether more may be due.
+    pub(crate) fn take_due(
+        &mut self,
+        watermark: SeqNo,
+        at_most: usize,
+        buffer: &mut GcBuffer,
+    ) -> bool {
+        for _ in 0..at_most {
+            let Some(retired) = self.pop_due(watermark) else {
+                return false;
+            };
+            match retired.what {
+                What::Chain { bucket } => buffer.chains.push(bucket),
+                What::Tombstone(_) => buffer.due.push(retired),
+            }
+        }
+        true
     }
 
     pub(crate) fn cold_len(&self) -> usize {
@@ -205,6 +224,8 @@ pub(crate) struct GcBuffer {
     pub(crate) long: Vec<usize>,
     /// Tombstones that it collects.
     pub(crate) due: Vec<Retired>,
+    /// Buckets of chains that the collector has taken from a shard, to trim them.
+    pub(crate) chains: Vec<usize>,
     pub(crate) spare: SpareVersions,
 }
 
@@ -225,6 +246,13 @@ impl GcBuffer {
         }
     }
 
+    /// Allows a step to be taken without an allocation: `count` entries, and as many cold
+    /// tombstones.
+    pub(crate) fn reserve(&mut self, count: usize) {
+        self.due.reserve(2 * count);
+        self.chains.reserve(count);
+    }
+
     /// Counts versions that were dropped from chains.
     pub(crate) fn count_dropped(&mut self, dropped: Dropped) {
         // May wrap: the versions may have been added by other transactions.
@@ -239,6 +267,7 @@ impl GcBuffer {
         self.bytes = 0;
         self.long.clear();
         self.due.clear();
+        self.chains.clear();
     }
 }
 

@@ -86,8 +86,9 @@ impl OldVersion {
 
 /// The old versions of the keys of one bucket of the lock table.
 ///
-/// A chain with versions has exactly one entry in the queues of [`crate::mvcc::gc`], so the queues
-/// grow with the number of changed keys, not with the number of changes.
+/// A chain with versions has exactly one entry in the queues of [`crate::mvcc::gc`], or the
+/// collector has taken it from there. So the queues grow with the number of changed keys, not with
+/// the number of changes.
 #[derive(Debug, Default)]
 pub(crate) struct VersionChain {
     /// The oldest version. Nearly all chains have at most one version and need no list.
@@ -200,7 +201,7 @@ impl VersionChain {
             if let Some(newer) = &mut self.newer {
                 self.oldest = newer.versions.pop_front();
                 if newer.versions.is_empty() {
-                    self.newer = None;
+                    spare.lists.extend(self.newer.take());
                 }
             }
         }
@@ -222,7 +223,11 @@ impl VersionChain {
             pruned.count(&version);
             spare.put(version);
         };
-        for version in std::mem::take(&mut newer.versions) {
+        // In place, which allocates nothing.
+        for _ in 0..newer.versions.len() {
+            let Some(version) = newer.versions.pop_front() else {
+                break;
+            };
             if open.can_see(version.begin, version.end) {
                 newer.versions.push_back(version);
             } else {
@@ -240,7 +245,7 @@ impl VersionChain {
         }
         newer.prune_at = 2 * newer.versions.len();
         if newer.versions.is_empty() {
-            self.newer = None;
+            spare.lists.extend(self.newer.take());
         }
         pruned
     }
@@ -254,11 +259,18 @@ impl VersionChain {
 }
 
 /// Trimmed versions kept for reuse, so that storing an old version needs no allocation.
+///
+/// Versions are trimmed under locks, and freed later, by [`SpareVersions::shed`]: the allocator may
+/// have other work to do first, or wait for a thread that has. After many frees of small blocks,
+/// either can take hundreds of milliseconds.
 #[derive(Debug, Default)]
 pub(crate) struct SpareVersions {
     #[allow(clippy::vec_box, reason = "they move between lists")]
     versions: Vec<Box<OldVersion>>,
     bytes: usize,
+    /// Lists of chains that became short.
+    #[allow(clippy::vec_box, reason = "they move between lists")]
+    lists: Vec<Box<Newer>>,
     /// Large values of trimmed versions, which the caller frees.
     pub(crate) large: Vec<DetachedValue>,
 }
@@ -277,12 +289,28 @@ impl SpareVersions {
         }
     }
 
+    /// Allows `count` versions to be trimmed without an allocation.
+    pub(crate) fn reserve(&mut self, count: usize) {
+        self.versions.reserve(count);
+        self.lists.reserve(count);
+        self.large.reserve(count);
+    }
+
+    /// Frees what is not worth keeping. Call without any lock.
+    #[inline]
+    pub(crate) fn shed(&mut self) {
+        while self.bytes > Self::BYTES_MAX {
+            drop(self.take());
+        }
+        self.lists.clear();
+    }
+
     fn put(&mut self, mut version: Box<OldVersion>) {
         self.large.extend(version.large.take());
-        let bytes = self.bytes + version.bytes.capacity();
-        if bytes <= Self::BYTES_MAX {
-            self.bytes = bytes;
-            self.versions.push(version);
+        self.bytes += version.bytes.capacity();
+        self.versions.push(version);
+        if braid_rt::mutant!("free_versions_under_locks") {
+            self.shed();
         }
     }
 }
@@ -428,6 +456,34 @@ mod tests {
         );
         again.bytes.reserve_exact(SpareVersions::BYTES_MAX + 1);
         spare.put(again);
+        assert_eq!(spare.versions.len(), 1, "nothing is freed under a lock");
+        spare.shed();
         assert!(spare.versions.is_empty(), "too large to be kept");
+        assert_eq!(spare.bytes, 0);
+    }
+
+    /// The chain's lock is held while its versions are trimmed or pruned.
+    #[test]
+    fn only_shedding_frees_what_was_trimmed() {
+        let mut chain = VersionChain::default();
+        let (mut spare, mut trimmed) = (SpareVersions::default(), Dropped::default());
+        let value = "v".repeat(SpareVersions::BYTES_MAX / 4);
+        for round in 0..2 {
+            for end in 2..12 {
+                chain.push(version(b"k", end - 1, end, &value));
+            }
+            trimmed = if round == 0 {
+                chain.trim(SeqNo::new(12), usize::MAX, &mut spare).0
+            } else {
+                chain.prune(&OpenSnapshots::new(&[], 12), &mut spare)
+            };
+            let is_list_kept = spare.lists.len() == 1;
+            assert!(chain.newer.is_none() && is_list_kept, "round {round}");
+            assert_eq!(spare.versions.len(), trimmed.versions);
+            spare.shed();
+            assert_eq!((spare.versions.len(), spare.lists.len()), (3, 0));
+            spare = SpareVersions::default();
+        }
+        assert_eq!(trimmed.versions, 9, "pruning keeps a version");
     }
 }
