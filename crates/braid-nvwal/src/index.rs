@@ -36,6 +36,11 @@ impl Index {
         self.open.len()
     }
 
+    /// Pages of the open transaction's frames but the first `frames`.
+    pub(crate) fn open_pages(&self, frames: usize) -> impl Iterator<Item = u64> {
+        self.open.iter().skip(frames).map(|(page, _)| *page)
+    }
+
     pub(crate) fn commit(&mut self) {
         self.committed.extend(self.newest_open.drain());
         self.open.clear();

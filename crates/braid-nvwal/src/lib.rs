@@ -85,6 +85,7 @@
     )
 )]
 
+mod cache;
 mod chain;
 mod checkpoint;
 mod difference;

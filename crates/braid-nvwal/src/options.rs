@@ -99,6 +99,9 @@ pub struct WriterOptions {
     /// Most differences in a row before a page is logged as a whole again. Zero logs whole pages
     /// only.
     pub chain_limit: u8,
+    /// Most pages whose newest images are kept in ordinary memory, so that a difference is computed
+    /// without reading the log.
+    pub cached_pages: usize,
 }
 
 impl Default for WriterOptions {
@@ -106,6 +109,7 @@ impl Default for WriterOptions {
         Self {
             mode: CommitMode::Lazy,
             chain_limit: 16,
+            cached_pages: 1024,
         }
     }
 }
@@ -122,6 +126,13 @@ impl WriterOptions {
     #[must_use]
     pub fn chain_limit(mut self, differences: u8) -> Self {
         self.chain_limit = differences;
+        self
+    }
+
+    /// Sets [`cached_pages`](Self::cached_pages).
+    #[must_use]
+    pub fn cached_pages(mut self, pages: usize) -> Self {
+        self.cached_pages = pages;
         self
     }
 }

@@ -14,7 +14,7 @@ use crate::index::Index;
 use crate::scan::{End, next_transaction};
 
 /// How often a reader looks again when a generation begins at the same time.
-const ATTEMPTS: usize = 10_000;
+const ATTEMPTS: usize = 100;
 
 /// A consistent view of a log at one mark, while the writer continues.
 ///

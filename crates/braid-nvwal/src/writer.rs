@@ -5,6 +5,7 @@ use std::sync::Arc;
 use braid_pmem::{Heap, HeapOptions, MappingKind, Region};
 use braid_rt::mutant;
 
+use crate::cache::Cache;
 use crate::chain::Chain;
 use crate::checkpoint::Checkpoint;
 use crate::error::LogError;
@@ -58,6 +59,7 @@ pub struct Writer {
     opening: u64,
     chain: Chain,
     index: Index,
+    cache: Cache,
     /// Where the committed log ends.
     end: End,
     /// Where the open transaction ends, and the checksum of everything before.
@@ -139,6 +141,7 @@ impl Writer {
             opening: recovered.opening,
             chain: recovered.chain,
             index: recovered.index,
+            cache: Cache::new(options.cached_pages),
             end: recovered.end,
             tail: position,
             earlier: recovered.end.earlier,
@@ -209,23 +212,28 @@ impl Writer {
     pub fn append(&mut self, page: u64, image: &[u8]) -> Result<u64, LogError> {
         self.expect_page(image.len())?;
         let previous = self.index.newest(page);
+        let mut from_log = Vec::new();
         let mut base = None;
         if let Some(frame) = previous.filter(|frame| frame.depth < self.options.chain_limit) {
-            let mut bytes = vec![0; image.len()];
             // R6: a difference is one to the newest frame of its page.
-            let of = match self.index.committed(page) {
-                Some(older) if mutant!("nvwal_wrong_base") => older,
-                _ => frame,
+            let (of, cached) = match self.index.committed(page) {
+                Some(older) if mutant!("nvwal_wrong_base") => (older, None),
+                _ => (frame, self.cache.get(page)),
             };
-            read_image(&self.chain, Some(page), of.position, &mut bytes)?;
-            if bytes == image {
+            if cached.is_none() {
+                from_log.resize(image.len(), 0);
+                read_image(&self.chain, Some(page), of.position, &mut from_log)?;
+            }
+            let newest = cached.unwrap_or(&from_log);
+            if newest == image {
                 return Ok(frame.position);
             }
-            base = Some(bytes);
+            base = Some(newest);
         }
-        let (mut record, depth) = encode_frame(page, image, previous, base.as_deref());
+        let (mut record, depth) = encode_frame(page, image, previous, base);
         let position = self.put(&mut record)?;
         self.index.append(page, Frame { position, depth });
+        self.cache.put(page, image);
         self.steps.push((self.tail, self.earlier));
         match depth {
             0 => self.stats.whole_pages += 1,
@@ -434,6 +442,11 @@ impl Writer {
     }
 
     fn cut(&mut self, frames: usize, tail: u64, earlier: u32) {
+        if !mutant!("nvwal_keep_images_of_a_rolled_back_transaction") {
+            for page in self.index.open_pages(frames) {
+                self.cache.remove(page);
+            }
+        }
         self.index.roll_back_to(frames);
         self.steps.truncate(frames);
         (self.tail, self.earlier) = (tail, earlier);
@@ -507,6 +520,7 @@ impl Writer {
         let old = std::mem::replace(&mut self.chain, Chain::new(&self.header, next));
         self.generation = next;
         self.index = Index::default();
+        self.cache.clear();
         self.end = End::of_empty(self.chain.salt());
         (self.tail, self.earlier) = (0, self.end.earlier);
         (self.mark, self.synced, self.durable) = (0, 0, 0);

@@ -322,7 +322,10 @@ impl History {
         };
         self.readers.clear();
         let mode = self.modes[self.random.usize(..self.modes.len())];
-        let options = WriterOptions::default().chain_limit(4).mode(mode);
+        let options = WriterOptions::default()
+            .chain_limit(4)
+            .mode(mode)
+            .cached_pages(self.random.usize(..6));
         let (region, mut writer, report) = open(&memory, &options);
         // The readers have ended with the process.
         writer.release_readers(|_| true);

@@ -121,8 +121,14 @@ fn readers_see_whole_transactions_while_the_writer_works() {
                     let mapping = Arc::new(braid_pmem::Mapping::simulated(memory));
                     let mut reader = Reader::open(mapping, START).unwrap();
                     let mut seen = 0;
+                    let mut last = None;
                     while !is_done.load(order) {
-                        let pinned = thread == 1 && reader.pin().is_ok();
+                        // Each mark only once: a full log waits for the reader.
+                        let is_new = last != Some(reader.mark());
+                        let pinned = thread == 1 && is_new && reader.pin().is_ok();
+                        if pinned {
+                            last = Some(reader.mark());
+                        }
                         if !pinned && reader.refresh().is_err() {
                             continue;
                         }
