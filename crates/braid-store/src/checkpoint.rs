@@ -10,7 +10,9 @@ use braid_rt::to_usize;
 use crate::buffer_pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
 use crate::copy::PinnedCheckpoint;
 use crate::data_file::room::BorrowedRoom;
-use crate::data_file::{DataFile, Entry, LEAF_ADDRESSES, Packing, Root, block_of, encode_leaf};
+use crate::data_file::{
+    DataFile, Entry, LEAF_ADDRESSES, LOST, Packing, Root, block_of, encode_leaf,
+};
 use crate::error::StoreError;
 use crate::inner::StoreInner;
 use crate::page::{PAGE_SIZE, PageId, low32};
@@ -453,6 +455,31 @@ impl Checkpoint {
         to_free.for_each(|id| pool.free_detached(id));
         // A file that stays long for now does no harm to the checkpoint.
         let _ = pool.file.trim(old_len);
+        if braid_rt::simulation::is_on() {
+            self.check_owners();
+        }
+    }
+
+    /// Checks that no block has two owners, and that none with an owner is free. A block that is
+    /// freed twice has two owners only once somebody else has taken it, which may be much later, so
+    /// simulations check after each checkpoint.
+    fn check_owners(&self) {
+        let pool = &self.store.pool;
+        // Addresses of existing pages change, and their blocks are freed, under this lock.
+        let _checkpoint = pool.lock_checkpoint();
+        let space = pool.file.space.lock();
+        let mut owners = BTreeMap::new();
+        for id in 1..self.next_page {
+            for address in [pool.address(id), pool.file.durable_address(id)] {
+                if [ABSENT, UNWRITTEN, LOST].contains(&address) {
+                    continue;
+                }
+                let block = block_of(address);
+                assert!(!space.is_free(block), "block {block} of page {id} is free");
+                let owner = *owners.entry(block).or_insert(id);
+                assert_eq!(owner, id, "both pages have block {block}");
+            }
+        }
     }
 
     /// Writes the leaves of the page map that changed. Returns all leaves' block addresses and the

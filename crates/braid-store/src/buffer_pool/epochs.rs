@@ -84,11 +84,14 @@ impl Pool {
         if let Some(open) = checkpoint.as_mut() {
             if !open.addresses.contains_key(&id) {
                 // A page that was detached after the epoch switch already has its entry.
-                let as_of_switch = *open.frozen.entry(id).or_insert(before.attached());
-                kept |= as_of_switch == old;
-            } else {
-                kept |= open.addresses[&id] == old;
+                open.frozen.entry(id).or_insert(before.attached());
             }
+            kept |= open.addresses.get(&id) == Some(&old);
+            // The end of the checkpoint frees this block, even if the image lies elsewhere: a page
+            // that was detached after the epoch switch, and whose image was written afterwards, has
+            // both.
+            kept |= open.frozen.get(&id) == Some(&old)
+                && !(open.addresses.contains_key(&id) && braid_rt::mutant!("free_frozen_blocks"));
         }
         if !kept {
             self.file.space.lock().free(old);

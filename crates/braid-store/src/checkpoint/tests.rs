@@ -220,3 +220,40 @@ fn a_block_of_the_new_superblock_is_kept_until_its_entry_is_switched() {
     checkpoint(&store);
     assert!(free() >= before + pages);
 }
+
+/// The page's block belongs to no durable state: the checkpoint before wrote the page's image to
+/// another one, since the page was changed meanwhile. Then the page is detached from the open
+/// checkpoint, which still writes its image.
+#[test]
+fn a_block_that_an_open_checkpoint_keeps_is_freed_once() {
+    for publishes in [true, false] {
+        let store = filled(&SimDevice::new(6), 512 << 10);
+        let (tree, pool) = (store.tree(2).unwrap(), &store.inner.pool);
+        put(&tree, 0..1, 1000);
+        checkpoint(&store);
+        let id = store.inner.trees.read()[&2];
+        let block = pool.address(id);
+        put(&tree, 0..1, 1001);
+        let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+        put(&tree, 0..1, 1002);
+        open.write(&|_| ()).unwrap();
+        open.publish().unwrap();
+        assert_eq!(pool.address(id), block);
+        assert_ne!(pool.file.durable_address(id), block);
+        let is_free = || pool.file.space.lock().is_free(block_of(block));
+        let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+        let dropped = store.find_dropped(2, &|| true).unwrap().unwrap();
+        store.detach_dropped(&dropped);
+        open.write(&|_| ()).unwrap();
+        assert_ne!(pool.address(id), block);
+        assert!(!is_free(), "the checkpoint keeps it");
+        store.free_dropped(dropped).unwrap();
+        if publishes {
+            open.publish().unwrap();
+        } else {
+            drop(open);
+        }
+        assert!(is_free());
+        checkpoint(&store);
+    }
+}
