@@ -96,8 +96,9 @@ impl Chain {
         offset.is_multiple_of(64) && end.is_some_and(|end| end <= self.mapping.len())
     }
 
-    fn block_header(&self, offset: u64) -> [u8; 32] {
-        let words = [self.salt.generation, self.blocks.len() as u64, offset];
+    /// The header of the block after the last one, at this offset, in a generation.
+    fn block_header(&self, generation: u64, offset: u64) -> [u8; 32] {
+        let words = [generation, self.blocks.len() as u64, offset];
         let mut bytes = [0; 32];
         for (bytes, word) in bytes[8..].chunks_exact_mut(8).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
@@ -110,7 +111,8 @@ impl Chain {
 
     /// Writes the header of the block after the last one, durably, without a link to it.
     pub(crate) fn prepare(&self, offset: u64) -> Result<(), FenceError> {
-        self.mapping.write(offset, &self.block_header(offset));
+        let header = self.block_header(self.salt.generation, offset);
+        self.mapping.write(offset, &header);
         self.mapping.persist(offset..offset + 32)
     }
 
@@ -118,24 +120,17 @@ impl Chain {
     pub(crate) fn inspect(&self, offset: u64) -> Result<Found, MediaError> {
         let mut found = [0; 32];
         self.mapping.read(offset, &mut found)?;
-        let mut expected = self.block_header(offset);
-        if found[8..] == expected[8..] {
+        let has_header_of = |generation| found[8..] == self.block_header(generation, offset)[8..];
+        if has_header_of(self.salt.generation) {
             return Ok(Found::Expected);
         }
         // The same place in the generation that the block claims.
         let mut generation = [0; 8];
         generation.copy_from_slice(&found[8..16]);
-        let mut other = Self {
-            mapping: Arc::clone(&self.mapping),
-            blocks: self.blocks.clone(),
-            ..*self
-        };
-        other.salt.generation = u64::from_le_bytes(generation);
-        expected = other.block_header(offset);
-        Ok(if found[8..] != expected[8..] {
-            Found::Damaged
-        } else {
+        Ok(if has_header_of(u64::from_le_bytes(generation)) {
             Found::OtherGeneration
+        } else {
+            Found::Damaged
         })
     }
 

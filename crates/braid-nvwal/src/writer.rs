@@ -512,7 +512,7 @@ impl Writer {
             });
         }
         if mutant!("nvwal_free_before_generation") {
-            self.free_blocks()?;
+            self.free(&self.chain)?;
         }
         // R4: the generation is durable before anything of the former one is lost.
         let next = self.generation + 1;
@@ -532,10 +532,6 @@ impl Writer {
             return Ok(());
         }
         self.free(&old)
-    }
-
-    fn free_blocks(&self) -> Result<(), LogError> {
-        self.free(&self.chain)
     }
 
     /// Frees the blocks of a chain, the newest first.
