@@ -122,6 +122,15 @@ pub enum LogError {
          if its process has ended"
     )]
     Beginning,
+    /// Another process has taken its turn at writing since, or this one never had a turn.
+    #[error(
+        "cannot {action}: this process has not the turn to write the log; call `take_turn` when no \
+         other process writes it"
+    )]
+    TurnLost {
+        /// What was attempted.
+        action: &'static str,
+    },
     /// Every slot for pinned readers is taken.
     #[error("cannot pin the log: {0} readers have pinned it already; retry when one has ended")]
     TooManyReaders(usize),

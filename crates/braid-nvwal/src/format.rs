@@ -10,7 +10,7 @@
 //! | 8 | kind: 1 whole page, 2 difference | 3 |
 //! | 9 | number of differences since the whole page | 0 |
 //! | 10–11 | number of ranges | 0 |
-//! | 12–15 | 0 | checksum of all earlier records of the generation |
+//! | 12–15 | the caller's tag | checksum of all earlier records of the generation |
 //! | 16–23 | page number | the caller's tag |
 //! | 24–31 | position of the page's previous frame; all ones without one | number of the opening |
 //!
@@ -76,7 +76,7 @@ pub(crate) struct Header {
     pub(crate) kind: Kind,
     pub(crate) depth: u8,
     pub(crate) ranges: u16,
-    /// Of a commit record: checksum of all earlier records.
+    /// Of a commit record: checksum of all earlier records. Of a frame: the caller's tag.
     pub(crate) earlier: u32,
     /// Page number, or the caller's tag.
     pub(crate) page: u64,
@@ -182,12 +182,14 @@ pub(crate) struct Frame {
     pub(crate) position: u64,
     /// Number of differences since the whole page.
     pub(crate) depth: u8,
+    /// The caller's tag.
+    pub(crate) tag: u32,
 }
 
 /// Encodes the frame of a page, without its checksum; returns it with its depth. `base` is the image
 /// of the previous frame, if the new one may be a difference to it.
 pub(crate) fn encode_frame(
-    number: u64,
+    (number, tag): (u64, u32),
     page: &[u8],
     previous: Option<Frame>,
     base: Option<&[u8]>,
@@ -228,7 +230,7 @@ pub(crate) fn encode_frame(
         kind,
         depth,
         ranges: count,
-        earlier: 0,
+        earlier: tag,
         page: number,
         previous: previous.map_or(NONE, |previous| previous.position),
     };

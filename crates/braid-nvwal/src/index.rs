@@ -36,6 +36,11 @@ impl Index {
         self.open.len()
     }
 
+    /// Frames of the open transaction with their pages, in the order of the log.
+    pub(crate) fn open(&self) -> &[(u64, Frame)] {
+        &self.open
+    }
+
     /// Pages of the open transaction's frames but the first `frames`.
     pub(crate) fn open_pages(&self, frames: usize) -> impl Iterator<Item = u64> {
         self.open.iter().skip(frames).map(|(page, _)| *page)

@@ -4,7 +4,7 @@
 //! 2016). A [`Writer`] appends the images of changed pages, and the log keeps of each the bytes that
 //! differ from the page's last frame. A commit makes the transaction durable in one of three
 //! [modes](CommitMode), without a system call. [`Reader`]s, also in other processes, see committed
-//! transactions. A [`Checkpoint`] has the newest image of each page; when the caller has written them
+//! transactions. Processes that take turns at writing use a [`SharedWriter`] each. A [`Checkpoint`] has the newest image of each page; when the caller has written them
 //! into its database, [`Writer::new_generation`] empties the log.
 //!
 //! ```
@@ -75,6 +75,9 @@
 //! - **R8: a reader checks the generation after it has read.** A writer stores its number before it
 //!   uses blocks again.
 //! - **R9: of a pin and a new generation, or a checkpoint, one sees the other.**
+//! - **R10: one process at a time has the turn to write.** A process that takes its turn recovers what
+//!   it does not know yet, and stores the number of its opening durably before it appends. A process
+//!   that finds another number has lost its turn, and its open transaction.
 
 #![cfg_attr(
     not(test),
@@ -98,6 +101,8 @@ mod options;
 mod reader;
 mod recovery;
 mod scan;
+mod shared;
+mod view;
 mod writer;
 
 pub use checkpoint::Checkpoint;
@@ -106,4 +111,5 @@ pub use format::Mark;
 pub use options::{CommitMode, LogOptions, WriterOptions};
 pub use reader::Reader;
 pub use recovery::Recovery;
+pub use shared::{Change, SharedWriter};
 pub use writer::{LogStats, Savepoint, Writer};

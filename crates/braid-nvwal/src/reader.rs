@@ -5,16 +5,11 @@ use std::sync::Arc;
 use braid_pmem::Mapping;
 use braid_rt::mutant;
 
-use crate::chain::{Chain, Found};
 use crate::error::LogError;
 use crate::format::Mark;
 use crate::header::{LogHeader, READERS};
 use crate::images::read_image;
-use crate::index::Index;
-use crate::scan::{End, next_transaction};
-
-/// How often a reader looks again when a generation begins at the same time.
-const ATTEMPTS: usize = 100;
+use crate::view::{ATTEMPTS, View};
 
 /// A consistent view of a log at one mark, while the writer continues.
 ///
@@ -33,10 +28,7 @@ const ATTEMPTS: usize = 100;
 #[derive(Debug)]
 pub struct Reader {
     header: LogHeader,
-    generation: u64,
-    chain: Chain,
-    index: Index,
-    end: End,
+    view: View,
     slot: Option<usize>,
 }
 
@@ -50,12 +42,8 @@ impl Reader {
     pub fn open(mapping: Arc<Mapping>, start: u64) -> Result<Self, LogError> {
         let header = LogHeader::read(mapping, start)?;
         let generation = header.generation()?;
-        let chain = Chain::new(&header, generation);
         let mut reader = Self {
-            generation,
-            index: Index::default(),
-            end: End::of_empty(chain.salt()),
-            chain,
+            view: View::start(&header, generation),
             header,
             slot: None,
         };
@@ -73,21 +61,21 @@ impl Reader {
     #[must_use]
     pub fn mark(&self) -> Mark {
         Mark {
-            generation: self.generation,
-            position: self.end.position,
+            generation: self.view.generation,
+            position: self.view.end.position,
         }
     }
 
     /// The tag of the last transaction before the reader's mark; zero without one in the generation.
     #[must_use]
     pub fn tag(&self) -> u64 {
-        self.end.tag
+        self.view.end.tag
     }
 
     /// Numbers of the pages that the log has, ascending.
     #[must_use]
     pub fn pages(&self) -> Vec<u64> {
-        self.index.pages()
+        self.view.index.pages()
     }
 
     /// Moves the reader to the newest mark. A pinned reader stays where it is.
@@ -101,56 +89,8 @@ impl Reader {
         if self.slot.is_some() {
             return Ok(self.mark());
         }
-        for _ in 0..ATTEMPTS {
-            let Some((generation, position)) = self.header.shown()? else {
-                braid_rt::yield_point();
-                std::thread::yield_now();
-                continue;
-            };
-            if generation != self.generation {
-                self.generation = generation;
-                self.chain = Chain::new(&self.header, generation);
-                self.index = Index::default();
-                self.end = End::of_empty(self.chain.salt());
-            }
-            let read = self.read_to(position);
-            if self.header.is_generation(generation) {
-                return read.map(|()| self.mark());
-            }
-        }
-        Err(LogError::Beginning)
-    }
-
-    /// Reads the transactions up to a position.
-    fn read_to(&mut self, position: u64) -> Result<(), LogError> {
-        while self.chain.capacity() < position {
-            let offset = self.chain.next()?;
-            let damaged = |what| LogError::Corrupted {
-                offset: self.chain.link(),
-                what,
-            };
-            if !self.chain.is_within(offset) {
-                // The writer may have extended the file.
-                self.header.mapping.follow()?;
-            }
-            if offset == 0 || !self.chain.is_within(offset) {
-                return Err(damaged("the chain of blocks ends before the log does"));
-            }
-            if self.chain.inspect(offset)? != Found::Expected {
-                return Err(damaged("a pointer leads to another block"));
-            }
-            self.chain.push(offset);
-        }
-        let size = self.header.page_size;
-        while self.end.position < position {
-            if !next_transaction(&self.chain, size, &mut self.index, &mut self.end)? {
-                return Err(LogError::Corrupted {
-                    offset: self.chain.offset_of(self.end.position),
-                    what: "a committed transaction is not valid",
-                });
-            }
-        }
-        Ok(())
+        self.view.catch_up(&self.header, &mut |_| {})?;
+        Ok(self.mark())
     }
 
     /// Reads the image of a page at the reader's mark. Returns whether the log has one.
@@ -160,10 +100,10 @@ impl Reader {
     /// [`LogError::GenerationChanged`], [`LogError::PageLength`], [`LogError::Media`] or
     /// [`LogError::Corrupted`].
     pub fn read(&self, page: u64, image: &mut [u8]) -> Result<bool, LogError> {
-        let frame = self.index.committed(page);
+        let frame = self.view.index.committed(page);
         self.checked(image, |image| match frame {
             Some(frame) => {
-                read_image(&self.chain, Some(page), frame.position, image).map(|()| true)
+                read_image(&self.view.chain, Some(page), frame.position, image).map(|()| true)
             }
             None => Ok(false),
         })
@@ -172,7 +112,7 @@ impl Reader {
     /// Position of the newest frame of a page at the reader's mark.
     #[must_use]
     pub fn frame(&self, page: u64) -> Option<u64> {
-        self.index.committed(page).map(|frame| frame.position)
+        self.view.index.committed(page).map(|frame| frame.position)
     }
 
     /// Reads the image to which the frame at a position before the reader's mark leads.
@@ -181,11 +121,11 @@ impl Reader {
     ///
     /// [`LogError::NoFrame`], or as [`read`](Self::read).
     pub fn read_frame(&self, position: u64, image: &mut [u8]) -> Result<(), LogError> {
-        if position >= self.end.position {
+        if position >= self.view.end.position {
             return Err(LogError::NoFrame { position });
         }
         self.checked(image, |image| {
-            read_image(&self.chain, None, position, image)
+            read_image(&self.view.chain, None, position, image)
         })
     }
 
@@ -201,7 +141,8 @@ impl Reader {
         }
         let result = read(image);
         // R8
-        if !self.header.is_generation(self.generation) && !mutant!("nvwal_read_any_generation") {
+        if !self.header.is_generation(self.view.generation) && !mutant!("nvwal_read_any_generation")
+        {
             return Err(LogError::GenerationChanged);
         }
         result

@@ -7,9 +7,10 @@ use braid_rt::mutant;
 
 use crate::chain::{Chain, Found};
 use crate::error::LogError;
+use crate::format::Frame;
 use crate::header::{BLOCK_HEADER, LEN, LogHeader};
-use crate::index::Index;
-use crate::scan::{End, next_transaction};
+use crate::scan::next_transaction;
+use crate::view::View;
 
 /// What recovery found in a log, and did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +18,8 @@ use crate::scan::{End, next_transaction};
 pub struct Recovery {
     /// Number of the generation.
     pub generation: u64,
-    /// Number of transactions.
+    /// Number of transactions; of a process that [takes a turn](crate::SharedWriter::take_turn),
+    /// those that it did not know.
     pub transactions: u64,
     /// Bytes of the generation's log.
     pub bytes: u64,
@@ -35,28 +37,31 @@ pub struct Recovery {
 /// A generation in memory.
 #[derive(Debug)]
 pub(crate) struct Recovered {
-    pub(crate) generation: u64,
+    pub(crate) view: View,
     pub(crate) opening: u64,
-    pub(crate) chain: Chain,
-    pub(crate) index: Index,
-    pub(crate) end: End,
     pub(crate) report: Recovery,
 }
 
-/// Reads the log, then makes durable what it found, then removes what it must not keep. An error
-/// in the log leaves the log as it was.
+/// Reads the log from `known` on, without transactions that are open, then makes durable what it
+/// found, then removes what it must not keep. An error in the log leaves the log as it was. Calls
+/// `each` with every frame after those of `known`.
 pub(crate) fn recover(
     header: &LogHeader,
     heap: &Heap,
     found: &HeapReport,
+    known: View,
+    each: &mut dyn FnMut(u64, Frame),
 ) -> Result<Recovered, LogError> {
-    let generation = header.generation()?;
-    let mut chain = Chain::new(header, generation);
+    let View {
+        generation,
+        mut chain,
+        mut index,
+        mut end,
+    } = known;
+    debug_assert_eq!(generation, header.generation()?);
     let is_cut = follow(&mut chain, heap)?;
-    let mut index = Index::default();
-    let mut end = End::of_empty(chain.salt());
     let mut transactions = 0;
-    while next_transaction(&chain, header.page_size, &mut index, &mut end)? {
+    while next_transaction(&chain, header.page_size, &mut index, &mut end, each)? {
         transactions += 1;
     }
     let mark = header.mark(generation)?;
@@ -95,12 +100,15 @@ pub(crate) fn recover(
         removed_pointer: is_cut,
         tag: end.tag,
     };
-    Ok(Recovered {
+    let view = View {
         generation,
-        opening,
         chain,
         index,
         end,
+    };
+    Ok(Recovered {
+        view,
+        opening,
         report,
     })
 }

@@ -58,12 +58,14 @@ pub(crate) fn read_record<'a>(
 ///
 /// A record belongs to the transaction only if its checksum is that of its place in the generation,
 /// and if its base is the newest frame of its page. A transaction counts only with a commit record
-/// whose checksum covers every record before it.
+/// whose checksum covers every record before it. Calls `each` with the page and the frame of each
+/// record of the transaction, in the order of the log.
 pub(crate) fn next_transaction(
     chain: &Chain,
     page_size: usize,
     index: &mut Index,
     end: &mut End,
+    each: &mut dyn FnMut(u64, Frame),
 ) -> Result<bool, LogError> {
     debug_assert_eq!(index.open_frames(), 0);
     let mut bytes = Vec::new();
@@ -84,6 +86,9 @@ pub(crate) fn next_transaction(
             if header.earlier != earlier && !mutant!("nvwal_ignore_earlier_records") {
                 break;
             }
+            for (page, frame) in index.open() {
+                each(*page, *frame);
+            }
             index.commit();
             *end = End {
                 position: next,
@@ -99,8 +104,12 @@ pub(crate) fn next_transaction(
         if !is_based {
             break;
         }
-        let depth = header.depth;
-        index.append(header.page, Frame { position, depth });
+        let frame = Frame {
+            position,
+            depth: header.depth,
+            tag: header.earlier,
+        };
+        index.append(header.page, frame);
         earlier = with(earlier, header.checksum);
         position = next;
     }

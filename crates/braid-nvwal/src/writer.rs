@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_pmem::{Heap, HeapOptions, MappingKind, Region};
+use braid_pmem::{Heap, HeapOptions, HeapReport, MappingKind, Region};
 use braid_rt::mutant;
 
 use crate::cache::Cache;
@@ -12,10 +12,10 @@ use crate::error::LogError;
 use crate::format::{Frame, Mark, encode_commit, encode_frame, seal};
 use crate::header::{LEN, LogHeader};
 use crate::images::read_image;
-use crate::index::Index;
 use crate::options::{CommitMode, LogOptions, WriterOptions};
 use crate::recovery::{Recovery, recover};
 use crate::scan::End;
+use crate::view::View;
 
 /// A place in the open transaction, from [`Writer::savepoint`].
 #[derive(Clone, Copy, Debug)]
@@ -52,16 +52,13 @@ pub struct LogStats {
 /// committed any more.
 #[derive(Debug)]
 pub struct Writer {
-    heap: Heap,
-    header: LogHeader,
+    pub(crate) heap: Heap,
+    pub(crate) header: LogHeader,
     options: WriterOptions,
-    generation: u64,
-    opening: u64,
-    chain: Chain,
-    index: Index,
+    pub(crate) opening: u64,
+    /// The committed log, and the frames of the open transaction.
+    pub(crate) view: View,
     cache: Cache,
-    /// Where the committed log ends.
-    end: End,
     /// Where the open transaction ends, and the checksum of everything before.
     tail: u64,
     earlier: u32,
@@ -102,7 +99,7 @@ impl Writer {
             .classes(&[log.block_size]);
         let heap = Heap::create(region, start + LEN, &heap)?;
         let header = LogHeader::create(mapping, start, log)?;
-        let found = braid_pmem::HeapReport::default();
+        let found = HeapReport::default();
         Self::recovered(heap, header, &found, options).map(|(writer, _)| writer)
     }
 
@@ -128,30 +125,46 @@ impl Writer {
     fn recovered(
         heap: Heap,
         header: LogHeader,
-        found: &braid_pmem::HeapReport,
+        found: &HeapReport,
         options: &WriterOptions,
     ) -> Result<(Self, Recovery), LogError> {
-        let recovered = recover(&header, &heap, found)?;
-        let position = recovered.end.position;
-        let writer = Self {
+        let known = View::start(&header, header.generation()?);
+        let recovered = recover(&header, &heap, found, known, &mut |_, _| {})?;
+        let mut writer = Self::at(heap, header, recovered.view, options);
+        writer.opening = recovered.opening;
+        Ok((writer, recovered.report))
+    }
+
+    /// A writer at the end of a view, without the number of an opening.
+    pub(crate) fn at(heap: Heap, header: LogHeader, view: View, options: &WriterOptions) -> Self {
+        let position = view.end.position;
+        Self {
             heap,
             header,
             options: *options,
-            generation: recovered.generation,
-            opening: recovered.opening,
-            chain: recovered.chain,
-            index: recovered.index,
+            opening: 0,
             cache: Cache::new(options.cached_pages),
-            end: recovered.end,
             tail: position,
-            earlier: recovered.end.earlier,
+            earlier: view.end.earlier,
             steps: Vec::new(),
             mark: position,
             synced: position,
             durable: position,
             stats: LogStats::default(),
-        };
-        Ok((writer, recovered.report))
+            view,
+        }
+    }
+
+    /// Continues at the end of the view, which has changed. Its transactions are durable, and the mark
+    /// is there, if `is_durable`.
+    pub(crate) fn resume(&mut self, is_durable: bool) {
+        let position = self.view.end.position;
+        self.cache.clear();
+        self.steps.clear();
+        (self.tail, self.earlier) = (position, self.view.end.earlier);
+        if is_durable {
+            (self.mark, self.synced, self.durable) = (position, position, position);
+        }
     }
 
     /// Bytes of a page.
@@ -164,27 +177,27 @@ impl Writer {
     #[must_use]
     pub fn mark(&self) -> Mark {
         Mark {
-            generation: self.generation,
-            position: self.end.position,
+            generation: self.view.generation,
+            position: self.view.end.position,
         }
     }
 
     /// The tag of the last committed transaction of the generation; zero without one.
     #[must_use]
     pub fn tag(&self) -> u64 {
-        self.end.tag
+        self.view.end.tag
     }
 
     /// Number of pages with committed frames in the generation.
     #[must_use]
     pub fn pages(&self) -> usize {
-        self.index.len()
+        self.view.index.len()
     }
 
     /// Number of frames in the open transaction.
     #[must_use]
     pub fn open_frames(&self) -> usize {
-        self.index.open_frames()
+        self.view.index.open_frames()
     }
 
     /// What was appended.
@@ -210,29 +223,45 @@ impl Writer {
     /// [`LogError::PageLength`], [`LogError::Full`], [`LogError::Media`] or [`LogError::Fence`]. The
     /// transaction has what it had before.
     pub fn append(&mut self, page: u64, image: &[u8]) -> Result<u64, LogError> {
+        self.put_page(page, image, None)
+    }
+
+    /// Appends the image of a page. With a tag there is always a new frame.
+    pub(crate) fn put_page(
+        &mut self,
+        page: u64,
+        image: &[u8],
+        tag: Option<u32>,
+    ) -> Result<u64, LogError> {
         self.expect_page(image.len())?;
-        let previous = self.index.newest(page);
+        let previous = self.view.index.newest(page);
         let mut from_log = Vec::new();
         let mut base = None;
         if let Some(frame) = previous.filter(|frame| frame.depth < self.options.chain_limit) {
             // R6: a difference is one to the newest frame of its page.
-            let (of, cached) = match self.index.committed(page) {
+            let (of, cached) = match self.view.index.committed(page) {
                 Some(older) if mutant!("nvwal_wrong_base") => (older, None),
                 _ => (frame, self.cache.get(page)),
             };
             if cached.is_none() {
                 from_log.resize(image.len(), 0);
-                read_image(&self.chain, Some(page), of.position, &mut from_log)?;
+                read_image(&self.view.chain, Some(page), of.position, &mut from_log)?;
             }
             let newest = cached.unwrap_or(&from_log);
-            if newest == image {
+            if newest == image && tag.is_none() {
                 return Ok(frame.position);
             }
             base = Some(newest);
         }
-        let (mut record, depth) = encode_frame(page, image, previous, base);
+        let tag = tag.unwrap_or(0);
+        let (mut record, depth) = encode_frame((page, tag), image, previous, base);
         let position = self.put(&mut record)?;
-        self.index.append(page, Frame { position, depth });
+        let frame = Frame {
+            position,
+            depth,
+            tag,
+        };
+        self.view.index.append(page, frame);
         self.cache.put(page, image);
         self.steps.push((self.tail, self.earlier));
         match depth {
@@ -246,12 +275,12 @@ impl Writer {
     fn put(&mut self, record: &mut [u8]) -> Result<u64, LogError> {
         let position = self.tail;
         let next = position + record.len() as u64;
-        while self.chain.capacity() < next {
+        while self.view.chain.capacity() < next {
             self.add_block(record.len() as u64)?;
         }
-        let salt = self.chain.salt();
+        let salt = self.view.chain.salt();
         let earlier = seal(record, salt, position, self.earlier);
-        self.chain.write(position, record);
+        self.view.chain.write(position, record);
         if self.options.mode == CommitMode::Eager {
             self.flush_to(next)?;
         }
@@ -263,10 +292,10 @@ impl Writer {
     /// Makes the log durable up to a position, with one fence.
     fn flush_to(&mut self, position: u64) -> Result<(), LogError> {
         if !mutant!("nvwal_skip_flush_before_mark") {
-            self.chain.flush(self.durable.min(position)..position);
+            self.view.chain.flush(self.durable.min(position)..position);
         }
         if !mutant!("nvwal_skip_fence_before_mark") {
-            self.chain.mapping().fence()?;
+            self.view.chain.mapping().fence()?;
         }
         self.durable = self.durable.max(position);
         Ok(())
@@ -279,10 +308,10 @@ impl Writer {
             Err(braid_pmem::HeapError::Full { .. }) => return Err(LogError::Full { len }),
             block => block?,
         };
-        self.chain.prepare(block.offset)?;
-        self.chain.set_link(block.offset)?;
+        self.view.chain.prepare(block.offset)?;
+        self.view.chain.set_link(block.offset)?;
         self.heap.publish(block.offset)?;
-        self.chain.push(block.offset);
+        self.view.chain.push(block.offset);
         self.stats.blocks += 1;
         Ok(())
     }
@@ -295,10 +324,10 @@ impl Writer {
     /// [`LogError::PageLength`], [`LogError::Media`] or [`LogError::Corrupted`].
     pub fn read(&self, page: u64, image: &mut [u8]) -> Result<bool, LogError> {
         self.expect_page(image.len())?;
-        let Some(frame) = self.index.newest(page) else {
+        let Some(frame) = self.view.index.newest(page) else {
             return Ok(false);
         };
-        read_image(&self.chain, Some(page), frame.position, image)?;
+        read_image(&self.view.chain, Some(page), frame.position, image)?;
         Ok(true)
     }
 
@@ -312,7 +341,7 @@ impl Writer {
         if position >= self.tail {
             return Err(LogError::NoFrame { position });
         }
-        read_image(&self.chain, None, position, image)
+        read_image(&self.view.chain, None, position, image)
     }
 
     /// Commits the open transaction with a tag of the caller, such as the size of the database. The
@@ -346,8 +375,8 @@ impl Writer {
     ///
     /// [`LogError::Fence`].
     pub fn sync(&mut self) -> Result<Mark, LogError> {
-        if self.synced < self.end.position {
-            self.harden(self.end.position)?;
+        if self.synced < self.view.end.position {
+            self.harden(self.view.end.position)?;
         }
         Ok(self.mark())
     }
@@ -361,13 +390,13 @@ impl Writer {
     fn harden(&mut self, position: u64) -> Result<(), LogError> {
         let is_ordered = self.options.mode != CommitMode::Checksum;
         if is_ordered && mutant!("nvwal_mark_before_records") {
-            self.header.set_mark(self.generation, position);
-            self.chain.mapping().fence()?;
+            self.header.set_mark(self.view.generation, position);
+            self.view.chain.mapping().fence()?;
         }
         if !is_ordered && self.mark < self.synced {
             // In no order with these records: it ends before them.
             self.expect_durable(self.mark..self.synced);
-            self.header.set_mark(self.generation, self.synced);
+            self.header.set_mark(self.view.generation, self.synced);
             self.mark = self.synced;
         }
         if self.durable < position {
@@ -377,8 +406,8 @@ impl Writer {
         if is_ordered {
             // R3
             self.expect_durable(self.mark..position);
-            self.header.set_mark(self.generation, position);
-            self.chain.mapping().fence()?;
+            self.header.set_mark(self.view.generation, position);
+            self.view.chain.mapping().fence()?;
             self.mark = position;
         }
         Ok(())
@@ -387,29 +416,30 @@ impl Writer {
     /// Asserts that no crash of simulated memory loses a byte of the range.
     fn expect_durable(&self, range: std::ops::Range<u64>) {
         // Crash tests, and not this assertion, catch the deliberate bugs.
-        if self.chain.mapping().kind() == MappingKind::Simulated && !cfg!(braid_mutants) {
-            let lost = self.chain.not_durable(range);
+        if self.view.chain.mapping().kind() == MappingKind::Simulated && !cfg!(braid_mutants) {
+            let lost = self.view.chain.not_durable(range);
             assert_eq!(lost, None, "R3: the mark follows what is not durable");
         }
     }
 
     /// Shows readers the open transaction, which is committed.
     fn show(&mut self, tag: u64) -> Mark {
-        self.index.commit();
+        self.view.index.commit();
         self.steps.clear();
-        self.end = End {
+        self.view.end = End {
             position: self.tail,
             earlier: self.earlier,
             tag,
         };
         self.stats.commits += 1;
-        self.header.publish(self.generation, self.end.position);
+        self.header
+            .publish(self.view.generation, self.view.end.position);
         self.mark()
     }
 
     /// Removes the open transaction.
     pub fn roll_back(&mut self) {
-        self.cut(0, self.end.position, self.end.earlier);
+        self.cut(0, self.view.end.position, self.view.end.earlier);
     }
 
     /// Returns a place in the open transaction.
@@ -417,7 +447,7 @@ impl Writer {
     pub fn savepoint(&self) -> Savepoint {
         Savepoint {
             begin: self.mark(),
-            frames: self.index.open_frames(),
+            frames: self.view.index.open_frames(),
             tail: self.tail,
             earlier: self.earlier,
         }
@@ -431,7 +461,7 @@ impl Writer {
     /// transaction was rolled back to an earlier one.
     pub fn roll_back_to(&mut self, savepoint: &Savepoint) -> Result<(), LogError> {
         let place = match savepoint.frames.checked_sub(1) {
-            None => Some((self.end.position, self.end.earlier)),
+            None => Some((self.view.end.position, self.view.end.earlier)),
             Some(last) => self.steps.get(last).copied(),
         };
         if savepoint.begin != self.mark() || place != Some((savepoint.tail, savepoint.earlier)) {
@@ -443,11 +473,11 @@ impl Writer {
 
     fn cut(&mut self, frames: usize, tail: u64, earlier: u32) {
         if !mutant!("nvwal_keep_images_of_a_rolled_back_transaction") {
-            for page in self.index.open_pages(frames) {
+            for page in self.view.index.open_pages(frames) {
                 self.cache.remove(page);
             }
         }
-        self.index.roll_back_to(frames);
+        self.view.index.roll_back_to(frames);
         self.steps.truncate(frames);
         (self.tail, self.earlier) = (tail, earlier);
         // Other records will be there.
@@ -463,19 +493,19 @@ impl Writer {
     /// [`LogError::Fence`].
     pub fn checkpoint(&mut self) -> Result<Checkpoint<'_>, LogError> {
         self.sync()?;
-        let mut position = self.end.position;
+        let mut position = self.view.end.position;
         if !mutant!("nvwal_checkpoint_past_readers") {
             for (_, pinned, _) in self.header.pinned() {
                 position = position.min(pinned);
             }
         }
         let mark = Mark {
-            generation: self.generation,
+            generation: self.view.generation,
             position,
         };
         Ok(Checkpoint::new(
-            &self.chain,
-            &self.index,
+            &self.view.chain,
+            &self.view.index,
             self.header.page_size,
             mark,
         ))
@@ -491,41 +521,40 @@ impl Writer {
     /// stays as it is. [`LogError::Fence`] or [`LogError::Heap`]: opening the log completes the
     /// change.
     pub fn new_generation(&mut self, checkpoint: Mark) -> Result<(), LogError> {
-        if self.tail != self.end.position {
+        if self.tail != self.view.end.position {
             return Err(LogError::OpenTransaction {
                 action: "begin a new generation",
-                frames: self.index.open_frames(),
+                frames: self.view.index.open_frames(),
             });
         }
         if checkpoint != self.mark() {
             return Err(LogError::NotCheckpointed {
                 checkpoint: checkpoint.position,
-                end: self.end.position,
+                end: self.view.end.position,
             });
         }
         self.header.announce();
         let pinned = self.header.pinned();
         if !pinned.is_empty() && !mutant!("nvwal_recycle_under_readers") {
-            self.header.publish(self.generation, self.end.position);
+            self.header
+                .publish(self.view.generation, self.view.end.position);
             return Err(LogError::ReadersActive {
                 processes: pinned.iter().map(|(_, _, process)| *process).collect(),
             });
         }
         if mutant!("nvwal_free_before_generation") {
-            self.free(&self.chain)?;
+            self.free(&self.view.chain)?;
         }
         // R4: the generation is durable before anything of the former one is lost.
-        let next = self.generation + 1;
+        let next = self.view.generation + 1;
         self.header.set_generation(next)?;
-        let old = std::mem::replace(&mut self.chain, Chain::new(&self.header, next));
-        self.generation = next;
-        self.index = Index::default();
+        let view = View::start(&self.header, next);
+        let old = std::mem::replace(&mut self.view, view).chain;
         self.cache.clear();
-        self.end = End::of_empty(self.chain.salt());
-        (self.tail, self.earlier) = (0, self.end.earlier);
+        (self.tail, self.earlier) = (0, self.view.end.earlier);
         (self.mark, self.synced, self.durable) = (0, 0, 0);
         self.header.set_mark(next, 0);
-        self.chain.set_link(0)?;
+        self.view.chain.set_link(0)?;
         self.header.publish(next, 0);
         self.stats.generations += 1;
         if mutant!("nvwal_free_before_generation") {

@@ -29,7 +29,8 @@ pub(crate) enum Refused {
 }
 
 impl Claim {
-    pub(crate) fn new(file: &File) -> Result<Self, Refused> {
+    /// Claims a file for one process, or, if `is_shared`, for one opening in each of several.
+    pub(crate) fn new(file: &File, is_shared: bool) -> Result<Self, Refused> {
         let metadata = file.metadata().map_err(Refused::System)?;
         let id = (metadata.dev(), metadata.ino());
         // The lock is held meanwhile, so that of two threads one finds the other's claim.
@@ -37,7 +38,12 @@ impl Claim {
         if claimed.contains(&id) {
             return Err(Refused::ByThisProcess);
         }
-        file.try_lock().map_err(|error| match error {
+        let locked = if is_shared {
+            file.try_lock_shared()
+        } else {
+            file.try_lock()
+        };
+        locked.map_err(|error| match error {
             TryLockError::WouldBlock => Refused::ByAnotherProcess,
             TryLockError::Error(error) => Refused::System(error),
         })?;

@@ -169,6 +169,10 @@ pub struct RegionOptions {
     /// Bytes of a page of whatever the region will contain. Opening a region with pages of another
     /// size fails. `None`: pages of 4,096 bytes in a new region, of any size in an existing one.
     pub page_size: Option<u32>,
+    /// Whether other processes may open the region for writing at the same time, with this option
+    /// as well. Each may open it once. Their turns at growing the region, and everything in it, are
+    /// the callers' to order; opening and closing leave the header as it is.
+    pub is_shared: bool,
 }
 
 impl RegionOptions {
@@ -190,6 +194,13 @@ impl RegionOptions {
     #[must_use]
     pub fn page_size(mut self, bytes: u32) -> Self {
         self.page_size = Some(bytes);
+        self
+    }
+
+    /// Sets [`is_shared`](Self::is_shared).
+    #[must_use]
+    pub fn shared(mut self, is_shared: bool) -> Self {
+        self.is_shared = is_shared;
         self
     }
 }
@@ -230,6 +241,7 @@ pub struct Region {
     name: Name,
     /// The header when the region was opened.
     found: Header,
+    is_shared: bool,
 }
 
 impl Region {
@@ -322,6 +334,7 @@ impl Region {
                 is_closed: true,
                 ..header
             },
+            is_shared: false,
         };
         region.fence_result(written).map(|()| region)
     }
@@ -377,7 +390,7 @@ impl Region {
             ..found
         };
         // Also repairs a torn copy.
-        let written = if mapping.is_read_only() {
+        let written = if mapping.is_read_only() || options.is_shared {
             Ok(())
         } else {
             header.write(&mapping)
@@ -387,6 +400,7 @@ impl Region {
             header: Mutex::new(header),
             name,
             found,
+            is_shared: options.is_shared,
         };
         region.fence_result(written).map(|()| region)
     }
@@ -476,6 +490,13 @@ impl Region {
     /// [`RegionError::Map`] if there is no space, or [`RegionError::Fence`].
     pub fn grow(&self, len: u64) -> Result<(), RegionError> {
         let mut header = self.header();
+        if self.is_shared {
+            // Another process may have changed it in its turn.
+            self.follow()?;
+            if let Found::Valid(newest) = Header::read(&self.mapping) {
+                *header = newest;
+            }
+        }
         if len <= header.len {
             return Ok(());
         }
@@ -486,6 +507,18 @@ impl Region {
         })?;
         header.len = self.mapping.len();
         self.fence_result(header.write(&self.mapping))
+    }
+
+    /// Maps what other processes have added to a [shared](RegionOptions::is_shared) region.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::Map`].
+    pub fn follow(&self) -> Result<(), RegionError> {
+        self.mapping.follow().map_err(|source| RegionError::Map {
+            name: self.name.clone(),
+            source,
+        })
     }
 
     /// Closes the region, so that its next opening finds it [closed](Self::was_closed). Dropping it
@@ -500,7 +533,7 @@ impl Region {
 
     fn mark_closed(&self) -> Result<(), FenceError> {
         let mut header = self.header();
-        if header.is_closed || self.mapping.is_read_only() {
+        if header.is_closed || self.mapping.is_read_only() || self.is_shared {
             return Ok(());
         }
         header.is_closed = true;

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-use braid_nvwal::{CommitMode, LogError, LogOptions, Reader, Writer, WriterOptions};
+use braid_nvwal::{CommitMode, LogError, LogOptions, Reader, SharedWriter, Writer, WriterOptions};
 use braid_pmem::{MapAs, MapOptions, Mapping, Region, RegionError, RegionOptions};
 
 use crate::model::START;
+use crate::turns::Member;
 
 const PAGE: usize = 1000;
 const PAGES: u64 = 5;
@@ -230,5 +231,139 @@ fn a_killed_writer_loses_nothing_that_a_reader_has_seen() {
         let reader = Reader::open(mapping(&path, true), START).unwrap();
         check(&reader).unwrap();
         seen = writer.tag();
+    }
+}
+
+/// Room for the whole test: two numbers of 8 bytes.
+fn counters(lock: &File) -> (u64, u64) {
+    use std::os::unix::fs::FileExt;
+    let mut bytes = [0; 16];
+    lock.read_exact_at(&mut bytes, 0).unwrap();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    (word(0), word(8))
+}
+
+fn lock_file(path: &Path) -> File {
+    let path = path.with_extension("lock");
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap()
+}
+
+fn member(path: &Path) -> Member {
+    let options = RegionOptions::default().map_as(EMULATED).shared(true);
+    let region = Arc::new(Region::open(path, &options).unwrap());
+    let options = WriterOptions::default();
+    Member::new(SharedWriter::join(region, START, &options).unwrap())
+}
+
+/// In one of several processes: takes turns at writing until it is killed. Otherwise nothing.
+#[test]
+fn process_that_takes_turns() {
+    use std::os::unix::fs::FileExt;
+    let Some(path) = std::env::var_os(PATH) else {
+        return;
+    };
+    let path = Path::new(&path);
+    let lock = lock_file(path);
+    let mut member = member(path);
+    let mut random = fastrand::Rng::new();
+    loop {
+        lock.lock().unwrap();
+        let (number, acknowledged) = counters(&lock);
+        member.take_turn().unwrap();
+        // The newest frame is of a committed transaction, and none that was acknowledged is lost.
+        if let Some(last) = member.order.last().map(|tag| u64::from(*tag)) {
+            assert!(last >= acknowledged && last <= number, "{last} of {number}");
+            for (page, found) in member.pages(PAGE).unwrap() {
+                assert_eq!(found, image(page, last), "page {page}");
+            }
+        }
+        let number = number + 1;
+        lock.write_all_at(&number.to_le_bytes(), 0).unwrap();
+        let mut is_full = false;
+        let mut appended = Vec::new();
+        for page in 0..PAGES {
+            match member.log.append(page, &image(page, number), number as u32) {
+                Ok(position) => appended.push((page, position)),
+                Err(LogError::Full { .. }) => is_full = true,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if is_full {
+            member.log.roll_back();
+            member.log.new_generation().unwrap();
+            (member.frames, member.order) = Default::default();
+        } else if random.u8(..) < 200 {
+            member.log.commit_unsynced(number).unwrap();
+            for (page, position) in appended {
+                member.frames.insert(page, (number as u32, position));
+                member.order.push(number as u32);
+            }
+            lock.write_all_at(&number.to_le_bytes(), 8).unwrap();
+        }
+        // Otherwise the transaction stays open: it is lost with the turn.
+        lock.unlock().unwrap();
+        lock.lock().unwrap();
+        if member.log.has_turn().unwrap() {
+            member.log.roll_back();
+        }
+        lock.unlock().unwrap();
+    }
+}
+
+#[test]
+fn processes_take_turns_and_the_next_one_continues_after_a_killed_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("region");
+    drop(create(&path, &WriterOptions::default()));
+    std::fs::write(path.with_extension("lock"), [0; 16]).unwrap();
+    let begin = || start("files::process_that_takes_turns", &path);
+    let mut processes: Vec<Child> = (0..3).map(|_| begin()).collect();
+    let lock = lock_file(&path);
+    let mut reader = member(&path);
+    let mut newest = 0;
+    for round in 1..=12 {
+        while counters(&lock).1 < round * 150 {
+            for process in &mut processes {
+                assert!(process.try_wait().unwrap().is_none(), "a process failed");
+            }
+            match reader.refresh() {
+                Ok(()) => {}
+                Err(LogError::Beginning) => continue,
+                Err(error) => panic!("{error}"),
+            }
+            let Some(last) = reader.order.last().map(|tag| u64::from(*tag)) else {
+                continue;
+            };
+            assert!(last >= newest, "{last} after {newest}");
+            newest = last;
+            match reader.pages(PAGE) {
+                Ok(pages) => {
+                    for (page, found) in pages {
+                        assert_eq!(found, image(page, last), "page {page}");
+                    }
+                }
+                Err(LogError::GenerationChanged) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let victim = &mut processes[(round % 3) as usize];
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        *victim = begin();
+    }
+    for process in &mut processes {
+        assert!(process.try_wait().unwrap().is_none(), "a process failed");
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    lock.lock().unwrap();
+    assert!(reader.take_turn().unwrap());
+    let (number, acknowledged) = counters(&lock);
+    if let Some(last) = reader.order.last().map(|tag| u64::from(*tag)) {
+        assert!(last >= acknowledged && last <= number, "{last} of {number}");
     }
 }

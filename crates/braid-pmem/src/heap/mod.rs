@@ -300,6 +300,23 @@ impl Heap {
         Ok((heap, report))
     }
 
+    /// Opens the heap at an offset of a [shared](crate::RegionOptions::is_shared) region for a process
+    /// that has not the turn to change it. Nothing can be allocated from this value.
+    ///
+    /// # Errors
+    ///
+    /// [`HeapError::NotAHeap`] or [`HeapError::Media`].
+    pub fn attach(region: Arc<Region>, start: u64) -> Result<Self, HeapError> {
+        let layout = Layout::read(region.mapping(), start)?;
+        let free = layout.classes.iter().map(|_| Mutex::default()).collect();
+        Ok(Self {
+            free,
+            unassigned: Mutex::default(),
+            region,
+            layout,
+        })
+    }
+
     /// Reads the states of all blocks of the heap at an offset of the region, and changes nothing.
     /// If the heap is in use, the report has a state of each block that it had meanwhile.
     ///

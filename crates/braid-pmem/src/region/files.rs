@@ -37,7 +37,7 @@ fn fill(
     options: &RegionOptions,
     name: &Name,
 ) -> Result<Region, RegionError> {
-    let claim = claim(file, name)?;
+    let claim = claim(file, false, name)?;
     let map = |source| RegionError::Map {
         name: name.clone(),
         source,
@@ -74,7 +74,7 @@ pub(super) fn open(
     let claim = if options.map.read_only {
         None
     } else {
-        Some(claim(&file, &name)?)
+        Some(claim(&file, options.is_shared, &name)?)
     };
     if metadata.len() < Region::MIN_LEN {
         return Err(short(&file, metadata.len(), name));
@@ -112,8 +112,8 @@ fn short(file: &File, found: u64, name: Name) -> RegionError {
     }
 }
 
-fn claim(file: &File, name: &Name) -> Result<Claim, RegionError> {
-    Claim::new(file).map_err(|refused| match refused {
+fn claim(file: &File, is_shared: bool, name: &Name) -> Result<Claim, RegionError> {
+    Claim::new(file, is_shared).map_err(|refused| match refused {
         Refused::ByThisProcess => RegionError::OpenHere(name.clone()),
         Refused::ByAnotherProcess => RegionError::OpenElsewhere(name.clone()),
         Refused::System(source) => system("lock", name)(source),

@@ -23,6 +23,22 @@ fn open_with(image: &Image, options: &RegionOptions) -> Result<Region, RegionErr
 }
 
 #[test]
+fn a_shared_region_grows_by_each_of_two_openings() {
+    let memory = memory();
+    create(&memory).close().unwrap();
+    let shared = RegionOptions::default().shared(true);
+    let open = || Region::open_in(Mapping::simulated(&memory), &shared).unwrap();
+    let (first, second) = (open(), open());
+    first.grow(2 * LEN).unwrap();
+    second.grow(2 * LEN).unwrap();
+    assert_eq!(second.len(), 2 * LEN, "the other one's header");
+    second.grow(3 * LEN).unwrap();
+    drop((first, second));
+    let image = memory.crash(Survivors::Nothing);
+    assert_eq!(open_with(&image, &shared).unwrap().len(), 3 * LEN);
+}
+
+#[test]
 fn a_region_keeps_its_identity_and_roots() {
     let memory = memory();
     let region = create(&memory);
