@@ -8,7 +8,7 @@ use braid_store::{Change, Record};
 
 use super::Engine;
 use crate::base::written::Written;
-use crate::mvcc::gc::{GcBuffer, Retired, Shard, Tombstone, What};
+use crate::mvcc::gc::{GcBuffer, RetiredChain, Shard, Tombstone};
 use crate::schema::table::TableCore;
 
 /// Maximum number of queue entries, and of versions of one chain, that one step examines. A commit
@@ -39,7 +39,7 @@ impl Engine {
             self.collect_due(&mut shard, buffer);
             shard.take_excess()
         };
-        if versions > STEP_MAX || !buffer.retired.is_empty() {
+        if versions > STEP_MAX || buffer.has_retired() {
             self.add_retired(buffer, versions);
         }
         self.free_trimmed(buffer);
@@ -57,11 +57,12 @@ impl Engine {
     #[inline(never)]
     fn add_retired(&self, buffer: &mut GcBuffer, versions: usize) {
         let shard = self.gc.shard();
-        let mut left = versions.max(buffer.retired.len());
-        while !buffer.retired.is_empty() {
+        let mut left = versions.max(buffer.retired.len() + buffer.tombstones.len());
+        while buffer.has_retired() {
             buffer.add_to(&mut shard.lock(), STEP_MAX);
         }
         buffer.retired = Vec::new();
+        buffer.tombstones = Vec::new();
         while left > 0 && self.collect_due(&mut shard.lock(), buffer) {
             left = left.saturating_sub(STEP_MAX);
             self.free_trimmed(buffer);
@@ -132,7 +133,7 @@ impl Engine {
                     Some(end) if end <= watermark => self.free_trimmed(buffer),
                     Some(end) => {
                         if !braid_rt::mutant!("forget_the_rest_of_chains") {
-                            buffer.retired.push(Retired::chain(end, bucket));
+                            buffer.retired.push(RetiredChain { end, bucket });
                         }
                         break;
                     }
@@ -167,26 +168,24 @@ impl Engine {
         let Some(watermark) = self.due_watermark(shard) else {
             return false;
         };
+        let is_more = shard.take_due_tombstones(watermark, STEP_MAX, &mut buffer.due);
         for _ in 0..STEP_MAX {
-            let Some(retired) = shard.pop_due(watermark) else {
-                return false;
-            };
-            let What::Chain { bucket } = retired.what else {
-                buffer.due.push(retired);
-                continue;
+            let Some(RetiredChain { bucket, .. }) = shard.pop_due_chain(watermark) else {
+                return is_more;
             };
             let mut chain = self.locks.versions(bucket).lock();
             let (trimmed, left) = chain.trim(watermark, STEP_MAX, &mut buffer.spare);
             drop(chain);
             shard.count_dropped(trimmed);
-            match left {
-                None => {}
-                Some(end) if end <= watermark => {
-                    shard.retire_first(Retired::chain(end, bucket));
-                    return true;
-                }
-                Some(end) => shard.retire(Retired::chain(end, bucket)),
+            let Some(end) = left else {
+                continue;
+            };
+            let rest = RetiredChain { end, bucket };
+            if end <= watermark {
+                shard.retire_chain_first(rest);
+                return true;
             }
+            shard.retire_chain(rest);
         }
         true
     }
@@ -220,31 +219,29 @@ impl Engine {
     /// and the rest are due again.
     #[cold]
     #[inline(never)]
-    fn purge_due(&self, shard: &Mutex<Shard>, due: &mut Vec<Retired>, reads_pages: bool) -> bool {
+    fn purge_due(&self, shard: &Mutex<Shard>, due: &mut Vec<Tombstone>, reads_pages: bool) -> bool {
         let mut due = due.drain(..);
-        while let Some(retired) = due.next() {
-            let What::Tombstone(tombstone) = &retired.what else {
-                continue;
-            };
+        while let Some(tombstone) = due.next() {
             let is_cold = !reads_pages
                 && !tombstone.table.tree.is_in_memory(&tombstone.key)
                 && !braid_rt::mutant!("purge_cold_leaves_at_commit");
             if is_cold {
-                shard.lock().retire_cold(retired);
-            } else if !self.purge(tombstone, retired.end) {
+                shard.lock().retire_cold(tombstone);
+            } else if !self.purge(&tombstone) {
                 let mut shard = shard.lock();
                 due.rev().for_each(|rest| shard.retire_first(rest));
-                shard.retire_first(retired);
+                shard.retire_first(tombstone);
                 return false;
             }
         }
         true
     }
 
-    /// Removes the tombstone of commit `end` from its tree. Returns `false` if that is impossible
+    /// Removes a tombstone from its tree. Returns `false` if that is impossible
     /// before a checkpoint makes room, or while one begins.
     #[cold]
-    fn purge(&self, tombstone: &Tombstone, end: SeqNo) -> bool {
+    fn purge(&self, tombstone: &Tombstone) -> bool {
+        let end = tombstone.end;
         // The next checkpoint frees room.
         if !self.store.has_room_to_purge(&tombstone.key) {
             return false;
@@ -275,8 +272,8 @@ impl Engine {
     /// shard has an entry for such a tombstone.
     pub(crate) fn note_tombstone(&self, table: &Arc<TableCore>, record: Record<'_>) {
         if record.meta.seqno() <= self.opened_at && !self.is_read_only() {
-            let retired = Retired::tombstone(record.meta.seqno(), table.clone(), record.key);
-            self.gc.shard().lock().retire_first(retired);
+            let tombstone = Tombstone::new(record.meta.seqno(), table.clone(), record.key);
+            self.gc.shard().lock().retire_first(tombstone);
         }
     }
 }
@@ -291,7 +288,7 @@ mod tests {
     use braid_rt::Mutex;
 
     use super::STEP_MAX;
-    use crate::mvcc::gc::{GcBuffer, Retired, Shard, What};
+    use crate::mvcc::gc::{GcBuffer, RetiredChain, Shard};
     use crate::{Database, Isolation, Readable, Table, TransactionOptions};
 
     /// Longer than anything below takes: a test that waits so long has failed.
@@ -480,12 +477,9 @@ mod tests {
         let engine = db.engine();
         let mut bucket = None;
         for shard in engine.gc.shards() {
-            shard.lock().examine(0, 2, |entry| {
-                let What::Chain { bucket: at } = entry.what else {
-                    panic!("nothing was removed");
-                };
-                assert_eq!(bucket.replace(at), None, "one chain");
-            });
+            for chain in shard.lock().chains(0, 2) {
+                assert_eq!(bucket.replace(chain.bucket), None, "one chain");
+            }
         }
         let chain = engine.locks.versions(bucket.unwrap()).lock();
         drop(old);
@@ -529,7 +523,10 @@ mod tests {
     fn one_hold_takes_at_most_one_step() {
         let (mut shard, mut buffer) = (Shard::default(), GcBuffer::default());
         let entries = 2 * STEP_MAX - 1;
-        (0..entries).for_each(|bucket| shard.retire(Retired::chain(SeqNo::new(7), bucket)));
+        for bucket in 0..entries {
+            let end = SeqNo::new(7);
+            shard.retire_chain(RetiredChain { end, bucket });
+        }
         let mut take = |watermark| {
             let is_more = shard.take_due(SeqNo::new(watermark), STEP_MAX, &mut buffer);
             (is_more, buffer.chains.len())

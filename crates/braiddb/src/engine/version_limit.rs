@@ -13,7 +13,7 @@ use braid_log::SeqNo;
 use super::Engine;
 use super::collect::STEP_MAX;
 use crate::error::{Error, Result};
-use crate::mvcc::gc::{GcBuffer, SHARDS, What};
+use crate::mvcc::gc::{GcBuffer, SHARDS};
 use crate::mvcc::registry::OpenSnapshots;
 
 /// The part of the limit by which a shard may grow in any case until a commit requests a collection.
@@ -136,15 +136,21 @@ impl Engine {
             // Commits may collect entries meanwhile, which moves others past the index: those are
             // not counted this time.
             for from in (0..).step_by(STEP_MAX) {
-                let is_any = self
-                    .holds
-                    .garbage
-                    .of(shard.lock())
-                    .examine(from, STEP_MAX, |entry| match entry.what {
-                        What::Chain { bucket } => buckets.push(bucket),
-                        What::Tombstone(_) => retained.add(open, entry.end, entry.space()),
-                    });
-                if !is_any {
+                let shard = self.holds.garbage.of(shard.lock());
+                let mut tombstones = shard.tombstones(from, STEP_MAX).peekable();
+                if tombstones.peek().is_none() {
+                    break;
+                }
+                for tombstone in tombstones {
+                    retained.add(open, tombstone.end, tombstone.space());
+                }
+            }
+            for from in (0..).step_by(STEP_MAX) {
+                {
+                    let shard = self.holds.garbage.of(shard.lock());
+                    buckets.extend(shard.chains(from, STEP_MAX).map(|chain| chain.bucket));
+                }
+                if buckets.is_empty() {
                     break;
                 }
                 for bucket in buckets.drain(..) {

@@ -1,65 +1,60 @@
 //! Collection of old versions and tombstones that no snapshot can see.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use braid_log::SeqNo;
 use braid_rt::Mutex;
 use crossbeam_utils::CachePadded;
+use smallvec::SmallVec;
 
+use crate::base::chunked::ChunkedQueue;
 use crate::base::sync::AtomicU64;
-use crate::mvcc::versions::{Dropped, SpareVersions};
+use crate::mvcc::versions::{Dropped, FAST_BIN_MAX, SpareVersions};
 use crate::schema::table::TableCore;
 
 /// Number of shards.
 pub(crate) const SHARDS: usize = 16;
 
-/// A chain of versions, or a tombstone, that is collected once the watermark reaches `end`.
+/// The versions of a bucket of the lock table, the oldest of which commit `end` replaced, or an
+/// earlier one.
 #[derive(Debug)]
-pub(crate) struct Retired {
+pub(crate) struct RetiredChain {
     pub(crate) end: SeqNo,
-    pub(crate) what: What,
+    pub(crate) bucket: usize,
 }
 
-#[derive(Debug)]
-pub(crate) enum What {
-    /// The versions of a bucket of the lock table; `end` is at least the end of the oldest.
-    Chain { bucket: usize },
-    /// A tombstone that commit `end` left in the tree when it removed a key.
-    Tombstone(Box<Tombstone>),
-}
+/// Keys up to this length have no block of memory of their own.
+const INLINE_KEY: usize = 32;
 
+/// A tombstone that commit `end` left in the tree when it removed a key.
 #[derive(Debug)]
 pub(crate) struct Tombstone {
+    pub(crate) end: SeqNo,
     pub(crate) table: Arc<TableCore>,
-    pub(crate) key: Box<[u8]>,
+    pub(crate) key: SmallVec<[u8; INLINE_KEY]>,
 }
 
-impl Retired {
-    /// The versions of a bucket, the oldest of which commit `end` replaced, or an earlier one.
-    pub(crate) fn chain(end: SeqNo, bucket: usize) -> Self {
-        let what = What::Chain { bucket };
-        Self { end, what }
-    }
-
-    /// The space that the entry takes, in bytes, if it is a tombstone. The entry of a chain is small
-    /// compared with the chain.
-    pub(crate) fn space(&self) -> isize {
-        match &self.what {
-            What::Chain { .. } => 0,
-            What::Tombstone(tombstone) => {
-                let bytes = size_of::<Self>() + size_of::<Tombstone>() + tombstone.key.len();
-                bytes.cast_signed()
-            }
-        }
-    }
-
+impl Tombstone {
     /// A tombstone that commit `end` left in the tree when it removed a key.
-    pub(crate) fn tombstone(end: SeqNo, table: Arc<TableCore>, key: &[u8]) -> Self {
-        let key = key.into();
-        let what = What::Tombstone(Box::new(Tombstone { table, key }));
-        Self { end, what }
+    pub(crate) fn new(end: SeqNo, table: Arc<TableCore>, key: &[u8]) -> Self {
+        let mut bytes = SmallVec::new();
+        if key.len() > INLINE_KEY {
+            bytes.reserve_exact(key.len().max(FAST_BIN_MAX + 1));
+        }
+        bytes.extend_from_slice(key);
+        let key = bytes;
+        Self { end, table, key }
+    }
+
+    /// The memory that it takes in a queue, in bytes.
+    pub(crate) fn space(&self) -> isize {
+        let spilled = if self.key.spilled() {
+            self.key.capacity()
+        } else {
+            0
+        };
+        (ChunkedQueue::<Self>::ENTRY_BYTES + spilled).cast_signed()
     }
 }
 
@@ -67,13 +62,14 @@ impl Retired {
 /// version while it holds a shard's lock.
 #[derive(Debug)]
 pub(crate) struct Shard {
+    /// Roughly in the order of `end`. Their space is not counted: it is small compared with that of
+    /// the versions.
+    chains: ChunkedQueue<RetiredChain>,
     /// Roughly in the order of `end`.
-    retired: VecDeque<Retired>,
+    tombstones: ChunkedQueue<Tombstone>,
     /// Tombstones that can be collected, but whose leaves are not in memory. The background thread
     /// collects them, so that no commit reads a page for another one's removal.
-    cold: VecDeque<Retired>,
-    /// Number of tombstones in both queues.
-    tombstones: usize,
+    cold: ChunkedQueue<Tombstone>,
     /// Number of versions that this shard's threads added to chains, minus those that they dropped.
     /// Modulo the size of the type, since one thread may drop what another added.
     pub(crate) versions: usize,
@@ -87,9 +83,9 @@ pub(crate) struct Shard {
 impl Default for Shard {
     fn default() -> Self {
         Self {
-            retired: VecDeque::new(),
-            cold: VecDeque::new(),
-            tombstones: 0,
+            chains: ChunkedQueue::default(),
+            tombstones: ChunkedQueue::default(),
+            cold: ChunkedQueue::default(),
             versions: 0,
             bytes: 0,
             bytes_max: isize::MAX,
@@ -98,32 +94,33 @@ impl Default for Shard {
 }
 
 impl Shard {
-    /// Adds a version or tombstone to collect once the watermark reaches its `end`.
-    pub(crate) fn retire(&mut self, retired: Retired) {
-        self.count_tombstone(&retired);
-        self.retired.push_back(retired);
+    /// Adds versions to collect once the watermark reaches their `end`.
+    #[inline]
+    pub(crate) fn retire_chain(&mut self, chain: RetiredChain) {
+        self.chains.push_back(chain);
     }
 
-    /// Adds a version or tombstone that can be collected at once.
-    pub(crate) fn retire_first(&mut self, retired: Retired) {
-        self.count_tombstone(&retired);
-        self.retired.push_front(retired);
+    /// Adds a tombstone to collect once the watermark reaches its `end`.
+    pub(crate) fn retire(&mut self, tombstone: Tombstone) {
+        self.bytes += tombstone.space();
+        self.tombstones.push_back(tombstone);
+    }
+
+    /// Adds versions that are collected next.
+    pub(crate) fn retire_chain_first(&mut self, chain: RetiredChain) {
+        self.chains.push_front(chain);
+    }
+
+    /// Adds a tombstone that is collected next.
+    pub(crate) fn retire_first(&mut self, tombstone: Tombstone) {
+        self.bytes += tombstone.space();
+        self.tombstones.push_front(tombstone);
     }
 
     /// Adds a tombstone that the background thread collects.
-    pub(crate) fn retire_cold(&mut self, tombstone: Retired) {
-        self.count_tombstone(&tombstone);
+    pub(crate) fn retire_cold(&mut self, tombstone: Tombstone) {
+        self.bytes += tombstone.space();
         self.cold.push_back(tombstone);
-    }
-
-    fn count_tombstone(&mut self, retired: &Retired) {
-        self.tombstones += usize::from(matches!(retired.what, What::Tombstone(_)));
-        self.bytes += retired.space();
-    }
-
-    fn uncount_tombstone(&mut self, retired: &Retired) {
-        self.tombstones -= usize::from(matches!(retired.what, What::Tombstone(_)));
-        self.bytes -= retired.space();
     }
 
     /// Counts versions that were dropped from chains.
@@ -143,53 +140,84 @@ impl Shard {
         exceeds
     }
 
-    /// Calls `examine` with the entries from index `from` on, at most `at_most`. Returns whether
-    /// there were any.
-    pub(crate) fn examine(
+    /// The chains from index `from` on, at most `at_most`.
+    pub(crate) fn chains(
         &self,
         from: usize,
         at_most: usize,
-        examine: impl FnMut(&Retired),
-    ) -> bool {
-        let entries = self.retired.iter().skip(from).take(at_most);
-        let is_any = entries.len() > 0;
-        entries.for_each(examine);
-        is_any
+    ) -> impl Iterator<Item = &RetiredChain> {
+        self.chains.range(from, at_most)
     }
 
-    /// Returns the `end` of the first entry.
+    /// The tombstones from index `from` on, at most `at_most`.
+    pub(crate) fn tombstones(
+        &self,
+        from: usize,
+        at_most: usize,
+    ) -> impl Iterator<Item = &Tombstone> {
+        self.tombstones.range(from, at_most)
+    }
+
+    /// Returns the `end` of the entry that is due first.
+    #[inline]
     pub(crate) fn first_end(&self) -> Option<SeqNo> {
-        self.retired.front().map(|first| first.end)
+        let chain = self.chains.front().map(|first| first.end);
+        if self.tombstones.is_empty() {
+            return chain;
+        }
+        let tombstone = self.tombstones.front().map(|first| first.end);
+        match (chain, tombstone) {
+            (Some(chain), Some(tombstone)) => Some(chain.min(tombstone)),
+            (chain, tombstone) => chain.or(tombstone),
+        }
     }
 
-    /// Removes the first entry if the watermark has reached its `end`.
-    pub(crate) fn pop_due(&mut self, watermark: SeqNo) -> Option<Retired> {
-        if self.retired.len() == 1 && braid_rt::mutant!("keep_the_last_version") {
+    /// Removes the first chain if the watermark has reached its `end`.
+    #[inline]
+    pub(crate) fn pop_due_chain(&mut self, watermark: SeqNo) -> Option<RetiredChain> {
+        if self.chains.len() == 1 && braid_rt::mutant!("keep_the_last_version") {
             return None;
         }
-        let due = self
-            .retired
-            .pop_front_if(|retired| retired.end <= watermark)?;
-        self.uncount_tombstone(&due);
-        Some(due)
+        self.chains.pop_front_if(|chain| chain.end <= watermark)
     }
 
-    /// Takes entries that the watermark has reached, at most `at_most`: buckets of chains, and
-    /// tombstones. Returns whether more may be due.
+    /// Moves tombstones that the watermark has reached to `due`, at most `at_most`. Returns whether
+    /// more may be due.
+    #[inline]
+    pub(crate) fn take_due_tombstones(
+        &mut self,
+        watermark: SeqNo,
+        at_most: usize,
+        due: &mut Vec<Tombstone>,
+    ) -> bool {
+        if self.tombstones.is_empty() {
+            return false;
+        }
+        for _ in 0..at_most {
+            let is_due = |tombstone: &Tombstone| tombstone.end <= watermark;
+            let Some(tombstone) = self.tombstones.pop_front_if(is_due) else {
+                return false;
+            };
+            self.bytes -= tombstone.space();
+            due.push(tombstone);
+        }
+        true
+    }
+
+    /// Takes entries that the watermark has reached, at most `at_most` of each kind: buckets of
+    /// chains, and tombstones. Returns whether more may be due.
     pub(crate) fn take_due(
         &mut self,
         watermark: SeqNo,
         at_most: usize,
         buffer: &mut GcBuffer,
     ) -> bool {
+        let is_more = self.take_due_tombstones(watermark, at_most, &mut buffer.due);
         for _ in 0..at_most {
-            let Some(retired) = self.pop_due(watermark) else {
-                return false;
+            let Some(chain) = self.pop_due_chain(watermark) else {
+                return is_more;
             };
-            match retired.what {
-                What::Chain { bucket } => buffer.chains.push(bucket),
-                What::Tombstone(_) => buffer.due.push(retired),
-            }
+            buffer.chains.push(chain.bucket);
         }
         true
     }
@@ -199,12 +227,12 @@ impl Shard {
     }
 
     /// Moves cold tombstones to `due`, at most `at_most`.
-    pub(crate) fn take_cold(&mut self, at_most: usize, due: &mut Vec<Retired>) {
+    pub(crate) fn take_cold(&mut self, at_most: usize, due: &mut Vec<Tombstone>) {
         for _ in 0..at_most {
             let Some(tombstone) = self.cold.pop_front() else {
                 break;
             };
-            self.uncount_tombstone(&tombstone);
+            self.bytes -= tombstone.space();
             due.push(tombstone);
         }
     }
@@ -214,8 +242,10 @@ impl Shard {
 /// transactions, apart from the spare versions.
 #[derive(Debug, Default)]
 pub(crate) struct GcBuffer {
-    /// What the transaction adds to its thread's shard.
-    pub(crate) retired: Vec<Retired>,
+    /// Chains that the transaction adds to its thread's shard.
+    pub(crate) retired: Vec<RetiredChain>,
+    /// Tombstones that it adds to the shard.
+    pub(crate) tombstones: Vec<Tombstone>,
     /// Number of versions that it added to chains.
     pub(crate) versions: usize,
     /// The space of these versions, in bytes.
@@ -223,14 +253,14 @@ pub(crate) struct GcBuffer {
     /// Buckets whose chains have become long.
     pub(crate) long: Vec<usize>,
     /// Tombstones that it collects.
-    pub(crate) due: Vec<Retired>,
+    pub(crate) due: Vec<Tombstone>,
     /// Buckets of chains that the collector has taken from a shard, to trim them.
     pub(crate) chains: Vec<usize>,
     pub(crate) spare: SpareVersions,
 }
 
 impl GcBuffer {
-    /// Adds entries to a shard, the last ones first, at most `at_most`.
+    /// Adds entries to a shard, the last ones first, at most `at_most` of each kind.
     #[inline]
     pub(crate) fn add_to(&mut self, shard: &mut Shard, at_most: usize) {
         shard.versions = shard
@@ -239,11 +269,24 @@ impl GcBuffer {
         shard.bytes += std::mem::take(&mut self.bytes);
         // One by one: a commit usually has one, and `drain` is slow for few.
         for _ in 0..at_most {
-            let Some(retired) = self.retired.pop() else {
+            let Some(chain) = self.retired.pop() else {
                 break;
             };
-            shard.retire(retired);
+            shard.retire_chain(chain);
         }
+        if self.tombstones.is_empty() {
+            return;
+        }
+        let left = self.tombstones.len().saturating_sub(at_most);
+        for tombstone in self.tombstones.drain(left..).rev() {
+            shard.retire(tombstone);
+        }
+    }
+
+    /// Whether it has entries for the shard.
+    #[inline]
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.is_empty() || !self.tombstones.is_empty()
     }
 
     /// Allows a step to be taken without an allocation: `count` entries, and as many cold
@@ -263,6 +306,7 @@ impl GcBuffer {
     /// Discards what a transaction that failed left.
     pub(crate) fn clear(&mut self) {
         self.retired.clear();
+        self.tombstones.clear();
         self.versions = 0;
         self.bytes = 0;
         self.long.clear();
@@ -346,7 +390,7 @@ impl Gc {
         for shard in self.shards() {
             let shard = shard.lock();
             versions = versions.wrapping_add(shard.versions);
-            tombstones += shard.tombstones;
+            tombstones += shard.tombstones.len() + shard.cold.len();
             bytes += shard.bytes;
         }
         // A version that is dropped while the shards are read may be counted on one side only.

@@ -6,24 +6,46 @@
 //! of the commit that replaced it. Of a large value only the key is kept here; the value stays in
 //! its pages, which are freed with the version.
 
-use std::collections::VecDeque;
+//!
+//! Blocks of memory have more than 120 bytes here. glibc keeps smaller ones apart when they are
+//! freed, and merges all of them in one go when some thread next allocates a large block: a commit
+//! that did so after the end of a snapshot over a million versions waited for a tenth of a second
+//! (`docs/decisions/0042-keep-versions-out-of-fast-bins.md`).
 
 use braid_log::SeqNo;
 use braid_rt::narrow;
 use braid_store::DetachedValue;
+use smallvec::SmallVec;
 
 use crate::mvcc::registry::OpenSnapshots;
 
+/// Largest block of memory that glibc merges with others only later (fast bins, on 64-bit
+/// machines).
+pub(crate) const FAST_BIN_MAX: usize = 120;
+
+/// Number of bytes of the key and the value that a version holds in its own block.
+const INLINE: usize = FAST_BIN_MAX;
+
+/// Number of versions that a list holds in its own block.
+const INLINE_NEWER: usize = 13;
+
+const _: () = assert!(size_of::<OldVersion>() > FAST_BIN_MAX);
+const _: () = assert!(size_of::<Newer>() > FAST_BIN_MAX);
+
 /// One overwritten value.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OldVersion {
     table: u32,
     key_len: u32,
     begin: SeqNo,
     end: SeqNo,
-    /// The key, then the value unless the value is large.
-    bytes: Vec<u8>,
     large: Option<DetachedValue>,
+    /// Number of bytes of the key and the value, unless the value is large.
+    len: usize,
+    /// These bytes, the key first, if they have room here.
+    inline: [u8; INLINE],
+    /// Otherwise.
+    long: Vec<u8>,
 }
 
 /// The value of an old version.
@@ -33,28 +55,51 @@ pub(crate) enum OldValue<'a> {
     Large(&'a DetachedValue),
 }
 
+impl Default for OldVersion {
+    fn default() -> Self {
+        Self {
+            table: 0,
+            key_len: 0,
+            begin: SeqNo::default(),
+            end: SeqNo::default(),
+            large: None,
+            len: 0,
+            inline: [0; INLINE],
+            long: Vec::new(),
+        }
+    }
+}
+
 impl OldVersion {
-    /// Makes this a version of `key`, written by commit `begin` and replaced by commit `end`. The
-    /// caller appends the value of `value_len` bytes to the returned buffer.
+    /// Makes this a version written by commit `begin` and replaced by commit `end`. `bytes` are the
+    /// key, of `key_len` bytes, and the value.
     #[inline]
-    pub(crate) fn begin(
+    pub(crate) fn set(
         &mut self,
         table: u32,
-        key: &[u8],
-        value_len: usize,
+        key_len: usize,
+        bytes: &[u8],
         begin: SeqNo,
         end: SeqNo,
-    ) -> &mut Vec<u8> {
+    ) {
         debug_assert!(begin < end, "versions follow each other: {begin} {end}");
         self.table = table;
-        self.key_len = narrow(key.len());
+        self.key_len = narrow(key_len);
         self.begin = begin;
         self.end = end;
-        self.bytes.clear();
-        // Values are copied in whole words.
-        self.bytes.reserve(key.len() + value_len + size_of::<u64>());
-        self.bytes.extend_from_slice(key);
-        &mut self.bytes
+        self.len = bytes.len();
+        match self.inline.get_mut(..bytes.len()) {
+            Some(inline) => inline.copy_from_slice(bytes),
+            None => {
+                self.long.clear();
+                self.long.extend_from_slice(bytes);
+            }
+        }
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.inline.get(..self.len).unwrap_or(&self.long)
     }
 
     /// Sets a large value, which is stored in its own pages.
@@ -69,17 +114,23 @@ impl OldVersion {
             Some(large) if !braid_rt::mutant!("forget_pages_of_versions") => large.page_bytes(),
             _ => 0,
         };
-        (size_of::<Self>() + self.bytes.capacity() + pages).cast_signed()
+        (self.memory() + pages).cast_signed()
+    }
+
+    /// The memory that the version takes, in bytes.
+    #[inline]
+    fn memory(&self) -> usize {
+        size_of::<Self>() + self.long.capacity()
     }
 
     fn key(&self) -> &[u8] {
-        &self.bytes[..self.key_len as usize]
+        &self.bytes()[..self.key_len as usize]
     }
 
     fn value(&self) -> OldValue<'_> {
         match &self.large {
             Some(large) => OldValue::Large(large),
-            None => OldValue::Bytes(&self.bytes[self.key_len as usize..]),
+            None => OldValue::Bytes(&self.bytes()[self.key_len as usize..]),
         }
     }
 }
@@ -99,9 +150,9 @@ pub(crate) struct VersionChain {
 
 #[derive(Debug, Default)]
 struct Newer {
-    versions: VecDeque<Box<OldVersion>>,
     /// Number of versions at which the chain is pruned next.
     prune_at: usize,
+    versions: SmallVec<[Box<OldVersion>; INLINE_NEWER]>,
 }
 
 impl Newer {
@@ -110,7 +161,7 @@ impl Newer {
         let mut later = self.versions.iter().rev();
         let later = later.by_ref().take_while(|v| v.end > version.end).count();
         if later == 0 || braid_rt::mutant!("append_older_versions") {
-            self.versions.push_back(version);
+            self.versions.push(version);
         } else {
             braid_rt::coverage_point("versions: an older one comes later");
             self.versions.insert(self.versions.len() - later, version);
@@ -180,12 +231,13 @@ impl VersionChain {
         let versions = &self.newer.as_ref()?.versions;
         // The versions are in the order of their ends.
         let first = versions.partition_point(|v| v.end <= snapshot);
-        let mut visible = versions.range(first..).map(|v| &**v);
+        let mut visible = versions[first..].iter().map(|v| &**v);
         visible.find(of_key).map(OldVersion::value)
     }
 
     /// Drops versions that no snapshot at or above `watermark` can see, at most `at_most`. Returns
     /// what it dropped, and the end of the oldest version that is left.
+    #[inline]
     pub(crate) fn trim(
         &mut self,
         watermark: SeqNo,
@@ -193,19 +245,43 @@ impl VersionChain {
         spare: &mut SpareVersions,
     ) -> (Dropped, Option<SeqNo>) {
         let mut trimmed = Dropped::default();
-        while trimmed.versions < at_most
-            && let Some(old) = self.oldest.take_if(|oldest| oldest.end <= watermark)
-        {
-            trimmed.count(&old);
-            spare.put(old);
-            if let Some(newer) = &mut self.newer {
-                self.oldest = newer.versions.pop_front();
-                if newer.versions.is_empty() {
-                    spare.lists.extend(self.newer.take());
-                }
+        let is_due = |oldest: &mut Box<OldVersion>| at_most > 0 && oldest.end <= watermark;
+        if let Some(oldest) = self.oldest.take_if(is_due) {
+            trimmed.count(&oldest);
+            spare.put(oldest);
+            if self.newer.is_some() {
+                self.trim_newer(watermark, at_most, &mut trimmed, spare);
             }
         }
         (trimmed, self.oldest.as_ref().map(|oldest| oldest.end))
+    }
+
+    /// Goes on with [`VersionChain::trim`] after the oldest version. The first version that is left
+    /// becomes the oldest.
+    #[inline(never)]
+    fn trim_newer(
+        &mut self,
+        watermark: SeqNo,
+        at_most: usize,
+        trimmed: &mut Dropped,
+        spare: &mut SpareVersions,
+    ) {
+        let Some(newer) = &mut self.newer else {
+            return;
+        };
+        let more = newer.versions.iter().take(at_most - trimmed.versions);
+        let due = more.take_while(|version| version.end <= watermark).count();
+        let taken = newer.versions.len().min(due + 1);
+        let mut taken = newer.versions.drain(..taken);
+        for version in taken.by_ref().take(due) {
+            trimmed.count(&version);
+            spare.put(version);
+        }
+        self.oldest = taken.next();
+        drop(taken);
+        if newer.versions.is_empty() {
+            spare.lists.extend(self.newer.take());
+        }
     }
 
     /// Drops the versions that no snapshot can see although an older snapshot is open: interval
@@ -224,24 +300,21 @@ impl VersionChain {
             spare.put(version);
         };
         // In place, which allocates nothing.
-        for _ in 0..newer.versions.len() {
-            let Some(version) = newer.versions.pop_front() else {
-                break;
-            };
+        let mut kept = 0;
+        for at in 0..newer.versions.len() {
+            let version = &newer.versions[at];
             if open.can_see(version.begin, version.end) {
-                newer.versions.push_back(version);
-            } else {
-                drop(version);
+                newer.versions.swap(kept, at);
+                kept += 1;
             }
         }
+        newer.versions.drain(kept..).for_each(&mut drop);
         let is_kept = |oldest: &OldVersion| open.can_see(oldest.begin, oldest.end);
-        if self
-            .oldest
-            .as_deref()
-            .is_some_and(|oldest| !is_kept(oldest))
-            && let Some(next) = newer.versions.pop_front()
+        if !newer.versions.is_empty()
+            && let Some(oldest) = self.oldest.take_if(|oldest| !is_kept(oldest))
         {
-            self.oldest.replace(next).into_iter().for_each(drop);
+            drop(oldest);
+            self.oldest = Some(newer.versions.remove(0));
         }
         newer.prune_at = 2 * newer.versions.len();
         if newer.versions.is_empty() {
@@ -267,7 +340,10 @@ impl VersionChain {
 pub(crate) struct SpareVersions {
     #[allow(clippy::vec_box, reason = "they move between lists")]
     versions: Vec<Box<OldVersion>>,
+    /// The memory of `versions`, in bytes.
     bytes: usize,
+    /// Where a version's key and value are put together.
+    pub(crate) scratch: Vec<u8>,
     /// Lists of chains that became short.
     #[allow(clippy::vec_box, reason = "they move between lists")]
     lists: Vec<Box<Newer>>,
@@ -277,12 +353,12 @@ pub(crate) struct SpareVersions {
 
 impl SpareVersions {
     /// The versions that a thousand transactions of ten writes replace between two flushes.
-    const BYTES_MAX: usize = 1 << 20;
+    const BYTES_MAX: usize = 2 << 20;
 
     pub(crate) fn take(&mut self) -> Box<OldVersion> {
         match self.versions.pop() {
             Some(version) => {
-                self.bytes -= version.bytes.capacity();
+                self.bytes -= version.memory();
                 version
             }
             None => Box::default(),
@@ -296,6 +372,18 @@ impl SpareVersions {
         self.large.reserve(count);
     }
 
+    /// Begins a version: returns an empty buffer with room for the key and a value of `value_len`
+    /// bytes, for [`OldVersion::set`], with the key in it.
+    #[inline]
+    pub(crate) fn begin(&mut self, key: &[u8], value_len: usize) -> &mut Vec<u8> {
+        self.scratch.clear();
+        // Values are copied in whole words.
+        let room = key.len() + value_len + size_of::<u64>();
+        self.scratch.reserve(room);
+        self.scratch.extend_from_slice(key);
+        &mut self.scratch
+    }
+
     /// Frees what is not worth keeping. Call without any lock.
     #[inline]
     pub(crate) fn shed(&mut self) {
@@ -307,7 +395,7 @@ impl SpareVersions {
 
     fn put(&mut self, mut version: Box<OldVersion>) {
         self.large.extend(version.large.take());
-        self.bytes += version.bytes.capacity();
+        self.bytes += version.memory();
         self.versions.push(version);
         if braid_rt::mutant!("free_versions_under_locks") {
             self.shed();
@@ -329,9 +417,11 @@ mod tests {
     }
 
     fn version(key: &[u8], begin: u64, end: u64, value: &str) -> Box<OldVersion> {
-        let mut version = SpareVersions::default().take();
-        let bytes = version.begin(1, key, value.len(), SeqNo::new(begin), SeqNo::new(end));
+        let mut spare = SpareVersions::default();
+        let mut version = spare.take();
+        let bytes = spare.begin(key, value.len());
         bytes.extend_from_slice(value.as_bytes());
+        version.set(1, key.len(), bytes, SeqNo::new(begin), SeqNo::new(end));
         version
     }
 
@@ -444,17 +534,13 @@ mod tests {
     fn spare_versions_are_used_again_and_bounded() {
         let mut spare = SpareVersions::default();
         let small = version(b"k", 1, 2, "small");
-        let at = small.bytes.as_ptr();
+        let at = small.bytes().as_ptr();
         spare.put(small);
         let mut again = spare.take();
         assert_eq!(spare.bytes, 0);
-        assert_eq!(
-            again
-                .begin(7, b"l", 5, SeqNo::new(3), SeqNo::new(4))
-                .as_ptr(),
-            at
-        );
-        again.bytes.reserve_exact(SpareVersions::BYTES_MAX + 1);
+        again.set(7, 1, b"lvalue", SeqNo::new(3), SeqNo::new(4));
+        assert_eq!(again.bytes().as_ptr(), at);
+        again.long.reserve_exact(SpareVersions::BYTES_MAX + 1);
         spare.put(again);
         assert_eq!(spare.versions.len(), 1, "nothing is freed under a lock");
         spare.shed();

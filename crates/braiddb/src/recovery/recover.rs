@@ -21,7 +21,7 @@ use crate::catalog::Catalog;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::format::meta::Meta;
-use crate::mvcc::gc::Retired;
+use crate::mvcc::gc::Tombstone;
 use crate::observe::recovery::{RecoveryProgress, RecoveryReport};
 use crate::observe::trace::{Phase, call_user};
 use crate::options::Builder;
@@ -453,11 +453,8 @@ fn retire_tombstones(engine: &Engine, removals: Vec<Removal>) {
         }
         if let Some(core) = core {
             braid_rt::coverage_point("opening: a tombstone to be purged");
-            engine
-                .gc
-                .shard()
-                .lock()
-                .retire(Retired::tombstone(version, core, &key));
+            let tombstone = Tombstone::new(version, core, &key);
+            engine.gc.shard().lock().retire(tombstone);
         }
     }
 }

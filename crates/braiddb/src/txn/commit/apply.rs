@@ -10,7 +10,7 @@ use crate::base::written::Written;
 use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::error::{Error, Result};
-use crate::mvcc::gc::Retired;
+use crate::mvcc::gc::{RetiredChain, Tombstone};
 use crate::mvcc::versions::Added;
 
 /// Applies the writes to the trees, and keeps the versions that they replace for snapshots.
@@ -51,7 +51,7 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
                 if !meta.tombstone {
                     let mut replaced = gc.spare.take();
                     let (len, before) = (old.inline_len(), meta.seqno());
-                    let bytes = replaced.begin(table.id, key, len, before, seqno);
+                    let bytes = gc.spare.begin(key, len);
                     match old.keep_value(bytes) {
                         Ok(None) => {}
                         Ok(Some(large)) => replaced.set_large(large),
@@ -60,6 +60,7 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
                             return keep;
                         }
                     }
+                    replaced.set(table.id, key.len(), bytes, before, seqno);
                     gc.versions += 1;
                     gc.bytes += replaced.space();
                     // Before the new version is in place, so that a snapshot that is too old for
@@ -85,12 +86,12 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
         }
         match added {
             Added::Queued => {}
-            Added::First => gc.retired.push(Retired::chain(seqno, bucket)),
+            Added::First => gc.retired.push(RetiredChain { end: seqno, bucket }),
             Added::Long => gc.long.push(bucket),
         }
         if value.is_none() {
-            gc.retired
-                .push(Retired::tombstone(seqno, Arc::clone(table), key));
+            let tombstone = Tombstone::new(seqno, Arc::clone(table), key);
+            gc.tombstones.push(tombstone);
         }
     }
     Ok(())
