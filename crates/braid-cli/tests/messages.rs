@@ -38,12 +38,13 @@ const INTERNAL: [&str; 9] = [
 ];
 
 /// Sources whose messages users see; those of the simulator are for developers.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "crates/braiddb/src",
     "crates/braiddb-derive/src",
     "crates/braid-io/src",
     "crates/braid-nvwal/src",
     "crates/braid-pmem/src",
+    "crates/braid-sqlite/src",
     "crates/braid-log/src",
     "crates/braid-store/src",
     "crates/braid-rt/src",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_pmem::{Heap, Region};
+use braid_pmem::{Heap, MappingKind, Region};
 use braid_rt::mutant;
 
 use crate::error::LogError;
@@ -166,6 +166,12 @@ impl SharedWriter {
     #[must_use]
     pub fn page_size(&self) -> usize {
         self.writer.page_size()
+    }
+
+    /// The kind of memory.
+    #[must_use]
+    pub fn kind(&self) -> MappingKind {
+        self.region.mapping().kind()
     }
 
     /// Where the committed log ends, as far as this process knows.

@@ -1,0 +1,403 @@
+//! The methods of a database file.
+//!
+//! They pass everything on, but show the versions in the header as SQLite knows them (guard A), count
+//! the connection's lock, and answer pragmas.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::abi::{
+    ERROR, FCNTL_PRAGMA, FCNTL_VFSNAME, File, IOCAP_POWERSAFE_OVERWRITE, IOERR, IoMethods,
+    NOTFOUND, OK,
+};
+use crate::guard;
+use crate::inner::{Inner, Wrapped};
+use crate::library::functions;
+use crate::place::Place;
+use crate::walfile::WalFile;
+
+/// A log that several connections of this process share.
+pub(crate) type SharedWal = Arc<Mutex<WalFile>>;
+
+/// Locks a mutex also after a panic: the log's own checks decide whether it is usable.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A database that a connection has open.
+#[derive(Debug)]
+pub(crate) struct Database {
+    pub(crate) path: PathBuf,
+    pub(crate) place: Place,
+    pub(crate) inner: Inner,
+    pub(crate) is_read_only: bool,
+    /// SQLite's lock of the connection.
+    level: AtomicI32,
+    /// The log, while the connection has its `-wal` file open.
+    wal: Mutex<Option<SharedWal>>,
+    /// Whether the header's versions are guarded when they are written.
+    is_guarded: AtomicBool,
+}
+
+// SAFETY: the file object is used by the thread that SQLite lets use the connection. The other fields
+// are `Sync`.
+unsafe impl Sync for Database {}
+
+/// Every open database of this process.
+static OPEN: Mutex<Vec<Arc<Database>>> = Mutex::new(Vec::new());
+
+impl Database {
+    pub(crate) fn new(path: PathBuf, place: Place, inner: Inner, is_read_only: bool) -> Arc<Self> {
+        let database = Arc::new(Self {
+            path,
+            place,
+            inner,
+            is_read_only,
+            level: AtomicI32::new(0),
+            wal: Mutex::new(None),
+            is_guarded: AtomicBool::new(false),
+        });
+        lock(&OPEN).push(Arc::clone(&database));
+        database
+    }
+
+    pub(crate) fn level(&self) -> c_int {
+        // The connection's own thread stored it.
+        self.level.load(Ordering::Relaxed)
+    }
+
+    /// The database of the connection that has this path open with an exclusive lock.
+    pub(crate) fn exclusive(path: &Path) -> Option<Arc<Self>> {
+        let open = lock(&OPEN);
+        let mut found = open.iter().filter(|database| {
+            database.path == path && database.level() >= crate::abi::LOCK_EXCLUSIVE
+        });
+        found.next().cloned()
+    }
+
+    /// The place that a connection of this process selected for the log of a database.
+    pub(crate) fn place_of(path: &Path) -> Option<Place> {
+        let open = lock(&OPEN);
+        let found = open.iter().find(|database| database.path == path);
+        found.map(|database| database.place.clone())
+    }
+
+    pub(crate) fn set_wal(&self, wal: Option<SharedWal>, is_guarded: bool) {
+        *lock(&self.wal) = wal;
+        // Relaxed: the connection's own thread reads it.
+        self.is_guarded.store(is_guarded, Ordering::Relaxed);
+    }
+
+    fn forget(self: &Arc<Self>) {
+        lock(&OPEN).retain(|other| !Arc::ptr_eq(self, other));
+    }
+
+    /// Answers a pragma: `None` if it is not one of ours.
+    fn pragma(&self, name: &str, value: Option<&str>) -> Option<Result<String, String>> {
+        let name = name.strip_prefix("braid_")?;
+        let wal = lock(&self.wal).clone();
+        let text = |error: crate::walfile::WalError| error.to_string();
+        Some(match (name, value, wal) {
+            ("stats" | "mode" | "export", _, None) => Err(format!(
+                "cannot answer braid_{name}: the database has no open log; set journal_mode = WAL and \
+                 read from it"
+            )),
+            ("stats", _, Some(wal)) => lock(&wal).describe().map_err(text),
+            ("mode", None, Some(wal)) => Ok(lock(&wal).mode().to_string()),
+            ("mode", Some(value), Some(wal)) => value
+                .parse()
+                .map(|mode| lock(&wal).set_mode(mode))
+                .map(|()| value.to_owned()),
+            ("export", None, _) => Err("cannot export the log: name a file, as in \
+                 PRAGMA braid_export = 'copy.db-wal'"
+                .to_owned()),
+            ("export", Some(path), Some(wal)) => {
+                let written = lock(&wal).export(Path::new(path));
+                written.map(|len| format!("{len} bytes")).map_err(text)
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Runs a method; a panic becomes the given code (Q5).
+pub(crate) fn guarded(code: c_int, method: impl FnOnce() -> c_int) -> c_int {
+    catch_unwind(AssertUnwindSafe(method)).unwrap_or_else(|_| {
+        if let Some(functions) = functions() {
+            functions.report(code, "braid: a panic in the extension; please report it");
+        }
+        code
+    })
+}
+
+/// The state of an open file.
+///
+/// # Safety
+///
+/// The file is one that our `xOpen` opened with this state, and SQLite has not closed it.
+unsafe fn state<'a>(file: *mut File) -> &'a Arc<Database> {
+    // SAFETY: `xOpen` stored the pointer from a box, which `close` frees.
+    unsafe { &*(*file.cast::<Wrapped<Arc<Database>>>()).state }
+}
+
+/// Whether a file has these methods, and so this state.
+///
+/// # Safety
+///
+/// The file is an open file object of SQLite, or null.
+pub(crate) unsafe fn of(file: *mut File) -> Option<Arc<Database>> {
+    if file.is_null() {
+        return None;
+    }
+    // SAFETY: an open file object starts with its methods.
+    let methods = unsafe { (*file).methods };
+    if !METHODS.iter().any(|table| std::ptr::eq(table, methods)) {
+        return None;
+    }
+    // SAFETY: only `install` stores these methods.
+    Some(Arc::clone(unsafe { state(file) }))
+}
+
+/// Makes SQLite's file object one of ours.
+///
+/// # Safety
+///
+/// The object has the size that our VFS asks for, and the file underneath is open.
+pub(crate) unsafe fn install(file: *mut File, database: Arc<Database>) {
+    let version = database.inner.methods().version.clamp(1, 3);
+    let table = &METHODS[usize::try_from(version - 1).unwrap_or(0)];
+    let wrapped = file.cast::<Wrapped<Arc<Database>>>();
+    // SAFETY: the object is ours to fill.
+    unsafe {
+        (*wrapped).state = Box::into_raw(Box::new(database));
+        (*wrapped).file.methods = table;
+    }
+}
+
+unsafe extern "C" fn close(file: *mut File) -> c_int {
+    guarded(IOERR, || {
+        let wrapped = file.cast::<Wrapped<Arc<Database>>>();
+        // SAFETY: `install` stored the pointer; SQLite closes a file once.
+        let database = unsafe { Box::from_raw((*wrapped).state) };
+        database.forget();
+        let code = database.inner.close();
+        // SAFETY: the object is still SQLite's memory.
+        unsafe {
+            (*wrapped).state = std::ptr::null_mut();
+            (*wrapped).file.methods = std::ptr::null();
+        }
+        code
+    })
+}
+
+unsafe extern "C" fn read(file: *mut File, to: *mut c_void, len: c_int, offset: i64) -> c_int {
+    // SAFETY: SQLite calls methods of open files.
+    let inner = unsafe { Inner::of(file) };
+    // SAFETY: the arguments are passed on.
+    let code = unsafe { (inner.methods().read)(inner.file(), to, len, offset) };
+    if code != OK || offset > 19 {
+        return code;
+    }
+    guarded(IOERR, || {
+        // SAFETY: SQLite's buffer has so many bytes, and the file underneath has filled them.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(to.cast::<u8>(), usize::try_from(len).unwrap_or(0))
+        };
+        guard::show(offset, bytes);
+        code
+    })
+}
+
+unsafe extern "C" fn write(file: *mut File, from: *const c_void, len: c_int, offset: i64) -> c_int {
+    // SAFETY: SQLite calls methods of open files.
+    let (inner, database) = unsafe { (Inner::of(file), state(file)) };
+    let count = usize::try_from(len).unwrap_or(0);
+    if !guard::has_versions(offset, count) || !database.is_guarded.load(Ordering::Relaxed) {
+        // SAFETY: the arguments are passed on.
+        return unsafe { (inner.methods().write)(inner.file(), from, len, offset) };
+    }
+    guarded(IOERR, || {
+        // SAFETY: SQLite's buffer has so many bytes.
+        let mut bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) }.to_vec();
+        guard::hide(offset, &mut bytes);
+        // SAFETY: the copy has as many bytes.
+        unsafe { (inner.methods().write)(inner.file(), bytes.as_ptr().cast(), len, offset) }
+    })
+}
+
+unsafe extern "C" fn lock_file(file: *mut File, level: c_int) -> c_int {
+    // SAFETY: SQLite calls methods of open files.
+    let (inner, database) = unsafe { (Inner::of(file), state(file)) };
+    let code = inner.lock(level);
+    if code == OK {
+        database.level.fetch_max(level, Ordering::Relaxed);
+    }
+    code
+}
+
+unsafe extern "C" fn unlock_file(file: *mut File, level: c_int) -> c_int {
+    // SAFETY: SQLite calls methods of open files.
+    let (inner, database) = unsafe { (Inner::of(file), state(file)) };
+    let code = inner.unlock(level);
+    database.level.fetch_min(level, Ordering::Relaxed);
+    code
+}
+
+unsafe extern "C" fn device_characteristics(file: *mut File) -> c_int {
+    // SAFETY: SQLite calls methods of open files.
+    let (inner, database) = unsafe { (Inner::of(file), state(file)) };
+    // SAFETY: the file underneath is open.
+    let found = unsafe { (inner.methods().device_characteristics)(inner.file()) };
+    if lock(&database.wal).is_some() {
+        // A torn write to the log spoils no earlier bytes: SQLite need not pad transactions.
+        found | IOCAP_POWERSAFE_OVERWRITE
+    } else {
+        found
+    }
+}
+
+unsafe extern "C" fn file_control(
+    file: *mut File,
+    operation: c_int,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: SQLite calls methods of open files.
+    let (inner, database) = unsafe { (Inner::of(file), state(file)) };
+    // SAFETY: the arguments are passed on.
+    let pass = || unsafe { (inner.methods().file_control)(inner.file(), operation, argument) };
+    let Some(functions) = functions() else {
+        return pass();
+    };
+    match operation {
+        FCNTL_PRAGMA => guarded(ERROR, || {
+            let arguments = argument.cast::<*mut c_char>();
+            let text = |index: usize| {
+                // SAFETY: the argument is an array: answer, name, value or null.
+                let text = unsafe { *arguments.add(index) };
+                // SAFETY: the entries are strings, or null.
+                (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy())
+            };
+            let name = text(1).unwrap_or_default();
+            let Some(answer) = database.pragma(&name, text(2).as_deref()) else {
+                return pass();
+            };
+            let (code, answer) = match answer {
+                Ok(answer) => (OK, answer),
+                Err(error) => (ERROR, error),
+            };
+            // SAFETY: the first entry is for the answer, which SQLite frees.
+            unsafe { *arguments = functions.string(&answer) };
+            code
+        }),
+        FCNTL_VFSNAME => guarded(NOTFOUND, || {
+            let code = pass();
+            let slot = argument.cast::<*mut c_char>();
+            // SAFETY: the argument leads to a string of SQLite's, or null.
+            let inner_name = unsafe { *slot };
+            if inner_name.is_null() {
+                return code;
+            }
+            // SAFETY: the VFS underneath stored a string.
+            let name = unsafe { CStr::from_ptr(inner_name) }.to_string_lossy();
+            let named = functions.string(&format!("braid/{name}"));
+            // SAFETY: SQLite allocated the string and gets another one.
+            unsafe {
+                functions.free(inner_name);
+                *slot = named;
+            }
+            OK
+        }),
+        _ => pass(),
+    }
+}
+
+unsafe extern "C" fn fetch(
+    file: *mut File,
+    offset: i64,
+    len: c_int,
+    to: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: SQLite calls methods of open files.
+    let inner = unsafe { Inner::of(file) };
+    // The page with the header is read, so that SQLite sees the versions that it knows.
+    match inner.methods().fetch {
+        // SAFETY: the arguments are passed on.
+        Some(fetch) if offset > 0 => unsafe { fetch(inner.file(), offset, len, to) },
+        _ => {
+            // SAFETY: SQLite passes a place for the address.
+            unsafe { *to = std::ptr::null_mut() };
+            OK
+        }
+    }
+}
+
+/// Passes a call on to the method of this name.
+macro_rules! pass {
+    ($name:ident ( $($argument:ident : $kind:ty),* ) -> $result:ty) => {
+        unsafe extern "C" fn $name(file: *mut File $(, $argument: $kind)*) -> $result {
+            // SAFETY: SQLite calls methods of open files; the arguments are passed on.
+            unsafe {
+                let inner = Inner::of(file);
+                (inner.methods().$name)(inner.file() $(, $argument)*)
+            }
+        }
+    };
+}
+
+/// Passes a call on to a method that this version of the table has.
+macro_rules! pass_optional {
+    ($name:ident ( $($argument:ident : $kind:ty),* ) -> $result:ty, $none:expr) => {
+        unsafe extern "C" fn $name(file: *mut File $(, $argument: $kind)*) -> $result {
+            // SAFETY: SQLite calls methods of open files; the arguments are passed on. Our table has
+            // the version of the one underneath, so that the entry exists.
+            unsafe {
+                let inner = Inner::of(file);
+                match inner.methods().$name {
+                    Some(method) => method(inner.file() $(, $argument)*),
+                    None => $none,
+                }
+            }
+        }
+    };
+}
+
+pass!(truncate(len: i64) -> c_int);
+pass!(sync(flags: c_int) -> c_int);
+pass!(file_size(to: *mut i64) -> c_int);
+pass!(check_reserved_lock(to: *mut c_int) -> c_int);
+pass!(sector_size() -> c_int);
+pass_optional!(shm_map(page: c_int, size: c_int, extend: c_int, to: *mut *mut c_void) -> c_int, IOERR);
+pass_optional!(shm_lock(offset: c_int, n: c_int, flags: c_int) -> c_int, IOERR);
+pass_optional!(shm_barrier() -> (), ());
+pass_optional!(shm_unmap(delete: c_int) -> c_int, OK);
+pass_optional!(unfetch(offset: i64, at: *mut c_void) -> c_int, OK);
+
+const fn methods(version: c_int) -> IoMethods {
+    IoMethods {
+        version,
+        close,
+        read,
+        write,
+        truncate,
+        sync,
+        file_size,
+        lock: lock_file,
+        unlock: unlock_file,
+        check_reserved_lock,
+        file_control,
+        sector_size,
+        device_characteristics,
+        shm_map: Some(shm_map),
+        shm_lock: Some(shm_lock),
+        shm_barrier: Some(shm_barrier),
+        shm_unmap: Some(shm_unmap),
+        fetch: Some(fetch),
+        unfetch: Some(unfetch),
+    }
+}
+
+/// One table for each version of the VFS underneath.
+static METHODS: [IoMethods; 3] = [methods(1), methods(2), methods(3)];

@@ -1,0 +1,130 @@
+//! Where a database's log lies, and how it is mapped.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use braid_nvwal::CommitMode;
+use braid_pmem::MapAs;
+
+/// Names of logs in memory that a power failure empties.
+const VOLATILE: &str = "/dev/shm";
+
+/// What the parameters of a database's URI say, or else the environment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place {
+    /// `braid_log`: a directory. By default the log lies next to the database.
+    pub(crate) directory: Option<PathBuf>,
+    /// `braid_memory`: how to map the log.
+    pub(crate) map_as: Option<MapAs>,
+    pub(crate) mode: CommitMode,
+}
+
+impl Place {
+    /// Reads the parameters with this function.
+    pub(crate) fn read(parameter: impl Fn(&'static str) -> Option<String>) -> Result<Self, String> {
+        let directory = parameter("braid_log").map(PathBuf::from);
+        if let Some(directory) = &directory
+            && !(directory.is_absolute() && directory.is_dir())
+        {
+            return Err(format!(
+                "cannot open the log in {}: it is not an absolute path of a directory; create it, \
+                 or change braid_log",
+                directory.display()
+            ));
+        }
+        let mut map_as = match parameter("braid_memory") {
+            Some(name) => Some(
+                name.parse::<MapAs>()
+                    .map_err(|error| format!("braid_memory: {error}"))?,
+            ),
+            None => None,
+        };
+        if let Some(text) = parameter("braid_latency") {
+            let line_latency = text
+                .parse()
+                .map_err(|_| format!("braid_latency: {text:?} is not a number of nanoseconds"))?;
+            map_as = Some(MapAs::Emulated { line_latency });
+        }
+        let mode = match parameter("braid_mode") {
+            Some(name) => name
+                .parse()
+                .map_err(|error| format!("braid_mode: {error}"))?,
+            None => CommitMode::default(),
+        };
+        Ok(Self {
+            directory,
+            map_as,
+            mode,
+        })
+    }
+
+    /// Path of the log of a database.
+    pub(crate) fn path(&self, database: &Path) -> PathBuf {
+        let Some(directory) = &self.directory else {
+            let mut path = database.as_os_str().to_owned();
+            path.push("-braid");
+            return PathBuf::from(path);
+        };
+        // Databases of one name in several directories have logs of their own.
+        // FNV-1a
+        let hash = database
+            .as_os_str()
+            .as_bytes()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        let mut name = database.file_name().unwrap_or_default().to_owned();
+        name.push(format!("-{hash:016x}.braid"));
+        directory.join(name)
+    }
+
+    /// How to map the log at a path: emulated only if that is requested, or `/dev/shm` is named.
+    pub(crate) fn map_as(&self, path: &Path) -> MapAs {
+        match self.map_as {
+            Some(map_as) => map_as,
+            None if path.starts_with(VOLATILE) => MapAs::Emulated { line_latency: 0 },
+            None => MapAs::Auto,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_select_the_place() {
+        let of = |pairs: &'static [(&str, &str)]| {
+            Place::read(|key| {
+                let found = pairs.iter().find(|(name, _)| *name == key);
+                found.map(|(_, value)| (*value).to_owned())
+            })
+        };
+        let database = Path::new("/a/b.db");
+        assert_eq!(of(&[]).unwrap().path(database), Path::new("/a/b.db-braid"));
+        assert_eq!(of(&[]).unwrap().map_as(database), MapAs::Auto);
+        let shm = of(&[("braid_log", "/dev"), ("braid_mode", "checksum")]).unwrap();
+        assert_eq!(shm.mode, CommitMode::Checksum);
+        let path = shm.path(database);
+        assert!(path.starts_with("/dev") && path != shm.path(Path::new("/c/b.db")));
+        assert_eq!(
+            shm.map_as(Path::new("/dev/shm/x")),
+            MapAs::Emulated { line_latency: 0 }
+        );
+        assert_eq!(
+            of(&[("braid_latency", "437")]).unwrap().map_as(database),
+            MapAs::Emulated { line_latency: 437 }
+        );
+        for wrong in [
+            &[("braid_log", "dev")][..],
+            &[("braid_log", "/no/such/directory")],
+            &[("braid_memory", "tape")],
+            &[("braid_mode", "never")],
+            &[("braid_latency", "fast")],
+        ] {
+            let error = of(wrong).unwrap_err();
+            assert!(error.contains(wrong[0].0), "{error}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Guard B: what the `-wal` file contains while the log has the frames.
+//!
+//! The file begins with a header that SQLite recognizes as that of another version, so that a program
+//! without the extension refuses the database. Lines of text follow: whether the log is in use, and
+//! where it is.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use braid_rt::mutant;
+
+/// SQLite's magic number for checksums of little-endian words.
+const MAGIC: u32 = 0x377f_0682;
+/// No version of SQLite has this format.
+const VERSION: u32 = 0xb4a1_d001;
+const PREFIX: &[u8] = b"braid-sqlite 1\n";
+const OPEN: &[u8] = b"open   \n";
+const CLOSED: &[u8] = b"closed \n";
+/// Bytes of SQLite's header.
+const HEADER: usize = 32;
+/// No path is longer.
+const LONGEST: u64 = 8192;
+
+/// What lies in the place of a `-wal` file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stub {
+    /// Nothing, or an empty file.
+    Absent,
+    /// The frames are in this log; `is_open` until the log has been emptied to delete it.
+    Log { path: PathBuf, is_open: bool },
+    /// Something else: frames of SQLite without the extension.
+    Foreign,
+}
+
+/// SQLite's checksum of little-endian words.
+fn checksum(bytes: &[u8]) -> [u32; 2] {
+    let mut sum = [0_u32; 2];
+    for pair in bytes.chunks_exact(8) {
+        let word = |at: usize| u32::from_le_bytes(pair[at..at + 4].try_into().expect("4 bytes"));
+        sum[0] = sum[0].wrapping_add(word(0)).wrapping_add(sum[1]);
+        sum[1] = sum[1].wrapping_add(word(4)).wrapping_add(sum[0]);
+    }
+    sum
+}
+
+fn header() -> [u8; HEADER] {
+    let mut bytes = [0; HEADER];
+    let version = match VERSION {
+        _ if mutant!("sqlite_accept_the_stub") => 3_007_000,
+        version => version,
+    };
+    // Page size, number of checkpoints, salts.
+    let words = [MAGIC, version, 4096, 0, 0x6272_6169, 0x6420_6c6f];
+    for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_be_bytes());
+    }
+    let sum = checksum(&bytes[..24]);
+    bytes[24..28].copy_from_slice(&sum[0].to_be_bytes());
+    bytes[28..].copy_from_slice(&sum[1].to_be_bytes());
+    bytes
+}
+
+fn encode(log: &Path, is_open: bool) -> Vec<u8> {
+    let mut bytes = header().to_vec();
+    bytes.extend_from_slice(PREFIX);
+    bytes.extend_from_slice(if is_open { OPEN } else { CLOSED });
+    bytes.extend_from_slice(log.as_os_str().as_bytes());
+    bytes.push(b'\n');
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Stub {
+    if bytes.is_empty() {
+        return Stub::Absent;
+    }
+    let lines = bytes
+        .strip_prefix(&header())
+        .and_then(|bytes| bytes.strip_prefix(PREFIX))
+        .and_then(|bytes| bytes.strip_suffix(b"\n"));
+    let Some((state, path)) = lines.and_then(|lines| lines.split_at_checked(OPEN.len())) else {
+        return Stub::Foreign;
+    };
+    if (state != OPEN && state != CLOSED) || path.is_empty() {
+        return Stub::Foreign;
+    }
+    Stub::Log {
+        path: PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())),
+        is_open: state == OPEN,
+    }
+}
+
+/// Reads a `-wal` file. SQLite has no locks on it, so that closing it releases none.
+pub(crate) fn read(wal: &Path) -> io::Result<Stub> {
+    let file = match File::open(wal) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Stub::Absent),
+        file => file?,
+    };
+    let mut bytes = Vec::new();
+    file.take(LONGEST).read_to_end(&mut bytes)?;
+    Ok(decode(&bytes))
+}
+
+/// Writes the `-wal` file, durably.
+pub(crate) fn write(wal: &Path, log: &Path, is_open: bool) -> io::Result<()> {
+    // All at once, over what is there: the file exists, or SQLite has just created it.
+    let mut open = OpenOptions::new();
+    let mut file = open.write(true).create(true).truncate(false).open(wal)?;
+    let bytes = encode(log, is_open);
+    file.write_all(&bytes)?;
+    file.set_len(bytes.len() as u64)?;
+    file.sync_all()?;
+    sync_directory(wal)
+}
+
+/// Makes a file's name durable, or its absence.
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stub_names_the_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let (wal, log) = (directory.path().join("a-wal"), Path::new("/mnt/a\nb.log"));
+        assert_eq!(read(&wal).unwrap(), Stub::Absent);
+        for is_open in [true, false] {
+            write(&wal, log, is_open).unwrap();
+            let path = log.to_owned();
+            assert_eq!(read(&wal).unwrap(), Stub::Log { path, is_open });
+        }
+        let mut bytes = std::fs::read(&wal).unwrap();
+        bytes[5] ^= 1;
+        std::fs::write(&wal, &bytes).unwrap();
+        assert_eq!(read(&wal).unwrap(), Stub::Foreign);
+        std::fs::write(&wal, &header()[..20]).unwrap();
+        assert_eq!(read(&wal).unwrap(), Stub::Foreign);
+        std::fs::write(&wal, []).unwrap();
+        assert_eq!(read(&wal).unwrap(), Stub::Absent);
+    }
+}

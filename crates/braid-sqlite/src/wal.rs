@@ -1,0 +1,403 @@
+//! The methods of a `-wal` file, and what opening and deleting one does.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::abi::{
+    BUSY, CANTOPEN, FULL, File, IOERR, IOERR_DELETE, IOERR_FSYNC, IOERR_READ, IOERR_SHORT_READ,
+    IOERR_WRITE, IoMethods, NOTFOUND, OK,
+};
+use crate::database::{Database, SharedWal, guarded, lock};
+use crate::guard::{self, Versions};
+use crate::inner::{Inner, Wrapped};
+use crate::library::functions;
+use crate::stub::{self, Stub};
+use crate::walfile::{self, Cursor, WalError, WalFile};
+
+/// Ends the name of the file.
+pub(crate) const SUFFIX: &str = "-wal";
+
+/// An open `-wal` file of a connection.
+#[derive(Debug)]
+struct Handle {
+    database: Arc<Database>,
+    /// None for a connection that only reads, when there is no log.
+    wal: Option<SharedWal>,
+    cursor: Cursor,
+}
+
+/// The logs that this process has open, by path.
+static LOGS: Mutex<Option<HashMap<PathBuf, Weak<Mutex<WalFile>>>>> = Mutex::new(None);
+
+/// Why a `-wal` file cannot be opened.
+enum Refusal {
+    Code(c_int),
+    Message(String),
+}
+
+fn report(code: c_int, message: &str) -> c_int {
+    if let Some(functions) = functions() {
+        functions.report(code, &format!("braid: {message}"));
+    }
+    code
+}
+
+/// The log at a path, which the connections of a process share.
+fn share(path: &Path, database: &Database) -> Result<SharedWal, WalError> {
+    let mut logs = lock(&LOGS);
+    let logs = logs.get_or_insert_default();
+    logs.retain(|_, log| log.strong_count() > 0);
+    if let Some(log) = logs.get(path).and_then(Weak::upgrade) {
+        return Ok(log);
+    }
+    let place = &database.place;
+    let log = WalFile::open(path, place.map_as(path), place.mode)?;
+    let log = Arc::new(Mutex::new(log));
+    logs.insert(path.to_owned(), Arc::downgrade(&log));
+    Ok(log)
+}
+
+/// Removes a log that nobody has open any more.
+fn forget(path: &Path) {
+    let mut logs = lock(&LOGS);
+    logs.get_or_insert_default().remove(path);
+}
+
+/// Finds or creates the log of a database and sets both guards (Q2).
+fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal> {
+    let message = |error: &dyn std::fmt::Display| Refusal::Message(error.to_string());
+    let failed = |error: std::io::Error| {
+        Refusal::Message(format!("cannot read or write {}: {error}", wal.display()))
+    };
+    let found = stub::read(wal).map_err(failed)?;
+    if found == Stub::Foreign {
+        return Err(Refusal::Message(format!(
+            "cannot open {}: it has frames of SQLite without this extension; open the database once \
+             without the extension and close it",
+            wal.display()
+        )));
+    }
+    let (versions, _) = guard::read(database.inner);
+    if let Stub::Log {
+        path,
+        is_open: true,
+    } = &found
+        && versions != Versions::Plain
+    {
+        return open_log(database, path).map(Some);
+    }
+    if database.is_read_only {
+        return match found {
+            Stub::Log {
+                path,
+                is_open: true,
+            } => open_log(database, &path).map(Some),
+            _ => Ok(None),
+        };
+    }
+    // No other connection has the database open during this.
+    let mut result = Ok(());
+    let create = || -> Result<(), Refusal> {
+        // Another process may have been here before the lock.
+        let path = match stub::read(wal).map_err(failed)? {
+            Stub::Foreign => return Err(Refusal::Code(BUSY)),
+            Stub::Log {
+                path,
+                is_open: true,
+            } => path,
+            Stub::Log {
+                path,
+                is_open: false,
+            } => {
+                remove(&path).map_err(|error| message(&error))?;
+                new_log(database, wal)?
+            }
+            Stub::Absent => new_log(database, wal)?,
+        };
+        stub::write(wal, &path, true).map_err(failed)
+    };
+    let code = guard::exclusively(database.inner, database.level(), || {
+        result = create();
+        match &result {
+            Ok(()) => guard::set(database.inner, true),
+            Err(Refusal::Code(code)) => *code,
+            Err(Refusal::Message(_)) => CANTOPEN,
+        }
+    });
+    result?;
+    if code != OK {
+        if guard::is_busy(code) {
+            report(
+                code,
+                "cannot use the log: another connection has the database open, without this extension \
+                 or at the same moment; retry, or close it",
+            );
+        }
+        return Err(Refusal::Code(code));
+    }
+    match stub::read(wal).map_err(failed)? {
+        Stub::Log { path, .. } => open_log(database, &path).map(Some),
+        _ => Err(Refusal::Code(CANTOPEN)),
+    }
+}
+
+fn open_log(database: &Database, path: &Path) -> Result<SharedWal, Refusal> {
+    share(path, database).map_err(|error| {
+        Refusal::Message(format!(
+            "cannot open the log {}: {error}; if the log is lost, deleting the -wal file drops its \
+             transactions",
+            path.display()
+        ))
+    })
+}
+
+/// Creates an empty log, and returns its path. Frames in a log that is there already are kept.
+fn new_log(database: &Database, wal: &Path) -> Result<PathBuf, Refusal> {
+    let path = database.place.path(&database.path);
+    let message = |error: WalError| Refusal::Message(error.to_string());
+    if path.exists() {
+        // After a crash while it was created or deleted, it is empty.
+        forget(&path);
+        let is_empty = match share(&path, database) {
+            Ok(log) => lock(&log).is_empty().map_err(message)?,
+            Err(error) => return Err(message(error)),
+        };
+        if !is_empty {
+            return Err(Refusal::Message(format!(
+                "cannot create the log {}: there is one with transactions, and {} does not name it; \
+                 delete the log to drop them",
+                path.display(),
+                wal.display()
+            )));
+        }
+        forget(&path);
+    }
+    let page_size = guard::read(database.inner).1.unwrap_or(4096);
+    walfile::create(&path, database.place.map_as(&path), page_size).map_err(message)?;
+    // As SQLite does with its own files.
+    if let Ok(metadata) = std::fs::metadata(&database.path) {
+        let mode = std::fs::Permissions::from_mode(metadata.permissions().mode());
+        let _ = std::fs::set_permissions(&path, mode);
+    }
+    Ok(path)
+}
+
+fn remove(log: &Path) -> std::io::Result<()> {
+    forget(log);
+    match std::fs::remove_file(log) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.and_then(|()| stub::sync_directory(log)),
+    }
+}
+
+/// Removes the log of a `-wal` file that SQLite deletes, then guard A (Q3). Guard B goes with the
+/// file.
+pub(crate) fn delete(wal: &Path, database: &Path) -> c_int {
+    let failed = |error: std::io::Error| {
+        report(
+            IOERR_DELETE,
+            &format!("cannot delete the log of {}: {error}", wal.display()),
+        )
+    };
+    let path = match stub::read(wal) {
+        Ok(Stub::Log { path, .. }) => path,
+        Ok(_) => return OK,
+        Err(error) => return failed(error),
+    };
+    // A crash from here on leaves a database without frames in its log.
+    if let Err(error) = stub::write(wal, &path, false).and_then(|()| remove(&path)) {
+        return failed(error);
+    }
+    match Database::exclusive(database) {
+        Some(database) => {
+            database.set_wal(None, false);
+            guard::set(database.inner, false)
+        }
+        None => OK,
+    }
+}
+
+/// Makes SQLite's file object a `-wal` file of a database. The file underneath is open, and is closed
+/// if this fails.
+///
+/// # Safety
+///
+/// The object has the size that our VFS asks for.
+pub(crate) unsafe fn open(file: *mut File, wal: &Path, database: Arc<Database>) -> c_int {
+    // SAFETY: as the caller says.
+    let inner = unsafe { Inner::of(file) };
+    let found = match prepare(&database, wal) {
+        Ok(found) => found,
+        Err(refusal) => {
+            inner.close();
+            return match refusal {
+                Refusal::Code(code) => code,
+                Refusal::Message(message) => report(CANTOPEN, &message),
+            };
+        }
+    };
+    database.set_wal(found.clone(), !database.is_read_only);
+    let handle = Handle {
+        database,
+        wal: found,
+        cursor: Cursor::default(),
+    };
+    let wrapped = file.cast::<Wrapped<Handle>>();
+    // SAFETY: the object is ours to fill.
+    unsafe {
+        (*wrapped).state = Box::into_raw(Box::new(handle));
+        (*wrapped).file.methods = &METHODS;
+    }
+    OK
+}
+
+/// Runs a method with the state of its file and the log; without a log it returns `none`.
+///
+/// # Safety
+///
+/// The file is open, with the methods of this module. SQLite calls no two methods of it at once.
+unsafe fn with(
+    file: *mut File,
+    error_code: c_int,
+    none: c_int,
+    method: impl FnOnce(&mut WalFile, &mut Cursor, &Database) -> Result<c_int, WalError>,
+) -> c_int {
+    guarded(error_code, || {
+        // SAFETY: `open` stored a pointer from a box, which `close` frees.
+        let handle = unsafe { &mut *(*file.cast::<Wrapped<Handle>>()).state };
+        let Some(wal) = &handle.wal else {
+            return none;
+        };
+        let result = method(&mut lock(wal), &mut handle.cursor, &handle.database);
+        match result {
+            Ok(code) => code,
+            Err(error) if error.is_full() => report(FULL, &error.to_string()),
+            Err(error) => report(error_code, &error.to_string()),
+        }
+    })
+}
+
+unsafe extern "C" fn close(file: *mut File) -> c_int {
+    guarded(IOERR, || {
+        let wrapped = file.cast::<Wrapped<Handle>>();
+        // SAFETY: `open` stored the pointer; SQLite closes a file once.
+        let handle = unsafe { Box::from_raw((*wrapped).state) };
+        // The database stays guarded until the log is deleted.
+        handle.database.set_wal(None, !handle.database.is_read_only);
+        drop(handle);
+        // SAFETY: the file underneath is open, and the object is still SQLite's memory.
+        unsafe {
+            let code = Inner::of(file).close();
+            (*wrapped).state = std::ptr::null_mut();
+            (*wrapped).file.methods = std::ptr::null();
+            code
+        }
+    })
+}
+
+unsafe extern "C" fn read(file: *mut File, to: *mut c_void, len: c_int, offset: i64) -> c_int {
+    let count = usize::try_from(len).unwrap_or(0);
+    // SAFETY: SQLite's buffer has so many bytes.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), count) };
+    bytes.fill(0);
+    // SAFETY: SQLite calls methods of open files.
+    unsafe {
+        with(file, IOERR_READ, IOERR_SHORT_READ, |wal, cursor, _| {
+            let offset = u64::try_from(offset).unwrap_or(u64::MAX);
+            let read = wal.read(cursor, offset, bytes)?;
+            Ok(if read == count { OK } else { IOERR_SHORT_READ })
+        })
+    }
+}
+
+unsafe extern "C" fn write(file: *mut File, from: *const c_void, len: c_int, offset: i64) -> c_int {
+    let count = usize::try_from(len).unwrap_or(0);
+    // SAFETY: SQLite's buffer has so many bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), count) };
+    // SAFETY: SQLite calls methods of open files.
+    unsafe {
+        with(file, IOERR_WRITE, IOERR_WRITE, |wal, cursor, _| {
+            let offset = u64::try_from(offset).unwrap_or(u64::MAX);
+            wal.write(cursor, offset, bytes).map(|()| OK)
+        })
+    }
+}
+
+unsafe extern "C" fn truncate(file: *mut File, len: i64) -> c_int {
+    // SAFETY: SQLite calls methods of open files.
+    unsafe {
+        with(file, IOERR_WRITE, OK, |wal, cursor, _| {
+            let len = u64::try_from(len).unwrap_or(0);
+            wal.truncate(cursor, len).map(|()| OK)
+        })
+    }
+}
+
+unsafe extern "C" fn sync(file: *mut File, _: c_int) -> c_int {
+    // SAFETY: SQLite calls methods of open files.
+    unsafe {
+        with(file, IOERR_FSYNC, OK, |wal, cursor, _| {
+            wal.sync(cursor).map(|()| OK)
+        })
+    }
+}
+
+unsafe extern "C" fn file_size(file: *mut File, to: *mut i64) -> c_int {
+    // SAFETY: SQLite passes a place for the length.
+    unsafe { *to = 0 };
+    // SAFETY: SQLite calls methods of open files.
+    unsafe {
+        with(file, IOERR, OK, |wal, _, database| {
+            let len = wal.len(!database.is_read_only)?;
+            *to = i64::try_from(len).unwrap_or(i64::MAX);
+            Ok(OK)
+        })
+    }
+}
+
+unsafe extern "C" fn no_lock(_: *mut File, _: c_int) -> c_int {
+    OK
+}
+
+unsafe extern "C" fn check_reserved_lock(_: *mut File, to: *mut c_int) -> c_int {
+    // SAFETY: SQLite passes a place for the answer.
+    unsafe { *to = 0 };
+    OK
+}
+
+unsafe extern "C" fn file_control(_: *mut File, _: c_int, _: *mut c_void) -> c_int {
+    NOTFOUND
+}
+
+unsafe extern "C" fn sector_size(_: *mut File) -> c_int {
+    4096
+}
+
+unsafe extern "C" fn device_characteristics(_: *mut File) -> c_int {
+    crate::abi::IOCAP_POWERSAFE_OVERWRITE
+}
+
+static METHODS: IoMethods = IoMethods {
+    version: 1,
+    close,
+    read,
+    write,
+    truncate,
+    sync,
+    file_size,
+    lock: no_lock,
+    unlock: no_lock,
+    check_reserved_lock,
+    file_control,
+    sector_size,
+    device_characteristics,
+    shm_map: None,
+    shm_lock: None,
+    shm_barrier: None,
+    shm_unmap: None,
+    fetch: None,
+    unfetch: None,
+};

@@ -1,0 +1,506 @@
+//! SQLite's `-wal` file as it sees it: a header and frames, of which the log keeps the differences.
+//!
+//! The file starts with a header of 32 bytes; each frame has a header of 24 bytes and a page. SQLite
+//! appends frames, writes over frames of its open transaction, and begins again with another header.
+//! An image of the log is a frame with its header (Q1).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use braid_nvwal::{Change, CommitMode, LogError, LogOptions, SharedWriter, Writer, WriterOptions};
+use braid_pmem::{MapAs, Region, RegionError, RegionOptions};
+use braid_rt::mutant;
+
+use crate::frames::{Action, Frames, HEADER_PAGE, MOST};
+use crate::stub::sync_directory;
+
+/// Bytes of the file's header.
+pub(crate) const FILE_HEADER: usize = 32;
+/// Bytes of a frame's header.
+pub(crate) const FRAME_HEADER: usize = 24;
+/// Addresses for the longest log, and most bytes that it takes.
+const CAPACITY: u64 = 64 << 30;
+const MAX_BYTES: u64 = 63 << 30;
+
+/// Why the file cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WalError {
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    #[error("cannot {action} {}: {source}", path.display())]
+    System {
+        action: &'static str,
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error(
+        "cannot write {len} bytes at {offset} of the -wal file: SQLite writes headers and frames"
+    )]
+    Shape { offset: u64, len: usize },
+    #[error("the log {} has no frame {number} of the -wal file", path.display())]
+    NoFrame { path: PathBuf, number: u32 },
+}
+
+impl WalError {
+    /// Whether there is no space.
+    pub(crate) fn is_full(&self) -> bool {
+        use braid_pmem::MapError::{Capacity, NoSpace};
+        match self {
+            Self::Log(LogError::Full { .. }) => true,
+            Self::Log(LogError::Region(RegionError::Map { source, .. }))
+            | Self::Region(RegionError::Map { source, .. }) => {
+                matches!(source, NoSpace { .. } | Capacity { .. })
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What one connection has done last, from which follows what its next write means.
+#[derive(Debug, Default)]
+pub(crate) struct Cursor {
+    /// A frame header that was written without its page.
+    held: Option<(u32, [u8; FRAME_HEADER])>,
+    /// The frame that was read whole by the last operation.
+    read: Option<u32>,
+}
+
+/// One log, in a process that may have several connections.
+#[derive(Debug)]
+pub(crate) struct WalFile {
+    path: PathBuf,
+    map_as: MapAs,
+    options: WriterOptions,
+    log: SharedWriter,
+    frames: Frames,
+    /// A frame in parts of which SQLite is interested, and its position.
+    image: Vec<u8>,
+    image_at: Option<u64>,
+}
+
+fn region_options(map_as: MapAs) -> RegionOptions {
+    RegionOptions::default().map_as(map_as).capacity(CAPACITY)
+}
+
+/// Creates an empty log with frames for pages of this size. A log that is there is replaced.
+pub(crate) fn create(path: &Path, map_as: MapAs, page_size: usize) -> Result<(), WalError> {
+    let system = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| WalError::System {
+            action,
+            path,
+            source,
+        }
+    };
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(format!(".{}", std::process::id()));
+    let unfinished = PathBuf::from(unfinished);
+    let _ = std::fs::remove_file(&unfinished);
+    let region = Region::create(&unfinished, Region::MIN_LEN, &region_options(map_as))?;
+    let log = LogOptions::default()
+        .page_size(u32::try_from(FRAME_HEADER + page_size).expect("a page of at most 64 KiB"))
+        .max_bytes(MAX_BYTES);
+    let writer = Writer::create(
+        Arc::new(region),
+        Region::DATA_START,
+        &log,
+        &WriterOptions::default(),
+    );
+    if let Err(error) = writer.map(drop) {
+        let _ = std::fs::remove_file(&unfinished);
+        return Err(error.into());
+    }
+    std::fs::rename(&unfinished, path).map_err(system("create", path))?;
+    sync_directory(path).map_err(system("sync the directory of", path))
+}
+
+fn join(path: &Path, map_as: MapAs, options: &WriterOptions) -> Result<SharedWriter, WalError> {
+    let region = Region::open(path, &region_options(map_as).shared(true))?;
+    Ok(SharedWriter::join(
+        Arc::new(region),
+        Region::DATA_START,
+        options,
+    )?)
+}
+
+/// Notes a change of the log in the table.
+fn note(frames: &mut Frames, change: Change) {
+    match change {
+        Change::Generation(_) => frames.clear(),
+        Change::Frame {
+            page,
+            tag,
+            position,
+        } => {
+            // A frame without a place would be a mistake of the writer: SQLite's checksums end the
+            // file there.
+            let _ = frames.apply(Action::of(page, tag), position);
+            frames.commit();
+        }
+    }
+}
+
+impl WalFile {
+    /// Joins the log at a path.
+    pub(crate) fn open(path: &Path, map_as: MapAs, mode: CommitMode) -> Result<Self, WalError> {
+        let options = WriterOptions::default().mode(mode);
+        Ok(Self {
+            log: join(path, map_as, &options)?,
+            path: path.to_owned(),
+            map_as,
+            options,
+            frames: Frames::default(),
+            image: Vec::new(),
+            image_at: None,
+        })
+    }
+
+    fn frame_size(&self) -> usize {
+        self.log.page_size()
+    }
+
+    /// The frame that contains an offset, and where in it.
+    fn place(&self, offset: u64) -> Option<(u32, usize)> {
+        let offset = offset.checked_sub(FILE_HEADER as u64)?;
+        let size = self.frame_size() as u64;
+        let number = u32::try_from(offset / size + 1).ok()?;
+        let within = usize::try_from(offset % size).ok()?;
+        (number <= MOST).then_some((number, within))
+    }
+
+    /// Reads what other processes have committed.
+    fn refresh(&mut self) -> Result<(), WalError> {
+        if self.log.has_turn()? || mutant!("sqlite_read_what_is_known") {
+            return Ok(());
+        }
+        self.frames.roll_back();
+        let before = self.log.mark();
+        let frames = &mut self.frames;
+        let mark = self.log.refresh(&mut |change| note(frames, change))?;
+        if mark != before {
+            self.image_at = None;
+        }
+        Ok(())
+    }
+
+    /// Makes this process the writer (Q4).
+    fn take_turn(&mut self) -> Result<(), WalError> {
+        if self.log.has_turn()? {
+            return Ok(());
+        }
+        self.frames.roll_back();
+        self.image_at = None;
+        let frames = &mut self.frames;
+        self.log.take_turn(&mut |change| note(frames, change))?;
+        Ok(())
+    }
+
+    /// The file's length. After a crash SQLite asks for it before it reads the file, with its locks for
+    /// writers: `may_recover` then.
+    pub(crate) fn len(&mut self, may_recover: bool) -> Result<u64, WalError> {
+        if may_recover {
+            self.take_turn()?;
+        } else {
+            self.refresh()?;
+        }
+        if self.frames.header().is_none() {
+            return Ok(0);
+        }
+        Ok(FILE_HEADER as u64 + u64::from(self.frames.len()) * self.frame_size() as u64)
+    }
+
+    /// Reads bytes of the file; returns how many there are.
+    pub(crate) fn read(
+        &mut self,
+        cursor: &mut Cursor,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Result<usize, WalError> {
+        self.settle(cursor)?;
+        self.refresh()?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let (position, start, end) = match self.place(at) {
+                None => (
+                    self.frames.header(),
+                    usize::try_from(at).unwrap_or(0),
+                    FILE_HEADER,
+                ),
+                Some((number, within)) => (self.frames.get(number), within, self.frame_size()),
+            };
+            let Some(position) = position else { break };
+            if self.image_at != Some(position) {
+                self.image_at = None;
+                self.image.resize(self.log.page_size(), 0);
+                self.log.read_frame(position, &mut self.image)?;
+                self.image_at = Some(position);
+            }
+            let part = &self.image[start..end];
+            let count = part.len().min(bytes.len() - done);
+            bytes[done..done + count].copy_from_slice(&part[..count]);
+            done += count;
+        }
+        if bytes.len() == self.frame_size() && done == bytes.len() {
+            cursor.read = self
+                .place(offset)
+                .filter(|place| place.1 == 0)
+                .map(|place| place.0);
+        }
+        Ok(done)
+    }
+
+    /// Writes bytes of the file.
+    pub(crate) fn write(
+        &mut self,
+        cursor: &mut Cursor,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), WalError> {
+        let shape = || WalError::Shape {
+            offset,
+            len: bytes.len(),
+        };
+        if offset == 0 {
+            self.settle(cursor)?;
+            return self.begin(bytes.try_into().map_err(|_| shape())?);
+        }
+        let (number, within) = self.place(offset).ok_or_else(shape)?;
+        let held = cursor.held.take().filter(|held| held.0 == number);
+        let was_read = cursor.read.take() == Some(number);
+        if within == FRAME_HEADER && bytes.len() + FRAME_HEADER == self.frame_size() {
+            self.take_turn()?;
+            return match held {
+                Some((_, header)) => self.append(number, &header, bytes),
+                None => self.replace(number, |image| {
+                    image[FRAME_HEADER..].copy_from_slice(bytes);
+                }),
+            };
+        }
+        if let Some((number, header)) = held {
+            self.rewrite_header(number, &header)?;
+        }
+        if within != 0 {
+            return Err(shape());
+        }
+        if let Ok(header) = <&[u8; FRAME_HEADER]>::try_from(bytes) {
+            // SQLite reads a frame to change its checksum.
+            if was_read && number <= self.frames.len() {
+                return self.rewrite_header(number, header);
+            }
+            cursor.held = Some((number, *header));
+            return Ok(());
+        }
+        if bytes.len() != self.frame_size() {
+            return Err(shape());
+        }
+        self.take_turn()?;
+        let (header, page) = bytes.split_first_chunk().expect("longer than a header");
+        self.append(number, header, page)
+    }
+
+    /// Writes a frame header that no page has followed.
+    fn settle(&mut self, cursor: &mut Cursor) -> Result<(), WalError> {
+        cursor.read = None;
+        match cursor.held.take() {
+            Some((number, header)) => self.rewrite_header(number, &header),
+            None => Ok(()),
+        }
+    }
+
+    /// Begins the file again: SQLite has written all frames into the database.
+    fn begin(&mut self, header: &[u8; FILE_HEADER]) -> Result<(), WalError> {
+        let page_size = u32::from_be_bytes(header[8..12].try_into().expect("4 bytes")) as usize;
+        let frame_size = FRAME_HEADER + page_size;
+        if !(512..=65536).contains(&page_size) {
+            return Err(WalError::Shape {
+                offset: 0,
+                len: page_size,
+            });
+        }
+        if frame_size != self.frame_size() {
+            // An empty log, from when the database was empty, too.
+            self.take_turn()?;
+            create(&self.path, self.map_as, page_size)?;
+            let (path, map_as) = (self.path.clone(), self.map_as);
+            self.log = join(&path, map_as, &self.options)?;
+            self.frames.clear();
+        }
+        self.empty()?;
+        let mut image = vec![0; frame_size];
+        image[..FILE_HEADER].copy_from_slice(header);
+        self.put(HEADER_PAGE, Action::Header, &image)?;
+        self.commit(0)
+    }
+
+    /// Removes the header and all frames.
+    fn empty(&mut self) -> Result<(), WalError> {
+        self.take_turn()?;
+        self.log.roll_back();
+        self.frames.roll_back();
+        if self.frames.header().is_some() || self.log.mark().position > 0 {
+            self.image_at = None;
+            self.log.new_generation()?;
+            self.frames.clear();
+        }
+        Ok(())
+    }
+
+    /// Cuts the file. SQLite cuts at nothing, or after what it needs.
+    pub(crate) fn truncate(&mut self, cursor: &mut Cursor, len: u64) -> Result<(), WalError> {
+        *cursor = Cursor::default();
+        if len == 0 { self.empty() } else { Ok(()) }
+    }
+
+    fn put(&mut self, page: u64, action: Action, image: &[u8]) -> Result<(), WalError> {
+        let position = self.log.append(page, image, action.tag())?;
+        if !self.frames.apply(action, position) {
+            return Err(WalError::NoFrame {
+                path: self.path.clone(),
+                number: action.tag(),
+            });
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, pages: u32) -> Result<(), WalError> {
+        self.log.commit_unsynced(u64::from(pages))?;
+        self.frames.commit();
+        Ok(())
+    }
+
+    /// Appends a frame; later ones, of a transaction that was rolled back, are gone.
+    fn append(
+        &mut self,
+        number: u32,
+        header: &[u8; FRAME_HEADER],
+        page: &[u8],
+    ) -> Result<(), WalError> {
+        if self.frames.is_start_of_open(number) {
+            self.log.roll_back();
+            self.frames.roll_back();
+            self.image_at = None;
+        }
+        if number > self.frames.len() + 1 {
+            return Err(WalError::NoFrame {
+                path: self.path.clone(),
+                number: number - 1,
+            });
+        }
+        let mut image = header.to_vec();
+        image.extend_from_slice(page);
+        self.put_frame(Action::Append(number), &image)
+    }
+
+    /// Logs a frame, and commits if it is the last one of a transaction.
+    fn put_frame(&mut self, action: Action, image: &[u8]) -> Result<(), WalError> {
+        let word = |at: usize| u32::from_be_bytes(image[at..at + 4].try_into().expect("4 bytes"));
+        let (page, pages) = (word(0), word(4));
+        self.put(u64::from(page), action, image)?;
+        let (Action::Append(number) | Action::Replace(number)) = action else {
+            return Ok(());
+        };
+        // Q1: SQLite writes the frame that commits after all others, and its checksum again after
+        // theirs.
+        if pages != 0 && number == self.frames.len() {
+            self.commit(pages)?;
+        }
+        Ok(())
+    }
+
+    fn replace(&mut self, number: u32, change: impl FnOnce(&mut [u8])) -> Result<(), WalError> {
+        let position = self.frames.get(number).ok_or_else(|| WalError::NoFrame {
+            path: self.path.clone(),
+            number,
+        })?;
+        let mut image = vec![0; self.frame_size()];
+        self.log.read_frame(position, &mut image)?;
+        change(&mut image);
+        self.put_frame(Action::Replace(number), &image)
+    }
+
+    fn rewrite_header(&mut self, number: u32, header: &[u8; FRAME_HEADER]) -> Result<(), WalError> {
+        self.take_turn()?;
+        self.replace(number, |image| {
+            image[..FRAME_HEADER].copy_from_slice(header)
+        })
+    }
+
+    /// Makes everything that was committed durable.
+    pub(crate) fn sync(&mut self, cursor: &mut Cursor) -> Result<(), WalError> {
+        self.settle(cursor)?;
+        if !self.log.has_turn()? {
+            self.frames.roll_back();
+            self.image_at = None;
+        }
+        let frames = &mut self.frames;
+        self.log.sync(&mut |change| note(frames, change))?;
+        Ok(())
+    }
+
+    /// Whether the log has neither a header nor frames.
+    pub(crate) fn is_empty(&mut self) -> Result<bool, WalError> {
+        Ok(self.len(true)? == 0)
+    }
+
+    pub(crate) fn mode(&self) -> CommitMode {
+        self.options.mode
+    }
+
+    pub(crate) fn set_mode(&mut self, mode: CommitMode) {
+        self.options = self.options.mode(mode);
+        self.log.set_mode(mode);
+    }
+
+    /// The committed file, as SQLite without the extension would have it.
+    pub(crate) fn export(&mut self, path: &Path) -> Result<u64, WalError> {
+        use std::io::Write;
+        let failed = |source| WalError::System {
+            action: "export the log to",
+            path: path.to_owned(),
+            source,
+        };
+        let len = self.len(false)?;
+        let mut file = std::io::BufWriter::new(std::fs::File::create(path).map_err(failed)?);
+        let mut cursor = Cursor::default();
+        let mut bytes = vec![0; self.frame_size()];
+        let mut at = 0;
+        while at < len {
+            let count = if at == 0 {
+                FILE_HEADER
+            } else {
+                self.frame_size()
+            };
+            let read = self.read(&mut cursor, at, &mut bytes[..count])?;
+            file.write_all(&bytes[..read]).map_err(failed)?;
+            at += count as u64;
+        }
+        let file = file
+            .into_inner()
+            .map_err(|error| failed(error.into_error()))?;
+        file.sync_all().map_err(failed)?;
+        Ok(len)
+    }
+
+    /// One line for `PRAGMA braid_stats`.
+    pub(crate) fn describe(&mut self) -> Result<String, WalError> {
+        let len = self.len(false)?;
+        let stats = self.log.stats();
+        Ok(format!(
+            "log={} memory={} mode={} wal_bytes={len} log_bytes={} frames={} commits={} \
+             bytes={} whole_pages={} differences={} generations={}",
+            self.path.display(),
+            self.log.kind(),
+            self.options.mode,
+            self.log.mark().position,
+            self.frames.len(),
+            stats.commits,
+            stats.bytes,
+            stats.whole_pages,
+            stats.differences,
+            stats.generations,
+        ))
+    }
+}

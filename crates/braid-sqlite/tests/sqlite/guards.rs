@@ -1,0 +1,196 @@
+//! SQLite without the extension never opens a database whose log has frames.
+
+use std::fs;
+use std::path::Path;
+
+use rusqlite::{Connection, Error, ErrorCode};
+
+use crate::model::{Directory, is_sound, open, rows, run};
+
+fn code<T>(result: rusqlite::Result<T>) -> ErrorCode {
+    match result {
+        Err(Error::SqliteFailure(error, _)) => error.code,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it works"),
+    }
+}
+
+/// Checks that SQLite without the extension neither reads nor writes.
+fn is_refused(path: &Path) {
+    let before = fs::read(path).unwrap();
+    for sql in [
+        "SELECT * FROM t",
+        "CREATE TABLE u (a)",
+        "PRAGMA integrity_check",
+    ] {
+        let stock = Connection::open(path).unwrap();
+        let found = code(rows(&stock, sql));
+        assert!(
+            matches!(
+                found,
+                ErrorCode::NotADatabase | ErrorCode::CannotOpen | ErrorCode::SystemIoFailure
+            ),
+            "{sql}: {found:?}"
+        );
+    }
+    assert!(
+        fs::read(path).unwrap() == before,
+        "the database was written"
+    );
+}
+
+/// Copies the files that a crash leaves.
+fn copy_after_crash(directory: &Directory) -> (tempfile::TempDir, std::path::PathBuf) {
+    let copy = tempfile::tempdir().unwrap();
+    let path = copy.path().join("copy.db");
+    fs::copy(directory.path(), &path).unwrap();
+    fs::copy(directory.wal(), copy.path().join("copy.db-wal")).unwrap();
+    (copy, path)
+}
+
+#[test]
+fn a_connection_without_the_extension_is_refused_while_one_with_it_is_open() {
+    let directory = Directory::new();
+    let db = directory.open();
+    run(&db, "CREATE TABLE t (a)");
+    is_refused(&directory.path());
+    run(&db, "PRAGMA wal_checkpoint(TRUNCATE)");
+    is_refused(&directory.path());
+    run(&db, "INSERT INTO t VALUES (1)");
+    is_refused(&directory.path());
+    run(&db, "PRAGMA wal_checkpoint(TRUNCATE)");
+    // A checkpoint writes the page with the versions.
+    run(&db, "CREATE TABLE u (a)");
+    run(&db, "PRAGMA wal_checkpoint(TRUNCATE)");
+    is_refused(&directory.path());
+    drop(db);
+    let stock = directory.stock();
+    run(&stock, "INSERT INTO t VALUES (2)");
+    assert_eq!(rows(&stock, "SELECT * FROM t").unwrap().len(), 2);
+}
+
+#[test]
+fn a_connection_with_the_extension_waits_for_one_without_it() {
+    let directory = Directory::new();
+    let stock = directory.stock();
+    run(&stock, "PRAGMA journal_mode = WAL");
+    run(&stock, "CREATE TABLE t (a)");
+    run(&stock, "PRAGMA wal_checkpoint(TRUNCATE)");
+    let db = open(&directory.uri()).unwrap();
+    db.busy_timeout(std::time::Duration::ZERO).unwrap();
+    assert_eq!(code(rows(&db, "SELECT * FROM t")), ErrorCode::DatabaseBusy);
+    // It works on, and its log is not touched.
+    run(&stock, "INSERT INTO t VALUES (1)");
+    assert_eq!(code(rows(&db, "SELECT * FROM t")), ErrorCode::CannotOpen);
+    drop(stock);
+    assert_eq!(rows(&db, "SELECT * FROM t").unwrap().len(), 1);
+    is_refused(&directory.path());
+}
+
+#[test]
+fn a_crashed_log_of_sqlite_is_left_to_sqlite() {
+    let directory = Directory::new();
+    let stock = directory.stock();
+    run(&stock, "PRAGMA journal_mode = WAL");
+    run(&stock, "CREATE TABLE t (a)");
+    let (copy, path) = copy_after_crash(&directory);
+    let uri = format!("file:{}?vfs=braid", path.display());
+    let wal = copy.path().join("copy.db-wal");
+    let before = fs::read(&wal).unwrap();
+    assert_eq!(
+        code(rows(&open(&uri).unwrap(), "SELECT * FROM t")),
+        ErrorCode::CannotOpen
+    );
+    assert_eq!(fs::read(&wal).unwrap(), before);
+    drop(Connection::open(&path).map(|stock| run(&stock, "INSERT INTO t VALUES (1)")));
+    assert_eq!(
+        rows(&open(&uri).unwrap(), "SELECT * FROM t").unwrap().len(),
+        1
+    );
+}
+
+#[test]
+fn a_crashed_database_is_refused_without_the_extension_and_without_the_log() {
+    let directory = Directory::new();
+    let db = directory.open();
+    run(&db, "CREATE TABLE t (a)");
+    run(&db, "INSERT INTO t VALUES (1)");
+    let (copy, path) = copy_after_crash(&directory);
+    is_refused(&path);
+    // Guard A alone, and guard B alone.
+    let wal = copy.path().join("copy.db-wal");
+    let stub = fs::read(&wal).unwrap();
+    fs::remove_file(&wal).unwrap();
+    is_refused(&path);
+    fs::write(&wal, &stub).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[18..20].copy_from_slice(&[2, 2]);
+    fs::write(&path, &bytes).unwrap();
+    let _ = fs::remove_file(copy.path().join("copy.db-shm"));
+    is_refused(&path);
+    bytes[18..20].copy_from_slice(&[3, 3]);
+    fs::write(&path, &bytes).unwrap();
+
+    // The copy of the log is where the copied file says, after a change of the path.
+    let log = copy.path().join("log");
+    let place = directory.logs().remove(0);
+    fs::copy(&place, &log).unwrap();
+    let text = String::from_utf8_lossy(&stub[32..])
+        .replace(&*place.to_string_lossy(), &log.to_string_lossy());
+    let moved = [&stub[..32], text.as_bytes()].concat();
+    fs::write(&wal, &moved).unwrap();
+    let uri = format!("file:{}?vfs=braid&braid_memory=emulated", path.display());
+    let recovered = open(&uri).unwrap();
+    assert_eq!(rows(&recovered, "SELECT * FROM t").unwrap().len(), 1);
+    is_sound(&recovered);
+    drop(recovered);
+    assert!(!log.exists() && !wal.exists());
+
+    // A lost log is an error, until the user accepts the loss.
+    let (copy, path) = copy_after_crash(&directory);
+    let wal = copy.path().join("copy.db-wal");
+    fs::write(&wal, &moved).unwrap();
+    let uri = format!("file:{}?vfs=braid&braid_memory=emulated", path.display());
+    let lost = open(&uri).unwrap();
+    assert_eq!(
+        code(rows(&lost, "SELECT 1 FROM sqlite_schema")),
+        ErrorCode::CannotOpen
+    );
+    drop(lost);
+    fs::remove_file(&wal).unwrap();
+    let accepted = open(&uri).unwrap();
+    assert!(
+        rows(&accepted, "SELECT 1 FROM sqlite_schema")
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_log_without_its_wal_file_is_not_dropped() {
+    let directory = Directory::new();
+    let db = directory.open();
+    run(&db, "CREATE TABLE t (a)");
+    let (_copy, path) = copy_after_crash(&directory);
+    let uri = format!("file:{}?vfs=braid&braid_memory=emulated", path.display());
+    fs::copy(
+        directory.logs().remove(0),
+        path.with_file_name("copy.db-braid"),
+    )
+    .unwrap();
+    fs::remove_file(path.with_file_name("copy.db-wal")).unwrap();
+    let refused = open(&uri).unwrap();
+    assert_eq!(
+        code(rows(&refused, "SELECT 1 FROM sqlite_schema")),
+        ErrorCode::CannotOpen
+    );
+    drop(refused);
+    assert!(path.with_file_name("copy.db-braid").exists());
+    fs::remove_file(path.with_file_name("copy.db-braid")).unwrap();
+    let accepted = open(&uri).unwrap();
+    assert!(
+        rows(&accepted, "SELECT 1 FROM sqlite_schema")
+            .unwrap()
+            .is_empty()
+    );
+}
