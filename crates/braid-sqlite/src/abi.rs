@@ -74,7 +74,6 @@ pub(crate) const IOERR: c_int = 10;
 pub(crate) const NOTFOUND: c_int = 12;
 pub(crate) const FULL: c_int = 13;
 pub(crate) const CANTOPEN: c_int = 14;
-pub(crate) const WARNING: c_int = 28;
 pub(crate) const OK_LOAD_PERMANENTLY: c_int = 256;
 pub(crate) const IOERR_READ: c_int = IOERR | 1 << 8;
 pub(crate) const IOERR_SHORT_READ: c_int = IOERR | 2 << 8;
@@ -88,6 +87,11 @@ pub(crate) const OPEN_WAL: c_int = 0x80000;
 
 pub(crate) const LOCK_RESERVED: c_int = 2;
 pub(crate) const LOCK_EXCLUSIVE: c_int = 4;
+
+/// The lock of writers among those of the shared memory.
+pub(crate) const SHM_WRITE_LOCK: c_int = 0;
+pub(crate) const SHM_UNLOCK: c_int = 1;
+pub(crate) const SHM_EXCLUSIVE: c_int = 8;
 
 pub(crate) const SYNC_NORMAL: c_int = 2;
 pub(crate) const IOCAP_POWERSAFE_OVERWRITE: c_int = 0x1000;

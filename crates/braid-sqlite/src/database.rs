@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::{
-    ERROR, FCNTL_PRAGMA, FCNTL_VFSNAME, File, IOCAP_POWERSAFE_OVERWRITE, IOERR, IoMethods,
-    NOTFOUND, OK,
+    ERROR, FCNTL_PRAGMA, FCNTL_VFSNAME, File, IOCAP_POWERSAFE_OVERWRITE, IOERR, IOERR_SHORT_READ,
+    IoMethods, LOCK_EXCLUSIVE, NOTFOUND, OK, SHM_EXCLUSIVE, SHM_UNLOCK, SHM_WRITE_LOCK,
 };
 use crate::guard;
 use crate::inner::{Inner, Wrapped};
@@ -31,11 +31,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 pub(crate) struct Database {
     pub(crate) path: PathBuf,
+    /// Address of the name with which SQLite opened it. A shim over our VFS passes it on.
+    name: usize,
     pub(crate) place: Place,
     pub(crate) inner: Inner,
     pub(crate) is_read_only: bool,
     /// SQLite's lock of the connection.
     level: AtomicI32,
+    /// Whether the connection has SQLite's lock for writers.
+    is_writer: AtomicBool,
     /// The log, while the connection has its `-wal` file open.
     wal: Mutex<Option<SharedWal>>,
     /// Whether the header's versions are guarded when they are written.
@@ -50,13 +54,20 @@ unsafe impl Sync for Database {}
 static OPEN: Mutex<Vec<Arc<Database>>> = Mutex::new(Vec::new());
 
 impl Database {
-    pub(crate) fn new(path: PathBuf, place: Place, inner: Inner, is_read_only: bool) -> Arc<Self> {
+    pub(crate) fn new(
+        (path, name): (PathBuf, *const c_char),
+        place: Place,
+        inner: Inner,
+        is_read_only: bool,
+    ) -> Arc<Self> {
         let database = Arc::new(Self {
             path,
+            name: name.addr(),
             place,
             inner,
             is_read_only,
             level: AtomicI32::new(0),
+            is_writer: AtomicBool::new(false),
             wal: Mutex::new(None),
             is_guarded: AtomicBool::new(false),
         });
@@ -69,20 +80,30 @@ impl Database {
         self.level.load(Ordering::Relaxed)
     }
 
+    /// Whether no other process can write the log: the connection has the lock for writers, or the
+    /// whole database for itself.
+    pub(crate) fn has_writer_lock(&self) -> bool {
+        // The connection's own thread stored it.
+        self.is_writer.load(Ordering::Relaxed) || self.level() >= LOCK_EXCLUSIVE
+    }
+
     /// The database of the connection that has this path open with an exclusive lock.
     pub(crate) fn exclusive(path: &Path) -> Option<Arc<Self>> {
         let open = lock(&OPEN);
-        let mut found = open.iter().filter(|database| {
-            database.path == path && database.level() >= crate::abi::LOCK_EXCLUSIVE
-        });
+        let mut found = open
+            .iter()
+            .filter(|database| database.path == path && database.level() >= LOCK_EXCLUSIVE);
         found.next().cloned()
     }
 
-    /// The place that a connection of this process selected for the log of a database.
-    pub(crate) fn place_of(path: &Path) -> Option<Place> {
+    /// The database that a connection opened with the name at this address.
+    pub(crate) fn named(name: *const c_char) -> Option<Arc<Self>> {
         let open = lock(&OPEN);
-        let found = open.iter().find(|database| database.path == path);
-        found.map(|database| database.place.clone())
+        let found = open
+            .iter()
+            .rev()
+            .find(|database| database.name == name.addr());
+        found.cloned()
     }
 
     pub(crate) fn set_wal(&self, wal: Option<SharedWal>, is_guarded: bool) {
@@ -143,24 +164,6 @@ unsafe fn state<'a>(file: *mut File) -> &'a Arc<Database> {
     unsafe { &*(*file.cast::<Wrapped<Arc<Database>>>()).state }
 }
 
-/// Whether a file has these methods, and so this state.
-///
-/// # Safety
-///
-/// The file is an open file object of SQLite, or null.
-pub(crate) unsafe fn of(file: *mut File) -> Option<Arc<Database>> {
-    if file.is_null() {
-        return None;
-    }
-    // SAFETY: an open file object starts with its methods.
-    let methods = unsafe { (*file).methods };
-    if !METHODS.iter().any(|table| std::ptr::eq(table, methods)) {
-        return None;
-    }
-    // SAFETY: only `install` stores these methods.
-    Some(Arc::clone(unsafe { state(file) }))
-}
-
 /// Makes SQLite's file object one of ours.
 ///
 /// # Safety
@@ -198,7 +201,8 @@ unsafe extern "C" fn read(file: *mut File, to: *mut c_void, len: c_int, offset: 
     let inner = unsafe { Inner::of(file) };
     // SAFETY: the arguments are passed on.
     let code = unsafe { (inner.methods().read)(inner.file(), to, len, offset) };
-    if code != OK || offset > 19 {
+    // A read past the end of the file fills the rest with zeros: SQLite then uses the bytes.
+    if (code != OK && code != IOERR_SHORT_READ) || offset > 19 {
         return code;
     }
     guarded(IOERR, || {
@@ -243,6 +247,21 @@ unsafe extern "C" fn unlock_file(file: *mut File, level: c_int) -> c_int {
     let (inner, database) = unsafe { (Inner::of(file), state(file)) };
     let code = inner.unlock(level);
     database.level.fetch_min(level, Ordering::Relaxed);
+    code
+}
+
+unsafe extern "C" fn shm_lock(file: *mut File, offset: c_int, n: c_int, flags: c_int) -> c_int {
+    // SAFETY: SQLite calls methods of open files.
+    let (inner, database) = unsafe { (Inner::of(file), state(file)) };
+    let Some(method) = inner.methods().shm_lock else {
+        return IOERR;
+    };
+    // SAFETY: the arguments are passed on.
+    let code = unsafe { method(inner.file(), offset, n, flags) };
+    if offset == SHM_WRITE_LOCK && code == OK && flags & (SHM_UNLOCK | SHM_EXCLUSIVE) != 0 {
+        let is_writer = flags & SHM_UNLOCK == 0;
+        database.is_writer.store(is_writer, Ordering::Relaxed);
+    }
     code
 }
 
@@ -370,7 +389,6 @@ pass!(file_size(to: *mut i64) -> c_int);
 pass!(check_reserved_lock(to: *mut c_int) -> c_int);
 pass!(sector_size() -> c_int);
 pass_optional!(shm_map(page: c_int, size: c_int, extend: c_int, to: *mut *mut c_void) -> c_int, IOERR);
-pass_optional!(shm_lock(offset: c_int, n: c_int, flags: c_int) -> c_int, IOERR);
 pass_optional!(shm_barrier() -> (), ());
 pass_optional!(shm_unmap(delete: c_int) -> c_int, OK);
 pass_optional!(unfetch(offset: i64, at: *mut c_void) -> c_int, OK);

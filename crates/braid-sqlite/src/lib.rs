@@ -51,4 +51,4 @@ mod wal;
 mod walfile;
 
 pub use library::{Library, RegisterError};
-pub use vfs::{braid_sqlite_auto_init, register, sqlite3_braidsqlite_init};
+pub use vfs::{braid_sqlite_auto_init, braid_sqlite_register, register, sqlite3_braidsqlite_init};

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-use crate::abi::{File, Vfs};
+use crate::abi::Vfs;
 
 /// Oldest version of SQLite with all that is needed.
 pub(crate) const OLDEST: c_int = 3_032_000;
@@ -16,7 +16,7 @@ const VFS_REGISTER: usize = 142;
 const LOG: usize = 167;
 const URI_PARAMETER: usize = 189;
 const MALLOC64: usize = 197;
-const DATABASE_FILE_OBJECT: usize = 251;
+const FILENAME_DATABASE: usize = 246;
 
 /// Addresses of the functions of SQLite that this crate calls, for programs that link SQLite
 /// statically.
@@ -31,12 +31,15 @@ const DATABASE_FILE_OBJECT: usize = 251;
 ///     log: ffi::sqlite3_log as *const _,
 ///     uri_parameter: ffi::sqlite3_uri_parameter as *const _,
 ///     malloc64: ffi::sqlite3_malloc64 as *const _,
-///     database_file_object: ffi::sqlite3_database_file_object as *const _,
+///     filename_database: ffi::sqlite3_filename_database as *const _,
 /// };
 /// // SAFETY: these are the functions of one SQLite.
 /// unsafe { braid_sqlite::register(&library, false) }?;
 /// ```
+///
+/// C has the same structure: eight addresses in this order, for [`crate::braid_sqlite_register`].
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub struct Library {
     /// `sqlite3_free`.
     pub free: *const c_void,
@@ -52,8 +55,8 @@ pub struct Library {
     pub uri_parameter: *const c_void,
     /// `sqlite3_malloc64`.
     pub malloc64: *const c_void,
-    /// `sqlite3_database_file_object`.
-    pub database_file_object: *const c_void,
+    /// `sqlite3_filename_database`.
+    pub filename_database: *const c_void,
 }
 
 /// Why the VFS cannot be registered.
@@ -86,7 +89,7 @@ pub(crate) struct Functions {
     log: unsafe extern "C" fn(c_int, *const c_char, ...),
     uri_parameter: unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char,
     malloc64: unsafe extern "C" fn(u64) -> *mut c_void,
-    pub(crate) database_file_object: unsafe extern "C" fn(*const c_char) -> *mut File,
+    pub(crate) filename_database: unsafe extern "C" fn(*const c_char) -> *const c_char,
 }
 
 static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
@@ -120,7 +123,7 @@ impl Library {
             log: at(LOG),
             uri_parameter: at(URI_PARAMETER),
             malloc64: at(MALLOC64),
-            database_file_object: at(DATABASE_FILE_OBJECT),
+            filename_database: at(FILENAME_DATABASE),
         })
     }
 
@@ -155,10 +158,10 @@ impl Library {
                 malloc64: cast::<*const c_void, unsafe extern "C" fn(u64) -> *mut c_void>(
                     self.malloc64,
                 ),
-                database_file_object: cast::<
+                filename_database: cast::<
                     *const c_void,
-                    unsafe extern "C" fn(*const c_char) -> *mut File,
-                >(self.database_file_object),
+                    unsafe extern "C" fn(*const c_char) -> *const c_char,
+                >(self.filename_database),
             }
         };
         // SAFETY: it has no preconditions.

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use crate::abi::{
     CANTOPEN, ERROR, File, IOERR, IOERR_DELETE, OK, OK_LOAD_PERMANENTLY, OPEN_MAIN_DB,
-    OPEN_READONLY, OPEN_WAL, Vfs, WARNING,
+    OPEN_READONLY, OPEN_WAL, Vfs,
 };
 use crate::database::{self, Database, guarded, lock};
 use crate::inner::{Inner, PREFIX};
@@ -43,6 +43,25 @@ pub unsafe fn register(library: &Library, is_default: bool) -> Result<(), Regist
     // SAFETY: as the caller says.
     let functions = unsafe { library.install() }?;
     register_with(functions, is_default)
+}
+
+/// [`register`] for C. Returns SQLite's code.
+///
+/// # Safety
+///
+/// As [`register`]; the pointer leads to a [`Library`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_sqlite_register(
+    library: *const Library,
+    is_default: c_int,
+) -> c_int {
+    guarded(ERROR, || {
+        // SAFETY: as the caller says.
+        match unsafe { register(&*library, is_default != 0) } {
+            Ok(()) => OK,
+            Err(_) => ERROR,
+        }
+    })
 }
 
 fn register_with(functions: &Functions, is_default: bool) -> Result<(), RegisterError> {
@@ -230,12 +249,12 @@ unsafe extern "C" fn open(
                 return code;
             }
             let is_read_only = opened & OPEN_READONLY != 0;
-            let database = Database::new(path, place, inner, is_read_only);
+            let database = Database::new((path, name), place, inner, is_read_only);
             // SAFETY: the file underneath is open.
             unsafe { database::install(file, database) };
         } else {
             // SAFETY: SQLite passes the name of a `-wal` file that it derived from a database's.
-            let database = unsafe { database::of((functions.database_file_object)(name)) };
+            let database = Database::named(unsafe { (functions.filename_database)(name) });
             let Some(database) = database else {
                 functions.report(
                     CANTOPEN,
@@ -292,23 +311,7 @@ unsafe extern "C" fn access(
     guarded(IOERR, || {
         let vfs = underneath();
         // SAFETY: the arguments are passed on.
-        let code = unsafe { ((*vfs).access)(vfs, name, flags, to) };
-        // SAFETY: SQLite passes a name, and a place for the answer.
-        let (path, found) = unsafe { (path_of(name), *to) };
-        if code != OK || found != 0 {
-            return code;
-        }
-        // A log without its -wal file: SQLite must try to open it, and is told what is missing.
-        if let Some(database) = path.as_deref().and_then(database_of)
-            && Database::place_of(&database).is_some_and(|place| place.path(&database).exists())
-        {
-            if let Some(functions) = functions() {
-                functions.report(WARNING, "braid: there is a log without a -wal file");
-            }
-            // SAFETY: as above.
-            unsafe { *to = 1 };
-        }
-        code
+        unsafe { ((*vfs).access)(vfs, name, flags, to) }
     })
 }
 

@@ -154,18 +154,16 @@ fn open_log(database: &Database, path: &Path) -> Result<SharedWal, Refusal> {
     })
 }
 
-/// Creates an empty log, and returns its path. Frames in a log that is there already are kept.
+/// Creates an empty log, and returns its path.
 fn new_log(database: &Database, wal: &Path) -> Result<PathBuf, Refusal> {
     let path = database.place.path(&database.path);
     let message = |error: WalError| Refusal::Message(error.to_string());
-    if path.exists() {
-        // After a crash while it was created or deleted, it is empty.
-        forget(&path);
-        let is_empty = match share(&path, database) {
-            Ok(log) => lock(&log).is_empty().map_err(message)?,
-            Err(error) => return Err(message(error)),
-        };
-        if !is_empty {
+    forget(&path);
+    // A database whose log has frames is guarded (Q2): the log of another one, which was deleted or
+    // replaced by a copy, is worth nothing.
+    if path.exists() && guard::read(database.inner).0 == Versions::Guarded {
+        let log = share(&path, database).map_err(message)?;
+        if !lock(&log).is_empty().map_err(message)? {
             return Err(Refusal::Message(format!(
                 "cannot create the log {}: there is one with transactions, and {} does not name it; \
                  delete the log to drop them",
@@ -351,7 +349,7 @@ unsafe extern "C" fn file_size(file: *mut File, to: *mut i64) -> c_int {
     // SAFETY: SQLite calls methods of open files.
     unsafe {
         with(file, IOERR, OK, |wal, _, database| {
-            let len = wal.len(!database.is_read_only)?;
+            let len = wal.len(database.has_writer_lock() && !database.is_read_only)?;
             *to = i64::try_from(len).unwrap_or(i64::MAX);
             Ok(OK)
         })

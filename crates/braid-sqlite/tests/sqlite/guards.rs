@@ -194,3 +194,36 @@ fn a_log_without_its_wal_file_is_not_dropped() {
             .is_empty()
     );
 }
+
+#[test]
+fn a_new_database_does_not_get_the_log_of_a_deleted_one() {
+    let directory = Directory::new();
+    let db = directory.open();
+    run(&db, "CREATE TABLE t (a)");
+    let log = directory.logs().remove(0);
+    let copy = log.with_extension("copy");
+    fs::copy(&log, &copy).unwrap();
+    drop(db);
+    // As if the process had been killed, and the user had deleted the database.
+    fs::rename(&copy, &log).unwrap();
+    fs::remove_file(directory.path()).unwrap();
+    let db = directory.open();
+    assert_eq!(rows(&db, "SELECT 1 FROM sqlite_schema").unwrap(), [""; 0]);
+    run(&db, "CREATE TABLE u (a)");
+    drop(db);
+    is_sound(&directory.stock());
+}
+
+#[test]
+fn a_connection_that_expects_longer_pages_sees_the_versions() {
+    let directory = Directory::new();
+    // It has not read the database, and reads more than the file has.
+    let first = open(&directory.uri()).unwrap();
+    run(&first, "PRAGMA page_size = 8192");
+    let second = open(&directory.uri()).unwrap();
+    run(&second, "PRAGMA page_size = 1024");
+    run(&second, "CREATE TABLE t (a)");
+    run(&second, "PRAGMA journal_mode = WAL");
+    run(&second, "INSERT INTO t VALUES (1)");
+    assert_eq!(rows(&first, "SELECT * FROM t").unwrap().len(), 1);
+}

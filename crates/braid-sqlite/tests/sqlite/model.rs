@@ -18,7 +18,7 @@ pub(crate) fn register() {
             log: ffi::sqlite3_log as *const _,
             uri_parameter: ffi::sqlite3_uri_parameter as *const _,
             malloc64: ffi::sqlite3_malloc64 as *const _,
-            database_file_object: ffi::sqlite3_database_file_object as *const _,
+            filename_database: ffi::sqlite3_filename_database as *const _,
         };
         // SAFETY: these are the functions of the bundled SQLite.
         unsafe { braid_sqlite::register(&library, false) }.unwrap();
