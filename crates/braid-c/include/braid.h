@@ -326,6 +326,9 @@ typedef enum {
   // How a commit in persistent memory makes its bytes durable, a `braid_pmem_commit`. Default:
   // `BRAID_PMEM_COMMIT_LAZY`.
   BRAID_OPTION_PMEM_COMMIT = 24,
+  // Whether a checkpoint to a data file in persistent memory writes only the cache lines that
+  // changed: 1 (the default) or 0. The data file then keeps two blocks for each page that changes.
+  BRAID_OPTION_PMEM_LINES = 25,
 } braid_option;
 
 // Point to which a database is restored.
@@ -645,6 +648,14 @@ typedef struct {
   uint64_t eviction_writes;
   // Number of pages copied because a checkpoint still needed their image.
   uint64_t checkpoint_copies;
+  // Number of blocks of the data file that were written.
+  uint64_t blocks_written;
+  // Part of `blocks_written` of which only the changed cache lines were written.
+  uint64_t blocks_written_by_line;
+  // Number of cache lines written in these blocks.
+  uint64_t lines_written;
+  // Bytes written into blocks of the data file.
+  uint64_t block_bytes_written;
   // Length of the data file, in bytes.
   uint64_t file_bytes;
   // Free space in the data file, in bytes.

@@ -21,7 +21,9 @@ use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::device::end_of;
 use crate::posix::PosixFile;
-use crate::{AlignedBuf, Device, DeviceKind, Entry, File, FileDevice, OpenMode, ReaderTable};
+use crate::{
+    AlignedBuf, Device, DeviceKind, Entry, File, FileDevice, OpenMode, ReaderTable, WriteOp,
+};
 
 /// The unit of writes: a cache line.
 const LINE: usize = 64;
@@ -77,9 +79,13 @@ impl PmemDevice {
             posix,
             mapping,
             resizing: Mutex::new(()),
-            is_unsynced: AtomicBool::new(false),
+            // A process that was killed may have stored bytes without flushing their lines. The
+            // system knows which pages were written.
+            is_unsynced: AtomicBool::new(true),
             #[cfg(test)]
             resizes: AtomicU64::new(0),
+            #[cfg(test)]
+            syncs: AtomicU64::new(0),
         })
     }
 }
@@ -125,14 +131,8 @@ fn unfenced(error: FenceError) -> io::Error {
     io::Error::other(error)
 }
 
-/// Copies buffers into a mapping and flushes their lines. Ends with a fence if `durable`, or if a
-/// fence makes no system call: then every write is durable when it returns.
-fn write_mapped(
-    mapping: &Mapping,
-    bufs: &[&[u8]],
-    offset: u64,
-    durable: bool,
-) -> Result<(), FenceError> {
+/// Copies buffers into a mapping and flushes their lines. Returns the end.
+fn store_mapped(mapping: &Mapping, bufs: &[&[u8]], offset: u64) -> u64 {
     let mut at = offset;
     for buf in bufs {
         if braid_rt::mutant!("pmem_skip_flush_of_write") {
@@ -142,12 +142,36 @@ fn write_mapped(
         }
         at += buf.len() as u64;
     }
+    at
+}
+
+/// Copies buffers into a mapping and flushes their lines. Ends with a fence if `durable`, or if a
+/// fence makes no system call: then every write is durable when it returns.
+fn write_mapped(
+    mapping: &Mapping,
+    bufs: &[&[u8]],
+    offset: u64,
+    durable: bool,
+) -> Result<(), FenceError> {
+    let end = store_mapped(mapping, bufs, offset);
     let makes_call = mapping.kind() == MappingKind::File;
     if (durable || !makes_call) && !braid_rt::mutant!("pmem_skip_fence_of_write") {
         mapping.fence()?;
     }
     // A fence of one thread makes nothing durable that another thread flushed.
-    debug_assert_eq!(mapping.not_durable(offset..at).filter(|_| durable), None);
+    debug_assert_eq!(mapping.not_durable(offset..end).filter(|_| durable), None);
+    Ok(())
+}
+
+/// Performs writes as [`write_mapped`] does, with one fence for all.
+fn write_mapped_batch(mapping: &Mapping, ops: &[WriteOp<'_>]) -> Result<(), FenceError> {
+    for op in ops {
+        store_mapped(mapping, &[op.buf], op.offset);
+    }
+    let makes_call = mapping.kind() == MappingKind::File;
+    if !makes_call && !braid_rt::mutant!("pmem_skip_fence_of_batch") {
+        mapping.fence()?;
+    }
     Ok(())
 }
 
@@ -205,11 +229,15 @@ struct PmemFile {
     len: AtomicU64,
     /// Held while the length changes.
     resizing: Mutex<()>,
-    /// Whether the length, or bytes that are not mapped, changed since the last sync.
+    /// Whether the length, or bytes that are not mapped, changed since the last sync, or another
+    /// process may have changed bytes before the file was opened.
     is_unsynced: AtomicBool,
     /// Number of changes of the length.
     #[cfg(test)]
     resizes: AtomicU64,
+    /// Number of system calls that make all of the file durable.
+    #[cfg(test)]
+    syncs: AtomicU64,
 }
 
 impl PmemFile {
@@ -335,6 +363,18 @@ impl File for PmemFile {
             .map_err(self.posix.named("write"))
     }
 
+    fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
+        let mut end = 0;
+        for op in ops {
+            end = end.max(end_of(op.offset, op.buf.len())?);
+        }
+        if !self.is_mapped(end) {
+            return (ops.iter()).try_for_each(|op| self.write_at(&[op.buf], op.offset));
+        }
+        let written = write_mapped_batch(&self.mapping, ops).map_err(unfenced);
+        written.map_err(self.posix.named("write"))
+    }
+
     fn sync(&self) -> io::Result<()> {
         if self.mapping.kind() == MappingKind::File {
             self.mapping.fence().map_err(unfenced)?;
@@ -342,6 +382,8 @@ impl File for PmemFile {
         // Acquire: pairs with those who set it. A sync that fails leaves it unset: the caller stops
         // (I8).
         if self.is_unsynced.swap(false, Ordering::AcqRel) {
+            #[cfg(test)]
+            self.syncs.fetch_add(1, Ordering::Relaxed);
             self.file.sync_all().map_err(self.posix.named("sync"))?;
         }
         Ok(())
@@ -428,6 +470,36 @@ mod tests {
         let mut read = vec![1; 5 << 16];
         file.read_at(&mut read, 0).unwrap();
         assert!(read.iter().all(|byte| *byte == 0));
+    }
+
+    /// A killed process may have left lines in the processor's caches.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri maps no files")]
+    fn the_first_sync_covers_what_earlier_processes_wrote() {
+        let (_directory, device) = device(EMULATED);
+        let file = device.open("log-1", OpenMode::CreateNew).unwrap();
+        file.write_at(&[&[7; 4096]], 0).unwrap();
+        let file = device.open_file("log-1", OpenMode::Existing).unwrap();
+        for _ in 0..3 {
+            file.sync().unwrap();
+            assert_eq!(file.syncs.load(Ordering::Relaxed), 1);
+        }
+    }
+
+    #[test]
+    fn a_batch_is_durable_when_it_returns() {
+        let options = SimulatedOptions::default().capacity(1 << 13);
+        let memory = SimulatedMemory::new(1 << 13, options);
+        let mapping = Mapping::simulated(&memory);
+        let mut expected = vec![0; 1 << 13];
+        let mut ops = Vec::new();
+        for (buf, at) in [(&[1; 64][..], 128), (&[2; 192], 4096), (&[3; 64], 64)] {
+            expected[at..at + buf.len()].copy_from_slice(buf);
+            let offset = at as u64;
+            ops.push(WriteOp { buf, offset });
+        }
+        write_mapped_batch(&mapping, &ops).unwrap();
+        assert!(memory.crash(Survivors::Nothing).bytes() == expected);
     }
 
     /// A write is durable when it returns, and a crash in the middle of one changes no other bytes.

@@ -11,7 +11,7 @@ use crate::buffer_pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
 use crate::copy::PinnedCheckpoint;
 use crate::data_file::room::BorrowedRoom;
 use crate::data_file::{
-    DataFile, Entry, LEAF_ADDRESSES, LOST, Packing, Root, block_of, encode_leaf,
+    BLOB, DataFile, Entry, LEAF_ADDRESSES, LOST, Packing, Root, block_of, encode_leaf,
 };
 use crate::error::StoreError;
 use crate::inner::StoreInner;
@@ -64,6 +64,8 @@ pub struct Checkpoint {
     complete: bool,
     /// Whether the checkpoint shortens the file as far as possible.
     shrinks: bool,
+    /// Whether the checkpoint moves pages to the beginning of the file, and so leaves no spares.
+    moves: bool,
     /// Whether a write failed, with which images may be lost.
     failed: bool,
     closed: bool,
@@ -90,6 +92,7 @@ impl Checkpoint {
             pages_written: 0,
             complete: false,
             shrinks: false,
+            moves: false,
             failed: false,
             closed: false,
         })
@@ -193,7 +196,9 @@ impl Checkpoint {
         if self.shrinks {
             return Some(used);
         }
-        (space.free_blocks() > used / 2 + 16).then_some(used + used / 8)
+        // Each page may have a spare.
+        let spares = if space.keeps_spares() { used } else { 0 };
+        (space.free_blocks() > spares + used / 2 + 16).then_some(spares + used + used / 8)
     }
 
     /// Moves pages from the end of a file with much free space to its beginning, so that it can
@@ -202,12 +207,15 @@ impl Checkpoint {
         let Some(cutoff) = self.cutoff() else {
             return Ok(());
         };
+        self.moves = true;
         let pool = &self.store.pool;
+        pool.file.space.lock().release_spares();
         let mut buf = pool.file.buffer();
         for id in 1..self.next_page {
             let from = pool.address(id);
             let stays = from == UNWRITTEN || block_of(from) < cutoff || pool.is_detached(id);
-            if stays || pool.file.durable_address(id) != from {
+            // A dirty page gets another block address anyway.
+            if stays || pool.file.durable_address(id) != from || pool.is_dirty(id) {
                 continue;
             }
             // A smaller file is not worth a failed checkpoint: a page that is damaged, or finds no
@@ -221,7 +229,7 @@ impl Checkpoint {
             if pool.file.claim(1).is_err() {
                 return Ok(());
             }
-            let written = pool.file.write_page(id, &mut buf);
+            let written = pool.file.write_page_low(id, &mut buf);
             pool.file.room.add(1);
             let to = match written {
                 Ok(to) => to,
@@ -367,28 +375,45 @@ impl Checkpoint {
     }
 
     /// Makes the entries of this checkpoint the durable ones, and frees the blocks that are no longer
-    /// used.
+    /// used. They become spares of their pages: the next checkpoint writes there what changed since
+    /// the previous one.
     ///
     /// The checkpoint stays open meanwhile, so that the pages whose entries are not switched yet
     /// keep their blocks. For a page whose entry is switched, an open checkpoint changes nothing:
     /// the block that it keeps is the durable one.
     fn switch_entries(&self, changes: &MapChanges) {
         let pool = &self.store.pool;
-        let mut freed = Vec::new();
+        let (mut freed, mut removed) = (Vec::new(), Vec::new());
         for changed in changes.entries.chunks(STEP) {
             let checkpoint = pool.lock_checkpoint();
             for &(id, address) in changed {
                 let old = pool.file.addresses.set_durable(id, address);
                 if old != ABSENT && pool.address(id) != old {
-                    freed.push(old);
+                    freed.push((id, old));
+                }
+                if address == ABSENT {
+                    removed.push(id);
                 }
             }
             drop(checkpoint);
             if braid_rt::mutant!("leak_blocks") {
                 freed.pop();
             }
-            pool.file.free(&freed);
+            self.free_as_spares(&freed);
+            pool.file.forget_spares(&removed);
             freed.clear();
+            removed.clear();
+        }
+    }
+
+    /// Frees blocks, and keeps them for their identities unless the checkpoint shortens the file.
+    fn free_as_spares(&self, blocks: &[(u64, u64)]) {
+        let file = &self.store.pool.file;
+        if self.moves {
+            let blocks: Vec<u64> = blocks.iter().map(|(_, block)| *block).collect();
+            file.free(&blocks);
+        } else {
+            file.free_as_spares(blocks);
         }
     }
 
@@ -450,6 +475,7 @@ impl Checkpoint {
         pool.file.room.add(open.copies.len() as u64);
         pool.file.room.set_root(root_blocks);
         pool.file.room.set_refused(false);
+        pool.file.allow_growth();
         self.closed = true;
         let to_free = open.to_free.into_iter();
         to_free.for_each(|id| pool.free_detached(id));
@@ -539,12 +565,21 @@ impl Checkpoint {
 
     /// Frees the old root's own blocks.
     fn free_replaced(&self, old: &Root, new: &Root) {
-        let file = &self.store.pool.file;
         let new_leaves: HashSet<u64> = new.leaf_addresses.iter().copied().collect();
-        let leaves = old.leaf_addresses.iter().copied();
-        let replaced = leaves.filter(|block| !new_leaves.contains(block));
-        let blocks: Vec<u64> = replaced.chain(old.blob_blocks.iter().copied()).collect();
-        blocks.chunks(STEP).for_each(|blocks| file.free(blocks));
+        let leaves = (0..).map(DataFile::map_identity).zip(&old.leaf_addresses);
+        let replaced = leaves.filter(|(_, block)| !new_leaves.contains(block));
+        // A blob is written from its last block to the first.
+        let blob = old.blob_blocks.iter().rev();
+        let blob = (0..).map(|i: u64| BLOB | i).zip(blob);
+        let blocks = replaced
+            .chain(blob)
+            .map(|(identity, block)| (identity, *block));
+        let blocks: Vec<(u64, u64)> = blocks.collect();
+        let steps = blocks.chunks(STEP);
+        steps.for_each(|blocks| self.free_as_spares(blocks));
+        let gone = new.blob_blocks.len()..old.blob_blocks.len();
+        let gone: Vec<u64> = gone.map(|i| BLOB | i as u64).collect();
+        self.store.pool.file.forget_spares(&gone);
     }
 }
 

@@ -57,6 +57,14 @@ pub struct StoreStats {
     pub eviction_writes: u64,
     /// Pages copied because a checkpoint still needed their image.
     pub checkpoint_copies: u64,
+    /// Blocks of the data file written: pages, the page map and the root.
+    pub blocks_written: u64,
+    /// Of these, blocks of which only the changed cache lines were written.
+    pub blocks_written_by_line: u64,
+    /// The cache lines written in these.
+    pub lines_written: u64,
+    /// Bytes written into blocks of the data file.
+    pub block_bytes_written: u64,
     /// The data file's length, in bytes.
     pub file_bytes: u64,
     /// Of these, the free bytes.
@@ -151,8 +159,16 @@ impl Store {
         if root.trees.keys().any(|id| id & LAYERS != 0) {
             pool.file.room.expect_long_keys();
         }
+        pool.file.write_lines(true);
         let inner = Arc::new(StoreInner::new(pool, root));
         Ok(Self { inner })
+    }
+
+    /// Sets whether a write to a data file in persistent memory leaves out cache lines that do not
+    /// change, which is the default. The file then keeps two blocks for each page that changes, as
+    /// far as the medium has room. No effect on other devices.
+    pub fn write_lines(&self, on: bool) {
+        self.inner.pool.file.write_lines(on);
     }
 
     /// Returns the tree with a number, creating an empty one if there is none. Creating a tree is a
@@ -449,6 +465,10 @@ impl Store {
             evictions: count(&pool.counters.evictions),
             eviction_writes: count(&pool.counters.eviction_writes),
             checkpoint_copies: count(&pool.counters.copies),
+            blocks_written: count(&pool.file.written.blocks),
+            blocks_written_by_line: count(&pool.file.written.blocks_by_line),
+            lines_written: count(&pool.file.written.lines),
+            block_bytes_written: count(&pool.file.written.bytes),
             file_bytes: end * PAGE_SIZE as u64,
             file_free_bytes: (end - space.end() + space.free_blocks()) * PAGE_SIZE as u64,
             checkpoint_sequence: self.inner.root.lock().sequence,

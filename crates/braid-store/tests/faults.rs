@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use braid_io::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, SimDevice, WriteOp};
 use braid_rt::Mutex;
-use braid_store::{Change, Direction, Store, StoreError, StoreOptions, Tree};
+use braid_store::{Change, Direction, PAGE_SIZE, Store, StoreError, StoreOptions, Tree};
 use bytes::Bytes;
 
 /// The smallest allowed pool.
@@ -24,7 +24,7 @@ struct Plan {
     fail_sync: Option<io::ErrorKind>,
     /// The device has no room beyond the written data.
     refuse_room: bool,
-    /// Called before every batch of writes.
+    /// Called before every write of several pages.
     before_batch: Option<Box<dyn FnMut() + Send>>,
 }
 
@@ -50,6 +50,14 @@ impl FaultyDevice {
         Self {
             inner,
             plan: Arc::default(),
+        }
+    }
+
+    fn call_hook(&self) {
+        let hook = self.plan.lock().before_batch.take();
+        if let Some(mut hook) = hook {
+            hook();
+            self.plan.lock().before_batch = Some(hook);
         }
     }
 }
@@ -113,6 +121,9 @@ impl File for FaultyFile {
         self.inner.read_at(buf, offset)
     }
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        if bufs.iter().map(|buf| buf.len()).sum::<usize>() > PAGE_SIZE {
+            self.device.call_hook();
+        }
         self.inner.write_at(bufs, offset)
     }
     fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
@@ -129,11 +140,7 @@ impl File for FaultyFile {
         }
     }
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
-        let hook = self.device.plan.lock().before_batch.take();
-        if let Some(mut hook) = hook {
-            hook();
-            self.device.plan.lock().before_batch = Some(hook);
-        }
+        self.device.call_hook();
         self.inner.write_batch(ops)
     }
 }

@@ -95,6 +95,7 @@
 //! | log files written concurrently | 1 | [`Builder::lanes`], 1 to `strands`, fixed at creation |
 //! | log flushes in flight | 3 | [`Builder::flushes_in_flight`], 1 to 16 |
 //! | commit mode of persistent memory | lazy | [`Builder::pmem_commit`] |
+//! | checkpoints in persistent memory write cache lines | true | [`Builder::pmem_lines`] |
 //! | commits in a group | 0 | [`Builder::group_size`]; 0: a flush begins when none is in flight |
 //! | an epoch of the `epoch` protocol | 40ms | [`Builder::epoch`], 10 µs to 10 s |
 //! | isolation | Serializable | [`TransactionOptions::isolation`] |
@@ -388,6 +389,7 @@ mod tests {
             ("Builder::protocol`]", Protocol::default().to_string()),
             ("flushes_in_flight`]", log.flushes_in_flight.to_string()),
             ("pmem_commit`]", builder.pmem_commit.to_string()),
+            ("pmem_lines`]", builder.pmem_lines.to_string()),
             ("group_size`]", builder.group_size.to_string()),
             ("Builder::epoch`]", format!("{:?}", builder.epoch)),
             ("isolation`]", format!("{:?}", options.isolation)),

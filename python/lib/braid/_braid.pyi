@@ -59,6 +59,7 @@ class _Options(TypedDict, total=False):
     flushes_in_flight: int
     group_size: int
     pmem_commit: Literal["eager", "lazy", "checksum"]
+    pmem_lines: bool
     create_if_missing: bool
     discard: bool
     file_mode: int

@@ -74,6 +74,14 @@ class StoreStats:
     """Number of evicted pages that had to be written."""
     checkpoint_copies: int
     """Number of pages copied because a checkpoint still needed their image."""
+    blocks_written: int
+    """Number of blocks of the data file that were written."""
+    blocks_written_by_line: int
+    """Part of ``blocks_written`` of which only the changed cache lines were written."""
+    lines_written: int
+    """Number of cache lines written in these blocks."""
+    block_bytes_written: int
+    """Bytes written into blocks of the data file."""
     file_bytes: int
     """Length of the data file, in bytes."""
     file_free_bytes: int

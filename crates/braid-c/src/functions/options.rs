@@ -97,6 +97,9 @@ pub enum braid_option {
     /// How a commit in persistent memory makes its bytes durable, a `braid_pmem_commit`. Default:
     /// `BRAID_PMEM_COMMIT_LAZY`.
     BRAID_OPTION_PMEM_COMMIT = 24,
+    /// Whether a checkpoint to a data file in persistent memory writes only the cache lines that
+    /// changed: 1 (the default) or 0. The data file then keeps two blocks for each page that changes.
+    BRAID_OPTION_PMEM_LINES = 25,
 }
 
 /// How the medium of a database is accessed.
@@ -193,6 +196,8 @@ impl Options {
             builder.max_version_bytes(size()?)
         } else if is(BRAID_OPTION_PMEM_COMMIT) {
             builder.pmem_commit(pmem_commit(value).ok_or_else(|| misfit(option, value))?)
+        } else if is(BRAID_OPTION_PMEM_LINES) {
+            builder.pmem_lines(flag()?)
         } else if is(BRAID_OPTION_STATS_FILE) {
             builder.stats_file(flag()?)
         } else {

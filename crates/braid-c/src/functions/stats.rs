@@ -118,6 +118,14 @@ pub struct braid_stats {
     pub eviction_writes: u64,
     /// Number of pages copied because a checkpoint still needed their image.
     pub checkpoint_copies: u64,
+    /// Number of blocks of the data file that were written.
+    pub blocks_written: u64,
+    /// Part of `blocks_written` of which only the changed cache lines were written.
+    pub blocks_written_by_line: u64,
+    /// Number of cache lines written in these blocks.
+    pub lines_written: u64,
+    /// Bytes written into blocks of the data file.
+    pub block_bytes_written: u64,
     /// Length of the data file, in bytes.
     pub file_bytes: u64,
     /// Free space in the data file, in bytes.
@@ -176,6 +184,10 @@ impl braid_stats {
             evictions: store.evictions,
             eviction_writes: store.eviction_writes,
             checkpoint_copies: store.checkpoint_copies,
+            blocks_written: store.blocks_written,
+            blocks_written_by_line: store.blocks_written_by_line,
+            lines_written: store.lines_written,
+            block_bytes_written: store.block_bytes_written,
             file_bytes: store.file_bytes,
             file_free_bytes: store.file_free_bytes,
             checkpoint_sequence: store.checkpoint_sequence,

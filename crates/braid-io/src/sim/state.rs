@@ -202,8 +202,15 @@ impl State {
     /// Records the pages that a write replaces as a whole, if old contents are recorded.
     fn remember_pages(&mut self, write: &Write) {
         let (len, current) = (write.bytes.len(), &self.contents[write.file].current);
-        let is_whole = write.offset.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
-        if self.stale.is_none() || !is_whole {
+        if self.stale.is_none() || len == 0 {
+            return;
+        }
+        if !write.offset.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
+            // The contents from before an earlier write would undo several writes.
+            let pages = write.offset / PAGE..=(write.offset + len - 1) / PAGE;
+            for page in pages {
+                self.stale_pages.remove(&(write.file, page));
+            }
             return;
         }
         for at in (write.offset..(write.offset + len).min(current.len())).step_by(PAGE) {

@@ -93,8 +93,17 @@ impl Pool {
             kept |= open.frozen.get(&id) == Some(&old)
                 && !(open.addresses.contains_key(&id) && braid_rt::mutant!("free_frozen_blocks"));
         }
-        if !kept {
-            self.file.space.lock().free(old);
+        if kept && address != ABSENT {
+            return;
+        }
+        let mut space = self.file.space.lock();
+        if address == ABSENT {
+            space.forget_spare(id);
+            if !kept {
+                space.free(old);
+            }
+        } else {
+            space.free_as_spare(id, old);
         }
     }
 
@@ -260,6 +269,16 @@ impl Pool {
         if is_free {
             self.free_detached(id);
         }
+    }
+
+    /// Whether a page is in memory and dirty. A hint: others may change that at any time.
+    pub(crate) fn is_dirty(&self, id: PageId) -> bool {
+        let Some(state) = self.state(id) else {
+            return false;
+        };
+        let frame = frame_of(state.load(Ordering::Relaxed));
+        let info = (frame != NONE).then(|| &self.info[to_usize(frame)]);
+        info.is_some_and(|info| info.dirty.load(Ordering::Relaxed) != 0)
     }
 
     /// Moves a page that is not changing from one block address to another. Returns whether it

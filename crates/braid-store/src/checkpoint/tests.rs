@@ -75,6 +75,29 @@ fn a_map_or_root_that_cannot_be_written_leaves_no_blocks() {
     assert!(failed >= 4 && store.inner.is_poisoned(), "{failed}");
 }
 
+/// A file with much free space moves pages to its beginning, but not those that it writes anyway.
+#[test]
+fn a_page_is_written_once() {
+    let store = filled(&SimDevice::new(2), 32 << 20);
+    let mut freed = 0;
+    for _ in 0..4 {
+        put(&store.tree(1).unwrap(), 0..KEYS, 3_000);
+        let before = store.stats();
+        let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+        open.write(&|_| ()).unwrap();
+        let report = open.publish().unwrap();
+        let written = store.stats().blocks_written - before.blocks_written;
+        // The map, the root and the large values.
+        let rest = written - report.pages_written;
+        assert!(
+            rest <= report.map_blocks_written + 1,
+            "{written}, {report:?}"
+        );
+        freed = freed.max(before.file_free_bytes);
+    }
+    assert!(freed > store.stats().file_bytes / 3);
+}
+
 #[test]
 fn the_map_and_the_root_take_no_room_from_writers() {
     let store = filled(&SimDevice::new(2), 32 << 20);

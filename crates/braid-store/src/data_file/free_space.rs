@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::room::Room;
+use super::spares::Spares;
 use super::{BLOCKS_MAX, block_of};
 use crate::number_set::NumberSet;
 
@@ -13,7 +14,10 @@ pub(crate) const FIRST_BLOCK: u64 = 2;
 /// map.
 #[derive(Debug)]
 pub(crate) struct Space {
+    /// The free blocks that are not spares.
     free: NumberSet,
+    /// Free blocks that are kept for their last owners as long as other blocks suffice.
+    spares: Spares,
     end: u64,
     /// Whether freed blocks stay unused from now on.
     frozen: bool,
@@ -44,6 +48,7 @@ impl Space {
         }
         let space = Self {
             free,
+            spares: Spares::default(),
             end,
             frozen: false,
             taken_since: None,
@@ -58,10 +63,18 @@ impl Space {
         space
     }
 
-    /// Takes the lowest free block, so that the file's tail becomes free. Returns `None` if the file
+    /// Takes the lowest free block, so that the file's tail becomes free, and a spare only if the
+    /// file is known to have no other block, with its `extent` of blocks. Returns `None` if the file
     /// has its greatest length.
-    pub(crate) fn allocate(&mut self) -> Option<u64> {
-        let block = match self.free.pop_first() {
+    pub(crate) fn allocate(&mut self, extent: u64) -> Option<u64> {
+        let mut block = self.free.pop_first();
+        if block.is_none() && self.end >= extent && !braid_rt::mutant!("never_take_other_spares") {
+            block = self.spares.take_any();
+            if block.is_some() {
+                braid_rt::coverage_point("store: a spare is taken for another page");
+            }
+        }
+        let block = match block {
             Some(block) => block,
             None if self.end >= BLOCKS_MAX => return None,
             None => {
@@ -69,17 +82,42 @@ impl Space {
                 self.end - 1
             }
         };
+        self.note_taken(block);
+        Some(block)
+    }
+
+    /// Takes the spare of an identity.
+    pub(crate) fn take_spare(&mut self, identity: u64) -> Option<u64> {
+        let block = self.spares.take(identity)?;
+        self.note_taken(block);
+        Some(block)
+    }
+
+    fn note_taken(&mut self, block: u64) {
         if let Some(taken) = &mut self.taken_since {
             taken.insert(block);
         }
         self.room.take(1);
-        Some(block)
+    }
+
+    /// The number of blocks by which a file of `extent` blocks would have to be longer, so that
+    /// `count` blocks can be taken without another identity's spare; 0 if there are no spares.
+    pub(crate) fn short_of(&self, count: usize, extent: u64) -> u64 {
+        if self.spares.len() == 0 {
+            return 0;
+        }
+        let others = self.free.len() + extent.saturating_sub(self.end);
+        (count as u64).saturating_sub(others)
     }
 
     /// From now on, blocks can be taken, but not freed: it is unknown which of them the medium's
     /// newest superblock refers to.
     pub(crate) fn freeze(&mut self) {
         self.frozen = true;
+        // After a failed sync it is unknown which bytes of a spare are durable.
+        if !braid_rt::mutant!("keep_spares_in_doubt") {
+            self.release_spares();
+        }
     }
 
     /// A sync failed: every earlier write that was not synced may be lost.
@@ -102,14 +140,68 @@ impl Space {
             (FIRST_BLOCK..self.end).contains(&block),
             "a block that was allocated: {block}"
         );
-        if self.pins.iter().any(|pin| pin.blocks.contains(block))
-            && !braid_rt::mutant!("ignore_pins")
-        {
+        if self.is_held(block) && !braid_rt::mutant!("ignore_pins") {
             self.held.insert(block);
         } else if !self.frozen {
-            assert!(self.free.insert(block), "block {block} is freed once");
+            let is_new = !self.spares.contains(block) && self.free.insert(block);
+            assert!(is_new, "block {block} is freed once");
             self.room.add(1);
         }
+    }
+
+    /// Frees the block of a block address, and keeps it for the identity whose contents it has. All
+    /// writes to the block have succeeded, so its contents are durable once the next sync succeeds
+    /// (I11). A block that a pin holds gets no owner, and neither does a second one.
+    pub(crate) fn free_as_spare(&mut self, identity: u64, address: u64) {
+        let block = block_of(address);
+        let is_held = self.is_held(block) && !braid_rt::mutant!("spare_pinned_blocks");
+        if !self.spares.are_kept() || self.frozen || is_held || self.spares.has(identity) {
+            return self.free(address);
+        }
+        assert!(
+            (FIRST_BLOCK..self.end).contains(&block) && !self.is_free(block),
+            "block {block} is freed once"
+        );
+        self.spares.add(identity, block);
+        self.room.add(1);
+    }
+
+    /// Whether a pin holds a block.
+    fn is_held(&self, block: u64) -> bool {
+        self.pins.iter().any(|pin| pin.blocks.contains(block))
+    }
+
+    /// Gives up the spare of an identity that no longer exists.
+    pub(crate) fn forget_spare(&mut self, identity: u64) {
+        if let Some(block) = self.spares.take(identity)
+            && !braid_rt::mutant!("leak_spares")
+        {
+            assert!(self.free.insert(block), "block {block} is freed once");
+        }
+    }
+
+    /// Gives up all spares.
+    pub(crate) fn release_spares(&mut self) {
+        self.free.union(&self.spares.clear());
+    }
+
+    /// Sets whether blocks become spares from now on.
+    pub(crate) fn keep_spares(&mut self, keep: bool) {
+        self.spares.keep(keep);
+        if !keep {
+            self.release_spares();
+        }
+    }
+
+    /// The number of spares, which are free blocks, too.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn spare_blocks(&self) -> u64 {
+        self.spares.len()
+    }
+
+    /// Whether blocks become spares.
+    pub(crate) fn keeps_spares(&self) -> bool {
+        self.spares.are_kept()
     }
 
     /// Keeps used blocks from being reused, even if they are freed, until [`Space::unpin`] with the
@@ -123,6 +215,7 @@ impl Space {
     /// Keeps all blocks of a file of `end` blocks from being reused, including the free ones, until
     /// [`Space::unpin`]: another process may read blocks that no page map of this one refers to.
     pub(crate) fn pin_all(&mut self, end: u64) -> u64 {
+        self.release_spares();
         if self.end < end {
             self.free.insert_range(self.end..end);
             self.end = end;
@@ -180,11 +273,11 @@ impl Space {
     }
 
     pub(crate) fn is_free(&self, block: u64) -> bool {
-        block >= self.end || self.free.contains(block)
+        block >= self.end || self.free.contains(block) || self.spares.contains(block)
     }
 
     pub(crate) fn free_blocks(&self) -> u64 {
-        self.free.len()
+        self.free.len() + self.spares.len()
     }
 }
 
@@ -204,7 +297,7 @@ mod tests {
 
     /// Takes a block of a space that is not full.
     fn take(space: &mut Space) -> u64 {
-        space.allocate().unwrap()
+        space.allocate(0).unwrap()
     }
 
     #[test]
@@ -217,7 +310,7 @@ mod tests {
         let first = space.pin_all(0);
         assert_eq!(take(&mut space), BLOCKS_MAX - 2);
         assert_eq!(take(&mut space), BLOCKS_MAX - 1);
-        assert_eq!(space.allocate(), None);
+        assert_eq!(space.allocate(0), None);
         space.free(BLOCKS_MAX - 2);
         assert_eq!(take(&mut space), BLOCKS_MAX - 2);
         assert!(space.is_pinned() && first == 0);
@@ -281,6 +374,49 @@ mod tests {
         space.unpin(pin);
         assert_eq!(take(&mut space), 3);
         assert!(space.is_free(5) && space.is_free(7) && !space.is_free(2));
+    }
+
+    #[test]
+    fn spares_are_kept_for_their_owners_and_taken_last() {
+        let mut space = space([2, 3, 4, 5]);
+        space.free_as_spare(70, 2);
+        assert_eq!(space.take_spare(70), None, "not asked for");
+        space.keep_spares(true);
+        for (identity, block) in [(73, 3), (74, 4), (74, 5)] {
+            space.free_as_spare(identity, block);
+        }
+        assert_eq!((space.free_blocks(), space.spare_blocks()), (4, 2));
+        assert_eq!((take(&mut space), take(&mut space)), (2, 5), "no spares");
+        assert_eq!((space.short_of(3, 7), space.short_of(3, 9)), (2, 0));
+        // Block 6 exists.
+        assert_eq!(space.allocate(7), Some(6));
+        assert_eq!(space.allocate(7), Some(3), "the lowest spare");
+        assert_eq!(
+            (space.take_spare(73), space.take_spare(74)),
+            (None, Some(4))
+        );
+        assert_eq!(space.take_spare(74), None);
+        assert_eq!(space.short_of(3, 0), 0);
+        space.free_as_spare(74, 4);
+        space.forget_spare(74);
+        assert_eq!((space.spare_blocks(), take(&mut space)), (0, 4));
+    }
+
+    #[test]
+    fn pinned_blocks_and_blocks_in_doubt_are_no_spares() {
+        let mut space = space([2, 3, 4]);
+        space.keep_spares(true);
+        let pin = space.pin(set([2]));
+        space.free_as_spare(72, 2);
+        assert_eq!((space.take_spare(72), space.is_free(2)), (None, false));
+        space.unpin(pin);
+        assert!(space.is_free(2));
+        space.free_as_spare(73, 3);
+        space.lose_unsynced();
+        assert_eq!(space.take_spare(73), None);
+        space.free_as_spare(74, 4);
+        assert_eq!(space.take_spare(74), None);
+        assert_eq!((take(&mut space), take(&mut space)), (2, 3));
     }
 
     #[test]

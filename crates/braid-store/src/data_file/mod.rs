@@ -17,16 +17,18 @@
 
 mod block;
 pub(crate) mod free_space;
+mod lines;
 mod map;
 mod open;
 pub(crate) mod room;
 mod root;
+mod spares;
 mod superblock;
 
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-use braid_io::{AlignedBuf, Device, File, ReadOp, WriteOp};
+use braid_io::{AlignedBuf, Device, File, ReadOp};
 use braid_rt::Mutex;
 use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -38,6 +40,7 @@ use crate::page::{PAGE_SIZE, PageId};
 
 use self::block::seal;
 use self::free_space::Space;
+use self::lines::{Place, WriteCounters};
 use self::room::Room;
 
 pub(crate) use block::{BLOB, MAP, check, check_copied, u64_at};
@@ -94,6 +97,9 @@ pub(crate) struct DataFile {
     pub(crate) lost_leaves: Vec<(std::ops::Range<PageId>, StoreError)>,
     /// Whether a sync failed.
     unsynced_lost: AtomicBool,
+    /// Whether the file could not be extended for the sake of spares since the newest checkpoint.
+    cannot_grow: AtomicBool,
+    pub(crate) written: WriteCounters,
 }
 
 /// Describes the place of a block with an identity in messages.
@@ -152,7 +158,16 @@ impl DataFile {
             poison: OnceLock::new(),
             lost_leaves: Vec::new(),
             unsynced_lost: AtomicBool::new(false),
+            cannot_grow: AtomicBool::new(false),
+            written: WriteCounters::default(),
         }
+    }
+
+    /// Sets whether blocks are written by cache line where the device allows that; see
+    /// [`lines`](self::lines).
+    pub(crate) fn write_lines(&self, on: bool) {
+        let on = on && lines::suit(&*self.device);
+        self.space.lock().keep_spares(on);
     }
 
     pub(crate) fn buffer(&self) -> AlignedBuf {
@@ -331,28 +346,79 @@ impl DataFile {
         self.poison.get()
     }
 
-    /// Takes free blocks, with room for them in the file.
+    /// Takes a free block for each identity, with room for it in the file: the identity's spare, if
+    /// it has one.
     ///
     /// # Errors
     /// [`StoreError::OutOfSpace`] if the file has its greatest length.
-    fn allocate(&self, count: usize) -> Result<Vec<u64>, StoreError> {
-        let mut blocks = Vec::with_capacity(count);
-        {
-            let mut space = self.space.lock();
-            blocks.extend(std::iter::from_fn(|| space.allocate()).take(count));
-            if blocks.len() < count {
-                blocks.iter().for_each(|&block| space.free(block));
-                return Err(longest());
+    fn allocate(&self, identities: &[u64]) -> Result<Vec<Place>, StoreError> {
+        let extent = || self.extent.load(Ordering::Relaxed);
+        let mut space = self.space.lock();
+        let spares = identities.iter().map(|&id| space.take_spare(id));
+        let spares: Vec<Option<u64>> = spares.collect();
+        let missing = spares.iter().filter(|spare| spare.is_none()).count();
+        let short = space.short_of(missing, extent());
+        if short > 0 && !self.cannot_grow.load(Ordering::Relaxed) {
+            drop(space);
+            self.grow_for_spares(short);
+            space = self.space.lock();
+        }
+        let mut places = Vec::with_capacity(identities.len());
+        for &spare in &spares {
+            let is_spare = spare.is_some()
+                || braid_rt::mutant!("trust_unknown_contents") && space.keeps_spares();
+            match spare.or_else(|| space.allocate(extent())) {
+                Some(block) => places.push(Place { block, is_spare }),
+                None => {
+                    let rest = spares[places.len()..].iter().flatten();
+                    let taken = places.iter().map(|place| place.block);
+                    taken
+                        .chain(rest.copied())
+                        .for_each(|block| space.free(block));
+                    return Err(longest());
+                }
             }
         }
-        self.make_room(&blocks);
-        Ok(blocks)
+        drop(space);
+        self.make_room(places.iter().map(|place| place.block));
+        Ok(places)
+    }
+
+    /// Takes the lowest free block, with room for it in the file.
+    ///
+    /// # Errors
+    /// As [`DataFile::allocate`].
+    fn allocate_lowest(&self) -> Result<Place, StoreError> {
+        let extent = self.extent.load(Ordering::Relaxed);
+        let block = self.space.lock().allocate(extent).ok_or_else(longest)?;
+        self.make_room([block].into_iter());
+        let is_spare = false;
+        Ok(Place { block, is_spare })
+    }
+
+    /// Extends the file, so that spares stay with their owners. If the medium refuses, others take
+    /// the spares until the next checkpoint.
+    fn grow_for_spares(&self, blocks: u64) {
+        let _growing = self.growing.lock();
+        let end = self.space.lock().end();
+        let end = end.max(self.extent.load(Ordering::Relaxed)) + blocks;
+        let len = (end + growth(end)).min(BLOCKS_MAX);
+        let extended = self.extend(len, false);
+        if extended.is_err() || self.extent.load(Ordering::Relaxed) < end.min(BLOCKS_MAX) {
+            braid_rt::coverage_point("store: the data file can't grow for spares");
+            self.cannot_grow.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets the file grow for the sake of spares again.
+    pub(crate) fn allow_growth(&self) {
+        self.cannot_grow.store(false, Ordering::Relaxed);
     }
 
     /// Makes the file longer than these blocks need, because the file system serializes writes that
     /// extend a file. [`DataFile::trim`] releases unused blocks.
-    fn make_room(&self, blocks: &[u64]) {
-        let end = blocks.iter().max().map_or(0, |last| last + 1);
+    fn make_room(&self, blocks: impl Iterator<Item = u64>) {
+        let end = blocks.max().map_or(0, |last| last + 1);
         // Relaxed: a thread that reads an old number checks again.
         if end <= self.extent.load(Ordering::Relaxed) {
             return;
@@ -436,17 +502,18 @@ impl DataFile {
 
     /// Writes a page to a free block; returns its block address.
     pub(crate) fn write_page(&self, id: PageId, buf: &mut [u8]) -> Result<u64, StoreError> {
+        let written = self.write_run(&[id], buf).inspect_err(|_| {
+            braid_rt::coverage_point("store: an evicted page can't be written");
+        });
+        Ok(written?[0])
+    }
+
+    /// Writes a page to the lowest free block; returns its block address.
+    pub(crate) fn write_page_low(&self, id: PageId, buf: &mut [u8]) -> Result<u64, StoreError> {
         self.settle()?;
         seal(buf, id, self.next_sequence());
-        let block = self.space.lock().allocate().ok_or_else(longest)?;
-        self.make_room(&[block]);
-        let offset = block * PAGE_SIZE as u64;
-        if let Err(error) = self.file.write_at(&[buf], offset) {
-            braid_rt::coverage_point("store: an evicted page can't be written");
-            self.space.lock().free(block);
-            return Err(StoreError::io("cannot write a page to data.braid", error));
-        }
-        Ok(address_of(block, buf))
+        let place = self.allocate_lowest()?;
+        Ok(self.write_to_places(&[buf], &[place])?[0])
     }
 
     /// Seals and writes blocks, in one batch; returns their block addresses.
@@ -455,57 +522,41 @@ impl DataFile {
         blocks: &mut [(u64, AlignedBuf)],
     ) -> Result<Vec<u64>, StoreError> {
         self.settle()?;
-        let free = self.allocate(blocks.len())?;
+        let identities: Vec<u64> = blocks.iter().map(|(identity, _)| *identity).collect();
+        let places = self.allocate(&identities)?;
         let sequence = self.next_sequence();
         blocks
             .iter_mut()
             .for_each(|(identity, buf)| seal(buf, *identity, sequence));
-        let ops: Vec<WriteOp<'_>> = blocks
-            .iter()
-            .zip(&free)
-            .map(|((_, buf), block)| WriteOp {
-                buf,
-                offset: block * PAGE_SIZE as u64,
-            })
-            .collect();
-        if let Err(error) = self.file.write_batch(&ops) {
-            self.free(&free);
-            return Err(StoreError::io("cannot write pages to data.braid", error));
-        }
-        let written = blocks.iter().zip(free);
-        Ok(written
-            .map(|((_, buf), block)| address_of(block, buf))
-            .collect())
+        let bufs: Vec<&[u8]> = blocks.iter().map(|(_, buf)| &buf[..PAGE_SIZE]).collect();
+        self.write_to_places(&bufs, &places)
     }
 
     /// Seals and writes the pages that follow each other in a buffer; returns their block
     /// addresses.
     pub(crate) fn write_run(&self, ids: &[PageId], buf: &mut [u8]) -> Result<Vec<u64>, StoreError> {
         self.settle()?;
-        let free = self.allocate(ids.len())?;
+        let places = self.allocate(ids)?;
         let sequence = self.next_sequence();
         for (&id, page) in ids.iter().zip(buf.chunks_exact_mut(PAGE_SIZE)) {
             seal(page, id, sequence);
         }
-        let mut rest = &buf[..];
-        let runs = free.chunk_by(|a, b| a + 1 == *b).map(|run| {
-            let (buf, after) = rest.split_at(run.len() * PAGE_SIZE);
-            rest = after;
-            let offset = run[0] * PAGE_SIZE as u64;
-            WriteOp { buf, offset }
-        });
-        let written = match &runs.collect::<Vec<_>>()[..] {
-            // Usually the block addresses are consecutive, too. A plain write costs less setup than
-            // a batch of one.
-            [run] => self.file.write_at(&[run.buf], run.offset),
-            runs => self.file.write_batch(runs),
-        };
-        if let Err(error) = written {
-            self.free(&free);
+        self.write_to_places(&[buf], &places)
+    }
+
+    /// Writes sealed images to the places that were taken for them; each buffer contains one or more.
+    /// After an error, the places are free again, and nothing is known about their contents. Returns
+    /// the block addresses.
+    fn write_to_places(&self, bufs: &[&[u8]], places: &[Place]) -> Result<Vec<u64>, StoreError> {
+        if let Err(error) = self.write_images(bufs, places) {
+            let blocks: Vec<u64> = places.iter().map(|place| place.block).collect();
+            self.free(&blocks);
             return Err(StoreError::io("cannot write pages to data.braid", error));
         }
-        let pages = buf.chunks_exact(PAGE_SIZE).zip(free);
-        Ok(pages.map(|(page, block)| address_of(block, page)).collect())
+        let written = lines::placed(bufs, places);
+        Ok(written
+            .map(|(image, place)| address_of(place.block, image))
+            .collect())
     }
 
     /// Frees blocks that nothing refers to.
@@ -515,6 +566,27 @@ impl DataFile {
         }
         let mut space = self.holds.space.of(self.space.lock());
         blocks.iter().for_each(|&block| space.free(block));
+    }
+
+    /// Frees blocks that nothing refers to, each of which has the last contents that were written
+    /// for the identity; see [`Space::free_as_spare`].
+    pub(crate) fn free_as_spares(&self, blocks: &[(u64, u64)]) {
+        if blocks.is_empty() {
+            return;
+        }
+        let mut space = self.holds.space.of(self.space.lock());
+        for &(identity, block) in blocks {
+            space.free_as_spare(identity, block);
+        }
+    }
+
+    /// Gives up the spares of identities that no longer exist.
+    pub(crate) fn forget_spares(&self, identities: &[u64]) {
+        if identities.is_empty() {
+            return;
+        }
+        let mut space = self.holds.space.of(self.space.lock());
+        identities.iter().for_each(|&id| space.forget_spare(id));
     }
 
     pub(crate) fn map_identity(index: usize) -> u64 {

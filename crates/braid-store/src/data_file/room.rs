@@ -392,6 +392,7 @@ mod tests {
         for seed in 0..20 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let device = SimDevice::new(seed);
+            device.set_block_size(if seed % 2 == 0 { 4096 } else { 64 });
             let mut store = Store::create(Arc::new(device.clone()), OPTIONS).unwrap();
             let mut writer = WriterRoom::default();
             let mut failed = 0;

@@ -174,6 +174,14 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "Evicted pages that had to be written.";
         Counter store.checkpoint_copies => "braid_store_checkpoint_copies_total",
             "Pages copied because a checkpoint still needed their image.";
+        Counter store.blocks_written => "braid_store_blocks_written_total",
+            "Blocks of the data file written.";
+        Counter store.blocks_written_by_line => "braid_store_blocks_written_by_line_total",
+            "Blocks of which only the changed cache lines were written.";
+        Counter store.lines_written => "braid_store_lines_written_total",
+            "Cache lines written in these blocks.";
+        Counter store.block_bytes_written => "braid_store_block_bytes_written_total",
+            "Bytes written into blocks of the data file.";
         Gauge store.file_bytes => "braid_store_file_bytes",
             "Length of the data file.";
         Gauge store.file_free_bytes => "braid_store_file_free_bytes",

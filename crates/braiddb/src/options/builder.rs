@@ -47,6 +47,7 @@ pub struct Builder {
     pub(crate) transaction_bytes_max: usize,
     pub(crate) flushes_in_flight: Option<usize>,
     pub(crate) pmem_commit: PmemCommit,
+    pub(crate) pmem_lines: bool,
     pub(crate) group_size: u32,
     pub(crate) create_if_missing: bool,
     pub(crate) background: bool,
@@ -94,6 +95,7 @@ impl Default for Builder {
             transaction_bytes_max: 256 << 20,
             flushes_in_flight: None,
             pmem_commit: PmemCommit::default(),
+            pmem_lines: true,
             group_size: LogOptions::default().group_size,
             create_if_missing: true,
             background: true,
@@ -436,6 +438,25 @@ impl Builder {
     /// ```
     pub fn pmem_commit(mut self, mode: PmemCommit) -> Self {
         self.pmem_commit = mode;
+        self
+    }
+
+    /// Sets whether a checkpoint to a data file in persistent memory writes only the cache lines of
+    /// a page that changed, instead of whole pages. Default `true`. The data file then keeps two
+    /// blocks for each page that changes, and grows up to twice the size of its pages where the
+    /// medium has room. It has no effect on other devices, nor on the format of the file, and may
+    /// differ from opening to opening.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+    /// let db = builder.pmem_lines(false).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pmem_lines(mut self, on: bool) -> Self {
+        self.pmem_lines = on;
         self
     }
 

@@ -52,6 +52,7 @@ pub(crate) fn create(
         pool_bytes: options.pool_bytes,
     };
     let store = Store::create_as(device.clone(), store_options, identity)?;
+    store.write_lines(options.pmem_lines);
     let identity = Identity::new(None);
     let catalog = catalog(&store, identity)?;
     let recovery = RecoveryReport {

@@ -162,6 +162,7 @@ fn open_checkpoint(
     } else {
         Store::open(device.clone(), store_options)?
     };
+    store.write_lines(options.pmem_lines);
     let checkpoint = store.stats().checkpoint_sequence;
     if let Some(attempt) = attempt {
         attempt.check_checkpoint(checkpoint)?;
