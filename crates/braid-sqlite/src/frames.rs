@@ -132,6 +132,11 @@ impl Frames {
         len
     }
 
+    /// Whether a transaction is open.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.before.is_empty()
+    }
+
     /// Ends the open transaction.
     pub(crate) fn commit(&mut self) {
         self.before.clear();

@@ -51,4 +51,7 @@ mod wal;
 mod walfile;
 
 pub use library::{Library, RegisterError};
-pub use vfs::{braid_sqlite_auto_init, braid_sqlite_register, register, sqlite3_braidsqlite_init};
+pub use vfs::{
+    braid_sqlite_auto_init, braid_sqlite_register, braid_sqlite_wal_size, register,
+    sqlite3_braidsqlite_init,
+};

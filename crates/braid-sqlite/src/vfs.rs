@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -62,6 +63,22 @@ pub unsafe extern "C" fn braid_sqlite_register(
             Err(_) => ERROR,
         }
     })
+}
+
+/// Bytes that a `-wal` file has as SQLite sees it, for programs that watch its size; -1 if the file is
+/// not one of this VFS.
+///
+/// # Safety
+///
+/// The path is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_sqlite_wal_size(path: *const c_char) -> i64 {
+    let size = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: as the caller says.
+        let path = unsafe { path_of(path) }?;
+        i64::try_from(wal::visible_len(&path)?).ok()
+    }));
+    size.ok().flatten().unwrap_or(-1)
 }
 
 fn register_with(functions: &Functions, is_default: bool) -> Result<(), RegisterError> {

@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
+use braid_nvwal::CommitMode;
+
 use crate::abi::{
     BUSY, CANTOPEN, FULL, File, IOERR, IOERR_DELETE, IOERR_FSYNC, IOERR_READ, IOERR_SHORT_READ,
     IOERR_WRITE, IoMethods, NOTFOUND, OK,
@@ -14,6 +16,7 @@ use crate::database::{Database, SharedWal, guarded, lock};
 use crate::guard::{self, Versions};
 use crate::inner::{Inner, Wrapped};
 use crate::library::functions;
+use crate::place::Place;
 use crate::stub::{self, Stub};
 use crate::walfile::{self, Cursor, WalError, WalFile};
 
@@ -58,6 +61,29 @@ fn share(path: &Path, database: &Database) -> Result<SharedWal, WalError> {
     let log = Arc::new(Mutex::new(log));
     logs.insert(path.to_owned(), Arc::downgrade(&log));
     Ok(log)
+}
+
+/// Bytes of a `-wal` file as SQLite sees it; `None` if the file is not one of ours.
+pub(crate) fn visible_len(wal: &Path) -> Option<u64> {
+    let Ok(Stub::Log {
+        path,
+        is_open: true,
+    }) = stub::read(wal)
+    else {
+        return None;
+    };
+    let open = lock(&LOGS)
+        .get_or_insert_default()
+        .get(&path)
+        .and_then(Weak::upgrade);
+    let mut found = match open {
+        Some(log) => return lock(&log).len(false).ok(),
+        None => {
+            let map_as = Place::default().map_as(&path);
+            WalFile::open(&path, map_as, CommitMode::default()).ok()?
+        }
+    };
+    found.len(false).ok()
 }
 
 /// Removes a log that nobody has open any more.
@@ -336,11 +362,7 @@ unsafe extern "C" fn truncate(file: *mut File, len: i64) -> c_int {
 
 unsafe extern "C" fn sync(file: *mut File, _: c_int) -> c_int {
     // SAFETY: SQLite calls methods of open files.
-    unsafe {
-        with(file, IOERR_FSYNC, OK, |wal, cursor, _| {
-            wal.sync(cursor).map(|()| OK)
-        })
-    }
+    unsafe { with(file, IOERR_FSYNC, OK, |wal, _, _| wal.sync().map(|()| OK)) }
 }
 
 unsafe extern "C" fn file_size(file: *mut File, to: *mut i64) -> c_int {

@@ -61,8 +61,9 @@ impl WalError {
 /// What one connection has done last, from which follows what its next write means.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
-    /// A frame header that was written without its page.
-    held: Option<(u32, [u8; FRAME_HEADER])>,
+    /// The start of a frame that SQLite writes in parts: header and page, or divided at the end of a
+    /// sector.
+    held: Option<(u32, Vec<u8>)>,
     /// The frame that was read whole by the last operation.
     read: Option<u32>,
 }
@@ -75,6 +76,8 @@ pub(crate) struct WalFile {
     options: WriterOptions,
     log: SharedWriter,
     frames: Frames,
+    /// The last frame that the newest transaction of this process wrote and cut again.
+    cut: u32,
     /// A frame in parts of which SQLite is interested, and its position.
     image: Vec<u8>,
     image_at: Option<u64>,
@@ -152,6 +155,7 @@ impl WalFile {
             map_as,
             options,
             frames: Frames::default(),
+            cut: 0,
             image: Vec::new(),
             image_at: None,
         })
@@ -218,7 +222,7 @@ impl WalFile {
         offset: u64,
         bytes: &mut [u8],
     ) -> Result<usize, WalError> {
-        self.settle(cursor)?;
+        cursor.read = None;
         self.refresh()?;
         let mut done = 0;
         while done < bytes.len() {
@@ -231,7 +235,16 @@ impl WalFile {
                 ),
                 Some((number, within)) => (self.frames.get(number), within, self.frame_size()),
             };
-            let Some(position) = position else { break };
+            let Some(position) = position else {
+                // SQLite until 3.40 reads the checksum of a frame that a savepoint has removed, and
+                // uses it for nothing.
+                let is_cut = self.place(at).is_some_and(|(number, _)| number <= self.cut);
+                if is_cut && self.log.has_turn()? && bytes.len() - done < FRAME_HEADER {
+                    bytes[done..].fill(0);
+                    done = bytes.len();
+                }
+                break;
+            };
             if self.image_at != Some(position) {
                 self.image_at = None;
                 self.image.resize(self.log.page_size(), 0);
@@ -268,45 +281,52 @@ impl WalFile {
             return self.begin(bytes.try_into().map_err(|_| shape())?);
         }
         let (number, within) = self.place(offset).ok_or_else(shape)?;
-        let held = cursor.held.take().filter(|held| held.0 == number);
         let was_read = cursor.read.take() == Some(number);
-        if within == FRAME_HEADER && bytes.len() + FRAME_HEADER == self.frame_size() {
-            self.take_turn()?;
-            return match held {
-                Some((_, header)) => self.append(number, &header, bytes),
-                None => self.replace(number, |image| {
-                    image[FRAME_HEADER..].copy_from_slice(bytes);
-                }),
-            };
-        }
-        if let Some((number, header)) = held {
-            self.rewrite_header(number, &header)?;
-        }
-        if within != 0 {
+        let size = self.frame_size();
+        if within + bytes.len() > size {
             return Err(shape());
         }
-        if let Ok(header) = <&[u8; FRAME_HEADER]>::try_from(bytes) {
-            // SQLite reads a frame to change its checksum.
-            if was_read && number <= self.frames.len() {
-                return self.rewrite_header(number, header);
+        let continues = |held: &(u32, Vec<u8>)| held.0 == number && held.1.len() == within;
+        if !cursor.held.as_ref().is_some_and(continues) {
+            self.settle(cursor)?;
+            if within == FRAME_HEADER && bytes.len() + FRAME_HEADER == size {
+                self.take_turn()?;
+                return self.replace(number, |image| {
+                    image[FRAME_HEADER..].copy_from_slice(bytes);
+                });
             }
-            cursor.held = Some((number, *header));
+            if within != 0 {
+                return Err(shape());
+            }
+            // SQLite reads a frame to change its checksum.
+            if was_read && bytes.len() == FRAME_HEADER && number <= self.frames.len() {
+                return self.rewrite_header(number, bytes);
+            }
+        }
+        let (_, held) = cursor
+            .held
+            .get_or_insert_with(|| (number, Vec::with_capacity(size)));
+        held.extend_from_slice(bytes);
+        if held.len() < size {
             return Ok(());
         }
-        if bytes.len() != self.frame_size() {
-            return Err(shape());
-        }
         self.take_turn()?;
-        let (header, page) = bytes.split_first_chunk().expect("longer than a header");
-        self.append(number, header, page)
+        match cursor.held.take() {
+            Some((number, image)) => self.append(number, &image),
+            None => Ok(()),
+        }
     }
 
-    /// Writes a frame header that no page has followed.
+    /// Writes a frame header that no page has followed, before a write elsewhere.
     fn settle(&mut self, cursor: &mut Cursor) -> Result<(), WalError> {
         cursor.read = None;
         match cursor.held.take() {
-            Some((number, header)) => self.rewrite_header(number, &header),
-            None => Ok(()),
+            Some((number, header))
+                if header.len() == FRAME_HEADER && number <= self.frames.len() =>
+            {
+                self.rewrite_header(number, &header)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -372,12 +392,11 @@ impl WalFile {
     }
 
     /// Appends a frame; later ones, of a transaction that was rolled back, are gone.
-    fn append(
-        &mut self,
-        number: u32,
-        header: &[u8; FRAME_HEADER],
-        page: &[u8],
-    ) -> Result<(), WalError> {
+    fn append(&mut self, number: u32, image: &[u8]) -> Result<(), WalError> {
+        if !self.frames.is_open() {
+            self.cut = 0;
+        }
+        self.cut = self.cut.max(self.frames.len());
         if self.frames.is_start_of_open(number) {
             self.log.roll_back();
             self.frames.roll_back();
@@ -389,9 +408,7 @@ impl WalFile {
                 number: number - 1,
             });
         }
-        let mut image = header.to_vec();
-        image.extend_from_slice(page);
-        self.put_frame(Action::Append(number), &image)
+        self.put_frame(Action::Append(number), image)
     }
 
     /// Logs a frame, and commits if it is the last one of a transaction.
@@ -421,7 +438,7 @@ impl WalFile {
         self.put_frame(Action::Replace(number), &image)
     }
 
-    fn rewrite_header(&mut self, number: u32, header: &[u8; FRAME_HEADER]) -> Result<(), WalError> {
+    fn rewrite_header(&mut self, number: u32, header: &[u8]) -> Result<(), WalError> {
         self.take_turn()?;
         self.replace(number, |image| {
             image[..FRAME_HEADER].copy_from_slice(header)
@@ -429,8 +446,7 @@ impl WalFile {
     }
 
     /// Makes everything that was committed durable.
-    pub(crate) fn sync(&mut self, cursor: &mut Cursor) -> Result<(), WalError> {
-        self.settle(cursor)?;
+    pub(crate) fn sync(&mut self) -> Result<(), WalError> {
         if !self.log.has_turn()? {
             self.frames.roll_back();
             self.image_at = None;
@@ -502,5 +518,108 @@ impl WalFile {
             stats.differences,
             stats.generations,
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 512;
+    const SIZE: u64 = (FRAME_HEADER + PAGE) as u64;
+
+    fn frame(page: u32, commits: u32, byte: u8) -> Vec<u8> {
+        let mut frame = [page.to_be_bytes(), commits.to_be_bytes()].concat();
+        frame.resize(FRAME_HEADER, 0);
+        frame.resize(FRAME_HEADER + PAGE, byte);
+        frame
+    }
+
+    fn at(number: u64) -> u64 {
+        FILE_HEADER as u64 + (number - 1) * SIZE
+    }
+
+    #[test]
+    fn frames_arrive_in_parts_of_any_length() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let map_as = MapAs::Emulated { line_latency: 0 };
+        create(&path, map_as, 4096).unwrap();
+        let mut file = WalFile::open(&path, map_as, CommitMode::Lazy).unwrap();
+        let mut cursor = Cursor::default();
+        let mut header = [7; FILE_HEADER];
+        header[8..12].copy_from_slice(&(PAGE as u32).to_be_bytes());
+        file.write(&mut cursor, 0, &header).unwrap();
+        assert_eq!(file.len(false).unwrap(), FILE_HEADER as u64);
+        // Header and page; a divided page; a divided header.
+        for (number, cuts) in [(1, vec![24]), (2, vec![24, 100, 500]), (3, vec![10, 24])] {
+            let bytes = frame(5, 1, number as u8);
+            let mut start = 0;
+            for end in cuts.into_iter().chain([bytes.len()]) {
+                let offset = at(number) + start as u64;
+                file.write(&mut cursor, offset, &bytes[start..end]).unwrap();
+                // SQLite syncs between two sectors.
+                file.sync().unwrap();
+                start = end;
+            }
+            assert_eq!(file.len(false).unwrap(), at(number + 1));
+        }
+        let mut found = vec![0; 3 * SIZE as usize];
+        assert_eq!(
+            file.read(&mut cursor, at(1), &mut found).unwrap(),
+            found.len()
+        );
+        let expected = [frame(5, 1, 1), frame(5, 1, 2), frame(5, 1, 3)].concat();
+        assert!(found == expected);
+
+        // An earlier frame again cuts; a page over a page does not.
+        let page = &frame(5, 1, 9)[FRAME_HEADER..];
+        file.write(&mut cursor, at(2) + FRAME_HEADER as u64, page)
+            .unwrap();
+        assert_eq!(file.len(false).unwrap(), at(4));
+        let bytes = frame(6, 1, 8);
+        file.write(&mut cursor, at(2), &bytes[..FRAME_HEADER])
+            .unwrap();
+        file.write(
+            &mut cursor,
+            at(2) + FRAME_HEADER as u64,
+            &bytes[FRAME_HEADER..],
+        )
+        .unwrap();
+        assert_eq!(file.len(false).unwrap(), at(3));
+        for (offset, len) in [
+            (at(9), 24 + PAGE),
+            (at(1) + 100, 10),
+            (at(1), 2 * PAGE),
+            (0, 31),
+        ] {
+            assert!(
+                file.write(&mut cursor, offset, &vec![1; len]).is_err(),
+                "{offset}"
+            );
+        }
+
+        // A savepoint removes frames, and SQLite reads a checksum of one.
+        for number in 3..=5 {
+            file.write(&mut cursor, at(number), &frame(7, 0, 1))
+                .unwrap();
+        }
+        file.write(&mut cursor, at(4), &frame(7, 1, 2)).unwrap();
+        let mut checksum = [1; 8];
+        assert_eq!(
+            file.read(&mut cursor, at(5) + 16, &mut checksum).unwrap(),
+            8
+        );
+        let mut page = [1; PAGE];
+        let page_at = at(5) + FRAME_HEADER as u64;
+        assert_eq!(file.read(&mut cursor, page_at, &mut page).unwrap(), 0);
+        file.write(&mut cursor, at(4), &frame(7, 1, 2)).unwrap();
+        assert_eq!(
+            file.read(&mut cursor, at(5) + 16, &mut checksum).unwrap(),
+            0
+        );
+
+        file.truncate(&mut cursor, 0).unwrap();
+        assert_eq!(file.len(false).unwrap(), 0);
     }
 }
