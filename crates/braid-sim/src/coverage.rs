@@ -189,6 +189,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("store: a spare is taken for another page", LONGER),
     ("store: a superblock that is none", LONG),
     ("store: a thread sleeps until a page arrives", LONG),
+    ("store: a torn superblock is erased", LONG),
     ("store: an evicted page can't be written", LONGER),
     ("store: births of an unreadable map leaf", LONG),
     ("store: lines of a block are written", LONG),

@@ -194,7 +194,7 @@ impl Space {
     }
 
     /// The number of spares, which are free blocks, too.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn spare_blocks(&self) -> u64 {
         self.spares.len()
     }

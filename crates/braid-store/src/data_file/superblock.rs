@@ -8,6 +8,11 @@
 //! states must be kept. So a failed publication freezes the free space (no block becomes free, I8),
 //! and a store that was opened writes the superblock that it found again, durably, before any other
 //! write ([`DataFile::settle`]).
+//!
+//! In persistent memory, a crash tears a superblock into words. Its place may then contain all words
+//! of it but one, and the next torn write of the same number could add the missing one: a superblock
+//! of which nothing is left would count. So a torn superblock is erased, durably, before another one
+//! is written to its place.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -162,12 +167,36 @@ impl DataFile {
         }
         let buf = self.superblock(root.sequence, (blob, blob_len));
         let slot = root.sequence % 2 * PAGE_SIZE as u64;
-        self.file.write_durable_at(&[&buf], slot).map_err(|error| {
+        let erased = self.erase_torn(slot);
+        let written = erased.and_then(|()| self.file.write_durable_at(&[&buf], slot));
+        written.map_err(|error| {
             braid_rt::coverage_point("store: poisoned by a superblock's write");
             let error = StoreError::io("cannot write the superblock of data.braid", error);
             self.poison(&error);
             error
         })
+    }
+
+    /// Erases a torn superblock in persistent memory; see the module's documentation.
+    fn erase_torn(&self, slot: u64) -> std::io::Result<()> {
+        if !super::lines::suit(&*self.device) || braid_rt::mutant!("keep_torn_superblocks") {
+            return Ok(());
+        }
+        let mut buf = self.buffer();
+        // The first superblock of a restored file lies after its end.
+        let is_there = self.file.len()? >= slot + PAGE_SIZE as u64;
+        if !is_there {
+            return Ok(());
+        }
+        // The superblock of the last checkpoint but one may be erased, too.
+        let is_read = self.file.read_at(&mut buf, slot).is_ok();
+        let is_intact = check(&buf, u64::from_le_bytes(MAGIC), u64::MAX).is_ok();
+        if is_read && (is_intact || buf.iter().all(|byte| *byte == 0)) {
+            return Ok(());
+        }
+        braid_rt::coverage_point("store: a torn superblock is erased");
+        buf.fill(0);
+        self.file.write_durable_at(&[&buf], slot)
     }
 
     fn superblock(&self, sequence: u64, (blob, blob_len): (u64, u64)) -> AlignedBuf {
@@ -288,5 +317,63 @@ impl DataFile {
             damage
         };
         written.into_iter().filter_map(damage).collect()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::{OpenMode, SimDevice};
+
+    use super::*;
+    use crate::{Change, Store, StoreOptions};
+
+    const OPTIONS: StoreOptions = StoreOptions {
+        pool_bytes: 1 << 20,
+    };
+
+    fn publish(store: &Store, version: u64) -> Result<(), crate::StoreError> {
+        let put = Change::Put {
+            version,
+            value: &[version as u8; 50],
+        };
+        let tree = store.tree(1)?;
+        tree.modify(b"key", |_| (put, ()))?;
+        let mut checkpoint = store.begin_checkpoint(Vec::new())?;
+        checkpoint.write(&|_| {})?;
+        checkpoint.publish().map(drop)
+    }
+
+    /// Two torn writes of a superblock have all words of the first one.
+    #[test]
+    fn a_torn_superblock_is_not_completed_by_the_next_one() {
+        let mut crashes = 0;
+        for seed in 0..if cfg!(miri) { 4 } else { 200 } {
+            let device = SimDevice::new(seed);
+            device.set_block_size(64);
+            let store = Store::create(Arc::new(device.clone()), OPTIONS).unwrap();
+            publish(&store, 1).unwrap();
+            publish(&store, 2).unwrap();
+            drop(store);
+            // All of the second superblock but its format.
+            let file = device.open(FILE_NAME, OpenMode::Existing).unwrap();
+            let mut torn = AlignedBuf::new(PAGE_SIZE);
+            file.read_at(&mut torn, 0).unwrap();
+            torn[16..24].fill(0);
+            file.write_durable_at(&[&torn], 0).unwrap();
+            let (store, _) = Store::open(Arc::new(device.clone()), OPTIONS).unwrap();
+            device.crash_after(1 + seed % 8);
+            if publish(&store, 3).is_ok() {
+                continue;
+            }
+            crashes += 1;
+            let left = Arc::new(device.after_crash());
+            let (store, _) = Store::open(left, OPTIONS).unwrap();
+            let tree = store.tree(1).unwrap();
+            let found = tree.get(b"key", |_| true).unwrap().unwrap();
+            assert!([1, 3].contains(&found.meta.version), "seed {seed}");
+        }
+        assert!(cfg!(miri) || crashes > 50);
     }
 }
