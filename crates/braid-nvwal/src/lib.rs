@@ -62,7 +62,7 @@
 //!   an earlier opening lost do not follow those of a later one.
 //! - **R3: everything before the mark is durable** before the mark is stored. A log that ends before
 //!   its mark has lost transactions: an error. In mode `checksum` the mark is that of the transaction
-//!   before.
+//!   before, or one that is at most [`WriterOptions::mark_interval`] older.
 //! - **R4: the number of a generation is durable before anything of the former one is lost.** Until
 //!   the first pointer is cleared, it leads to a block of the former generation, which does not
 //!   count.

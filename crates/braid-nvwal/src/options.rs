@@ -102,6 +102,10 @@ pub struct WriterOptions {
     /// Most pages whose newest images are kept in ordinary memory, so that a difference is computed
     /// without reading the log.
     pub cached_pages: usize,
+    /// Most bytes of the log from the mark to the last durable transaction in mode
+    /// [checksum](CommitMode::Checksum). The mark lies in another page, which a fence writes
+    /// separately where it is a system call. A log that loses these bytes looks like a shorter one.
+    pub mark_interval: u64,
 }
 
 impl Default for WriterOptions {
@@ -110,6 +114,7 @@ impl Default for WriterOptions {
             mode: CommitMode::Lazy,
             chain_limit: 16,
             cached_pages: 1024,
+            mark_interval: 0,
         }
     }
 }
@@ -133,6 +138,13 @@ impl WriterOptions {
     #[must_use]
     pub fn cached_pages(mut self, pages: usize) -> Self {
         self.cached_pages = pages;
+        self
+    }
+
+    /// Sets [`mark_interval`](Self::mark_interval).
+    #[must_use]
+    pub fn mark_interval(mut self, bytes: u64) -> Self {
+        self.mark_interval = bytes;
         self
     }
 }

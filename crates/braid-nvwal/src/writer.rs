@@ -393,7 +393,7 @@ impl Writer {
             self.header.set_mark(self.view.generation, position);
             self.view.chain.mapping().fence()?;
         }
-        if !is_ordered && self.mark < self.synced {
+        if !is_ordered && self.mark + self.options.mark_interval < self.synced {
             // In no order with these records: it ends before them.
             self.expect_durable(self.mark..self.synced);
             self.header.set_mark(self.view.generation, self.synced);

@@ -150,7 +150,8 @@ impl Pages {
             return Err(MapError::Volatile);
         }
         Ok(Self {
-            mapped: MappedFile::new(file, options.capacity, options.read_only, false)?,
+            mapped: MappedFile::new(file, options.capacity, options.read_only, false)?
+                .prewritten(options.prewritten),
             line_size: Flusher::detect().map_or(64, Flusher::line_size),
             pending: Mutex::default(),
         })

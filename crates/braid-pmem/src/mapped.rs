@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -30,6 +31,8 @@ pub(crate) struct MappedFile {
     capacity: u64,
     /// Whether page faults are synchronous (`MAP_SYNC`).
     is_synchronous: bool,
+    /// Whether new bytes of the file are written.
+    is_prewritten: bool,
     /// Held while the file grows.
     growing: Mutex<()>,
     file: File,
@@ -104,6 +107,7 @@ impl MappedFile {
             damage: Box::new(Damage::new()),
             capacity,
             is_synchronous,
+            is_prewritten: false,
             growing: Mutex::new(()),
             file,
             registration: None,
@@ -117,6 +121,27 @@ impl MappedFile {
         mapped.registration = Some(registration?);
         mapped.map(0..len)?;
         Ok(mapped)
+    }
+
+    /// Changes whether growing writes the new bytes, and then asks for single pages in memory: a
+    /// store makes all of a large one dirty.
+    pub(crate) fn prewritten(mut self, is_prewritten: bool) -> Self {
+        self.is_prewritten = is_prewritten;
+        self.expect_single_pages(0..self.len());
+        self
+    }
+
+    fn expect_single_pages(&self, range: Range<u64>) {
+        if !self.is_prewritten || range.is_empty() {
+            return;
+        }
+        let (start, len) = (to_usize(range.start), to_usize(range.end - range.start));
+        // SAFETY: the range is mapped, and the advice does not change memory.
+        let _ = unsafe {
+            let address = self.base.as_ptr().cast::<u8>().add(start);
+            // Advice: without it, flushes write more.
+            rustix::mm::madvise(address.cast(), len, rustix::mm::Advice::Random)
+        };
     }
 
     /// Maps further bytes of the file.
@@ -153,6 +178,7 @@ impl MappedFile {
             }
             Err(error) => return Err(system("mmap")(error.into())),
         }
+        self.expect_single_pages(range.clone());
         // Pairs with the acquire load in `len`: who sees the length may access the bytes.
         self.len.store(range.end, Ordering::Release);
         Ok(())
@@ -207,7 +233,7 @@ impl MappedFile {
             let capacity = self.capacity;
             return Err(MapError::Capacity { len, capacity });
         }
-        extend(&self.file, rounded)?;
+        extend(&self.file, rounded, self.is_prewritten)?;
         self.map(mapped..rounded)
     }
 
@@ -257,11 +283,23 @@ impl Drop for MappedFile {
     }
 }
 
-/// Extends a file to `len` bytes with blocks, durably.
-pub(crate) fn extend(file: &File, len: u64) -> Result<(), MapError> {
+/// Extends a file to `len` bytes with blocks, durably, and writes them if `is_prewritten`: the first
+/// write to an allocated block changes the file system's metadata.
+pub(crate) fn extend(file: &File, len: u64, is_prewritten: bool) -> Result<(), MapError> {
     let current = file.metadata().map_err(system("reading its length"))?.len();
     if len > current {
         allocate(file, len)?;
+    }
+    if is_prewritten {
+        // One page at a time, which the kernel then keeps as single pages.
+        let page = vec![0; sigbus::page_size()];
+        let mut at = current;
+        while at < len {
+            let count = (page.len() as u64).min(len - at);
+            file.write_all_at(&page[..to_usize(count)], at)
+                .map_err(|error| failed_extension(error, len))?;
+            at += count;
+        }
     }
     file.sync_all()
         .map_err(|error| failed_extension(error, len))

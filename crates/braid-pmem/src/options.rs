@@ -75,6 +75,10 @@ pub struct MapOptions {
     pub capacity: u64,
     /// Whether to map for reading only. Storing then panics.
     pub read_only: bool,
+    /// Whether growing an ordinary file writes its new bytes. A fence then writes pages that have
+    /// their place on the device: it waits for the device once, and not for the file system's own log
+    /// as well. The kernel keeps the file in single pages, so that it writes no more than was changed.
+    pub prewritten: bool,
 }
 
 impl Default for MapOptions {
@@ -83,6 +87,7 @@ impl Default for MapOptions {
             map_as: MapAs::Auto,
             capacity: 64 << 30,
             read_only: false,
+            prewritten: false,
         }
     }
 }
@@ -106,6 +111,13 @@ impl MapOptions {
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
+        self
+    }
+
+    /// Sets [`prewritten`](Self::prewritten).
+    #[must_use]
+    pub fn prewritten(mut self, prewritten: bool) -> Self {
+        self.prewritten = prewritten;
         self
     }
 }

@@ -190,6 +190,13 @@ impl RegionOptions {
         self
     }
 
+    /// Sets whether growing an ordinary file [writes](MapOptions::prewritten) its new bytes.
+    #[must_use]
+    pub fn prewritten(mut self, prewritten: bool) -> Self {
+        self.map.prewritten = prewritten;
+        self
+    }
+
     /// Sets [`page_size`](Self::page_size).
     #[must_use]
     pub fn page_size(mut self, bytes: u32) -> Self {

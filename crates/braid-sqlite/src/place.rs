@@ -16,7 +16,8 @@ pub(crate) struct Place {
     pub(crate) directory: Option<PathBuf>,
     /// `braid_memory`: how to map the log.
     pub(crate) map_as: Option<MapAs>,
-    pub(crate) mode: CommitMode,
+    /// `braid_mode`; by default what suits the memory.
+    pub(crate) mode: Option<CommitMode>,
 }
 
 impl Place {
@@ -46,10 +47,11 @@ impl Place {
             map_as = Some(MapAs::Emulated { line_latency });
         }
         let mode = match parameter("braid_mode") {
-            Some(name) => name
-                .parse()
-                .map_err(|error| format!("braid_mode: {error}"))?,
-            None => CommitMode::default(),
+            Some(name) => Some(
+                name.parse()
+                    .map_err(|error| format!("braid_mode: {error}"))?,
+            ),
+            None => None,
         };
         Ok(Self {
             directory,
@@ -105,7 +107,7 @@ mod tests {
         assert_eq!(of(&[]).unwrap().path(database), Path::new("/a/b.db-braid"));
         assert_eq!(of(&[]).unwrap().map_as(database), MapAs::Auto);
         let shm = of(&[("braid_log", "/dev"), ("braid_mode", "checksum")]).unwrap();
-        assert_eq!(shm.mode, CommitMode::Checksum);
+        assert_eq!(shm.mode, Some(CommitMode::Checksum));
         let path = shm.path(database);
         assert!(path.starts_with("/dev") && path != shm.path(Path::new("/c/b.db")));
         assert_eq!(

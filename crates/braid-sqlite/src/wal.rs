@@ -6,8 +6,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
-use braid_nvwal::CommitMode;
-
 use crate::abi::{
     BUSY, CANTOPEN, FULL, File, IOERR, IOERR_DELETE, IOERR_FSYNC, IOERR_READ, IOERR_SHORT_READ,
     IOERR_WRITE, IoMethods, NOTFOUND, OK,
@@ -80,7 +78,7 @@ pub(crate) fn visible_len(wal: &Path) -> Option<u64> {
         Some(log) => return lock(&log).len(false).ok(),
         None => {
             let map_as = Place::default().map_as(&path);
-            WalFile::open(&path, map_as, CommitMode::default()).ok()?
+            WalFile::open(&path, map_as, None).ok()?
         }
     };
     found.len(false).ok()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use braid_nvwal::{Change, CommitMode, LogError, LogOptions, SharedWriter, Writer, WriterOptions};
-use braid_pmem::{MapAs, Region, RegionError, RegionOptions};
+use braid_pmem::{MapAs, MappingKind, Region, RegionError, RegionOptions};
 use braid_rt::mutant;
 
 use crate::frames::{Action, Frames, HEADER_PAGE, MOST};
@@ -21,6 +21,9 @@ pub(crate) const FRAME_HEADER: usize = 24;
 /// Addresses for the longest log, and most bytes that it takes.
 const CAPACITY: u64 = 64 << 30;
 const MAX_BYTES: u64 = 63 << 30;
+/// Bytes of a block in an ordinary file, and most bytes between two stores of the mark: each new block
+/// and each mark are flushes of their own.
+const FILE_BLOCK: u64 = 256 << 10;
 
 /// Why the file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +87,10 @@ pub(crate) struct WalFile {
 }
 
 fn region_options(map_as: MapAs) -> RegionOptions {
-    RegionOptions::default().map_as(map_as).capacity(CAPACITY)
+    RegionOptions::default()
+        .map_as(map_as)
+        .capacity(CAPACITY)
+        .prewritten(true)
 }
 
 /// Creates an empty log with frames for pages of this size. A log that is there is replaced.
@@ -102,9 +108,12 @@ pub(crate) fn create(path: &Path, map_as: MapAs, page_size: usize) -> Result<(),
     let unfinished = PathBuf::from(unfinished);
     let _ = std::fs::remove_file(&unfinished);
     let region = Region::create(&unfinished, Region::MIN_LEN, &region_options(map_as))?;
-    let log = LogOptions::default()
+    let mut log = LogOptions::default()
         .page_size(u32::try_from(FRAME_HEADER + page_size).expect("a page of at most 64 KiB"))
         .max_bytes(MAX_BYTES);
+    if region.mapping().kind() == MappingKind::File {
+        log = log.block_size(FILE_BLOCK);
+    }
     let writer = Writer::create(
         Arc::new(region),
         Region::DATA_START,
@@ -119,13 +128,26 @@ pub(crate) fn create(path: &Path, map_as: MapAs, page_size: usize) -> Result<(),
     sync_directory(path).map_err(system("sync the directory of", path))
 }
 
-fn join(path: &Path, map_as: MapAs, options: &WriterOptions) -> Result<SharedWriter, WalError> {
+fn join(
+    path: &Path,
+    map_as: MapAs,
+    mode: Option<CommitMode>,
+) -> Result<(SharedWriter, WriterOptions), WalError> {
     let region = Region::open(path, &region_options(map_as).shared(true))?;
-    Ok(SharedWriter::join(
-        Arc::new(region),
-        Region::DATA_START,
-        options,
-    )?)
+    let options = writer_options(region.mapping().kind(), mode);
+    let log = SharedWriter::join(Arc::new(region), Region::DATA_START, &options)?;
+    Ok((log, options))
+}
+
+/// The options that suit a kind of memory. In a file, a fence is a system call that waits for the
+/// device: a commit has one, and it writes no page besides those of the log's end.
+fn writer_options(kind: MappingKind, mode: Option<CommitMode>) -> WriterOptions {
+    match kind {
+        MappingKind::File => WriterOptions::default()
+            .mode(mode.unwrap_or(CommitMode::Checksum))
+            .mark_interval(FILE_BLOCK),
+        _ => WriterOptions::default().mode(mode.unwrap_or_default()),
+    }
 }
 
 /// Notes a change of the log in the table.
@@ -147,10 +169,14 @@ fn note(frames: &mut Frames, change: Change) {
 
 impl WalFile {
     /// Joins the log at a path.
-    pub(crate) fn open(path: &Path, map_as: MapAs, mode: CommitMode) -> Result<Self, WalError> {
-        let options = WriterOptions::default().mode(mode);
+    pub(crate) fn open(
+        path: &Path,
+        map_as: MapAs,
+        mode: Option<CommitMode>,
+    ) -> Result<Self, WalError> {
+        let (log, options) = join(path, map_as, mode)?;
         Ok(Self {
-            log: join(path, map_as, &options)?,
+            log,
             path: path.to_owned(),
             map_as,
             options,
@@ -345,7 +371,7 @@ impl WalFile {
             self.take_turn()?;
             create(&self.path, self.map_as, page_size)?;
             let (path, map_as) = (self.path.clone(), self.map_as);
-            self.log = join(&path, map_as, &self.options)?;
+            (self.log, self.options) = join(&path, map_as, Some(self.options.mode))?;
             self.frames.clear();
         }
         self.empty()?;
@@ -545,7 +571,7 @@ mod tests {
         let path = directory.path().join("log");
         let map_as = MapAs::Emulated { line_latency: 0 };
         create(&path, map_as, 4096).unwrap();
-        let mut file = WalFile::open(&path, map_as, CommitMode::Lazy).unwrap();
+        let mut file = WalFile::open(&path, map_as, Some(CommitMode::Lazy)).unwrap();
         let mut cursor = Cursor::default();
         let mut header = [7; FILE_HEADER];
         header[8..12].copy_from_slice(&(PAGE as u32).to_be_bytes());

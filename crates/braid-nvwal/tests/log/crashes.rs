@@ -81,7 +81,10 @@ fn is_power_off(error: &LogError) -> bool {
 
 impl History {
     fn new(seed: u64, modes: &[CommitMode], groups: bool) -> Self {
-        let options = WriterOptions::default().chain_limit(4).mode(modes[0]);
+        let options = WriterOptions::default()
+            .chain_limit(4)
+            .mode(modes[0])
+            .mark_interval([0, 2000][usize::from(seed % 2 == 1)]);
         let (memory, region) = new_memory();
         // Small enough to be full now and then.
         let log = log_options().max_bytes(8192);

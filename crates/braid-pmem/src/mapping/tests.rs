@@ -273,6 +273,23 @@ mod files {
         assert!(!mapping.is_empty());
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_prewritten_file_has_written_zeros() {
+        let file = file(PAGE);
+        let options = MapOptions::default().prewritten(true);
+        let mapping = Mapping::of_file(file.try_clone().unwrap(), &options).unwrap();
+        mapping.grow(16 * PAGE).unwrap();
+        mapping.write(9 * PAGE, b"braid");
+        mapping.persist(9 * PAGE..10 * PAGE).unwrap();
+        // Allocated blocks that were never written count as a hole.
+        let data = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(15 * PAGE)).unwrap();
+        assert_eq!(data, 15 * PAGE);
+        let mut bytes = vec![1; PAGE as usize];
+        file.read_exact_at(&mut bytes, 15 * PAGE).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+
     #[test]
     fn a_mapping_does_not_outgrow_its_capacity() {
         let options = MapOptions::default().capacity(2 * PAGE);

@@ -42,7 +42,7 @@ fn fill(
         name: name.clone(),
         source,
     };
-    mapped::extend(file, len).map_err(map)?;
+    mapped::extend(file, len, options.map.prewritten).map_err(map)?;
     let file = file.try_clone().map_err(system("create", name))?;
     let mapping = Mapping::of_file(file, &options.map).map_err(map)?;
     let region = Region::write_new(mapping.claimed(claim), options, name.clone())?;
