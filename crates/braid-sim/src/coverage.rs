@@ -84,6 +84,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("locks: a transaction waits for an overflowed lock", LONG),
     ("locks: a wait takes too long", LONG),
     ("log: a commit comes after close", LONG),
+    ("log: a commit makes a segment beside one made ahead", LONG),
     ("log: a commit waits for a checkpoint", LONG),
     ("log: a snapshot waits for a long application", LONG),
     ("log: a segment is used again", LONG),

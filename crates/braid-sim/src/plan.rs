@@ -287,7 +287,7 @@ impl Plan {
             .pool_bytes(1 << 20)
             .segment_bytes(segment)
             .pmem_commit(PmemCommit::ALL[(self.seed % 3) as usize])
-            .pmem_lines(self.seed % 16 != 13)
+            .pmem_lines(self.seed % 16 != 3)
             .flushes_in_flight(rng.usize(1..4))
             .epoch(std::time::Duration::from_micros(rng.u64(50..2_000)));
         let builder = match self.max_log_bytes(segment) {

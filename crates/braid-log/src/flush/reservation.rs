@@ -434,6 +434,20 @@ impl Core {
         payload: u64,
         wanted: impl Fn() -> bool,
     ) -> Result<(), LogError> {
+        self.prepare_with(lane, payload, || {
+            let (device, options) = (&*self.device, &self.options);
+            lane.pool
+                .prepare_while(device, options, &self.quota, wanted)
+        })
+    }
+
+    /// Has segments prepared for `payload` bytes, unless the device has just refused some.
+    fn prepare_with(
+        &self,
+        lane: &Lane,
+        payload: u64,
+        prepare: impl FnOnce() -> Result<bool, LogError>,
+    ) -> Result<(), LogError> {
         let believed = self.options.flush_mode == FlushMode::Background
             && self
                 .space
@@ -443,8 +457,7 @@ impl Core {
         if believed {
             return Err(self.out_of_space(payload, true));
         }
-        let pool = &lane.pool;
-        let outcome = pool.prepare_while(&*self.device, &self.options, &self.quota, wanted);
+        let outcome = prepare();
         if matches!(outcome, Ok(true)) {
             self.refresh_space(lane);
             return Ok(());
@@ -473,7 +486,12 @@ impl Core {
                 .pool
                 .delete_retired(&*self.device, discard, &self.quota);
             if !self.is_comfortable(lane) {
-                let _ = self.prepare_while_short(lane, 0, || !self.is_comfortable(lane));
+                let wanted = || !self.is_comfortable(lane);
+                let _ = self.prepare_with(lane, 0, || {
+                    let (device, options) = (&*self.device, &self.options);
+                    let pool = &lane.pool;
+                    pool.prepare_ahead_while(device, options, &self.quota, wanted)
+                });
             }
         }
     }

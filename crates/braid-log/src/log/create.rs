@@ -17,8 +17,9 @@ use crate::format::segment::{SegmentHeader, is_unfinished_name, parse_segment_na
 use crate::log::Log;
 use crate::options::LogOptions;
 use crate::protocol::{self, Kept};
-use crate::segments::pool::{PoolFiles, SegmentPool};
+use crate::segments::pool::SegmentPool;
 use crate::segments::quota::Quota;
+use crate::segments::state::PoolFiles;
 
 impl Log {
     /// Assigns a fresh identity, by which the files of two logs are distinguished.

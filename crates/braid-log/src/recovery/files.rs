@@ -13,8 +13,9 @@ use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::format::segment::{Segment, parse_segment_name, segment_name};
 use crate::options::{FlushMode, LogOptions};
 use crate::recovery::scan::LaneScan;
-use crate::segments::pool::{PoolFiles, SegmentPool};
+use crate::segments::pool::SegmentPool;
 use crate::segments::quota::Quota;
+use crate::segments::state::PoolFiles;
 
 /// The segments of a lane by their sequence numbers.
 pub(super) type Segments = BTreeMap<u64, Segment>;

@@ -1,11 +1,8 @@
 //! A lane's segments: those in use, those prepared ahead of need, and those to recycle.
 
-use std::collections::VecDeque;
-use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use braid_io::{Device, OpenMode};
+use braid_io::Device;
 
 use crate::LogError;
 use crate::base::holds::SegmentHolds;
@@ -14,111 +11,22 @@ use crate::base::sync::{AtomicU64, Counter, Mutex};
 use crate::format::BLOCK;
 use crate::format::segment::{Segment, segment_name, unfinished_name};
 use crate::options::LogOptions;
+use crate::segments::new_file::NewFile;
 use crate::segments::quota::Quota;
-
-/// The files of one lane.
-#[derive(Debug, Default)]
-pub(crate) struct PoolFiles {
-    /// Segments with log in them, oldest first; the last is the one being written.
-    pub(crate) live: VecDeque<Segment>,
-    /// Segments ready for use, in sequence after the live ones.
-    pub(crate) ready: VecDeque<Segment>,
-    /// Released segments to be recycled, under their old names.
-    pub(crate) free: Vec<Segment>,
-    /// Released segments to be deleted.
-    pub(crate) retired: Vec<Segment>,
-}
-
-impl PoolFiles {
-    fn usable(&self) -> impl Iterator<Item = &Segment> {
-        self.live.iter().chain(&self.ready).chain(&self.free)
-    }
-
-    /// All files.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Segment> {
-        self.usable().chain(&self.retired)
-    }
-
-    /// Bytes of files that hold log or are ready to hold it.
-    fn usable_bytes(&self) -> u64 {
-        self.usable().map(|file| file.len).sum()
-    }
-}
-
-#[derive(Debug, Default)]
-struct State {
-    files: PoolFiles,
-    /// The sequence number of the next segment to be prepared.
-    next_sequence: u64,
-    /// The first segment that was taken into use since the log was opened.
-    first: Option<u64>,
-    /// The length of the segment that is being prepared; 0 if there is none.
-    preparing: u64,
-    /// The least length of a segment that is prepared.
-    least: u64,
-    /// The initial value of `least`.
-    shortest: u64,
-    /// Whether the lane has grown: `least` no longer changes.
-    has_grown: bool,
-    /// Whether the device refused a segment of `least` bytes while the lane was to grow. The lane
-    /// stays small until log is released.
-    is_stunted: bool,
-    /// The greatest length of a segment.
-    most: u64,
-    /// Whether all segments have the length `most`.
-    preallocated: bool,
-}
-
-impl State {
-    /// Bytes of the segments that this opening has written, or will write next, and that are kept.
-    fn in_use(&self) -> u64 {
-        let first = self.first.unwrap_or(u64::MAX);
-        let live = self.files.live.iter().filter(|file| file.sequence >= first);
-        live.chain(&self.files.ready).map(|file| file.len).sum()
-    }
-
-    /// The length of the next segment: the bytes in use, so that the log doubles.
-    fn next_len(&self) -> u64 {
-        if self.preallocated {
-            return self.most;
-        }
-        let doubled = self.in_use().checked_next_power_of_two();
-        doubled.unwrap_or(u64::MAX).max(self.least).min(self.most)
-    }
-
-    /// The length of a shorter segment after the device had no room for `len` bytes; `None` if no
-    /// segment may be that short. A lane that has not grown then stays small.
-    fn shorter(&mut self, len: u64) -> Option<u64> {
-        if self.preallocated || braid_rt::mutant!("insist_on_long_segments") {
-            return None;
-        }
-        if len <= self.least && !self.has_grown && self.least > self.shortest {
-            self.is_stunted = true;
-            self.least = self.shortest;
-        }
-        let half = (len / 2).next_multiple_of(BLOCK as u64).max(self.least);
-        (half < len).then_some(half)
-    }
-
-    /// Removes the longest released segment, to recycle it.
-    fn pop_free(&mut self) -> Option<Segment> {
-        let free = self.files.free.iter().enumerate();
-        let (at, longest) = free.max_by_key(|(_, file)| file.len)?;
-        if longest.len < self.least {
-            self.files.retired.append(&mut self.files.free);
-            return None;
-        }
-        Some(self.files.free.swap_remove(at))
-    }
-}
+use crate::segments::state::{PoolFiles, State};
 
 /// The segments of one lane.
 #[derive(Debug)]
 pub(crate) struct SegmentPool {
     lane: LaneId,
     state: Mutex<State>,
-    /// Held while files are made, renamed or deleted, so that a segment is prepared once.
+    /// Held while a segment gets its number, so that a number is given once. A commit or a flush
+    /// that lacks a segment makes it under this lock.
     work: Mutex<()>,
+    /// Held while a file is made ahead of need, without `work`. Acquired before `work`.
+    ahead: Mutex<()>,
+    /// Held while released files are deleted. Acquired after `work`.
+    deletion: Mutex<()>,
     pub(crate) holds: SegmentHolds,
     ready: AtomicU64,
     /// Bytes that the ready segments can certainly take.
@@ -153,16 +61,15 @@ impl SegmentPool {
             state: Mutex::new(State {
                 files,
                 next_sequence,
-                first: None,
-                preparing: 0,
                 least: options.first_segment_bytes(),
                 shortest: options.first_segment_bytes(),
-                has_grown: false,
-                is_stunted: false,
                 most: options.segment_bytes,
                 preallocated: options.preallocated_bytes > 0,
+                ..State::default()
             }),
             work: Mutex::new(()),
+            ahead: Mutex::new(()),
+            deletion: Mutex::new(()),
             holds: SegmentHolds::default(),
             prepared: AtomicU64::new(0),
             recycled: AtomicU64::new(0),
@@ -228,9 +135,7 @@ impl SegmentPool {
         }
         state.least = state.least.max(least);
         self.note_len(&state);
-        let is_long = |len: u64| len >= least;
-        (state.preparing == 0 || is_long(state.preparing))
-            && state.files.ready.iter().all(|file| is_long(file.len))
+        state.prepares_only(least) && state.files.ready.iter().all(|file| file.len >= least)
     }
 
     /// Keeps the length that the lane has grown to, unless a full device has reduced it since
@@ -320,8 +225,9 @@ impl SegmentPool {
         }
         state.next_sequence = first;
         drop(state);
-        // A segment that can't be deleted now stays ready for use.
-        let _ = self.delete_retired(device, false, quota);
+        let _work = self.work.lock();
+        // What can't be deleted now is deleted before the next segment takes its number.
+        let _ = self.delete_unpublished(device, quota);
     }
 
     /// Number of segments recycled.
@@ -349,7 +255,8 @@ impl SegmentPool {
         self.ready.fetch_sub(1, Ordering::Release);
     }
 
-    /// Prepares one more segment: recycles a released one, or creates and zeroes a new one.
+    /// Prepares one more segment, for a flush that lacks it: recycles a released one, or creates and
+    /// zeroes a new one.
     ///
     /// Returns `false` if the limit forbids it.
     ///
@@ -361,8 +268,8 @@ impl SegmentPool {
         options: &LogOptions,
         quota: &Quota,
     ) -> Result<bool, LogError> {
-        let _work = self.holds.files.of(self.work.lock());
-        self.prepare_locked(device, options, quota)
+        let before = self.prepared();
+        self.prepare_while(device, options, quota, || self.prepared() == before)
     }
 
     /// Like [`SegmentPool::prepare`], repeated while `wanted` returns true; `wanted` is evaluated
@@ -374,63 +281,162 @@ impl SegmentPool {
         quota: &Quota,
         wanted: impl Fn() -> bool,
     ) -> Result<bool, LogError> {
-        let _work = self.holds.files.of(self.work.lock());
+        loop {
+            let (refused, prepared) = {
+                let _work = self.work.lock();
+                loop {
+                    if !wanted() {
+                        return Ok(true);
+                    }
+                    let prepared = self.prepared();
+                    match self.prepare_locked(device, options, quota, State::urgent_len) {
+                        Ok(true) => {}
+                        refused => break (refused, prepared),
+                    }
+                }
+            };
+            let lacks_room = match &refused {
+                Ok(_) => true,
+                Err(error) => error.is_storage_full(),
+            };
+            if !lacks_room || !self.wait_for_ahead(prepared) {
+                return refused;
+            }
+        }
+    }
+
+    /// Waits for the file that is being made ahead, which may have taken the room that a commit was
+    /// refused. Returns whether there was one since `prepared` segments were prepared.
+    fn wait_for_ahead(&self, prepared: u64) -> bool {
+        if braid_rt::mutant!("refuse_beside_a_file_ahead") {
+            return false;
+        }
+        let is_any = self.state.lock().ahead > 0;
+        if is_any {
+            drop(self.ahead.lock());
+        }
+        is_any || self.prepared() != prepared
+    }
+
+    /// Prepares segments ahead of need while `wanted` returns true. A commit or a flush that lacks a
+    /// segment meanwhile does not wait for the file, only for its name.
+    ///
+    /// Returns `false` if the limit forbids another segment.
+    ///
+    /// # Errors
+    /// Errors of the device; the pool is unchanged.
+    pub(crate) fn prepare_ahead_while(
+        &self,
+        device: &dyn Device,
+        options: &LogOptions,
+        quota: &Quota,
+        wanted: impl Fn() -> bool,
+    ) -> Result<bool, LogError> {
+        let _ahead = self.ahead.lock();
         while wanted() {
-            if !self.prepare_locked(device, options, quota)? {
+            let has_free = self.state.lock().has_free();
+            self.delete_retired(device, options.discard, quota)?;
+            let is_prepared = if has_free {
+                let _work = self.holds.files.of(self.work.lock());
+                self.prepare_locked(device, options, quota, State::next_len)?
+            } else {
+                self.make_ahead(device, options, quota)?
+            };
+            if !is_prepared {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn prepare_locked(
+    /// Makes a new segment, and acquires `work` only to give it a number.
+    fn make_ahead(
         &self,
         device: &dyn Device,
         options: &LogOptions,
         quota: &Quota,
     ) -> Result<bool, LogError> {
-        self.delete_retired_locked(device, options.discard, quota)?;
-        let (sequence, old, len, least) = {
+        let unfinished = unfinished_name(self.lane, NewFile::AHEAD);
+        let new = {
+            let mut state = self.state.lock();
+            state.ahead = state.next_len();
+            (state.ahead, state.least)
+        };
+        let made = self.make_fitting(device, &unfinished, new, options, quota, |state, len| {
+            state.ahead = len;
+        });
+        let named = made.and_then(|made| {
+            let Some(file) = made else {
+                return Ok(false);
+            };
+            let _work = self.holds.files.of(self.work.lock());
+            let published = self.name(device, file, quota);
+            published.and_then(|segment| self.publish(device, segment))?;
+            Ok(true)
+        });
+        self.state.lock().ahead = 0;
+        named
+    }
+
+    /// Prepares a segment. The caller holds `work`.
+    fn prepare_locked(
+        &self,
+        device: &dyn Device,
+        options: &LogOptions,
+        quota: &Quota,
+        len: impl Fn(&State) -> u64,
+    ) -> Result<bool, LogError> {
+        let is_limited = options.max_log_bytes > 0;
+        if is_limited {
+            self.delete_retired(device, options.discard, quota)?;
+        }
+        let (sequence, old, new) = {
             let mut state = self.state.lock();
             let old = state.pop_free();
-            let len = state.next_len();
+            let len = len(&state);
             state.preparing = old.as_ref().map_or(len, |old| old.len);
-            (state.next_sequence, old, len, state.least)
+            (state.next_sequence, old, (len, state.least))
         };
-        if old.is_none() && !braid_rt::mutant!("count_retired_segments") {
+        if is_limited && old.is_none() && !braid_rt::mutant!("count_retired_segments") {
             // Segments that were just found too short to be recycled count against the limit.
-            self.delete_retired_locked(device, options.discard, quota)?;
+            self.delete_retired(device, options.discard, quota)?;
         }
         let made = match old {
-            Some(old) => self.recycle(device, old, sequence).map(Some),
-            None => self.make_fitting(device, sequence, (len, least), options, quota),
-        };
-        let mut state = self.state.lock();
-        let segment = match made {
-            Ok(Some(segment)) => segment,
-            made => {
-                state.preparing = 0;
-                return made.map(|_| false);
+            Some(old) => self.recycle(device, old, quota).map(Some),
+            None => {
+                let unfinished = unfinished_name(self.lane, sequence);
+                let preparing = |state: &mut State, len| state.preparing = len;
+                self.make_fitting(device, &unfinished, new, options, quota, preparing)
+                    .and_then(|file| file.map(|file| self.name(device, file, quota)).transpose())
             }
         };
-        drop(state);
+        let published = made.and_then(|made| {
+            made.map(|segment| self.publish(device, segment))
+                .transpose()
+        });
+        self.state.lock().preparing = 0;
+        Ok(published?.is_some())
+    }
+
+    /// Makes the name of a segment durable, and offers the segment for use. The caller holds `work`.
+    fn publish(&self, device: &dyn Device, segment: Segment) -> Result<(), LogError> {
         let named = if braid_rt::mutant!("forget_names") {
             Ok(())
         } else {
             device.sync_directory()
         };
         let mut state = self.state.lock();
-        state.preparing = 0;
         if let Err(error) = named {
             // The segment is deleted before the next one takes its number.
-            let name = segment_name(self.lane, sequence);
+            let name = segment_name(self.lane, segment.sequence);
             state.files.retired.push(segment);
             return Err(LogError::io(
                 format!("cannot make the name {name} durable"),
                 error,
             ));
         }
-        state.next_sequence = sequence + 1;
+        debug_assert_eq!(state.next_sequence, segment.sequence);
+        state.next_sequence = segment.sequence + 1;
         // Release: pairs with `ready` and `ready_room`.
         self.ready_room
             .fetch_add(self.usable(&segment), Ordering::Release);
@@ -438,87 +444,84 @@ impl SegmentPool {
         self.note_len(&state);
         self.ready.fetch_add(1, Ordering::Release);
         self.prepared.fetch_add(1, Ordering::Release);
-        Ok(true)
+        Ok(())
     }
 
-    /// Gives a released segment a new name.
+    /// Returns the number of the next segment. The caller holds `work`, and then gives the name.
+    fn next_sequence(&self, device: &dyn Device, quota: &Quota) -> Result<u64, LogError> {
+        self.delete_unpublished(device, quota)?;
+        Ok(self.state.lock().next_sequence)
+    }
+
+    /// Gives a released segment a new name. The caller holds `work`.
     fn recycle(
         &self,
         device: &dyn Device,
         old: Segment,
-        sequence: u64,
+        quota: &Quota,
     ) -> Result<Segment, LogError> {
         braid_rt::coverage_point("log: a segment is used again");
         let old_name = segment_name(self.lane, old.sequence);
-        let name = segment_name(self.lane, sequence);
-        if let Err(error) = device.rename(&old_name, &name) {
-            self.state.lock().files.free.push(old);
-            return Err(LogError::io(
-                format!("cannot rename {old_name} to {name}"),
-                error,
-            ));
+        let renamed = self.next_sequence(device, quota).and_then(|sequence| {
+            let name = segment_name(self.lane, sequence);
+            let renamed = device.rename(&old_name, &name);
+            renamed
+                .map(|()| sequence)
+                .map_err(|error| LogError::io(format!("cannot rename {old_name} to {name}"), error))
+        });
+        match renamed {
+            Ok(sequence) => {
+                self.recycled.fetch_add(1, Ordering::Relaxed);
+                Ok(Segment { sequence, ..old })
+            }
+            Err(error) => {
+                self.state.lock().files.free.push(old);
+                Err(error)
+            }
         }
-        self.recycled.fetch_add(1, Ordering::Relaxed);
-        Ok(Segment { sequence, ..old })
     }
 
-    /// Creates a segment of the given length, or of a shorter length for which the device has room.
+    /// Gives a new file the name of the next segment. The caller holds `work`.
+    fn name(&self, device: &dyn Device, file: NewFile, quota: &Quota) -> Result<Segment, LogError> {
+        let len = file.len();
+        let named = self.next_sequence(device, quota).and_then(|sequence| {
+            let name = segment_name(self.lane, sequence);
+            file.name(device, sequence, &name)
+        });
+        if named.is_err() {
+            quota.release(len);
+        }
+        named
+    }
+
+    /// Creates a file of the given length, or of a shorter length for which the device and the limit
+    /// have room. `note` gets each length that is tried. Returns `None` if the limit has no room for
+    /// the least length.
     fn make_fitting(
         &self,
         device: &dyn Device,
-        sequence: u64,
+        unfinished: &str,
         (mut len, mut least): (u64, u64),
         options: &LogOptions,
         quota: &Quota,
-    ) -> Result<Option<Segment>, LogError> {
+        note: impl Fn(&mut State, u64),
+    ) -> Result<Option<NewFile>, LogError> {
         loop {
-            let error = match self.make(device, sequence, (len, least), options, quota) {
+            let error = match NewFile::make(device, unfinished, (len, least), options, quota) {
                 Err(error) if error.is_storage_full() => error,
                 made => return made,
             };
-            {
-                let mut state = self.state.lock();
-                let Some(shorter) = state.shorter(len) else {
-                    return Err(error);
-                };
-                (len, least) = (shorter, state.least);
-                state.preparing = len;
+            // Files that the new one was to replace.
+            let deleted = self.delete_retired(device, options.discard, quota)?;
+            if deleted > 0 {
+                continue;
             }
-            // Files that a longer one was to replace.
-            self.delete_retired_locked(device, options.discard, quota)?;
-        }
-    }
-
-    /// Creates a segment of `len` bytes, or of at least `least` bytes if the limit has no room for
-    /// `len`. Returns `None` if the limit has no room for `least` bytes.
-    fn make(
-        &self,
-        device: &dyn Device,
-        sequence: u64,
-        (len, least): (u64, u64),
-        options: &LogOptions,
-        quota: &Quota,
-    ) -> Result<Option<Segment>, LogError> {
-        let Some(len) = quota.take(len, least, options) else {
-            return Ok(None);
-        };
-        if len > least {
-            braid_rt::coverage_point("log: segments grow");
-        }
-        let name = segment_name(self.lane, sequence);
-        let unfinished = unfinished_name(self.lane, sequence);
-        match create_zeroed(device, &unfinished, &name, len) {
-            Ok(file) => Ok(Some(Segment {
-                sequence,
-                len,
-                file,
-            })),
-            Err(error) => {
-                quota.release(len);
-                // The next attempt or opening removes a leftover file.
-                let _ = device.remove(&unfinished);
-                Err(LogError::io(format!("cannot prepare {name}"), error))
-            }
+            let mut state = self.state.lock();
+            let Some(shorter) = state.shorter(len) else {
+                return Err(error);
+            };
+            (len, least) = (shorter, state.least);
+            note(&mut state, len);
         }
     }
 
@@ -563,7 +566,7 @@ impl SegmentPool {
         released > 0
     }
 
-    /// Deletes the segments that [`SegmentPool::release`] marked for deletion.
+    /// Deletes the segments that [`SegmentPool::release`] marked for deletion. Returns their number.
     ///
     /// # Errors
     /// Errors of the device; the next call deletes the remaining segments.
@@ -572,45 +575,61 @@ impl SegmentPool {
         device: &dyn Device,
         discard: bool,
         quota: &Quota,
-    ) -> Result<(), LogError> {
-        let _work = self.holds.files.of(self.work.lock());
-        self.delete_retired_locked(device, discard, quota)
+    ) -> Result<usize, LogError> {
+        // Whoever needs the room waits for a thread that is deleting files.
+        let _deletion = self.deletion.lock();
+        let mut deleted = 0;
+        loop {
+            let Some(segment) = self.state.lock().pop_retired() else {
+                return Ok(deleted);
+            };
+            self.delete(device, segment, discard, quota)?;
+            deleted += 1;
+        }
+    }
+
+    /// Deletes segments whose numbers the next segments take. The caller holds `work`.
+    fn delete_unpublished(&self, device: &dyn Device, quota: &Quota) -> Result<(), LogError> {
+        loop {
+            let Some(segment) = self.state.lock().pop_unpublished() else {
+                return Ok(());
+            };
+            self.delete(device, segment, false, quota)?;
+        }
     }
 
     /// Deletes the released segments, also those kept for recycling. Returns whether it deleted any.
     pub(crate) fn give_up_free(&self, device: &dyn Device, discard: bool, quota: &Quota) -> bool {
-        let _work = self.holds.files.of(self.work.lock());
-        let is_any = {
+        {
             let files = &mut self.state.lock().files;
             files.retired.append(&mut files.free);
-            !files.retired.is_empty()
-        };
+        }
         // The next call deletes what cannot be deleted now.
-        is_any && self.delete_retired_locked(device, discard, quota).is_ok()
+        self.delete_retired(device, discard, quota)
+            .is_ok_and(|deleted| deleted > 0)
     }
 
-    fn delete_retired_locked(
+    fn delete(
         &self,
         device: &dyn Device,
+        segment: Segment,
         discard: bool,
         quota: &Quota,
     ) -> Result<(), LogError> {
-        loop {
-            let Some(segment) = self.state.lock().files.retired.pop() else {
-                return Ok(());
-            };
-            let name = segment_name(self.lane, segment.sequence);
-            let punch = if discard {
-                segment.file.punch_hole(0..segment.len)
-            } else {
+        let name = segment_name(self.lane, segment.sequence);
+        let punch = if discard {
+            segment.file.punch_hole(0..segment.len)
+        } else {
+            Ok(())
+        };
+        match punch.and_then(|()| device.remove(&name)) {
+            Ok(()) => {
+                quota.release(segment.len);
                 Ok(())
-            };
-            match punch.and_then(|()| device.remove(&name)) {
-                Ok(()) => quota.release(segment.len),
-                Err(error) => {
-                    self.state.lock().files.retired.push(segment);
-                    return Err(LogError::io(format!("cannot delete {name}"), error));
-                }
+            }
+            Err(error) => {
+                self.state.lock().files.retired.push(segment);
+                Err(LogError::io(format!("cannot delete {name}"), error))
             }
         }
     }
@@ -636,27 +655,6 @@ impl SegmentPool {
             .front()
             .map_or(0, |segment| segment.sequence)
     }
-}
-
-/// Creates a file of `len` real zeroes under `unfinished`, makes it durable and names it `name`.
-pub(crate) fn create_zeroed(
-    device: &dyn Device,
-    unfinished: &str,
-    name: &str,
-    len: u64,
-) -> io::Result<Arc<dyn braid_io::File>> {
-    debug_assert!(len.is_multiple_of(BLOCK as u64));
-    let file = match device.open(unfinished, OpenMode::CreateNew) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            device.remove(unfinished)?;
-            device.open(unfinished, OpenMode::CreateNew)?
-        }
-        other => other?,
-    };
-    file.fill_zero(0..len)?;
-    file.sync()?;
-    device.rename(unfinished, name)?;
-    Ok(file)
 }
 
 #[cfg(test)]

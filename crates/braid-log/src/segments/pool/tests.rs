@@ -1,8 +1,13 @@
 //! Tests of the segment pool.
 
-use braid_io::MemoryDevice;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use braid_io::{AlignedBuf, DeviceKind, Entry, File, MemoryDevice, OpenMode};
 
 use super::*;
+use crate::format::segment::is_unfinished_name;
 
 fn options() -> LogOptions {
     LogOptions {
@@ -155,4 +160,138 @@ fn discards() {
     assert!(!pool.release(2, &options));
     pool.delete_retired(&device, true, &quota).unwrap();
     assert_eq!((device.list().unwrap().len(), quota.files()), (1, 1));
+}
+
+/// A device that creates the file that is made ahead only once a test allows it.
+#[derive(Debug)]
+struct HeldDevice {
+    inner: MemoryDevice,
+    /// Gets a message when the file is to be created.
+    asked: Sender<()>,
+    /// Has a message, or has lost its sender, when the file may be created.
+    allowed: Mutex<Receiver<()>>,
+}
+
+impl HeldDevice {
+    /// Returns the device, and the ends that a test uses.
+    fn new() -> (Self, Receiver<()>, Sender<()>) {
+        let ((asked, is_asked), (allow, allowed)) = (channel(), channel());
+        let device = Self {
+            inner: MemoryDevice::new(),
+            asked,
+            allowed: Mutex::new(allowed),
+        };
+        (device, is_asked, allow)
+    }
+}
+
+impl Device for HeldDevice {
+    fn kind(&self) -> DeviceKind {
+        self.inner.kind()
+    }
+    fn block_size(&self) -> usize {
+        self.inner.block_size()
+    }
+    fn allocate(&self, len: usize) -> AlignedBuf {
+        self.inner.allocate(len)
+    }
+    fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let ahead = unfinished_name(LaneId::new(0), NewFile::AHEAD);
+        assert!(is_unfinished_name(&ahead), "an opening would not remove it");
+        if name == ahead {
+            self.asked.send(()).unwrap();
+            let _ = self.allowed.lock().recv();
+        }
+        self.inner.open(name, mode)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.inner.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        self.inner.list()
+    }
+    fn sync_directory(&self) -> io::Result<()> {
+        self.inner.sync_directory()
+    }
+}
+
+#[test]
+fn a_commit_makes_a_short_segment_while_a_long_one_is_made() {
+    let (device, asked, allow) = HeldDevice::new();
+    let long = 256 << 10;
+    let options = LogOptions {
+        segment_bytes: 1 << 20,
+        max_log_bytes: 0,
+        ..options()
+    };
+    let quota = Quota::default();
+    let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
+    // The log doubles.
+    while pool.next_len() < long {
+        assert!(pool.prepare(&device, &options, &quota).unwrap());
+        pool.take().unwrap();
+    }
+    let ahead = || {
+        let wanted = || pool.ready() == 0;
+        pool.prepare_ahead_while(&device, &options, &quota, wanted)
+    };
+    std::thread::scope(|scope| {
+        // A failure drops it, which lets the other thread end.
+        let allow = allow;
+        let ahead = scope.spawn(ahead);
+        asked.recv().unwrap();
+        assert!(pool.prepare(&device, &options, &quota).unwrap());
+        let first = pool.take().unwrap();
+        assert_eq!(first.len, options.first_segment_bytes());
+        allow.send(()).unwrap();
+        assert!(ahead.join().unwrap().unwrap());
+        let second = pool.take().unwrap();
+        assert_eq!(second.sequence, first.sequence + 1);
+        assert!(second.len >= long, "{}", second.len);
+    });
+    let left = device.list().unwrap();
+    assert!(!left.iter().any(|entry| is_unfinished_name(&entry.name)));
+}
+
+/// The file that is made ahead may take the last room that the limit leaves.
+#[test]
+fn a_commit_waits_for_a_long_segment_that_took_the_room() {
+    let (device, asked, allow) = HeldDevice::new();
+    let options = LogOptions {
+        segment_bytes: 128 << 10,
+        max_log_bytes: 128 << 10,
+        ..options()
+    };
+    let quota = Quota::default();
+    let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
+    pool.state.lock().least = 128 << 10;
+    let (tries, tried) = channel();
+    let tries = Mutex::new(tries);
+    let ahead = || {
+        let wanted = || pool.ready() == 0;
+        pool.prepare_ahead_while(&device, &options, &quota, wanted)
+    };
+    std::thread::scope(|scope| {
+        // A failure drops it, which lets the other thread end.
+        let allow = allow;
+        let ahead = scope.spawn(ahead);
+        asked.recv().unwrap();
+        let commit = scope.spawn(|| {
+            let wanted = || {
+                tries.lock().send(()).unwrap();
+                pool.ready() == 0
+            };
+            pool.prepare_while(&device, &options, &quota, wanted)
+        });
+        tried.recv().unwrap();
+        // The commit releases the lock once it was refused.
+        drop(pool.work.lock());
+        allow.send(()).unwrap();
+        assert!(commit.join().unwrap().unwrap(), "refused");
+        assert!(ahead.join().unwrap().unwrap());
+    });
+    assert_eq!((pool.ready(), quota.files()), (1, 1));
 }
