@@ -45,6 +45,9 @@ mod guard;
 mod inner;
 mod library;
 mod place;
+mod regions;
+#[cfg(test)]
+mod simulation;
 mod stub;
 mod vfs;
 mod wal;

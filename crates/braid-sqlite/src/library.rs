@@ -18,24 +18,50 @@ const URI_PARAMETER: usize = 189;
 const MALLOC64: usize = 197;
 const FILENAME_DATABASE: usize = 246;
 
-/// Addresses of the functions of SQLite that this crate calls, for programs that link SQLite
-/// statically.
+/// Registers the VFS `braid` with the SQLite whose bindings are in a module, such as
+/// `rusqlite::ffi`. Evaluates to the result of [`register`](crate::register()).
 ///
-/// ```ignore
-/// use rusqlite::ffi;
-/// let library = braid_sqlite::Library {
-///     free: ffi::sqlite3_free as *const _,
-///     libversion_number: ffi::sqlite3_libversion_number as *const _,
-///     vfs_find: ffi::sqlite3_vfs_find as *const _,
-///     vfs_register: ffi::sqlite3_vfs_register as *const _,
-///     log: ffi::sqlite3_log as *const _,
-///     uri_parameter: ffi::sqlite3_uri_parameter as *const _,
-///     malloc64: ffi::sqlite3_malloc64 as *const _,
-///     filename_database: ffi::sqlite3_filename_database as *const _,
-/// };
-/// // SAFETY: these are the functions of one SQLite.
-/// unsafe { braid_sqlite::register(&library, false) }?;
 /// ```
+/// use rusqlite::{Connection, OpenFlags};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// braid_sqlite::register!(rusqlite::ffi)?;
+/// # let directory = tempfile::tempdir()?;
+/// # std::env::set_current_dir(&directory)?;
+/// let db = Connection::open_with_flags("file:app.db?vfs=braid", OpenFlags::default())?;
+/// db.pragma_update(None, "journal_mode", "wal")?;
+/// db.execute("CREATE TABLE t (a)", [])?;
+/// # db.query_row("PRAGMA braid_mode", [], |row| row.get::<_, String>(0))?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// `register!(rusqlite::ffi, is_default: true)` makes `braid` the default VFS.
+#[macro_export]
+macro_rules! register {
+    ($($bindings:ident)::+) => {
+        $crate::register!($($bindings)::+, is_default: false)
+    };
+    ($($bindings:ident)::+, is_default: $is_default:expr) => {{
+        use $($bindings)::+ as bindings;
+        let library = $crate::Library {
+            free: bindings::sqlite3_free as *const _,
+            libversion_number: bindings::sqlite3_libversion_number as *const _,
+            vfs_find: bindings::sqlite3_vfs_find as *const _,
+            vfs_register: bindings::sqlite3_vfs_register as *const _,
+            log: bindings::sqlite3_log as *const _,
+            uri_parameter: bindings::sqlite3_uri_parameter as *const _,
+            malloc64: bindings::sqlite3_malloc64 as *const _,
+            filename_database: bindings::sqlite3_filename_database as *const _,
+        };
+        let is_default: bool = $is_default;
+        // SAFETY: these are the functions of the SQLite that the program is linked with.
+        unsafe { $crate::register(&library, is_default) }
+    }};
+}
+
+/// Addresses of the functions of SQLite that this crate calls, for programs that link SQLite
+/// statically. [`register!`](crate::register!) fills it from bindings.
 ///
 /// C has the same structure: eight addresses in this order, for [`crate::braid_sqlite_register`].
 #[derive(Clone, Copy, Debug)]

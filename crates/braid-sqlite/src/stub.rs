@@ -104,10 +104,14 @@ pub(crate) fn read(wal: &Path) -> io::Result<Stub> {
 
 /// Writes the `-wal` file, durably.
 pub(crate) fn write(wal: &Path, log: &Path, is_open: bool) -> io::Result<()> {
+    let bytes = encode(log, is_open);
+    #[cfg(test)]
+    if let Some(disk) = crate::simulation::disk_of(wal) {
+        return disk.write_file(wal, &bytes);
+    }
     // All at once, over what is there: the file exists, or SQLite has just created it.
     let mut open = OpenOptions::new();
     let mut file = open.write(true).create(true).truncate(false).open(wal)?;
-    let bytes = encode(log, is_open);
     file.write_all(&bytes)?;
     file.set_len(bytes.len() as u64)?;
     file.sync_all()?;

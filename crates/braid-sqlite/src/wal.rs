@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
+use braid_rt::mutant;
+
 use crate::abi::{
     BUSY, CANTOPEN, FULL, File, IOERR, IOERR_DELETE, IOERR_FSYNC, IOERR_READ, IOERR_SHORT_READ,
     IOERR_WRITE, IoMethods, NOTFOUND, OK,
@@ -15,6 +17,7 @@ use crate::guard::{self, Versions};
 use crate::inner::{Inner, Wrapped};
 use crate::library::functions;
 use crate::place::Place;
+use crate::regions;
 use crate::stub::{self, Stub};
 use crate::walfile::{self, Cursor, WalError, WalFile};
 
@@ -185,7 +188,7 @@ fn new_log(database: &Database, wal: &Path) -> Result<PathBuf, Refusal> {
     forget(&path);
     // A database whose log has frames is guarded (Q2): the log of another one, which was deleted or
     // replaced by a copy, is worth nothing.
-    if path.exists() && guard::read(database.inner).0 == Versions::Guarded {
+    if regions::exists(&path) && guard::read(database.inner).0 == Versions::Guarded {
         let log = share(&path, database).map_err(message)?;
         if !lock(&log).is_empty().map_err(message)? {
             return Err(Refusal::Message(format!(
@@ -209,7 +212,7 @@ fn new_log(database: &Database, wal: &Path) -> Result<PathBuf, Refusal> {
 
 fn remove(log: &Path) -> std::io::Result<()> {
     forget(log);
-    match std::fs::remove_file(log) {
+    match regions::remove(log) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         removed => removed.and_then(|()| stub::sync_directory(log)),
     }
@@ -230,7 +233,12 @@ pub(crate) fn delete(wal: &Path, database: &Path) -> c_int {
         Err(error) => return failed(error),
     };
     // A crash from here on leaves a database without frames in its log.
-    if let Err(error) = stub::write(wal, &path, false).and_then(|()| remove(&path)) {
+    let announced = if mutant!("sqlite_delete_the_log_unannounced") {
+        Ok(())
+    } else {
+        stub::write(wal, &path, false)
+    };
+    if let Err(error) = announced.and_then(|()| remove(&path)) {
         return failed(error);
     }
     match Database::exclusive(database) {

@@ -7,20 +7,20 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use braid_nvwal::{Change, CommitMode, LogError, LogOptions, SharedWriter, Writer, WriterOptions};
+use braid_nvwal::{Change, CommitMode, LogError, SharedWriter, Writer, WriterOptions};
 use braid_pmem::{MapAs, MappingKind, Region, RegionError, RegionOptions};
 use braid_rt::mutant;
 
 use crate::frames::{Action, Frames, HEADER_PAGE, MOST};
+use crate::regions;
 use crate::stub::sync_directory;
 
 /// Bytes of the file's header.
 pub(crate) const FILE_HEADER: usize = 32;
 /// Bytes of a frame's header.
 pub(crate) const FRAME_HEADER: usize = 24;
-/// Addresses for the longest log, and most bytes that it takes.
+/// Addresses for the longest log.
 const CAPACITY: u64 = 64 << 30;
-const MAX_BYTES: u64 = 63 << 30;
 /// Bytes of a block in an ordinary file, and most bytes between two stores of the mark: each new block
 /// and each mark are flushes of their own.
 const FILE_BLOCK: u64 = 256 << 10;
@@ -106,11 +106,10 @@ pub(crate) fn create(path: &Path, map_as: MapAs, page_size: usize) -> Result<(),
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(format!(".{}", std::process::id()));
     let unfinished = PathBuf::from(unfinished);
-    let _ = std::fs::remove_file(&unfinished);
-    let region = Region::create(&unfinished, Region::MIN_LEN, &region_options(map_as))?;
-    let mut log = LogOptions::default()
-        .page_size(u32::try_from(FRAME_HEADER + page_size).expect("a page of at most 64 KiB"))
-        .max_bytes(MAX_BYTES);
+    let _ = regions::remove(&unfinished);
+    let region = regions::create(&unfinished, &region_options(map_as))?;
+    let mut log = regions::log_options(&unfinished)
+        .page_size(u32::try_from(FRAME_HEADER + page_size).expect("a page of at most 64 KiB"));
     if region.mapping().kind() == MappingKind::File {
         log = log.block_size(FILE_BLOCK);
     }
@@ -121,10 +120,10 @@ pub(crate) fn create(path: &Path, map_as: MapAs, page_size: usize) -> Result<(),
         &WriterOptions::default(),
     );
     if let Err(error) = writer.map(drop) {
-        let _ = std::fs::remove_file(&unfinished);
+        let _ = regions::remove(&unfinished);
         return Err(error.into());
     }
-    std::fs::rename(&unfinished, path).map_err(system("create", path))?;
+    regions::rename(&unfinished, path).map_err(system("create", path))?;
     sync_directory(path).map_err(system("sync the directory of", path))
 }
 
@@ -133,7 +132,7 @@ fn join(
     map_as: MapAs,
     mode: Option<CommitMode>,
 ) -> Result<(SharedWriter, WriterOptions), WalError> {
-    let region = Region::open(path, &region_options(map_as).shared(true))?;
+    let region = regions::join(path, &region_options(map_as).shared(true))?;
     let options = writer_options(region.mapping().kind(), mode);
     let log = SharedWriter::join(Arc::new(region), Region::DATA_START, &options)?;
     Ok((log, options))
@@ -146,6 +145,11 @@ fn writer_options(kind: MappingKind, mode: Option<CommitMode>) -> WriterOptions 
         MappingKind::File => WriterOptions::default()
             .mode(mode.unwrap_or(CommitMode::Checksum))
             .mark_interval(FILE_BLOCK),
+        // Tests use both ways.
+        #[cfg(test)]
+        MappingKind::Simulated if mode == Some(CommitMode::Checksum) => WriterOptions::default()
+            .mode(CommitMode::Checksum)
+            .mark_interval(4096),
         _ => WriterOptions::default().mode(mode.unwrap_or_default()),
     }
 }
@@ -473,6 +477,9 @@ impl WalFile {
 
     /// Makes everything that was committed durable.
     pub(crate) fn sync(&mut self) -> Result<(), WalError> {
+        if mutant!("sqlite_skip_the_sync") {
+            return Ok(());
+        }
         if !self.log.has_turn()? {
             self.frames.roll_back();
             self.image_at = None;

@@ -3,28 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
-use rusqlite::{Connection, OpenFlags, ffi};
+use rusqlite::{Connection, OpenFlags};
 use tempfile::TempDir;
 
 /// Registers the VFS with the SQLite of these tests.
 pub(crate) fn register() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        let library = braid_sqlite::Library {
-            free: ffi::sqlite3_free as *const _,
-            libversion_number: ffi::sqlite3_libversion_number as *const _,
-            vfs_find: ffi::sqlite3_vfs_find as *const _,
-            vfs_register: ffi::sqlite3_vfs_register as *const _,
-            log: ffi::sqlite3_log as *const _,
-            uri_parameter: ffi::sqlite3_uri_parameter as *const _,
-            malloc64: ffi::sqlite3_malloc64 as *const _,
-            filename_database: ffi::sqlite3_filename_database as *const _,
-        };
-        // SAFETY: these are the functions of the bundled SQLite.
-        unsafe { braid_sqlite::register(&library, false) }.unwrap();
+        braid_sqlite::register!(rusqlite::ffi).unwrap();
         // Twice is allowed.
-        // SAFETY: as above.
-        unsafe { braid_sqlite::register(&library, false) }.unwrap();
+        braid_sqlite::register!(rusqlite::ffi, is_default: false).unwrap();
     });
 }
 
