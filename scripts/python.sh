@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the Python package and runs its type checkers and tests; see docs/python.md.
+# Builds the Python packages (braid, and SQLite's extension) and runs their type checkers and tests; see
+# docs/python.md and docs/sqlite.md.
 #
 #     scripts/python.sh [pytest arguments]
 #
@@ -45,4 +46,11 @@ cd python
 "$venv/bin/mypy" --config-file pyproject.toml lib/braid tests examples benchmarks
 # Run in another directory, so that the tests import the installed package.
 (cd "$target" && "$venv/bin/stubtest" braid)
+"$venv/bin/pytest" "$@"
+
+# SQLite's extension. The wheel has no sources, so that it is tested as it is installed.
+cd sqlite
+BRAID_PROFILE=dev CARGO_TARGET_DIR=${target%/python} \
+    "${pip[@]}" install --no-build-isolation --no-deps --force-reinstall .
+"$venv/bin/mypy" --config-file pyproject.toml lib/braid_sqlite backend tests
 "$venv/bin/pytest" "$@"

@@ -5,20 +5,18 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "sqlite3.h"
+#include "../crates/braid-sqlite/include/braid_sqlite.h"
 /* Registers the extension in every process of the suite, after each sqlite3_initialize(). */
-struct braid_library { void *functions[8]; };
 static long long (*wal_size)(const char*);
 int braid_extra_init(const char *unused){
   const char *path = getenv("BRAID_SUITE_LIBRARY");
-  struct braid_library library = {{ (void*)sqlite3_free, (void*)sqlite3_libversion_number,
-    (void*)sqlite3_vfs_find, (void*)sqlite3_vfs_register, (void*)sqlite3_log,
-    (void*)sqlite3_uri_parameter, (void*)sqlite3_malloc64, (void*)sqlite3_filename_database }};
+  braid_sqlite_library library = BRAID_SQLITE_LIBRARY;
   void *handle;
-  int (*reg)(const struct braid_library*, int);
+  int (*reg)(const braid_sqlite_library*, int);
   (void)unused;
   if( path==0 ) return SQLITE_OK;
   handle = dlopen(path, RTLD_NOW);
-  reg = handle ? (int(*)(const struct braid_library*, int))dlsym(handle, "braid_sqlite_register") : 0;
+  reg = handle ? (int(*)(const braid_sqlite_library*, int))dlsym(handle, "braid_sqlite_register") : 0;
   if( reg==0 ){ fprintf(stderr, "%s\n", dlerror()); return SQLITE_ERROR; }
   wal_size = (long long(*)(const char*))dlsym(handle, "braid_sqlite_wal_size");
   return reg(&library, 1);

@@ -45,6 +45,8 @@ mod guard;
 mod inner;
 mod library;
 mod place;
+#[cfg(test)]
+mod power;
 mod regions;
 #[cfg(test)]
 mod simulation;

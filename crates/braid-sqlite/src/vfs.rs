@@ -195,7 +195,7 @@ fn underneath() -> *mut Vfs {
 /// # Safety
 ///
 /// The name is a string, or null.
-pub(crate) unsafe fn path_of(name: *const c_char) -> Option<PathBuf> {
+unsafe fn path_of(name: *const c_char) -> Option<PathBuf> {
     if name.is_null() {
         return None;
     }

@@ -3,16 +3,15 @@
 //! The files are those of the VFS `unix`, whose table of methods is replaced by a copy.
 
 use std::collections::HashMap;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Once};
 
 use rusqlite::ffi;
 
-use super::{Change, Disk, disk_of};
 use crate::abi::{File, IOERR, IoMethods, OK, OPEN_MAIN_DB, Vfs};
 use crate::database::lock;
-use crate::vfs::path_of;
+use crate::simulation::{Change, Disk, disk_of};
 
 const OPEN_MAIN_JOURNAL: c_int = 0x800;
 
@@ -26,6 +25,16 @@ struct Recorded {
 
 static FILES: Mutex<Option<HashMap<usize, Recorded>>> = Mutex::new(None);
 static UNIX: Mutex<usize> = Mutex::new(0);
+
+/// The path in a file name.
+///
+/// # Safety
+///
+/// The name is a string, or null.
+unsafe fn path_of(name: *const c_char) -> Option<PathBuf> {
+    // SAFETY: as the caller says.
+    (!name.is_null()).then(|| PathBuf::from(unsafe { CStr::from_ptr(name) }.to_str().unwrap()))
+}
 
 fn recorded(file: *mut File) -> Recorded {
     lock(&FILES).get_or_insert_default()[&file.addr()].clone()

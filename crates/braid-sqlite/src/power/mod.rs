@@ -1,6 +1,8 @@
 //! The power fails at every operation of the log and every event of the files, with SQLite's own
 //! results as the expectation.
 
+mod recorder;
+
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -9,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use braid_pmem::Survivors;
 use rusqlite::{Connection, OpenFlags};
 
-use super::{Disk, Point, forget, recorder};
 use crate::database::lock;
+use crate::simulation::{Disk, Point, forget};
 
 type Rows = Vec<String>;
 

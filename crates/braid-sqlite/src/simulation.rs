@@ -5,18 +5,13 @@
 //! flush, a fence) or at an event of a file (a write, a cut, a sync, a deletion). Creating and
 //! deleting a file is durable at once; of writes, any sectors survive until the file is synced.
 
-mod recorder;
-mod tests;
-
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use braid_pmem::{Mapping, Region, RegionError, RegionOptions, SimulatedMemory};
 use braid_pmem::{SimulatedOptions, Survivors};
-
-use crate::database::lock;
 
 const SECTOR: usize = 512;
 /// Most bytes of a log.
@@ -24,7 +19,7 @@ pub(crate) const LOG_BYTES: u64 = 512 << 10;
 
 /// Where the power fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Point {
+pub(crate) enum Point {
     /// An operation of the log with this number, in the order of their creation.
     Log(usize, u64),
     /// An event of a file.
@@ -32,7 +27,7 @@ enum Point {
 }
 
 #[derive(Clone, Debug)]
-enum Change {
+pub(crate) enum Change {
     Write(usize, Vec<u8>),
     Truncate(usize),
 }
@@ -94,12 +89,17 @@ pub(crate) fn disk_of(path: &Path) -> Option<Arc<Disk>> {
     found.cloned()
 }
 
+/// Locks a mutex, also after a test has failed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn off() -> io::Error {
     io::Error::other("the power is off")
 }
 
 impl Disk {
-    fn new(directory: &Path) -> Arc<Self> {
+    pub(crate) fn new(directory: &Path) -> Arc<Self> {
         let disk = Arc::new(Self {
             directory: directory.to_owned(),
             state: Mutex::default(),
@@ -112,14 +112,14 @@ impl Disk {
         lock(&self.state)
     }
 
-    fn is_off(&self) -> bool {
+    pub(crate) fn is_off(&self) -> bool {
         let mut state = self.state();
         state.notice();
         state.is_off
     }
 
     /// Chooses where the power fails next.
-    fn fail_at(&self, point: Option<Point>) {
+    pub(crate) fn fail_at(&self, point: Option<Point>) {
         let mut state = self.state();
         state.point = point;
         if let Some(Point::Log(number, operation)) = point
@@ -130,7 +130,7 @@ impl Disk {
     }
 
     /// How many operations each log has had, and how many events the files.
-    fn counts(&self) -> (Vec<u64>, u64) {
+    pub(crate) fn counts(&self) -> (Vec<u64>, u64) {
         let state = self.state();
         let logs = state.created.iter().map(SimulatedMemory::operations);
         (logs.collect(), state.events)
@@ -138,7 +138,7 @@ impl Disk {
 
     /// Turns the machine on again, with what the failure leaves; or, if only the process ended, with
     /// everything.
-    fn restart(&self, survivors: Option<Survivors>) {
+    pub(crate) fn restart(&self, survivors: Option<Survivors>) {
         let mut state = self.state();
         let mut random = match survivors {
             Some(Survivors::Random(seed)) => fastrand::Rng::with_seed(seed),
@@ -249,14 +249,14 @@ impl Disk {
     }
 
     /// Notes that a file exists.
-    fn create_file(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn create_file(&self, path: &Path) -> io::Result<()> {
         self.event(|state| {
             state.files.entry(path.to_owned()).or_default();
             Ok(())
         })
     }
 
-    fn change_file(&self, path: &Path, change: Change) -> io::Result<()> {
+    pub(crate) fn change_file(&self, path: &Path, change: Change) -> io::Result<()> {
         self.event(|state| {
             let contents = state.files.entry(path.to_owned()).or_default();
             contents.pending.push(change);
@@ -264,7 +264,7 @@ impl Disk {
         })
     }
 
-    fn sync_file(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn sync_file(&self, path: &Path) -> io::Result<()> {
         self.event(|state| {
             let contents = state.files.entry(path.to_owned()).or_default();
             for change in std::mem::take(&mut contents.pending) {
@@ -274,7 +274,7 @@ impl Disk {
         })
     }
 
-    fn delete_file(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn delete_file(&self, path: &Path) -> io::Result<()> {
         self.event(|state| {
             state.files.remove(path);
             Ok(())
@@ -306,7 +306,7 @@ impl State {
     }
 }
 
-fn forget(disk: &Arc<Disk>) {
+pub(crate) fn forget(disk: &Arc<Disk>) {
     lock(&DISKS).retain(|other| !Arc::ptr_eq(disk, other));
 }
 
