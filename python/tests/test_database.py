@@ -27,7 +27,7 @@ import braid
         {"device": "memory"},
         {"pool_bytes": 1 << 20, "checkpoint_log_bytes": 1 << 20, "max_log_bytes": 1 << 28, "preallocated_log_bytes": 1 << 26},
         {"durability": "none"},
-        {"device": "pmem-emulated", "pmem_commit": "eager", "pmem_lines": False},
+        {"device": "pmem-emulated", "pmem_commit": "eager", "pmem_lines": False, "pmem_in_place": False},
         {"durability": timedelta(milliseconds=1), "flushes_in_flight": 2, "group_size": 4},
     ],
 )

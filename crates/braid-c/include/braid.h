@@ -329,6 +329,9 @@ typedef enum {
   // Whether a checkpoint to a data file in persistent memory writes only the cache lines that
   // changed: 1 (the default) or 0. The data file then keeps two blocks for each page that changes.
   BRAID_OPTION_PMEM_LINES = 25,
+  // Whether pages of a data file in persistent memory are read in place, without a copy in the
+  // buffer pool: 1 (the default) or 0.
+  BRAID_OPTION_PMEM_IN_PLACE = 26,
 } braid_option;
 
 // Point to which a database is restored.
@@ -656,6 +659,8 @@ typedef struct {
   uint64_t lines_written;
   // Bytes written into blocks of the data file.
   uint64_t block_bytes_written;
+  // Number of pages in persistent memory that were first read in place, without a load.
+  uint64_t pages_read_in_place;
   // Length of the data file, in bytes.
   uint64_t file_bytes;
   // Free space in the data file, in bytes.

@@ -247,6 +247,27 @@ pub trait File: Send + Sync + fmt::Debug {
     /// The medium's error; see invariant I8.
     fn sync(&self) -> io::Result<()>;
 
+    /// Returns the words of the file, if they are in memory where the processor can load them
+    /// without a call: word 0 is the first eight bytes, in the machine's byte order. Words that the
+    /// file does not have can be loaded, too, and mean nothing. Loads are allowed, stores are not.
+    ///
+    /// A thread may load words while another one writes the same bytes or shortens the file; it must
+    /// find out by itself, and then call [`File::check_words`].
+    fn words(&self) -> Option<&[std::sync::atomic::AtomicU64]> {
+        None
+    }
+
+    /// Checks words after they were loaded, or before the first load.
+    ///
+    /// # Errors
+    ///
+    /// `UnexpectedEof` if the range, in bytes, is not in [`File::words`] or after the end of the
+    /// file; the medium's error if it lost some of the bytes.
+    fn check_words(&self, range: Range<u64>) -> io::Result<()> {
+        let _ = range;
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
     /// Performs all reads, concurrently as far as the medium supports it; returns when all are
     /// done.
     ///

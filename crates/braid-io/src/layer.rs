@@ -150,6 +150,14 @@ impl<L: Layer> File for LayeredFile<L> {
         self.layer.sync(&*self.inner)
     }
 
+    fn words(&self) -> Option<&[std::sync::atomic::AtomicU64]> {
+        self.inner.words()
+    }
+
+    fn check_words(&self, range: Range<u64>) -> io::Result<()> {
+        self.inner.check_words(range)
+    }
+
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
         for op in ops.iter() {
             self.before_read(op.offset, op.buf.len());

@@ -295,6 +295,8 @@ impl PmemFile {
             // Before the pages are gone, so that nobody who sees the old length accesses them: the
             // callers of a truncation exclude other operations beyond the new end.
             self.len.store(len, Ordering::Release);
+            // Loads of `words` find zeros there, instead of a signal.
+            self.mapping.shrink(len).map_err(unmapped)?;
             self.posix.set_len(len)?;
         }
         self.is_unsynced.store(true, Ordering::Release);
@@ -373,6 +375,17 @@ impl File for PmemFile {
         }
         let written = write_mapped_batch(&self.mapping, ops).map_err(unfenced);
         written.map_err(self.posix.named("write"))
+    }
+
+    fn words(&self) -> Option<&[std::sync::atomic::AtomicU64]> {
+        self.mapping.reserved_words()
+    }
+
+    fn check_words(&self, range: Range<u64>) -> io::Result<()> {
+        if !self.is_mapped(range.end) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.mapping.check(range).map_err(lost)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -44,7 +44,7 @@ pub(crate) struct MappedFile {
 
 /// Reserves addresses for `capacity` bytes, or half as often as needed for as many as the process may
 /// have, and at least for `len`. Returns the first address, and the number of bytes: whole pages, and
-/// `ALIGN` more.
+/// `ALIGN` more. They can be read, as zeros, which takes no memory.
 fn reserve(len: u64, capacity: u64) -> Result<(NonNull<u8>, usize), MapError> {
     let page = sigbus::page_size() as u64;
     let mut capacity = capacity.max(len);
@@ -55,7 +55,7 @@ fn reserve(len: u64, capacity: u64) -> Result<(NonNull<u8>, usize), MapError> {
             // SAFETY: reserves addresses that nothing uses.
             let start = unsafe {
                 let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-                rustix::mm::mmap_anonymous(ptr::null_mut(), size, ProtFlags::empty(), flags)
+                rustix::mm::mmap_anonymous(ptr::null_mut(), size, ProtFlags::READ, flags)
             };
             start.map(|start| (start, size))
         });
@@ -215,6 +215,41 @@ impl MappedFile {
         // lives. Every bit pattern is a valid word. Other threads and processes access them as
         // atomics; what another program does to the file's bytes is the same as an atomic store.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), words) }
+    }
+
+    /// The words of all reserved addresses. Those that the mapping does not have are zero, and
+    /// loading one changes nothing.
+    #[inline]
+    pub(crate) fn reserved_words(&self) -> &[AtomicU64] {
+        let words = to_usize(self.capacity) / WORD;
+        // SAFETY: as in `words`; all reserved addresses can be read as long as `self` lives, since
+        // `reserve` and `shrink` map zeros, and `map` replaces them in one step.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), words) }
+    }
+
+    /// Forgets whole pages after `len` bytes, which the file is about to lose: they read as zeros.
+    pub(crate) fn shrink(&self, len: u64) -> Result<(), MapError> {
+        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = len.next_multiple_of(sigbus::page_size() as u64);
+        let mapped = self.len();
+        if kept >= mapped {
+            return Ok(());
+        }
+        self.len.store(kept, Ordering::Release);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the addresses belong to this value, and stay readable. The caller ensures that no
+        // thread stores into them.
+        let replaced = unsafe {
+            rustix::mm::mmap_anonymous(
+                self.base.as_ptr().cast::<u8>().add(to_usize(kept)).cast(),
+                to_usize(mapped - kept),
+                ProtFlags::READ,
+                flags,
+            )
+        };
+        replaced
+            .map(|_| ())
+            .map_err(|error| system("mmap")(error.into()))
     }
 
     /// Extends the file durably to `len` bytes, rounded up to whole pages, and maps the new ones.

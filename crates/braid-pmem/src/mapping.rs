@@ -240,6 +240,41 @@ impl Mapping {
         }
     }
 
+    /// Forgets the whole pages after `len` bytes, which the file is about to lose, in a system call.
+    /// Threads may still read [`reserved_words`](Self::reserved_words) there, but must not use the
+    /// mapping otherwise. A larger length has no effect, as it has on simulated memory.
+    ///
+    /// # Errors
+    ///
+    /// The error of the system call.
+    pub fn shrink(&self, len: u64) -> Result<(), MapError> {
+        match &self.backend {
+            #[cfg(unix)]
+            Backend::Lines(lines) => lines.mapped().shrink(len),
+            #[cfg(unix)]
+            Backend::Pages(pages) => pages.mapped().shrink(len),
+            Backend::Simulated(_) => {
+                let _ = len;
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the words up to [`capacity`](Self::capacity), for reads alone: words that the mapping
+    /// does not have are zero. [`check`](Self::check) tells afterwards whether bytes were lost.
+    /// `None` for simulated memory.
+    #[inline]
+    #[must_use]
+    pub fn reserved_words(&self) -> Option<&[AtomicU64]> {
+        match &self.backend {
+            #[cfg(unix)]
+            Backend::Lines(lines) => Some(lines.mapped().reserved_words()),
+            #[cfg(unix)]
+            Backend::Pages(pages) => Some(pages.mapped().reserved_words()),
+            Backend::Simulated(_) => None,
+        }
+    }
+
     /// All words, without noting that they may be changed.
     #[inline]
     fn all_words(&self) -> &[AtomicU64] {

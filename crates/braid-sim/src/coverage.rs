@@ -185,6 +185,8 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("store: a freed page waits for the checkpoint", LONGER),
     ("store: a layer that has become empty", LONG),
     ("store: a page is read in a batch", LONG),
+    ("store: a page is read in place", LONG),
+    ("store: a page that is read in place is copied", LONG),
     ("store: a replaced large value is read", LONG),
     ("store: a spare can't be read", LONG),
     ("store: a spare is taken for another page", LONGER),

@@ -288,6 +288,7 @@ impl Plan {
             .segment_bytes(segment)
             .pmem_commit(PmemCommit::ALL[(self.seed % 3) as usize])
             .pmem_lines(self.seed % 16 != 3)
+            .pmem_in_place(self.seed % 16 != 11)
             .flushes_in_flight(rng.usize(1..4))
             .epoch(std::time::Duration::from_micros(rng.u64(50..2_000)));
         let builder = match self.max_log_bytes(segment) {

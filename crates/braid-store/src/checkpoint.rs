@@ -496,6 +496,7 @@ impl Checkpoint {
         let space = pool.file.space.lock();
         let mut owners = BTreeMap::new();
         for id in 1..self.next_page {
+            pool.check_place(id);
             for address in [pool.address(id), pool.file.durable_address(id)] {
                 if [ABSENT, UNWRITTEN, LOST].contains(&address) {
                     continue;

@@ -49,6 +49,8 @@ pub struct StoreStats {
     pub pages: u64,
     /// Pages read from the medium.
     pub page_loads: u64,
+    /// Number of pages that were first read in place, in persistent memory, instead of a load.
+    pub pages_read_in_place: u64,
     /// Of these, pages that were read along with a neighbour before any request for them.
     pub pages_read_ahead: u64,
     /// Pages evicted from memory.
@@ -169,6 +171,13 @@ impl Store {
     /// far as the medium has room. No effect on other devices.
     pub fn write_lines(&self, on: bool) {
         self.inner.pool.file.write_lines(on);
+    }
+
+    /// Sets whether pages of a data file in persistent memory are read in place, which is the default:
+    /// only pages that change need room in the buffer pool. If not, no page is read in place any more
+    /// when this returns. No effect on other devices.
+    pub fn read_in_place(&self, on: bool) {
+        self.inner.pool.read_in_place(on);
     }
 
     /// Returns the tree with a number, creating an empty one if there is none. Creating a tree is a
@@ -461,6 +470,7 @@ impl Store {
             resident_pages: pool.resident(),
             pages: ids.next - 1 - ids.free.len(),
             page_loads: count(&pool.counters.loads),
+            pages_read_in_place: count(&pool.counters.reads_in_place),
             pages_read_ahead: count(&pool.counters.read_ahead),
             evictions: count(&pool.counters.evictions),
             eviction_writes: count(&pool.counters.eviction_writes),

@@ -96,6 +96,7 @@
 //! | log flushes in flight | 3 | [`Builder::flushes_in_flight`], 1 to 16 |
 //! | commit mode of persistent memory | lazy | [`Builder::pmem_commit`] |
 //! | checkpoints in persistent memory write cache lines | true | [`Builder::pmem_lines`] |
+//! | pages in persistent memory are read in place | true | [`Builder::pmem_in_place`] |
 //! | commits in a group | 0 | [`Builder::group_size`]; 0: a flush begins when none is in flight |
 //! | an epoch of the `epoch` protocol | 40ms | [`Builder::epoch`], 10 µs to 10 s |
 //! | isolation | Serializable | [`TransactionOptions::isolation`] |
@@ -390,6 +391,7 @@ mod tests {
             ("flushes_in_flight`]", log.flushes_in_flight.to_string()),
             ("pmem_commit`]", builder.pmem_commit.to_string()),
             ("pmem_lines`]", builder.pmem_lines.to_string()),
+            ("pmem_in_place`]", builder.pmem_in_place.to_string()),
             ("group_size`]", builder.group_size.to_string()),
             ("Builder::epoch`]", format!("{:?}", builder.epoch)),
             ("isolation`]", format!("{:?}", options.isolation)),

@@ -60,6 +60,7 @@ class _Options(TypedDict, total=False):
     group_size: int
     pmem_commit: Literal["eager", "lazy", "checksum"]
     pmem_lines: bool
+    pmem_in_place: bool
     create_if_missing: bool
     discard: bool
     file_mode: int

@@ -82,6 +82,8 @@ class StoreStats:
     """Number of cache lines written in these blocks."""
     block_bytes_written: int
     """Bytes written into blocks of the data file."""
+    pages_read_in_place: int
+    """Number of pages in persistent memory that were first read in place, without a load."""
     file_bytes: int
     """Length of the data file, in bytes."""
     file_free_bytes: int

@@ -100,6 +100,9 @@ pub enum braid_option {
     /// Whether a checkpoint to a data file in persistent memory writes only the cache lines that
     /// changed: 1 (the default) or 0. The data file then keeps two blocks for each page that changes.
     BRAID_OPTION_PMEM_LINES = 25,
+    /// Whether pages of a data file in persistent memory are read in place, without a copy in the
+    /// buffer pool: 1 (the default) or 0.
+    BRAID_OPTION_PMEM_IN_PLACE = 26,
 }
 
 /// How the medium of a database is accessed.
@@ -198,6 +201,8 @@ impl Options {
             builder.pmem_commit(pmem_commit(value).ok_or_else(|| misfit(option, value))?)
         } else if is(BRAID_OPTION_PMEM_LINES) {
             builder.pmem_lines(flag()?)
+        } else if is(BRAID_OPTION_PMEM_IN_PLACE) {
+            builder.pmem_in_place(flag()?)
         } else if is(BRAID_OPTION_STATS_FILE) {
             builder.stats_file(flag()?)
         } else {

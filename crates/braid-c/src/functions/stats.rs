@@ -126,6 +126,8 @@ pub struct braid_stats {
     pub lines_written: u64,
     /// Bytes written into blocks of the data file.
     pub block_bytes_written: u64,
+    /// Number of pages in persistent memory that were first read in place, without a load.
+    pub pages_read_in_place: u64,
     /// Length of the data file, in bytes.
     pub file_bytes: u64,
     /// Free space in the data file, in bytes.
@@ -188,6 +190,7 @@ impl braid_stats {
             blocks_written_by_line: store.blocks_written_by_line,
             lines_written: store.lines_written,
             block_bytes_written: store.block_bytes_written,
+            pages_read_in_place: store.pages_read_in_place,
             file_bytes: store.file_bytes,
             file_free_bytes: store.file_free_bytes,
             checkpoint_sequence: store.checkpoint_sequence,

@@ -433,6 +433,7 @@ static void snapshots_beyond_the_limit(void) {
     OK(braid_options_set(options, BRAID_OPTION_MAX_VERSION_BYTES, 1000));
     OK(braid_options_set(options, BRAID_OPTION_PMEM_COMMIT, BRAID_PMEM_COMMIT_CHECKSUM));
     OK(braid_options_set(options, BRAID_OPTION_PMEM_LINES, 0));
+    OK(braid_options_set(options, BRAID_OPTION_PMEM_IN_PLACE, 0));
     OK(braid_db_open(NULL, options, &limited));
     OK(braid_options_free(options));
     OK(braid_table_open(limited, "t", &table));

@@ -404,6 +404,7 @@ static void bad_arguments(void) {
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_DEVICE, 99));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_PMEM_COMMIT, 3));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_PMEM_LINES, 2));
+    EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_PMEM_IN_PLACE, 2));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_PROTOCOL, 0));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_DISCARD, 2));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_table_open(db, "\xff\xfe", &no_table));

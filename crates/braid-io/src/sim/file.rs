@@ -2,12 +2,15 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use braid_rt::to_usize;
 
 use super::blocks::Blocks;
+use super::mirror::Mirror;
 use super::state::{Step, Write, crashed};
-use super::{BLOCK, SimDevice};
+use super::{BLOCK, LINE, SimDevice};
 use crate::device::end_of;
 use crate::{Device, File, ReadOp, WriteOp};
 
@@ -15,6 +18,7 @@ use crate::{Device, File, ReadOp, WriteOp};
 pub(super) struct SimFile {
     pub(super) device: SimDevice,
     pub(super) id: usize,
+    pub(super) mirror: OnceLock<Option<Arc<Mirror>>>,
 }
 
 fn check_aligned(unit: usize, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
@@ -86,6 +90,7 @@ impl File for SimFile {
         let blocks = content.current.len().div_ceil(BLOCK);
         content.clock += 1;
         content.dirty.truncate(blocks);
+        state.show_from(self.id, to_usize(len));
         Ok(())
     }
 
@@ -154,6 +159,25 @@ impl File for SimFile {
         self.write_all(writes, false)
     }
 
+    fn words(&self) -> Option<&[AtomicU64]> {
+        let mirror = self.mirror.get_or_init(|| {
+            let mut state = self.device.own();
+            let is_memory = state.block_size() == LINE;
+            let bytes = &state.contents[self.id].current;
+            let mirror = is_memory.then(|| Arc::new(Mirror::of(bytes)))?;
+            Some(state.mirrors.entry(self.id).or_insert(mirror).clone())
+        });
+        Some(mirror.as_ref()?.words())
+    }
+
+    fn check_words(&self, range: Range<u64>) -> io::Result<()> {
+        let mirror = self.mirror.get().and_then(Option::as_ref);
+        if mirror.is_some_and(|mirror| mirror.has(range.end)) {
+            return Ok(());
+        }
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
     fn sync(&self) -> io::Result<()> {
         let mut state = self.device.own();
         let was_on = !state.crashed;
@@ -163,6 +187,7 @@ impl File for SimFile {
                 // nevertheless.
                 braid_rt::coverage_point("device: a failed sync loses what it was for");
                 state.contents[self.id].forget_unsynced();
+                state.show_from(self.id, 0);
             }
             return Err(error);
         }

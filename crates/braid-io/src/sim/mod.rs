@@ -15,6 +15,7 @@ mod blocks;
 mod content;
 mod file;
 mod media_faults;
+mod mirror;
 mod state;
 
 use std::io;
@@ -312,6 +313,7 @@ impl Device for SimDevice {
         Ok(Arc::new(SimFile {
             device: self.clone(),
             id,
+            mirror: std::sync::OnceLock::new(),
         }))
     }
 

@@ -8,6 +8,7 @@ use braid_rt::atomic::{AtomicU64, Ordering};
 
 use super::blocks::Blocks;
 use super::content::Content;
+use super::mirror::Mirror;
 use super::{BLOCK, LINE, PAGE, SECTOR, WORD};
 use crate::readers::MemoryReaderTable;
 
@@ -49,6 +50,8 @@ pub(super) struct State {
     pub(super) durable_names: BTreeMap<String, usize>,
     pub(super) durable_name_changes: u64,
     pub(super) contents: Vec<Content>,
+    /// The words of files, by their index in `contents`.
+    pub(super) mirrors: BTreeMap<usize, Arc<Mirror>>,
     /// Writes in flight, under a simulation.
     pub(super) writes: BTreeMap<u64, Write>,
     pub(super) next_write: u64,
@@ -196,7 +199,15 @@ impl State {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.contents[id].grow(len);
+        self.show_from(id, self.contents[id].current.len());
         Ok(())
+    }
+
+    /// Shows the bytes of a file from an offset on to those who load its words.
+    pub(super) fn show_from(&self, id: usize, from: usize) {
+        if let Some(mirror) = self.mirrors.get(&id) {
+            mirror.show_rest(&self.contents[id].current, from);
+        }
     }
 
     /// Records the pages that a write replaces as a whole, if old contents are recorded.
@@ -267,6 +278,9 @@ impl State {
             }
         }
         content.mark(write.offset..end.min(content.current.len()));
+        if let Some(mirror) = self.mirrors.get(&write.file) {
+            mirror.show(&content.current, write.offset, end);
+        }
         if write.durable && !torn {
             // Only the bytes: an unsynced length may still be lost, and the bytes with it.
             let known = content.durable.len().min(end);

@@ -32,6 +32,11 @@ impl Pool {
     /// can't be read are left out: a later read of such a page returns the error.
     #[cold]
     pub(crate) fn read_batch(&self, ids: &[PageId]) {
+        if self.reads_in_place() {
+            // Reads of memory gain nothing from a batch. Errors are left to the later accesses.
+            ids.iter().for_each(|&id| drop(self.read(id)));
+            return;
+        }
         // A batch uses only a small part of the pool.
         let most = self.frame_count() / 8;
         let mut wanted: Vec<_> = (ids.iter().take(most))

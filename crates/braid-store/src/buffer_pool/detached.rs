@@ -9,9 +9,7 @@
 //! checkpoint that is open already may still need a page's image, if the page was detached after
 //! its epoch switch; then the page is freed after its image is written.
 
-use braid_rt::to_usize;
-
-use super::state::{self, NONE, frame_of};
+use super::state::{self, NONE};
 use super::{ABSENT, OpenCheckpoint, Pool, UNWRITTEN, latch};
 use crate::page::PageId;
 
@@ -69,11 +67,10 @@ impl Pool {
             return;
         }
         let (state, word) = self.latch_anywhere(id);
-        let frame = frame_of(word);
+        let frame = state::pooled(word);
         let mut checkpoint = self.checkpoint.lock();
         if let Some(open) = checkpoint.as_mut()
-            && frame != NONE
-            && self.awaits_image(to_usize(frame))
+            && frame.is_some_and(|frame| self.awaits_image(frame))
             && open.has_detached(id)
             && !braid_rt::mutant!("free_pages_of_a_checkpoint")
         {
@@ -89,7 +86,7 @@ impl Pool {
             self.set_address(&mut checkpoint, id, ABSENT);
         }
         drop(checkpoint);
-        let evicted = (frame != NONE).then(|| self.evict_frame(to_usize(frame)));
+        let evicted = frame.map(|frame| self.evict_frame(frame));
         state::moved(state, word, NONE);
         self.recycle(id, evicted);
     }

@@ -113,7 +113,11 @@ impl Pool {
     pub(super) fn prepare_change(&self, id: PageId, word: u64) -> Result<(), StoreError> {
         let frame = to_usize(frame_of(word));
         let epoch = self.epoch.load(Ordering::Acquire);
-        let dirty = self.info[frame].dirty.load(Ordering::Relaxed);
+        let Some(info) = self.info.get(frame) else {
+            self.page_to_change(frame);
+            return Ok(());
+        };
+        let dirty = info.dirty.load(Ordering::Relaxed);
         if dirty == epoch {
             return Ok(());
         }
@@ -195,9 +199,7 @@ impl Pool {
                 self.arrivals.wait(id, state, &mut backoff);
                 continue;
             }
-            if !state::is_resident(word) {
-                return None;
-            }
+            state::pooled(word)?;
             if state::take(state, word).is_some() {
                 return Some((state, word));
             }
@@ -276,9 +278,8 @@ impl Pool {
         let Some(state) = self.state(id) else {
             return false;
         };
-        let frame = frame_of(state.load(Ordering::Relaxed));
-        let info = (frame != NONE).then(|| &self.info[to_usize(frame)]);
-        info.is_some_and(|info| info.dirty.load(Ordering::Relaxed) != 0)
+        let frame = state::pooled(state.load(Ordering::Relaxed));
+        frame.is_some_and(|frame| self.info[frame].dirty.load(Ordering::Relaxed) != 0)
     }
 
     /// Moves a page that is not changing from one block address to another. Returns whether it
@@ -288,11 +289,9 @@ impl Pool {
         let (state, word) = self.latch_anywhere(id);
         let mut checkpoint = self.lock_checkpoint();
         // A dirty page gets another block address anyway.
-        let is_dirty = frame_of(word) != NONE
-            && self.info[to_usize(frame_of(word))]
-                .dirty
-                .load(Ordering::Relaxed)
-                != 0;
+        let frame = state::pooled(word);
+        let is_dirty =
+            frame.is_some_and(|frame| self.info[frame].dirty.load(Ordering::Relaxed) != 0);
         let untouched = !is_dirty
             && !self.is_detached(id)
             && self.address(id) == from
@@ -305,7 +304,12 @@ impl Pool {
             }
             self.set_address(&mut checkpoint, id, to);
         }
-        latch::release(state, word);
+        if untouched && frame.is_none() && !braid_rt::mutant!("stay_in_a_moved_block") {
+            // A page that is read in place is not there any more.
+            state::moved(state, word, NONE);
+        } else {
+            latch::release(state, word);
+        }
         untouched
     }
 }

@@ -18,6 +18,9 @@ pub(crate) struct Frames {
     /// The allocation that contains the frames.
     memory: NonNull<u8>,
     layout: Layout,
+    /// The blocks of a data file in memory, which are read in place.
+    blocks: NonNull<[AtomicU64; WORDS]>,
+    blocks_count: usize,
 }
 
 impl Frames {
@@ -44,7 +47,36 @@ impl Frames {
             count,
             memory,
             layout,
+            blocks: NonNull::dangling(),
+            blocks_count: 0,
         })
+    }
+
+    /// Adds the words of a data file, whose blocks are then read in place.
+    ///
+    /// # Safety
+    /// The words can be loaded for as long as the frames are used, and no reference to them exists
+    /// that allows a change except by atomic stores.
+    pub(crate) unsafe fn add_blocks(&mut self, words: &[std::sync::atomic::AtomicU64]) {
+        self.blocks = NonNull::from(words).cast();
+        self.blocks_count = words.len() / WORDS;
+    }
+
+    /// The number of blocks that can be read in place.
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks_count
+    }
+
+    /// The page in a block that is read in place.
+    #[inline]
+    pub(crate) fn block(&self, block: usize) -> Page<'_> {
+        assert!(
+            block < self.blocks_count,
+            "frame numbers come from the page table"
+        );
+        // SAFETY: so many blocks can be loaded, as the caller of `add_blocks` guarantees. An atomic
+        // word has the size and the alignment of a plain one, and blocks begin at pages.
+        Page(unsafe { self.blocks.add(block).as_ref() })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -54,10 +86,16 @@ impl Frames {
     /// The page in a frame.
     #[inline]
     pub(crate) fn page(&self, frame: usize) -> Page<'_> {
-        assert!(frame < self.count, "frame numbers come from the page table");
+        self.get(frame)
+            .expect("frame numbers come from the page table")
+    }
+
+    /// The page in a frame, if there is such a frame.
+    #[inline]
+    pub(crate) fn get(&self, frame: usize) -> Option<Page<'_>> {
         // SAFETY: the allocation holds `count` zero-initialised frames and lives as long as `self`;
         // all access to them is atomic.
-        Page(unsafe { self.start.add(frame).as_ref() })
+        (frame < self.count).then(|| Page(unsafe { self.start.add(frame).as_ref() }))
     }
 
     /// The bytes of some pages, in the form of the medium.

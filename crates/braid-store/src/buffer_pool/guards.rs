@@ -24,7 +24,7 @@ pub(crate) struct ReadPage<'a> {
 impl<'a> ReadPage<'a> {
     #[inline]
     pub(crate) fn page(&self) -> Page<'a> {
-        self.pool.frames.page(to_usize(frame_of(self.word)))
+        self.pool.page(self.word)
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -33,18 +33,33 @@ impl<'a> ReadPage<'a> {
 
     /// Whether a change of the page needs an image of it for the open checkpoint.
     pub(crate) fn awaits_image(&self) -> bool {
-        self.pool.awaits_image(to_usize(frame_of(self.word)))
+        state::pooled(self.word).is_some_and(|frame| self.pool.awaits_image(frame))
+    }
+
+    /// Whether the page can be changed where it is. Otherwise the next access loads it.
+    pub(crate) fn is_changeable(&self) -> bool {
+        let is_in_place = state::is_in_place(self.word);
+        if is_in_place {
+            Pool::ask_for_copy(self);
+        }
+        !is_in_place
     }
 
     /// Whether the page is unchanged since it was opened.
     #[inline]
     pub(crate) fn validate(&self) -> bool {
         state::is_unchanged(self.state, self.word)
+            && (!state::is_in_place(self.word) || self.pool.is_intact(self))
     }
 
-    /// Acquires the exclusive latch if the page is unchanged.
+    /// Acquires the exclusive latch if the page is unchanged. A page that is read in place counts as
+    /// changed: the next access finds it in the pool.
     #[inline]
     pub(crate) fn upgrade(self) -> Option<WritePage<'a>> {
+        if state::is_in_place(self.word) && !braid_rt::mutant!("change_in_place") {
+            Pool::ask_for_copy(&self);
+            return None;
+        }
         if !state::upgrade(self.state, self.word) {
             return None;
         }
@@ -72,7 +87,11 @@ impl<'a> WritePage<'a> {
     /// The page, to be read.
     #[inline]
     pub(crate) fn page(&self) -> Page<'a> {
-        self.pool.frames.page(to_usize(frame_of(self.word)))
+        let frame = to_usize(frame_of(self.word));
+        match self.pool.frames.get(frame) {
+            Some(page) => page,
+            None => self.pool.page_to_change(frame),
+        }
     }
 
     /// The page, to be changed.

@@ -15,6 +15,7 @@ mod epochs;
 mod eviction;
 pub(crate) mod frames;
 mod guards;
+mod in_place;
 pub(crate) mod latch;
 mod read_ahead;
 mod spare;
@@ -41,7 +42,7 @@ use crate::sync::{AtomicU64, Counter};
 use self::arrivals::Arrivals;
 use self::frames::Frames;
 use self::read_ahead::Cluster;
-use self::state::{NONE, frame_of};
+use self::state::{COPY, NONE, frame_of};
 
 pub(crate) use crate::addresses::{ABSENT, UNWRITTEN};
 pub(crate) use epochs::OpenCheckpoint;
@@ -100,6 +101,8 @@ pub(crate) struct Pool {
     /// [`Pool::note_residency`].
     may_miss: AtomicBool,
     arrivals: Arrivals,
+    /// Whether pages of a file in persistent memory are read in place.
+    reads_in_place: AtomicBool,
 }
 
 /// Which page ids are free.
@@ -130,6 +133,7 @@ impl PageIds {
 #[derive(Debug, Default)]
 pub(crate) struct PoolCounters {
     pub(crate) loads: Counter,
+    pub(crate) reads_in_place: Counter,
     pub(crate) read_ahead: Counter,
     pub(crate) evictions: Counter,
     pub(crate) eviction_writes: Counter,
@@ -139,6 +143,11 @@ pub(crate) struct PoolCounters {
 impl Pool {
     pub(crate) fn new(file: DataFile, pool_bytes: usize, next: PageId) -> Result<Self, StoreError> {
         let count = frames_for(pool_bytes)?;
+        let mut frames = Frames::new(count).ok_or_else(|| StoreError::Options {
+            option: "pool_bytes",
+            reason: format!("cannot allocate {pool_bytes} bytes of memory; choose a smaller pool"),
+        })?;
+        in_place::add_blocks(&mut frames, &file);
         let mut free = NumberSet::default();
         let mut has_pages = false;
         for id in 1..next {
@@ -152,12 +161,7 @@ impl Pool {
         room.take_for_map(next);
         Ok(Self {
             file,
-            frames: Frames::new(count).ok_or_else(|| StoreError::Options {
-                option: "pool_bytes",
-                reason: format!(
-                    "cannot allocate {pool_bytes} bytes of memory; choose a smaller pool"
-                ),
-            })?,
+            frames,
             info: (0..count).map(|_| FrameInfo::default()).collect(),
             states: PageTable::new(),
             epoch: AtomicU64::new(1),
@@ -172,6 +176,7 @@ impl Pool {
             has_condemned: AtomicBool::new(false),
             arrivals: Arrivals::new(LONGEST_SLEEP),
             may_miss: AtomicBool::new(has_pages),
+            reads_in_place: AtomicBool::new(true),
         })
     }
 
@@ -313,7 +318,7 @@ impl Pool {
             return Ok(());
         };
         let mut neighbours = None;
-        let result = self.load_latched(id, &mut neighbours);
+        let result = self.load_latched(id, word, &mut neighbours);
         let (frame, result) = match result {
             Ok(frame) => (frame, Ok(())),
             Err(error) => (NONE, Err(error)),
@@ -329,6 +334,7 @@ impl Pool {
     fn load_latched(
         &self,
         id: PageId,
+        word: u64,
         neighbours: &mut Option<Cluster>,
     ) -> Result<u64, StoreError> {
         let address = self.address(id);
@@ -336,9 +342,14 @@ impl Pool {
             return Ok(NONE);
         }
         self.check_condemned(id)?;
+        if let Some(frame) = self.open_in_place(id, address, word)? {
+            return Ok(frame);
+        }
         let frame = self.take_frame()?;
         let mut buf = self.file.buffer();
-        *neighbours = self.read_cluster(id, address, &mut buf);
+        if !self.reads_in_place() {
+            *neighbours = self.read_cluster(id, address, &mut buf);
+        }
         let read = match neighbours {
             Some(_) => Ok(()),
             None => self.file.read_page(id, address, &mut buf),
@@ -423,7 +434,7 @@ impl Pool {
             }
             self.arrivals.wait(id, state, &mut backoff);
         };
-        debug_assert_eq!(frame_of(word), NONE, "a free page id is not in memory");
+        debug_assert!(frame_of(word) >= COPY, "a free page id is not in memory");
         self.appear(id, UNWRITTEN);
         self.file.room.take(1);
         // As in `load_latched`.

@@ -8,12 +8,19 @@
 //! hours, and then has a chance of one in 2^32 to meet it again.) `MARK` is the clock's second
 //! chance: set by the evictor, cleared by the next reader.
 //!
+//! A page in persistent memory may be read in place: its frame number is then that of its block, from
+//! `IN_PLACE` on, and it is in no frame of the pool. Such a page is not changed. A thread that wants
+//! to change it sets `COPY`, so that the next access loads the page into a frame. See
+//! [`super::in_place`].
+//!
 //! [`latch`] has the memory order. There is no count of readers: a reader holds nothing, and
 //! detects an eviction afterwards. Only the latch pins a page.
 //!
 //! [hint]: crate::LeafHint
 
 use std::sync::atomic::Ordering;
+
+use braid_rt::to_usize;
 
 use super::latch;
 use crate::limits::POOL_BYTES_MAX;
@@ -30,8 +37,17 @@ const VERSION_SHIFT: u32 = FRAME_SHIFT + FRAME_BITS;
 /// The frame of a page that is not in memory.
 pub(crate) const NONE: u64 = FRAME_MASK;
 
+/// As [`NONE`], for a page that the next load brings into the pool.
+pub(crate) const COPY: u64 = NONE - 1;
+
+/// The first number of pages that are read in place: that of block 0.
+pub(crate) const IN_PLACE: u64 = 1 << (FRAME_BITS - 1);
+
+/// Blocks after these are not read in place.
+pub(crate) const IN_PLACE_MAX: u64 = COPY - IN_PLACE;
+
 const _: () = assert!(
-    POOL_BYTES_MAX / PAGE_SIZE as u64 <= NONE,
+    POOL_BYTES_MAX / PAGE_SIZE as u64 <= IN_PLACE,
     "all frames have a number"
 );
 
@@ -72,7 +88,30 @@ pub(crate) fn without_mark(word: u64) -> u64 {
 
 #[inline]
 pub(crate) fn is_resident(word: u64) -> bool {
-    word != 0 && frame_of(word) != NONE
+    word != 0 && frame_of(word) < COPY
+}
+
+/// Whether the page is read in place, if it is in memory.
+#[inline]
+pub(crate) fn is_in_place(word: u64) -> bool {
+    word & IN_PLACE << FRAME_SHIFT != 0
+}
+
+/// The frame of a page in the pool.
+#[inline]
+pub(crate) fn pooled(word: u64) -> Option<usize> {
+    (word != 0 && !is_in_place(word)).then(|| to_usize(frame_of(word)))
+}
+
+/// The block of a page that is read in place.
+pub(crate) fn block_in_place(word: u64) -> Option<u64> {
+    (is_resident(word) && is_in_place(word)).then(|| frame_of(word) - IN_PLACE)
+}
+
+/// Ends reads in place of a page whose word is still `word`; the next load brings the page to
+/// `next`, which is [`NONE`] or [`COPY`].
+pub(crate) fn leave_place(state: &AtomicU64, word: u64, next: u64) {
+    let _ = latch::take(state, word, next_version(with_frame(word, next)));
 }
 
 /// The word, if the page can be read at once.
@@ -150,7 +189,17 @@ mod tests {
     #[test]
     fn the_fields_of_a_word_do_not_touch_each_other() {
         let frames = POOL_BYTES_MAX / PAGE_SIZE as u64;
-        for frame in [0, 1, (1 << 24) - 1, 1 << 24, frames - 1, NONE] {
+        for frame in [
+            0,
+            1,
+            (1 << 24) - 1,
+            1 << 24,
+            frames - 1,
+            IN_PLACE,
+            COPY - 1,
+            COPY,
+            NONE,
+        ] {
             for version in [0, 1, u64::from(u32::MAX)] {
                 let word = with_frame(version << VERSION_SHIFT, frame);
                 assert_eq!((frame_of(word), word >> VERSION_SHIFT), (frame, version));
@@ -160,7 +209,10 @@ mod tests {
                 let next = next_version(all);
                 assert_eq!(next >> VERSION_SHIFT, (version + 1) & u64::from(u32::MAX));
                 assert_eq!((frame_of(next), next & 3), (frame, LATCH | MARK));
-                assert_eq!(is_resident(latched(word)), frame != NONE);
+                assert_eq!(is_resident(latched(word)), frame < COPY);
+                assert_eq!(pooled(word).is_some(), frame < IN_PLACE && word != 0);
+                let block = (IN_PLACE..COPY).contains(&frame).then(|| frame - IN_PLACE);
+                assert_eq!(block_in_place(word), block);
             }
         }
     }

@@ -16,7 +16,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use braid_io::WriteOp;
 
@@ -154,6 +154,9 @@ impl DataFile {
                 offset,
             }));
         }
+        // Release: pairs with readers in place, which must see that their page left this block before
+        // they see the new bytes; see `buffer_pool::in_place`.
+        fence(Ordering::Release);
         match &ops[..] {
             // A plain write costs less setup than a batch of one.
             [op] if bufs.len() == 1 => self.file.write_at(&[op.buf], op.offset)?,

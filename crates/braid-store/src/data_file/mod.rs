@@ -170,6 +170,17 @@ impl DataFile {
         self.space.lock().keep_spares(on);
     }
 
+    /// The words of the file, if it is in memory; see [`File::words`].
+    pub(crate) fn words(&self) -> Option<&[std::sync::atomic::AtomicU64]> {
+        self.file.words()
+    }
+
+    /// Checks bytes of the file that were loaded as words, or are about to be.
+    #[inline]
+    pub(crate) fn check_words(&self, range: std::ops::Range<u64>) -> io::Result<()> {
+        self.file.check_words(range)
+    }
+
     pub(crate) fn buffer(&self) -> AlignedBuf {
         AlignedBuf::new(PAGE_SIZE)
     }

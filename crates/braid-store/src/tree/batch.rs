@@ -89,8 +89,9 @@ impl Tree {
         }
     }
 
-    /// Returns whether the leaf of a key is in memory. A hint: the leaf may be evicted, or change,
-    /// at any time. `false` for keys that the tree's nodes cannot hold.
+    /// Returns whether the leaf of a key is in memory, to be changed. A hint: the leaf may be
+    /// evicted, or change, at any time. `false` for keys that the tree's nodes cannot hold, and for a
+    /// leaf that is read in place, which the next access loads.
     pub fn is_in_memory(&self, key: &[u8]) -> bool {
         self.find_in_memory(key).is_some()
     }
@@ -103,7 +104,7 @@ impl Tree {
         for _ in 0..LEVELS_MAX {
             let node = Node(page.page());
             if node.is_leaf() {
-                return Some(());
+                return page.is_changeable().then_some(());
             }
             let child = (node.kind() == KIND_INNER).then(|| node.child_of(key))?;
             // As in `open_child`: otherwise the child may be any page.

@@ -166,6 +166,8 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "Existing pages.";
         Counter store.page_loads => "braid_store_page_loads_total",
             "Pages read from the medium.";
+        Counter store.pages_read_in_place => "braid_store_pages_read_in_place_total",
+            "Pages in persistent memory that were first read in place, without a load.";
         Counter store.pages_read_ahead => "braid_store_pages_read_ahead_total",
             "Pages read ahead together with a neighbour, before the pool was full for the first time.";
         Counter store.evictions => "braid_store_evictions_total",

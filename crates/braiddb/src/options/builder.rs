@@ -48,6 +48,7 @@ pub struct Builder {
     pub(crate) flushes_in_flight: Option<usize>,
     pub(crate) pmem_commit: PmemCommit,
     pub(crate) pmem_lines: bool,
+    pub(crate) pmem_in_place: bool,
     pub(crate) group_size: u32,
     pub(crate) create_if_missing: bool,
     pub(crate) background: bool,
@@ -96,6 +97,7 @@ impl Default for Builder {
             flushes_in_flight: None,
             pmem_commit: PmemCommit::default(),
             pmem_lines: true,
+            pmem_in_place: true,
             group_size: LogOptions::default().group_size,
             create_if_missing: true,
             background: true,
@@ -457,6 +459,25 @@ impl Builder {
     /// ```
     pub fn pmem_lines(mut self, on: bool) -> Self {
         self.pmem_lines = on;
+        self
+    }
+
+    /// Sets whether pages of a data file in persistent memory are read in place. Default `true`: only
+    /// pages that change have a copy in the buffer pool, so a small pool suffices. With `false`,
+    /// every page that is read is copied into the pool, which is faster if the pool can hold what is
+    /// read often and persistent memory is much slower than ordinary memory. It has no effect on
+    /// other devices, nor on the format of the file, and may differ from opening to opening.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+    /// let db = builder.pmem_in_place(false).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pmem_in_place(mut self, on: bool) -> Self {
+        self.pmem_in_place = on;
         self
     }
 

@@ -53,6 +53,7 @@ pub(crate) fn create(
     };
     let store = Store::create_as(device.clone(), store_options, identity)?;
     store.write_lines(options.pmem_lines);
+    store.read_in_place(options.pmem_in_place);
     let identity = Identity::new(None);
     let catalog = catalog(&store, identity)?;
     let recovery = RecoveryReport {

@@ -163,6 +163,7 @@ fn open_checkpoint(
         Store::open(device.clone(), store_options)?
     };
     store.write_lines(options.pmem_lines);
+    store.read_in_place(options.pmem_in_place);
     let checkpoint = store.stats().checkpoint_sequence;
     if let Some(attempt) = attempt {
         attempt.check_checkpoint(checkpoint)?;

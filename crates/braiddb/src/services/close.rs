@@ -54,6 +54,8 @@ impl Instance {
         self.engine.empty_pool();
         self.engine.store.give_room_back();
         self.files.gate.shut(|| {
+            // Old handles may still read, and reads in place pass no gate (I9).
+            self.engine.store.read_in_place(false);
             self.publisher.unpublish();
             self.archive.release();
             if let Some(readers) = &self.readers {
