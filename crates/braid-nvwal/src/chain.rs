@@ -142,7 +142,7 @@ impl Chain {
 
     /// Calls `each` with the offset in the mapping, and the part of the bytes, of each piece of a
     /// range of positions.
-    fn pieces(&self, range: Range<u64>, mut each: impl FnMut(u64, Range<usize>)) {
+    pub(crate) fn pieces(&self, range: Range<u64>, mut each: impl FnMut(u64, Range<usize>)) {
         assert!(range.end <= self.capacity(), "{range:?} is past the chain");
         let mut at = range.start;
         while at < range.end {

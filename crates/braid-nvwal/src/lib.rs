@@ -111,5 +111,5 @@ pub use format::Mark;
 pub use options::{CommitMode, LogOptions, WriterOptions};
 pub use reader::Reader;
 pub use recovery::Recovery;
-pub use shared::{Change, SharedWriter};
+pub use shared::{Change, PendingSync, SharedWriter};
 pub use writer::{LogStats, Savepoint, Writer};

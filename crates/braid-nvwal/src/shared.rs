@@ -1,8 +1,9 @@
 //! A log that several processes write in turns.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use braid_pmem::{Heap, MappingKind, Region};
+use braid_pmem::{Heap, Mapping, MappingKind, Region};
 use braid_rt::mutant;
 
 use crate::error::LogError;
@@ -246,6 +247,45 @@ impl SharedWriter {
         Ok(mark)
     }
 
+    /// Begins to make durable what [`sync`](Self::sync) does, in two steps, so that the caller need not
+    /// hold its lock of this value while [`PendingSync::wait`] waits for the device. The same thread
+    /// waits, and then calls [`end_sync`](Self::end_sync). Transactions may be appended meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`refresh`](Self::refresh).
+    pub fn begin_sync(&mut self, changed: &mut dyn FnMut(Change)) -> Result<PendingSync, LogError> {
+        let mark = self.refresh(changed)?;
+        let durable = if self.has_turn {
+            self.writer.begin_sync()
+        } else {
+            // As `sync`.
+            let Writer { header, .. } = &self.writer;
+            header.mark(mark.generation)?.min(mark.position)
+        };
+        let chain = &self.writer.view.chain;
+        let mut ranges = Vec::new();
+        chain.pieces(durable..mark.position, |offset, part| {
+            ranges.push(offset..offset + part.len() as u64);
+        });
+        Ok(PendingSync {
+            mapping: Arc::clone(chain.mapping()),
+            ranges,
+            mark,
+            opening: self.writer.opening,
+        })
+    }
+
+    /// Notes that a sync is over: everything before its mark is durable.
+    pub fn end_sync(&mut self, sync: &PendingSync) {
+        let is_same = self.has_turn
+            && self.writer.opening == sync.opening
+            && self.mark().generation == sync.mark.generation;
+        if is_same {
+            self.writer.end_sync(sync.mark.position);
+        }
+    }
+
     /// Begins a new generation. Everything in the log is durable in the caller's database, and no
     /// process reads frames of the generation any more.
     ///
@@ -269,6 +309,39 @@ impl SharedWriter {
             return Err(LogError::GenerationChanged);
         }
         result
+    }
+}
+
+/// Transactions on their way to the device, from [`SharedWriter::begin_sync`].
+#[derive(Debug)]
+pub struct PendingSync {
+    mapping: Arc<Mapping>,
+    ranges: Vec<Range<u64>>,
+    mark: Mark,
+    opening: u64,
+}
+
+impl PendingSync {
+    /// Where the log ends that is durable after [`wait`](Self::wait).
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        self.mark
+    }
+
+    /// Waits for the device.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError::Fence`].
+    pub fn wait(&self) -> Result<(), LogError> {
+        if mutant!("nvwal_ticket_before_the_flush") {
+            return Ok(());
+        }
+        // A block that was freed and used again meanwhile is flushed in vain.
+        for range in &self.ranges {
+            self.mapping.flush(range.clone());
+        }
+        Ok(self.mapping.fence()?)
     }
 }
 

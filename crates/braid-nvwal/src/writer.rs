@@ -393,11 +393,8 @@ impl Writer {
             self.header.set_mark(self.view.generation, position);
             self.view.chain.mapping().fence()?;
         }
-        if !is_ordered && self.mark + self.options.mark_interval < self.synced {
-            // In no order with these records: it ends before them.
-            self.expect_durable(self.mark..self.synced);
-            self.header.set_mark(self.view.generation, self.synced);
-            self.mark = self.synced;
+        if !is_ordered {
+            self.set_late_mark();
         }
         if self.durable < position {
             self.flush_to(position)?;
@@ -411,6 +408,28 @@ impl Writer {
             self.mark = position;
         }
         Ok(())
+    }
+
+    /// Stores a mark in no order with records after it: that of the last durable transaction.
+    fn set_late_mark(&mut self) {
+        if self.mark + self.options.mark_interval < self.synced {
+            self.expect_durable(self.mark..self.synced);
+            self.header.set_mark(self.view.generation, self.synced);
+            self.mark = self.synced;
+        }
+    }
+
+    /// Begins a sync whose mark is late. Returns what is durable already.
+    pub(crate) fn begin_sync(&mut self) -> u64 {
+        self.set_late_mark();
+        self.durable.min(self.view.end.position)
+    }
+
+    /// Ends a sync up to the end of a committed transaction.
+    pub(crate) fn end_sync(&mut self, position: u64) {
+        debug_assert!(position <= self.view.end.position);
+        self.durable = self.durable.max(position);
+        self.synced = self.synced.max(position);
     }
 
     /// Asserts that no crash of simulated memory loses a byte of the range.

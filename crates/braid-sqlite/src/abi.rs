@@ -90,6 +90,8 @@ pub(crate) const LOCK_EXCLUSIVE: c_int = 4;
 
 /// The lock of writers among those of the shared memory.
 pub(crate) const SHM_WRITE_LOCK: c_int = 0;
+/// The lock of checkpoints.
+pub(crate) const SHM_CHECKPOINT_LOCK: c_int = 1;
 pub(crate) const SHM_UNLOCK: c_int = 1;
 pub(crate) const SHM_EXCLUSIVE: c_int = 8;
 
@@ -98,3 +100,5 @@ pub(crate) const IOCAP_POWERSAFE_OVERWRITE: c_int = 0x1000;
 
 pub(crate) const FCNTL_VFSNAME: c_int = 12;
 pub(crate) const FCNTL_PRAGMA: c_int = 14;
+/// Ours: waits until all commits are durable. "brai"
+pub(crate) const FCNTL_WAIT: c_int = 0x6272_6169;

@@ -9,9 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use braid_rt::mutant;
+
 use crate::abi::{
-    ERROR, FCNTL_PRAGMA, FCNTL_VFSNAME, File, IOCAP_POWERSAFE_OVERWRITE, IOERR, IOERR_SHORT_READ,
-    IoMethods, LOCK_EXCLUSIVE, NOTFOUND, OK, SHM_EXCLUSIVE, SHM_UNLOCK, SHM_WRITE_LOCK,
+    ERROR, FCNTL_PRAGMA, FCNTL_VFSNAME, FCNTL_WAIT, File, IOCAP_POWERSAFE_OVERWRITE, IOERR,
+    IOERR_FSYNC, IOERR_SHORT_READ, IoMethods, LOCK_EXCLUSIVE, NOTFOUND, OK, SHM_CHECKPOINT_LOCK,
+    SHM_EXCLUSIVE, SHM_UNLOCK, SHM_WRITE_LOCK,
 };
 use crate::guard;
 use crate::inner::{Inner, Wrapped};
@@ -40,6 +43,8 @@ pub(crate) struct Database {
     level: AtomicI32,
     /// Whether the connection has SQLite's lock for writers.
     is_writer: AtomicBool,
+    /// Whether the connection has SQLite's lock for checkpoints.
+    is_checkpointer: AtomicBool,
     /// The log, while the connection has its `-wal` file open.
     wal: Mutex<Option<SharedWal>>,
     /// Whether the header's versions are guarded when they are written.
@@ -68,6 +73,7 @@ impl Database {
             is_read_only,
             level: AtomicI32::new(0),
             is_writer: AtomicBool::new(false),
+            is_checkpointer: AtomicBool::new(false),
             wal: Mutex::new(None),
             is_guarded: AtomicBool::new(false),
         });
@@ -85,6 +91,25 @@ impl Database {
     pub(crate) fn has_writer_lock(&self) -> bool {
         // The connection's own thread stored it.
         self.is_writer.load(Ordering::Relaxed) || self.level() >= LOCK_EXCLUSIVE
+    }
+
+    /// Whether SQLite syncs the log for a commit, and not for a checkpoint. Without its shared memory
+    /// (an exclusive lock) there are no locks that tell.
+    pub(crate) fn is_committing(&self) -> bool {
+        // The connection's own thread stored them.
+        let is_checkpointer = self.is_checkpointer.load(Ordering::Relaxed);
+        self.is_writer.load(Ordering::Relaxed)
+            && self.level() < LOCK_EXCLUSIVE
+            && (!is_checkpointer || mutant!("sqlite_checkpoint_what_is_not_durable"))
+    }
+
+    /// Waits until everything that was committed is durable.
+    fn wait(&self) -> Result<(), String> {
+        match lock(&self.wal).clone() {
+            Some(wal) => crate::walfile::wait(&wal).map_err(|error| error.to_string()),
+            // Without a log, SQLite has synced its own files.
+            None => Ok(()),
+        }
     }
 
     /// The database of the connection that has this path open with an exclusive lock.
@@ -122,6 +147,7 @@ impl Database {
         let wal = lock(&self.wal).clone();
         let text = |error: crate::walfile::WalError| error.to_string();
         Some(match (name, value, wal) {
+            ("wait", _, _) => self.wait().map(|()| "durable".to_owned()),
             ("stats" | "mode" | "export", _, None) => Err(format!(
                 "cannot answer braid_{name}: the database has no open log; set journal_mode = WAL and \
                  read from it"
@@ -262,6 +288,13 @@ unsafe extern "C" fn shm_lock(file: *mut File, offset: c_int, n: c_int, flags: c
         let is_writer = flags & SHM_UNLOCK == 0;
         database.is_writer.store(is_writer, Ordering::Relaxed);
     }
+    if (offset..offset + n).contains(&SHM_CHECKPOINT_LOCK) && code == OK {
+        let is_checkpointer = flags & SHM_UNLOCK == 0;
+        // Relaxed: the connection's own thread reads it.
+        database
+            .is_checkpointer
+            .store(is_checkpointer, Ordering::Relaxed);
+    }
     code
 }
 
@@ -310,6 +343,13 @@ unsafe extern "C" fn file_control(
             // SAFETY: the first entry is for the answer, which SQLite frees.
             unsafe { *arguments = functions.string(&answer) };
             code
+        }),
+        FCNTL_WAIT => guarded(IOERR_FSYNC, || match database.wait() {
+            Ok(()) => OK,
+            Err(error) => {
+                functions.report(IOERR_FSYNC, &format!("braid: {error}"));
+                IOERR_FSYNC
+            }
         }),
         FCNTL_VFSNAME => guarded(NOTFOUND, || {
             let code = pass();

@@ -27,6 +27,8 @@
 //! - **Q4: a process writes the log only with SQLite's lock for writers.** The log notices when another
 //!   process had it.
 //! - **Q5: no panic leaves the library.**
+//! - **Q6: a checkpoint copies durable frames.** In mode `ticket`, a commit does not wait for the device;
+//!   `braid_wait` and every sync of a checkpoint do.
 
 #![cfg(unix)]
 #![cfg_attr(

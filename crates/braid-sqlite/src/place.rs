@@ -1,13 +1,48 @@
 //! Where a database's log lies, and how it is mapped.
 
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use braid_nvwal::CommitMode;
 use braid_pmem::MapAs;
 
 /// Names of logs in memory that a power failure empties.
 const VOLATILE: &str = "/dev/shm";
+
+/// When commits are durable: `braid_mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mode {
+    pub(crate) commits: CommitMode,
+    /// Whether a commit leaves the wait for the device to `braid_wait`.
+    pub(crate) is_ticket: bool,
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let is_ticket = name == "ticket";
+        let commits = match name {
+            "ticket" => CommitMode::Checksum,
+            name => name
+                .parse()
+                .map_err(|error| format!("{error}, or ticket"))?,
+        };
+        Ok(Self { commits, is_ticket })
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_ticket {
+            f.write_str("ticket")
+        } else {
+            self.commits.fmt(f)
+        }
+    }
+}
 
 /// What the parameters of a database's URI say, or else the environment.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +52,7 @@ pub(crate) struct Place {
     /// `braid_memory`: how to map the log.
     pub(crate) map_as: Option<MapAs>,
     /// `braid_mode`; by default what suits the memory.
-    pub(crate) mode: Option<CommitMode>,
+    pub(crate) mode: Option<Mode>,
 }
 
 impl Place {
@@ -107,7 +142,13 @@ mod tests {
         assert_eq!(of(&[]).unwrap().path(database), Path::new("/a/b.db-braid"));
         assert_eq!(of(&[]).unwrap().map_as(database), MapAs::Auto);
         let shm = of(&[("braid_log", "/dev"), ("braid_mode", "checksum")]).unwrap();
-        assert_eq!(shm.mode, Some(CommitMode::Checksum));
+        assert_eq!(
+            shm.mode,
+            Some(Mode {
+                commits: CommitMode::Checksum,
+                is_ticket: false
+            })
+        );
         let path = shm.path(database);
         assert!(path.starts_with("/dev") && path != shm.path(Path::new("/c/b.db")));
         assert_eq!(

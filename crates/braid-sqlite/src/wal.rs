@@ -368,7 +368,15 @@ unsafe extern "C" fn truncate(file: *mut File, len: i64) -> c_int {
 
 unsafe extern "C" fn sync(file: *mut File, _: c_int) -> c_int {
     // SAFETY: SQLite calls methods of open files.
-    unsafe { with(file, IOERR_FSYNC, OK, |wal, _, _| wal.sync().map(|()| OK)) }
+    unsafe {
+        with(file, IOERR_FSYNC, OK, |wal, _, database| {
+            // Q6
+            if wal.mode().is_ticket && database.is_committing() {
+                return Ok(OK);
+            }
+            wal.sync().map(|()| OK)
+        })
+    }
 }
 
 unsafe extern "C" fn file_size(file: *mut File, to: *mut i64) -> c_int {

@@ -5,13 +5,15 @@
 //! An image of the log is a frame with its header (Q1).
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use braid_nvwal::{Change, CommitMode, LogError, SharedWriter, Writer, WriterOptions};
+use braid_nvwal::{Change, CommitMode, LogError, Mark, SharedWriter, Writer, WriterOptions};
 use braid_pmem::{MapAs, MappingKind, Region, RegionError, RegionOptions};
 use braid_rt::mutant;
 
+use crate::database::{SharedWal, lock};
 use crate::frames::{Action, Frames, HEADER_PAGE, MOST};
+use crate::place::Mode;
 use crate::regions;
 use crate::stub::sync_directory;
 
@@ -79,6 +81,11 @@ pub(crate) struct WalFile {
     options: WriterOptions,
     log: SharedWriter,
     frames: Frames,
+    is_ticket: bool,
+    /// Everything before it is durable, as far as this process knows.
+    durable: Mark,
+    /// Locked by the thread that waits for the device; it waits for all.
+    waiting: Arc<Mutex<()>>,
     /// The last frame that the newest transaction of this process wrote and cut again.
     cut: u32,
     /// A frame in parts of which SQLite is interested, and its position.
@@ -130,7 +137,7 @@ pub(crate) fn create(path: &Path, map_as: MapAs, page_size: usize) -> Result<(),
 fn join(
     path: &Path,
     map_as: MapAs,
-    mode: Option<CommitMode>,
+    mode: Option<Mode>,
 ) -> Result<(SharedWriter, WriterOptions), WalError> {
     let region = regions::join(path, &region_options(map_as).shared(true))?;
     let options = writer_options(region.mapping().kind(), mode);
@@ -140,17 +147,19 @@ fn join(
 
 /// The options that suit a kind of memory. In a file, a fence is a system call that waits for the
 /// device: a commit has one, and it writes no page besides those of the log's end.
-fn writer_options(kind: MappingKind, mode: Option<CommitMode>) -> WriterOptions {
+fn writer_options(kind: MappingKind, mode: Option<Mode>) -> WriterOptions {
     match kind {
         MappingKind::File => WriterOptions::default()
-            .mode(mode.unwrap_or(CommitMode::Checksum))
+            .mode(mode.map_or(CommitMode::Checksum, |mode| mode.commits))
             .mark_interval(FILE_BLOCK),
         // Tests use both ways.
         #[cfg(test)]
-        MappingKind::Simulated if mode == Some(CommitMode::Checksum) => WriterOptions::default()
-            .mode(CommitMode::Checksum)
-            .mark_interval(4096),
-        _ => WriterOptions::default().mode(mode.unwrap_or_default()),
+        MappingKind::Simulated if mode.is_some_and(|mode| mode.commits == CommitMode::Checksum) => {
+            WriterOptions::default()
+                .mode(CommitMode::Checksum)
+                .mark_interval(4096)
+        }
+        _ => WriterOptions::default().mode(mode.map_or(CommitMode::default(), |mode| mode.commits)),
     }
 }
 
@@ -173,11 +182,7 @@ fn note(frames: &mut Frames, change: Change) {
 
 impl WalFile {
     /// Joins the log at a path.
-    pub(crate) fn open(
-        path: &Path,
-        map_as: MapAs,
-        mode: Option<CommitMode>,
-    ) -> Result<Self, WalError> {
+    pub(crate) fn open(path: &Path, map_as: MapAs, mode: Option<Mode>) -> Result<Self, WalError> {
         let (log, options) = join(path, map_as, mode)?;
         Ok(Self {
             log,
@@ -185,6 +190,12 @@ impl WalFile {
             map_as,
             options,
             frames: Frames::default(),
+            is_ticket: mode.is_some_and(|mode| mode.is_ticket),
+            durable: Mark {
+                generation: 0,
+                position: 0,
+            },
+            waiting: Arc::default(),
             cut: 0,
             image: Vec::new(),
             image_at: None,
@@ -375,7 +386,7 @@ impl WalFile {
             self.take_turn()?;
             create(&self.path, self.map_as, page_size)?;
             let (path, map_as) = (self.path.clone(), self.map_as);
-            (self.log, self.options) = join(&path, map_as, Some(self.options.mode))?;
+            (self.log, self.options) = join(&path, map_as, Some(self.mode()))?;
             self.frames.clear();
         }
         self.empty()?;
@@ -485,7 +496,7 @@ impl WalFile {
             self.image_at = None;
         }
         let frames = &mut self.frames;
-        self.log.sync(&mut |change| note(frames, change))?;
+        self.durable = self.log.sync(&mut |change| note(frames, change))?;
         Ok(())
     }
 
@@ -494,13 +505,17 @@ impl WalFile {
         Ok(self.len(true)? == 0)
     }
 
-    pub(crate) fn mode(&self) -> CommitMode {
-        self.options.mode
+    pub(crate) fn mode(&self) -> Mode {
+        Mode {
+            commits: self.options.mode,
+            is_ticket: self.is_ticket,
+        }
     }
 
-    pub(crate) fn set_mode(&mut self, mode: CommitMode) {
-        self.options = self.options.mode(mode);
-        self.log.set_mode(mode);
+    pub(crate) fn set_mode(&mut self, mode: Mode) {
+        self.options = self.options.mode(mode.commits);
+        self.is_ticket = mode.is_ticket;
+        self.log.set_mode(mode.commits);
     }
 
     /// The committed file, as SQLite without the extension would have it.
@@ -538,12 +553,17 @@ impl WalFile {
         let len = self.len(false)?;
         let stats = self.log.stats();
         Ok(format!(
-            "log={} memory={} mode={} wal_bytes={len} log_bytes={} frames={} commits={} \
+            "log={} memory={} mode={} wal_bytes={len} log_bytes={} durable_bytes={} frames={} commits={} \
              bytes={} whole_pages={} differences={} generations={}",
             self.path.display(),
             self.log.kind(),
-            self.options.mode,
+            self.mode(),
             self.log.mark().position,
+            if self.durable.generation == self.log.mark().generation {
+                self.durable.position
+            } else {
+                0
+            },
             self.frames.len(),
             stats.commits,
             stats.bytes,
@@ -552,6 +572,35 @@ impl WalFile {
             stats.generations,
         ))
     }
+}
+
+/// Waits until everything that was committed before the call is durable. Other threads can commit
+/// meanwhile; those that wait as well share one flush.
+pub(crate) fn wait(log: &SharedWal) -> Result<(), WalError> {
+    let (target, waiting) = {
+        let mut log = lock(log);
+        log.refresh()?;
+        (log.log.mark(), Arc::clone(&log.waiting))
+    };
+    let _one = lock(&waiting);
+    let pending = {
+        let mut log = lock(log);
+        let durable = log.durable;
+        // An earlier generation is in the database (Q6).
+        let is_done = durable.generation > target.generation
+            || (durable.generation == target.generation && durable.position >= target.position);
+        if is_done {
+            return Ok(());
+        }
+        log.refresh()?;
+        let WalFile { log, frames, .. } = &mut *log;
+        log.begin_sync(&mut |change| note(frames, change))?
+    };
+    pending.wait()?;
+    let mut log = lock(log);
+    log.log.end_sync(&pending);
+    log.durable = pending.mark();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -578,7 +627,7 @@ mod tests {
         let path = directory.path().join("log");
         let map_as = MapAs::Emulated { line_latency: 0 };
         create(&path, map_as, 4096).unwrap();
-        let mut file = WalFile::open(&path, map_as, Some(CommitMode::Lazy)).unwrap();
+        let mut file = WalFile::open(&path, map_as, None).unwrap();
         let mut cursor = Cursor::default();
         let mut header = [7; FILE_HEADER];
         header[8..12].copy_from_slice(&(PAGE as u32).to_be_bytes());

@@ -152,6 +152,35 @@ fn a_process_without_the_turn_makes_transactions_of_others_durable() {
     assert_eq!(third.order, [1]);
 }
 
+#[test]
+fn a_pending_sync_makes_durable_what_was_committed_before() {
+    for mode in [CommitMode::Lazy, CommitMode::Checksum] {
+        let options = WriterOptions::default().mode(mode);
+        let (memory, mut first, mut second) = two_members(&options);
+        first.take_turn().unwrap();
+        for number in 1..=3 {
+            first.commit(number, &[(7, page_of(number as u8))]).unwrap();
+            let pending = first.with(|log, changed| log.begin_sync(changed)).unwrap();
+            // Another transaction while the device works, and a rolled-back one.
+            first.log.append(8, &page_of(9), 9).unwrap();
+            first.log.roll_back();
+            pending.wait().unwrap();
+            first.log.end_sync(&pending);
+            assert_eq!(pending.mark(), first.log.mark());
+        }
+        // So does a process without the turn.
+        first.commit(4, &[(7, page_of(4))]).unwrap();
+        let pending = second.with(|log, changed| log.begin_sync(changed)).unwrap();
+        pending.wait().unwrap();
+        second.log.end_sync(&pending);
+        first.commit(5, &[(7, page_of(5))]).unwrap();
+        let memory = from_image(&memory.crash(Survivors::Nothing));
+        let mut third = Member::join(&memory, &options).unwrap();
+        third.take_turn().unwrap();
+        assert_eq!(third.order, [1, 2, 3, 4], "{mode}");
+    }
+}
+
 fn is_power_off(error: &LogError) -> bool {
     use braid_pmem::HeapError;
     matches!(

@@ -288,3 +288,38 @@ fn a_log_in_a_file_lies_next_to_the_database() {
     let stock = Connection::open(&path).unwrap();
     assert_eq!(rows(&stock, "SELECT * FROM t").unwrap().len(), 1);
 }
+
+#[test]
+fn a_ticket_waits_for_the_device_once() {
+    let directory = Directory::new();
+    let db = directory.open();
+    run(&db, TABLE);
+    let is_durable = || stat(&db, "durable_bytes") == stat(&db, "log_bytes");
+    assert!(is_durable());
+    run(&db, "PRAGMA braid_mode = ticket");
+    assert_eq!(pragma(&db, "PRAGMA braid_mode").unwrap(), "ticket");
+    for _ in 0..5 {
+        run(&db, "INSERT INTO t VALUES (NULL, 'a', 'b')");
+        assert!(!is_durable());
+    }
+    // Another connection sees them, and waits for them as well.
+    let other = directory.open();
+    assert_eq!(rows(&other, "SELECT id FROM t").unwrap().len(), 5);
+    assert_eq!(pragma(&other, "PRAGMA braid_wait").unwrap(), "durable");
+    assert!(is_durable());
+    // A checkpoint copies durable frames only.
+    for checkpoint in ["PASSIVE", "FULL"] {
+        run(&db, "INSERT INTO t VALUES (NULL, 'a', 'b')");
+        assert!(!is_durable());
+        run(&db, &format!("PRAGMA wal_checkpoint({checkpoint})"));
+        assert!(is_durable(), "{checkpoint}");
+    }
+    // Without its locks in shared memory, SQLite's syncs do not say what they are for.
+    drop(other);
+    run(&db, "PRAGMA locking_mode = EXCLUSIVE");
+    run(&db, "INSERT INTO t VALUES (NULL, 'a', 'b')");
+    assert!(is_durable());
+    run(&db, "PRAGMA braid_mode = checksum");
+    run(&db, "INSERT INTO t VALUES (NULL, 'a', 'b')");
+    assert!(is_durable());
+}
