@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use crate::error::MapError;
 use crate::mapped::MappedFile;
 
-/// Maps a file with `MAP_SYNC` and verifies that page faults of the mapping are synchronous.
+/// Maps a file with `MAP_SYNC` and verifies that page faults of the mapping are synchronous. An empty
+/// file has no mapping yet; [`is_direct`] verifies it after it has grown.
 pub(crate) fn map_synchronously(
     file: File,
     capacity: u64,
@@ -15,16 +16,21 @@ pub(crate) fn map_synchronously(
         return Err(MapError::NotDax);
     }
     let mapped = MappedFile::new(file, capacity, is_read_only, true)?;
+    is_direct(&mapped).map(|()| mapped)
+}
+
+/// Verifies that page faults of a mapping are synchronous.
+pub(crate) fn is_direct(mapped: &MappedFile) -> Result<(), MapError> {
     if mapped.len() == 0 {
         // Nothing was mapped that could have been refused.
-        return Err(MapError::NotDax);
+        return Ok(());
     }
     // Without /proc, the kernel's promise must do: a file system that does not know the flag
     // refuses it since `MAP_SHARED_VALIDATE` exists.
     let Ok(smaps) = fs::read_to_string("/proc/self/smaps") else {
-        return Ok(mapped);
+        return Ok(());
     };
-    verify(&smaps, mapped.address()).map(|()| mapped)
+    verify(&smaps, mapped.address())
 }
 
 /// Fails if the mapping at an address has no synchronous page faults (flag `sf`) in

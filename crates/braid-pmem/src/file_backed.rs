@@ -47,6 +47,16 @@ impl Lines {
         })
     }
 
+    /// Maps more of the file; what an empty file gets is verified as an opening verifies it.
+    pub(crate) fn grow(&self, len: u64) -> Result<(), MapError> {
+        let is_first = self.mapped.len() == 0;
+        self.mapped.grow(len)?;
+        if is_first && self.emulated_latency.is_none() {
+            detect::is_direct(&self.mapped)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn kind(&self) -> MappingKind {
         match self.emulated_latency {
             Some(_) => MappingKind::Emulated,

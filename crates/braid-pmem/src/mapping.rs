@@ -92,8 +92,10 @@ impl Mapping {
             MapAs::Auto => {
                 let copy = file.try_clone().map_err(crate::mapped::system("dup"))?;
                 match Lines::dax(copy, options) {
-                    Ok(lines) => Backend::Lines(lines),
-                    Err(MapError::NotDax | MapError::FalseDax | MapError::Unsupported(_)) => {
+                    // Nothing of an empty file shows what it is.
+                    Ok(lines) if lines.mapped().len() > 0 => Backend::Lines(lines),
+                    Ok(_)
+                    | Err(MapError::NotDax | MapError::FalseDax | MapError::Unsupported(_)) => {
                         Backend::Pages(Pages::new(file, options)?)
                     }
                     Err(error) => return Err(error),
@@ -217,7 +219,7 @@ impl Mapping {
     pub fn grow(&self, len: u64) -> Result<(), MapError> {
         match &self.backend {
             #[cfg(unix)]
-            Backend::Lines(lines) => lines.mapped().grow(len),
+            Backend::Lines(lines) => lines.grow(len),
             #[cfg(unix)]
             Backend::Pages(pages) => pages.mapped().grow(len),
             Backend::Simulated(memory) => memory.grow(len),

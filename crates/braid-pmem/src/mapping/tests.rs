@@ -244,6 +244,28 @@ mod files {
         }
     }
 
+    /// Every file is empty when it is created.
+    #[test]
+    fn an_empty_file_has_direct_access_only_if_its_first_page_has() {
+        let auto = Mapping::of_file(file(0), &MapOptions::default()).unwrap();
+        assert_eq!(auto.kind(), MappingKind::File);
+        let options = MapOptions::default().map_as(MapAs::Dax).capacity(1 << 20);
+        let refused = |error: &MapError| {
+            matches!(
+                error,
+                MapError::NotDax | MapError::FalseDax | MapError::Unsupported(_)
+            )
+        };
+        match Mapping::of_file(file(0), &options) {
+            Err(error) => assert!(refused(&error), "{error}"),
+            Ok(mapping) => match mapping.grow(PAGE) {
+                // The tests may run on persistent memory.
+                Ok(()) => assert_eq!(mapping.kind(), MappingKind::Dax),
+                Err(error) => assert!(refused(&error), "{error}"),
+            },
+        }
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
     fn a_file_in_memory_must_be_asked_for_by_name() {
