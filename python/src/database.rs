@@ -227,7 +227,7 @@ pub(crate) struct Database {
 /// The options are keyword arguments: create_if_missing, durability, pool_bytes, device, protocol,
 /// strands, lanes, epoch, lock_timeout, file_mode, segment_bytes, checkpoint_log_bytes, max_log_bytes,
 /// preallocated_log_bytes, transaction_bytes_max, max_version_bytes, flushes_in_flight, group_size,
-/// discard, pmem_commit, read_only, archive, archive_interval, feed_log_bytes, stats_file,
+/// discard, pmem_commit, log_directory, log_device, read_only, archive, archive_interval, feed_log_bytes, stats_file,
 /// on_health_change. Sizes are in bytes, times are datetime.timedelta; docs/python.md describes each option.
 ///
 /// Raises LockedError if the database is open, NotADatabaseError, IncompatibleError, CorruptError,

@@ -8,7 +8,7 @@ macro_rules! exceptions {
 }
 exceptions! {
     BackupError ClosedError ConflictError CorruptError DecodeError Error FeedNotFoundError ForeignPositionError
-    ForeignTableError ForkError IncompatibleError IoError LimitError LockTimeoutError LockedError NotADatabaseError OpenedReadOnlyError
+    ForeignTableError ForkError IncompatibleError IoError LimitError LockTimeoutError LockedError LogDirectoryError NotADatabaseError OpenedReadOnlyError
     OptionError OutOfOrderError OutOfSpaceError PoisonedError PositionLostError ReadOnlyError SavepointError
     SnapshotExistsError SnapshotNotFoundError SnapshotTooOldError TableDroppedError TableExistsError TableNotFoundError TableNameError
     TableOptionsError TableTypeError TransactionEndedError WouldDeadlockError
@@ -41,6 +41,7 @@ pub(crate) fn exception(error: EngineError) -> PyErr {
         EngineError::Poisoned { .. } => PoisonedError::new_err(message),
         EngineError::Incompatible { .. } => IncompatibleError::new_err(message),
         EngineError::Locked { .. } => LockedError::new_err(message),
+        EngineError::LogDirectory { .. } => LogDirectoryError::new_err(message),
         EngineError::NotADatabase { .. } => NotADatabaseError::new_err(message),
         EngineError::ReadOnly { .. } => ReadOnlyError::new_err(message),
         EngineError::KeyTooLong { .. }

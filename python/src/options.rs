@@ -14,7 +14,7 @@ use crate::notifier;
 
 /// Names of the options of `braid.open`, for the error about an unknown one.
 const NAMES: &str = "archive, archive_interval, checkpoint_log_bytes, create_if_missing, device, discard, durability, \
-    epoch, feed_log_bytes, file_mode, flushes_in_flight, group_size, lanes, lock_timeout, max_log_bytes, max_version_bytes, on_health_change, pmem_commit, pmem_in_place, pmem_lines, pool_bytes, \
+    epoch, feed_log_bytes, file_mode, flushes_in_flight, group_size, lanes, lock_timeout, log_device, log_directory, max_log_bytes, max_version_bytes, on_health_change, pmem_commit, pmem_in_place, pmem_lines, pool_bytes, \
     preallocated_log_bytes, protocol, read_only, segment_bytes, stats_file, strands, transaction_bytes_max";
 
 /// The options of `braid.open`.
@@ -126,6 +126,8 @@ impl OpenOptions {
                 "lanes" => b.lanes(integer(n, v)?),
                 "epoch" => b.epoch(duration(n, v)?),
                 "device" => b.device(parsed(n, v)?),
+                "log_directory" => b.log_directory(path(n, v)?),
+                "log_device" => b.log_device(parsed(n, v)?),
                 "pool_bytes" => b.pool_bytes(integer(n, v)?),
                 "segment_bytes" => b.segment_bytes(integer(n, v)?),
                 "checkpoint_log_bytes" => b.checkpoint_log_bytes(integer(n, v)?),

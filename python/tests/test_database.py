@@ -17,6 +17,18 @@ from support import SMALL
 import braid
 
 
+def test_log_directory(tmp_path: Path) -> None:
+    data, log = tmp_path / "data", tmp_path / "log"
+    with braid.open(data, log_directory=log, log_device="pmem-emulated", **SMALL) as db:
+        db.open_table("t", key=str, value=int)["a"] = 1
+    assert any(file.name.endswith(".seg") for file in log.iterdir())
+    log.rename(tmp_path / "moved")
+    with pytest.raises(braid.LogDirectoryError, match="does not exist"):
+        braid.open(data, **SMALL)
+    with braid.open(data, log_directory=tmp_path / "moved", **SMALL) as db:
+        assert db.open_table("t", key=str, value=int)["a"] == 1
+
+
 @pytest.mark.parametrize(
     "options",
     [

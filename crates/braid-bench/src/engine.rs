@@ -40,6 +40,10 @@ pub struct Engine {
     pub checkpoint_log_bytes: Option<u64>,
     /// Size of log files to create in advance, in bytes.
     pub preallocated_log_bytes: u64,
+    /// Directory of the log, if it is not with the data.
+    pub log_directory: Option<PathBuf>,
+    /// Device of the log, if it is another one than that of the data.
+    pub log_device: Option<DeviceChoice>,
 }
 
 impl Engine {
@@ -61,6 +65,8 @@ impl Engine {
                 .max(256 << 20),
             checkpoint_log_bytes: None,
             preallocated_log_bytes: 0,
+            log_directory: None,
+            log_device: None,
         }
     }
 
@@ -78,6 +84,12 @@ impl Engine {
             .create_if_missing(true);
         if let Some(bytes) = self.checkpoint_log_bytes {
             builder = builder.checkpoint_log_bytes(bytes);
+        }
+        if let Some(directory) = &self.log_directory {
+            builder = builder.log_directory(directory);
+        }
+        if let Some(device) = self.log_device {
+            builder = builder.log_device(device);
         }
         if let Some(strands) = self.strands {
             builder = builder.strands(strands);

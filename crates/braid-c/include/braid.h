@@ -135,6 +135,9 @@ typedef enum {
   // `BRAID_OPTION_MAX_VERSION_BYTES` allows. Free the snapshot or abort the transaction, and begin
   // another.
   BRAID_SNAPSHOT_TOO_OLD = -46,
+  // The directory of the log is missing, belongs to another database, or cannot be used; the
+  // message says why, and what to do. Nothing was changed.
+  BRAID_LOG_DIRECTORY = -47,
 } braid_status;
 
 // Commit protocols: which transactions a commit waits for, and when locks are released. All give
@@ -332,6 +335,10 @@ typedef enum {
   // Whether pages of a data file in persistent memory are read in place, without a copy in the
   // buffer pool: 1 (the default) or 0.
   BRAID_OPTION_PMEM_IN_PLACE = 26,
+  // How the medium of `braid_options_set_log_directory` is accessed, a `braid_device` other than
+  // `BRAID_DEVICE_MEMORY`. Default: as recorded in the database, for a new one as
+  // `BRAID_OPTION_DEVICE`.
+  BRAID_OPTION_LOG_DEVICE = 27,
 } braid_option;
 
 // Point to which a database is restored.
@@ -1453,6 +1460,18 @@ braid_status braid_options_set_recovery_progress(braid_options *options,
 //
 // `path` is NULL or a string that ends with a NUL.
 braid_status braid_options_set_archive(braid_options *options, const char *path);
+
+// Sets a separate directory for the log of a new database, which may be on another device. It is
+// created if it is missing, and must be empty. The database records it, so later openings need no
+// option; after the directory was moved, an opening with its present name records that.
+//
+// Opening returns `BRAID_LOG_DIRECTORY` if the directory is missing or has the log of another
+// database, and `BRAID_LOCKED` if it is in use.
+//
+// # Safety
+//
+// `path` is NULL or a string that ends with a NUL.
+braid_status braid_options_set_log_directory(braid_options *options, const char *path);
 
 // Frees options. NULL is allowed and has no effect.
 braid_status braid_options_free(braid_options *options);

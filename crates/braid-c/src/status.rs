@@ -122,6 +122,9 @@ pub enum braid_status {
     /// `BRAID_OPTION_MAX_VERSION_BYTES` allows. Free the snapshot or abort the transaction, and begin
     /// another.
     BRAID_SNAPSHOT_TOO_OLD = -46,
+    /// The directory of the log is missing, belongs to another database, or cannot be used; the
+    /// message says why, and what to do. Nothing was changed.
+    BRAID_LOG_DIRECTORY = -47,
 }
 
 use braid_status::*;
@@ -176,6 +179,7 @@ const ALL: &[(braid_status, &CStr)] = &[
     (BRAID_FORKED, c"BRAID_FORKED"),
     (BRAID_LOCK_TIMEOUT, c"BRAID_LOCK_TIMEOUT"),
     (BRAID_SNAPSHOT_TOO_OLD, c"BRAID_SNAPSHOT_TOO_OLD"),
+    (BRAID_LOG_DIRECTORY, c"BRAID_LOG_DIRECTORY"),
 ];
 
 /// Returns the status for an error of the engine.
@@ -188,6 +192,7 @@ pub(crate) fn of_error(error: &Error) -> braid_status {
         Error::Incompatible { .. } => BRAID_INCOMPATIBLE,
         Error::Locked { .. } => BRAID_LOCKED,
         Error::NotADatabase { .. } => BRAID_NOT_A_DATABASE,
+        Error::LogDirectory { .. } => BRAID_LOG_DIRECTORY,
         Error::ReadOnly { .. } => BRAID_READ_ONLY,
         Error::KeyTooLong { .. } => BRAID_KEY_TOO_LONG,
         Error::ValueTooLong { .. } => BRAID_VALUE_TOO_LONG,

@@ -5,6 +5,7 @@ mod common;
 mod compare;
 mod first_minutes;
 mod pmem;
+mod pmem_database;
 mod readers;
 mod records;
 mod shell;

@@ -36,6 +36,14 @@ impl Device for CatchingDevice {
         self.0.block_size()
     }
 
+    fn kind_of(&self, name: &str) -> DeviceKind {
+        self.0.kind_of(name)
+    }
+
+    fn block_size_of(&self, name: &str) -> usize {
+        self.0.block_size_of(name)
+    }
+
     fn allocate(&self, len: usize) -> AlignedBuf {
         self.0.allocate(len)
     }

@@ -102,6 +102,19 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// buffer addresses of all reads and writes must be multiples of it.
     fn block_size(&self) -> usize;
 
+    /// Returns the kind of medium that has, or would have, the file of this name. It differs from
+    /// [`Device::kind`] if the device consists of several, as a [`SplitDevice`](crate::SplitDevice).
+    fn kind_of(&self, name: &str) -> DeviceKind {
+        let _ = name;
+        self.kind()
+    }
+
+    /// Returns the block size of the file of this name, which divides [`Device::block_size`].
+    fn block_size_of(&self, name: &str) -> usize {
+        let _ = name;
+        self.block_size()
+    }
+
     /// Allocates a zeroed buffer of at least `len` bytes, aligned for this device and, if the
     /// device has registered memory, from that memory, so that I/O on it is cheapest.
     fn allocate(&self, len: usize) -> AlignedBuf;
@@ -165,8 +178,8 @@ pub(crate) fn end_of(offset: u64, len: usize) -> io::Result<u64> {
 
 /// A file of a [`Device`]: positioned, unbuffered, aligned I/O from any thread.
 ///
-/// Every offset, length and buffer address is a multiple of [`Device::block_size`]; anything else
-/// is `InvalidInput`. Reading past the end is `UnexpectedEof`; no read or write is ever short. A
+/// Every offset, length and buffer address is a multiple of [`Device::block_size_of`] the file;
+/// anything else is `InvalidInput`. Reading past the end is `UnexpectedEof`; no read or write is ever short. A
 /// read or write that ends beyond 2^63 bytes fails, with `InvalidInput` on most devices. A full
 /// medium is [`io::ErrorKind::StorageFull`].
 pub trait File: Send + Sync + fmt::Debug {

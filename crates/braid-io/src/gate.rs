@@ -221,6 +221,14 @@ impl Device for GatedDevice {
         self.inner.block_size()
     }
 
+    fn kind_of(&self, name: &str) -> DeviceKind {
+        self.inner.kind_of(name)
+    }
+
+    fn block_size_of(&self, name: &str) -> usize {
+        self.inner.block_size_of(name)
+    }
+
     fn allocate(&self, len: usize) -> AlignedBuf {
         self.inner.allocate(len)
     }

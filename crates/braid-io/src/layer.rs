@@ -63,6 +63,14 @@ impl<L: Layer> Device for LayeredDevice<L> {
         self.inner.block_size()
     }
 
+    fn kind_of(&self, name: &str) -> DeviceKind {
+        self.inner.kind_of(name)
+    }
+
+    fn block_size_of(&self, name: &str) -> usize {
+        self.inner.block_size_of(name)
+    }
+
     fn allocate(&self, len: usize) -> AlignedBuf {
         self.layer.before_allocate(len);
         self.inner.allocate(len)

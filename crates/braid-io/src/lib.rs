@@ -39,6 +39,7 @@ mod positioned;
 mod posix;
 mod readers;
 mod sim;
+mod split;
 mod topology;
 mod torn;
 #[cfg(uring)]
@@ -66,6 +67,7 @@ pub use pmem::PmemDevice;
 pub use posix::FileDevice;
 pub use readers::{Announcement, READERS_FILE_NAME, ReaderGuard, ReaderNeeds, ReaderTable};
 pub use sim::{Claim, FileCopies, FileFaults, MediaFaults, SimDevice};
+pub use split::SplitDevice;
 pub use topology::{Cpu, Node, Topology};
 pub use torn::{identity_words, may_be_torn};
 #[cfg(uring)]

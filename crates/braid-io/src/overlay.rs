@@ -56,7 +56,7 @@ impl OverlayDevice {
         };
         let file = Arc::new(OverlayFile {
             base: Some(self.base.open(&entry.name, OpenMode::Existing)?),
-            block: self.block_size(),
+            block: self.block_size_of(name),
             changes: RwLock::new(Changes {
                 len: entry.len,
                 base_len: entry.len,
@@ -85,6 +85,10 @@ impl Device for OverlayDevice {
         self.base.block_size()
     }
 
+    fn block_size_of(&self, name: &str) -> usize {
+        self.base.block_size_of(name)
+    }
+
     fn allocate(&self, len: usize) -> AlignedBuf {
         self.base.allocate(len)
     }
@@ -100,7 +104,7 @@ impl Device for OverlayDevice {
         }
         let file = Arc::new(OverlayFile {
             base: None,
-            block: self.block_size(),
+            block: self.block_size_of(name),
             changes: RwLock::default(),
         });
         names.files.insert(name.to_owned(), file.clone());

@@ -137,6 +137,7 @@ pub use commit::ticket::{Ticket, UnlockPoint};
 pub use error::LogError;
 pub use flush::backpressure::{CheckpointRun, Checkpointer};
 pub use format::checkpoint_position::{CheckpointPosition, LanePosition};
+pub use format::segment::is_log_name;
 pub use log::{Calm, Log};
 pub use options::{FlushMode, LogOptions, PmemCommit};
 pub use protocol::kind::{LockRelease, ProtocolKind};

@@ -104,6 +104,8 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("opened in spite of a tampered log file", LONG),
     ("opened in spite of media faults", LONG),
     ("opened with small blocks", LONG),
+    ("opened with the data in persistent memory", LONG),
+    ("opened with the log in persistent memory", LONG),
     ("opening: a removal from a table that is dropped", LONG),
     ("opening: a tombstone to be purged", LONG),
     ("opening: a tree that no table refers to", LONG),

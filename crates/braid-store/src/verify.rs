@@ -35,6 +35,9 @@ pub struct VerifyReport {
     pub trees: u64,
     /// Findings.
     pub damages: u64,
+    /// Superblocks of which a power failure left a part: no damage, because the other one leads to
+    /// everything.
+    pub torn_superblocks: u64,
 }
 
 impl Store {
@@ -52,7 +55,9 @@ impl Store {
         let mut damaged = |what: String| sink(Damage { what });
         let mut damages = 0;
         let pool = &self.inner.pool;
-        for error in pool.file.superblock_damage() {
+        let (superblocks, torn) = pool.file.superblock_damage();
+        report.torn_superblocks = torn;
+        for error in superblocks {
             damages += 1;
             damaged(error.to_string());
         }

@@ -89,6 +89,7 @@
 //! | preallocated log files | 0 | [`Builder::preallocated_log_bytes`], at most `max_log_bytes` |
 //! | log kept for readers of changes | 1024 MiB | [`Builder::feed_log_bytes`] |
 //! | interval of writes to the archive | 1s | [`Builder::archive_interval`], any but zero |
+//! | directory of the log | the database's | [`Builder::log_directory`], [`Builder::log_device`] |
 //! | a log file | 32 MiB | [`Builder::segment_bytes`], 64 KiB to 1 GiB |
 //! | commit protocol | glsn | [`Builder::protocol`], any at any opening |
 //! | log buffers | the number of CPUs, at most 16 | [`Builder::strands`], 1 to 256 |
@@ -231,7 +232,7 @@ pub mod device {
     pub use braid_io::{
         AlignedBuf, Announcement, Device, DeviceChoice, DeviceKind, Entry, File, Layer,
         LayeredDevice, MemoryDevice, OpenMode, ReadOp, ReaderGuard, ReaderNeeds, ReaderTable,
-        WriteOp,
+        SplitDevice, WriteOp,
     };
 }
 

@@ -32,3 +32,39 @@ fn an_interrupted_creation_in_persistent_memory_starts_over() {
         }
     }
 }
+
+/// A transaction that needs more space than the memory has fails, and the next one succeeds once
+/// space is freed.
+#[test]
+fn full_persistent_memory_fails_one_transaction_and_works_again() {
+    let device = SimDevice::new(1);
+    let db = open(&device).unwrap();
+    let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
+    device.set_capacity(Some(device.used() + (512 << 10)));
+    let mut stored = 0;
+    let error = loop {
+        let value = vec![7; 1000];
+        match db.transact(|tx| tx.insert(&table, &stored, &value)) {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 100_000);
+    };
+    assert!(matches!(error, Error::OutOfSpace { .. }), "{error}");
+    assert!(stored > 50, "{stored}");
+    assert_eq!(
+        db.get(&table, &(stored - 1)).unwrap().map(|v| v.len()),
+        Some(1000)
+    );
+    assert_eq!(db.get(&table, &stored).unwrap(), None);
+    device.set_capacity(None);
+    // A checkpoint frees the log.
+    db.checkpoint().unwrap();
+    db.transact(|tx| tx.insert(&table, &stored, &vec![8; 1000]))
+        .unwrap();
+    drop(db);
+    let db = open(&device).unwrap();
+    let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
+    assert_eq!(db.get(&table, &stored).unwrap(), Some(vec![8; 1000]));
+    assert_eq!(db.get(&table, &0).unwrap(), Some(vec![7; 1000]));
+}

@@ -19,6 +19,7 @@ mod killed;
 mod large_values;
 mod limits;
 mod locks;
+mod log_directory;
 mod long_keys;
 mod named_snapshots;
 mod openings;

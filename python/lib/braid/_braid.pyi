@@ -50,6 +50,8 @@ class _Options(TypedDict, total=False):
     lanes: int
     epoch: timedelta
     device: _Device
+    log_directory: _Path
+    log_device: _Device
     pool_bytes: int
     segment_bytes: int
     checkpoint_log_bytes: int

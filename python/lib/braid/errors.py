@@ -63,6 +63,10 @@ class LockedError(Error):
     """Another process, or another handle of this process, has the database open."""
 
 
+class LogDirectoryError(Error):
+    """The directory of the log is missing, belongs to another database, or cannot be used."""
+
+
 class NotADatabaseError(Error):
     """There is no database in the directory."""
 

@@ -103,6 +103,10 @@ pub enum braid_option {
     /// Whether pages of a data file in persistent memory are read in place, without a copy in the
     /// buffer pool: 1 (the default) or 0.
     BRAID_OPTION_PMEM_IN_PLACE = 26,
+    /// How the medium of `braid_options_set_log_directory` is accessed, a `braid_device` other than
+    /// `BRAID_DEVICE_MEMORY`. Default: as recorded in the database, for a new one as
+    /// `BRAID_OPTION_DEVICE`.
+    BRAID_OPTION_LOG_DEVICE = 27,
 }
 
 /// How the medium of a database is accessed.
@@ -203,6 +207,8 @@ impl Options {
             builder.pmem_lines(flag()?)
         } else if is(BRAID_OPTION_PMEM_IN_PLACE) {
             builder.pmem_in_place(flag()?)
+        } else if is(BRAID_OPTION_LOG_DEVICE) {
+            builder.log_device(device(value).ok_or_else(|| misfit(option, value))?)
         } else if is(BRAID_OPTION_STATS_FILE) {
             builder.stats_file(flag()?)
         } else {
@@ -364,6 +370,30 @@ pub unsafe extern "C" fn braid_options_set_archive(
         let path = unsafe { memory::path(path) }?;
         let mut options = OPTIONS.lock(options)?;
         options.builder = options.builder.clone().archive(path);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Sets a separate directory for the log of a new database, which may be on another device. It is
+/// created if it is missing, and must be empty. The database records it, so later openings need no
+/// option; after the directory was moved, an opening with its present name records that.
+///
+/// Opening returns `BRAID_LOG_DIRECTORY` if the directory is missing or has the log of another
+/// database, and `BRAID_LOCKED` if it is in use.
+///
+/// # Safety
+///
+/// `path` is NULL or a string that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_options_set_log_directory(
+    options: *mut braid_options,
+    path: *const c_char,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let path = unsafe { memory::path(path) }?;
+        let mut options = OPTIONS.lock(options)?;
+        options.builder = options.builder.clone().log_directory(path);
         Ok(BRAID_OK)
     })
 }

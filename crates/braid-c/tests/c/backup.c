@@ -143,9 +143,13 @@ int main(int argc, char **argv) {
     int called = 0;
     OK(braid_options_new(&options));
     OK(braid_options_set_archive(options, archive));
+    OK(braid_options_set_log_directory(options, at("log")));
+    OK(braid_options_set(options, BRAID_OPTION_LOG_DEVICE, BRAID_DEVICE_FILE));
     OK(braid_options_set(options, BRAID_OPTION_ARCHIVE_INTERVAL_US, 100000));
     OK(braid_options_set(options, BRAID_OPTION_FEED_LOG_BYTES, 1 << 20));
     OK(braid_db_open(at("db"), options, &db));
+    braid_db *other = NULL;
+    EXPECT(BRAID_LOCKED, braid_db_open(at("other"), options, &other));
     OK(braid_options_free(options));
     OK(braid_table_open(db, "t", &table));
     put(db, table, "k", "1");

@@ -325,6 +325,7 @@ static void null_arguments(void) {
     EXPECT(BRAID_NULL_ARGUMENT, braid_ticket_on_durable(ticket, NULL, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_recovery_progress(options, NULL, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_archive(options, NULL));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_log_directory(options, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_health_callback(options, NULL, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_verify(NULL, NULL, NULL, NULL));
     EXPECT(BRAID_NULL_ARGUMENT, braid_upgrade(NULL, NULL));
@@ -405,6 +406,7 @@ static void bad_arguments(void) {
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_PMEM_COMMIT, 3));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_PMEM_LINES, 2));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_PMEM_IN_PLACE, 2));
+    EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_LOG_DEVICE, 7));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_PROTOCOL, 0));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_DISCARD, 2));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_table_open(db, "\xff\xfe", &no_table));

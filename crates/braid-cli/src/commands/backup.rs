@@ -8,6 +8,7 @@ use braid::backup::{Restore, Until};
 use braid::{Database, Error};
 use indicatif::ProgressBar;
 
+use super::log_place::LogPlaceArgs;
 use crate::failure::Failure;
 use crate::numbers::{grouped, mib};
 use crate::output::{self, Output};
@@ -87,6 +88,9 @@ pub(crate) struct RestoreArgs {
     /// 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME", requires = "archive", value_parser = parse_time)]
     until_time: Option<SystemTime>,
+
+    #[command(flatten)]
+    log: LogPlaceArgs,
 }
 
 fn parse_time(text: &str) -> Result<SystemTime, String> {
@@ -104,6 +108,7 @@ pub(crate) fn restore(args: &RestoreArgs, output: &mut Output) -> Result<(), Fai
     let bar = output::bar(total, "restore");
     let mut restore = backups.iter().fold(Restore::new(), Restore::backup);
     restore = restore.progress(|progress| show(&bar, progress.pages, total));
+    restore = args.log.restore(restore);
     if let Some(archive) = &args.archive {
         restore = restore.archive(archive);
     }

@@ -98,6 +98,15 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
     pub(super) device: DeviceChoice,
 
+    /// Directory of the log, for a new database [default: that of the database]
+    #[arg(long, value_name = "DIR")]
+    log_directory: Option<PathBuf>,
+
+    /// Device of --log-directory: auto, uring, file, pmem, pmem-file or pmem-emulated [default: that
+    /// of the data]
+    #[arg(long, value_name = "KIND", value_parser = parse::<DeviceChoice>)]
+    log_device: Option<DeviceChoice>,
+
     /// Number of records to load; accounts of a branch for tpcb; items for tpcc, where fewer than
     /// the standard's make all data smaller in proportion [default: 65536 for u1 and u10, 2048 for
     /// large, 1000000 for ycsb, scan and load, 100000 for bank, tpcb and tpcc]
@@ -274,6 +283,8 @@ impl WorkloadArgs {
         let mut engine = Engine::new(dir, spec);
         engine.protocol = self.protocol;
         engine.device = self.device();
+        engine.log_directory.clone_from(&self.log_directory);
+        engine.log_device = self.log_device;
         engine.persist_latency = self.persist_ns.map(Duration::from_nanos);
         engine.strands = self.strands;
         engine.lanes = self.lanes;

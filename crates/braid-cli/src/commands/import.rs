@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use braid::{Database, Error, Table, TableOptions, Ticket, Transaction};
 use indicatif::ProgressBar;
 
+use super::log_place::LogPlaceArgs;
 use crate::datum::Column;
 use crate::failure::Failure;
 use crate::numbers::grouped;
@@ -31,6 +32,8 @@ pub(crate) struct ImportArgs {
     dir: PathBuf,
     /// File to read; `-` is standard input
     file: PathBuf,
+    #[command(flatten)]
+    log: LogPlaceArgs,
     /// Format of the file
     #[arg(long, value_enum, default_value = "jsonl")]
     format: Format,
@@ -70,7 +73,7 @@ pub(crate) fn run(args: &ImportArgs, output: &mut Output) -> Result<(), Failure>
         known.map_err(|mismatch| Failure::Usage(mismatch.to_string()))?;
     }
     let (input, progress) = open(&args.file)?;
-    let mut builder = Database::builder();
+    let mut builder = args.log.apply(Database::builder());
     if args.atomic {
         builder = builder.transaction_bytes_max(1 << 30);
     }

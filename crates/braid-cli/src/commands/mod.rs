@@ -14,6 +14,7 @@ pub(crate) mod demo;
 pub(crate) mod dump;
 pub(crate) mod export;
 pub(crate) mod import;
+mod log_place;
 pub(crate) mod manual;
 pub(crate) mod pmem;
 pub(crate) mod shell;

@@ -158,6 +158,12 @@ pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
             dir.display()
         )));
     }
+    if report.torn_superblocks > 0 {
+        output.line(
+            "note: a power failure interrupted the newest checkpoint and left a part of its superblock; \
+             the checkpoint before it and the log are complete",
+        )?;
+    }
     let tables = report.tables.saturating_sub(1);
     let plural = if tables == 1 { "" } else { "s" };
     output.line(format_args!(

@@ -37,6 +37,8 @@ impl Times {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
+    /// Whether it is a file of the log, which may be on another medium.
+    pub(super) is_log: bool,
     /// The contents that certainly survive a crash.
     pub(super) durable: Blocks,
     /// The contents that a read sees.
@@ -63,8 +65,9 @@ pub(super) struct Unsynced {
 
 impl Content {
     /// Creates the content of a medium without unsynced changes.
-    pub(super) fn of(bytes: Blocks) -> Self {
+    pub(super) fn of(bytes: Blocks, is_log: bool) -> Self {
         Content {
+            is_log,
             durable: bytes.clone(),
             current: bytes,
             ..Content::default()

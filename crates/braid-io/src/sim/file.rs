@@ -12,7 +12,7 @@ use super::mirror::Mirror;
 use super::state::{Step, Write, crashed};
 use super::{BLOCK, LINE, SimDevice};
 use crate::device::end_of;
-use crate::{Device, File, ReadOp, WriteOp};
+use crate::{File, ReadOp, WriteOp};
 
 #[derive(Debug)]
 pub(super) struct SimFile {
@@ -34,6 +34,10 @@ fn check_aligned(unit: usize, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
 }
 
 impl SimFile {
+    fn block_size(&self) -> usize {
+        self.device.state.lock().block_size_of_file(self.id)
+    }
+
     /// Performs writes that are in flight at the same time and end in any order.
     fn write_all(&self, ops: Vec<(u64, Blocks)>, durable: bool) -> io::Result<()> {
         for (offset, bytes) in &ops {
@@ -106,7 +110,7 @@ impl File for SimFile {
     }
 
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
-        check_aligned(self.device.block_size(), &[], range.start)?;
+        check_aligned(self.block_size(), &[], range.start)?;
         let zeroes = Blocks::zeroes(to_usize(range.end.saturating_sub(range.start)));
         self.write_all(vec![(range.start, zeroes)], false)
     }
@@ -128,7 +132,7 @@ impl File for SimFile {
         self.device.take_time(2..20);
         let mut state = self.device.own();
         for op in ops {
-            check_aligned(state.block_size(), &[op.buf], op.offset)?;
+            check_aligned(state.block_size_of_file(self.id), &[op.buf], op.offset)?;
             end_of(op.offset, op.buf.len())?;
             state.step(Step::Read)?;
             let read = state.contents[self.id]
@@ -140,18 +144,18 @@ impl File for SimFile {
     }
 
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        check_aligned(self.device.block_size(), bufs, offset)?;
+        check_aligned(self.block_size(), bufs, offset)?;
         self.write_all(vec![(offset, Blocks::of(bufs))], false)
     }
 
     fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        check_aligned(self.device.block_size(), bufs, offset)?;
+        check_aligned(self.block_size(), bufs, offset)?;
         self.write_all(vec![(offset, Blocks::of(bufs))], true)
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
         for op in ops {
-            check_aligned(self.device.block_size(), &[op.buf], op.offset)?;
+            check_aligned(self.block_size(), &[op.buf], op.offset)?;
         }
         let write = |op: &WriteOp<'_>| (op.offset, Blocks::of(&[op.buf]));
         let mut writes: Vec<_> = ops.iter().map(write).collect();
@@ -162,7 +166,7 @@ impl File for SimFile {
     fn words(&self) -> Option<&[AtomicU64]> {
         let mirror = self.mirror.get_or_init(|| {
             let mut state = self.device.own();
-            let is_memory = state.block_size() == LINE;
+            let is_memory = state.block_size_of_file(self.id) == LINE;
             let bytes = &state.contents[self.id].current;
             let mirror = is_memory.then(|| Arc::new(Mirror::of(bytes)))?;
             Some(state.mirrors.entry(self.id).or_insert(mirror).clone())

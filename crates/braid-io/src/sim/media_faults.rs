@@ -89,7 +89,7 @@ impl SimDevice {
             }
             FileFaults::Older => bytes = older?,
         }
-        state.contents[id] = Content::of(bytes);
+        state.contents[id] = Content::of(bytes, state.contents[id].is_log);
         Some(name)
     }
 

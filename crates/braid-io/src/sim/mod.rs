@@ -28,6 +28,7 @@ use braid_rt::{Mutex, MutexGuard};
 
 pub use self::media_faults::{FileCopies, FileFaults, MediaFaults};
 
+use self::blocks::Blocks;
 use self::content::Content;
 use self::file::SimFile;
 use self::state::{Failing, State, Step};
@@ -226,7 +227,23 @@ impl SimDevice {
             [LINE, SECTOR, BLOCK].contains(&bytes),
             "a block is a cache line, a sector or a page"
         );
-        self.state.lock().block = Some(bytes);
+        let mut state = self.state.lock();
+        state.block = Some(bytes);
+        state.log_block = Some(bytes);
+    }
+
+    /// Sets the block size of the log's files, whose names begin with `log-`, as if they were on
+    /// another medium, which loses power at the same time. Call it after
+    /// [`SimDevice::set_block_size`].
+    ///
+    /// # Panics
+    /// As [`SimDevice::set_block_size`].
+    pub fn set_log_block_size(&self, bytes: usize) {
+        assert!(
+            [LINE, SECTOR, BLOCK].contains(&bytes),
+            "a block is a cache line, a sector or a page"
+        );
+        self.state.lock().log_block = Some(bytes);
     }
 
     /// Limits the bytes of all files together; `None` for no limit.
@@ -282,13 +299,23 @@ impl SimDevice {
     }
 }
 
+/// Whether a name is that of a file of the log.
+fn is_log(name: &str) -> bool {
+    name.starts_with("log-")
+}
+
 impl Device for SimDevice {
     fn kind(&self) -> DeviceKind {
         DeviceKind::Simulator
     }
 
     fn block_size(&self) -> usize {
-        self.state.lock().block_size()
+        let state = self.state.lock();
+        state.block_size(false).max(state.block_size(true))
+    }
+
+    fn block_size_of(&self, name: &str) -> usize {
+        self.state.lock().block_size(is_log(name))
     }
 
     fn allocate(&self, len: usize) -> AlignedBuf {
@@ -305,7 +332,8 @@ impl Device for SimDevice {
                 state.step(Step::Name)?;
                 state.name_changes += 1;
                 let id = state.contents.len();
-                state.contents.push(Content::default());
+                let content = Content::of(Blocks::default(), is_log(name));
+                state.contents.push(content);
                 state.names.insert(name.to_owned(), id);
                 id
             }

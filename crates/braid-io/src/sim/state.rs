@@ -81,6 +81,8 @@ pub(super) struct State {
     pub(super) readers: MemoryReaderTable,
     /// Bytes of the units that reads and writes consist of, if they are not blocks.
     pub(super) block: Option<usize>,
+    /// As `block`, for files of the log.
+    pub(super) log_block: Option<usize>,
 }
 
 pub(super) fn crashed() -> io::Error {
@@ -130,17 +132,29 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn block_size(&self) -> usize {
-        self.block.unwrap_or(BLOCK)
+    /// The block size of the log's files, or of all others.
+    pub(super) fn block_size(&self, is_log: bool) -> usize {
+        let block = if is_log { self.log_block } else { self.block };
+        block.unwrap_or(BLOCK)
     }
 
-    /// The unit in which a crash tears a write.
-    fn torn_unit(&self) -> usize {
-        if self.block_size() == LINE {
+    pub(super) fn block_size_of_file(&self, id: usize) -> usize {
+        self.block_size(self.contents[id].is_log)
+    }
+
+    /// The unit in which a crash tears a write to a file.
+    fn torn_unit(&self, id: usize) -> usize {
+        if self.block_size_of_file(id) == LINE {
             WORD
         } else {
             SECTOR
         }
+    }
+
+    /// The unit of each file.
+    fn torn_units(&self) -> Vec<usize> {
+        let ids = 0..self.contents.len();
+        ids.map(|id| self.torn_unit(id)).collect()
     }
 
     /// Whether a sync (`false`) or a durable write (`true`) is in flight that `pick` accepts, with
@@ -237,9 +251,9 @@ impl State {
     fn put(&mut self, write: &Write, torn: bool) {
         self.remember_pages(write);
         let unit = if torn {
-            self.torn_unit()
+            self.torn_unit(write.file)
         } else {
-            self.block_size().min(SECTOR)
+            self.block_size_of_file(write.file).min(SECTOR)
         };
         let content = &mut self.contents[write.file];
         let end = write.offset + write.bytes.len();
@@ -321,7 +335,7 @@ impl State {
         self.durable_names.clone_from(&self.names);
         self.durable_name_changes = self.name_changes;
         for content in &mut self.contents {
-            *content = Content::of(content.current.clone());
+            *content = Content::of(content.current.clone(), content.is_log);
         }
     }
 
@@ -355,6 +369,7 @@ impl State {
             stale_pages: stale(&self.stale_pages),
             lies: self.lies,
             block: self.block,
+            log_block: self.log_block,
             ..State::default()
         };
         for write in self.writes.values() {
@@ -376,7 +391,7 @@ impl State {
     /// or not.
     pub(super) fn left(&mut self) -> State {
         let kept_names = self.rng.bool();
-        let unit = self.torn_unit();
+        let units = self.torn_units();
         let rng = &mut self.rng;
         let mut left = State {
             rng: rng.fork(),
@@ -396,7 +411,7 @@ impl State {
         }
         let (mut is_lost, mut is_inherited_lost) = (false, false);
         for (name, &id) in names {
-            let content = &self.contents[id];
+            let (content, unit) = (&self.contents[id], units[id]);
             let long = content.current.len();
             let len = if rng.bool() {
                 long
@@ -441,7 +456,7 @@ impl State {
                 }
             }
             left.names.insert(name.clone(), left.contents.len());
-            left.contents.push(Content::of(bytes));
+            left.contents.push(Content::of(bytes, content.is_log));
         }
         if is_lost {
             braid_rt::coverage_point("device: a sector that was not synced is lost");

@@ -15,6 +15,7 @@ use braid_io::{Device, DeviceKind, File};
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader};
 use crate::format::log_record::LogRecords;
 use crate::format::padding::Padding;
+use crate::format::segment::ANY_LOG_FILE;
 use crate::options::PmemCommit;
 
 /// Bytes of a mark.
@@ -23,7 +24,8 @@ const MARK: usize = Padding::LEAST.bytes();
 /// Returns the order of a device: the chosen one in persistent memory. Pages of an ordinary file are
 /// written by system calls, as to a disk.
 pub(crate) fn of(device: &dyn Device, chosen: PmemCommit) -> PmemCommit {
-    let is_memory = device.block_size() == MARK && device.kind() != DeviceKind::PmemFile;
+    let is_memory = device.block_size_of(ANY_LOG_FILE) == MARK
+        && device.kind_of(ANY_LOG_FILE) != DeviceKind::PmemFile;
     if is_memory {
         chosen
     } else {

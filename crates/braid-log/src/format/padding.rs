@@ -3,6 +3,7 @@
 use braid_io::Device;
 
 use crate::format::BLOCK;
+use crate::format::segment::ANY_LOG_FILE;
 
 /// The unit to which chunks are padded, as the power of two with this exponent. It follows the
 /// device that wrote the chunk: a write of whole units changes no other bytes, even if a crash tears
@@ -17,9 +18,11 @@ impl Padding {
     /// The greatest padding: a block.
     pub(crate) const BLOCK: Self = Padding(12);
 
-    /// The padding for chunks on a device.
+    /// The padding for chunks on the part of a device that has the log.
     pub(crate) fn of(device: &dyn Device) -> Self {
-        let unit = device.block_size().clamp(Self::LEAST.bytes(), BLOCK);
+        let unit = device
+            .block_size_of(ANY_LOG_FILE)
+            .clamp(Self::LEAST.bytes(), BLOCK);
         if braid_rt::mutant!("pad_to_lines_on_a_disk") {
             return Self::LEAST;
         }

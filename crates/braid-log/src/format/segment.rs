@@ -56,6 +56,15 @@ const MARK_AT: usize = 512;
 const MARK_BYTES: usize = 16;
 const MARK_MAGIC: &[u8; 8] = b"BRAIDNXT";
 
+/// A name of a segment file, for asking a device about the medium of the log.
+pub(crate) const ANY_LOG_FILE: &str = "log-00-00000000.seg";
+
+/// Whether a name is that of a file of a log: of a segment, or of an unfinished one. A
+/// [`SplitDevice`](braid_io::SplitDevice) can put these files on a device of their own.
+pub fn is_log_name(name: &str) -> bool {
+    parse_segment_name(name).is_some() || is_unfinished_name(name)
+}
+
 /// The name of a segment file.
 pub(crate) fn segment_name(lane: LaneId, sequence: u64) -> String {
     format!("log-{lane:02}-{sequence:08}.seg")
@@ -340,6 +349,10 @@ mod tests {
         for name in ["log-of-a-voyage.new", "log-1-2.new", "log-01-00000002.seg"] {
             assert!(!is_unfinished_name(name), "{name}");
         }
+        for name in [ANY_LOG_FILE, "log-01-00000002.new"] {
+            assert!(is_log_name(name), "{name}");
+        }
+        assert!(!is_log_name("log-1-2.seg") && !is_log_name("data.braid"));
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub fn is_file_of(device: &dyn Device, entry: &Entry, identity: u128) -> Result<
     let mut buf = device.allocate(STEP);
     while at < entry.len {
         let len = to_usize((entry.len - at).min(STEP as u64));
-        if !len.is_multiple_of(device.block_size()) {
+        if !len.is_multiple_of(device.block_size_of(&entry.name)) {
             // Segments are made of whole blocks.
             return Ok(false);
         }

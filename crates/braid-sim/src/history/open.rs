@@ -121,15 +121,19 @@ impl History {
         }
     }
 
-    /// Lets the device be another one in half of the openings, as if the files had been moved:
-    /// with blocks of 512 instead of 4,096 bytes, or persistent memory, which has cache lines.
+    /// Lets the device be another one in most of the openings, as if the files had been moved: with
+    /// blocks of 512 instead of 4,096 bytes, or with log, data or both in persistent memory, which
+    /// has cache lines.
     fn choose_blocks(&mut self) {
-        let (bytes, what) = match (self.plan.seed + self.outcome.crashes) % 4 {
-            0 => (512, Some("opened with small blocks")),
-            1 => (64, Some("opened in persistent memory")),
-            _ => (4096, None),
+        let (data, log, what) = match (self.plan.seed + self.outcome.crashes) % 8 {
+            0 | 4 => (512, 512, Some("opened with small blocks")),
+            1 | 5 => (64, 64, Some("opened in persistent memory")),
+            2 => (4096, 64, Some("opened with the log in persistent memory")),
+            3 => (64, 4096, Some("opened with the data in persistent memory")),
+            _ => (4096, 4096, None),
         };
-        self.device.set_block_size(bytes);
+        self.device.set_block_size(data);
+        self.device.set_log_block_size(log);
         what.into_iter().for_each(|what| self.count(what));
     }
 

@@ -33,7 +33,7 @@ const LINES_MAX: usize = PAGE_SIZE / LINE * 3 / 4;
 
 /// Whether a device is written in units so small that single lines can be written.
 pub(super) fn suit(device: &dyn braid_io::Device) -> bool {
-    device.block_size() <= LINE
+    device.block_size_of(super::FILE_NAME) <= LINE
 }
 
 /// A free block that was taken for an image.

@@ -171,6 +171,16 @@ pub enum Error {
         reason: String,
     },
 
+    /// The directory of the log, see [`Builder::log_directory`](crate::Builder::log_directory), is
+    /// missing, belongs to another database, or cannot be used. Nothing was changed.
+    #[error("cannot use {} as the directory of the log: {reason}", path.display())]
+    LogDirectory {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+
     /// The file system does not allow writes.
     #[error("cannot write to {}: the directory or its file system is read-only; open the database read-only, or make the directory writable", path.display())]
     ReadOnly {
@@ -554,6 +564,7 @@ mod tests {
 
     /// Returns the next variant, with values; `None` after the last one. A new variant does not
     /// compile until it is added.
+    #[expect(clippy::too_many_lines, reason = "a line or two for each variant")]
     fn next(error: &Error) -> Option<Error> {
         let (name, text) = (|| String::from("books"), || String::from("reason"));
         let path = || PathBuf::from("/db");
@@ -580,7 +591,11 @@ mod tests {
                 path: path(),
                 reason: text(),
             },
-            Error::NotADatabase { .. } => Error::ReadOnly { path: path() },
+            Error::NotADatabase { .. } => Error::LogDirectory {
+                path: path(),
+                reason: text(),
+            },
+            Error::LogDirectory { .. } => Error::ReadOnly { path: path() },
             Error::ReadOnly { .. } => Error::KeyTooLong { len: 2, max: 1 },
             Error::KeyTooLong { .. } => Error::ValueTooLong { len: 2, max: 1 },
             Error::ValueTooLong { .. } => Error::TransactionTooLarge { max: 1 },

@@ -17,7 +17,8 @@ use braid_store::{PageId, Store, StoreOptions, StoreWriter};
 use crate::error::{BackupError, Error, Result};
 use crate::format::meta::Meta;
 use crate::format::redo::{self, Redo};
-use crate::options::check_file_mode;
+use crate::options::{Builder, LogPlace, check_file_mode};
+use crate::recovery::log_directory;
 use crate::recovery::replay::{Replay, gathered_bytes_max};
 use crate::schema::entry::{CATALOG_ID, loaded_table, table_of_entry};
 use crate::services::archive::{Archive, ArchivedTransaction, ON_DEVICE, Until};
@@ -113,7 +114,10 @@ pub struct Restore<'a> {
     archive: Option<ArchiveSource>,
     until: Until,
     progress: Option<Box<dyn Fn(BackupProgress) + 'a>>,
-    device: DeviceChoice,
+    /// How the directories are accessed, and where the log is.
+    place: Builder,
+    /// The log's directory, once it is open.
+    log_place: Option<LogPlace>,
     file_mode: u32,
     pool_bytes: usize,
 }
@@ -141,7 +145,8 @@ impl<'a> Restore<'a> {
             archive: None,
             until: Until::End,
             progress: None,
-            device: DeviceChoice::Auto,
+            place: Builder::default(),
+            log_place: None,
             file_mode: braid_io::DEFAULT_FILE_MODE,
             pool_bytes: 64 << 20,
         }
@@ -201,7 +206,36 @@ impl<'a> Restore<'a> {
 
     /// Sets how the medium is accessed.
     pub fn device(mut self, device: DeviceChoice) -> Self {
-        self.device = device;
+        self.place = self.place.device(device);
+        self
+    }
+
+    /// Sets a separate directory for the database's log, which must be empty or missing, see
+    /// [`crate::Builder::log_directory`]. Default: the log is in the database's directory, wherever
+    /// the log of the original was.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// # let db = braid::Database::in_memory()?;
+    /// # let mut copy: Vec<u8> = Vec::new();
+    /// # db.backup_to(&mut copy)?;
+    /// use braid::backup::Restore;
+    /// let restore = Restore::new().stream(&copy[..]).log_directory(path.join("log"));
+    /// restore.run(path.join("data"))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn log_directory(mut self, path: impl AsRef<Path>) -> Self {
+        self.place = self.place.log_directory(path);
+        self
+    }
+
+    /// Sets how the medium of [`Restore::log_directory`] is accessed, see
+    /// [`crate::Builder::log_device`].
+    pub fn log_device(mut self, device: DeviceChoice) -> Self {
+        self.place = self.place.log_device(device);
         self
     }
 
@@ -240,9 +274,13 @@ impl<'a> Restore<'a> {
                     LockError::Io(error) => opening(error),
                 },
             )?;
-        let device = braid_io::open_directory_with_mode(path, self.device, self.file_mode)
+        let device = braid_io::open_directory_with_mode(path, self.place.device, self.file_mode)
             .map_err(opening)?;
-        self.run_on(device)
+        let place = self.place.clone().file_mode(self.file_mode);
+        let attached = log_directory::attach(path, device, &place)?;
+        self.log_place = attached.place;
+        let _log_lock = attached.lock;
+        self.run_on(attached.device)
     }
 
     fn check_files(&self) -> Result<()> {
@@ -303,7 +341,7 @@ impl<'a> Restore<'a> {
             None => 0,
             Some(archive) => replay_archive(archive, &store, &manifest, until)?,
         };
-        begin_log(&device, &store, &meta, until)?;
+        begin_log(&device, &store, &meta, until, self.log_place.as_ref())?;
         end(&*device)?;
         Ok(RestoreReport {
             seqno: until,
@@ -491,8 +529,18 @@ fn end(device: &dyn Device) -> Result<()> {
     device.sync_directory().map_err(failed)
 }
 
-/// Begins a log after `seqno`, and writes a checkpoint whose log begins there.
-fn begin_log(device: &Arc<dyn Device>, store: &Store, meta: &Meta, seqno: u64) -> Result<()> {
+/// Begins a log after `seqno` in its place, and writes a checkpoint whose log begins there.
+fn begin_log(
+    device: &Arc<dyn Device>,
+    store: &Store,
+    meta: &Meta,
+    seqno: u64,
+    place: Option<&LogPlace>,
+) -> Result<()> {
+    let identity = Log::new_identity();
+    if let Some(place) = place {
+        log_directory::record(&**device, identity, place)?;
+    }
     // Nothing is written to this log: make it as small as its protocol allows.
     let slot_bytes = 8 << 10;
     let slots = 4 * u64::from(meta.strands) * slot_bytes as u64;
@@ -505,7 +553,7 @@ fn begin_log(device: &Arc<dyn Device>, store: &Store, meta: &Meta, seqno: u64) -
         flush_mode: FlushMode::Callers,
         ..LogOptions::default()
     };
-    let log = Log::create_after(device.clone(), options, SeqNo::new(seqno))?;
+    let log = Log::create_as(device.clone(), options, SeqNo::new(seqno), identity)?;
     let start: CheckpointPosition = log.quiesce(|start| start);
     let mut checkpoint = store.begin_checkpoint(meta.encode(&start, None))?;
     checkpoint.write(&|_| {})?;

@@ -20,7 +20,7 @@ use crate::database::Database;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::format::meta::Meta;
-use crate::offline::verify::Offline;
+use crate::offline::verify::{Locks, Offline};
 use crate::options::Builder;
 use crate::recovery;
 use crate::recovery::replay::{Removal, Replay, gathered_bytes_max};
@@ -83,7 +83,16 @@ pub fn salvage(
     into: impl AsRef<Path>,
     sink: &mut dyn FnMut(Finding),
 ) -> Result<SalvageReport> {
-    let (_lock, device) = Offline::device(path.as_ref())?;
+    let mut without_log = 0;
+    let (_locks, device) = match Offline::device(path.as_ref()) {
+        Err(error @ Error::LogDirectory { .. }) => {
+            sink(Finding::Lost(format!("the log: {error}")));
+            without_log = 1;
+            let (lock, device) = Offline::data_device(path.as_ref())?;
+            (Locks(lock, None), device)
+        }
+        opened => opened?,
+    };
     // Small segments: the user's next open chooses its own sizes, and a log is needed here.
     let options = Builder::default()
         .background_threads(false)
@@ -92,7 +101,8 @@ pub fn salvage(
         let (lock, device) = new_directory(into.as_ref())?;
         Ok((Some(Box::new(lock) as Held), device))
     };
-    let (report, db) = salvage_device(device, into, &options, sink)?;
+    let (mut report, db) = salvage_device(device, into, &options, sink)?;
+    report.losses += without_log;
     db.close()?;
     Ok(report)
 }

@@ -11,7 +11,8 @@ use braid_store::{Store, StoreOptions};
 use crate::error::{Error, Result};
 use crate::format::meta::Meta;
 use crate::format::redo;
-use crate::recovery::read_source;
+use crate::options::Builder;
+use crate::recovery::{log_directory, read_source};
 use crate::services::readers::{Attempt, Pins};
 
 /// Result of [`verify`].
@@ -41,7 +42,18 @@ pub struct VerifyReport {
     pub log_transactions: u64,
     /// Number of damages found.
     pub damages: u64,
+    /// Superblocks of which a power failure left only a part, in persistent memory: 0 or 1. That is
+    /// no damage: the other superblock and the log lead to every transaction, and the next checkpoint
+    /// replaces the torn one.
+    pub torn_superblocks: u64,
 }
+
+/// The locks of a database that is not open.
+#[derive(Debug)]
+pub(crate) struct Locks(
+    #[expect(dead_code, reason = "dropping it releases the lock")] pub(crate) DirectoryLock,
+    #[expect(dead_code, reason = "as above")] pub(crate) Option<DirectoryLock>,
+);
 
 pub(crate) const POOL_BYTES: usize = 64 << 20;
 
@@ -55,8 +67,16 @@ pub(crate) struct Offline {
 }
 
 impl Offline {
-    /// Opens the device of a locked directory.
-    pub(crate) fn device(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
+    /// Locks the directory of a database, and that of its log, and opens the device of both.
+    pub(crate) fn device(path: &Path) -> Result<(Locks, Arc<dyn Device>)> {
+        let (lock, device) = Self::data_device(path)?;
+        let attached = log_directory::attach(path, device, &Builder::default())?;
+        let locks = Locks(lock, attached.lock);
+        Ok((locks, attached.device))
+    }
+
+    /// As [`Offline::device`], without the directory of the log.
+    pub(crate) fn data_device(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
         if !path.join("data.braid").is_file() {
             return Err(Error::NotADatabase {
                 path: path.to_owned(),
@@ -84,7 +104,7 @@ impl Offline {
                 reason: "it contains no data.braid; check the path".into(),
             });
         }
-        let source = read_source(path)?;
+        let source = read_source(path, &Builder::default())?;
         let (mut offline, pins) = source.open_with(None, Self::attempt)?;
         offline._pins = pins;
         Ok(offline)
@@ -151,6 +171,7 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
     report.records = store.records;
     report.tables = store.trees;
     report.damages = store.damages;
+    report.torn_superblocks = store.torn_superblocks;
     report.log_bytes = offline.recovered.scanned_bytes();
     let mut damaged_records = Vec::new();
     let scanned = offline.recovered.for_each(|log_record| {

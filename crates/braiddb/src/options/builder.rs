@@ -38,6 +38,10 @@ pub struct Builder {
     pub(crate) lanes: Option<usize>,
     pub(crate) epoch: Duration,
     pub(crate) device: DeviceChoice,
+    pub(crate) log_directory: Option<PathBuf>,
+    pub(crate) log_device: Option<DeviceChoice>,
+    /// The log's directory, if it is another one than the database's; known once that is open.
+    pub(crate) log_place: Option<LogPlace>,
     pub(crate) file_mode: u32,
     pub(crate) pool_bytes: usize,
     pub(crate) segment_bytes: u64,
@@ -72,6 +76,17 @@ pub struct Builder {
     pub(crate) max_version_bytes: usize,
 }
 
+/// A log in a directory of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct LogPlace {
+    /// The directory, with links resolved.
+    pub(crate) directory: PathBuf,
+    /// The directory of the database, with links resolved.
+    pub(crate) database: PathBuf,
+    /// How the log's directory is accessed.
+    pub(crate) device: DeviceChoice,
+}
+
 /// Location of the archive.
 #[derive(Clone, Debug)]
 pub(crate) enum ArchivePlace {
@@ -87,6 +102,9 @@ impl Default for Builder {
             lanes: None,
             epoch: LogOptions::default().epoch,
             device: DeviceChoice::Auto,
+            log_directory: None,
+            log_device: None,
+            log_place: None,
             file_mode: braid_io::DEFAULT_FILE_MODE,
             pool_bytes: 256 << 20,
             segment_bytes: 32 << 20,
@@ -347,6 +365,57 @@ impl Builder {
 
 /// # The log: its protocol, buffers and files
 impl Builder {
+    /// Sets a separate directory for the log of a new database, which may be on another device: the
+    /// log in persistent memory and the data on a disk, the reverse, or two disks. The directory is
+    /// created if it is missing, and must be empty.
+    ///
+    /// The database records the directory, so later openings need no option. After the directory
+    /// was moved or mounted elsewhere, an opening with its present name records that. An existing
+    /// database keeps its log where it is; restoring a backup moves it, see
+    /// [`Restore::log_directory`](crate::backup::Restore::log_directory).
+    ///
+    /// Opening fails with [`crate::Error::LogDirectory`] if the directory is missing or has the log
+    /// of another database, and with [`crate::Error::Locked`] if it is in use. Has no effect
+    /// on [`Builder::open_on`], which can get a [`SplitDevice`](crate::device::SplitDevice).
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, log) = (dir.path().join("data"), dir.path().join("log"));
+    /// use braid::Database;
+    /// let db = Database::builder().pool_bytes(1 << 20).log_directory(&log).open(&path)?;
+    /// db.close()?;
+    /// let db = Database::builder().pool_bytes(1 << 20).open(&path)?; // finds the log
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn log_directory(mut self, path: impl AsRef<Path>) -> Self {
+        self.log_directory = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// Sets how the medium of [`Builder::log_directory`] is accessed. Default: as recorded in the
+    /// database, for a new one as [`Builder::device`]. [`DeviceChoice::Memory`] is refused.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, log) = (dir.path().join("data"), dir.path().join("log"));
+    /// use braid::Database;
+    /// use braid::device::DeviceChoice;
+    /// let db = Database::builder()
+    ///     .pool_bytes(1 << 20)
+    ///     .log_directory(&log)
+    ///     .log_device(DeviceChoice::File)
+    ///     .open(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn log_device(mut self, device: DeviceChoice) -> Self {
+        self.log_device = Some(device);
+        self
+    }
+
     /// Sets the commit protocol. Default: [`ProtocolKind::Glsn`] for a new database; an existing
     /// one keeps its own. If another one is requested, opening switches to it with a checkpoint. A
     /// protocol with one strand needs a database with one lane.

@@ -7,6 +7,7 @@ mod validate;
 
 pub(crate) use self::builder::ArchivePlace;
 pub use self::builder::Builder;
+pub(crate) use self::builder::LogPlace;
 pub(crate) use self::clock::{Clock, millis};
 pub use self::transaction::{Durability, Isolation, TransactionOptions};
 pub(crate) use self::validate::check_file_mode;

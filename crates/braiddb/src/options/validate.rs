@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use braid_io::DeviceChoice;
 use braid_log::LogOptions;
 use braid_store::POOL_BYTES_MAX;
 
@@ -87,6 +88,11 @@ impl Builder {
             transaction_fits,
             "transaction_bytes_max",
             "must be from 1 KiB to 1 GiB",
+        )?;
+        check(
+            self.log_device != Some(DeviceChoice::Memory),
+            "log_device",
+            "must keep the log after the process has ended",
         )?;
         let epoch_fits =
             (Duration::from_micros(10)..=Duration::from_secs(10)).contains(&self.epoch);

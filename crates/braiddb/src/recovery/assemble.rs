@@ -76,6 +76,8 @@ pub(super) fn open_archive(
         }
         Some(ArchivePlace::Directory(path)) => {
             check_outside(options.directory.as_deref(), path)?;
+            let place = options.log_place.as_ref();
+            check_outside(place.map(|place| place.directory.as_path()), path)?;
             let mode = options.file_mode;
             Some(Archiver::open(gate, path, mode, log, oldest, copies)?)
         }

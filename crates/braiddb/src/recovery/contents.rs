@@ -19,13 +19,13 @@ use braid_io::{AlignedBuf, Device, Entry, LOCK_FILE_NAME, OpenMode, READERS_FILE
 use braid_log::Log;
 use braid_store::DataFileCreation;
 
-use super::DATA_FILE;
+use super::{DATA_FILE, log_directory};
 use crate::error::{Error, Result};
 use crate::services::backup::RESTORING_FILE;
 use crate::services::copies::Copies;
 
 /// Name of the marker, which exists while a database is being created.
-const CREATING_FILE: &str = "CREATING";
+pub(super) const CREATING_FILE: &str = "CREATING";
 
 const MAGIC: &[u8; 8] = b"BRAIDNEW";
 const MARKER_BYTES: usize = 4096;
@@ -119,6 +119,7 @@ fn inspect_marker(device: &dyn Device, marker: &Entry, entries: &[Entry]) -> Res
         let is_own = if entry.name != DATA_FILE {
             braid_log::is_file_of(device, entry, identity)?
                 || Copies::is_file_of(device, entry, identity)?
+                || log_directory::is_file_of(device, entry, identity)?
         } else {
             match braid_store::creation_of(device, identity)? {
                 DataFileCreation::Foreign => false,
@@ -215,10 +216,19 @@ pub(crate) fn unmark(device: &dyn Device) -> Result<()> {
 /// Removes the files of an interrupted creation, the marker last.
 pub(crate) fn remove(device: &dyn Device, files: &[String]) -> Result<()> {
     let failed = |e| Error::io("cannot remove an unfinished database", e);
-    for name in files {
+    // The place of the log last: it leads to the other files.
+    let is_place = |name: &&String| {
+        name.starts_with(log_directory::PLACE_FILE)
+            != braid_rt::mutant!("remove_the_place_of_the_log_first")
+    };
+    for name in files.iter().filter(|name| !is_place(name)) {
         device.remove(name).map_err(failed)?;
     }
     sync_names(device)?;
+    for name in files.iter().filter(is_place) {
+        device.remove(name).map_err(failed)?;
+        sync_names(device)?;
+    }
     unmark(device)
 }
 

@@ -9,6 +9,7 @@ use braid_store::{Store, StoreOptions};
 
 use super::assemble::{catalog, log_options, open_archive, retention};
 use super::contents::{self, sync_names};
+use super::log_directory;
 use crate::error::Result;
 use crate::format::meta::Meta;
 use crate::observe::recovery::RecoveryReport;
@@ -45,6 +46,9 @@ pub(crate) fn create(
     let began = braid_rt::now();
     // The marker is durable before any other file, and is removed after all others are durable.
     let identity = contents::mark(&*device)?;
+    if let Some(place) = &options.log_place {
+        log_directory::record(&*device, identity, place)?;
+    }
     let readers = Readers::claim(&*device, options.background)?;
     let log_options = log_options(options, &meta);
     let log = Log::create_as(device.clone(), log_options, seqno, identity)?;

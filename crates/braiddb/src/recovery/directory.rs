@@ -7,6 +7,7 @@ use std::sync::Arc;
 use braid_io::{DirectoryLock, LockError};
 
 use super::DATA_FILE;
+use super::log_directory;
 use super::open::open_device;
 use super::view::open_source;
 use crate::error::{Error, Result};
@@ -49,7 +50,10 @@ pub(crate) fn open_directory(path: &Path, mut options: Builder) -> Result<Arc<In
     }
     options.stats_directory = options.stats_file.then(|| path.to_owned());
     options.directory = path.canonicalize().ok();
-    let opened = open_device(device, Some(Box::new(lock)), options);
+    let attached = log_directory::attach(path, device, &options)?;
+    options.log_place = attached.place;
+    let locks = (attached.lock, lock);
+    let opened = open_device(attached.device, Some(Box::new(locks)), options);
     opened.map_err(|error| name_directory(path, error))
 }
 
@@ -62,15 +66,16 @@ pub(crate) fn open_directory_read_only(path: &Path, mut options: Builder) -> Res
         });
     }
     options.directory = path.canonicalize().ok();
-    let source = read_source(path)?;
+    let source = read_source(path, &options)?;
     let opened = open_source(Arc::new(source), options, None);
     opened.map_err(|error| name_directory(path, error))
 }
 
 /// Opens a directory for reading. With a reader table, writers are not excluded; without one, a
 /// lock excludes them.
-pub(crate) fn read_source(path: &Path) -> Result<Source> {
+pub(crate) fn read_source(path: &Path, options: &Builder) -> Result<Source> {
     let base = braid_io::open_directory_read_only(path).map_err(|e| opening(path, e))?;
+    let base = log_directory::attach_read_only(path, base, options)?;
     let table = || base.reader_table(false).map_err(|e| opening(path, e));
     let (mut found, mut lock) = (table()?, None);
     if found.is_none() {

@@ -12,6 +12,7 @@ mod contents;
 mod create;
 mod directory;
 mod gathered;
+pub(crate) mod log_directory;
 mod meta;
 mod open;
 mod recover;

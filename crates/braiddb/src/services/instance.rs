@@ -51,6 +51,8 @@ pub(crate) struct Files {
     pub(crate) gate: Gate,
     /// The database's directory, with links resolved; `None` on a device.
     pub(crate) directory: Option<PathBuf>,
+    /// The directory of the log, if it is another one.
+    pub(crate) log_directory: Option<PathBuf>,
     pub(crate) mode: u32,
 }
 
@@ -98,6 +100,10 @@ impl Instance {
             files: Files {
                 gate: parts.gate,
                 directory: options.directory.clone(),
+                log_directory: options
+                    .log_place
+                    .as_ref()
+                    .map(|place| place.directory.clone()),
                 mode: options.file_mode,
             },
             recovery: parts.recovery,

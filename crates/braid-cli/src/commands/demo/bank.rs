@@ -5,6 +5,7 @@ use braid::stats::RecoveryProgress;
 use braid::{Database, Protocol, Table, Transaction};
 use fastrand::Rng;
 
+use crate::commands::log_place::LogPlaceArgs;
 use crate::failure::Failure;
 
 /// Initial balance of each account.
@@ -79,6 +80,7 @@ pub(super) fn open(
     dir: &std::path::Path,
     protocol: Protocol,
     device: DeviceChoice,
+    log: &LogPlaceArgs,
     progress: impl Fn(&RecoveryProgress) + Send + Sync + 'static,
 ) -> Result<Database, Failure> {
     let builder = Database::builder()
@@ -86,7 +88,7 @@ pub(super) fn open(
         .device(device)
         .create_if_missing(true)
         .recovery_progress(progress);
-    Ok(builder.open(dir)?)
+    Ok(log.apply(builder).open(dir)?)
 }
 
 impl Bank {

@@ -164,6 +164,8 @@ mod tests {
     use crate::commands::demo::bank;
     use braid::Protocol;
     use braid::device::DeviceChoice;
+
+    use crate::commands::log_place::LogPlaceArgs;
     use fastrand::Rng;
 
     const ACCOUNTS: u32 = 10;
@@ -174,7 +176,14 @@ mod tests {
         damage: impl FnOnce(&Bank, &mut braid::Transaction),
     ) -> Findings {
         let dir = tempfile::tempdir().unwrap();
-        let db = bank::open(dir.path(), Protocol::Glsn, DeviceChoice::Memory, |_| ()).unwrap();
+        let db = bank::open(
+            dir.path(),
+            Protocol::Glsn,
+            DeviceChoice::Memory,
+            &LogPlaceArgs::default(),
+            |_| (),
+        )
+        .unwrap();
         let bank = Bank::open(&db).unwrap();
         bank.create_accounts(&db, ACCOUNTS).unwrap();
         let mut rng = Rng::with_seed(9);

@@ -24,6 +24,7 @@ use self::bank::Bank;
 use self::check::Findings;
 use self::child::Worker;
 use self::summary::{Live, Round, Summary};
+use crate::commands::log_place::LogPlaceArgs;
 use crate::failure::Failure;
 use crate::numbers::{parse, parse_seconds};
 use crate::output::{self, Output};
@@ -62,6 +63,9 @@ pub(crate) struct DemoArgs {
     /// Device to store on: auto, uring or file
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse_lasting_device)]
     device: DeviceChoice,
+
+    #[command(flatten)]
+    log: LogPlaceArgs,
 
     /// Number of threads that move money: every second one waits for each commit, the others keep
     /// 64 in flight
@@ -188,7 +192,13 @@ impl<'a> Demo<'a> {
     }
 
     fn open(&self) -> Result<braid::Database, Failure> {
-        bank::open(self.dir, self.args.protocol, self.args.device, |_| ())
+        bank::open(
+            self.dir,
+            self.args.protocol,
+            self.args.device,
+            &self.args.log,
+            |_| (),
+        )
     }
 
     /// Returns how long the next worker runs: about an equal share of the remaining time, at

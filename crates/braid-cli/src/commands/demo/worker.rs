@@ -13,6 +13,7 @@ use fastrand::Rng;
 
 use super::acks::{MAX_BATCH, Reporter};
 use super::bank::{self, Bank};
+use crate::commands::log_place::LogPlaceArgs;
 use crate::failure::Failure;
 use crate::numbers::parse;
 
@@ -41,7 +42,13 @@ pub(crate) struct WorkerArgs {
 /// Runs until standard input ends. The parent closes it to request a clean end. The parent's death
 /// closes it as well, so no orphan keeps running.
 pub(crate) fn run_worker(args: &WorkerArgs) -> Result<(), Failure> {
-    let db = bank::open(&args.dir, args.protocol, args.device, |_| ())?;
+    let db = bank::open(
+        &args.dir,
+        args.protocol,
+        args.device,
+        &LogPlaceArgs::default(),
+        |_| (),
+    )?;
     let bank = Bank::open(&db)?;
     let reporter = Reporter::new(io::stdout());
     reporter.ready().map_err(|error| pipe_failure(&error))?;

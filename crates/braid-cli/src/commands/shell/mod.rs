@@ -13,6 +13,7 @@ use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 use rustyline::{Config, Editor};
 
+use super::log_place::LogPlaceArgs;
 use crate::failure::Failure;
 use crate::output::{Output, complain};
 use complete::Completion;
@@ -33,13 +34,15 @@ pub(crate) struct ShellArgs {
     /// Read only, even while another process writes; `refresh` moves to the newest durable state
     #[arg(long, conflicts_with = "create")]
     read_only: bool,
+    #[command(flatten)]
+    log: LogPlaceArgs,
 }
 
 pub(crate) fn run(args: &ShellArgs, output: &mut Output) -> Result<(), Failure> {
     let mut session = if args.read_only {
-        Session::open_read_only(&args.dir)?
+        Session::open_read_only(&args.dir, &args.log)?
     } else {
-        Session::open(&args.dir, args.create)?
+        Session::open(&args.dir, args.create, &args.log)?
     };
     if let Some(commands) = &args.command {
         session.line(commands, output)?;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use braid::{Bytes, Database, Error, Readable, Snapshot, Table, Transaction};
 
 use super::parse;
+use crate::commands::log_place::LogPlaceArgs;
 use crate::commands::{stat, verify};
 use crate::datum::{Column, canonical, from_literal, to_literal, typed_literal};
 use crate::failure::Failure;
@@ -184,8 +185,9 @@ impl Wanted {
 }
 
 impl Session {
-    pub(super) fn open(dir: &Path, create: bool) -> Result<Self, Failure> {
-        let opened = Database::builder().create_if_missing(create).open(dir);
+    pub(super) fn open(dir: &Path, create: bool, log: &LogPlaceArgs) -> Result<Self, Failure> {
+        let builder = log.apply(Database::builder());
+        let opened = builder.create_if_missing(create).open(dir);
         let db = opened.map_err(|error| match error {
             Error::NotADatabase { .. } if is_missing_or_empty(dir) => Failure::Failed(format!(
                 "cannot open {}: there is no database; check the path, or add --create to create one",
@@ -196,8 +198,8 @@ impl Session {
         Ok(Self::over(dir, db, false))
     }
 
-    pub(super) fn open_read_only(dir: &Path) -> Result<Self, Failure> {
-        let db = Database::open_read_only(dir)?;
+    pub(super) fn open_read_only(dir: &Path, log: &LogPlaceArgs) -> Result<Self, Failure> {
+        let db = log.apply(Database::builder()).open_read_only(dir)?;
         Ok(Self::over(dir, db, true))
     }
 

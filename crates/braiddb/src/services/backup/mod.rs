@@ -134,7 +134,9 @@ impl<'a> Backup<'a> {
     /// `….partial` remains then.
     pub fn to_path(self, path: impl AsRef<Path>) -> Result<BackupReport> {
         self.instance.engine.check_open()?;
-        check_outside(self.instance.files.directory.as_deref(), path.as_ref())?;
+        let files = &self.instance.files;
+        check_outside(files.directory.as_deref(), path.as_ref())?;
+        check_outside(files.log_directory.as_deref(), path.as_ref())?;
         let parent = self.read_parent()?;
         let mut sink = sink::FileSink::create(path.as_ref(), self.instance.files.mode)?;
         let mut report = self.copy(parent, &mut sink)?;
