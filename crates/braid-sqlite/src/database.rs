@@ -20,7 +20,7 @@ use crate::guard;
 use crate::inner::{Inner, Wrapped};
 use crate::library::functions;
 use crate::place::Place;
-use crate::walfile::WalFile;
+use crate::walfile::{WalError, WalFile};
 
 /// A log that several connections of this process share.
 pub(crate) type SharedWal = Arc<Mutex<WalFile>>;
@@ -28,6 +28,19 @@ pub(crate) type SharedWal = Arc<Mutex<WalFile>>;
 /// Locks a mutex also after a panic: the log's own checks decide whether it is usable.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until everything that was committed before the call is durable. Other threads can commit
+/// meanwhile; those that wait as well share one flush.
+fn wait(log: &SharedWal) -> Result<(), WalError> {
+    let (target, waiting) = lock(log).waiting()?;
+    let _one = lock(&waiting);
+    let pending = lock(log).begin_sync(target)?;
+    if let Some(pending) = pending {
+        pending.wait()?;
+        lock(log).end_sync(&pending);
+    }
+    Ok(())
 }
 
 /// A database that a connection has open.
@@ -106,7 +119,7 @@ impl Database {
     /// Waits until everything that was committed is durable.
     fn wait(&self) -> Result<(), String> {
         match lock(&self.wal).clone() {
-            Some(wal) => crate::walfile::wait(&wal).map_err(|error| error.to_string()),
+            Some(wal) => wait(&wal).map_err(|error| error.to_string()),
             // Without a log, SQLite has synced its own files.
             None => Ok(()),
         }

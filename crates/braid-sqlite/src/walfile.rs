@@ -7,11 +7,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use braid_nvwal::{Change, CommitMode, LogError, Mark, SharedWriter, Writer, WriterOptions};
+use braid_nvwal::{
+    Change, CommitMode, LogError, Mark, PendingSync, SharedWriter, Writer, WriterOptions,
+};
 use braid_pmem::{MapAs, MappingKind, Region, RegionError, RegionOptions};
 use braid_rt::mutant;
 
-use crate::database::{SharedWal, lock};
 use crate::frames::{Action, Frames, HEADER_PAGE, MOST};
 use crate::place::Mode;
 use crate::regions;
@@ -500,6 +501,36 @@ impl WalFile {
         Ok(())
     }
 
+    /// Where the log ends whose transactions a thread waits for, and the lock of the one that waits for
+    /// the device.
+    pub(crate) fn waiting(&mut self) -> Result<(Mark, Arc<Mutex<()>>), WalError> {
+        self.refresh()?;
+        Ok((self.log.mark(), Arc::clone(&self.waiting)))
+    }
+
+    /// Begins to make everything that was committed durable; `None` if it is, up to the target.
+    pub(crate) fn begin_sync(&mut self, target: Mark) -> Result<Option<PendingSync>, WalError> {
+        // An earlier generation is in the database (Q6).
+        let Mark {
+            generation,
+            position,
+        } = self.durable;
+        if generation > target.generation
+            || (generation == target.generation && position >= target.position)
+        {
+            return Ok(None);
+        }
+        self.refresh()?;
+        let frames = &mut self.frames;
+        let pending = self.log.begin_sync(&mut |change| note(frames, change))?;
+        Ok(Some(pending))
+    }
+
+    pub(crate) fn end_sync(&mut self, pending: &PendingSync) {
+        self.log.end_sync(pending);
+        self.durable = pending.mark();
+    }
+
     /// Whether the log has neither a header nor frames.
     pub(crate) fn is_empty(&mut self) -> Result<bool, WalError> {
         Ok(self.len(true)? == 0)
@@ -572,35 +603,6 @@ impl WalFile {
             stats.generations,
         ))
     }
-}
-
-/// Waits until everything that was committed before the call is durable. Other threads can commit
-/// meanwhile; those that wait as well share one flush.
-pub(crate) fn wait(log: &SharedWal) -> Result<(), WalError> {
-    let (target, waiting) = {
-        let mut log = lock(log);
-        log.refresh()?;
-        (log.log.mark(), Arc::clone(&log.waiting))
-    };
-    let _one = lock(&waiting);
-    let pending = {
-        let mut log = lock(log);
-        let durable = log.durable;
-        // An earlier generation is in the database (Q6).
-        let is_done = durable.generation > target.generation
-            || (durable.generation == target.generation && durable.position >= target.position);
-        if is_done {
-            return Ok(());
-        }
-        log.refresh()?;
-        let WalFile { log, frames, .. } = &mut *log;
-        log.begin_sync(&mut |change| note(frames, change))?
-    };
-    pending.wait()?;
-    let mut log = lock(log);
-    log.log.end_sync(&pending);
-    log.durable = pending.mark();
-    Ok(())
 }
 
 #[cfg(test)]
