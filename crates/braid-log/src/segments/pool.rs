@@ -308,7 +308,7 @@ impl SegmentPool {
     /// Waits for the file that is being made ahead, which may have taken the room that a commit was
     /// refused. Returns whether there was one since `prepared` segments were prepared.
     fn wait_for_ahead(&self, prepared: u64) -> bool {
-        if braid_rt::mutant!("refuse_beside_a_file_ahead") {
+        if braid_rt::mutant!("refuse_instead_of_waiting") {
             return false;
         }
         let is_any = self.state.lock().ahead > 0;
