@@ -38,10 +38,16 @@ impl Windows {
 
     /// Returns a window of at least `len` bytes.
     pub(crate) fn take(self: &Arc<Self>, len: usize) -> Window {
-        let free = self.free.lock().pop();
-        let buf = free.filter(|buf| buf.len() >= len);
+        // The smallest, so that the end of a short segment takes no long buffer.
+        let free = {
+            let mut free = self.free.lock();
+            let fitting = free.iter().enumerate().filter(|(_, buf)| buf.len() >= len);
+            let smallest = fitting.min_by_key(|(_, buf)| buf.len());
+            let at = smallest.map(|(at, _)| at);
+            at.map(|at| free.swap_remove(at))
+        };
         Window {
-            buf: Some(buf.unwrap_or_else(|| self.device.allocate(len))),
+            buf: Some(free.unwrap_or_else(|| self.device.allocate(len))),
             is_kept: AtomicBool::new(false),
             windows: Arc::clone(self),
         }

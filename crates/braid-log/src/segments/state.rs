@@ -34,6 +34,10 @@ impl PoolFiles {
     }
 }
 
+/// The part of a long segment that a segment made in need takes: 4 MiB of 64 MiB are filled with
+/// zeroes in a few milliseconds.
+const URGENT_PART: u64 = 16;
+
 /// The files of a lane, and the lengths of new ones.
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -93,13 +97,17 @@ impl State {
     }
 
     /// The length of a segment that a commit or a flush lacks: short while a longer one is made
-    /// ahead, so that its own file is all that the commit waits for.
+    /// ahead, so that its own file is all that the commit waits for, and long enough that a fast
+    /// writer does not divide the log into hundreds of files.
     pub(super) fn urgent_len(&self) -> u64 {
-        if self.ahead > 0 && !self.preallocated && !braid_rt::mutant!("make_long_files_in_need") {
-            braid_rt::coverage_point("log: a commit makes a segment beside one made ahead");
-            return self.least;
+        let len = self.next_len();
+        if self.ahead == 0 || self.preallocated || braid_rt::mutant!("make_long_files_in_need") {
+            return len;
         }
-        self.next_len()
+        braid_rt::coverage_point("log: a commit makes a segment beside one made ahead");
+        (len / URGENT_PART)
+            .next_multiple_of(BLOCK as u64)
+            .max(self.least)
     }
 
     /// Whether all segments that are being prepared have at least `least` bytes.

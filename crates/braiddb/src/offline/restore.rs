@@ -234,6 +234,21 @@ impl<'a> Restore<'a> {
 
     /// Sets how the medium of [`Restore::log_directory`] is accessed, see
     /// [`crate::Builder::log_device`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// # let db = braid::Database::in_memory()?;
+    /// # let mut copy: Vec<u8> = Vec::new();
+    /// # db.backup_to(&mut copy)?;
+    /// use braid::backup::Restore;
+    /// use braid::device::DeviceChoice;
+    /// let restore = Restore::new().stream(&copy[..]).log_directory(path.join("log"));
+    /// restore.log_device(DeviceChoice::File).run(path.join("data"))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn log_device(mut self, device: DeviceChoice) -> Self {
         self.place = self.place.log_device(device);
         self

@@ -150,7 +150,6 @@ pub(crate) fn record(device: &dyn Device, identity: u128, place: &LogPlace) -> R
     place
         .note(identity)
         .write(device, PLACE_FILE, PLACE_MAGIC)?;
-    braid_rt::coverage_point("creation: the place of the log is recorded");
     place.owner(identity).write(device, OWNER_FILE, OWNER_MAGIC)
 }
 
