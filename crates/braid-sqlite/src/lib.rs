@@ -11,7 +11,7 @@
 //! PRAGMA journal_mode = WAL;
 //! ```
 //!
-//! A program that links SQLite statically calls [`register`]. The chapter *SQLite* of the book
+//! A program that links SQLite statically calls [`register!`]. The chapter *SQLite* of the book
 //! explains the parameters, the promises and the limits.
 //!
 //! # Rules
