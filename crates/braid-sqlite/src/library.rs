@@ -19,7 +19,7 @@ const MALLOC64: usize = 197;
 const FILENAME_DATABASE: usize = 246;
 
 /// Registers the VFS `braid` with the SQLite whose bindings are in a module, such as
-/// `rusqlite::ffi`. Evaluates to the result of [`register!`](crate::register()).
+/// `rusqlite::ffi`. Evaluates to the result of [`register`](crate::register()).
 ///
 /// ```
 /// use rusqlite::{Connection, OpenFlags};
