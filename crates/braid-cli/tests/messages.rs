@@ -38,10 +38,11 @@ const INTERNAL: [&str; 9] = [
 ];
 
 /// Sources whose messages users see; those of the simulator are for developers.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     "crates/braiddb/src",
     "crates/braiddb-derive/src",
     "crates/braid-io/src",
+    "crates/braid-nvme/src",
     "crates/braid-nvwal/src",
     "crates/braid-pmem/src",
     "crates/braid-sqlite/src",

@@ -1,0 +1,46 @@
+//! NVMe drives for the Braid storage engine.
+//!
+//! A [`Drive`] is one namespace of blocks, and a [`Queue`] passes commands to it: read, write, write
+//! with forced unit access (FUA), flush, deallocate. Several paths implement the two traits, so the
+//! layers above do not depend on the path. [`Blocking`] offers calls that wait, over any drive, and
+//! [`MemoryDrive`] is a drive in memory that loses power and fails as a seed determines.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use braid_nvme::{Blocking, MemoryDrive};
+//!
+//! # fn main() -> Result<(), braid_nvme::DriveError> {
+//! let drive = MemoryDrive::new(1024);
+//! let blocks = Blocking::new(Arc::new(drive));
+//! let mut block = blocks.allocate(512);
+//! block[..5].copy_from_slice(b"braid");
+//! blocks.write(7, &block)?;
+//! blocks.flush()?; // durable from here on
+//! blocks.read(7, &mut block)?;
+//! assert_eq!(&block[..5], b"braid");
+//! # Ok(())
+//! # }
+//! ```
+
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
+
+mod blocking;
+mod buffer;
+pub mod drive;
+mod error;
+pub mod memory;
+
+pub use blocking::{Blocking, BlockingOptions, ReadAt, WriteAt};
+pub use buffer::{DmaBuffer, DmaMemory};
+pub use drive::{
+    Command, CommandKind, Completion, Drive, DriveInfo, DrivePath, Queue, check_command,
+};
+pub use error::{DriveError, Target};
+pub use memory::{MemoryDrive, MemoryFaults, MemoryOptions};
