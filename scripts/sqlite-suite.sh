@@ -47,7 +47,8 @@ sources="${sources%/}"
 
 cargo build --release --quiet -p braid-sqlite
 library="$target/release/libbraid_sqlite.so"
-if [ ! -x "$suite/build/testfixture" ] || [ scripts/sqlite-suite.c -nt "$suite/build/testfixture" ]; then
+if [ ! -x "$suite/build/testfixture" ] || [ scripts/sqlite-suite.c -nt "$suite/build/testfixture" ] ||
+    [ crates/braid-sqlite/include/braid_sqlite.h -nt "$suite/build/testfixture" ]; then
     extra="$suite/build/extra.o"
     (
         cd "$suite/build"

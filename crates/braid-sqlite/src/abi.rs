@@ -67,13 +67,30 @@ pub(crate) struct Vfs {
     pub(crate) system_calls: [Opaque; 3],
 }
 
+/// SQLite's objects that this crate only passes on.
+pub(crate) enum Connection {}
+pub(crate) enum Statement {}
+pub(crate) enum Context {}
+pub(crate) enum Value {}
+
+/// The implementation of a function in SQL.
+pub(crate) type SqlFunction = unsafe extern "C" fn(*mut Context, c_int, *mut *mut Value);
+
+/// What SQLite calls when a connection is opened: with the connection, a place for a message, and the
+/// table of functions.
+pub(crate) type Initialize =
+    unsafe extern "C" fn(*mut Connection, *mut *mut c_char, *const c_void) -> c_int;
+
 pub(crate) const OK: c_int = 0;
 pub(crate) const ERROR: c_int = 1;
 pub(crate) const BUSY: c_int = 5;
+pub(crate) const NOMEM: c_int = 7;
 pub(crate) const IOERR: c_int = 10;
 pub(crate) const NOTFOUND: c_int = 12;
 pub(crate) const FULL: c_int = 13;
 pub(crate) const CANTOPEN: c_int = 14;
+pub(crate) const MISUSE: c_int = 21;
+pub(crate) const ROW: c_int = 100;
 pub(crate) const OK_LOAD_PERMANENTLY: c_int = 256;
 pub(crate) const IOERR_READ: c_int = IOERR | 1 << 8;
 pub(crate) const IOERR_SHORT_READ: c_int = IOERR | 2 << 8;
@@ -100,5 +117,11 @@ pub(crate) const IOCAP_POWERSAFE_OVERWRITE: c_int = 0x1000;
 
 pub(crate) const FCNTL_VFSNAME: c_int = 12;
 pub(crate) const FCNTL_PRAGMA: c_int = 14;
-/// Ours: waits until all commits are durable. "brai"
+/// Ours: waits until all commits are durable. "brai". The argument is null, or a place for a message
+/// that SQLite's allocator frees.
 pub(crate) const FCNTL_WAIT: c_int = 0x6272_6169;
+
+/// A function's arguments and result are UTF-8.
+pub(crate) const UTF8: c_int = 1;
+/// A function cannot be used in triggers and views.
+pub(crate) const DIRECT_ONLY: c_int = 0x8_0000;

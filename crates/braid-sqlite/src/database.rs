@@ -361,6 +361,10 @@ unsafe extern "C" fn file_control(
             Ok(()) => OK,
             Err(error) => {
                 functions.report(IOERR_FSYNC, &format!("braid: {error}"));
+                if !argument.is_null() {
+                    // SAFETY: the argument is null, or a place for a message.
+                    unsafe { *argument.cast::<*mut c_char>() = functions.string(&error) };
+                }
                 IOERR_FSYNC
             }
         }),

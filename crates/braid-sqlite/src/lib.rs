@@ -28,7 +28,7 @@
 //!   process had it.
 //! - **Q5: no panic leaves the library.**
 //! - **Q6: a checkpoint copies durable frames.** In mode `ticket`, a commit does not wait for the device;
-//!   `braid_wait` and every sync of a checkpoint do.
+//!   `braid_wait()` and every sync of a checkpoint do.
 
 #![cfg(unix)]
 #![cfg_attr(
@@ -54,6 +54,7 @@ mod regions;
 mod simulation;
 mod stub;
 mod vfs;
+mod wait;
 mod wal;
 mod walfile;
 
@@ -62,3 +63,4 @@ pub use vfs::{
     braid_sqlite_auto_init, braid_sqlite_register, braid_sqlite_wal_size, register,
     sqlite3_braidsqlite_init,
 };
+pub use wait::braid_sqlite_wait;

@@ -3,20 +3,10 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-use crate::abi::Vfs;
+use crate::abi::{Connection, Context, Initialize, Opaque, SqlFunction, Statement, Value, Vfs};
 
 /// Oldest version of SQLite with all that is needed.
 pub(crate) const OLDEST: c_int = 3_032_000;
-
-// Places in `sqlite3_api_routines`, to which SQLite only appends.
-const FREE: usize = 58;
-const LIBVERSION_NUMBER: usize = 67;
-const VFS_FIND: usize = 141;
-const VFS_REGISTER: usize = 142;
-const LOG: usize = 167;
-const URI_PARAMETER: usize = 189;
-const MALLOC64: usize = 197;
-const FILENAME_DATABASE: usize = 246;
 
 /// Registers the VFS `braid` with the SQLite whose bindings are in a module, such as
 /// `rusqlite::ffi`. Evaluates to the result of [`register`](crate::register()).
@@ -53,6 +43,18 @@ macro_rules! register {
             uri_parameter: bindings::sqlite3_uri_parameter as *const _,
             malloc64: bindings::sqlite3_malloc64 as *const _,
             filename_database: bindings::sqlite3_filename_database as *const _,
+            auto_extension: bindings::sqlite3_auto_extension as *const _,
+            create_function: bindings::sqlite3_create_function_v2 as *const _,
+            context_connection: bindings::sqlite3_context_db_handle as *const _,
+            value_text: bindings::sqlite3_value_text as *const _,
+            result_text: bindings::sqlite3_result_text as *const _,
+            result_error: bindings::sqlite3_result_error as *const _,
+            result_error_code: bindings::sqlite3_result_error_code as *const _,
+            file_control: bindings::sqlite3_file_control as *const _,
+            prepare: bindings::sqlite3_prepare_v2 as *const _,
+            step: bindings::sqlite3_step as *const _,
+            column_text: bindings::sqlite3_column_text as *const _,
+            finalize: bindings::sqlite3_finalize as *const _,
         };
         let is_default: bool = $is_default;
         // SAFETY: these are the functions of the SQLite that the program is linked with.
@@ -60,30 +62,104 @@ macro_rules! register {
     }};
 }
 
-/// Addresses of the functions of SQLite that this crate calls, for programs that link SQLite
-/// statically. [`register!`](crate::register!) fills it from bindings.
-///
-/// C has the same structure: eight addresses in this order, for [`crate::braid_sqlite_register`].
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Library {
-    /// `sqlite3_free`.
-    pub free: *const c_void,
-    /// `sqlite3_libversion_number`.
-    pub libversion_number: *const c_void,
-    /// `sqlite3_vfs_find`.
-    pub vfs_find: *const c_void,
-    /// `sqlite3_vfs_register`.
-    pub vfs_register: *const c_void,
-    /// `sqlite3_log`.
-    pub log: *const c_void,
-    /// `sqlite3_uri_parameter`.
-    pub uri_parameter: *const c_void,
-    /// `sqlite3_malloc64`.
-    pub malloc64: *const c_void,
-    /// `sqlite3_filename_database`.
-    pub filename_database: *const c_void,
+/// Defines the functions: for each a name, its place in `sqlite3_api_routines`, to which SQLite only
+/// appends, and its type.
+macro_rules! functions {
+    ($($(#[$what:meta])* $name:ident = $place:literal: $kind:ty,)*) => {
+        /// Addresses of the functions of SQLite that this crate calls, for programs that link SQLite
+        /// statically. [`register!`](crate::register!) fills it from bindings.
+        ///
+        /// C has the same structure, with the addresses in this order, for
+        /// [`crate::braid_sqlite_register`].
+        #[derive(Clone, Copy, Debug)]
+        #[repr(C)]
+        pub struct Library {
+            $($(#[$what])* pub $name: *const c_void,)*
+        }
+
+        /// The functions, with their types.
+        #[derive(Clone, Copy)]
+        pub(crate) struct Functions {
+            $(pub(crate) $name: $kind,)*
+        }
+
+        impl Library {
+            /// Reads SQLite's table.
+            ///
+            /// # Safety
+            ///
+            /// The table is that of SQLite 3.32 or newer.
+            unsafe fn read(table: *const *const c_void) -> Self {
+                // SAFETY: the table of these versions has an entry at each of the places.
+                unsafe { Self { $($name: *table.add($place),)* } }
+            }
+
+            /// # Safety
+            ///
+            /// Each address is that of the function which the field's documentation names.
+            unsafe fn functions(&self) -> Functions {
+                // SAFETY: function pointers have the size of object pointers on Unix, none is null
+                // because it is a function's address, and the types are those of SQLite's header.
+                unsafe {
+                    Functions { $($name: std::mem::transmute::<*const c_void, $kind>(self.$name),)* }
+                }
+            }
+        }
+    };
 }
+
+functions! {
+    /// `sqlite3_free`.
+    free = 58: unsafe extern "C" fn(*mut c_void),
+    /// `sqlite3_libversion_number`.
+    libversion_number = 67: unsafe extern "C" fn() -> c_int,
+    /// `sqlite3_vfs_find`.
+    vfs_find = 141: unsafe extern "C" fn(*const c_char) -> *mut Vfs,
+    /// `sqlite3_vfs_register`.
+    vfs_register = 142: unsafe extern "C" fn(*mut Vfs, c_int) -> c_int,
+    /// `sqlite3_log`.
+    log = 167: unsafe extern "C" fn(c_int, *const c_char, ...),
+    /// `sqlite3_uri_parameter`.
+    uri_parameter = 189: unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char,
+    /// `sqlite3_malloc64`.
+    malloc64 = 197: unsafe extern "C" fn(u64) -> *mut c_void,
+    /// `sqlite3_filename_database`.
+    filename_database = 246: unsafe extern "C" fn(*const c_char) -> *const c_char,
+    /// `sqlite3_auto_extension`.
+    auto_extension = 192: unsafe extern "C" fn(Initialize) -> c_int,
+    /// `sqlite3_create_function_v2`.
+    create_function = 162: unsafe extern "C" fn(
+        *mut Connection, *const c_char, c_int, c_int, *mut c_void, Option<SqlFunction>,
+        Option<SqlFunction>, Opaque, Opaque,
+    ) -> c_int,
+    /// `sqlite3_context_db_handle`.
+    context_connection = 149: unsafe extern "C" fn(*mut Context) -> *mut Connection,
+    /// `sqlite3_value_text`.
+    value_text = 109: unsafe extern "C" fn(*mut Value) -> *const c_char,
+    /// `sqlite3_result_text`.
+    result_text = 85: unsafe extern "C" fn(*mut Context, *const c_char, c_int, Opaque),
+    /// `sqlite3_result_error`.
+    result_error = 80: unsafe extern "C" fn(*mut Context, *const c_char, c_int),
+    /// `sqlite3_result_error_code`.
+    result_error_code = 146: unsafe extern "C" fn(*mut Context, c_int),
+    /// `sqlite3_file_control`.
+    file_control = 127: unsafe extern "C" fn(
+        *mut Connection, *const c_char, c_int, *mut c_void,
+    ) -> c_int,
+    /// `sqlite3_prepare_v2`.
+    prepare = 116: unsafe extern "C" fn(
+        *mut Connection, *const c_char, c_int, *mut *mut Statement, *mut *const c_char,
+    ) -> c_int,
+    /// `sqlite3_step`.
+    step = 94: unsafe extern "C" fn(*mut Statement) -> c_int,
+    /// `sqlite3_column_text`.
+    column_text = 36: unsafe extern "C" fn(*mut Statement, c_int) -> *const c_char,
+    /// `sqlite3_finalize`.
+    finalize = 57: unsafe extern "C" fn(*mut Statement) -> c_int,
+}
+
+/// Place of `sqlite3_mprintf`.
+const MPRINTF: usize = 69;
 
 /// Why the VFS cannot be registered.
 #[derive(Debug, thiserror::Error)]
@@ -105,19 +181,6 @@ pub enum RegisterError {
     },
 }
 
-/// The functions, with their types.
-#[derive(Clone, Copy)]
-pub(crate) struct Functions {
-    free: unsafe extern "C" fn(*mut c_void),
-    libversion_number: unsafe extern "C" fn() -> c_int,
-    pub(crate) vfs_find: unsafe extern "C" fn(*const c_char) -> *mut Vfs,
-    pub(crate) vfs_register: unsafe extern "C" fn(*mut Vfs, c_int) -> c_int,
-    log: unsafe extern "C" fn(c_int, *const c_char, ...),
-    uri_parameter: unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char,
-    malloc64: unsafe extern "C" fn(u64) -> *mut c_void,
-    pub(crate) filename_database: unsafe extern "C" fn(*const c_char) -> *const c_char,
-}
-
 static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
 
 /// The functions of the SQLite with which the VFS was registered first.
@@ -128,29 +191,24 @@ pub(crate) fn functions() -> Option<&'static Functions> {
 impl Library {
     /// Reads the table that SQLite passes to extensions.
     ///
+    /// # Errors
+    ///
+    /// [`RegisterError::TooOld`]: the table may be shorter than this crate expects.
+    ///
     /// # Safety
     ///
-    /// The table is that of SQLite 3.32 or newer, or of an older one, which `None` then says.
-    pub(crate) unsafe fn from_table(table: *const *const c_void) -> Option<Self> {
-        // SAFETY: every version since 3.5.0 has this entry, and the caller's table is valid.
-        let at = |index| unsafe { *table.add(index) };
-        let version = at(LIBVERSION_NUMBER);
-        // SAFETY: the entry at this index is `int (*)(void)` in every version.
-        let version: unsafe extern "C" fn() -> c_int = unsafe { std::mem::transmute(version) };
+    /// The table is that of any SQLite 3.
+    pub(crate) unsafe fn from_table(table: *const *const c_void) -> Result<Self, RegisterError> {
+        type Version = unsafe extern "C" fn() -> c_int;
+        // SAFETY: every version since 3.5.0 has this function at this place.
+        let version: Version = unsafe { std::mem::transmute(*table.add(67)) };
         // SAFETY: it has no preconditions.
-        if unsafe { version() } < OLDEST {
-            return None;
+        let found = unsafe { version() };
+        if found < OLDEST {
+            return Err(RegisterError::TooOld { found });
         }
-        Some(Self {
-            free: at(FREE),
-            libversion_number: at(LIBVERSION_NUMBER),
-            vfs_find: at(VFS_FIND),
-            vfs_register: at(VFS_REGISTER),
-            log: at(LOG),
-            uri_parameter: at(URI_PARAMETER),
-            malloc64: at(MALLOC64),
-            filename_database: at(FILENAME_DATABASE),
-        })
+        // SAFETY: as the caller says, and the version is new enough.
+        Ok(unsafe { Self::read(table) })
     }
 
     /// Remembers the functions.
@@ -159,43 +217,31 @@ impl Library {
     ///
     /// Each address is that of the function which the field's documentation names.
     pub(crate) unsafe fn install(&self) -> Result<&'static Functions, RegisterError> {
-        use std::mem::transmute as cast;
-        // SAFETY: function pointers have the size of object pointers on Unix, none is null because
-        // it is a function's address, and the types are those of SQLite's header.
-        let functions = unsafe {
-            Functions {
-                free: cast::<*const c_void, unsafe extern "C" fn(*mut c_void)>(self.free),
-                libversion_number: cast::<*const c_void, unsafe extern "C" fn() -> c_int>(
-                    self.libversion_number,
-                ),
-                vfs_find: cast::<*const c_void, unsafe extern "C" fn(*const c_char) -> *mut Vfs>(
-                    self.vfs_find,
-                ),
-                vfs_register: cast::<*const c_void, unsafe extern "C" fn(*mut Vfs, c_int) -> c_int>(
-                    self.vfs_register,
-                ),
-                log: cast::<*const c_void, unsafe extern "C" fn(c_int, *const c_char, ...)>(
-                    self.log,
-                ),
-                uri_parameter: cast::<
-                    *const c_void,
-                    unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char,
-                >(self.uri_parameter),
-                malloc64: cast::<*const c_void, unsafe extern "C" fn(u64) -> *mut c_void>(
-                    self.malloc64,
-                ),
-                filename_database: cast::<
-                    *const c_void,
-                    unsafe extern "C" fn(*const c_char) -> *const c_char,
-                >(self.filename_database),
-            }
-        };
+        // SAFETY: as the caller says.
+        let functions = unsafe { self.functions() };
         // SAFETY: it has no preconditions.
         let found = unsafe { (functions.libversion_number)() };
         if found < OLDEST {
             return Err(RegisterError::TooOld { found });
         }
         Ok(FUNCTIONS.get_or_init(|| functions))
+    }
+}
+
+/// Copies a message into memory that the SQLite of this table frees. Null if there is none.
+///
+/// # Safety
+///
+/// The table is that of any SQLite 3.
+pub(crate) unsafe fn message(table: *const *const c_void, text: &str) -> *mut c_char {
+    type Format = unsafe extern "C" fn(*const c_char, ...) -> *mut c_char;
+    let Ok(text) = CString::new(text) else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: every version has this function at this place; the format has one string, which is given.
+    unsafe {
+        let format: Format = std::mem::transmute(*table.add(MPRINTF));
+        format(c"%s".as_ptr(), text.as_ptr())
     }
 }
 

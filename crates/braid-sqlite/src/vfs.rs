@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::abi::{
-    CANTOPEN, ERROR, File, IOERR, IOERR_DELETE, OK, OK_LOAD_PERMANENTLY, OPEN_MAIN_DB,
+    CANTOPEN, Connection, ERROR, File, IOERR, IOERR_DELETE, OK, OK_LOAD_PERMANENTLY, OPEN_MAIN_DB,
     OPEN_READONLY, OPEN_WAL, Vfs,
 };
 use crate::database::{self, Database, guarded, lock};
 use crate::inner::{Inner, PREFIX};
-use crate::library::{Functions, Library, OLDEST, RegisterError, functions};
+use crate::library::{self, Functions, Library, RegisterError, functions};
 use crate::place::Place;
-use crate::wal;
+use crate::{wait, wal};
 
 const NAME: &CStr = c"braid";
 
@@ -29,7 +29,8 @@ unsafe impl Send for Registered {}
 
 static REGISTERED: Mutex<Option<Registered>> = Mutex::new(None);
 
-/// Registers the VFS `braid`, over the VFS that is the default one. Calling it again is cheap, and makes
+/// Registers the VFS `braid`, over the VFS that is the default one, and the function `braid_wait` of all
+/// connections that are opened afterwards. Calling it again is cheap, and makes
 /// it the default one again if `is_default`.
 ///
 /// # Errors
@@ -109,39 +110,50 @@ fn register_with(functions: &Functions, is_default: bool) -> Result<(), Register
             ours
         }
     };
-    // SAFETY: the structure is never freed.
-    match unsafe { (functions.vfs_register)(ours, c_int::from(is_default)) } {
-        OK => Ok(()),
-        code => Err(RegisterError::Refused { code }),
+    // SAFETY: the name is a string.
+    let is_registered = unsafe { (functions.vfs_find)(NAME.as_ptr()) } == ours;
+    // Registering it again would end that it is the default one.
+    if is_default || !is_registered {
+        // SAFETY: the structure is never freed.
+        match unsafe { (functions.vfs_register)(ours, c_int::from(is_default)) } {
+            OK => {}
+            code => return Err(RegisterError::Refused { code }),
+        }
     }
+    wait::define_when_opened(functions)
 }
 
 /// Registers from SQLite's table of functions.
 ///
 /// # Safety
 ///
-/// SQLite passed the table and the place for a message.
-unsafe fn load(message: *mut *mut c_char, table: *const *const c_void) -> c_int {
+/// SQLite passed the connection, the table and the place for a message.
+unsafe fn load(
+    connection: *mut Connection,
+    message: *mut *mut c_char,
+    table: *const *const c_void,
+) -> c_int {
     guarded(ERROR, || {
         if table.is_null() {
             return ERROR;
         }
         // The environment can make it the default VFS of programs that are not changed.
         let is_default = std::env::var_os("BRAID_SQLITE").is_some_and(|value| value == "default");
-        // SAFETY: as the caller says.
-        let result = match unsafe { Library::from_table(table) } {
-            // SAFETY: the table has the functions of the SQLite that is loading this.
-            Some(library) => unsafe { register(&library, is_default) },
-            None => Err(RegisterError::TooOld { found: OLDEST - 1 }),
+        // SAFETY: as the caller says. The table has the functions of the SQLite that is loading this.
+        let result = unsafe {
+            Library::from_table(table)
+                .and_then(|library| library.install())
+                .and_then(|functions| {
+                    register_with(functions, is_default)?;
+                    wait::define(functions, connection)
+                })
         };
         match result {
             Ok(()) => OK,
             Err(error) => {
-                if let Some(functions) = functions()
-                    && !message.is_null()
-                {
+                if !message.is_null() {
                     // SAFETY: SQLite passes a place for a message, which it frees.
-                    unsafe { *message = functions.string(&error.to_string()) };
+                    unsafe { *message = library::message(table, &error.to_string()) };
                 }
                 ERROR
             }
@@ -156,12 +168,12 @@ unsafe fn load(message: *mut *mut c_char, table: *const *const c_void) -> c_int 
 /// SQLite calls it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_braidsqlite_init(
-    _: *mut c_void,
+    connection: *mut c_void,
     message: *mut *mut c_char,
     table: *const c_void,
 ) -> c_int {
     // SAFETY: SQLite passes its own table.
-    match unsafe { load(message, table.cast()) } {
+    match unsafe { load(connection.cast(), message, table.cast()) } {
         OK => OK_LOAD_PERMANENTLY,
         code => code,
     }
@@ -174,12 +186,12 @@ pub unsafe extern "C" fn sqlite3_braidsqlite_init(
 /// SQLite calls it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_sqlite_auto_init(
-    _: *mut c_void,
+    connection: *mut c_void,
     message: *mut *mut c_char,
     table: *const c_void,
 ) -> c_int {
     // SAFETY: SQLite passes its own table.
-    unsafe { load(message, table.cast()) }
+    unsafe { load(connection.cast(), message, table.cast()) }
 }
 
 fn underneath() -> *mut Vfs {

@@ -112,6 +112,27 @@ os.kill(os.getpid(), signal.SIGKILL)
     db.close()
 
 
+def test_a_wait_makes_commits_durable(module: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    db = braid_sqlite.connect(path, memory="emulated", mode="ticket", module=module)
+    execute(db, "CREATE TABLE t (a)")
+    for schema in [None, "main"]:
+        execute(db, "INSERT INTO t VALUES (1)")
+        found = stats(db)
+        assert int(found["durable_bytes"]) < int(found["log_bytes"])
+        braid_sqlite.wait(db, schema)
+        found = stats(db)
+        assert found["durable_bytes"] == found["log_bytes"]
+    with pytest.raises(Exception, match="cannot wait for the database \"other\": there is none"):
+        braid_sqlite.wait(db, "other")
+    db.close()
+    plain = module.Connection(":memory:") if hasattr(module, "Connection") else None
+    assert plain is not None
+    with pytest.raises(Exception, match="no database of the connection was opened"):
+        braid_sqlite.wait(plain)
+    plain.close()
+
+
 def test_a_wrong_parameter_is_an_error(tmp_path: Path) -> None:
     for options in [{"log": tmp_path / "missing"}, {"memory": "tape"}, {"mode": "never"}]:
         with pytest.raises(sqlite3.OperationalError):

@@ -5,3 +5,4 @@ mod basics;
 mod guards;
 mod model;
 mod processes;
+mod wait;

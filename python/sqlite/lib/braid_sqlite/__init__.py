@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
-__all__ = ["BraidSqliteError", "ExtensionsUnavailable", "connect", "library_path", "load"]
+__all__ = ["BraidSqliteError", "ExtensionsUnavailable", "connect", "library_path", "load", "wait"]
 
 # In the order of the library's structure.
 _FUNCTIONS = (
@@ -33,6 +33,18 @@ _FUNCTIONS = (
     "sqlite3_uri_parameter",
     "sqlite3_malloc64",
     "sqlite3_filename_database",
+    "sqlite3_auto_extension",
+    "sqlite3_create_function_v2",
+    "sqlite3_context_db_handle",
+    "sqlite3_value_text",
+    "sqlite3_result_text",
+    "sqlite3_result_error",
+    "sqlite3_result_error_code",
+    "sqlite3_file_control",
+    "sqlite3_prepare_v2",
+    "sqlite3_step",
+    "sqlite3_column_text",
+    "sqlite3_finalize",
 )
 
 _lock = threading.Lock()
@@ -175,3 +187,21 @@ def connect(
         connection.close()
         raise
     return connection
+
+
+def wait(connection: Any, schema: str | None = None) -> None:
+    """Wait until everything that was committed is durable, in all databases of a connection or in one.
+
+    In the mode ``ticket``, commits do not wait for the device: commit for several clients, wait once, and
+    then answer them. The changes of a transaction that is still open are not waited for. ``schema`` is
+    ``"main"`` or the name of an attached database. Other threads run meanwhile.
+
+    Raises the module's error (``sqlite3.OperationalError``, ``apsw.Error``) if the device failed, or if
+    no database of the connection was opened with the VFS ``braid``.
+    """
+    cursor = connection.cursor()
+    try:
+        for _ in cursor.execute("SELECT braid_wait(?)", (schema,)):
+            pass
+    finally:
+        cursor.close()
