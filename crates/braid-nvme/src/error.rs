@@ -159,3 +159,56 @@ impl From<DriveError> for std::io::Error {
         Self::new(kind, error)
     }
 }
+
+impl DriveError {
+    /// Translates an NVMe status of a command to a drive of `capacity` blocks.
+    #[must_use]
+    pub fn of_status(target: Target, status: u16, capacity: u64) -> Self {
+        match (status >> 8 & 7, status & 0xff) {
+            (0, 0x07..=0x0a) | (3, _) => Self::Aborted { target, status },
+            (0, 0x80) => Self::OutOfRange { target, capacity },
+            (0, 0x0b) => Self::Removed { target },
+            // Attempts to access something without permission are no damage.
+            (2, code) if code < 0x86 || code == 0x87 => Self::Media { target, status },
+            _ => Self::Rejected { target, status },
+        }
+    }
+
+    /// Translates an error number of the system for a command.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn of_errno(target: Target, errno: i32) -> Self {
+        match errno {
+            libc::EIO | libc::ENODATA | libc::EILSEQ => Self::Media {
+                target,
+                status: 0x280,
+            },
+            // The kernel gives up after its own limit, `nvme_core.io_timeout`, and one repetition.
+            libc::ETIMEDOUT => Self::TimedOut {
+                target,
+                millis: 30_000,
+            },
+            libc::ENODEV | libc::ENXIO => Self::Removed { target },
+            libc::ECANCELED => Self::Aborted {
+                target,
+                status: 0x007,
+            },
+            _ => Self::System {
+                what: target.to_string(),
+                errno,
+            },
+        }
+    }
+
+    /// Wraps an error of a system call.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |error| match error.raw_os_error() {
+            Some(errno) => Self::System { what, errno },
+            None => Self::Unsupported {
+                what,
+                reason: error.to_string(),
+            },
+        }
+    }
+}

@@ -30,12 +30,21 @@
         clippy::cast_sign_loss
     )
 )]
+// Only drives use every part.
+#![cfg_attr(not(uring), allow(dead_code))]
 
 mod blocking;
 mod buffer;
 pub mod drive;
 mod error;
+mod identify;
 pub mod memory;
+#[cfg(uring)]
+pub mod passthrough;
+#[cfg(uring)]
+mod ring;
+#[cfg(uring)]
+pub mod uring;
 
 pub use blocking::{Blocking, BlockingOptions, ReadAt, WriteAt};
 pub use buffer::{DmaBuffer, DmaMemory};
@@ -43,4 +52,9 @@ pub use drive::{
     Command, CommandKind, Completion, Drive, DriveInfo, DrivePath, Queue, check_command,
 };
 pub use error::{DriveError, Target};
+pub use identify::{Controller, Namespace};
 pub use memory::{MemoryDrive, MemoryFaults, MemoryOptions};
+#[cfg(uring)]
+pub use passthrough::PassthroughDrive;
+#[cfg(uring)]
+pub use uring::{UringDrive, UringOptions};
