@@ -140,6 +140,54 @@ fn a_turn_passes_on_with_everything_committed() {
 }
 
 #[test]
+fn a_full_log_always_begins_a_generation() {
+    // Transactions of different lengths, so that space ends at every kind of record.
+    let (mut at_frame, mut at_commit) = (0, 0);
+    for (frames, bytes) in (1..=3_u8).flat_map(|frames| (1..=12).map(move |n| (frames, n * 8))) {
+        let options = WriterOptions::default().chain_limit(0);
+        let (_, mut first, mut second) = two_members(&options);
+        for generation in 1..=3 {
+            let member = if generation % 2 == 0 {
+                &mut first
+            } else {
+                &mut second
+            };
+            member.take_turn().unwrap();
+            let transaction = |member: &mut Member, number: u32| {
+                for page in 0..frames {
+                    // Zeros take no space.
+                    let mut image = page_of(0);
+                    image[..bytes].fill(page + 1);
+                    if let Err(error) = member.log.append(u64::from(page), &image, number) {
+                        return Err((error, false));
+                    }
+                }
+                let committed = member.log.commit_unsynced(u64::from(number));
+                committed.map_err(|error| (error, true))
+            };
+            let (error, is_commit) = (1..)
+                .find_map(|number| transaction(member, number).err())
+                .unwrap();
+            assert!(matches!(error, LogError::Full { .. }), "{error}");
+            *(if is_commit {
+                &mut at_commit
+            } else {
+                &mut at_frame
+            }) += 1;
+            // The transaction is open until it is removed.
+            if member.log.open_frames() > 0 {
+                let open = member.log.new_generation().unwrap_err();
+                assert!(matches!(open, LogError::OpenTransaction { .. }), "{open}");
+            }
+            member.log.roll_back();
+            member.log.new_generation().unwrap();
+            transaction(member, 1).unwrap();
+        }
+    }
+    assert!(at_frame > 0 && at_commit > 0, "{at_frame}, {at_commit}");
+}
+
+#[test]
 fn a_process_without_the_turn_makes_transactions_of_others_durable() {
     let (memory, mut first, mut second) = two_members(&WriterOptions::default());
     first.take_turn().unwrap();

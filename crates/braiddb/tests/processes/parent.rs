@@ -1,6 +1,7 @@
 //! The parent process: starts the child, reads its output, and checks the database that it leaves.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -237,9 +238,17 @@ impl Running {
         self.collect(trial);
     }
 
+    /// Reads the rest of the output of a child that was [shot](Self::shoot). The child must have run
+    /// until then, because a child that panicked before would pass for a killed one otherwise.
     pub(crate) fn collect(&mut self, trial: &mut Trial<'_>) {
         while self.line(trial).is_some() {}
-        self.child.wait().unwrap();
+        let status = self.child.wait().unwrap();
+        let what = trial.what();
+        assert_eq!(
+            status.signal(),
+            Some(9),
+            "{what}: it ended before: {status}"
+        );
     }
 
     /// Lets the child end normally; returns its last line.

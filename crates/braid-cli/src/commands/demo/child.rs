@@ -96,7 +96,15 @@ impl Worker {
         self.child
             .kill()
             .map_err(|error| Failure::io("cannot kill the worker", &error))?;
-        self.collect().map(|_| ())
+        let status = self.collect()?;
+        // A worker that failed a moment before must not pass for a killed one. Windows gives a killed
+        // process the code 1.
+        match status.code() {
+            Some(code) if !cfg!(windows) || code != 1 => Err(Failure::Failed(format!(
+                "the worker ended before it was killed: {status}"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Asks the worker to end, and collects its remaining reports.
