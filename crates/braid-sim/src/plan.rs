@@ -76,6 +76,9 @@ pub struct Plan {
     pub limited: bool,
     /// Whether snapshots end as soon as old versions take more than a little memory.
     pub short_snapshots: bool,
+    /// Whether log, data or both are in persistent memory in every opening, instead of five in
+    /// eight.
+    pub pmem: bool,
     /// Whether the device lies about durability: then the checker should report violations.
     pub lies: bool,
 }
@@ -140,6 +143,7 @@ impl Plan {
             stalls: [0, 0, 0, 0, 0, 0, 64, 512][rng.usize(..8)],
             careless: rng.u32(..8) == 0,
             tight: false,
+            pmem: false,
             lies: false,
             reopens: rng.u32(..8) == 0,
             // From its own generator, so that the rest of a seed's plan is unchanged.
@@ -268,6 +272,7 @@ impl Plan {
             "long" => self.long = parse(name, value)?,
             "limited" => self.limited = parse(name, value)?,
             "short_snapshots" => self.short_snapshots = parse(name, value)?,
+            "pmem" => self.pmem = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
@@ -423,6 +428,7 @@ impl fmt::Display for Plan {
             long,
             limited,
             short_snapshots,
+            pmem,
             lies,
         } = self;
         write!(
@@ -433,7 +439,7 @@ impl fmt::Display for Plan {
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
              careless={careless},readers={readers},long={long},limited={limited},\
-             short_snapshots={short_snapshots},lies={lies}"
+             short_snapshots={short_snapshots},pmem={pmem},lies={lies}"
         )
     }
 }

@@ -19,6 +19,10 @@ pub(crate) struct SimulateArgs {
     /// Commit protocol, or `all` in turn
     #[arg(long, value_name = "NAME", default_value = "all")]
     protocol: String,
+    /// Where log and data are: on disks and in persistent memory, or at least one of them in
+    /// persistent memory
+    #[arg(long, value_name = "KIND", value_enum, default_value_t = Devices::Mixed)]
+    device: Devices,
     /// Stop after this many minutes
     #[arg(long, value_name = "MINUTES", value_parser = parse_minutes)]
     minutes: Option<Duration>,
@@ -32,6 +36,12 @@ pub(crate) struct SimulateArgs {
     /// Search for a simpler history that fails, too, and print it
     #[arg(long)]
     shrink: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Devices {
+    Mixed,
+    Pmem,
 }
 
 fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
@@ -80,12 +90,17 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), Failur
         (None, Some(_)) => 0..u64::MAX,
         (None, None) => 0..2_000,
     };
+    let pmem = args.device == Devices::Pmem;
+    let mut with = args.with.clone();
+    if pmem {
+        with.push(("pmem".to_owned(), "true".to_owned()));
+    }
     let spec = Spec {
         seeds: seeds.clone(),
         protocols,
         time: args.minutes,
         jobs,
-        with: args.with.clone(),
+        with,
     };
     let (length, unit) = match args.minutes {
         Some(time) if args.seeds.is_none() => (time.as_millis() as u64, "time"),
@@ -125,7 +140,11 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), Failur
     report(&summary, jobs, output)?;
     let Some(failed) = &summary.failed else {
         let is_plain = args.protocol == "all" && args.with.is_empty();
-        return if is_plain { covered(&summary) } else { Ok(()) };
+        return if is_plain {
+            covered(&summary, pmem)
+        } else {
+            Ok(())
+        };
     };
     show(failed, output)?;
     if let Some(simpler) = shrunk {
@@ -139,8 +158,8 @@ pub(crate) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), Failur
 }
 
 /// Fails if a required coverage point was not reached.
-fn covered(summary: &Summary) -> Result<(), Failure> {
-    let missing = summary.missing();
+fn covered(summary: &Summary, pmem: bool) -> Result<(), Failure> {
+    let missing = summary.missing(pmem);
     if missing.is_empty() {
         return Ok(());
     }
@@ -210,13 +229,13 @@ mod tests {
             histories: braid_sim::coverage::LONG - 1,
             ..Summary::default()
         };
-        assert!(covered(&summary).is_ok(), "it is short");
+        assert!(covered(&summary, false).is_ok(), "it is short");
         summary.histories += 1;
         let all = summary.coverage();
         summary.counts.clone_from(&all);
-        assert!(covered(&summary).is_ok());
+        assert!(covered(&summary, false).is_ok());
         summary.counts.remove("recovery: replay fails");
-        let Err(Failure::Failed(why)) = covered(&summary) else {
+        let Err(Failure::Failed(why)) = covered(&summary, false) else {
             panic!("it lacks something");
         };
         assert!(

@@ -128,6 +128,20 @@ fn simulate_runs_histories_and_reports_a_violation_with_its_seed() {
     assert!(out.starts_with("37 histories, "), "{out}");
     assert!(out.contains("states recovered"), "{out}");
 
+    let output = braid(&["simulate", "--device", "pmem", "--seeds", "0..60"]);
+    expect_code(&output, 0);
+    let out = stdout(&output);
+    for (place, happens) in [
+        ("opened in persistent memory", true),
+        ("opened with the data in persistent memory", true),
+        ("opened with the log in persistent memory", true),
+        ("opened with small blocks", false),
+    ] {
+        let line = out.lines().find(|line| line.ends_with(place)).unwrap();
+        let is_zero = line.trim_start().starts_with("0 ");
+        assert_eq!(is_zero, !happens, "{line}");
+    }
+
     let lying = "lies=true,crashes=true,media_faults=false";
     let args = [
         "--seeds",

@@ -125,7 +125,13 @@ impl History {
     /// blocks of 512 instead of 4,096 bytes, or with log, data or both in persistent memory, which
     /// has cache lines.
     fn choose_blocks(&mut self) {
-        let (data, log, what) = match (self.plan.seed + self.outcome.crashes) % 8 {
+        let number = self.plan.seed + self.outcome.crashes;
+        let kind = if self.plan.pmem {
+            [1, 2, 5, 3][(number % 4) as usize]
+        } else {
+            number % 8
+        };
+        let (data, log, what) = match kind {
             0 | 4 => (512, 512, Some("opened with small blocks")),
             1 | 5 => (64, 64, Some("opened in persistent memory")),
             2 => (4096, 64, Some("opened with the log in persistent memory")),
