@@ -25,6 +25,8 @@ shift
 
 target=$arch-unknown-linux-gnu
 gcc=$arch-linux-gnu-gcc
+# Debian has the emulator in two packages.
+command -v "$emulator" >/dev/null || ! command -v "$emulator-static" >/dev/null || emulator+=-static
 if ! command -v "$gcc" >/dev/null || ! command -v "$emulator" >/dev/null; then
     as_root=()
     [ "$(id -u)" = 0 ] || as_root=(sudo)

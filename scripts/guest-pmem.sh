@@ -55,7 +55,9 @@ rm -rf "$root"
 mkdir -p "$root"/{bin,proc,sys,dev,mnt,modules,tmp}
 cp "$(command -v busybox)" "$root/bin/busybox"
 for program in "$braid" "$(command -v ndctl)" "$(command -v mkfs.ext4)"; do
-    cp -L "$program" "$root/bin/"
+    name=${program##*/}
+    [ "$program" != "$braid" ] || name=braid
+    cp -L "$program" "$root/bin/$name"
     for library in $(ldd "$program" | grep -o '/[^ ]*'); do
         mkdir -p "$root${library%/*}"
         cp -L "$library" "$root$library"
