@@ -35,10 +35,12 @@
 
 mod blocking;
 mod buffer;
+pub mod controller;
 pub mod drive;
 mod error;
 mod identify;
 pub mod memory;
+pub mod model;
 #[cfg(uring)]
 pub mod passthrough;
 #[cfg(uring)]
@@ -48,6 +50,7 @@ pub mod uring;
 
 pub use blocking::{Blocking, BlockingOptions, ReadAt, WriteAt};
 pub use buffer::{DmaBuffer, DmaMemory};
+pub use controller::{ControllerOptions, NvmeDrive};
 pub use drive::{
     Command, CommandKind, Completion, Drive, DriveInfo, DrivePath, Queue, check_command,
 };

@@ -2,7 +2,7 @@
 //!
 //! FUA is `RWF_DSYNC`, a flush is `fdatasync`, deallocation is `fallocate`. Where the kernel has poll
 //! queues for the device (`nvme.poll_queues`), it polls for the completions of reads and writes
-//! (IOPOLL); flushes and deallocations are then calls that [`Queue::kick`](crate::Queue::kick) waits
+//! (IOPOLL); flushes and deallocations are then calls that [`Queue::kick`] waits
 //! for, since such a ring does not support them.
 
 use std::fs::{self, File, OpenOptions};

@@ -23,7 +23,7 @@ struct Block {
 }
 
 #[derive(Clone)]
-pub(super) struct Blocks {
+pub(crate) struct Blocks {
     zeros: Box<[u8]>,
     blocks: BTreeMap<u64, Block>,
     /// Blocks whose cache is not empty.
@@ -34,7 +34,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    pub(super) fn new(block_size: usize) -> Self {
+    pub(crate) fn new(block_size: usize) -> Self {
         Self {
             zeros: vec![0; block_size].into(),
             blocks: BTreeMap::new(),
@@ -45,13 +45,13 @@ impl Blocks {
     }
 
     /// The number of the next write.
-    pub(super) fn next_write(&mut self) -> u64 {
+    pub(crate) fn next_write(&mut self) -> u64 {
         self.writes += 1;
         self.writes
     }
 
     /// Puts a block into the cache.
-    pub(super) fn cache(&mut self, lba: u64, write: u64, part: u64, bytes: &[u8]) {
+    pub(crate) fn cache(&mut self, lba: u64, write: u64, part: u64, bytes: &[u8]) {
         let block = self.blocks.entry(lba).or_insert(Block {
             durable: None,
             cached: Vec::new(),
@@ -66,7 +66,7 @@ impl Blocks {
     }
 
     /// Marks the write as completed, in these blocks; makes it durable there if `durable` is set.
-    pub(super) fn complete(&mut self, lbas: std::ops::Range<u64>, write: u64, durable: bool) {
+    pub(crate) fn complete(&mut self, lbas: std::ops::Range<u64>, write: u64, durable: bool) {
         self.clock += 1;
         for lba in lbas {
             let Some(block) = self.blocks.get_mut(&lba) else {
@@ -86,12 +86,12 @@ impl Blocks {
     }
 
     /// The current time; a flush that is submitted now covers writes that completed by then.
-    pub(super) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.clock
     }
 
     /// Makes all writes durable that completed by the time; all writes, for `u64::MAX`.
-    pub(super) fn flush(&mut self, time: u64) {
+    pub(crate) fn flush(&mut self, time: u64) {
         let (blocks, clock) = (&mut self.blocks, u64::MAX);
         self.dirty.retain(|lba| {
             let block = blocks.get_mut(lba).expect("a block in the cache");
@@ -103,7 +103,7 @@ impl Blocks {
         });
     }
 
-    pub(super) fn newest(&self, lba: u64) -> &[u8] {
+    pub(crate) fn newest(&self, lba: u64) -> &[u8] {
         self.blocks.get(&lba).map_or(&self.zeros, |block| {
             block
                 .cached
@@ -115,7 +115,7 @@ impl Blocks {
     }
 
     /// What a power failure leaves: each part of each write survives, or not, by itself.
-    pub(super) fn survivors(&self, seed: u64) -> Self {
+    pub(crate) fn survivors(&self, seed: u64) -> Self {
         // A tenth of the power failures loses everything volatile, and a tenth nothing.
         let share = match fastrand::Rng::with_seed(seed).u8(..) {
             0..26 => 0,
@@ -138,12 +138,12 @@ impl Blocks {
         next
     }
 
-    pub(super) fn truncate(&mut self, blocks: u64) {
+    pub(crate) fn truncate(&mut self, blocks: u64) {
         self.blocks.split_off(&blocks);
         self.dirty.split_off(&blocks);
     }
 
-    pub(super) fn flip_bit(&mut self, lba: u64, bit: usize) {
+    pub(crate) fn flip_bit(&mut self, lba: u64, bit: usize) {
         let mut bytes = self.newest(lba).to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
         let durable = Some(bytes.into());

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use braid_rt::Mutex;
 
 use crate::{Command, CommandKind, DmaBuffer, Drive, DriveError, DriveInfo, DrivePath, Queue};
-use blocks::Blocks;
+pub(crate) use blocks::Blocks;
 
 /// Properties of a [`MemoryDrive`].
 #[derive(Clone, Copy, Debug)]
