@@ -1,8 +1,8 @@
 //! Guard B: what the `-wal` file contains while the log has the frames.
 //!
 //! The file begins with a header that SQLite recognizes as that of another version, so that a program
-//! without the extension refuses the database. Lines of text follow: whether the log is in use, and
-//! where it is.
+//! without the extension refuses the database. Text follows: whether the log is in use, where it is, and
+//! which database it belongs to, so that a copy of the file does not lead to the log of the original.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -29,7 +29,12 @@ pub(crate) enum Stub {
     /// Nothing, or an empty file.
     Absent,
     /// The frames are in this log; `is_open` until the log has been emptied to delete it.
-    Log { path: PathBuf, is_open: bool },
+    Log {
+        path: PathBuf,
+        /// The database for which the file was written.
+        database: PathBuf,
+        is_open: bool,
+    },
     /// Something else: frames of SQLite without the extension.
     Foreign,
 }
@@ -62,11 +67,14 @@ fn header() -> [u8; HEADER] {
     bytes
 }
 
-fn encode(log: &Path, is_open: bool) -> Vec<u8> {
+fn encode(log: &Path, database: &Path, is_open: bool) -> Vec<u8> {
     let mut bytes = header().to_vec();
     bytes.extend_from_slice(PREFIX);
     bytes.extend_from_slice(if is_open { OPEN } else { CLOSED });
+    // No path contains a zero.
     bytes.extend_from_slice(log.as_os_str().as_bytes());
+    bytes.push(0);
+    bytes.extend_from_slice(database.as_os_str().as_bytes());
     bytes.push(b'\n');
     bytes
 }
@@ -79,14 +87,20 @@ fn decode(bytes: &[u8]) -> Stub {
         .strip_prefix(&header())
         .and_then(|bytes| bytes.strip_prefix(PREFIX))
         .and_then(|bytes| bytes.strip_suffix(b"\n"));
-    let Some((state, path)) = lines.and_then(|lines| lines.split_at_checked(OPEN.len())) else {
+    let Some((state, paths)) = lines.and_then(|lines| lines.split_at_checked(OPEN.len())) else {
+        return Stub::Foreign;
+    };
+    let mut paths = paths.split(|byte| *byte == 0);
+    let (Some(path), Some(database), None) = (paths.next(), paths.next(), paths.next()) else {
         return Stub::Foreign;
     };
     if (state != OPEN && state != CLOSED) || path.is_empty() {
         return Stub::Foreign;
     }
+    let to_path = |bytes: &[u8]| PathBuf::from(std::ffi::OsString::from_vec(bytes.to_vec()));
     Stub::Log {
-        path: PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())),
+        path: to_path(path),
+        database: to_path(database),
         is_open: state == OPEN,
     }
 }
@@ -102,9 +116,9 @@ pub(crate) fn read(wal: &Path) -> io::Result<Stub> {
     Ok(decode(&bytes))
 }
 
-/// Writes the `-wal` file, durably.
-pub(crate) fn write(wal: &Path, log: &Path, is_open: bool) -> io::Result<()> {
-    let bytes = encode(log, is_open);
+/// Writes the `-wal` file of a database, durably.
+pub(crate) fn write(wal: &Path, log: &Path, database: &Path, is_open: bool) -> io::Result<()> {
+    let bytes = encode(log, database, is_open);
     #[cfg(test)]
     if let Some(disk) = crate::simulation::disk_of(wal) {
         return disk.write_file(wal, &bytes);
@@ -134,9 +148,13 @@ mod tests {
         let (wal, log) = (directory.path().join("a-wal"), Path::new("/mnt/a\nb.log"));
         assert_eq!(read(&wal).unwrap(), Stub::Absent);
         for is_open in [true, false] {
-            write(&wal, log, is_open).unwrap();
-            let path = log.to_owned();
-            assert_eq!(read(&wal).unwrap(), Stub::Log { path, is_open });
+            write(&wal, log, Path::new("/a"), is_open).unwrap();
+            let stub = Stub::Log {
+                path: log.to_owned(),
+                database: PathBuf::from("/a"),
+                is_open,
+            };
+            assert_eq!(read(&wal).unwrap(), stub);
         }
         let mut bytes = std::fs::read(&wal).unwrap();
         bytes[5] ^= 1;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -69,6 +69,7 @@ pub(crate) fn visible_len(wal: &Path) -> Option<u64> {
     let Ok(Stub::Log {
         path,
         is_open: true,
+        ..
     }) = stub::read(wal)
     else {
         return None;
@@ -93,6 +94,43 @@ fn forget(path: &Path) {
     logs.get_or_insert_default().remove(path);
 }
 
+/// Whether a log belongs to a database other than this one: to use it would destroy that database. A
+/// database that was moved with its `-wal` file keeps its log.
+fn is_in_use_by(original: &Path, log: &Path, database: &Path) -> bool {
+    if original == database || mutant!("sqlite_share_the_log_with_a_copy") {
+        return false;
+    }
+    let file = |path: &Path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let mut wal = original.as_os_str().to_owned();
+    wal.push(SUFFIX);
+    let names_log = matches!(
+        stub::read(Path::new(&wal)),
+        Ok(Stub::Log { path, .. }) if path == log
+    );
+    // Another path can lead to the same file.
+    names_log && file(original).is_some() && file(original) != file(database)
+}
+
+/// Refuses a copy of another database's `-wal` file.
+fn refuse_copy(found: &Stub, database: &Database, wal: &Path) -> Result<(), Refusal> {
+    match found {
+        Stub::Log {
+            path,
+            database: original,
+            ..
+        } if is_in_use_by(original, path, &database.path) => Err(Refusal::Message(format!(
+            "cannot open {}: it is a copy, and its log belongs to {}; copy a database with VACUUM INTO or \
+             the backup API",
+            wal.display(),
+            original.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Finds or creates the log of a database and sets both guards (Q2).
 fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal> {
     let message = |error: &dyn std::fmt::Display| Refusal::Message(error.to_string());
@@ -107,10 +145,12 @@ fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal
             wal.display()
         )));
     }
+    refuse_copy(&found, database, wal)?;
     let (versions, _) = guard::read(database.inner);
     if let Stub::Log {
         path,
         is_open: true,
+        ..
     } = &found
         && versions != Versions::Plain
     {
@@ -121,6 +161,7 @@ fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal
             Stub::Log {
                 path,
                 is_open: true,
+                ..
             } => open_log(database, &path).map(Some),
             _ => Ok(None),
         };
@@ -134,17 +175,19 @@ fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal
             Stub::Log {
                 path,
                 is_open: true,
+                ..
             } => path,
             Stub::Log {
                 path,
                 is_open: false,
+                ..
             } => {
                 remove(&path).map_err(|error| message(&error))?;
                 new_log(database, wal)?
             }
             Stub::Absent => new_log(database, wal)?,
         };
-        stub::write(wal, &path, true).map_err(failed)
+        stub::write(wal, &path, &database.path, true).map_err(failed)
     };
     let code = guard::exclusively(database.inner, database.level(), || {
         result = create();
@@ -236,7 +279,7 @@ pub(crate) fn delete(wal: &Path, database: &Path) -> c_int {
     let announced = if mutant!("sqlite_delete_the_log_unannounced") {
         Ok(())
     } else {
-        stub::write(wal, &path, false)
+        stub::write(wal, &path, database, false)
     };
     if let Err(error) = announced.and_then(|()| remove(&path)) {
         return failed(error);

@@ -167,6 +167,46 @@ fn a_crashed_database_is_refused_without_the_extension_and_without_the_log() {
 }
 
 #[test]
+fn a_copy_does_not_use_the_log_of_the_original() {
+    let directory = Directory::new();
+    let db = directory.open();
+    run(&db, "CREATE TABLE t (a)");
+    run(&db, "INSERT INTO t VALUES (1)");
+    let (_copy, path) = copy_after_crash(&directory);
+    let uri = format!("file:{}?vfs=braid", path.display());
+    let copied = open(&uri).unwrap();
+    let wal = path.with_file_name("copy.db-wal");
+    let before = fs::read(&wal).unwrap();
+    assert_eq!(
+        code(rows(&copied, "SELECT * FROM t")),
+        ErrorCode::CannotOpen
+    );
+    drop(copied);
+    assert_eq!(fs::read(&wal).unwrap(), before);
+    // The original keeps its log.
+    run(&db, "INSERT INTO t VALUES (2)");
+    is_sound(&db);
+    let other = directory.open();
+    assert_eq!(rows(&other, "SELECT * FROM t").unwrap().len(), 2);
+    // What was moved with its -wal file keeps its log.
+    drop((db, other));
+    let (_copy, path) = {
+        let db = directory.open();
+        run(&db, "INSERT INTO t VALUES (3)");
+        let copied = copy_after_crash(&directory);
+        let log = directory.logs().remove(0);
+        fs::copy(&log, log.with_extension("kept")).unwrap();
+        drop(db);
+        fs::rename(log.with_extension("kept"), &log).unwrap();
+        fs::remove_file(directory.path()).unwrap();
+        copied
+    };
+    let moved = open(&format!("file:{}?vfs=braid", path.display())).unwrap();
+    assert_eq!(rows(&moved, "SELECT * FROM t").unwrap().len(), 3);
+    is_sound(&moved);
+}
+
+#[test]
 fn a_log_without_its_wal_file_is_not_dropped() {
     let directory = Directory::new();
     let db = directory.open();

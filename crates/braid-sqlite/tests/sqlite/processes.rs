@@ -17,6 +17,8 @@ const ACKNOWLEDGED: &str = "acknowledged ";
 const ROUNDS: &str = "BRAID_SQLITE_ROUNDS";
 const ACCOUNTS: u64 = 200;
 const TOTAL: i64 = 1_000_000;
+/// Transactions that the journal lists, so that a round takes as long after many others.
+const KEPT: i64 = 500;
 
 fn start(test: &str, directory: &Directory, output: Stdio) -> Child {
     Command::new(std::env::current_exe().unwrap())
@@ -74,6 +76,10 @@ fn process_that_writes() {
             &db,
             &format!("INSERT INTO journal VALUES ({number}, {amount})"),
         );
+        run(
+            &db,
+            &format!("DELETE FROM journal WHERE number <= {number} - {KEPT}"),
+        );
         if random.u8(..8) == 0 {
             run(&db, "ROLLBACK");
             continue;
@@ -98,7 +104,8 @@ fn check(db: &Connection) -> u64 {
             |row| Ok((row.get(0)?, row.get(1)?)),
         )
         .unwrap();
-    assert_eq!(count, newest, "a transaction in the middle is missing");
+    // None in the middle is missing.
+    assert_eq!(count, newest.min(KEPT));
     run(db, "COMMIT");
     u64::try_from(newest).unwrap()
 }
