@@ -47,6 +47,7 @@ pub mod passthrough;
 mod ring;
 #[cfg(uring)]
 pub mod uring;
+pub mod volume;
 
 pub use blocking::{Blocking, BlockingOptions, ReadAt, WriteAt};
 pub use buffer::{DmaBuffer, DmaMemory};
@@ -61,3 +62,4 @@ pub use memory::{MemoryDrive, MemoryFaults, MemoryOptions};
 pub use passthrough::PassthroughDrive;
 #[cfg(uring)]
 pub use uring::{UringDrive, UringOptions};
+pub use volume::{Volume, VolumeError};
