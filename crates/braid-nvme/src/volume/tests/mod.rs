@@ -163,6 +163,13 @@ fn a_smaller_drive_is_refused_and_a_larger_one_used() {
     assert!(matches!(open(&before), Err(VolumeError::Smaller { .. })));
 }
 
+/// Changes a byte, whatever it is.
+fn flip(drive: &MemoryDrive, at: u64) {
+    let size = drive.info().block_size as u64;
+    let byte = drive.block(at / size)[(at % size) as usize];
+    put(drive, at, &[!byte]);
+}
+
 /// Writes raw bytes.
 fn put(drive: &MemoryDrive, at: u64, bytes: &[u8]) {
     let blocks = blocking(drive);
@@ -224,19 +231,19 @@ fn either_superblock_suffices() {
             if is_media {
                 drive.damage(COPIES[lost] / 512 + 1);
             } else {
-                put(&drive, COPIES[lost] + 20, &[0xff]);
+                flip(&drive, COPIES[lost] + 20);
             }
             let notes = fsck(&blocking(&drive)).unwrap().notes;
             assert!(notes[0].contains("is unreadable"), "{notes:?}");
             assert_eq!(open(&drive).unwrap().list().len(), 1);
             // The opening has mended it.
-            put(&drive, COPIES[1 - lost] + 20, &[0xff]);
+            flip(&drive, COPIES[1 - lost] + 20);
             assert_eq!(open(&drive).unwrap().list().len(), 1);
         }
     }
     let drive = drive_of(16, 512, true, 1);
     format(&drive);
-    COPIES.iter().for_each(|at| put(&drive, at + 20, &[0xff]));
+    COPIES.iter().for_each(|at| flip(&drive, at + 20));
     assert!(matches!(open(&drive), Err(VolumeError::Damaged { .. })));
     assert_eq!(fsck(&blocking(&drive)).unwrap().faults.len(), 1);
 }
@@ -252,7 +259,7 @@ fn a_damaged_entry_is_no_torn_tail() {
     let half = JOURNAL + (32 << 10);
     let damaged = |at: u64| {
         let copy = drive.crash(0);
-        put(&copy, half + at, &[0xff]);
+        flip(&copy, half + at);
         (
             open(&copy).map(|volume| volume.list().len()),
             fsck(&blocking(&copy)).unwrap(),
