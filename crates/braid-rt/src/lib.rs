@@ -1,4 +1,4 @@
-//! Threads, locks, sleep, time and prefetching for Braid's crates.
+//! Threads, locks, sleep, time, prefetching and huge pages for Braid's crates.
 //!
 //! They are the system's (`parking_lot`, futexes, `std::thread`), unless [`simulation::run`]
 //! replaces them: then all threads are tasks of one thread, a seed decides which task runs at each
@@ -12,6 +12,7 @@
 pub mod atomic;
 mod futex;
 mod hold;
+mod huge;
 mod lock;
 mod mutant;
 mod narrow;
@@ -24,13 +25,14 @@ mod user;
 
 pub use futex::{wait, wake_all, wake_one};
 pub use hold::{Held, HoldTime, LongestHold};
+pub use huge::{HUGE_PAGE, HugeSlice, advise_huge_pages};
 pub use lock::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
 #[doc(hidden)]
 pub use mutant::is_chosen;
 pub use narrow::{Narrow, narrow, to_usize};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_for_write};
 pub use process::Process;
 pub use simulation::{coverage_point, yield_point};
 pub use time::{entropy, now, now_plus, sleep, wall_clock};

@@ -13,3 +13,22 @@ pub fn prefetch<T>(address: *const T) {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = address;
 }
+
+/// Prefetches the cache line that contains an address, to write to it. A line that another core has
+/// written last then needs no second exchange before the write. As [`prefetch`], a hint.
+#[inline(always)]
+pub fn prefetch_for_write<T>(address: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as above. The instruction changes no flags and no memory, and a processor without it
+    // ignores it. (The intrinsic would need a compiler flag, without which it does not ask for
+    // ownership of the line.)
+    unsafe {
+        std::arch::asm!(
+            "prefetchw [{}]",
+            in(reg) address,
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
+}

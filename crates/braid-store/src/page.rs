@@ -170,12 +170,24 @@ impl<'a> Page<'a> {
     /// missing cache lines one after the other.
     #[inline]
     pub(crate) fn prefetch(self, index: usize, count: usize) {
+        self.lines(index, count).for_each(braid_rt::prefetch);
+    }
+
+    /// Like [`Page::prefetch`], for words that are about to be changed.
+    #[inline]
+    pub(crate) fn prefetch_for_write(self, index: usize, count: usize) {
+        self.lines(index, count)
+            .for_each(braid_rt::prefetch_for_write);
+    }
+
+    /// Returns the cache lines of `count` words from an index on.
+    #[inline(always)]
+    fn lines(self, index: usize, count: usize) -> impl Iterator<Item = *const AtomicU64> {
         // From the beginning of a line on.
         let before = index % LINE_WORDS;
         let words = self.words(index - before, count.saturating_add(before));
-        for at in (0..words.len()).step_by(LINE_WORDS) {
-            braid_rt::prefetch(words.as_ptr().wrapping_add(at));
-        }
+        let lines = (0..words.len()).step_by(LINE_WORDS);
+        lines.map(|at| words.as_ptr().wrapping_add(at))
     }
 
     /// Makes all words zero from an index on. Only for the holder of the exclusive latch.

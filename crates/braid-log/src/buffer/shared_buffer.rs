@@ -10,6 +10,12 @@ use braid_io::AlignedBuf;
 
 use crate::base::sync::Backoff;
 
+/// Length of a cache line, in bytes.
+const LINE: usize = 64;
+
+/// Maximum number of lines to prefetch for an append: the processor recognizes a longer one itself.
+const PREFETCHED_MAX: usize = 4;
+
 /// The buffer.
 #[derive(Debug)]
 pub(crate) struct SharedBuffer {
@@ -83,6 +89,17 @@ impl SharedBuffer {
         let len = write(free);
         assert!(len <= most, "what was written was given");
         self.end += len;
+        self.prefetch(len);
+    }
+
+    /// Prefetches the cache lines that the next append of about `len` bytes begins. The last use of
+    /// a buffer is so long ago that its lines have left the processor's caches.
+    #[inline]
+    fn prefetch(&self, len: usize) {
+        let end = self.buf.as_non_null().as_ptr().wrapping_add(self.end);
+        for line in 1..=(len / LINE + 1).min(PREFETCHED_MAX) {
+            braid_rt::prefetch_for_write(end.wrapping_add(line * LINE));
+        }
     }
 
     /// Hands out a reservation.

@@ -184,6 +184,7 @@ impl Log {
     #[inline]
     pub fn enter(&self, payload: &[&[u8]]) -> Result<PendingCommit<'_>, LogError> {
         let core = self.core();
+        core.commit_slots.prefetch();
         let dependencies = match core.acknowledgement.lanes() {
             Some(_) => DEPENDENCIES_MAX * size_of::<u64>(),
             None => 0,

@@ -4,11 +4,10 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use braid_rt::{HUGE_PAGE, advise_huge_pages};
+
 use crate::page::{PAGE_SIZE, Page, WORDS};
 use crate::sync::AtomicU64;
-
-/// Huge pages begin at this boundary on the common systems.
-const ALIGN: usize = 2 << 20;
 
 /// Page frames in one allocation that stays for the pool's life, so that a reader's stale reference
 /// to a frame is harmless.
@@ -31,7 +30,11 @@ impl Frames {
         // opening would use the whole pool's memory at once. So the alignment is computed here.
         let size = count.checked_mul(PAGE_SIZE)?;
         // Less than a huge page gains nothing from its alignment.
-        let align = if size < ALIGN { PAGE_SIZE } else { ALIGN };
+        let align = if size < HUGE_PAGE {
+            PAGE_SIZE
+        } else {
+            HUGE_PAGE
+        };
         let layout = size
             .checked_add(align)
             .and_then(|size| Layout::array::<u64>(size / 8).ok())?;
@@ -41,7 +44,8 @@ impl Frames {
         assert!(before <= align, "there is a boundary in the first part");
         // SAFETY: the allocation is `align` longer than the frames, and `before` is no more.
         let start = unsafe { memory.add(before) };
-        advise_huge_pages(start, size);
+        // Random access to a large pool is bound by address translation.
+        advise_huge_pages(start.as_ptr(), size);
         Some(Self {
             start: start.cast(),
             count,
@@ -108,27 +112,6 @@ impl Frames {
             std::slice::from_raw_parts_mut(first.as_ptr(), frames.len() * PAGE_SIZE)
         }
     }
-}
-
-/// Random access to a large pool is bound by address translation; huge pages make it several times
-/// cheaper. A refusal costs only speed.
-fn advise_huge_pages(start: NonNull<u8>, len: usize) {
-    #[cfg(all(target_os = "linux", not(miri)))]
-    {
-        // The call rounds the length up to pages of the system, which may be larger than ours: the
-        // last one may also contain other memory. A part of a huge page can't become one anyway.
-        let whole = len / ALIGN * ALIGN;
-        // SAFETY: the range lies in our own allocation, and the advice changes no contents.
-        let _ = unsafe {
-            rustix::mm::madvise(
-                start.as_ptr().cast(),
-                whole,
-                rustix::mm::Advice::LinuxHugepage,
-            )
-        };
-    }
-    #[cfg(not(all(target_os = "linux", not(miri))))]
-    let _ = (start, len);
 }
 
 impl Drop for Frames {

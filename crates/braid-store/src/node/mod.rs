@@ -308,6 +308,13 @@ impl<'a> Node<'a> {
         self.0.prefetch(at, 2 * LINE_WORDS);
     }
 
+    /// Prefetches a record of a leaf that is about to be changed.
+    #[inline]
+    pub(crate) fn prefetch_record_for_write(self, i: usize) {
+        let (_, at, _) = self.slot(i);
+        self.0.prefetch_for_write(at, 2 * LINE_WORDS);
+    }
+
     /// The value's bytes in the leaf: the value, or the reference to it.
     pub(crate) fn stored_value(self, record: &LeafRecord) -> Vec<u8> {
         self.0.to_vec(record.value_at, record.stored_len())

@@ -154,6 +154,7 @@ impl Tree {
             && let Some(leaf) = self.find_above(key, levels)
         {
             leaf.page().prefetch(0, SEARCHED);
+            leaf.prefetch_latch();
             *hint = LeafHint {
                 is_located: false,
                 ..self.leaf_hint(&leaf, key, Err(0))
@@ -188,7 +189,7 @@ impl Tree {
         match self.recall(hint, key) {
             Some((leaf, place)) => {
                 if let Ok(slot) = place {
-                    Node(leaf.page()).prefetch_record(slot);
+                    Node(leaf.page()).prefetch_record_for_write(slot);
                 }
                 *hint = self.leaf_hint(&leaf, key, place);
             }

@@ -64,6 +64,15 @@ impl<T> ChunkedQueue<T> {
         (from..until).filter_map(|at| self.slot(at))
     }
 
+    /// Prefetches an entry.
+    #[inline]
+    pub(crate) fn prefetch(&self, at: usize) {
+        let at = self.head + at;
+        if let Some(chunk) = self.chunks.get(at / CHUNK) {
+            braid_rt::prefetch(&raw const chunk[at % CHUNK]);
+        }
+    }
+
     #[cold]
     fn add_chunk(&mut self) {
         let chunk = self.chunk();

@@ -16,6 +16,9 @@ use crate::schema::table::TableCore;
 /// thread.
 pub(super) const STEP_MAX: usize = 64;
 
+/// Number of chains between the one that a commit trims and the one that it prefetches meanwhile.
+const AHEAD: usize = 4;
+
 impl Engine {
     /// Adds what a commit replaced and removed to this thread's shard, and takes one step of
     /// collecting the shard, or as many as a large transaction adds.
@@ -122,10 +125,11 @@ impl Engine {
         while let Some(bucket) = buffer.chains.pop() {
             loop {
                 buffer.spare.reserve(STEP_MAX);
-                let (trimmed, left) = {
+                let (trimmed, left, oldest) = {
                     let chain = self.locks.versions(bucket).lock();
                     let mut chain = self.holds.versions.of(chain);
-                    chain.trim(watermark, STEP_MAX, &mut buffer.spare)
+                    let (trimmed, left) = chain.trim(watermark, STEP_MAX, &mut buffer.spare);
+                    (trimmed, left, chain.hint())
                 };
                 buffer.count_dropped(trimmed);
                 match left {
@@ -133,7 +137,12 @@ impl Engine {
                     Some(end) if end <= watermark => self.free_trimmed(buffer),
                     Some(end) => {
                         if !braid_rt::mutant!("forget_the_rest_of_chains") {
-                            buffer.retired.push(RetiredChain { end, bucket });
+                            let rest = RetiredChain {
+                                end,
+                                bucket,
+                                oldest,
+                            };
+                            buffer.retired.push(rest);
                         }
                         break;
                     }
@@ -173,14 +182,20 @@ impl Engine {
             let Some(RetiredChain { bucket, .. }) = shard.pop_due_chain(watermark) else {
                 return is_more;
             };
+            self.prefetch_chains(shard);
             let mut chain = self.locks.versions(bucket).lock();
             let (trimmed, left) = chain.trim(watermark, STEP_MAX, &mut buffer.spare);
+            let oldest = chain.hint();
             drop(chain);
             shard.count_dropped(trimmed);
             let Some(end) = left else {
                 continue;
             };
-            let rest = RetiredChain { end, bucket };
+            let rest = RetiredChain {
+                end,
+                bucket,
+                oldest,
+            };
             if end <= watermark {
                 shard.retire_chain_first(rest);
                 return true;
@@ -188,6 +203,18 @@ impl Engine {
             shard.retire_chain(rest);
         }
         true
+    }
+
+    /// Prefetches what collecting the chains after the first ones will access. Their last use is a
+    /// flush ago, and each would be waited for several times: for its entry in the queue, its
+    /// bucket and its oldest version.
+    #[inline]
+    fn prefetch_chains(&self, shard: &Shard) {
+        shard.prefetch_chain(2 * AHEAD);
+        if let Some(later) = shard.chains(AHEAD, 1).next() {
+            self.locks.prefetch_for_write(later.bucket);
+            later.oldest.prefetch();
+        }
     }
 
     /// Drops versions between open snapshots from the chains that have become long.
@@ -289,6 +316,7 @@ mod tests {
 
     use super::STEP_MAX;
     use crate::mvcc::gc::{GcBuffer, RetiredChain, Shard};
+    use crate::mvcc::versions::VersionHint;
     use crate::{Database, Isolation, Readable, Table, TransactionOptions};
 
     /// Longer than anything below takes: a test that waits so long has failed.
@@ -525,7 +553,11 @@ mod tests {
         let entries = 2 * STEP_MAX - 1;
         for bucket in 0..entries {
             let end = SeqNo::new(7);
-            shard.retire_chain(RetiredChain { end, bucket });
+            shard.retire_chain(RetiredChain {
+                end,
+                bucket,
+                oldest: VersionHint::default(),
+            });
         }
         let mut take = |watermark| {
             let is_more = shard.take_due(SeqNo::new(watermark), STEP_MAX, &mut buffer);

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use braid_rt::to_usize;
+use braid_rt::{HugeSlice, to_usize};
 use hashbrown::HashTable;
 
 use super::wait_graph::{Grace, NOBODY, Outlook, Owner, User, WaitGraph};
@@ -299,7 +299,7 @@ fn sleep<T>(wake: &Condvar, guard: &mut MutexGuard<'_, T>, deadline: Option<Inst
 
 #[derive(Debug)]
 pub(crate) struct LockTable {
-    buckets: Box<[Bucket]>,
+    buckets: HugeSlice<Bucket>,
     graph: WaitGraph,
 }
 
@@ -317,7 +317,7 @@ impl LockTable {
     pub(crate) fn new(buckets: usize) -> Self {
         debug_assert!(buckets.is_power_of_two());
         Self {
-            buckets: (0..buckets).map(|_| Bucket::new()).collect(),
+            buckets: HugeSlice::from_fn(buckets, |_| Bucket::new()),
             graph: WaitGraph::default(),
         }
     }
@@ -342,6 +342,12 @@ impl LockTable {
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         braid_rt::prefetch(&raw const *self.bucket(hash));
+    }
+
+    /// Prefetches a bucket that is about to be changed.
+    #[inline]
+    pub(crate) fn prefetch_for_write(&self, bucket: usize) {
+        braid_rt::prefetch_for_write(&raw const self.buckets[bucket]);
     }
 
     /// Returns the old versions of the keys of a bucket.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::base::chunked::ChunkedQueue;
 use crate::base::sync::AtomicU64;
-use crate::mvcc::versions::{Dropped, FAST_BIN_MAX, SpareVersions};
+use crate::mvcc::versions::{Dropped, FAST_BIN_MAX, SpareVersions, VersionHint};
 use crate::schema::table::TableCore;
 
 /// Number of shards.
@@ -22,6 +22,8 @@ pub(crate) const SHARDS: usize = 16;
 pub(crate) struct RetiredChain {
     pub(crate) end: SeqNo,
     pub(crate) bucket: usize,
+    /// Where the oldest version probably is.
+    pub(crate) oldest: VersionHint,
 }
 
 /// Keys up to this length have no block of memory of their own.
@@ -147,6 +149,12 @@ impl Shard {
         at_most: usize,
     ) -> impl Iterator<Item = &RetiredChain> {
         self.chains.range(from, at_most)
+    }
+
+    /// Prefetches the queue's entry of a chain.
+    #[inline]
+    pub(crate) fn prefetch_chain(&self, at: usize) {
+        self.chains.prefetch(at);
     }
 
     /// The tombstones from index `from` on, at most `at_most`.

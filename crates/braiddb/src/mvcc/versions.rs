@@ -32,6 +32,21 @@ const INLINE_NEWER: usize = 13;
 const _: () = assert!(size_of::<OldVersion>() > FAST_BIN_MAX);
 const _: () = assert!(size_of::<Newer>() > FAST_BIN_MAX);
 
+/// The address at which a version was, to prefetch it. The version may be gone.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct VersionHint(usize);
+
+impl VersionHint {
+    /// Prefetches what trimming a chain reads of the version.
+    #[inline]
+    pub(crate) fn prefetch(self) {
+        let start = std::ptr::without_provenance::<u8>(self.0);
+        for at in [0, size_of::<OldVersion>() - INLINE - 1] {
+            braid_rt::prefetch(start.wrapping_add(at));
+        }
+    }
+}
+
 /// One overwritten value.
 #[derive(Debug)]
 pub(crate) struct OldVersion {
@@ -115,6 +130,21 @@ impl OldVersion {
             _ => 0,
         };
         (self.memory() + pages).cast_signed()
+    }
+
+    /// Returns the address of the version.
+    #[inline]
+    pub(crate) fn hint(&self) -> VersionHint {
+        VersionHint(std::ptr::from_ref(self).addr())
+    }
+
+    /// Prefetches the version, to [set](Self::set) it.
+    #[inline]
+    fn prefetch(&self) {
+        let start = (&raw const *self).cast::<u8>();
+        for at in (0..size_of::<Self>()).step_by(64) {
+            braid_rt::prefetch_for_write(start.wrapping_add(at));
+        }
     }
 
     /// The memory that the version takes, in bytes.
@@ -323,6 +353,13 @@ impl VersionChain {
         pruned
     }
 
+    /// Returns the address of the oldest version.
+    #[inline]
+    pub(crate) fn hint(&self) -> VersionHint {
+        let oldest = self.oldest.as_deref();
+        oldest.map(OldVersion::hint).unwrap_or_default()
+    }
+
     /// Returns, for each version, the commit that replaced it and the space that it takes, in bytes.
     pub(crate) fn space(&self) -> impl Iterator<Item = (SeqNo, isize)> {
         let newer = self.newer.iter().flat_map(|newer| &newer.versions);
@@ -359,6 +396,9 @@ impl SpareVersions {
         match self.versions.pop() {
             Some(version) => {
                 self.bytes -= version.memory();
+                if let Some(next) = self.versions.last() {
+                    next.prefetch();
+                }
                 version
             }
             None => Box::default(),

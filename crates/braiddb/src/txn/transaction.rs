@@ -258,7 +258,9 @@ impl Transaction {
             return Err(Error::TransactionTooLarge { max });
         }
         let hash = core.hash(key);
-        engine.locks.prefetch(hash);
+        engine
+            .locks
+            .prefetch_for_write(engine.locks.bucket_of(hash));
         let table = state.table_index(core);
         // Hints of further writes would replace these before the commit.
         if state.writes.len() < LOCATED_MAX {

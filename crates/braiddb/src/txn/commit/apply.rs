@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::error::{Error, Result};
 use crate::mvcc::gc::{RetiredChain, Tombstone};
-use crate::mvcc::versions::Added;
+use crate::mvcc::versions::{Added, VersionHint};
 
 /// Applies the writes to the trees, and keeps the versions that they replace for snapshots.
 #[inline(never)]
@@ -31,6 +31,7 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
         let hint = hints.of_write(write.hash, key, write.table, &table.tree);
         let bucket = engine.locks.bucket_of(write.hash);
         let mut added = Added::Queued;
+        let mut oldest = VersionHint::default();
         // Not in the closure's result, because the tree would copy the error around.
         let mut failed = None;
         table.tree.modify_at(hint, key, |old| {
@@ -63,6 +64,7 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
                     replaced.set(table.id, key.len(), bytes, before, seqno);
                     gc.versions += 1;
                     gc.bytes += replaced.space();
+                    oldest = replaced.hint();
                     // Before the new version is in place, so that a snapshot that is too old for
                     // the new version finds this one.
                     added = engine.locks.versions(bucket).lock().push(replaced);
@@ -86,7 +88,11 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
         }
         match added {
             Added::Queued => {}
-            Added::First => gc.retired.push(RetiredChain { end: seqno, bucket }),
+            Added::First => gc.retired.push(RetiredChain {
+                end: seqno,
+                bucket,
+                oldest,
+            }),
             Added::Long => gc.long.push(bucket),
         }
         if value.is_none() {
