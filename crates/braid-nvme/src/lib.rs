@@ -47,6 +47,8 @@ pub mod passthrough;
 mod ring;
 #[cfg(uring)]
 pub mod uring;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+pub mod vfio;
 pub mod volume;
 
 pub use blocking::{Blocking, BlockingOptions, ReadAt, WriteAt};

@@ -19,7 +19,7 @@ pub struct Exercise {
     pub failed: u64,
     /// Resets of the controller.
     pub resets: u64,
-    /// Whether the drive could not be opened.
+    /// Whether the drive or a queue could not be opened, since the controller took too long.
     pub refused: bool,
     /// Whether the drive was gone in the end.
     pub removed: bool,
@@ -66,32 +66,7 @@ struct Run {
 /// The violation.
 pub fn exercise(seed: u64) -> Result<Exercise, String> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut rate = |most: u8| {
-        if random.bool() { 0 } else { random.u8(..=most) }
-    };
-    let faults = ModelFaults {
-        lost: rate(12),
-        slow: rate(20),
-        duplicate: rate(100),
-        foreign: rate(60),
-        error: rate(40),
-        deaf: rate(255),
-        fatal: rate(4),
-        removed: rate(2),
-        stuck: rate(40),
-        forgetful: rate(255),
-    };
-    let options = ModelOptions {
-        seed: random.u64(..),
-        blocks: 64,
-        block_shift: if random.bool() { 9 } else { 12 },
-        volatile_cache: random.u8(..4) > 0,
-        queues: random.u16(1..4),
-        entries: random.u16(2..20),
-        stride_shift: random.u8(..3),
-        transfer_shift: random.u8(1..4),
-        faults,
-    };
+    let options = controller(&mut random);
     let host = ModelHost::new(options);
     let mut report = Exercise::default();
     let controller = ControllerOptions {
@@ -102,7 +77,15 @@ pub fn exercise(seed: u64) -> Result<Exercise, String> {
     };
     let drive = match NvmeDrive::open(host.clone(), controller) {
         Ok(drive) => drive,
-        Err(error) => return Err(format!("without faults of resets: {error}")),
+        // The controller took too long for an admin command.
+        Err(DriveError::TimedOut { .. }) => {
+            report.refused = true;
+            let violations = host.violations();
+            return violations
+                .first()
+                .map_or(Ok(report), |first| Err(first.clone()));
+        }
+        Err(error) => return Err(format!("cannot open the drive: {error}")),
     };
     let mut run = Run {
         random,
@@ -145,6 +128,36 @@ pub fn exercise(seed: u64) -> Result<Exercise, String> {
     Ok(report)
 }
 
+/// Returns a controller with random properties and faults.
+fn controller(random: &mut fastrand::Rng) -> ModelOptions {
+    let mut rate = |most: u8| {
+        if random.bool() { 0 } else { random.u8(..=most) }
+    };
+    let faults = ModelFaults {
+        lost: rate(12),
+        slow: rate(20),
+        duplicate: rate(100),
+        foreign: rate(60),
+        error: rate(40),
+        deaf: rate(255),
+        fatal: rate(4),
+        removed: rate(2),
+        stuck: rate(40),
+        forgetful: rate(255),
+    };
+    ModelOptions {
+        seed: random.u64(..),
+        blocks: 64,
+        block_shift: if random.bool() { 9 } else { 12 },
+        volatile_cache: random.u8(..4) > 0,
+        queues: random.u16(1..4),
+        entries: random.u16(2..20),
+        stride_shift: random.u8(..3),
+        transfer_shift: random.u8(1..4),
+        faults,
+    }
+}
+
 /// Returns the stamp that fills a block.
 fn stamp_of(bytes: &[u8]) -> Result<u64, String> {
     let words: Vec<u64> = bytes
@@ -164,8 +177,13 @@ impl Run {
         for _ in 0..count {
             match self.drive.open_queue() {
                 Ok(queue) => queues.push(queue),
+                // The controller took too long for an admin command, and was reset.
+                Err(_) if self.drive.resets() > 0 => self.report.refused = true,
                 Err(error) => return Err(format!("no queue: {error}")),
             }
+        }
+        if queues.is_empty() {
+            return Ok(());
         }
         let mut done = Vec::new();
         for _ in 0..self.random.usize(20..60) {
