@@ -1,15 +1,31 @@
 //! Connections with the extension and without it.
 
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
 use std::sync::Once;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, ffi};
 use tempfile::TempDir;
+
+/// Prints the reasons of the extension, which SQLite's codes do not have.
+unsafe extern "C" fn report(_: *mut c_void, code: c_int, message: *const c_char) {
+    // SAFETY: SQLite passes a string.
+    let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
+    if message.starts_with("braid:") {
+        eprintln!("{code}: {message}");
+    }
+}
 
 /// Registers the VFS with the SQLite of these tests.
 pub(crate) fn register() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
+        // SAFETY: nothing has used SQLite yet, and the function has the type that the option expects.
+        unsafe {
+            let report: unsafe extern "C" fn(*mut c_void, c_int, *const c_char) = report;
+            ffi::sqlite3_config(ffi::SQLITE_CONFIG_LOG, report, null_mut::<c_void>());
+        }
         braid_sqlite::register!(rusqlite::ffi).unwrap();
         // Twice is allowed.
         braid_sqlite::register!(rusqlite::ffi, is_default: false).unwrap();
