@@ -365,7 +365,14 @@ impl Region {
                 });
             }
         };
-        let (needed, len) = (found.len, mapping.len());
+        let needed = found.len;
+        // Another process may have extended the region since the file was mapped.
+        if mapping.len() < needed
+            && let Err(source) = mapping.follow()
+        {
+            return Err(RegionError::Map { name, source });
+        }
+        let len = mapping.len();
         if len < needed {
             let found = len;
             return Err(RegionError::TooSmall {

@@ -466,6 +466,24 @@ mod files {
         assert!(region.was_closed());
     }
 
+    /// The opening process maps the file, another one extends the region, and only then the header is
+    /// read.
+    #[test]
+    fn a_region_that_another_process_extends_meanwhile_can_be_opened() {
+        let directory = directory();
+        let path = directory.path().join("region");
+        drop(Region::create(&path, LEN, &options()).unwrap());
+        let shared = options().shared(true);
+        let region = Region::open(&path, &shared).unwrap();
+        for shared in [shared, options()] {
+            let file = OpenOptions::new().read(true).write(true).open(&path);
+            let mapping = Mapping::of_file(file.unwrap(), &options().map).unwrap();
+            let len = region.len() + LEN;
+            region.grow(len).unwrap();
+            assert_eq!(Region::open_in(mapping, &shared).unwrap().len(), len);
+        }
+    }
+
     #[test]
     fn a_region_that_was_cut_off_is_refused() {
         let directory = directory();
