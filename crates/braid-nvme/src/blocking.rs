@@ -293,7 +293,7 @@ impl Blocking {
             batch.finish(commands);
         }
         let failure = batch.failure.take();
-        self.give_back(queue);
+        self.release(queue);
         failure.map_or(Ok(()), Err)
     }
 
@@ -334,7 +334,7 @@ impl Blocking {
         })
     }
 
-    fn give_back(&self, queue: Box<dyn Queue>) {
+    fn release(&self, queue: Box<dyn Queue>) {
         self.pool.lock().idle.push(queue);
         self.returned.notify_one();
     }
