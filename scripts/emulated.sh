@@ -38,7 +38,9 @@ rustup target add "$target"
 name=$(tr 'a-z-' 'A-Z_' <<<"$target")
 export "CARGO_TARGET_${name}_LINKER=$gcc"
 # Also for the processes that tests start.
-export BRAID_RUNNER="$emulator -p 65536 -L /usr/$arch-linux-gnu"
+# The emulator has a record of each page that a program reserves addresses for. Without the limit of 64
+# GiB of addresses, a test that reserves as many as there are takes all memory of this machine.
+export BRAID_RUNNER="$emulator -p 65536 -R 0x1000000000 -L /usr/$arch-linux-gnu"
 # Before version 8.1, the emulator announces `dc cvap` and refuses to execute it for a program. A
 # processor without it then runs the other instruction.
 version=$($emulator --version | sed -n '1s/.*version \([0-9]*\.[0-9]*\).*/\1/p')

@@ -1,5 +1,6 @@
 //! Logs in files, with readers in other mappings and other processes.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::process::{Child, Command};
@@ -114,7 +115,14 @@ fn a_mapping_for_reading_follows_a_log_that_grows() {
 
 /// Starts a test of this program as another process.
 fn start(test: &str, path: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+    // In the emulator that runs this process, if there is one (`scripts/emulated.sh`).
+    let runner = std::env::var("BRAID_RUNNER").unwrap_or_default();
+    let program = std::env::current_exe().unwrap();
+    let words = runner.split_whitespace().map(OsStr::new);
+    let mut words = words.chain([program.as_os_str()]);
+    let mut command = Command::new(words.next().unwrap());
+    command
+        .args(words)
         .args(["--exact", test, "--nocapture", "--quiet"])
         .env(PATH, path)
         .stdout(std::process::Stdio::null())
