@@ -134,6 +134,70 @@ fn a_damaged_header_copy_is_found_and_repaired_by_the_next_opening() {
     fixture.run("check", &[], 0);
 }
 
+/// Changes a word of both copies of the header, as another machine or version would have written it.
+fn rewrite_header(file: &Path, word: usize, value: impl Fn(u64) -> u64) {
+    let mut contents = fs::read(file).unwrap();
+    for copy in [0, 1 << 16] {
+        let (body, sum) = contents[copy..copy + 128].split_at_mut(120);
+        let bytes = &mut body[word * 8..][..8];
+        let changed = value(u64::from_le_bytes(bytes.try_into().unwrap()));
+        bytes.copy_from_slice(&changed.to_le_bytes());
+        let crc = u64::from(crc32c::crc32c(body));
+        sum.copy_from_slice(&(crc | !crc << 32).to_le_bytes());
+    }
+    fs::write(file, contents).unwrap();
+}
+
+#[test]
+fn a_region_of_another_machine_is_opened_or_named() {
+    let fixture = Fixture::created();
+    // Flushed by an instruction that this program does not know.
+    rewrite_header(&fixture.file, 6, |word| word & !0xffff_ffff | 250);
+    let (out, _) = fixture.run("info", &[], 0);
+    assert!(out.contains("unknown, by the newest writer"), "{out}");
+    fixture.run("check", &[], 0);
+    drop(fixture.open());
+    let (out, _) = fixture.run("info", &[], 0);
+    assert!(!out.contains("unknown"), "{out}");
+
+    let sound = fs::read(&fixture.file).unwrap();
+    for (word, value, says) in [
+        (5, 4096 | 128 << 32, "made for cache lines of 128 bytes"),
+        (1, 2, "it has format version 2"),
+        (4, 4 << 20, "it has 2097152 bytes, and needs 4194304"),
+    ] {
+        rewrite_header(&fixture.file, word, |_| value);
+        let other = fs::read(&fixture.file).unwrap();
+        for command in ["info", "check"] {
+            let (_, err) = fixture.run(command, &[], 1);
+            assert!(err.contains(says), "{err}");
+        }
+        let options = RegionOptions::default().map_as(EMULATED);
+        Region::open(&fixture.file, &options).unwrap_err();
+        assert!(fs::read(&fixture.file).unwrap() == other, "{says}");
+        fs::write(&fixture.file, &sound).unwrap();
+    }
+    fixture.run("check", &[], 0);
+}
+
+#[test]
+fn a_region_of_another_page_size_is_shown_and_kept() {
+    let fixture = Fixture::new();
+    let options = ["--size", "2", "--kind", "emulated", "--page-size", "16384"];
+    fixture.run("create", &options, 0);
+    let (out, _) = fixture.run("info", &[], 0);
+    assert!(out.contains("in pages of 16,384 bytes"), "{out}");
+    fixture.run("check", &[], 0);
+    let before = fs::read(&fixture.file).unwrap();
+    let options = RegionOptions::default().map_as(EMULATED).page_size(4096);
+    let error = Region::open(&fixture.file, &options).unwrap_err();
+    assert!(
+        error.to_string().contains("open it with its own page size"),
+        "{error}"
+    );
+    assert!(fs::read(&fixture.file).unwrap() == before);
+}
+
 #[test]
 fn files_that_are_no_regions_are_refused_and_kept() {
     let fixture = Fixture::new();
