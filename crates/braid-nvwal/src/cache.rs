@@ -1,11 +1,14 @@
 //! Images of pages in ordinary memory, so that a difference needs no reading of the log.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::page_map::PageMap;
 
 /// The images of the pages that were appended last. The image of a page is that of its newest frame.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
-    images: HashMap<u64, Vec<u8>>,
+    images: PageMap<Vec<u8>>,
     /// Pages in the order in which they came into the cache.
     order: VecDeque<u64>,
     /// Most pages.
@@ -22,6 +25,16 @@ impl Cache {
 
     pub(crate) fn get(&self, page: u64) -> Option<&[u8]> {
         self.images.get(&page).map(Vec::as_slice)
+    }
+
+    /// Changes the cached image of a page in the ranges in which the new one differs.
+    pub(crate) fn change(&mut self, page: u64, image: &[u8], ranges: &[Range<usize>]) {
+        if let Some(cached) = self.images.get_mut(&page) {
+            for range in ranges {
+                cached[range.clone()].copy_from_slice(&image[range.clone()]);
+            }
+            debug_assert!(cached == image, "the ranges have all differences");
+        }
     }
 
     /// Replaces the image of a page.
@@ -71,6 +84,9 @@ mod tests {
         assert_eq!(cache.get(1), None);
         assert_eq!(cache.get(2), Some(&[2][..]));
         assert_eq!(cache.get(4), Some(&[4][..]));
+        cache.change(2, &[3], &[0..1]);
+        cache.change(1, &[3], &[0..1]);
+        assert_eq!((cache.get(1), cache.get(2)), (None, Some(&[3][..])));
         cache.remove(2);
         for page in 0..100 {
             cache.put(2, &[5]);

@@ -2,39 +2,110 @@
 
 use std::ops::Range;
 
+use braid_rt::to_usize;
+
 /// Bytes of the descriptor of a range in a log of such pages.
 pub(crate) fn descriptor_len(page_size: usize) -> usize {
     if page_size <= 1 << 16 { 4 } else { 8 }
 }
 
-/// Returns the ranges in which `new` differs from `old`, ascending. Equal bytes between two ranges
-/// belong to one range if a second descriptor would take as many bytes.
-pub(crate) fn differing(old: &[u8], new: &[u8]) -> Vec<Range<usize>> {
-    debug_assert_eq!(old.len(), new.len());
-    let gap = descriptor_len(new.len());
-    let mut ranges: Vec<Range<usize>> = Vec::new();
-    let mut at = 0;
-    while let Some(start) = first_difference(old, new, at) {
-        let mut end = start + 1;
-        while end < new.len() && old[end] != new[end] {
-            end += 1;
+/// Bytes that are compared at once: a cache line.
+const STEP: usize = 64;
+const WORD: usize = size_of::<u64>();
+
+/// Finds the ranges in which `new` differs from `old`, ascending; without `old`, from zeros. Equal bytes
+/// between two ranges belong to one range if a second descriptor would take as many bytes.
+pub(crate) fn differing(old: Option<&[u8]>, new: &[u8], ranges: &mut Vec<Range<usize>>) {
+    ranges.clear();
+    let mut found = Found {
+        gap: descriptor_len(new.len()),
+        ranges,
+    };
+    match old {
+        Some(old) => {
+            debug_assert_eq!(old.len(), new.len());
+            let (old_steps, old_rest) = old.as_chunks::<STEP>();
+            let (steps, rest) = new.as_chunks::<STEP>();
+            for (index, (old, new)) in old_steps.iter().zip(steps).enumerate() {
+                found.compare(index * STEP, old, new);
+            }
+            found.compare_bytes(steps.len() * STEP, old_rest, rest);
         }
-        match ranges.last_mut() {
-            Some(last) if start - last.end <= gap => last.end = end,
-            _ => ranges.push(start..end),
+        None => {
+            let (steps, rest) = new.as_chunks::<STEP>();
+            for (index, new) in steps.iter().enumerate() {
+                found.compare(index * STEP, &[0; STEP], new);
+            }
+            found.compare_bytes(steps.len() * STEP, &[0; STEP], rest);
         }
-        at = end;
     }
-    ranges
 }
 
-/// Index of the first byte from `at` on that differs.
-fn first_difference(old: &[u8], new: &[u8], mut at: usize) -> Option<usize> {
-    const STEP: usize = 32;
-    while at + STEP <= new.len() && old[at..at + STEP] == new[at..at + STEP] {
-        at += STEP;
+/// The ranges that were found so far.
+struct Found<'a> {
+    gap: usize,
+    ranges: &'a mut Vec<Range<usize>>,
+}
+
+impl Found<'_> {
+    /// Adds bytes that differ, after all others.
+    #[inline]
+    fn add(&mut self, bytes: Range<usize>) {
+        match self.ranges.last_mut() {
+            Some(last) if bytes.start - last.end <= self.gap => last.end = bytes.end,
+            _ => self.ranges.push(bytes),
+        }
     }
-    (at..new.len()).find(|index| old[*index] != new[*index])
+
+    /// Compares the bytes from `at` on.
+    #[inline]
+    fn compare(&mut self, at: usize, old: &[u8; STEP], new: &[u8; STEP]) {
+        let differ = |any, (old, new)| any | (word(old) ^ word(new));
+        // Most lines are equal. Without a branch for each word, the processor compares several at once.
+        if words(old).iter().zip(words(new)).fold(0, differ) != 0 {
+            self.compare_words(at, words(old), words(new));
+        }
+    }
+
+    /// Adds the runs of bytes that differ.
+    #[inline(never)]
+    fn compare_words(&mut self, at: usize, old: &[[u8; WORD]], new: &[[u8; WORD]]) {
+        for (index, (old, new)) in old.iter().zip(new).enumerate() {
+            let at = at + index * WORD;
+            let mut differing = nonzero_bytes(word(old) ^ word(new));
+            while differing != 0 {
+                let start = differing.trailing_zeros() / 8;
+                // The bytes after the run have no high bit.
+                let equal = HIGH_BITS & !(differing >> (start * 8));
+                let end = (start + equal.trailing_zeros() / 8).min(8);
+                self.add(at + start as usize..at + end as usize);
+                differing &= u64::MAX.checked_shl(end * 8).unwrap_or(0);
+            }
+        }
+    }
+
+    fn compare_bytes(&mut self, at: usize, old: &[u8], new: &[u8]) {
+        for (index, _) in old.iter().zip(new).enumerate().filter(|(_, (a, b))| a != b) {
+            self.add(at + index..at + index + 1);
+        }
+    }
+}
+
+fn words(bytes: &[u8; STEP]) -> &[[u8; WORD]] {
+    bytes.as_chunks().0
+}
+
+fn word(bytes: &[u8; WORD]) -> u64 {
+    u64::from_le_bytes(*bytes)
+}
+
+const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+
+/// Sets the high bit of each byte that is not zero, and no other bit.
+#[inline]
+fn nonzero_bytes(word: u64) -> u64 {
+    // The addition carries into the high bit of a byte if one of its other bits is set.
+    (((word & !HIGH_BITS) + !HIGH_BITS) | word) & HIGH_BITS
 }
 
 /// Bytes that ranges take in a record, with their descriptors.
@@ -97,11 +168,13 @@ pub(crate) fn decode<'a>(
 }
 
 /// Two or four bytes in little-endian order.
+#[inline]
 fn number(bytes: &[u8]) -> usize {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |number, byte| number << 8 | usize::from(*byte))
+    match *bytes {
+        [low, high] => usize::from(u16::from_le_bytes([low, high])),
+        [a, b, c, d] => to_usize(u64::from(u32::from_le_bytes([a, b, c, d]))),
+        _ => unreachable!("half a descriptor"),
+    }
 }
 
 #[cfg(test)]
@@ -118,7 +191,8 @@ mod tests {
                 (page(), page())
             }),
         ) {
-            let ranges = differing(&old, &new);
+            let mut ranges = vec![0..1];
+            differing(Some(&old), &new, &mut ranges);
             let mut encoded = Vec::new();
             encode(&ranges, &new, &mut encoded);
             prop_assert_eq!(encoded.len(), encoded_len(&ranges, new.len()));
@@ -135,6 +209,10 @@ mod tests {
                 prop_assert!(old[range.start] != new[range.start]);
                 prop_assert!(old[range.end - 1] != new[range.end - 1]);
             }
+            let mut from_zeros = Vec::new();
+            differing(None, &new, &mut from_zeros);
+            differing(Some(&vec![0; new.len()]), &new, &mut ranges);
+            prop_assert_eq!(from_zeros, ranges);
         }
 
         #[test]
@@ -155,7 +233,8 @@ mod tests {
     fn a_whole_page_of_any_size_is_one_range() {
         for size in [1, 7, 4096, 1 << 16, (1 << 16) + 1, 1 << 24] {
             let page = vec![7; size];
-            let ranges = differing(&vec![0; size], &page);
+            let mut ranges = Vec::new();
+            differing(None, &page, &mut ranges);
             assert_eq!(ranges.len(), 1);
             assert_eq!(ranges[0], 0..size);
             let mut encoded = Vec::new();

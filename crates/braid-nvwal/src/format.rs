@@ -17,6 +17,8 @@
 //! The body of a frame has the descriptors of its ranges, then their bytes: ranges of a difference
 //! to the previous frame, and those of a whole page to a page of zeros.
 
+use std::ops::Range;
+
 use braid_rt::mutant;
 
 use crate::difference;
@@ -49,21 +51,31 @@ pub(crate) enum Kind {
 pub(crate) struct Salt {
     pub(crate) identity: u64,
     pub(crate) generation: u64,
+    /// The checksum from which those of the generation continue.
+    seed: u32,
 }
 
 impl Salt {
-    /// The checksum from which those of a generation continue.
-    pub(crate) fn seed(self) -> u32 {
-        let generation = match self.generation {
+    pub(crate) fn new(identity: u64, generation: u64) -> Self {
+        let salt = match generation {
             _ if mutant!("nvwal_accept_stale_records") => 0,
             generation => generation,
         };
-        let seed = crc32c::crc32c(&self.identity.to_le_bytes());
-        crc32c::crc32c_append(seed, &generation.to_le_bytes())
+        let seed = crc32c::crc32c(&identity.to_le_bytes());
+        Self {
+            identity,
+            generation,
+            seed: crc32c::crc32c_append(seed, &salt.to_le_bytes()),
+        }
+    }
+
+    /// The checksum from which those of a generation continue.
+    pub(crate) fn seed(self) -> u32 {
+        self.seed
     }
 
     fn checksum(self, position: u64, record: &[u8]) -> u32 {
-        let seed = crc32c::crc32c_append(self.seed(), &position.to_le_bytes());
+        let seed = crc32c::crc32c_append(self.seed, &position.to_le_bytes());
         crc32c::crc32c_append(seed, &record[4..])
     }
 }
@@ -186,61 +198,90 @@ pub(crate) struct Frame {
     pub(crate) tag: u32,
 }
 
-/// Encodes the frame of a page, without its checksum; returns it with its depth. `base` is the image
-/// of the previous frame, if the new one may be a difference to it.
-pub(crate) fn encode_frame(
-    (number, tag): (u64, u32),
-    page: &[u8],
-    previous: Option<Frame>,
-    base: Option<&[u8]>,
-) -> (Vec<u8>, u8) {
-    let mut ranges = Vec::new();
-    let mut kind = Kind::Whole;
-    if let Some(base) = base {
-        ranges = difference::differing(base, page);
-        // A longer difference saves too little to lengthen the chain.
-        if difference::encoded_len(&ranges, page.len()) <= page.len() / 4 * 3 {
-            kind = Kind::Difference;
+/// The bytes of a page that its frame has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content<'a> {
+    /// All of them.
+    Everything,
+    /// Those that are not in long ranges of zeros.
+    NonZero,
+    /// Those that differ from the image of the previous frame, unless they are most of the page.
+    Since(&'a [u8]),
+}
+
+/// Encodes frames, in memory that it uses again.
+#[derive(Debug, Default)]
+pub(crate) struct Encoder {
+    /// The newest record, without its checksum.
+    pub(crate) record: Vec<u8>,
+    /// Its ranges.
+    pub(crate) ranges: Vec<Range<usize>>,
+}
+
+impl Encoder {
+    /// Encodes the frame of a page; returns its depth.
+    pub(crate) fn frame(
+        &mut self,
+        (number, tag): (u64, u32),
+        page: &[u8],
+        previous: Option<Frame>,
+        content: Content<'_>,
+    ) -> u8 {
+        let Self { record, ranges } = self;
+        let mut kind = Kind::Whole;
+        if let Content::Since(base) = content {
+            difference::differing(Some(base), page, ranges);
+            // A longer difference saves too little to lengthen the chain.
+            if difference::encoded_len(ranges, page.len()) <= page.len() / 4 * 3 {
+                kind = Kind::Difference;
+            }
         }
-    }
-    if kind == Kind::Whole {
-        ranges = difference::differing(&vec![0; page.len()], page);
-    }
-    let count = match u16::try_from(ranges.len()) {
-        Ok(count) => count,
-        // More ranges than a header can say: everything from the first to the last.
-        Err(_) => {
-            let whole = ranges[0].start..ranges[ranges.len() - 1].end;
-            ranges = std::iter::once(whole).collect();
-            1
+        match (kind, content) {
+            (Kind::Difference, _) => {}
+            (_, Content::Everything) => {
+                ranges.clear();
+                ranges.push(0..page.len());
+            }
+            _ => difference::differing(None, page, ranges),
         }
-    };
-    let mut record = vec![0; HEADER];
-    difference::encode(&ranges, page, &mut record);
-    record.resize(record.len().next_multiple_of(8), 0);
-    // Ranges are far enough apart that several never take more bytes than a single one.
-    debug_assert!(record.len() <= max_len(page.len()));
-    let depth = match (kind, previous) {
-        (Kind::Difference, Some(previous)) => previous.depth + 1,
-        _ => 0,
-    };
-    let header = Header {
-        checksum: 0,
-        len: u32::try_from(record.len()).expect("a page of at most 16 MiB"),
-        kind,
-        depth,
-        ranges: count,
-        earlier: tag,
-        page: number,
-        previous: previous.map_or(NONE, |previous| previous.position),
-    };
-    header.encode_into(&mut record);
-    (record, depth)
+        let count = match u16::try_from(ranges.len()) {
+            Ok(count) => count,
+            // More ranges than a header can say: everything from the first to the last.
+            Err(_) => {
+                let whole = ranges[0].start..ranges[ranges.len() - 1].end;
+                ranges.clear();
+                ranges.push(whole);
+                1
+            }
+        };
+        record.clear();
+        record.resize(HEADER, 0);
+        difference::encode(ranges, page, record);
+        record.resize(record.len().next_multiple_of(8), 0);
+        // Ranges are far enough apart that several never take more bytes than a single one.
+        debug_assert!(record.len() <= max_len(page.len()));
+        let depth = match (kind, previous) {
+            (Kind::Difference, Some(previous)) => previous.depth + 1,
+            _ => 0,
+        };
+        let header = Header {
+            checksum: 0,
+            len: u32::try_from(record.len()).expect("a page of at most 16 MiB"),
+            kind,
+            depth,
+            ranges: count,
+            earlier: tag,
+            page: number,
+            previous: previous.map_or(NONE, |previous| previous.position),
+        };
+        header.encode_into(record);
+        depth
+    }
 }
 
 /// Encodes a commit record.
-pub(crate) fn encode_commit(tag: u64, opening: u64, earlier: u32) -> Vec<u8> {
-    let mut record = vec![0; HEADER];
+pub(crate) fn encode_commit(tag: u64, opening: u64, earlier: u32) -> [u8; HEADER] {
+    let mut record = [0; HEADER];
     let header = Header {
         checksum: 0,
         len: 32,

@@ -173,10 +173,7 @@ impl LogHeader {
     }
 
     pub(crate) fn salt(&self, generation: u64) -> Salt {
-        Salt {
-            identity: self.identity,
-            generation,
-        }
+        Salt::new(self.identity, generation)
     }
 
     /// Loads a word. Pairs with the release stores of the same word.

@@ -1,5 +1,7 @@
 //! Images of pages from their frames.
 
+use std::ops::Range;
+
 use crate::chain::Chain;
 use crate::difference;
 use crate::error::LogError;
@@ -15,10 +17,10 @@ pub(crate) fn read_image(
 ) -> Result<(), LogError> {
     // The newest frame first. A valid difference is after its base and has a greater depth, so that
     // there are at most 256.
-    let mut frames: Vec<(Vec<u8>, u16)> = Vec::new();
+    let mut frames: Vec<(Range<usize>, u16)> = Vec::new();
+    let (mut bytes, mut all) = (Vec::new(), Vec::new());
     let (mut at, mut page) = (position, page);
     loop {
-        let mut bytes = Vec::new();
         let record = read_record(chain, at, image.len(), &mut bytes)?;
         let header = record.map(|record| record.header).filter(|header| {
             header.kind != Kind::Commit && page.is_none_or(|page| header.page == page)
@@ -33,7 +35,9 @@ pub(crate) fn read_image(
             });
         };
         page = Some(header.page);
-        frames.push((bytes, header.ranges));
+        let start = all.len();
+        all.extend_from_slice(&bytes[HEADER..]);
+        frames.push((start..all.len(), header.ranges));
         if header.kind == Kind::Whole {
             break;
         }
@@ -41,10 +45,10 @@ pub(crate) fn read_image(
     }
     image.fill(0);
     let page_size = image.len();
-    for (bytes, ranges) in frames.iter().rev() {
+    for (body, ranges) in frames.into_iter().rev() {
         let applied = difference::decode(
-            &bytes[HEADER..],
-            usize::from(*ranges),
+            &all[body],
+            usize::from(ranges),
             page_size,
             |start, range| image[start..start + range.len()].copy_from_slice(range),
         );

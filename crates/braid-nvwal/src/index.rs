@@ -1,16 +1,15 @@
 //! The newest frame of each page, in ordinary memory.
 
-use std::collections::HashMap;
-
 use crate::format::Frame;
+use crate::page_map::PageMap;
 
 /// The newest frames of committed transactions, and those of the open one.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    committed: HashMap<u64, Frame>,
+    committed: PageMap<Frame>,
     /// Frames of the open transaction in the order of the log.
     open: Vec<(u64, Frame)>,
-    newest_open: HashMap<u64, Frame>,
+    newest_open: PageMap<Frame>,
 }
 
 impl Index {

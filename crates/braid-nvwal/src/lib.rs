@@ -98,6 +98,7 @@ mod header;
 mod images;
 mod index;
 mod options;
+mod page_map;
 mod reader;
 mod recovery;
 mod scan;

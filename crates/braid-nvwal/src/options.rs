@@ -97,8 +97,10 @@ pub struct WriterOptions {
     /// When a commit flushes and fences.
     pub mode: CommitMode,
     /// Most differences in a row before a page is logged as a whole again. Zero logs whole pages
-    /// only.
+    /// only, without ranges of zeros.
     pub chain_limit: u8,
+    /// Logs every byte of every page, as a log without differences does; to compare with.
+    pub whole_pages: bool,
     /// Most pages whose newest images are kept in ordinary memory, so that a difference is computed
     /// without reading the log.
     pub cached_pages: usize,
@@ -113,6 +115,7 @@ impl Default for WriterOptions {
         Self {
             mode: CommitMode::Lazy,
             chain_limit: 16,
+            whole_pages: false,
             cached_pages: 1024,
             mark_interval: 0,
         }
@@ -131,6 +134,13 @@ impl WriterOptions {
     #[must_use]
     pub fn chain_limit(mut self, differences: u8) -> Self {
         self.chain_limit = differences;
+        self
+    }
+
+    /// Sets [`whole_pages`](Self::whole_pages).
+    #[must_use]
+    pub fn whole_pages(mut self, whole: bool) -> Self {
+        self.whole_pages = whole;
         self
     }
 

@@ -9,7 +9,7 @@ use crate::cache::Cache;
 use crate::chain::Chain;
 use crate::checkpoint::Checkpoint;
 use crate::error::LogError;
-use crate::format::{Frame, Mark, encode_commit, encode_frame, seal};
+use crate::format::{Content, Encoder, Frame, Mark, encode_commit, seal};
 use crate::header::{LEN, LogHeader};
 use crate::images::read_image;
 use crate::options::{CommitMode, LogOptions, WriterOptions};
@@ -59,6 +59,9 @@ pub struct Writer {
     /// The committed log, and the frames of the open transaction.
     pub(crate) view: View,
     cache: Cache,
+    /// Memory for a record, and for the image of a page that is not in the cache.
+    encoder: Encoder,
+    base: Vec<u8>,
     /// Where the open transaction ends, and the checksum of everything before.
     tail: u64,
     earlier: u32,
@@ -144,6 +147,8 @@ impl Writer {
             options: *options,
             opening: 0,
             cache: Cache::new(options.cached_pages),
+            encoder: Encoder::default(),
+            base: Vec::new(),
             tail: position,
             earlier: view.end.earlier,
             steps: Vec::new(),
@@ -216,7 +221,8 @@ impl Writer {
     ///
     /// The page's first frame in a generation, and the one after
     /// [`chain_limit`](WriterOptions::chain_limit) differences, has the whole page without ranges of
-    /// zeros. Other frames have the bytes that differ from the page's newest frame.
+    /// zeros. Other frames have the bytes that differ from the page's newest frame. With
+    /// [`whole_pages`](WriterOptions::whole_pages) every frame has every byte.
     ///
     /// # Errors
     ///
@@ -235,34 +241,47 @@ impl Writer {
     ) -> Result<u64, LogError> {
         self.expect_page(image.len())?;
         let previous = self.view.index.newest(page);
-        let mut from_log = Vec::new();
-        let mut base = None;
-        if let Some(frame) = previous.filter(|frame| frame.depth < self.options.chain_limit) {
+        let mut content = Content::NonZero;
+        let mut is_cached = false;
+        if self.options.whole_pages {
+            content = Content::Everything;
+        } else if let Some(frame) = previous.filter(|f| f.depth < self.options.chain_limit) {
             // R6: a difference is one to the newest frame of its page.
             let (of, cached) = match self.view.index.committed(page) {
                 Some(older) if mutant!("nvwal_wrong_base") => (older, None),
                 _ => (frame, self.cache.get(page)),
             };
-            if cached.is_none() {
-                from_log.resize(image.len(), 0);
-                read_image(&self.view.chain, Some(page), of.position, &mut from_log)?;
-            }
-            let newest = cached.unwrap_or(&from_log);
-            if newest == image && tag.is_none() {
+            is_cached = cached.is_some();
+            let newest = match cached {
+                Some(cached) => cached,
+                None => {
+                    self.base.resize(image.len(), 0);
+                    read_image(&self.view.chain, Some(page), of.position, &mut self.base)?;
+                    &self.base
+                }
+            };
+            if tag.is_none() && newest == image {
                 return Ok(frame.position);
             }
-            base = Some(newest);
+            content = Content::Since(newest);
         }
         let tag = tag.unwrap_or(0);
-        let (mut record, depth) = encode_frame((page, tag), image, previous, base);
-        let position = self.put(&mut record)?;
+        let depth = self.encoder.frame((page, tag), image, previous, content);
+        let mut record = std::mem::take(&mut self.encoder.record);
+        let put = self.put(&mut record);
+        self.encoder.record = record;
+        let position = put?;
         let frame = Frame {
             position,
             depth,
             tag,
         };
         self.view.index.append(page, frame);
-        self.cache.put(page, image);
+        if is_cached && depth > 0 {
+            self.cache.change(page, image, &self.encoder.ranges);
+        } else {
+            self.cache.put(page, image);
+        }
         self.steps.push((self.tail, self.earlier));
         match depth {
             0 => self.stats.whole_pages += 1,
@@ -341,7 +360,28 @@ impl Writer {
         if position >= self.tail {
             return Err(LogError::NoFrame { position });
         }
+        if let Some(cached) = self.cached_at(position)? {
+            image.copy_from_slice(cached);
+            return Ok(());
+        }
         read_image(&self.view.chain, None, position, image)
+    }
+
+    /// The cached image of the frame at this position, if it is the newest one of its page.
+    fn cached_at(&self, position: u64) -> Result<Option<&[u8]>, LogError> {
+        let page_at = position + 16;
+        if page_at + 8 > self.tail {
+            return Ok(None);
+        }
+        let mut page = [0; 8];
+        self.view.chain.read(page_at, &mut page)?;
+        // Only a hint: the index has a position once, as that of its page.
+        let page = u64::from_le_bytes(page);
+        let newest = self.view.index.newest(page);
+        Ok(match newest {
+            Some(newest) if newest.position == position => self.cache.get(page),
+            _ => None,
+        })
     }
 
     /// Commits the open transaction with a tag of the caller, such as the size of the database. The

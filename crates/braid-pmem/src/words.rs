@@ -54,13 +54,13 @@ pub(crate) fn parts(at: usize, bytes: &[u8], mut each: impl FnMut(usize, Part<'_
         each(index, Part { skip, bytes: head });
         (index, rest) = (index + 1, tail);
     }
-    let mut whole = rest.chunks_exact(WORD);
-    for bytes in whole.by_ref() {
+    let (whole, tail) = rest.as_chunks::<WORD>();
+    for bytes in whole {
         each(index, Part { skip: 0, bytes });
         index += 1;
     }
-    if !whole.remainder().is_empty() {
-        let bytes = whole.remainder();
+    if !tail.is_empty() {
+        let bytes = tail;
         each(index, Part { skip: 0, bytes });
     }
 }
@@ -91,10 +91,14 @@ pub(crate) fn load(words: &[AtomicU64], at: usize, bytes: &mut [u8]) {
         head.copy_from_slice(&word[skip..skip + head.len()]);
         index += 1;
     }
-    for chunk in rest.chunks_mut(WORD) {
-        let word = words[index].load(Ordering::Relaxed).to_ne_bytes();
-        chunk.copy_from_slice(&word[..chunk.len()]);
-        index += 1;
+    let (whole, tail) = rest.as_chunks_mut::<WORD>();
+    let (words, last) = words[index..].split_at(whole.len());
+    for (bytes, word) in whole.iter_mut().zip(words) {
+        *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+    }
+    if let ([_, ..], [word, ..]) = (&*tail, last) {
+        let word = word.load(Ordering::Relaxed).to_ne_bytes();
+        tail.copy_from_slice(&word[..tail.len()]);
     }
 }
 

@@ -54,6 +54,8 @@ pub(crate) struct Frames {
     positions: Vec<u64>,
     /// Of the open transaction, the oldest first.
     before: Vec<Before>,
+    /// Number of frames before the open transaction.
+    committed: u32,
 }
 
 impl Frames {
@@ -73,6 +75,9 @@ impl Frames {
 
     /// Notes a frame of the log. Returns whether there is a place for it.
     pub(crate) fn apply(&mut self, action: Action, position: u64) -> bool {
+        if !self.is_open() {
+            self.committed = self.len();
+        }
         match action {
             Action::Header => {
                 let old = self.header.replace(position);
@@ -109,27 +114,17 @@ impl Frames {
 
     /// The number of frames before the open transaction, if it has only appended after them.
     pub(crate) fn is_start_of_open(&self, number: u32) -> bool {
-        let mut actions = self.before.iter();
-        let Some(Before::Cut(removed)) = actions.next() else {
+        // Most frames are appended after others of their transaction.
+        if !self.is_open() || u32::checked_sub(number, 1) != Some(self.committed) {
             return false;
-        };
-        removed.is_empty()
+        }
+        let mut actions = self.before.iter();
+        matches!(actions.next(), Some(Before::Cut(removed)) if removed.is_empty())
             && actions.all(|before| match before {
                 Before::Cut(_) => true,
                 Before::Replaced(replaced, _) => *replaced >= number,
                 Before::Header(_) => false,
             })
-            && self.committed_len() == number as usize - 1
-    }
-
-    fn committed_len(&self) -> usize {
-        let mut len = self.positions.len();
-        for before in self.before.iter().rev() {
-            if let Before::Cut(removed) = before {
-                len = len - 1 + removed.len();
-            }
-        }
-        len
     }
 
     /// Whether a transaction is open.

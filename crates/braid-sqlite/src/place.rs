@@ -11,6 +11,9 @@ use braid_pmem::MapAs;
 /// Names of logs in memory that a power failure empties.
 const VOLATILE: &str = "/dev/shm";
 
+/// Bytes of the longest block of a log.
+const MOST_BLOCK_BYTES: u64 = 16 << 20;
+
 /// When commits are durable: `braid_mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mode {
@@ -44,6 +47,15 @@ impl fmt::Display for Mode {
     }
 }
 
+/// What a log keeps, for comparisons.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tuning {
+    /// `braid_pages`: whether every frame has the whole page.
+    pub(crate) whole_pages: bool,
+    /// `braid_block`: bytes of a block of a new log; by default what suits the memory.
+    pub(crate) block_size: Option<u64>,
+}
+
 /// What the parameters of a database's URI say, or else the environment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
@@ -53,6 +65,36 @@ pub(crate) struct Place {
     pub(crate) map_as: Option<MapAs>,
     /// `braid_mode`; by default what suits the memory.
     pub(crate) mode: Option<Mode>,
+    pub(crate) tuning: Tuning,
+}
+
+impl Tuning {
+    fn read(parameter: impl Fn(&'static str) -> Option<String>) -> Result<Self, String> {
+        let whole_pages = match parameter("braid_pages").as_deref() {
+            None | Some("differences") => false,
+            Some("whole") => true,
+            Some(text) => {
+                return Err(format!(
+                    "braid_pages: {text:?} is neither differences nor whole"
+                ));
+            }
+        };
+        let block_size = match parameter("braid_block") {
+            Some(text) => match text.parse() {
+                Ok(bytes @ 128..=MOST_BLOCK_BYTES) if bytes % 64 == 0 => Some(bytes),
+                _ => {
+                    return Err(format!(
+                        "braid_block: {text:?} is not a multiple of 64 from 128 to {MOST_BLOCK_BYTES}"
+                    ));
+                }
+            },
+            None => None,
+        };
+        Ok(Self {
+            whole_pages,
+            block_size,
+        })
+    }
 }
 
 impl Place {
@@ -92,6 +134,7 @@ impl Place {
             directory,
             map_as,
             mode,
+            tuning: Tuning::read(parameter)?,
         })
     }
 
@@ -159,12 +202,23 @@ mod tests {
             of(&[("braid_latency", "437")]).unwrap().map_as(database),
             MapAs::Emulated { line_latency: 437 }
         );
+        let tuned = of(&[("braid_pages", "whole"), ("braid_block", "4352")]).unwrap();
+        assert_eq!(
+            tuned.tuning,
+            Tuning {
+                whole_pages: true,
+                block_size: Some(4352)
+            }
+        );
         for wrong in [
             &[("braid_log", "dev")][..],
             &[("braid_log", "/no/such/directory")],
             &[("braid_memory", "tape")],
             &[("braid_mode", "never")],
             &[("braid_latency", "fast")],
+            &[("braid_pages", "half")],
+            &[("braid_block", "100")],
+            &[("braid_block", "0")],
         ] {
             let error = of(wrong).unwrap_err();
             assert!(error.contains(wrong[0].0), "{error}");

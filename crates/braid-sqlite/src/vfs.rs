@@ -256,6 +256,8 @@ unsafe extern "C" fn open(
                     "braid_log" => (c"braid_log", "BRAID_LOG"),
                     "braid_memory" => (c"braid_memory", "BRAID_MEMORY"),
                     "braid_latency" => (c"braid_latency", "BRAID_LATENCY"),
+                    "braid_pages" => (c"braid_pages", "BRAID_PAGES"),
+                    "braid_block" => (c"braid_block", "BRAID_BLOCK"),
                     _ => (c"braid_mode", "BRAID_MODE"),
                 };
                 // SAFETY: this is the name of a main database.

@@ -16,7 +16,7 @@ use crate::database::{Database, SharedWal, guarded, lock};
 use crate::guard::{self, Versions};
 use crate::inner::{Inner, Wrapped};
 use crate::library::functions;
-use crate::place::Place;
+use crate::place::{Place, Tuning};
 use crate::regions;
 use crate::stub::{self, Stub};
 use crate::walfile::{self, Cursor, WalError, WalFile};
@@ -58,7 +58,7 @@ fn share(path: &Path, database: &Database) -> Result<SharedWal, WalError> {
         return Ok(log);
     }
     let place = &database.place;
-    let log = WalFile::open(path, place.map_as(path), place.mode)?;
+    let log = WalFile::open(path, place.map_as(path), place.mode, place.tuning)?;
     let log = Arc::new(Mutex::new(log));
     logs.insert(path.to_owned(), Arc::downgrade(&log));
     Ok(log)
@@ -82,7 +82,7 @@ pub(crate) fn visible_len(wal: &Path) -> Option<u64> {
         Some(log) => return lock(&log).len(false).ok(),
         None => {
             let map_as = Place::default().map_as(&path);
-            WalFile::open(&path, map_as, None).ok()?
+            WalFile::open(&path, map_as, None, Tuning::default()).ok()?
         }
     };
     found.len(false).ok()
@@ -244,7 +244,8 @@ fn new_log(database: &Database, wal: &Path) -> Result<PathBuf, Refusal> {
         forget(&path);
     }
     let page_size = guard::read(database.inner).1.unwrap_or(4096);
-    walfile::create(&path, database.place.map_as(&path), page_size).map_err(message)?;
+    let place = &database.place;
+    walfile::create(&path, place.map_as(&path), page_size, place.tuning).map_err(message)?;
     // As SQLite does with its own files.
     if let Ok(metadata) = std::fs::metadata(&database.path) {
         let mode = std::fs::Permissions::from_mode(metadata.permissions().mode());

@@ -14,7 +14,7 @@ use braid_pmem::{MapAs, MappingKind, Region, RegionError, RegionOptions};
 use braid_rt::mutant;
 
 use crate::frames::{Action, Frames, HEADER_PAGE, MOST};
-use crate::place::Mode;
+use crate::place::{Mode, Tuning};
 use crate::regions;
 use crate::stub::sync_directory;
 
@@ -70,6 +70,8 @@ pub(crate) struct Cursor {
     /// The start of a frame that SQLite writes in parts: header and page, or divided at the end of a
     /// sector.
     held: Option<(u32, Vec<u8>)>,
+    /// Memory of the last frame, for the next one.
+    spare: Vec<u8>,
     /// The frame that was read whole by the last operation.
     read: Option<u32>,
 }
@@ -79,6 +81,7 @@ pub(crate) struct Cursor {
 pub(crate) struct WalFile {
     path: PathBuf,
     map_as: MapAs,
+    tuning: Tuning,
     options: WriterOptions,
     log: SharedWriter,
     frames: Frames,
@@ -102,7 +105,12 @@ fn region_options(map_as: MapAs) -> RegionOptions {
 }
 
 /// Creates an empty log with frames for pages of this size. A log that is there is replaced.
-pub(crate) fn create(path: &Path, map_as: MapAs, page_size: usize) -> Result<(), WalError> {
+pub(crate) fn create(
+    path: &Path,
+    map_as: MapAs,
+    page_size: usize,
+    tuning: Tuning,
+) -> Result<(), WalError> {
     let system = |action, path: &Path| {
         let path = path.to_owned();
         move |source| WalError::System {
@@ -120,6 +128,9 @@ pub(crate) fn create(path: &Path, map_as: MapAs, page_size: usize) -> Result<(),
         .page_size(u32::try_from(FRAME_HEADER + page_size).expect("a page of at most 64 KiB"));
     if region.mapping().kind() == MappingKind::File {
         log = log.block_size(FILE_BLOCK);
+    }
+    if let Some(bytes) = tuning.block_size {
+        log = log.block_size(bytes);
     }
     let writer = Writer::create(
         Arc::new(region),
@@ -139,9 +150,10 @@ fn join(
     path: &Path,
     map_as: MapAs,
     mode: Option<Mode>,
+    tuning: Tuning,
 ) -> Result<(SharedWriter, WriterOptions), WalError> {
     let region = regions::join(path, &region_options(map_as).shared(true))?;
-    let options = writer_options(region.mapping().kind(), mode);
+    let options = writer_options(region.mapping().kind(), mode).whole_pages(tuning.whole_pages);
     let log = SharedWriter::join(Arc::new(region), Region::DATA_START, &options)?;
     Ok((log, options))
 }
@@ -183,12 +195,18 @@ fn note(frames: &mut Frames, change: Change) {
 
 impl WalFile {
     /// Joins the log at a path.
-    pub(crate) fn open(path: &Path, map_as: MapAs, mode: Option<Mode>) -> Result<Self, WalError> {
-        let (log, options) = join(path, map_as, mode)?;
+    pub(crate) fn open(
+        path: &Path,
+        map_as: MapAs,
+        mode: Option<Mode>,
+        tuning: Tuning,
+    ) -> Result<Self, WalError> {
+        let (log, options) = join(path, map_as, mode, tuning)?;
         Ok(Self {
             log,
             path: path.to_owned(),
             map_as,
+            tuning,
             options,
             frames: Frames::default(),
             is_ticket: mode.is_some_and(|mode| mode.is_ticket),
@@ -345,16 +363,22 @@ impl WalFile {
                 return self.rewrite_header(number, bytes);
             }
         }
-        let (_, held) = cursor
-            .held
-            .get_or_insert_with(|| (number, Vec::with_capacity(size)));
+        let Cursor { held, spare, .. } = cursor;
+        let (_, held) = held.get_or_insert_with(|| {
+            spare.clear();
+            (number, std::mem::take(spare))
+        });
         held.extend_from_slice(bytes);
         if held.len() < size {
             return Ok(());
         }
         self.take_turn()?;
         match cursor.held.take() {
-            Some((number, image)) => self.append(number, &image),
+            Some((number, image)) => {
+                let appended = self.append(number, &image);
+                cursor.spare = image;
+                appended
+            }
             None => Ok(()),
         }
     }
@@ -385,9 +409,9 @@ impl WalFile {
         if frame_size != self.frame_size() {
             // An empty log, from when the database was empty, too.
             self.take_turn()?;
-            create(&self.path, self.map_as, page_size)?;
-            let (path, map_as) = (self.path.clone(), self.map_as);
-            (self.log, self.options) = join(&path, map_as, Some(self.mode()))?;
+            create(&self.path, self.map_as, page_size, self.tuning)?;
+            (self.log, self.options) =
+                join(&self.path, self.map_as, Some(self.mode()), self.tuning)?;
             self.frames.clear();
         }
         self.empty()?;
@@ -628,8 +652,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
         let map_as = MapAs::Emulated { line_latency: 0 };
-        create(&path, map_as, 4096).unwrap();
-        let mut file = WalFile::open(&path, map_as, None).unwrap();
+        let tuning = Tuning::default();
+        create(&path, map_as, 4096, tuning).unwrap();
+        let mut file = WalFile::open(&path, map_as, None, tuning).unwrap();
         let mut cursor = Cursor::default();
         let mut header = [7; FILE_HEADER];
         header[8..12].copy_from_slice(&(PAGE as u32).to_be_bytes());

@@ -68,6 +68,31 @@ fn differences_are_short() {
 }
 
 #[test]
+fn whole_pages_have_every_byte() {
+    let options = WriterOptions::default().whole_pages(true);
+    let (memory, _, mut writer) = create(&options);
+    let frame = (32 + 4 + PAGE as u64).next_multiple_of(8);
+    let mut image = page_of(0);
+    for (round, page) in [1, 1, 2, 1].into_iter().enumerate() {
+        image[PAGE / 2] = round as u8;
+        writer.append(page, &image).unwrap();
+        writer.commit(7).unwrap();
+        let commit = 32;
+        assert_eq!(writer.stats().bytes, (round as u64 + 1) * (frame + commit));
+    }
+    // Even an image that the log has.
+    writer.append(1, &image).unwrap();
+    assert_eq!(writer.stats().whole_pages, 5);
+    assert_eq!(writer.stats().differences, 0);
+    drop(writer);
+    let (_, mut writer, recovery) = open(&memory, &WriterOptions::default());
+    assert_eq!(recovery.transactions, 4);
+    let (_, found) = images(&mut writer).unwrap();
+    assert_eq!(found.len(), 2);
+    assert_eq!(found[&1], image);
+}
+
+#[test]
 fn a_rolled_back_transaction_leaves_nothing() {
     let (memory, _, mut writer) = create(&WriterOptions::default());
     writer.append(1, &page_of(1)).unwrap();
