@@ -84,8 +84,8 @@ mod tests {
         assert_eq!(cache.get(1), None);
         assert_eq!(cache.get(2), Some(&[2][..]));
         assert_eq!(cache.get(4), Some(&[4][..]));
-        cache.change(2, &[3], &[0..1]);
-        cache.change(1, &[3], &[0..1]);
+        cache.change(2, &[3], std::slice::from_ref(&(0..1)));
+        cache.change(1, &[3], std::slice::from_ref(&(0..1)));
         assert_eq!((cache.get(1), cache.get(2)), (None, Some(&[3][..])));
         cache.remove(2);
         for page in 0..100 {

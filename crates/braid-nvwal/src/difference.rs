@@ -191,7 +191,7 @@ mod tests {
                 (page(), page())
             }),
         ) {
-            let mut ranges = vec![0..1];
+            let mut ranges = Vec::from([0..1, 0..1]);
             differing(Some(&old), &new, &mut ranges);
             let mut encoded = Vec::new();
             encode(&ranges, &new, &mut encoded);
