@@ -35,8 +35,12 @@ impl Scratch {
             _ => env::current_dir()
                 .map_err(|error| Failure::io("cannot find the current directory", &error))?,
         };
-        let fresh = tempfile::Builder::new().prefix(prefix).tempdir_in(&parent);
-        match fresh {
+        Self::new_in(&parent, prefix)
+    }
+
+    /// Returns a new directory `{prefix}…` in another one.
+    pub(crate) fn new_in(parent: &Path, prefix: &str) -> Result<Self, Failure> {
+        match tempfile::Builder::new().prefix(prefix).tempdir_in(parent) {
             Ok(dir) => {
                 let temporary = Temporary::new(dir.path());
                 Ok(Scratch::Fresh(dir, temporary))

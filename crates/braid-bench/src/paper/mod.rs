@@ -2,9 +2,15 @@
 //! - P-WAL (Nakamura et al.): transactions, storage throughput and latency over threads (Figs. 7 to
 //!   10 and 13), and sustained writes with and without trim (Fig. 15);
 //! - GWSN: contention of the shared counter (Figs. 4 to 7), and the same question inside the
-//!   engine, which the paper left open.
+//!   engine, which the paper left open;
+//! - NVWAL (Kim et al.): a log of page differences in persistent memory, by the memory's latency;
+//! - GoldenX: checkpoints that write the cache lines that changed, and log and data on a disk or in
+//!   persistent memory.
 
+mod checkpoints;
 mod counter;
+mod nvwal;
+mod places;
 #[cfg(feature = "plots")]
 mod plot;
 mod protocols;
@@ -17,6 +23,9 @@ use braid::device::DeviceChoice;
 
 use crate::BenchError;
 use crate::compare::Spread;
+
+/// Records of the engine's workloads, as in the papers of the protocols.
+const RECORDS: u64 = 65_536;
 
 /// A figure to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +47,15 @@ pub enum Figure {
     GwsnFlash,
     /// All protocols in the engine, on memory with an injected persist latency.
     GwsnEngine,
+    /// NVWAL: bytes and throughput of a log of page differences, by the memory's latency.
+    Nvwal,
+    /// GoldenX: checkpoints by cache line, and four combinations of places for log and data.
+    GoldenxCla,
 }
 
 impl Figure {
     /// All figures.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::PwalU1,
         Self::PwalU10,
         Self::PwalTrim,
@@ -51,6 +64,8 @@ impl Figure {
         Self::GwsnMemory,
         Self::GwsnFlash,
         Self::GwsnEngine,
+        Self::Nvwal,
+        Self::GoldenxCla,
     ];
 
     /// Returns the name on the command line.
@@ -65,6 +80,8 @@ impl Figure {
             Self::GwsnMemory => "gwsn-6",
             Self::GwsnFlash => "gwsn-7",
             Self::GwsnEngine => "gwsn-engine",
+            Self::Nvwal => "nvwal",
+            Self::GoldenxCla => "goldenx-cla",
         }
     }
 
@@ -80,6 +97,10 @@ impl Figure {
             Self::GwsnMemory => "GWSN Fig. 6: the counter, device of 150 ns",
             Self::GwsnFlash => "GWSN Fig. 7: the counter, device of 30 us",
             Self::GwsnEngine => "all protocols in memory, by persist latency",
+            Self::Nvwal => "NVWAL: a log of page differences, by latency of the memory",
+            Self::GoldenxCla => {
+                "GoldenX: checkpoints by cache line; log and data on disk or in memory"
+            }
         }
     }
 }
@@ -89,13 +110,17 @@ impl Figure {
 pub struct PaperSpec {
     /// Directory of databases and logs.
     pub dir: PathBuf,
+    /// Directory for files in emulated persistent memory: of a file system in memory, such as
+    /// `/dev/shm`.
+    pub memory_dir: PathBuf,
     /// How the medium is accessed.
     pub device: DeviceChoice,
     /// Duration of the measurement of each point.
     pub each: Duration,
     /// Numbers of threads.
     pub threads: Vec<usize>,
-    /// Number of records of the engine's workloads; `None` for the papers' 65,536.
+    /// Number of records of the engine's workloads, or rows between two checkpoints of NVWAL; `None`
+    /// for 65,536 (as in the papers) and 10,000.
     pub records: Option<u64>,
     /// Commits that each thread keeps in flight.
     pub in_flight: usize,
@@ -105,6 +130,16 @@ pub struct PaperSpec {
     /// Number of measurements of each figure, one after the other. The result is each point's
     /// median.
     pub repeat: usize,
+}
+
+impl PaperSpec {
+    /// The device of figures that compare memory with a disk.
+    fn disk(&self) -> DeviceChoice {
+        match self.device {
+            DeviceChoice::Uring | DeviceChoice::File => self.device,
+            _ => DeviceChoice::Auto,
+        }
+    }
 }
 
 /// One point of a curve.
@@ -129,6 +164,8 @@ pub struct Diagram {
     pub x: &'static str,
     /// Title of the vertical axis, with its unit.
     pub y: &'static str,
+    /// Whether the vertical axis is logarithmic.
+    pub is_log_y: bool,
     /// Points, series by series.
     pub points: Vec<Point>,
 }
@@ -140,8 +177,14 @@ impl Diagram {
             title: title.to_owned(),
             x,
             y,
+            is_log_y: false,
             points: Vec::new(),
         }
+    }
+
+    fn with_log_y(mut self) -> Self {
+        self.is_log_y = true;
+        self
     }
 
     fn add(&mut self, series: impl Into<String>, x: f64, y: f64) {
@@ -228,18 +271,53 @@ fn measure_once(
             Ok(vec![counter::by_group("gwsn-7", latency, spec, progress)])
         }
         Figure::GwsnEngine => protocols::by_latency(spec, progress),
+        Figure::Nvwal => nvwal::figures(spec, progress),
+        Figure::GoldenxCla => {
+            let mut diagrams = checkpoints::by_updates(spec, progress)?;
+            diagrams.extend(places::by_threads(spec, progress)?);
+            Ok(diagrams)
+        }
     }
+}
+
+/// Makes an empty directory.
+fn new_directory(path: &Path) -> Result<(), BenchError> {
+    if path.exists() {
+        remove_directory(path)?;
+    }
+    std::fs::create_dir_all(path).map_err(|e| BenchError::io("cannot create a directory", e))
+}
+
+fn remove_directory(path: &Path) -> Result<(), BenchError> {
+    std::fs::remove_dir_all(path).map_err(|e| BenchError::io("cannot remove a directory", e))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_figure_gives_whole_curves() {
-        let dir = tempfile::tempdir().unwrap();
-        let spec = PaperSpec {
-            dir: dir.path().join("db"),
+    /// Number of points that a diagram has at least.
+    fn expected(name: &str, spec: &PaperSpec) -> usize {
+        let (protocols, threads) = (braid::Protocol::ALL.len(), spec.threads.len());
+        match name {
+            "pwal-7" | "pwal-8" | "pwal-9" | "pwal-10" | "pwal-13" => protocols * threads,
+            "gwsn-4" => 2 * threads,
+            "gwsn-5" | "gwsn-6" | "gwsn-7" => 3 * threads,
+            "gwsn-engine-u1" | "gwsn-engine-u10" => protocols * 5,
+            "pwal-15" => 2,
+            "nvwal-bytes" | "nvwal-order" => 6 * 6,
+            "nvwal-insert" | "nvwal-update" | "nvwal-delete" => 8 * 5,
+            "goldenx-cla-bytes" => 2 * 6,
+            "goldenx-cla-time" => 4 * 6,
+            name if name.starts_with("goldenx-ycsb-") || name == "goldenx-tpcb" => 4 * threads,
+            name => panic!("{name}"),
+        }
+    }
+
+    fn spec(dir: &Path) -> PaperSpec {
+        PaperSpec {
+            dir: dir.join("db"),
+            memory_dir: dir.join("memory"),
             device: DeviceChoice::Memory,
             each: Duration::from_millis(10),
             threads: vec![1, 2],
@@ -247,38 +325,105 @@ mod tests {
             in_flight: 8,
             lanes: 1,
             repeat: 2,
-        };
-        let protocols = braid::Protocol::ALL.len();
-        let expected = |name: &str| match name {
-            "pwal-7" | "pwal-8" | "pwal-9" | "pwal-10" | "pwal-13" => protocols * 2,
-            "gwsn-4" => 2 * 2,
-            "gwsn-5" | "gwsn-6" | "gwsn-7" => 3 * 2,
-            "gwsn-engine-u1" | "gwsn-engine-u10" => protocols * 5,
-            "pwal-15" => 2,
-            name => panic!("{name}"),
-        };
-        for figure in Figure::ALL {
-            let diagrams = measure_figure(figure, &spec, &mut |_| ()).unwrap();
-            assert!(!diagrams.is_empty());
-            for diagram in diagrams {
-                let points = &diagram.points;
-                assert!(
-                    points.len() >= expected(&diagram.name),
-                    "{}: {points:?}",
-                    diagram.name
-                );
-                assert!(points.iter().all(|p| p.y >= 0.0 && p.y.is_finite()));
-                assert!(points.iter().any(|p| p.y > 0.0));
-                let written = diagram.write(dir.path()).unwrap();
-                let lines = std::fs::read_to_string(&written[0]).unwrap();
-                assert_eq!(lines.lines().count(), points.len() + 1);
-                assert_eq!(written.len(), if crate::PLOTS { 2 } else { 1 });
-                for svg in &written[1..] {
-                    let svg = std::fs::read_to_string(svg).unwrap();
-                    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-                    assert!(points.iter().all(|p| svg.contains(&p.series)));
-                }
+        }
+    }
+
+    /// Measures and writes a figure, and checks that its curves are whole.
+    fn draw(figure: Figure, spec: &PaperSpec, dir: &Path) -> Vec<Diagram> {
+        let diagrams = measure_figure(figure, spec, &mut |_| ()).unwrap();
+        assert!(!diagrams.is_empty());
+        for diagram in &diagrams {
+            let points = &diagram.points;
+            assert!(
+                points.len() >= expected(&diagram.name, spec),
+                "{}: {points:?}",
+                diagram.name
+            );
+            assert!(points.iter().all(|p| p.y >= 0.0 && p.y.is_finite()));
+            assert!(points.iter().any(|p| p.y > 0.0));
+            let written = diagram.write(dir).unwrap();
+            let lines = std::fs::read_to_string(&written[0]).unwrap();
+            assert_eq!(lines.lines().count(), points.len() + 1);
+            assert_eq!(written.len(), if crate::PLOTS { 2 } else { 1 });
+            for svg in &written[1..] {
+                let svg = std::fs::read_to_string(svg).unwrap();
+                assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+                assert!(points.iter().all(|p| svg.contains(&p.series)));
             }
         }
+        diagrams
+    }
+
+    #[test]
+    fn every_figure_of_the_protocols_gives_whole_curves() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = spec(dir.path());
+        for figure in Figure::ALL {
+            if !matches!(figure, Figure::Nvwal | Figure::GoldenxCla) {
+                draw(figure, &spec, dir.path());
+            }
+        }
+    }
+
+    /// A figure of persistent memory, drawn from a short run that must leave nothing.
+    #[cfg(unix)]
+    fn in_memory(figure: Figure) -> Vec<Diagram> {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = PaperSpec {
+            each: Duration::from_millis(20),
+            threads: vec![1],
+            records: Some(200),
+            repeat: 1,
+            ..spec(dir.path())
+        };
+        let diagrams = draw(figure, &spec, dir.path());
+        for place in [&spec.dir, &spec.memory_dir] {
+            let left = std::fs::read_dir(place).unwrap().count();
+            assert_eq!(left, 0, "{} is empty again", place.display());
+        }
+        diagrams
+    }
+
+    #[cfg(unix)]
+    fn named<'a>(diagrams: &'a [Diagram], name: &str) -> &'a Diagram {
+        let found = diagrams.iter().find(|diagram| diagram.name == name);
+        found.unwrap_or_else(|| panic!("{name} is missing"))
+    }
+
+    #[cfg(unix)]
+    fn y(diagram: &Diagram, series: &str, x: f64) -> f64 {
+        let mut points = diagram.points.iter();
+        let found = points.find(|p| p.series == series && p.x == x);
+        found
+            .unwrap_or_else(|| panic!("{series} at {x} is missing"))
+            .y
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_figures_of_nvwal_show_what_differences_save() {
+        let diagrams = in_memory(Figure::Nvwal);
+        let bytes = named(&diagrams, "nvwal-bytes");
+        for operation in ["insert", "update", "delete"] {
+            let of = |scheme| y(bytes, &format!("{operation}, {scheme}"), 1.0);
+            // A frame and a commit record, and sometimes the pages above a leaf.
+            let whole = of("whole pages");
+            assert!((4_168.0..4_600.0).contains(&whole), "{operation}: {whole}");
+            assert!(of("differences") < whole / 2.0, "{operation}");
+            let name = format!("nvwal-{operation}");
+            let rates = named(&diagrams, &name);
+            let slow = y(rates, "whole pages", 1_942.0);
+            // 65 lines, one after the other.
+            assert!(slow < 1e9 / (65.0 * 1_942.0), "{operation}: {slow}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_figures_of_goldenx_show_what_line_tracking_saves() {
+        let diagrams = in_memory(Figure::GoldenxCla);
+        let bytes = named(&diagrams, "goldenx-cla-bytes");
+        let [whole, lines] = ["whole pages", "changed lines"].map(|series| y(bytes, series, 0.5));
+        assert!(lines < whole / 2.0, "{lines} of {whole} KiB");
     }
 }

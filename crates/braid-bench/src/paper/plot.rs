@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use plotters::coord::ranged1d::ValueFormatter;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
 use super::{Diagram, Point};
@@ -26,12 +28,32 @@ fn draw(diagram: &Diagram, path: &Path) -> Result<(), Box<dyn std::error::Error>
     crate::compare::use_font();
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&root)
+    let mut builder = ChartBuilder::on(&root);
+    builder
         .caption(&diagram.title, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(40)
-        .y_label_area_size(80)
-        .build_cartesian_2d(0.0..x_most * 1.05, 0.0..y_most * 1.1)?;
+        .y_label_area_size(80);
+    let x = 0.0..x_most * 1.05;
+    if diagram.is_log_y {
+        let least = diagram.points.iter().map(|p| p.y).fold(y_most, f64::min);
+        let y = (least.max(y_most / 1e9) / 2.0..y_most * 10.0).log_scale();
+        curves(diagram, builder.build_cartesian_2d(x, y)?)?;
+    } else {
+        curves(diagram, builder.build_cartesian_2d(x, 0.0..y_most * 1.1)?)?;
+    }
+    root.present()?;
+    Ok(())
+}
+
+/// Draws axes, curves and the legend.
+fn curves<'a, DB: DrawingBackend + 'a, Y: Ranged<ValueType = f64> + ValueFormatter<f64>>(
+    diagram: &Diagram,
+    mut chart: ChartContext<'a, DB, Cartesian2d<RangedCoordf64, Y>>,
+) -> Result<(), Box<dyn std::error::Error>>
+where
+    DB::ErrorType: 'static,
+{
     chart
         .configure_mesh()
         .x_desc(diagram.x)
@@ -64,7 +86,6 @@ fn draw(diagram: &Diagram, path: &Path) -> Result<(), Box<dyn std::error::Error>
         .border_style(BLACK.mix(0.3))
         .position(SeriesLabelPosition::UpperLeft)
         .draw()?;
-    root.present()?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use braid::Protocol;
 use braid::device::DeviceChoice;
 
-use super::{Diagram, PaperSpec};
+use super::{Diagram, PaperSpec, new_directory};
 use crate::{BenchError, Engine, Report, Spec, Workload};
 
 /// Latencies of durable writes of the comparison in memory.
@@ -32,12 +32,8 @@ fn measure(
         records: paper.records.unwrap_or(Spec::new(workload).records),
         ..Spec::new(workload)
     };
-    if paper.dir.exists() {
-        std::fs::remove_dir_all(&paper.dir)
-            .map_err(|e| BenchError::io("cannot remove the last run's database", e))?;
-    }
-    std::fs::create_dir_all(&paper.dir)
-        .map_err(|e| BenchError::io("cannot create the directory", e))?;
+    // Without the last run's database.
+    new_directory(&paper.dir)?;
     let lanes = match protocol.forced_strands() {
         Some(_) => 1,
         None if paper.lanes == 0 => threads,

@@ -1,6 +1,6 @@
 //! `braid bench paper`: repeats the measurements of the papers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use braid::device::DeviceChoice;
@@ -11,6 +11,9 @@ use crate::failure::Failure;
 use crate::numbers::{grouped, parse, parse_seconds};
 use crate::output::{self, Output};
 use crate::scratch::Scratch;
+
+/// A file system in memory.
+const MEMORY: &str = "/dev/shm";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PaperArgs {
@@ -35,7 +38,8 @@ pub(crate) struct PaperArgs {
     )]
     threads: Vec<usize>,
 
-    /// Number of records of the engine's workloads [default: 65536, as in the papers]
+    /// Number of records of the engine's workloads [default: 65536, as in the papers], or of rows
+    /// between two checkpoints of nvwal [default: 10000]
     #[arg(long, value_name = "N")]
     records: Option<u64>,
 
@@ -55,6 +59,11 @@ pub(crate) struct PaperArgs {
     /// Directory to measure in [default: a new one in TMPDIR or here, removed afterwards]
     #[arg(long)]
     dir: Option<PathBuf>,
+
+    /// Directory in memory for emulated persistent memory [default: a new one in /dev/shm, removed
+    /// afterwards; that of --dir where there is none]
+    #[arg(long, value_name = "DIR")]
+    memory_dir: Option<PathBuf>,
 
     /// Kind of device: auto, uring, file, memory, pmem, pmem-file or pmem-emulated
     #[arg(long, value_name = "KIND", default_value = "auto", value_parser = parse::<DeviceChoice>)]
@@ -103,8 +112,14 @@ pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> 
         Failure::io(format_args!("cannot create {}", args.out.display()), &error)
     })?;
     let scratch = Scratch::new(args.dir.as_deref(), "braid-paper-")?;
+    let memory = match &args.memory_dir {
+        None if Path::new(MEMORY).is_dir() => Scratch::new_in(Path::new(MEMORY), "braid-paper-")?,
+        None => Scratch::new(Some(&scratch.path().join("memory")), "")?,
+        named => Scratch::new(named.as_deref(), "")?,
+    };
     let spec = PaperSpec {
         dir: scratch.path().join("run"),
+        memory_dir: memory.path().join("run"),
         device: args.device,
         each: args.seconds,
         threads: args.threads.clone(),
@@ -129,6 +144,7 @@ pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> 
             output.line("")?;
         }
     }
+    memory.remove()?;
     scratch.remove()
 }
 

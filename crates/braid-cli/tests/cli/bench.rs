@@ -198,6 +198,8 @@ fn bench_paper_writes_tables_and_plots() {
         ("pwal-u1", "pwal-13", "gwsn-strict"),
         ("gwsn-engine", "gwsn-engine-u10", "epoch"),
         ("pwal-15", "pwal-15", "without trim"),
+        ("nvwal", "nvwal-bytes", "update, differences"),
+        ("goldenx-cla", "goldenx-cla-time", "changed lines, 437 ns"),
     ] {
         let args = [&["bench", "paper", figure][..], &quick].concat();
         let output = braid_in(dir.path(), &args);
