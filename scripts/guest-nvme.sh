@@ -4,141 +4,170 @@
 #
 #     scripts/guest-nvme.sh [PATH OF nvme_probe]
 #
-# Each path writes, flushes and reads back; then system calls, interrupts and context switches per
-# request are counted. Times mean nothing, since the machine is emulated. Debian's kernel is fetched
-# once into GUEST_DIR (default: target/guest). PATHS=vfio runs one path, POLLED=0 without queues that
-# the kernel polls. Needs QEMU for x86, busybox (static), kmod, cpio, apt
-# and, to count system calls, strace; says what is missing, and skips.
+# Each path writes, flushes and reads back. Then strace counts system calls: the driver over VFIO may
+# take none, and no interrupt, and passthrough one for each batch. Then the paths run in turns at
+# depth 1, 8 and 32, and the script prints the driver's requests per second and processor time
+# relative to the kernel's io_uring. Times of an emulated machine mean little, and their ratios more.
+# A second boot gives the kernel queues that it polls (IOPOLL).
+#
+# ROUNDS=n sets the number of turns (3), PATHS=vfio runs one path, POLLED=0 leaves out the second
+# boot, ACCEL=kvm uses the processor's virtualization (default: emulation, which works everywhere).
+# Needs QEMU for x86, busybox (static), kmod, cpio, apt and strace; says what is missing, and skips.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-skip() {
-    printf 'SKIPPED: %s\n' "$*"
-    exit 0
-}
-
-[ "$(uname -sm)" = "Linux x86_64" ] || skip "the guest's kernel is for x86-64 Linux"
-for tool in qemu-system-x86_64 busybox depmod cpio apt-get dpkg-deb gzip strace; do
-    command -v "$tool" >/dev/null || PATH=$PATH:/usr/sbin:/sbin
-    command -v "$tool" >/dev/null || skip "$tool is missing (Debian: apt-get install qemu-system-x86" \
-        "busybox-static kmod cpio strace)"
-done
+# shellcheck source=scripts/guest.sh
+source scripts/guest.sh
+guest_needs strace strace
 
 probe=${1:-}
 if [ -z "$probe" ]; then
     cargo build --release -p braid-nvme --example nvme_probe
     probe=${CARGO_TARGET_DIR:-target}/release/examples/nvme_probe
 fi
-work=${GUEST_DIR:-${CARGO_TARGET_DIR:-target}/guest}
-mkdir -p "$work"
-work=$(cd "$work" && pwd)
-image=$work/nvme.img
-root=$work/nvme-root
-
-# The kernel of Debian, unpacked and not installed.
-if ! ls "$work"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
-    package=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[0-9]\)/\1/p' | head -1)
-    [ -n "$package" ] || skip "no package with a kernel is known; run apt-get update"
-    (cd "$work" && apt-get download -q "$package") || skip "$package cannot be fetched"
-    dpkg-deb -x "$work/$package"_*.deb "$work/kernel"
-    rm "$work/$package"_*.deb
-fi
-kernel=$(ls "$work"/kernel/boot/vmlinuz-*)
-version=${kernel##*/vmlinuz-}
-depmod -b "$work/kernel" "$version"
-
-# A root file system in memory: the programs with their libraries, and the modules in their order.
-rm -rf "$root"
-mkdir -p "$root"/{bin,proc,sys,dev,modules,tmp}
-cp "$(command -v busybox)" "$root/bin/busybox"
-for program in "$probe" "$(command -v strace)"; do
-    cp -L "$program" "$root/bin/"
-    for library in $(ldd "$program" | grep -o '/[^ ]*'); do
-        mkdir -p "$root${library%/*}"
-        cp -L "$library" "$root$library"
-    done
-done
-modules=$work/kernel/lib/modules/$version
-order=0
-for module in nvme vfio-pci vfio_iommu_type1; do
-    for file in $(sed -n "s|^\(.*/$module\.ko\):\(.*\)|\1 \2|p" "$modules/modules.dep" | tr ' ' '\n' | tac); do
-        [ -z "$(find "$root/modules" -name "*-${file##*/}")" ] || continue
-        cp "$modules/$file" "$root/modules/$(printf '%03d' $order)-${file##*/}"
-        order=$((order + 1))
-    done
-done
-cat >"$root/init" <<'GUEST'
+guest_kernel
+guest_root "$work/nvme-root"
+guest_program "$probe" nvme_probe
+guest_program "$(command -v strace)" strace
+guest_modules nvme vfio-pci vfio_iommu_type1
+guest_pack "$work/nvme-initrd.gz" <<'GUEST'
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin HOME=/tmp TMPDIR=/tmp
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
+option() { sed "s/.*$1=\([^ ]*\).*/\1/" /proc/cmdline; }
 for module in /modules/*; do
     options=
-    case $module in *-nvme.ko) options="poll_queues=$(sed 's/.*polled=\([0-9]*\).*/\1/' /proc/cmdline)" ;; esac
+    case $module in *-nvme.ko) options="poll_queues=$(option polled)" ;; esac
     insmod "$module" $options 2>/dev/null
 done
 finish() { echo "guest: $*"; sync; poweroff -f; }
 for pause in 1 2 3 4 5 6 7 8 9 10; do
-    [ -e /dev/ng0n1 ] && break
+    [ -e /dev/ng0n1 ] && [ -e /dev/ng1n1 ] && break
     sleep 1
 done
-[ -e /dev/ng0n1 ] || finish "FAILED: no drive"
-
-# Prints the system calls per request: the difference of two runs, so that those of the start and the
-# end do not count.
-calls() {
-    strace -f -c -o /tmp/calls nvme_probe "$1" "$2" "$3" >/dev/null || finish "FAILED: $1 under strace"
-    # Share, seconds, microseconds for each call, calls, errors if there are any, "total".
-    awk '$NF == "total" { print $4 }' /tmp/calls
-}
-run() {
-    for depth in 1 8; do
-        nvme_probe "$1" 2000 $depth || finish "FAILED: $1"
-        few=$(calls "$1" 400 $depth)
-        many=$(calls "$1" 1200 $depth)
-        echo "guest: $1 depth $depth: $few and $many system calls," \
-            "$(awk "BEGIN { print ($many - $few) / 800 }") per request"
-    done
-}
-for path in $(sed 's/.*paths=\([a-z,]*\).*/\1/; s/,/ /g' /proc/cmdline); do
-    case $path in
-        uring) run uring:/dev/nvme0n1 ;;
-        passthrough) run passthrough:/dev/ng0n1 ;;
-    esac
-done
-device=$(basename "$(readlink /sys/class/nvme/nvme0/device)")
+[ -e /dev/ng1n1 ] || finish "FAILED: no drives"
+# The second drive is the driver's.
+device=$(basename "$(readlink /sys/class/nvme/nvme1/device)")
 echo vfio-pci >"/sys/bus/pci/devices/$device/driver_override"
 echo "$device" >/sys/bus/pci/drivers/nvme/unbind
 echo "$device" >/sys/bus/pci/drivers_probe
-case $(cat /proc/cmdline) in *vfio*) run "vfio:$device" ;; esac
+echo "guest: clock $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
+place() {
+    case $1 in
+        uring) echo uring:/dev/nvme0n1 ;;
+        passthrough) echo passthrough:/dev/ng0n1 ;;
+        vfio) echo "vfio:$device" ;;
+    esac
+}
+# Prints the system calls per request: the difference of two runs, so that those of the start and the
+# end do not count.
+calls() {
+    strace -f -c -o /tmp/calls nvme_probe "$@" >/dev/null || finish "FAILED: $1 under strace"
+    # Share, seconds, microseconds for each call, calls, errors if there are any, "total".
+    awk '$NF == "total" { print $4 }' /tmp/calls
+}
+paths=$(option paths | tr ',' ' ')
+for path in $paths; do
+    for depth in 1 8; do
+        nvme_probe "$(place $path)" 800 $depth >/tmp/out || finish "FAILED: $path"
+        echo "guest: $path $depth: $(sed -n 2p /tmp/out)"
+        few=$(calls "$(place $path)" 400 $depth)
+        many=$(calls "$(place $path)" 1200 $depth)
+        echo "guest: calls $path $depth $(awk "BEGIN { print ($many - $few) / 800 }")"
+    done
+done
+# With the patience of a database, and with none: the thread sleeps at once.
+for round in $(seq "$(option rounds)"); do
+    for depth in 1 8 32; do
+        for idle in 20 0; do
+            for path in $paths; do
+                nvme_probe "$(place $path)" 1500 $depth $idle >/tmp/out || finish "FAILED: $path"
+                echo "guest: run $path $depth $idle $(tail -1 /tmp/out)"
+            done
+        done
+    done
+done
 finish "done"
 GUEST
-chmod +x "$root/init"
-(cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/nvme-initrd.gz"
 
+for name in 0 1; do
+    rm -f "$work/nvme$name.img"
+    truncate -s 256M "$work/nvme$name.img"
+done
 # Without and with queues that the kernel polls.
 for polled in ${POLLED:-0 2}; do
-    rm -f "$image"
-    truncate -s 256M "$image"
-    echo "polled queues of the kernel: $polled"
-    timeout "${LIMIT:-240}" qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -cpu max -smp 2 \
+    paths=${PATHS:-uring,passthrough,vfio}
+    # Only reads and writes of the block device are polled.
+    [ "$polled" = 0 ] || paths=${PATHS:-uring,vfio}
+    echo "queues that the kernel polls: $polled; paths: $paths"
+    # Clock readings are no system calls with the processor's own clock, as on real machines; an
+    # emulated one does not trust it unless it is told to.
+    timeout "${LIMIT:-550}" qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -cpu max -smp 2 \
         -M "q35,accel=${ACCEL:-tcg},kernel-irqchip=split" -m 1024M \
         -device intel-iommu,intremap=on,caching-mode=on \
         -kernel "$kernel" -initrd "$work/nvme-initrd.gz" \
-        -append "console=ttyS0 quiet loglevel=3 panic=-1 rdinit=/init intel_iommu=on polled=$polled paths=${PATHS:-uring,passthrough,vfio}" \
+        -append "console=ttyS0 quiet loglevel=3 panic=-1 rdinit=/init intel_iommu=on tsc=reliable clocksource=tsc polled=$polled paths=$paths rounds=${ROUNDS:-3}" \
         -serial "file:$work/nvme-console" \
-        -blockdev "driver=file,node-name=n0,filename=$image,discard=unmap" \
-        -device "nvme,serial=braid0,drive=n0,max_ioqpairs=8" || true
-    cat "$work/nvme-console"
-    grep -q "guest: done" "$work/nvme-console" || {
+        -blockdev "driver=file,node-name=n0,filename=$work/nvme0.img,discard=unmap" \
+        -device "nvme,serial=braid0,drive=n0,max_ioqpairs=8" \
+        -blockdev "driver=file,node-name=n1,filename=$work/nvme1.img,discard=unmap" \
+        -device "nvme,serial=braid1,drive=n1,max_ioqpairs=8" || true
+    tr -d '\r' <"$work/nvme-console" >"$work/nvme-output"
+    grep -v '^guest: run' "$work/nvme-output"
+    grep -q "guest: done" "$work/nvme-output" || {
         echo "FAILED: the guest did not finish" >&2
         exit 1
     }
-    calls=$(sed -n 's/^guest: vfio:.* calls, \([0-9.e-]*\) per request.*/\1/p' "$work/nvme-console")
-    for count in $calls; do
-        awk "BEGIN { exit !($count < 0.01) }" || {
-            echo "FAILED: the driver over VFIO takes $count system calls per request" >&2
-            exit 1
+    # System calls and interrupts: counts, which an emulated machine has like any other.
+    awk '
+        function fail(what) { print "FAILED: " what; failed = 1 }
+        /^guest: calls vfio/ && $5 >= 0.01 { fail("VFIO takes " $5 " system calls per request at depth " $4) }
+        /^guest: calls passthrough/ && $5 * $4 >= 1.01 {
+            fail("passthrough takes " $5 * $4 " system calls per batch of " $4)
         }
-    done
+        /^guest: run vfio/ && $(NF - 1) > 0 { fail("VFIO takes " $(NF - 1) " interrupts per request") }
+        /^guest: calls/ { calls++ }
+        END { if (!calls) fail("no system calls were counted"); exit failed }
+    ' "$work/nvme-output" >&2 || exit 1
+    # The median of the turns.
+    awk '
+        function median(list, values, n, i, j, t) {
+            n = split(list, values, " ")
+            for (i = 2; i <= n; i++)
+                for (j = i; j > 1 && values[j - 1] + 0 > values[j] + 0; j--) {
+                    t = values[j]; values[j] = values[j - 1]; values[j - 1] = t
+                }
+            return values[int((n + 1) / 2)]
+        }
+        /^guest: run/ {
+            at = $3 " " $4 " " $5; seen[at] = 1
+            for (i = 6; i <= NF; i++) {
+                if ($i == "requests/s,") rate[at] = rate[at] " " $(i - 1)
+                if ($i == "p50") p50[at] = p50[at] " " $(i + 1)
+                if ($i == "p99") p99[at] = p99[at] " " $(i + 1)
+                if ($i == "processor") time[at] = time[at] " " $(i - 3)
+                if ($i == "switches,") switches[at] = switches[at] " " $(i - 2)
+                if ($i == "interrupts") interrupts[at] = interrupts[at] " " $(i - 1)
+            }
+        }
+        END {
+            format = "%-12s %5s %7s %11s %8s %8s %9s %9s %10s\n"
+            printf format, "path", "depth", "idle us", "requests/s", "p50 us", "p99 us", "CPU us", "switches", "interrupts"
+            n = split("1 8 32", depths, " "); split("20 0", idles, " "); split("uring passthrough vfio", names, " ")
+            for (k = 1; k <= 2; k++) for (d = 1; d <= n; d++) {
+                for (p = 1; p <= 3; p++) {
+                    at = names[p] " " depths[d] " " idles[k]
+                    if (seen[at]) printf format, names[p], depths[d], idles[k], median(rate[at]), median(p50[at]),
+                        median(p99[at]), median(time[at]), median(switches[at]), median(interrupts[at])
+                }
+                u = "uring " depths[d] " " idles[k]; v = "vfio " depths[d] " " idles[k]
+                if (seen[u] && seen[v]) {
+                    r = median(rate[v]) / median(rate[u]); t = median(time[v]) / median(time[u])
+                    printf "  VFIO relative to io_uring: %.2f x the requests/s (goal: 1), %.2f x the processor time (goal: 0.7): %s\n",
+                        r, t, (r >= 1 && t <= 0.7) ? "met" : "not met"
+                }
+            }
+        }
+    ' "$work/nvme-output"
 done

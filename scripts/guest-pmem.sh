@@ -14,17 +14,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-skip() {
-    printf 'SKIPPED: %s\n' "$*"
-    exit 0
-}
-
-[ "$(uname -sm)" = "Linux x86_64" ] || skip "the guest's kernel is for x86-64 Linux"
-for tool in qemu-system-x86_64 busybox ndctl mkfs.ext4 depmod cpio apt-get dpkg-deb gzip; do
-    command -v "$tool" >/dev/null || PATH=$PATH:/usr/sbin:/sbin
-    command -v "$tool" >/dev/null || skip "$tool is missing (Debian: apt-get install qemu-system-x86" \
-        "busybox-static ndctl e2fsprogs kmod cpio)"
-done
+# shellcheck source=scripts/guest.sh
+source scripts/guest.sh
+guest_needs "ndctl e2fsprogs" ndctl mkfs.ext4
 
 braid=${1:-}
 if [ -z "$braid" ]; then
@@ -32,49 +24,15 @@ if [ -z "$braid" ]; then
     braid=${CARGO_TARGET_DIR:-target}/release/braid
 fi
 kills=${KILLS:-5}
-work=${GUEST_DIR:-${CARGO_TARGET_DIR:-target}/guest}
-mkdir -p "$work"
-work=$(cd "$work" && pwd)
+guest_kernel
 image=$work/nvdimm.img
-root=$work/root
-
-# The kernel of Debian, unpacked and not installed.
-if ! ls "$work"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
-    package=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[0-9]\)/\1/p' | head -1)
-    [ -n "$package" ] || skip "no package with a kernel is known; run apt-get update"
-    (cd "$work" && apt-get download -q "$package") || skip "$package cannot be fetched"
-    dpkg-deb -x "$work/$package"_*.deb "$work/kernel"
-    rm "$work/$package"_*.deb
-fi
-kernel=$(ls "$work"/kernel/boot/vmlinuz-*)
-version=${kernel##*/vmlinuz-}
-depmod -b "$work/kernel" "$version"
-
-# A root file system in memory: the programs with their libraries, and the modules in their order.
-rm -rf "$root"
-mkdir -p "$root"/{bin,proc,sys,dev,mnt,modules,tmp}
-cp "$(command -v busybox)" "$root/bin/busybox"
-for program in "$braid" "$(command -v ndctl)" "$(command -v mkfs.ext4)"; do
-    name=${program##*/}
-    [ "$program" != "$braid" ] || name=braid
-    cp -L "$program" "$root/bin/$name"
-    for library in $(ldd "$program" | grep -o '/[^ ]*'); do
-        mkdir -p "$root${library%/*}"
-        cp -L "$library" "$root$library"
-    done
+guest_root "$work/root"
+guest_program "$braid" braid
+for program in ndctl mkfs.ext4; do
+    guest_program "$(command -v $program)" $program
 done
-# From the list of dependencies, because modprobe leaves out what this machine's kernel has built in.
-# A line names a module, then what it needs, the last one first.
-modules=$work/kernel/lib/modules/$version
-order=0
-for module in nfit nd_pmem ext4 crc32c_generic; do
-    for file in $(sed -n "s|^\(.*/$module\.ko\):\(.*\)|\1 \2|p" "$modules/modules.dep" | tr ' ' '\n' | tac); do
-        [ -z "$(find "$root/modules" -name "*-${file##*/}")" ] || continue
-        cp "$modules/$file" "$root/modules/$(printf '%03d' $order)-${file##*/}"
-        order=$((order + 1))
-    done
-done
-cat >"$root/init" <<'GUEST'
+guest_modules nfit nd_pmem ext4 crc32c_generic
+guest_pack "$work/initrd.gz" <<'GUEST'
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin HOME=/tmp TMPDIR=/tmp
@@ -112,8 +70,6 @@ braid demo --dir /mnt/db-$boot --device pmem --seconds $seconds --threads 2 --ac
 braid verify /mnt/db-$boot || finish "FAILED: the demo's database is damaged"
 finish "done"
 GUEST
-chmod +x "$root/init"
-(cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd.gz"
 
 rm -f "$image"
 truncate -s 256M "$image"

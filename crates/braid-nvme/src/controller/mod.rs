@@ -68,6 +68,12 @@ pub trait Host: Send + Sync + 'static {
     /// Waits for a moment, longer the higher `round` is, or lets the model of a controller work.
     fn pause(&self, round: u32);
 
+    /// Returns the number of first rounds in which [`Host::pause`] only spins. They are so short
+    /// that a waiting queue does not read the clock.
+    fn spins(&self) -> u32 {
+        0
+    }
+
     /// Called by every poll; lets the model of a controller work.
     #[inline]
     fn step(&self) {}

@@ -18,15 +18,16 @@ use crate::{
 /// that a completion that comes twice is not taken for that of the next command.
 const SLOT_BITS: u32 = 8;
 
-/// Empty polls after which the time is compared.
-const POLLS: u32 = 64;
+/// Empty polls after which the clock is read, which some machines need a system call for.
+const POLLS: u32 = 1024;
 
 /// Time between two looks at the status register, whose read takes about a microsecond.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 struct Slot {
     command: Command,
-    since: Duration,
+    /// When [`IoQueue::look`] first found the command; a fast command needs no clock.
+    since: Option<Duration>,
     aborted: Option<Duration>,
 }
 
@@ -258,7 +259,8 @@ impl<H: Host> IoQueue<H> {
             if grace.is_some_and(|end| now > end) {
                 return self.shared.reset(epoch, Loss::TimedOut);
             }
-            if grace.is_some() || now <= slot.since + timeout {
+            let since = *slot.since.get_or_insert(now);
+            if grace.is_some() || now <= since + timeout {
                 continue;
             }
             slot.aborted = Some(now);
@@ -308,7 +310,7 @@ impl<H: Host> Queue for IoQueue<H> {
         self.push(slot, &command);
         self.slots[usize::from(slot)] = Some(Slot {
             command,
-            since: self.shared.host.now(),
+            since: None,
             aborted: None,
         });
         Ok(())
@@ -342,15 +344,21 @@ impl<H: Host> Queue for IoQueue<H> {
     }
 
     fn wait(&mut self, completions: &mut Vec<Completion>, patience: Duration) -> usize {
-        let end = self.shared.host.now() + patience;
+        let mut end = None;
         let mut round = 0;
         loop {
             let count = self.poll(completions);
-            if count > 0 || self.in_flight() == 0 || self.shared.host.now() > end {
+            if count > 0 || self.in_flight() == 0 {
                 return count;
             }
-            // A sleeping thread polls less often; it looks each time.
-            self.polls = POLLS;
+            if round >= self.shared.host.spins() {
+                let now = self.shared.host.now();
+                if now > *end.get_or_insert(now + patience) {
+                    return 0;
+                }
+                // A sleeping thread polls less often; it looks each time.
+                self.polls = POLLS;
+            }
             self.shared.host.pause(round);
             round += 1;
         }

@@ -19,6 +19,9 @@ use crate::{DmaBuffer, DriveError, DrivePath};
 use arena::Arena;
 use iommu::{Iommu, SystemCalls};
 
+/// Rounds of waiting before a thread lets others run: a few microseconds.
+const SPINS: u32 = 200;
+
 /// Options of [`VfioHost`].
 #[derive(Clone, Copy, Debug)]
 pub struct VfioOptions {
@@ -186,11 +189,15 @@ impl Host for VfioHost {
 
     fn pause(&self, round: u32) {
         match round {
-            0..200 => std::hint::spin_loop(),
-            200..250 => std::thread::yield_now(),
+            0..SPINS => std::hint::spin_loop(),
+            SPINS..250 => std::thread::yield_now(),
             // An idle thread does not occupy a processor.
             _ => std::thread::sleep(Duration::from_micros(u64::from(round - 249).min(20) * 50)),
         }
+    }
+
+    fn spins(&self) -> u32 {
+        SPINS
     }
 
     fn quiesce(&self) {
