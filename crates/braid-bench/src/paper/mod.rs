@@ -5,7 +5,8 @@
 //!   engine, which the paper left open;
 //! - NVWAL (Kim et al.): a log of page differences in persistent memory, by the memory's latency;
 //! - GoldenX: checkpoints that write the cache lines that changed, and log and data on a disk or in
-//!   persistent memory.
+//!   persistent memory;
+//! - NVWAL again, under SQLite: one-row transactions by the memory's latency, and by place.
 
 mod checkpoints;
 mod counter;
@@ -14,8 +15,11 @@ mod places;
 #[cfg(feature = "plots")]
 mod plot;
 mod protocols;
+#[cfg(all(unix, feature = "peer-sqlite"))]
+mod sqlite;
 mod sustained;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,11 +55,13 @@ pub enum Figure {
     Nvwal,
     /// GoldenX: checkpoints by cache line, and four combinations of places for log and data.
     GoldenxCla,
+    /// NVWAL: SQLite's transactions on a log of page differences, by the memory's latency.
+    NvwalSqlite,
 }
 
 impl Figure {
     /// All figures.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::PwalU1,
         Self::PwalU10,
         Self::PwalTrim,
@@ -66,6 +72,7 @@ impl Figure {
         Self::GwsnEngine,
         Self::Nvwal,
         Self::GoldenxCla,
+        Self::NvwalSqlite,
     ];
 
     /// Returns the name on the command line.
@@ -82,7 +89,14 @@ impl Figure {
             Self::GwsnEngine => "gwsn-engine",
             Self::Nvwal => "nvwal",
             Self::GoldenxCla => "goldenx-cla",
+            Self::NvwalSqlite => "nvwal-sqlite",
         }
+    }
+
+    /// Whether this build can measure the figure: SQLite is not in every build.
+    #[must_use]
+    pub fn is_available(self) -> bool {
+        self != Self::NvwalSqlite || cfg!(all(unix, feature = "peer-sqlite"))
     }
 
     /// Returns what the figure shows.
@@ -101,6 +115,7 @@ impl Figure {
             Self::GoldenxCla => {
                 "GoldenX: checkpoints by cache line; log and data on disk or in memory"
             }
+            Self::NvwalSqlite => "NVWAL under SQLite, by latency of the memory and by place",
         }
     }
 }
@@ -119,8 +134,8 @@ pub struct PaperSpec {
     pub each: Duration,
     /// Numbers of threads.
     pub threads: Vec<usize>,
-    /// Number of records of the engine's workloads, or rows between two checkpoints of NVWAL; `None`
-    /// for 65,536 (as in the papers) and 10,000.
+    /// Number of records of the engine's workloads, or rows of NVWAL's figures: between two checkpoints,
+    /// or in SQLite's table; `None` for 65,536 (as in the papers) and 10,000.
     pub records: Option<u64>,
     /// Commits that each thread keeps in flight.
     pub in_flight: usize,
@@ -210,11 +225,21 @@ impl Diagram {
     /// Returns the points as comma-separated values, one per line, with a heading.
     #[must_use]
     pub fn csv(&self) -> String {
-        let mut text = format!("series,{},{}\n", self.x, self.y);
+        let mut text = format!("series,{},{}\n", csv_field(self.x), csv_field(self.y));
         for Point { series, x, y } in &self.points {
-            text += &format!("{series},{x},{y}\n");
+            text += &format!("{},{x},{y}\n", csv_field(series));
         }
         text
+    }
+}
+
+/// A field of comma-separated values, in quotation marks if it has a comma. Names have no quotation
+/// marks.
+fn csv_field(text: &str) -> Cow<'_, str> {
+    if text.contains(',') {
+        format!("\"{text}\"").into()
+    } else {
+        text.into()
     }
 }
 
@@ -277,6 +302,15 @@ fn measure_once(
             diagrams.extend(places::by_threads(spec, progress)?);
             Ok(diagrams)
         }
+        #[cfg(all(unix, feature = "peer-sqlite"))]
+        Figure::NvwalSqlite => sqlite::figures(spec, progress),
+        #[cfg(not(all(unix, feature = "peer-sqlite")))]
+        Figure::NvwalSqlite => Err(BenchError::Unavailable {
+            name: "nvwal-sqlite",
+            note: "built without SQLite; build with `--features peers`, or \
+                   `--features braid-bench/peer-sqlite`"
+                .to_owned(),
+        }),
     }
 }
 
@@ -309,6 +343,9 @@ mod tests {
             "nvwal-insert" | "nvwal-update" | "nvwal-delete" => 8 * 5,
             "goldenx-cla-bytes" => 2 * 6,
             "goldenx-cla-time" => 4 * 6,
+            "nvwal-sqlite-insert" | "nvwal-sqlite-update" | "nvwal-sqlite-delete" => 7 * 5,
+            "nvwal-sqlite-places" => 8 * 3,
+            "nvwal-sqlite-bytes" => 3 * 3,
             name if name.starts_with("goldenx-ycsb-") || name == "goldenx-tpcb" => 4 * threads,
             name => panic!("{name}"),
         }
@@ -355,11 +392,25 @@ mod tests {
     }
 
     #[test]
+    fn commas_in_names_divide_no_values() {
+        let mut diagram = Diagram::new("name", "title", "1 insert, 2 update", "us");
+        diagram.add("whole pages, eager", 1.0, 2.5);
+        diagram.add("differences", 1.0, 2.0);
+        assert_eq!(
+            diagram.csv(),
+            "series,\"1 insert, 2 update\",us\n\"whole pages, eager\",1,2.5\ndifferences,1,2\n"
+        );
+    }
+
+    #[test]
     fn every_figure_of_the_protocols_gives_whole_curves() {
         let dir = tempfile::tempdir().unwrap();
         let spec = spec(dir.path());
         for figure in Figure::ALL {
-            if !matches!(figure, Figure::Nvwal | Figure::GoldenxCla) {
+            if !matches!(
+                figure,
+                Figure::Nvwal | Figure::GoldenxCla | Figure::NvwalSqlite
+            ) {
                 draw(figure, &spec, dir.path());
             }
         }
@@ -425,5 +476,28 @@ mod tests {
         let bytes = named(&diagrams, "goldenx-cla-bytes");
         let [whole, lines] = ["whole pages", "changed lines"].map(|series| y(bytes, series, 0.5));
         assert!(lines < whole / 2.0, "{lines} of {whole} KiB");
+    }
+
+    #[cfg(all(unix, feature = "peer-sqlite"))]
+    #[test]
+    fn the_figures_of_nvwal_under_sqlite_show_what_the_log_saves() {
+        let diagrams = in_memory(Figure::NvwalSqlite);
+        let bytes = named(&diagrams, "nvwal-sqlite-bytes");
+        for operation in [1.0, 2.0, 3.0] {
+            let of = |series| y(bytes, series, operation);
+            // A frame, and sometimes the pages above a leaf.
+            let stock = of("SQLite");
+            assert!((4_120.0..9_000.0).contains(&stock), "{operation}: {stock}");
+            assert!(of("recommended") < stock / 2.0, "{operation}");
+        }
+    }
+
+    #[cfg(not(all(unix, feature = "peer-sqlite")))]
+    #[test]
+    fn a_build_without_sqlite_says_what_is_missing() {
+        assert!(!Figure::NvwalSqlite.is_available());
+        let dir = tempfile::tempdir().unwrap();
+        let error = measure_figure(Figure::NvwalSqlite, &spec(dir.path()), &mut |_| ());
+        assert!(error.unwrap_err().to_string().contains("peer-sqlite"));
     }
 }

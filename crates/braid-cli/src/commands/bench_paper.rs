@@ -39,7 +39,7 @@ pub(crate) struct PaperArgs {
     threads: Vec<usize>,
 
     /// Number of records of the engine's workloads [default: 65536, as in the papers], or of rows
-    /// between two checkpoints of nvwal [default: 10000]
+    /// between two checkpoints of nvwal, and of the table of nvwal-sqlite [default: 10000]
     #[arg(long, value_name = "N")]
     records: Option<u64>,
 
@@ -75,13 +75,13 @@ pub(crate) struct PaperArgs {
 struct Figures(Vec<Figure>);
 
 fn figures_parser() -> impl TypedValueParser<Value = Figures> {
-    let all = PossibleValue::new("all").help("all of them");
+    let all = PossibleValue::new("all").help("all of them that this build has");
     let one = Figure::ALL.map(|f| PossibleValue::new(f.name()).help(f.description()));
     PossibleValuesParser::new(one.into_iter().chain([all])).map(|name| {
         let chosen = Figure::ALL.into_iter();
         Figures(
             chosen
-                .filter(|f| name == "all" || name == f.name())
+                .filter(|f| (name == "all" && f.is_available()) || name == f.name())
                 .collect(),
         )
     })
