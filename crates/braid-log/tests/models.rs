@@ -1,26 +1,33 @@
 //! The commit protocols as small state machines, explored exhaustively.
 //!
 //! [`machine`] holds the common part of all protocols: transactions that lock, read, assign, append
-//! and apply; lanes whose flushes are sealed and land, or are lost. [`rules`] holds the
-//! differences: when locks are released, what an append waits for, which transactions are
-//! acknowledged, what recovery keeps. In every state the power may fail, with every subset of the
+//! and apply; lanes whose flushes are sealed and land, or are lost. [`rules`] and [`recovery`] hold
+//! the differences: when locks are released, what an append waits for, which transactions are
+//! acknowledged; what recovery keeps. In every state the power may fail, with every subset of the
 //! flushes in flight arriving; [`properties`] lists the properties that must then hold.
 //! [`mutants`](rules::Mutant) break a rule each, and the exploration must find the consequence.
 //!
 //! Bounds: every script of 3 transactions over 2 keys on up to 3 lanes, and chosen scripts of 4
 //! transactions over 3 keys on 3 lanes; one flush of a lane in flight at a time; two ends of
 //! epochs.
+//!
+//! The same with tablespaces: a transaction appends a part of its log record to each of several
+//! lanes, one after another in any order, and each lane has a checkpoint and a truncated log of its
+//! own. Bounds: every script of 2 transactions over 2 keys with parts in up to 2 of 3 lanes, and
+//! chosen scripts of 3 transactions over 3 keys; one checkpoint, one end of an epoch.
 
 #[path = "models/machine.rs"]
 mod machine;
 #[path = "models/properties.rs"]
 mod properties;
+#[path = "models/recovery.rs"]
+mod recovery;
 #[path = "models/rules.rs"]
 mod rules;
 
 use std::collections::HashMap;
 
-use machine::{Script, State, Step};
+use machine::{LaneSet, Script, State, Step};
 use properties::Violation;
 use rules::{Mutant, Protocol, Rules};
 
@@ -62,14 +69,14 @@ fn explore(rules: &Rules, script: &[Script]) -> Result<usize, Counterexample> {
     Ok(order.len())
 }
 
-/// All scripts of `transactions` transactions over `keys` keys on `lanes` lanes, up to renaming
-/// keys and lanes, and up to the order of the transactions.
-fn all_scripts(transactions: usize, keys: u8, lanes: u8) -> Vec<Vec<Script>> {
+/// All scripts of `transactions` transactions over `keys` keys, each with parts in the lanes of one
+/// of these sets, up to renaming keys and lanes, and up to the order of the transactions.
+fn all_scripts(transactions: usize, keys: u8, sets: &[LaneSet]) -> Vec<Vec<Script>> {
     let mut one = Vec::new();
     for read in 0..keys {
         for write in 0..keys {
-            for lane in 0..lanes {
-                one.push(Script { read, write, lane });
+            for &lanes in sets {
+                one.push(Script { read, write, lanes });
             }
         }
     }
@@ -92,18 +99,31 @@ fn all_scripts(transactions: usize, keys: u8, lanes: u8) -> Vec<Vec<Script>> {
             })
         };
         firsts(script.iter().flat_map(|s| [s.read, s.write]).collect())
-            && firsts(script.iter().map(|s| s.lane).collect())
+            && firsts(
+                script
+                    .iter()
+                    .flat_map(|s| s.lanes.iter())
+                    .map(|lane| lane as u8)
+                    .collect(),
+            )
     };
     scripts.retain(is_canonical);
     scripts
 }
 
+/// A transaction with one part.
+fn on_lane(read: u8, write: u8, lane: usize) -> Script {
+    let lanes = LaneSet::of(lane);
+    Script { read, write, lanes }
+}
+
 /// Chains, fans, and the failures of the published traps: four transactions, three keys, three
 /// lanes.
 fn chosen_scripts() -> Vec<Vec<Script>> {
-    let script = |moves: [(u8, u8, u8); 4]| {
-        let one = |(read, write, lane)| Script { read, write, lane };
-        moves.map(one).to_vec()
+    let script = |moves: [(u8, u8, usize); 4]| {
+        moves
+            .map(|(read, write, lane)| on_lane(read, write, lane))
+            .to_vec()
     };
     vec![
         // Each reads the previous one's write, on another lane.
@@ -117,50 +137,97 @@ fn chosen_scripts() -> Vec<Vec<Script>> {
     ]
 }
 
-fn lanes(protocol: Protocol) -> u8 {
-    if protocol.has_one_lane() { 1 } else { 3 }
+fn scripts(protocol: Protocol) -> Vec<Vec<Script>> {
+    let lanes = if protocol.has_one_lane() { 1 } else { 3 };
+    let sets: Vec<LaneSet> = (0..lanes).map(LaneSet::of).collect();
+    let mut scripts = all_scripts(3, 2, &sets);
+    scripts.append(&mut chosen_scripts_of(protocol));
+    scripts
 }
 
-fn scripts(protocol: Protocol) -> Vec<Vec<Script>> {
-    let mut scripts = all_scripts(3, 2, lanes(protocol));
+fn chosen_scripts_of(protocol: Protocol) -> Vec<Vec<Script>> {
     let mut chosen = chosen_scripts();
     if protocol.has_one_lane() {
-        chosen.iter_mut().flatten().for_each(|s| s.lane = 0);
+        chosen
+            .iter_mut()
+            .flatten()
+            .for_each(|s| s.lanes = LaneSet::of(0));
     }
-    scripts.append(&mut chosen);
+    chosen
+}
+
+/// Chains and fans of transactions with parts in several lanes.
+fn chosen_scripts_of_parts() -> Vec<Vec<Script>> {
+    let script = |moves: [(u8, u8, u8); 3]| {
+        let one = |(read, write, lanes)| Script {
+            read,
+            write,
+            lanes: LaneSet(lanes),
+        };
+        moves.map(one).to_vec()
+    };
+    vec![
+        // A chain in which each has a part where the one before has.
+        script([(0, 0, 0b011), (0, 1, 0b110), (1, 2, 0b100)]),
+        // Readers of a transaction, each with a part in one of its lanes.
+        script([(0, 0, 0b011), (0, 1, 0b001), (0, 2, 0b010)]),
+        // A chain through a lane in which the first transaction has no part.
+        script([(0, 0, 0b011), (0, 1, 0b100), (1, 2, 0b001)]),
+        // All overwrite one key, with parts in all lanes.
+        script([(0, 0, 0b111), (0, 0, 0b011), (0, 0, 0b100)]),
+    ]
+}
+
+fn scripts_of_parts() -> Vec<Vec<Script>> {
+    let sets = [0b001, 0b010, 0b100, 0b011, 0b101, 0b110].map(LaneSet);
+    let mut scripts = all_scripts(2, 2, &sets);
+    scripts.append(&mut chosen_scripts_of_parts());
     scripts
 }
 
 /// Explores everything. Asserts that nothing is violated, and that the exploration was not empty.
 fn holds(protocol: Protocol) {
-    let rules = Rules::new(protocol, Mutant::None);
-    let mut states = 0;
-    for script in scripts(protocol) {
-        match explore(&rules, &script) {
-            Ok(count) => states += count,
-            Err(found) => panic!("{}", describe(&rules, &script, &found)),
+    let one_part = Rules::new(protocol, Mutant::None);
+    let parts = Rules::of_tablespaces(protocol, Mutant::None);
+    for (rules, scripts) in [(one_part, scripts(protocol)), (parts, scripts_of_parts())] {
+        let mut states = 0;
+        for script in scripts {
+            match explore(&rules, &script) {
+                Ok(count) => states += count,
+                Err(found) => panic!("{}", describe(&rules, &script, &found)),
+            }
         }
+        let parts = rules.has_parts;
+        println!("{protocol:?}, several parts: {parts}, {states} states");
+        assert!(states > 30_000, "only {states} states");
     }
-    println!("{protocol:?}: {states} states");
-    assert!(states > 30_000, "only {states} states");
 }
 
 /// The mutant must violate one of the properties in some script.
 fn is_caught(protocol: Protocol, mutant: Mutant, by: &[&str]) {
     let rules = Rules::new(protocol, mutant);
-    let mut chosen = chosen_scripts();
-    if protocol.has_one_lane() {
-        chosen.iter_mut().flatten().for_each(|s| s.lane = 0);
-    }
-    for script in chosen {
-        if let Err(found) = explore(&rules, &script) {
-            println!("{}", describe(&rules, &script, &found));
+    is_caught_in(&rules, chosen_scripts_of(protocol), by);
+}
+
+/// The mutant must violate one of the properties in some script with tablespaces.
+fn is_caught_in_tablespaces(protocol: Protocol, mutant: Mutant, by: &[&str]) {
+    let rules = Rules::of_tablespaces(protocol, mutant);
+    is_caught_in(&rules, chosen_scripts_of_parts(), by);
+}
+
+fn is_caught_in(rules: &Rules, scripts: Vec<Vec<Script>>, by: &[&str]) {
+    for script in scripts {
+        if let Err(found) = explore(rules, &script) {
+            println!("{}", describe(rules, &script, &found));
             let property = found.violation.property;
             assert!(by.contains(&property), "caught by {property}, not {by:?}");
             return;
         }
     }
-    panic!("{protocol:?} with {mutant:?} violates nothing");
+    panic!(
+        "{:?} with {:?} violates nothing",
+        rules.protocol, rules.mutant
+    );
 }
 
 fn describe(rules: &Rules, script: &[Script], found: &Counterexample) -> String {
@@ -169,9 +236,10 @@ fn describe(rules: &Rules, script: &[Script], found: &Counterexample) -> String 
         rules.protocol, rules.mutant, found.violation.property, found.violation.what
     );
     for (i, s) in script.iter().enumerate() {
+        let lanes: Vec<usize> = s.lanes.iter().collect();
         text += &format!(
-            "  T{i} reads key {} and writes key {} on lane {}\n",
-            s.read, s.write, s.lane
+            "  T{i} reads key {} and writes key {} on lanes {lanes:?}\n",
+            s.read, s.write
         );
     }
     found
@@ -249,15 +317,68 @@ fn forgetting_a_dependency_is_caught() {
     is_caught(Protocol::Gsn, Mutant::ForgetDependencies, &["I3"]);
 }
 
+#[test]
+fn acknowledging_after_the_first_part_is_caught() {
+    for protocol in Protocol::ALL {
+        is_caught_in_tablespaces(protocol, Mutant::AcknowledgeFirstPart, &["I1"]);
+        is_caught_in_tablespaces(protocol, Mutant::IgnorePendingParts, &["I1", "I2", "I4"]);
+    }
+}
+
+#[test]
+fn parts_without_their_count_are_caught() {
+    for protocol in Protocol::ALL {
+        is_caught_in_tablespaces(protocol, Mutant::PartsWithoutCount, &["I2"]);
+    }
+}
+
+#[test]
+fn a_cut_for_each_lane_is_caught() {
+    for protocol in [Protocol::GwsnStrict, Protocol::Gwsn, Protocol::Gsn] {
+        is_caught_in_tablespaces(protocol, Mutant::CutPartsByLane, &["I2"]);
+    }
+}
+
+/// Under `gwsn-strict`, dependencies are durable before an append; under `gwsn`, the order of flushes
+/// has them. The others need a cut that is closed.
+#[test]
+fn keeping_dependents_of_a_torn_transaction_is_caught() {
+    for protocol in [
+        Protocol::Serial,
+        Protocol::Aether,
+        Protocol::Glsn,
+        Protocol::Epoch,
+        Protocol::Gsn,
+    ] {
+        is_caught_in_tablespaces(protocol, Mutant::KeepDependentsOfTorn, &["I3"]);
+    }
+}
+
+#[test]
+fn waiting_for_one_part_of_a_dependency_is_caught() {
+    let by = ["I3", "Lemma 9"];
+    is_caught_in_tablespaces(Protocol::Gwsn, Mutant::AwaitFirstPart, &by);
+}
+
+#[test]
+fn forgetting_what_checkpoints_have_is_caught() {
+    for protocol in Protocol::ALL {
+        is_caught_in_tablespaces(protocol, Mutant::ForgetCheckpoints, &["I1", "I2"]);
+    }
+}
+
+#[test]
+fn a_checkpoint_before_the_other_lanes_is_caught() {
+    for protocol in Protocol::ALL {
+        is_caught_in_tablespaces(protocol, Mutant::CheckpointBeforeOtherLanes, &["I2", "I3"]);
+    }
+}
+
 /// An idle lane delays no transaction: in every case, a state is reached in which everything is
 /// acknowledged although a lane never wrote.
 #[test]
 fn an_idle_lane_delays_no_thread() {
-    let script = [(0, 0), (1, 1)].map(|(key, lane)| Script {
-        read: key,
-        write: key,
-        lane,
-    });
+    let script = [on_lane(0, 0, 0), on_lane(1, 1, 1)];
     for protocol in Protocol::ALL {
         let rules = Rules::new(protocol, Mutant::None);
         let mut state = State::new(&script);

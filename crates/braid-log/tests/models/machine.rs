@@ -1,6 +1,6 @@
 //! The part of the model that all protocols share.
 
-use super::rules::{Dependence, LockRelease, Protocol, Rules};
+use super::rules::{Dependence, LockRelease, Mutant, Protocol, Rules};
 
 pub(crate) const LANES: usize = 3;
 const KEYS: usize = 3;
@@ -10,7 +10,37 @@ const KEYS: usize = 3;
 pub(crate) struct Script {
     pub(crate) read: u8,
     pub(crate) write: u8,
-    pub(crate) lane: u8,
+    /// The lanes that get a part of its log record.
+    pub(crate) lanes: LaneSet,
+}
+
+/// A set of lanes, one bit each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LaneSet(pub(crate) u8);
+
+impl LaneSet {
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) fn of(lane: usize) -> Self {
+        Self(1 << lane)
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        (0..LANES).filter(move |&lane| self.has(lane))
+    }
+
+    pub(crate) fn has(self, lane: usize) -> bool {
+        self.0 & 1 << lane != 0
+    }
+
+    fn with(self, lane: usize) -> Self {
+        Self(self.0 | 1 << lane)
+    }
+
+    /// The lane in whose order a transaction with parts in these lanes is: the first.
+    pub(crate) fn home(self) -> usize {
+        self.0.trailing_zeros() as usize
+    }
 }
 
 /// The progress of a transaction.
@@ -21,9 +51,11 @@ pub(crate) enum Phase {
     Running,
     /// The transaction has its number.
     Assigned,
-    /// Its log record is in its lane, and its write is visible.
+    /// The transaction is valid, and some parts of its log record are in their lanes.
+    Appending,
+    /// All parts of its log record are in their lanes, and its write is visible.
     Applied,
-    /// The transaction failed its validation; its abort record is logged.
+    /// The transaction failed its validation; its home lane has its abort record.
     Abort,
 }
 
@@ -31,6 +63,9 @@ pub(crate) enum Phase {
 pub(crate) struct Transaction {
     pub(crate) phase: Phase,
     pub(crate) number: u8,
+    /// The lanes that get a part of its log record, and those that have it.
+    pub(crate) parts: LaneSet,
+    pub(crate) appended: LaneSet,
     pub(crate) has_lock: bool,
     /// The writers of the versions that it read and overwrote.
     pub(crate) read_from: Option<u8>,
@@ -45,7 +80,7 @@ impl Transaction {
     }
 }
 
-/// A flush: its number over all lanes, and the transactions whose log records it contains.
+/// A flush: its number over all lanes, and the transactions of whose log records it contains a part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Flush {
     pub(crate) number: u8,
@@ -57,6 +92,9 @@ pub(crate) struct Lane {
     pub(crate) buffer: Vec<u8>,
     pub(crate) in_flight: Option<Flush>,
     pub(crate) landed: Vec<Flush>,
+    /// The number up to which the checkpoint of the lane's tablespace has everything; the log before
+    /// it is truncated.
+    pub(crate) checkpoint: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +106,9 @@ pub(crate) struct State {
     pub(crate) flushes: u8,
     pub(crate) epoch_end: u8,
     epochs: u8,
+    /// The last flush that a checkpoint covers, and the number of checkpoints.
+    pub(crate) flush_base: u8,
+    checkpoints: u8,
     /// The last writer of each key.
     writer: [Option<u8>; KEYS],
     lock: [Option<u8>; KEYS],
@@ -78,44 +119,54 @@ pub(crate) struct State {
 pub(crate) enum Step {
     Begin(usize),
     Assign(usize),
-    Append(usize),
+    /// Appends the part of a transaction that a lane gets.
+    Append(usize, usize),
     Seal(usize),
     Land(usize),
     EndEpoch,
+    /// Publishes a checkpoint of the tablespace of a lane, and truncates the lane's log.
+    Checkpoint(usize),
 }
 
 impl State {
     pub(crate) fn new(script: &[Script]) -> Self {
-        let waiting = Transaction {
+        let waiting = |one: &Script| Transaction {
             phase: Phase::Waiting,
             number: 0,
+            parts: one.lanes,
+            appended: LaneSet::NONE,
             has_lock: false,
             read_from: None,
             overwrote: None,
         };
         Self {
-            transactions: vec![waiting; script.len()],
+            transactions: script.iter().map(waiting).collect(),
             lanes: Default::default(),
             counter: 0,
             flushes: 0,
             epoch_end: 0,
             epochs: 0,
+            flush_base: 0,
+            checkpoints: 0,
             writer: [None; KEYS],
             lock: [None; KEYS],
         }
     }
 
-    /// Whether a transaction's log record is in a flush, and whether that has landed.
-    pub(crate) fn flush_of(&self, transaction: usize) -> Option<(&Flush, bool)> {
-        self.lanes.iter().find_map(|lane| {
-            let has = |flush: &&Flush| flush.log_records.contains(&(transaction as u8));
-            let landed = lane.landed.iter().find(has).map(|flush| (flush, true));
-            landed.or(lane.in_flight.iter().find(has).map(|flush| (flush, false)))
-        })
+    /// Returns the flush with the part that a lane has of a transaction, and whether it has landed.
+    pub(crate) fn part_of(&self, lane: usize, transaction: usize) -> Option<(&Flush, bool)> {
+        let lane = &self.lanes[lane];
+        let has = |flush: &&Flush| flush.log_records.contains(&(transaction as u8));
+        let landed = lane.landed.iter().find(has).map(|flush| (flush, true));
+        landed.or_else(|| lane.in_flight.iter().find(has).map(|flush| (flush, false)))
     }
 
-    pub(crate) fn is_durable(&self, transaction: usize) -> bool {
-        self.flush_of(transaction).is_some_and(|(_, landed)| landed)
+    /// Returns the last of the flushes with a transaction's parts, if all of its parts are sealed.
+    pub(crate) fn flush_of(&self, transaction: usize) -> Option<&Flush> {
+        let parts = self.transactions[transaction].parts.iter();
+        let flushes = parts.map(|lane| self.part_of(lane, transaction).map(|(flush, _)| flush));
+        let flushes: Option<Vec<&Flush>> = flushes.collect();
+        flushes?.into_iter().max_by_key(|flush| flush.number)
     }
 
     /// Releases locks that the protocol no longer needs.
@@ -137,14 +188,43 @@ impl State {
         }
     }
 
+    fn append(&mut self, i: usize, lane: usize) {
+        self.lanes[lane].buffer.push(i as u8);
+        let own = &mut self.transactions[i];
+        own.appended = own.appended.with(lane);
+    }
+
+    /// Appends a part of a valid transaction, and applies the transaction after its last part.
+    fn append_valid(&mut self, script: &[Script], i: usize, lane: usize) {
+        self.append(i, lane);
+        let write = usize::from(script[i].write);
+        let own = &mut self.transactions[i];
+        if own.appended != own.parts {
+            own.phase = Phase::Appending;
+            return;
+        }
+        own.phase = Phase::Applied;
+        own.overwrote = self.writer[write];
+        self.writer[write] = Some(i as u8);
+    }
+
     /// Whether an append may proceed under the protocol's rule for dependencies.
     fn may_append(&self, rules: &Rules, script: &[Script], i: usize) -> bool {
         let mut on = self.transactions[i].clone();
         on.overwrote = self.writer[usize::from(script[i].write)];
         on.dependencies().all(|on| match rules.dependence() {
             Dependence::Implied | Dependence::Recorded => true,
-            // In its own lane it cannot be sealed later.
-            Dependence::Sealed => script[on].lane == script[i].lane || self.flush_of(on).is_some(),
+            Dependence::Sealed => {
+                let parts = self.transactions[on].parts;
+                // In a lane that gets a part of both, it cannot be sealed later.
+                let is_sealed =
+                    |lane| script[i].lanes.has(lane) || self.part_of(lane, on).is_some();
+                if rules.mutant == Mutant::AwaitFirstPart {
+                    parts.iter().any(is_sealed)
+                } else {
+                    parts.iter().all(is_sealed)
+                }
+            }
             Dependence::Durable => rules.is_acknowledged(self, on),
         })
     }
@@ -164,46 +244,24 @@ pub(crate) fn steps(rules: &Rules, script: &[Script], state: &State) -> Vec<(Ste
         .iter()
         .any(|t| t.number > state.epoch_end);
     let is_settled = rules.durable_seqno(state) >= state.epoch_end;
-    if rules.protocol == Protocol::Epoch && due && is_settled && state.epochs < 2 {
+    if rules.protocol == Protocol::Epoch && due && is_settled && state.epochs < rules.epochs_max {
         add(Step::EndEpoch, &|next| {
             next.epoch_end = next.counter;
             next.epochs += 1;
         });
     }
-    for (i, transaction) in state.transactions.iter().enumerate() {
-        let (read, write) = (usize::from(script[i].read), usize::from(script[i].write));
-        match transaction.phase {
-            Phase::Waiting if state.lock[write].is_none() => add(Step::Begin(i), &|next| {
-                next.lock[write] = Some(i as u8);
-                let own = &mut next.transactions[i];
-                own.has_lock = true;
-                own.phase = Phase::Running;
-                own.read_from = next.writer[read];
-            }),
-            Phase::Running => add(Step::Assign(i), &|next| {
-                next.counter += 1;
-                next.transactions[i].number = next.counter;
-                next.transactions[i].phase = Phase::Assigned;
-            }),
-            Phase::Assigned if state.may_append(rules, script, i) => {
-                add(Step::Append(i), &|next| {
-                    next.lanes[usize::from(script[i].lane)].buffer.push(i as u8);
-                    let own = &mut next.transactions[i];
-                    // The validation: the version read must be the one that a transaction with its
-                    // number would read.
-                    if own.read_from != next.writer[read] {
-                        own.phase = Phase::Abort;
-                        return;
-                    }
-                    own.phase = Phase::Applied;
-                    own.overwrote = next.writer[write];
-                    next.writer[write] = Some(i as u8);
-                })
-            }
-            _ => {}
-        }
+    for i in 0..state.transactions.len() {
+        transaction_steps(rules, script, state, i, &mut add);
     }
     for (lane, content) in state.lanes.iter().enumerate() {
+        let checkpoint = rules.checkpoint_number(state, lane);
+        if state.checkpoints < rules.checkpoints_max && checkpoint > content.checkpoint {
+            add(Step::Checkpoint(lane), &|next| {
+                next.lanes[lane].checkpoint = checkpoint;
+                next.flush_base = rules.landed_flushes(state);
+                next.checkpoints += 1;
+            });
+        }
         if content.in_flight.is_some() {
             add(Step::Land(lane), &|next| {
                 let lane = &mut next.lanes[lane];
@@ -221,4 +279,61 @@ pub(crate) fn steps(rules: &Rules, script: &[Script], state: &State) -> Vec<(Ste
         }
     }
     steps
+}
+
+/// Adds a step, which makes a change to the state.
+type AddStep<'a> = dyn FnMut(Step, &dyn Fn(&mut State)) + 'a;
+
+/// Adds the steps of a transaction.
+fn transaction_steps(
+    rules: &Rules,
+    script: &[Script],
+    state: &State,
+    i: usize,
+    add: &mut AddStep<'_>,
+) {
+    let transaction = &state.transactions[i];
+    let (read, write) = (usize::from(script[i].read), usize::from(script[i].write));
+    match transaction.phase {
+        Phase::Waiting if state.lock[write].is_none() => add(Step::Begin(i), &|next| {
+            next.lock[write] = Some(i as u8);
+            let own = &mut next.transactions[i];
+            own.has_lock = true;
+            own.phase = Phase::Running;
+            own.read_from = next.writer[read];
+        }),
+        Phase::Running => add(Step::Assign(i), &|next| {
+            next.counter += 1;
+            next.transactions[i].number = next.counter;
+            next.transactions[i].phase = Phase::Assigned;
+        }),
+        Phase::Assigned if state.may_append(rules, script, i) => {
+            // The validation: the version read must be the one that a transaction with its
+            // number would read.
+            if transaction.read_from != state.writer[read] {
+                let home = transaction.parts.home();
+                add(Step::Append(i, home), &|next| {
+                    next.append(i, home);
+                    let own = &mut next.transactions[i];
+                    own.parts = own.appended;
+                    own.phase = Phase::Abort;
+                });
+                return;
+            }
+            for lane in transaction.parts.iter() {
+                add(Step::Append(i, lane), &|next| {
+                    next.append_valid(script, i, lane)
+                });
+            }
+        }
+        Phase::Appending => {
+            let missing = |lane: &usize| !transaction.appended.has(*lane);
+            for lane in transaction.parts.iter().filter(missing) {
+                add(Step::Append(i, lane), &|next| {
+                    next.append_valid(script, i, lane)
+                });
+            }
+        }
+        _ => {}
+    }
 }

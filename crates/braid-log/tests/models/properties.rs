@@ -1,7 +1,8 @@
 //! The properties that must hold in every state, and after every crash in it.
 
 use super::machine::{Flush, LANES, Phase, Script, State};
-use super::rules::{Arrived, Rules};
+use super::recovery::{Crash, Recovered};
+use super::rules::Rules;
 
 /// A property that does not hold.
 pub(crate) struct Violation {
@@ -23,14 +24,12 @@ pub(crate) fn check(rules: &Rules, script: &[Script], state: &State) -> Checked 
         lemma_9_numbers_follow_dependencies(state)?;
         lemma_6_smallest_number_is_durable(rules, state)?;
     }
-    for arriving in 0..1 << LANES {
-        let arrived: Arrived<'_> = std::array::from_fn(|lane| {
-            let landed = state.lanes[lane].landed.iter();
-            let arrives = arriving & (1 << lane) != 0;
-            let in_flight = state.lanes[lane].in_flight.iter().filter(|_| arrives);
-            landed.chain(in_flight).collect()
-        });
-        let kept = rules.kept(state, &arrived);
+    let in_flight = |lane: &usize| state.lanes[*lane].in_flight.is_some();
+    let in_flight: u8 = (0..LANES).filter(in_flight).map(|lane| 1 << lane).sum();
+    for arriving in (0..1 << LANES).filter(|arriving| arriving & !in_flight == 0) {
+        let recovered = Crash::new(rules, state, arriving).recovered();
+        i2_wholeness(state, &recovered)?;
+        let kept = recovered.concat();
         i1_durability(rules, state, &kept)?;
         i3_closure(state, &kept)?;
         i4_no_vanishing_reads(rules, state, &kept)?;
@@ -48,6 +47,23 @@ fn i1_durability(rules: &Rules, state: &State, kept: &[usize]) -> Checked {
     for i in 0..state.transactions.len() {
         if rules.is_acknowledged(state, i) && !kept.contains(&i) {
             return violated("I1", format!("T{i} was acknowledged and is lost"));
+        }
+    }
+    Ok(())
+}
+
+/// I2: a transaction is recovered in the tablespaces of all its parts, or in none.
+fn i2_wholeness(state: &State, recovered: &Recovered) -> Checked {
+    for (i, transaction) in state.transactions.iter().enumerate() {
+        let has = |lane: &usize| recovered[*lane].contains(&i);
+        let lanes = || transaction.parts.iter();
+        if let Some(torn) = lanes().find(|lane| !has(lane))
+            && let Some(whole) = lanes().find(has)
+        {
+            return violated(
+                "I2",
+                format!("T{i} is recovered in lane {whole} and not in lane {torn}"),
+            );
         }
     }
     Ok(())
@@ -101,30 +117,30 @@ fn flushes(state: &State) -> impl Iterator<Item = &Flush> {
     lanes.flat_map(|lane| lane.landed.iter().chain(&lane.in_flight))
 }
 
-/// Whether something in flush `later` depends on something in flush `earlier`: W1 → W2 in the
-/// paper.
+/// The committed transactions of a flush: those whose last part it has.
+fn committed<'a>(state: &'a State, flush: &'a Flush) -> impl Iterator<Item = usize> + 'a {
+    let log_records = flush.log_records.iter().map(|&i| usize::from(i));
+    log_records.filter(|&i| {
+        let last = state.flush_of(i).map(|flush| flush.number);
+        state.transactions[i].phase == Phase::Applied && last == Some(flush.number)
+    })
+}
+
+/// Whether a transaction of flush `later` depends on one of flush `earlier`: W1 → W2 in the paper.
 fn precedes(state: &State, earlier: &Flush, later: &Flush) -> bool {
-    later.log_records.iter().any(|&i| {
-        let transaction = &state.transactions[usize::from(i)];
-        transaction.phase == Phase::Applied
-            && transaction
-                .dependencies()
-                .any(|on| earlier.log_records.contains(&(on as u8)))
+    committed(state, later).any(|i| {
+        let mut on = state.transactions[i].dependencies();
+        on.any(|on| committed(state, earlier).any(|i| i == on))
     })
 }
 
 /// GWSN, Lemma 4: if W1 → W2 and one transaction of W2 is valid, then all of W1 are.
 fn lemma_4_flushes_include_earlier_ones(state: &State, kept: &[usize]) -> Checked {
-    let is_kept = |i: &&u8| kept.contains(&usize::from(**i));
-    for later in flushes(state).filter(|flush| flush.log_records.iter().any(|i| is_kept(&i))) {
+    let is_kept = |i: &usize| kept.contains(i);
+    let is_valid = |flush: &&Flush| committed(state, flush).any(|i| is_kept(&i));
+    for later in flushes(state).filter(is_valid) {
         for earlier in flushes(state).filter(|flush| precedes(state, flush, later)) {
-            let committed = |i: &&u8| state.transactions[usize::from(**i)].phase == Phase::Applied;
-            if let Some(lost) = earlier
-                .log_records
-                .iter()
-                .filter(committed)
-                .find(|i| !is_kept(i))
-            {
+            if let Some(lost) = committed(state, earlier).find(|i| !is_kept(i)) {
                 return violated(
                     "Lemma 4",
                     format!(
@@ -177,7 +193,7 @@ fn lemma_9_numbers_follow_dependencies(state: &State) -> Checked {
 fn lemma_11_recovery_applies_in_order(script: &[Script], state: &State, kept: &[usize]) -> Checked {
     let mut replay: Vec<usize> = kept.to_vec();
     replay.sort_by_key(|&i| {
-        let flush = state.flush_of(i).map_or(0, |(flush, _)| flush.number);
+        let flush = state.flush_of(i).map_or(0, |flush| flush.number);
         (flush, state.transactions[i].number)
     });
     for &i in kept {

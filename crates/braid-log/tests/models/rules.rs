@@ -1,6 +1,6 @@
 //! The rules in which the protocols differ.
 
-use super::machine::{Flush, LANES, Phase, State};
+use super::machine::{LANES, Phase, State};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
@@ -47,6 +47,22 @@ pub(crate) enum Mutant {
     IgnoreOtherLanes,
     /// Dependencies are not recorded.
     ForgetDependencies,
+    /// A transaction is acknowledged when one of its parts is durable.
+    AcknowledgeFirstPart,
+    /// Parts that are not appended yet do not delay later transactions.
+    IgnorePendingParts,
+    /// A transaction waits for one part of those that it depends on, instead of all.
+    AwaitFirstPart,
+    /// Parts do not say how many there are, so recovery takes a transaction with one for whole.
+    PartsWithoutCount,
+    /// Recovery drops a transaction that lacks a part, and keeps those that depend on it.
+    KeepDependentsOfTorn,
+    /// Each lane keeps the parts below its own cut.
+    CutPartsByLane,
+    /// Recovery misses parts that the checkpoint of their tablespace has made unnecessary.
+    ForgetCheckpoints,
+    /// A checkpoint is published when its tablespace's own lane is durable up to it.
+    CheckpointBeforeOtherLanes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,17 +80,37 @@ pub(crate) enum Dependence {
     Recorded,
 }
 
-/// The state after a crash: for each lane, the flushes that arrived.
-pub(crate) type Arrived<'a> = [Vec<&'a Flush>; LANES];
-
 pub(crate) struct Rules {
     pub(crate) protocol: Protocol,
     pub(crate) mutant: Mutant,
+    /// Whether transactions have parts in several lanes, each of a tablespace.
+    pub(crate) has_parts: bool,
+    /// Most checkpoints.
+    pub(crate) checkpoints_max: u8,
+    /// Most ends of epochs.
+    pub(crate) epochs_max: u8,
 }
 
 impl Rules {
+    /// The rules of a log in which each transaction has one part.
     pub(crate) fn new(protocol: Protocol, mutant: Mutant) -> Self {
-        Self { protocol, mutant }
+        Self {
+            protocol,
+            mutant,
+            has_parts: false,
+            checkpoints_max: 0,
+            epochs_max: 2,
+        }
+    }
+
+    /// The rules of tablespaces, each with a lane and checkpoints of its own.
+    pub(crate) fn of_tablespaces(protocol: Protocol, mutant: Mutant) -> Self {
+        Self {
+            has_parts: true,
+            checkpoints_max: 1,
+            epochs_max: 1,
+            ..Self::new(protocol, mutant)
+        }
     }
 
     pub(crate) fn lock_release(&self) -> LockRelease {
@@ -105,16 +141,24 @@ impl Rules {
         (1..=state.flushes).take_while(has_landed).count() as u8
     }
 
-    /// Whether a transaction's own bytes count as durable.
+    /// Whether all parts of a transaction count as durable.
     fn is_durable(&self, state: &State, i: usize) -> bool {
-        match state.flush_of(i) {
+        let parts = match self.mutant {
+            Mutant::IgnorePendingParts => state.transactions[i].appended,
+            _ => state.transactions[i].parts,
+        };
+        let is_durable = |lane: usize| match state.part_of(lane, i) {
             None => false,
             Some(_) if self.mutant == Mutant::AcknowledgeSealed => true,
-            Some((flush, _)) if self.protocol.numbers_flushes() => {
+            Some((flush, landed)) if self.protocol.numbers_flushes() => {
                 flush.number <= self.landed_flushes(state)
-                    || (self.mutant == Mutant::IgnoreOtherLanes && state.is_durable(i))
+                    || (self.mutant == Mutant::IgnoreOtherLanes && landed)
             }
             Some((_, landed)) => landed,
+        };
+        match self.mutant {
+            Mutant::AcknowledgeFirstPart => parts.iter().any(is_durable),
+            _ => parts.iter().all(is_durable),
         }
     }
 
@@ -125,7 +169,8 @@ impl Rules {
             match transaction.phase {
                 Phase::Waiting | Phase::Running => false,
                 Phase::Assigned => self.mutant != Mutant::IgnoreOtherLanes,
-                Phase::Applied | Phase::Abort => !self.is_durable(state, *i),
+                Phase::Appending if self.mutant != Mutant::IgnorePendingParts => true,
+                _ => !self.is_durable(state, *i),
             }
         };
         let open = (0..state.transactions.len()).filter(is_open);
@@ -157,13 +202,13 @@ impl Rules {
         );
         match self.protocol {
             _ if is_early => self.is_durable(state, i),
-            Protocol::Gsn => self.hardened(state)[lane_of(state, i)] >= transaction.number,
+            Protocol::Gsn => self.hardened(state)[transaction.parts.home()] >= transaction.number,
             _ => transaction.number <= self.durable_seqno(state),
         }
     }
 
-    /// For each lane, the number up to which its transactions and all their dependencies are
-    /// durable.
+    /// For each lane, the number up to which the transactions at home there and all their
+    /// dependencies are durable.
     fn hardened(&self, state: &State) -> [u8; LANES] {
         let all = 0..state.transactions.len();
         let open = |lane: usize, hardened: &[u8; LANES]| {
@@ -173,11 +218,12 @@ impl Rules {
                     Phase::Waiting | Phase::Running => false,
                     // A pending commit holds all lanes back, because its lane is not known yet.
                     Phase::Assigned => true,
-                    _ if lane_of(state, *i) != lane => false,
-                    Phase::Abort => !self.is_durable(state, *i),
+                    _ if transaction.parts.home() != lane => false,
+                    Phase::Appending if self.mutant != Mutant::IgnorePendingParts => true,
+                    Phase::Appending | Phase::Abort => !self.is_durable(state, *i),
                     Phase::Applied => {
                         let lost = |on: usize| {
-                            let of = lane_of(state, on);
+                            let of = state.transactions[on].parts.home();
                             of != lane && hardened[of] < state.transactions[on].number
                         };
                         !self.is_durable(state, *i) || transaction.dependencies().any(lost)
@@ -200,65 +246,21 @@ impl Rules {
         }
     }
 
-    /// The transactions that recovery keeps.
-    pub(crate) fn kept(&self, state: &State, arrived: &Arrived<'_>) -> Vec<usize> {
-        let flushes = || arrived.iter().flatten();
-        let log_records =
-            flushes().flat_map(|flush| flush.log_records.iter().map(|&i| usize::from(i)));
-        let mut kept: Vec<usize> = log_records.collect();
-        let number = |i: usize| state.transactions[i].number;
-        let keeps_all = self.mutant == Mutant::SkipGapRule;
-        match self.protocol {
-            Protocol::Serial | Protocol::Aether | Protocol::GwsnStrict => {}
-            _ if keeps_all => {}
-            Protocol::Glsn | Protocol::Epoch => {
-                let is_there = |n: &u8| kept.iter().any(|&i| number(i) == *n);
-                let cut = (1..=state.counter).take_while(is_there).count() as u8;
-                kept.retain(|&i| number(i) <= cut);
-            }
-            Protocol::Gwsn => {
-                let is_there = |n: &u8| flushes().any(|flush| flush.number == *n);
-                let cut = (1..=state.flushes).take_while(is_there).count() as u8;
-                let counts = |i: usize| state.flush_of(i).is_some_and(|(f, _)| f.number <= cut);
-                kept.retain(|&i| counts(i));
-            }
-            Protocol::Gsn => {
-                if self.mutant != Mutant::ForgetDependencies {
-                    self.drop_dependents(state, &mut kept);
-                }
-            }
+    /// The number up to which a checkpoint of a lane's tablespace may have everything now.
+    pub(crate) fn checkpoint_number(&self, state: &State, lane: usize) -> u8 {
+        if self.mutant != Mutant::CheckpointBeforeOtherLanes {
+            return self.durable_seqno(state);
         }
-        kept.retain(|&i| state.transactions[i].phase == Phase::Applied);
-        kept
+        let is_open = |i: &usize| match state.transactions[*i].phase {
+            Phase::Waiting | Phase::Running => false,
+            Phase::Assigned | Phase::Appending => true,
+            Phase::Applied | Phase::Abort => {
+                let in_lane = state.transactions[*i].parts.has(lane);
+                in_lane && !state.part_of(lane, *i).is_some_and(|(_, landed)| landed)
+            }
+        };
+        let open = (0..state.transactions.len()).filter(is_open);
+        let least = open.map(|i| state.transactions[i].number).min();
+        least.map_or(state.counter, |number| number - 1)
     }
-
-    /// In each lane, drops everything from the first number on whose dependencies are not kept,
-    /// until nothing changes.
-    fn drop_dependents(&self, state: &State, kept: &mut Vec<usize>) {
-        loop {
-            let is_lost = |&i: &usize| {
-                let lane = lane_of(state, i);
-                let mut on = state.transactions[i].dependencies();
-                on.any(|on| lane_of(state, on) != lane && !kept.contains(&on))
-            };
-            let Some(lost) = kept.iter().copied().find(is_lost) else {
-                return;
-            };
-            let (lane, number) = (lane_of(state, lost), state.transactions[lost].number);
-            kept.retain(|&i| lane_of(state, i) != lane || state.transactions[i].number < number);
-        }
-    }
-}
-
-/// The lane that has a transaction's log record.
-fn lane_of(state: &State, transaction: usize) -> usize {
-    let i = transaction as u8;
-    let has = |lane: &super::machine::Lane| {
-        let flushes = lane.landed.iter().chain(&lane.in_flight);
-        lane.buffer.contains(&i)
-            || flushes
-                .into_iter()
-                .any(|flush| flush.log_records.contains(&i))
-    };
-    state.lanes.iter().position(has).unwrap_or(0)
 }
