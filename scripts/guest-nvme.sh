@@ -20,14 +20,14 @@ cd "$(dirname "$0")/.."
 source scripts/guest.sh
 guest_needs strace strace
 
-probe=${1:-}
-if [ -z "$probe" ]; then
-    cargo build --release -p braid-nvme --example nvme_probe
-    probe=${CARGO_TARGET_DIR:-target}/release/examples/nvme_probe
+if [ -z "${EXAMPLES:-}" ]; then
+    cargo build --release -p braid-nvme --example nvme_probe --example nvme_crash
+    EXAMPLES=${CARGO_TARGET_DIR:-target}/release/examples
 fi
 guest_kernel
 guest_root "$work/nvme-root"
-guest_program "$probe" nvme_probe
+guest_program "$EXAMPLES/nvme_probe" nvme_probe
+guest_program "$EXAMPLES/nvme_crash" nvme_crash
 guest_program "$(command -v strace)" strace
 guest_modules nvme vfio-pci vfio_iommu_type1
 guest_pack "$work/nvme-initrd.gz" <<'GUEST'
@@ -42,16 +42,22 @@ for module in /modules/*; do
     insmod "$module" $options 2>/dev/null
 done
 finish() { echo "guest: $*"; sync; poweroff -f; }
+paths=$(option paths | tr ',' ' ')
+# The driver has the last drive.
+last=$(option last)
 for pause in 1 2 3 4 5 6 7 8 9 10; do
-    [ -e /dev/ng0n1 ] && [ -e /dev/ng1n1 ] && break
+    [ -e /dev/ng0n1 ] && [ -e "/dev/ng${last}n1" ] && break
     sleep 1
 done
-[ -e /dev/ng1n1 ] || finish "FAILED: no drives"
-# The second drive is the driver's.
-device=$(basename "$(readlink /sys/class/nvme/nvme1/device)")
-echo vfio-pci >"/sys/bus/pci/devices/$device/driver_override"
-echo "$device" >/sys/bus/pci/drivers/nvme/unbind
-echo "$device" >/sys/bus/pci/drivers_probe
+[ -e "/dev/ng${last}n1" ] || finish "FAILED: no drive"
+case $paths in
+    *vfio*)
+        device=$(basename "$(readlink "/sys/class/nvme/nvme$last/device")")
+        echo vfio-pci >"/sys/bus/pci/devices/$device/driver_override"
+        echo "$device" >/sys/bus/pci/drivers/nvme/unbind
+        echo "$device" >/sys/bus/pci/drivers_probe
+        ;;
+esac
 echo "guest: clock $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
 place() {
     case $1 in
@@ -60,6 +66,10 @@ place() {
         vfio) echo "vfio:$device" ;;
     esac
 }
+if [ "$(option task)" = crash ]; then
+    nvme_crash run "$(place $paths)" "$(option seed)" "$(option operations)" || finish "FAILED: $paths"
+    finish "done"
+fi
 # Prints the system calls per request: the difference of two runs, so that those of the start and the
 # end do not count.
 calls() {
@@ -67,7 +77,6 @@ calls() {
     # Share, seconds, microseconds for each call, calls, errors if there are any, "total".
     awk '$NF == "total" { print $4 }' /tmp/calls
 }
-paths=$(option paths | tr ',' ' ')
 for path in $paths; do
     for depth in 1 8; do
         nvme_probe "$(place $path)" 800 $depth >/tmp/out || finish "FAILED: $path"
@@ -91,34 +100,46 @@ done
 finish "done"
 GUEST
 
-for name in 0 1; do
-    rm -f "$work/nvme$name.img"
-    truncate -s 256M "$work/nvme$name.img"
-done
-# Without and with queues that the kernel polls.
-for polled in ${POLLED:-0 2}; do
-    paths=${PATHS:-uring,passthrough,vfio}
-    # Only reads and writes of the block device are polled.
-    [ "$polled" = 0 ] || paths=${PATHS:-uring,vfio}
-    echo "queues that the kernel polls: $polled; paths: $paths"
+# Boots with kernel arguments and drives: boot ARGUMENTS BLOCKDEV...
+boot() {
+    local arguments=$1 drives=() drive
+    shift
+    for drive in "$@"; do
+        drives+=(-blockdev "$drive" -device "nvme,serial=braid${#drives[@]},drive=n$((${#drives[@]} / 4)),max_ioqpairs=8")
+    done
     # Clock readings are no system calls with the processor's own clock, as on real machines; an
-    # emulated one does not trust it unless it is told to.
+    # emulated one does not trust it unless it is told to. On a busy machine, an emulated timer is too
+    # late for the kernel's check of it.
     timeout "${LIMIT:-550}" qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -cpu max -smp 2 \
         -M "q35,accel=${ACCEL:-tcg},kernel-irqchip=split" -m 1024M \
         -device intel-iommu,intremap=on,caching-mode=on \
         -kernel "$kernel" -initrd "$work/nvme-initrd.gz" \
-        -append "console=ttyS0 quiet loglevel=3 panic=-1 rdinit=/init intel_iommu=on tsc=reliable clocksource=tsc polled=$polled paths=$paths rounds=${ROUNDS:-3}" \
-        -serial "file:$work/nvme-console" \
-        -blockdev "driver=file,node-name=n0,filename=$work/nvme0.img,discard=unmap" \
-        -device "nvme,serial=braid0,drive=n0,max_ioqpairs=8" \
-        -blockdev "driver=file,node-name=n1,filename=$work/nvme1.img,discard=unmap" \
-        -device "nvme,serial=braid1,drive=n1,max_ioqpairs=8" || true
+        -append "console=ttyS0 quiet loglevel=3 panic=-1 rdinit=/init intel_iommu=on no_timer_check tsc=reliable clocksource=tsc last=$(($# - 1)) $arguments" \
+        -serial "file:$work/nvme-console" "${drives[@]}" || true
     tr -d '\r' <"$work/nvme-console" >"$work/nvme-output"
     grep -v '^guest: run' "$work/nvme-output"
     grep -q "guest: done" "$work/nvme-output" || {
         echo "FAILED: the guest did not finish" >&2
         exit 1
     }
+}
+
+# Makes an empty image of MiB: empty NAME MIB
+empty() {
+    rm -f "$work/$1"
+    truncate -s "$2M" "$work/$1"
+}
+
+paths() {
+    local polled=$1 paths=${PATHS:-uring,passthrough,vfio}
+    # Only reads and writes of the block device are polled.
+    [ "$polled" = 0 ] || paths=${PATHS:-uring,vfio}
+    echo "queues that the kernel polls: $polled; paths: $paths"
+    empty nvme0.img 256
+    empty nvme1.img 256
+    boot "task=paths polled=$polled paths=$paths rounds=${ROUNDS:-3}" \
+        "driver=file,node-name=n0,filename=$work/nvme0.img,discard=unmap" \
+        "driver=file,node-name=n1,filename=$work/nvme1.img,discard=unmap"
     # System calls and interrupts: counts, which an emulated machine has like any other.
     awk '
         function fail(what) { print "FAILED: " what; failed = 1 }
@@ -170,4 +191,34 @@ for polled in ${POLLED:-0 2}; do
             }
         }
     ' "$work/nvme-output"
+}
+
+crash() {
+    local path seed=${SEED:-1}
+    for path in $(tr ',' ' ' <<<"${PATHS:-uring,passthrough,vfio}"); do
+        empty nvme0.img 64
+        # Sparse; the record ends where it reads as zeros.
+        empty nvme0.log 65536
+        boot "task=crash polled=0 paths=$path seed=$seed operations=400" \
+            "driver=blklogwrites,node-name=n0,log-sector-size=512,file.driver=file,file.filename=$work/nvme0.img,log.driver=file,log.filename=$work/nvme0.log"
+        printf '%s: ' "$path"
+        "$EXAMPLES/nvme_crash" check "$work/nvme0.log" $((64 << 20)) "$seed" "${IMAGES:-700}"
+    done
+    rm "$work/nvme0.log"
+}
+
+[ $# -gt 0 ] || set -- paths crash
+for task in "$@"; do
+    case $task in
+        paths)
+            for polled in ${POLLED:-0 2}; do
+                paths "$polled"
+            done
+            ;;
+        crash) crash ;;
+        *)
+            echo "unknown: $task; expected paths or crash" >&2
+            exit 2
+            ;;
+    esac
 done

@@ -36,6 +36,7 @@
 mod blocking;
 mod buffer;
 pub mod controller;
+pub mod crash;
 pub mod drive;
 mod error;
 mod identify;
