@@ -150,7 +150,8 @@ pub(crate) struct Pages {
 struct Pending {
     /// Covers all flushed ranges. The kernel writes only changed pages of it.
     range: Option<Range<u64>>,
-    /// After a failure, the kernel may have marked pages as clean that it did not write.
+    /// A write that failed; or a fence, after which the kernel may have marked pages as clean that it did
+    /// not write.
     failed: Option<FenceError>,
 }
 
@@ -174,6 +175,22 @@ impl Pages {
     #[inline]
     pub(crate) fn mapped(&self) -> &MappedFile {
         &self.mapped
+    }
+
+    /// Writes bytes: in a system call if the file is prewritten. A store into a clean page is a fault, in
+    /// which the file system prepares the page for writing, after each fence again.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
+        if self.mapped.is_prewritten() {
+            match self.mapped.write(offset, bytes) {
+                Ok(()) => return,
+                // No fence succeeds any more, and this process still reads what it wrote.
+                Err(error) => {
+                    let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+                    pending.failed.get_or_insert(FenceError::Sync(error));
+                }
+            }
+        }
+        words::store(self.mapped.words(), to_usize(offset), bytes);
     }
 
     pub(crate) fn flush(&self, range: Range<u64>) -> u64 {
@@ -205,5 +222,42 @@ impl Pages {
         };
         pending.failed = result.err();
         result
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn no_fence_succeeds_after_a_failed_write() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(memfd_create("braid", flags).unwrap());
+        file.set_len(8192).unwrap();
+        let sealed = file.try_clone().unwrap();
+        let pages = Pages {
+            mapped: MappedFile::new(file, 8192, false, false)
+                .unwrap()
+                .prewritten(true),
+            line_size: 64,
+            pending: Mutex::default(),
+        };
+        pages.write(100, b"first");
+        pages.flush(100..105);
+        pages.fence().unwrap();
+        let mut found = [0; 5];
+        words::load(pages.mapped.words(), 100, &mut found);
+        assert_eq!(&found, b"first");
+        // The mapping can still be stored into, but the file cannot be written.
+        fcntl_add_seals(&sealed, SealFlags::FUTURE_WRITE).unwrap();
+        pages.write(100, b"other");
+        words::load(pages.mapped.words(), 100, &mut found);
+        assert_eq!(&found, b"other");
+        pages.flush(100..105);
+        for _ in 0..2 {
+            assert!(matches!(pages.fence(), Err(FenceError::Sync(_))));
+        }
     }
 }

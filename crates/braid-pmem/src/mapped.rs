@@ -131,6 +131,16 @@ impl MappedFile {
         self
     }
 
+    pub(crate) fn is_prewritten(&self) -> bool {
+        self.is_prewritten
+    }
+
+    /// Writes bytes in a system call. They are in the mapping when it returns.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), SystemError> {
+        let written = self.file.write_all_at(bytes, offset);
+        written.map_err(|error| SystemError(error.raw_os_error().unwrap_or(0)))
+    }
+
     fn expect_single_pages(&self, range: Range<u64>) {
         if !self.is_prewritten || range.is_empty() {
             return;

@@ -359,7 +359,9 @@ impl Mapping {
         match &self.backend {
             Backend::Simulated(memory) => memory.write(to_usize(offset), bytes),
             #[cfg(unix)]
-            _ => words::store(self.all_words(), to_usize(offset), bytes),
+            Backend::Pages(pages) => pages.write(offset, bytes),
+            #[cfg(unix)]
+            Backend::Lines(_) => words::store(self.all_words(), to_usize(offset), bytes),
         }
     }
 

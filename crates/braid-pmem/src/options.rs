@@ -78,6 +78,8 @@ pub struct MapOptions {
     /// Whether growing an ordinary file writes its new bytes. A fence then writes pages that have
     /// their place on the device: it waits for the device once, and not for the file system's own log
     /// as well. The kernel keeps the file in single pages, so that it writes no more than was changed.
+    /// [`write`](crate::Mapping::write) is a system call then; a thread that reads the same word at the
+    /// same time may find a part of the new one.
     pub prewritten: bool,
 }
 

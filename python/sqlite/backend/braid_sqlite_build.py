@@ -30,8 +30,8 @@ def _field(name: str) -> str:
 
 
 def _library() -> Path:
-    """Builds the library. BRAID_PROFILE selects Cargo's profile, by default `release`."""
-    profile = os.environ.get("BRAID_PROFILE", "release")
+    """Builds the library. BRAID_PROFILE selects Cargo's profile, by default `dist`."""
+    profile = os.environ.get("BRAID_PROFILE", "dist")
     command = ["cargo", "build", "--locked", "--package", "braid-sqlite", "--profile", profile]
     subprocess.run(command, cwd=ROOT, check=True)
     target = Path(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"))
