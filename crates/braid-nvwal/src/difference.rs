@@ -9,41 +9,45 @@ pub(crate) fn descriptor_len(page_size: usize) -> usize {
     if page_size <= 1 << 16 { 4 } else { 8 }
 }
 
-/// Bytes that are compared at once: a cache line.
-const STEP: usize = 64;
+/// Bytes that are compared with one call: most of them are equal.
+const PART: usize = 512;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 const WORD: usize = size_of::<u64>();
+/// A part of a page without data.
+const ZEROS: [u8; PART] = [0; PART];
 
 /// Finds the ranges in which `new` differs from `old`, ascending; without `old`, from zeros. Equal bytes
 /// between two ranges belong to one range if a second descriptor would take as many bytes.
 pub(crate) fn differing(old: Option<&[u8]>, new: &[u8], ranges: &mut Vec<Range<usize>>) {
     ranges.clear();
+    debug_assert!(old.is_none_or(|old| old.len() == new.len()));
     let mut found = Found {
         gap: descriptor_len(new.len()),
+        last: 0..0,
         ranges,
     };
-    match old {
-        Some(old) => {
-            debug_assert_eq!(old.len(), new.len());
-            let (old_steps, old_rest) = old.as_chunks::<STEP>();
-            let (steps, rest) = new.as_chunks::<STEP>();
-            for (index, (old, new)) in old_steps.iter().zip(steps).enumerate() {
-                found.compare(index * STEP, old, new);
-            }
-            found.compare_bytes(steps.len() * STEP, old_rest, rest);
+    let mut at = 0;
+    while at < new.len() {
+        let end = new.len().min(at + PART);
+        let old = match old {
+            Some(old) => &old[at..end],
+            None => &ZEROS[..end - at],
+        };
+        // One comparison of the library's: the processor's widest registers, in every build.
+        if old != &new[at..end] {
+            found.compare(at, old, &new[at..end]);
         }
-        None => {
-            let (steps, rest) = new.as_chunks::<STEP>();
-            for (index, new) in steps.iter().enumerate() {
-                found.compare(index * STEP, &[0; STEP], new);
-            }
-            found.compare_bytes(steps.len() * STEP, &[0; STEP], rest);
-        }
+        at = end;
     }
+    found.end();
 }
 
 /// The ranges that were found so far.
 struct Found<'a> {
     gap: usize,
+    /// The newest range; the first one is empty.
+    last: Range<usize>,
     ranges: &'a mut Vec<Range<usize>>,
 }
 
@@ -51,52 +55,66 @@ impl Found<'_> {
     /// Adds bytes that differ, after all others.
     #[inline]
     fn add(&mut self, bytes: Range<usize>) {
-        match self.ranges.last_mut() {
-            Some(last) if bytes.start - last.end <= self.gap => last.end = bytes.end,
-            _ => self.ranges.push(bytes),
+        if self.last.end == 0 {
+            self.last = bytes;
+        } else if bytes.start - self.last.end <= self.gap {
+            self.last.end = bytes.end;
+        } else {
+            self.ranges.push(std::mem::replace(&mut self.last, bytes));
         }
     }
 
-    /// Compares the bytes from `at` on.
-    #[inline]
-    fn compare(&mut self, at: usize, old: &[u8; STEP], new: &[u8; STEP]) {
-        let differ = |any, (old, new)| any | (word(old) ^ word(new));
-        // Most lines are equal. Without a branch for each word, the processor compares several at once.
-        if words(old).iter().zip(words(new)).fold(0, differ) != 0 {
-            self.compare_words(at, words(old), words(new));
+    fn end(self) {
+        if self.last.end > 0 {
+            self.ranges.push(self.last);
         }
     }
 
-    /// Adds the runs of bytes that differ.
-    #[inline(never)]
-    fn compare_words(&mut self, at: usize, old: &[[u8; WORD]], new: &[[u8; WORD]]) {
-        for (index, (old, new)) in old.iter().zip(new).enumerate() {
-            let at = at + index * WORD;
-            let mut differing = nonzero_bytes(word(old) ^ word(new));
-            while differing != 0 {
-                let start = differing.trailing_zeros() / 8;
-                // The bytes after the run have no high bit.
-                let equal = HIGH_BITS & !(differing >> (start * 8));
-                let end = (start + equal.trailing_zeros() / 8).min(8);
-                self.add(at + start as usize..at + end as usize);
-                differing &= u64::MAX.checked_shl(end * 8).unwrap_or(0);
+    /// Compares the bytes from `at` on, which differ somewhere.
+    fn compare(&mut self, at: usize, old: &[u8], new: &[u8]) {
+        let (old_lines, old_rest) = old.as_chunks::<LINE>();
+        let (lines, rest) = new.as_chunks::<LINE>();
+        let mut at = at;
+        for index in 0..lines.len() {
+            if old_lines[index] != lines[index] {
+                self.compare_words(at, &old_lines[index], &lines[index]);
+            }
+            at += LINE;
+        }
+        for index in 0..rest.len() {
+            if old_rest[index] != rest[index] {
+                self.add(at + index..at + index + 1);
             }
         }
     }
 
-    fn compare_bytes(&mut self, at: usize, old: &[u8], new: &[u8]) {
-        for (index, _) in old.iter().zip(new).enumerate().filter(|(_, (a, b))| a != b) {
-            self.add(at + index..at + index + 1);
+    /// Adds the runs of bytes that differ.
+    fn compare_words(&mut self, at: usize, old: &[u8; LINE], new: &[u8; LINE]) {
+        let (old, new) = (old.as_chunks::<WORD>().0, new.as_chunks::<WORD>().0);
+        let mut at = at;
+        for index in 0..new.len() {
+            let differing = u64::from_le_bytes(old[index]) ^ u64::from_le_bytes(new[index]);
+            match nonzero_bytes(differing) {
+                0 => {}
+                HIGH_BITS => self.add(at..at + WORD),
+                some => self.add_runs(at, some),
+            }
+            at += WORD;
         }
     }
-}
 
-fn words(bytes: &[u8; STEP]) -> &[[u8; WORD]] {
-    bytes.as_chunks().0
-}
-
-fn word(bytes: &[u8; WORD]) -> u64 {
-    u64::from_le_bytes(*bytes)
+    /// Adds the runs of bytes of a word whose high bit is set.
+    #[inline]
+    fn add_runs(&mut self, at: usize, mut differing: u64) {
+        while differing != 0 {
+            let start = differing.trailing_zeros() / 8;
+            // The bytes after the run have no high bit.
+            let equal = HIGH_BITS & !(differing >> (start * 8));
+            let end = (start + equal.trailing_zeros() / 8).min(8);
+            self.add(at + start as usize..at + end as usize);
+            differing &= u64::MAX.checked_shl(end * 8).unwrap_or(0);
+        }
+    }
 }
 
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
