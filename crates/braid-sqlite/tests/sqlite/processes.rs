@@ -1,6 +1,7 @@
 //! Several processes, some of which are killed.
 
-use std::io::{BufRead, BufReader, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -20,20 +21,57 @@ const TOTAL: i64 = 1_000_000;
 /// Transactions that the journal lists, so that a round takes as long after many others.
 const KEPT: i64 = 500;
 
-fn start(test: &str, directory: &Directory, output: Stdio) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture", "--quiet"])
-        .env(URI, directory.uri())
-        .stdout(output)
-        .spawn()
-        .unwrap()
+/// A process that these tests started, and what it reports.
+struct Process {
+    child: Child,
+    errors: File,
 }
 
-/// Waits for a process that was sent SIGKILL. One that panicked before must not pass for a killed one.
-fn was_killed(process: &mut Child) {
-    let status = process.wait().unwrap();
-    let signal = status.signal();
-    assert_eq!(signal, Some(9), "it ended before it was killed: {status}");
+impl Process {
+    fn start(test: &str, directory: &Directory, output: Stdio) -> Self {
+        let errors = tempfile::tempfile().unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture", "--quiet"])
+            .env(URI, directory.uri())
+            .stdout(output)
+            .stderr(errors.try_clone().unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, errors }
+    }
+
+    /// What the process has written to its standard error.
+    fn errors(&mut self) -> String {
+        let mut text = String::new();
+        self.errors.rewind().unwrap();
+        self.errors.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// Kills processes at the same moment. One that panicked before must not pass for a killed one.
+    fn kill(all: &mut [Self]) {
+        for process in &mut *all {
+            process.child.kill().unwrap();
+        }
+        all.iter_mut().for_each(Self::was_killed);
+    }
+
+    fn was_killed(&mut self) {
+        let status = self.child.wait().unwrap();
+        let signal = status.signal();
+        let errors = self.errors();
+        assert_eq!(
+            signal,
+            Some(9),
+            "a process ended before it was killed: {status}\n{errors}"
+        );
+    }
+
+    fn expect_running(&mut self) {
+        if let Some(status) = self.child.try_wait().unwrap() {
+            panic!("a process failed: {status}\n{}", self.errors());
+        }
+    }
 }
 
 fn connect(uri: &str) -> Connection {
@@ -153,24 +191,24 @@ fn killed_writers_lose_nothing_while_readers_check() {
     let rounds = std::env::var(ROUNDS).map_or(12, |rounds| rounds.parse().unwrap());
     let directory = Directory::new();
     create(&directory);
-    let mut readers: Vec<Child> = Vec::new();
+    let mut readers: Vec<Process> = Vec::new();
     let mut random = fastrand::Rng::new();
     let mut last = 0;
     for round in 0..rounds {
         // Now and then nobody is left, so that the next process recovers the file.
         let is_alone = round % 3 == 2;
         while !is_alone && readers.len() < 2 {
-            readers.push(start(
+            readers.push(Process::start(
                 "processes::process_that_reads",
                 &directory,
                 Stdio::null(),
             ));
         }
         let (output, input) = std::io::pipe().unwrap();
-        let mut writers: Vec<Child> = (0..1 + round % 2)
+        let mut writers: Vec<Process> = (0..1 + round % 2)
             .map(|_| {
                 let input = input.try_clone().unwrap().into();
-                start("processes::process_that_writes", &directory, input)
+                Process::start("processes::process_that_writes", &directory, input)
             })
             .collect();
         drop(input);
@@ -182,22 +220,21 @@ fn killed_writers_lose_nothing_while_readers_check() {
         let target = last + 20 + random.u64(..60);
         let mut promised = 0;
         while promised < target {
-            promised = promised.max(acknowledged().expect("no writer is left"));
+            let Some(number) = acknowledged() else {
+                let errors: Vec<String> = writers.iter_mut().map(Process::errors).collect();
+                panic!("no writer is left: {}", errors.join("\n"));
+            };
+            promised = promised.max(number);
         }
         if is_alone {
             writers.append(&mut readers);
         }
-        for process in &mut writers {
-            process.kill().unwrap();
-        }
-        writers.iter_mut().for_each(was_killed);
+        Process::kill(&mut writers);
         // What they promised before they were killed.
         while let Some(number) = acknowledged() {
             promised = promised.max(number);
         }
-        for process in &mut readers {
-            assert!(process.try_wait().unwrap().is_none(), "a reader failed");
-        }
+        readers.iter_mut().for_each(Process::expect_running);
         let db = connect(&directory.uri());
         let found = check(&db);
         assert!(found >= promised, "{found} of {promised}");
@@ -207,10 +244,7 @@ fn killed_writers_lose_nothing_while_readers_check() {
             eprintln!("{} rounds, {found} transactions", round + 1);
         }
     }
-    for process in &mut readers {
-        process.kill().unwrap();
-        was_killed(process);
-    }
+    Process::kill(&mut readers);
     let db = connect(&directory.uri());
     check(&db);
     assert_eq!(
