@@ -54,7 +54,7 @@ export PROPTEST_CASES=${PROPTEST_CASES:-32}
 export RUST_BACKTRACE=0
 
 if [ $# = 0 ]; then
-    set -- -p braid-io -p braid-pmem -p braid-nvwal -p braid-log -p braid-store -p braiddb --lib --tests --no-fail-fast -- \
+    set -- -p braid-io -p braid-nvme -p braid-pmem -p braid-nvwal -p braid-log -p braid-store -p braiddb --lib --tests --no-fail-fast -- \
         --skip _is_caught --skip syscalls:: --skip readers_in_other_processes --skip a_killed_writer
     for protocol in serial aether epoch glsn gwsn_strict gwsn gsn; do
         set -- "$@" --skip "${protocol}_holds"

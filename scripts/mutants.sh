@@ -49,7 +49,7 @@ loom() {
     # Bounded, because a mutant's steps may have too many orders.
     RUSTFLAGS="--cfg braid_mutants --cfg loom" LOOM_MAX_PREEMPTIONS=2 \
         cargo test --quiet --target-dir "$CARGO_TARGET_DIR/loom" --profile loom \
-        -p braid-log -p braid-store -p braiddb --lib loom
+        -p braid-log -p braid-store -p braiddb -p braid-nvme --lib loom
 }
 export -f simulate simulate_first simulate_more directed tests loom cargo_
 export first histories

@@ -1,6 +1,6 @@
 //! The interface of all paths to a drive: [`Drive`], [`Queue`], [`Command`], [`Completion`].
 //!
-//! # What a drive promises
+//! # Promises of a drive
 //!
 //! - Addresses and lengths are in blocks of [`DriveInfo::block_size`] bytes.
 //! - A completed write is *volatile* if [`DriveInfo::volatile_cache`] is set, until a flush that was
@@ -94,7 +94,7 @@ pub struct DriveInfo {
     pub deallocates: bool,
 }
 
-/// What a [`Command`] does.
+/// Kind of a [`Command`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CommandKind {
     /// Reads blocks into the buffer.
@@ -113,7 +113,7 @@ pub enum CommandKind {
 /// One command to a drive.
 #[derive(Clone, Copy, Debug)]
 pub struct Command {
-    /// What to do.
+    /// Kind of the command.
     pub kind: CommandKind,
     /// First block; ignored by a flush.
     pub lba: u64,

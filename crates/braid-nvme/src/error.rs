@@ -83,7 +83,7 @@ pub enum DriveError {
     Controller {
         /// The command.
         target: Target,
-        /// What the controller reports.
+        /// Condition that the controller reports.
         reason: &'static str,
     },
     /// The drive rejected the command, or answered in a way that the protocol does not allow.
@@ -129,7 +129,7 @@ pub enum DriveError {
     /// The operating system refused an operation.
     #[error("cannot {what}: {}", std::io::Error::from_raw_os_error(*errno))]
     System {
-        /// What was attempted, and on what.
+        /// The attempted operation, and its object.
         what: String,
         /// The system's error number.
         errno: i32,
@@ -137,9 +137,9 @@ pub enum DriveError {
     /// The path, or this machine, does not support what was attempted.
     #[error("cannot {what}: {reason}")]
     Unsupported {
-        /// What was attempted, and on what.
+        /// The attempted operation, and its object.
         what: String,
-        /// What is missing, and what to do.
+        /// The missing property, and the remedy.
         reason: String,
     },
 }

@@ -15,7 +15,7 @@ use crate::{Command, Completion, DriveError, Queue};
 /// Consecutive temporary refusals by the kernel after which a queue fails: about a second.
 const ATTEMPTS_MAX: u32 = 1_000;
 
-/// What a result in the completion queue means.
+/// Meaning of a result in the completion queue.
 pub(crate) enum Outcome {
     Done(Result<(), DriveError>),
     /// So many bytes, from the start of the command on, are done, but not all.

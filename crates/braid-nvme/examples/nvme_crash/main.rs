@@ -6,6 +6,7 @@
 //! `run` ERASES the drive, whose writes are recorded below it, for example by QEMU's `blklogwrites`.
 //! `check` reads the record of a drive of BYTES bytes and checks IMAGES images.
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod workload;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -22,9 +22,12 @@
 
 mod admin;
 mod barrier;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod prp;
 mod queue;
 mod rings;
+mod words;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -2,8 +2,9 @@
 
 use braid_rt::narrow;
 
+use super::words::Words;
 use super::{Host, barrier};
-use crate::{DmaBuffer, DriveError};
+use crate::DriveError;
 
 /// An entry of a submission queue.
 pub(super) type Entry = [u32; 16];
@@ -19,8 +20,8 @@ pub(super) struct Answer {
 }
 
 pub(super) struct Rings {
-    submission: DmaBuffer,
-    completion: DmaBuffer,
+    pub(super) submission: Words,
+    pub(super) completion: Words,
     entries: u16,
     tail: u16,
     /// Tail that the controller knows.
@@ -35,8 +36,8 @@ pub(super) struct Rings {
 impl Rings {
     pub(super) fn new(host: &impl Host, entries: u16) -> Result<Self, DriveError> {
         Ok(Self {
-            submission: host.allocate(usize::from(entries) * 64)?,
-            completion: host.allocate(usize::from(entries) * 16)?,
+            submission: Words::new(host, usize::from(entries) * 16)?,
+            completion: Words::new(host, usize::from(entries) * 4)?,
             entries,
             tail: 0,
             rung: 0,
@@ -48,15 +49,14 @@ impl Rings {
 
     /// Empties both queues, which the controller does not use.
     pub(super) fn clear(&mut self) {
-        self.submission.fill(0);
-        self.completion.fill(0);
+        self.submission.clear();
+        self.completion.clear();
         (self.tail, self.rung, self.head, self.answered) = (0, 0, 0, 0);
         self.phase = 1;
     }
 
     pub(super) fn addresses(&self) -> (u64, u64) {
-        let address = |buffer: &DmaBuffer| buffer.as_non_null().as_ptr().addr() as u64;
-        (address(&self.submission), address(&self.completion))
+        (self.submission.address(), self.completion.address())
     }
 
     pub(super) fn entries(&self) -> u16 {
@@ -74,13 +74,9 @@ impl Rings {
     /// Puts an entry into the submission queue, which is not full: at most `entries - 1` commands
     /// are in flight, and the controller fetches entries in their order.
     pub(super) fn push(&mut self, entry: &Entry) {
-        let start = self.submission.as_non_null().as_ptr().cast::<u32>();
+        let start = usize::from(self.tail) * 16;
         for (i, word) in entry.iter().enumerate() {
-            // SAFETY: `tail` is less than `entries`, each of which has 16 words in the buffer.
-            unsafe {
-                let to = start.add(usize::from(self.tail) * 16 + i);
-                to.write_volatile(word.to_le());
-            }
+            self.submission.store(start + i, *word);
         }
         self.tail = self.after(self.tail);
     }
@@ -97,11 +93,8 @@ impl Rings {
 
     /// Returns the next completion.
     pub(super) fn next(&mut self) -> Option<Answer> {
-        let start = self.completion.as_non_null().as_ptr().cast::<u32>();
-        let word = |i: usize| {
-            // SAFETY: `head` is less than `entries`, each of which has four words in the buffer.
-            u32::from_le(unsafe { start.add(usize::from(self.head) * 4 + i).read_volatile() })
-        };
+        let start = usize::from(self.head) * 4;
+        let word = |i: usize| self.completion.load(start + i);
         let last = word(3);
         if last >> 16 & 1 != self.phase {
             return None;
@@ -126,8 +119,7 @@ impl Rings {
         if self.answered == self.head {
             return;
         }
-        // The loads of the completions come before the controller may overwrite them.
-        barrier::before_doorbell();
+        barrier::before_reuse();
         host.write(doorbell, u32::from(self.head));
         self.answered = self.head;
     }

@@ -25,7 +25,7 @@ const NOTE: usize = 4096;
 
 const MAGIC: [u8; 16] = *b"BRAID CRASH NOTE";
 
-/// What a note says.
+/// Contents of a note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Note {
     /// The next writes to these bytes are durable when they complete.

@@ -10,7 +10,7 @@ use super::{ModelFaults, ModelHost, ModelOptions};
 use crate::controller::{ControllerOptions, NvmeDrive};
 use crate::{Command, CommandKind, Completion, DmaBuffer, Drive, DriveError, Queue};
 
-/// What happened in an exercise.
+/// Counts of an exercise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exercise {
     /// Commands that were accepted.

@@ -120,3 +120,32 @@ fn no_seed_makes_the_driver_break_a_rule() {
     println!("{sum:?}");
     assert!(sum.failed > 0 && sum.resets > 0 && sum.removed);
 }
+
+/// A drive's alignment is that of its commands, and not the page of the system or of the controller:
+/// the pages of a transfer are listed from wherever it begins.
+#[test]
+fn buffers_are_aligned_as_the_drive_needs_it() {
+    let (host, drive) = open(ModelOptions::default());
+    assert_eq!(drive.info().alignment, 4);
+    let drive = Arc::new(drive);
+    let blocks = Blocking::new(drive.clone());
+    let mut buffer = drive.allocate(64 << 10).unwrap();
+    for start in [4, 508, 4092, 4096, 12_300] {
+        let data = &mut buffer[start..start + 5 * 4096];
+        data.iter_mut()
+            .enumerate()
+            .for_each(|(i, byte)| *byte = (i % 241) as u8);
+        assert!(drive.accepts(data.as_ptr(), data.len()));
+        blocks.write_durable(9, data).unwrap();
+        data.fill(0);
+        blocks.read(9, data).unwrap();
+        assert!(
+            data.iter()
+                .enumerate()
+                .all(|(i, byte)| *byte == (i % 241) as u8)
+        );
+    }
+    assert!(!drive.accepts(buffer[2..].as_ptr(), 512));
+    drop(blocks);
+    assert_eq!(host.violations(), Vec::<String>::new());
+}

@@ -140,4 +140,21 @@ mod tests {
         assert_eq!(arena.allocate(1 << 20).unwrap().len(), 1 << 20);
         assert!(arena.allocate((1 << 20) + 1).is_err());
     }
+
+    /// Parts follow the controller's page, whatever the page of the system: with pages of 64 KiB, a
+    /// part for each would waste most of the memory.
+    #[test]
+    fn parts_are_multiples_of_the_controllers_page() {
+        for unit in [4096, 16 << 10, 64 << 10] {
+            let arena = Arc::new(Arena::new(256 << 10).unwrap());
+            arena.set_unit(unit);
+            let buffers: Vec<DmaBuffer> = (0..256 * 1024 / unit)
+                .map(|_| arena.allocate(100).unwrap())
+                .collect();
+            assert!(arena.allocate(1).is_err());
+            for buffer in &buffers {
+                assert!((buffer.as_ptr().addr() - arena.address()).is_multiple_of(unit));
+            }
+        }
+    }
 }

@@ -11,7 +11,7 @@ use super::image::{Extent, Layout};
 use super::medium::BLOCK;
 use super::open::Inner;
 
-/// What the handles of a file share.
+/// The part of a file that its handles share.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) id: u64,

@@ -6,7 +6,7 @@ use super::superblock::{self, Copy};
 use super::{VolumeError, VolumeInfo, detect};
 use crate::Blocking;
 
-/// What a drive contains, as [`contents`] finds it.
+/// Contents of a drive, as [`contents`] finds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Contents {
@@ -49,17 +49,17 @@ pub fn contents(drive: &Blocking) -> Result<Contents, VolumeError> {
     })
 }
 
-/// What [`fsck`] found.
+/// Result of [`fsck`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
-    /// What the volume consists of, as far as it can be read.
+    /// Sizes and identity of the volume, as far as they can be read.
     pub info: Option<VolumeInfo>,
     /// Names and lengths of the files.
     pub files: Vec<(String, u64)>,
-    /// What is wrong. A volume with faults is not opened.
+    /// Faults. A volume with faults is not opened.
     pub faults: Vec<String>,
-    /// What is unusual, and mended by the next opening.
+    /// Unusual states that the next opening mends.
     pub notes: Vec<String>,
 }
 

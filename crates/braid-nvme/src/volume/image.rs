@@ -164,7 +164,7 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// What is wrong with the payload.
+    /// The fault of the payload.
     pub(super) fn apply(&mut self, mut payload: &[u8]) -> Result<(), &'static str> {
         let mut touched = BTreeSet::new();
         while !payload.is_empty() {

@@ -43,7 +43,7 @@ impl FormatOptions {
     }
 }
 
-/// What a volume consists of.
+/// Sizes and identity of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VolumeInfo {
@@ -67,7 +67,7 @@ pub struct VolumeInfo {
     pub generation: u64,
 }
 
-/// What changes when files do.
+/// The part of a volume that changes with its files.
 #[derive(Debug, Default)]
 struct State {
     names: BTreeMap<String, Arc<Node>>,

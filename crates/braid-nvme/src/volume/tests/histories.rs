@@ -10,7 +10,7 @@ const SECTORS: usize = 8;
 /// Most blocks of a file.
 const BLOCKS: u64 = 24;
 
-/// What a sector of a file may contain after a crash, in versions; zero is zeros.
+/// Versions that a sector of a file may have after a crash; zero is zeros.
 #[derive(Clone, Default, Debug)]
 struct Sector {
     durable: u32,
