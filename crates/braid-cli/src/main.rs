@@ -15,8 +15,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    backup, bench, changes, compact, demo, dump, export, import, manual, pmem, shell, simulate,
-    stat, upgrade, verify,
+    backup, bench, changes, compact, demo, dump, export, import, manual, pmem, serve, shell,
+    simulate, stat, upgrade, verify,
 };
 use crate::failure::Failure;
 use crate::output::Output;
@@ -87,6 +87,11 @@ enum Command {
     /// At a terminal it offers history and completion; from a pipe or with -c it runs the given
     /// commands and exits with 1 at the first that fails. Begin with `help`.
     Shell(shell::ShellArgs),
+    /// Serve a database to Redis clients
+    ///
+    /// Every answered write is durable. Ends after SHUTDOWN, SIGINT or SIGTERM, when everything in
+    /// progress is answered.
+    Serve(serve::ServeArgs),
     /// Make the data file as small as possible
     ///
     /// Moves pages into free blocks closer to the start, takes checkpoints, and truncates the file.
@@ -125,6 +130,7 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&args, &mut output),
         Command::Import(args) => import::run(&args, &mut output),
         Command::Shell(args) => shell::run(&args, &mut output),
+        Command::Serve(args) => serve::run(&args, &mut output),
         Command::Compact(args) => compact::run(&args, &mut output),
         Command::Upgrade(args) => upgrade::run(&args, &mut output),
         Command::Pmem(args) => pmem::run(&args, &mut output),

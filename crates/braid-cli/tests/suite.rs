@@ -8,6 +8,7 @@ mod pmem;
 mod pmem_database;
 mod readers;
 mod records;
+mod serve;
 mod shell;
 mod terminal;
 mod unwritable;

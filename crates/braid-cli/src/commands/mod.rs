@@ -17,6 +17,7 @@ pub(crate) mod import;
 mod log_place;
 pub(crate) mod manual;
 pub(crate) mod pmem;
+pub(crate) mod serve;
 pub(crate) mod shell;
 pub(crate) mod simulate;
 pub(crate) mod stat;

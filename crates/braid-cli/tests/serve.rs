@@ -1,0 +1,206 @@
+//! `braid serve`: kills under load, a clean stop, errors.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{braid, expect_code, stderr};
+
+/// A running server.
+struct Served {
+    child: Child,
+    address: String,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+fn serve(dir: &Path) -> Served {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(["serve", "--port", "0", "--threads", "2", "--pool", "32"])
+        .arg(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+    Served {
+        child,
+        address,
+        output,
+    }
+}
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(address: &str) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        Client(BufReader::new(stream))
+    }
+
+    fn send(&mut self, text: &str) -> std::io::Result<()> {
+        self.0.get_mut().write_all(text.as_bytes())
+    }
+
+    /// Reads a line; an error at the end of the connection.
+    fn line(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn ask(&mut self, text: &str) -> String {
+        self.send(&format!("{text}\r\n")).unwrap();
+        self.line().unwrap()
+    }
+}
+
+/// Transactions of one client: a counter and a list that grow together. Counts the answers.
+fn write(
+    address: &str,
+    client: usize,
+    answered: &AtomicU64,
+    sent: &AtomicU64,
+) -> std::io::Result<()> {
+    let mut connection = Client::connect(address);
+    loop {
+        let mut batch = String::new();
+        for _ in 0..8 {
+            batch += &format!(
+                "MULTI\r\nINCR c{client}\r\nRPUSH l{client} x\r\nZINCRBY z 1 m{client}\r\nEXEC\r\n"
+            );
+        }
+        sent.fetch_add(8, Ordering::SeqCst);
+        connection.send(&batch)?;
+        for _ in 0..8 {
+            // OK, three times QUEUED, the list of three replies: two numbers and a text.
+            for _ in 0..4 {
+                connection.line()?;
+            }
+            assert_eq!(connection.line()?, "*3");
+            for _ in 0..4 {
+                connection.line()?;
+            }
+            answered.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn answered_transactions_survive_kills() {
+    const CLIENTS: usize = 4;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("served");
+    let mut before = [0; CLIENTS];
+    for round in 0..4 {
+        let mut served = serve(&path);
+        let counters: [(AtomicU64, AtomicU64); CLIENTS] = Default::default();
+        let address = served.address.clone();
+        std::thread::scope(|scope| {
+            for (client, (answered, sent)) in counters.iter().enumerate() {
+                let address = &address;
+                // Ends with the connection's error when the server is killed.
+                scope.spawn(move || write(address, client, answered, sent).unwrap_err());
+            }
+            let wanted = 100 + round * 70;
+            let deadline = Instant::now() + Duration::from_secs(120);
+            while counters
+                .iter()
+                .map(|(answered, _)| answered.load(Ordering::SeqCst))
+                .sum::<u64>()
+                < wanted
+            {
+                assert!(Instant::now() < deadline, "the server is too slow");
+                std::thread::yield_now();
+            }
+            served.child.kill().unwrap();
+        });
+        served.child.wait().unwrap();
+        let mut served = serve(&path);
+        let mut client = Client::connect(&served.address);
+        for (number, (answered, sent)) in counters.iter().enumerate() {
+            client.send(&format!("GET c{number}\r\n")).unwrap();
+            let found: u64 = match client.line().unwrap().as_str() {
+                "$-1" => 0,
+                _ => client.line().unwrap().parse().unwrap(),
+            };
+            let answered = before[number] + answered.load(Ordering::SeqCst);
+            let sent = before[number] + sent.load(Ordering::SeqCst);
+            assert!(
+                (answered..=sent).contains(&found),
+                "{answered} <= {found} <= {sent}"
+            );
+            assert_eq!(client.ask(&format!("LLEN l{number}")), format!(":{found}"));
+            client.send(&format!("ZSCORE z m{number}\r\n")).unwrap();
+            if client.line().unwrap() != "$-1" {
+                assert_eq!(client.line().unwrap(), found.to_string());
+            }
+            before[number] = found;
+        }
+        stop(&mut served, "SHUTDOWN");
+    }
+    expect_code(&braid(&["verify", path.to_str().unwrap()]), 0);
+}
+
+/// Stops a server by a command, and expects that it ends well.
+fn stop(served: &mut Served, command: &str) {
+    let mut client = Client::connect(&served.address);
+    client.send(&format!("{command}\r\n")).unwrap();
+    assert!(client.line().is_err());
+    let mut line = String::new();
+    served.output.read_line(&mut line).unwrap();
+    assert!(line.ends_with("stopping\n"), "{line}");
+    assert!(served.child.wait().unwrap().success());
+}
+
+/// A signal stops the server after everything in progress is answered.
+#[cfg(unix)]
+#[test]
+fn a_signal_stops_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut served = serve(&dir.path().join("served"));
+    let mut client = Client::connect(&served.address);
+    assert_eq!(client.ask("SET a 1"), "+OK");
+    assert_eq!(client.ask("BLPOP l 0.01"), "*-1");
+    client.send("BLPOP l 0\r\n").unwrap();
+    // SAFETY: `kill` accesses no memory.
+    unsafe { libc::kill(served.child.id() as i32, libc::SIGTERM) };
+    // The request may have arrived after the server began to stop.
+    if let Ok(line) = client.line() {
+        assert!(line.starts_with("-UNBLOCKED"), "{line}");
+    }
+    assert!(served.child.wait().unwrap().success());
+    let mut served = serve(&dir.path().join("served"));
+    let mut client = Client::connect(&served.address);
+    client.send("GET a\r\n").unwrap();
+    assert_eq!(
+        [client.line().unwrap(), client.line().unwrap()],
+        ["$1", "1"]
+    );
+    stop(&mut served, "SHUTDOWN NOSAVE");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let path = dir.path().join("served");
+    let output = braid(&["serve", path.to_str().unwrap(), "--port", &port]);
+    expect_code(&output, 1);
+    assert!(
+        stderr(&output).contains(&format!("cannot listen on 127.0.0.1:{port}")),
+        "{}",
+        stderr(&output)
+    );
+}

@@ -1,0 +1,192 @@
+//! Channels of PUBLISH and SUBSCRIBE.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use crate::glob::matches;
+use crate::resp::Reply;
+
+/// Kind of a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Topic {
+    Channel,
+    Pattern,
+    Shard,
+}
+
+/// Messages to a connection, counted in bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Mailbox {
+    sender: mpsc::UnboundedSender<Reply>,
+    queued: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+/// The receiving end of a mailbox.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    receiver: mpsc::UnboundedReceiver<Reply>,
+    queued: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+/// Returns both ends of a mailbox that holds about `limit` bytes.
+pub(crate) fn mailbox(limit: usize) -> (Mailbox, Inbox) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let queued = Arc::new(AtomicUsize::new(0));
+    let mailbox = Mailbox {
+        sender,
+        queued: Arc::clone(&queued),
+        limit,
+    };
+    (
+        mailbox,
+        Inbox {
+            receiver,
+            queued,
+            limit,
+        },
+    )
+}
+
+fn size(message: &Reply) -> usize {
+    match message {
+        Reply::Push(parts) => parts.iter().map(size).sum(),
+        Reply::Bulk(bytes) => bytes.len() + 32,
+        _ => 32,
+    }
+}
+
+impl Mailbox {
+    fn send(&self, message: Reply) -> bool {
+        // Relaxed: an approximate bound; the channel orders the messages.
+        let before = self.queued.fetch_add(size(&message), Ordering::Relaxed);
+        // A reader that is too slow gets nothing more, and its connection ends.
+        before <= self.limit && self.sender.send(message).is_ok()
+    }
+}
+
+impl Inbox {
+    /// Waits for a message; `None` if the reader has been too slow.
+    pub(crate) async fn receive(&mut self) -> Option<Reply> {
+        let message = self.receiver.recv().await?;
+        self.forget(&message)
+    }
+
+    /// Returns a message if there is one.
+    pub(crate) fn try_receive(&mut self) -> Option<Reply> {
+        let message = self.receiver.try_recv().ok()?;
+        self.forget(&message)
+    }
+
+    pub(crate) fn has_overflowed(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) > self.limit
+    }
+
+    fn forget(&self, message: &Reply) -> Option<Reply> {
+        if self.has_overflowed() {
+            return None;
+        }
+        self.queued.fetch_sub(size(message), Ordering::Relaxed);
+        Some(message.clone())
+    }
+}
+
+type Subscribers = BTreeMap<u64, Mailbox>;
+
+/// All subscriptions of the server.
+#[derive(Debug, Default)]
+pub(crate) struct Channels {
+    topics: Mutex<HashMap<(Topic, Bytes), Subscribers>>,
+}
+
+impl Channels {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(Topic, Bytes), Subscribers>> {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn subscribe(&self, topic: Topic, name: &Bytes, client: u64, mailbox: &Mailbox) {
+        let mut topics = self.lock();
+        let subscribers = topics.entry((topic, name.clone())).or_default();
+        subscribers.insert(client, mailbox.clone());
+    }
+
+    pub(crate) fn unsubscribe(&self, topic: Topic, name: &Bytes, client: u64) {
+        let mut topics = self.lock();
+        let key = (topic, name.clone());
+        if let Some(subscribers) = topics.get_mut(&key) {
+            subscribers.remove(&client);
+            if subscribers.is_empty() {
+                topics.remove(&key);
+            }
+        }
+    }
+
+    /// Sends a message to the subscribers of a channel and of the patterns that match it; returns
+    /// how many there were.
+    pub(crate) fn publish(&self, topic: Topic, channel: &Bytes, message: &Bytes) -> usize {
+        let topics = self.lock();
+        if topics.is_empty() {
+            return 0;
+        }
+        let mut receivers = 0;
+        let word = if topic == Topic::Shard {
+            "smessage"
+        } else {
+            "message"
+        };
+        if let Some(subscribers) = topics.get(&(topic, channel.clone())) {
+            for mailbox in subscribers.values() {
+                let parts = [
+                    Bytes::from_static(word.as_bytes()),
+                    channel.clone(),
+                    message.clone(),
+                ];
+                receivers += usize::from(mailbox.send(push(parts)));
+            }
+        }
+        if topic == Topic::Channel {
+            for ((kind, pattern), subscribers) in &*topics {
+                if *kind != Topic::Pattern || !matches(pattern, channel) {
+                    continue;
+                }
+                for mailbox in subscribers.values() {
+                    let parts = [
+                        Bytes::from_static(b"pmessage"),
+                        pattern.clone(),
+                        channel.clone(),
+                        message.clone(),
+                    ];
+                    receivers += usize::from(mailbox.send(push(parts)));
+                }
+            }
+        }
+        receivers
+    }
+
+    /// Returns the channels with subscribers that match a pattern.
+    pub(crate) fn names(&self, topic: Topic, pattern: Option<&Bytes>) -> Vec<Bytes> {
+        let topics = self.lock();
+        topics
+            .keys()
+            .filter(|(kind, name)| {
+                *kind == topic && pattern.is_none_or(|pattern| matches(pattern, name))
+            })
+            .map(|(_, name)| name.clone())
+            .collect()
+    }
+
+    pub(crate) fn subscribers(&self, topic: Topic, name: &Bytes) -> usize {
+        self.lock()
+            .get(&(topic, name.clone()))
+            .map_or(0, BTreeMap::len)
+    }
+}
+
+fn push(parts: impl IntoIterator<Item = Bytes>) -> Reply {
+    Reply::Push(parts.into_iter().map(Reply::Bulk).collect())
+}

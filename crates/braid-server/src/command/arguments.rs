@@ -1,0 +1,118 @@
+//! Parsing of arguments.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::failure::{Failure, Result};
+use crate::resp::number::{parse_f64, parse_i64};
+
+/// Parses an integer.
+pub(super) fn integer(argument: &[u8]) -> Result<i64> {
+    parse_i64(argument).ok_or(Failure::NOT_AN_INTEGER)
+}
+
+/// Parses a number that must not be negative.
+pub(super) fn natural(argument: &[u8], otherwise: &'static str) -> Result<usize> {
+    let number = integer(argument)?;
+    usize::try_from(number).map_err(|_| Failure::client(otherwise))
+}
+
+/// Parses a floating-point number.
+pub(super) fn float(argument: &[u8]) -> Result<f64> {
+    parse_f64(argument).ok_or(Failure::NOT_A_FLOAT)
+}
+
+/// Parses the time-out of a blocking command, in seconds; zero waits forever.
+pub(super) fn timeout(argument: &[u8]) -> Result<Option<Duration>> {
+    let seconds = parse_f64(argument)
+        .ok_or_else(|| Failure::client("ERR timeout is not a float or out of range"))?;
+    if seconds < 0.0 {
+        return Err(Failure::client("ERR timeout is negative"));
+    }
+    if seconds == 0.0 {
+        return Ok(None);
+    }
+    if seconds * 1000.0 > i64::MAX as f64 {
+        return Err(Failure::client("ERR timeout is out of range"));
+    }
+    // At least a millisecond: zero would wait forever.
+    let timeout = Duration::try_from_secs_f64(seconds)
+        .map_err(|_| Failure::client("ERR timeout is out of range"))?;
+    Ok(Some(timeout.max(Duration::from_millis(1))))
+}
+
+/// Returns whether an argument is this word, in any case.
+pub(super) fn is(argument: &[u8], word: &str) -> bool {
+    argument.eq_ignore_ascii_case(word.as_bytes())
+}
+
+/// Reads options one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options<'a> {
+    rest: &'a [Bytes],
+}
+
+impl<'a> Options<'a> {
+    pub(super) fn new(rest: &'a [Bytes]) -> Self {
+        Options { rest }
+    }
+
+    pub(super) fn next(&mut self) -> Option<&'a Bytes> {
+        let (first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(first)
+    }
+
+    /// Returns the value of an option.
+    pub(super) fn value(&mut self) -> Result<&'a Bytes> {
+        self.next().ok_or(Failure::SYNTAX)
+    }
+
+    /// Removes the next option if it is this word.
+    pub(super) fn take(&mut self, word: &str) -> bool {
+        let found = self.rest.first().is_some_and(|next| is(next, word));
+        if found {
+            self.rest = &self.rest[1..];
+        }
+        found
+    }
+
+    pub(super) fn rest(&self) -> &'a [Bytes] {
+        self.rest
+    }
+
+    pub(super) fn end(&self) -> Result<()> {
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure::SYNTAX)
+        }
+    }
+}
+
+/// Returns the part of a list of `len` elements from `start` to `stop`, both inclusive, where
+/// negative numbers count from the end; `None` if it is empty.
+pub(super) fn part(start: i64, stop: i64, len: u64) -> Option<(u64, u64)> {
+    let len = i64::try_from(len).unwrap_or(i64::MAX);
+    let from_end = |at: i64| if at < 0 { len.saturating_add(at) } else { at };
+    let start = from_end(start).max(0);
+    let stop = from_end(stop).min(len - 1);
+    (start <= stop && stop >= 0).then_some((start as u64, stop as u64))
+}
+
+/// Returns the error for a wrong number of arguments.
+pub(super) fn wrong_arity(name: &str) -> Failure {
+    Failure::client(format!(
+        "ERR wrong number of arguments for '{name}' command"
+    ))
+}
+
+/// Returns the error for an unknown subcommand.
+pub(super) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Failure {
+    let shown = String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)]).into_owned();
+    Failure::client(format!(
+        "ERR unknown subcommand '{shown}'. Try {} HELP.",
+        command.to_uppercase()
+    ))
+}

@@ -1,0 +1,209 @@
+//! Hashes. The element of a field is `identity, hash of the field, field`, with the value.
+
+use bytes::Bytes;
+
+use super::arguments::{float, integer, is, wrong_arity};
+use crate::failure::{Failure, Result};
+use crate::keyspace::{Collection, Data, Kind};
+use crate::resp::Reply;
+use crate::resp::number::{parse_f64, parse_i64};
+
+fn at(data: &Data, hash: &Collection, field: &[u8]) -> Vec<u8> {
+    data.keyspace.hashed_key(&hash.id.to_be_bytes(), field)
+}
+
+fn value(data: &mut Data, key: &[u8], field: &[u8]) -> Result<Option<Bytes>> {
+    match data.collection(key, Kind::Hash)? {
+        None => Ok(None),
+        Some((_, hash)) => {
+            let at = at(data, &hash, field);
+            data.element(&at)
+        }
+    }
+}
+
+/// Sets fields; returns how many are new.
+fn set_fields(data: &mut Data, key: &[u8], pairs: &[Bytes]) -> Result<i64> {
+    let (old, mut hash) = data.collection_or_new(key, Kind::Hash)?;
+    let mut added = 0;
+    for pair in pairs.chunks_exact(2) {
+        let at = at(data, &hash, &pair[0]);
+        if data.element(&at)?.is_none() {
+            added += 1;
+        }
+        data.put_element(&at, &pair[1])?;
+    }
+    hash.len += added as u64;
+    data.put_collection(key, old.as_ref(), hash)?;
+    data.notify('h', "hset", key);
+    Ok(added)
+}
+
+pub(super) fn hset(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    if !args.len().is_multiple_of(2) {
+        return Err(wrong_arity("hset"));
+    }
+    Ok(Reply::Integer(set_fields(data, &args[1], &args[2..])?))
+}
+
+pub(super) fn hmset(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    if !args.len().is_multiple_of(2) {
+        return Err(wrong_arity("hmset"));
+    }
+    set_fields(data, &args[1], &args[2..])?;
+    Ok(Reply::OK)
+}
+
+pub(super) fn hsetnx(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    if value(data, &args[1], &args[2])?.is_some() {
+        return Ok(Reply::Integer(0));
+    }
+    set_fields(data, &args[1], &args[2..])?;
+    Ok(Reply::Integer(1))
+}
+
+pub(super) fn hget(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    Ok(Reply::optional(value(data, &args[1], &args[2])?))
+}
+
+pub(super) fn hmget(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    let found = data.collection(&args[1], Kind::Hash)?;
+    let mut values = Vec::with_capacity(args.len() - 2);
+    for field in &args[2..] {
+        values.push(match &found {
+            None => Reply::Null,
+            Some((_, hash)) => {
+                let at = at(data, hash, field);
+                Reply::optional(data.element(&at)?)
+            }
+        });
+    }
+    Ok(Reply::Array(values))
+}
+
+pub(super) fn hdel(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    let Some((entry, mut hash)) = data.collection(&args[1], Kind::Hash)? else {
+        return Ok(Reply::Integer(0));
+    };
+    let mut removed = 0;
+    for field in &args[2..] {
+        let at = at(data, &hash, field);
+        removed += u64::from(data.remove_element(&at)?);
+    }
+    if removed > 0 {
+        hash.len = hash.len.saturating_sub(removed);
+        data.notify('h', "hdel", &args[1]);
+        data.put_collection(&args[1], Some(&entry), hash)?;
+    }
+    Ok(Reply::Integer(removed as i64))
+}
+
+pub(super) fn hlen(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    let found = data.collection(&args[1], Kind::Hash)?;
+    Ok(Reply::Integer(found.map_or(0, |(_, hash)| hash.len) as i64))
+}
+
+pub(super) fn hexists(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    Ok(Reply::Integer(i64::from(
+        value(data, &args[1], &args[2])?.is_some(),
+    )))
+}
+
+pub(super) fn hstrlen(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    let len = value(data, &args[1], &args[2])?.map_or(0, |value| value.len());
+    Ok(Reply::Integer(len as i64))
+}
+
+/// Returns all fields with their values.
+fn all(data: &mut Data, key: &[u8]) -> Result<Vec<(Bytes, Bytes)>> {
+    match data.collection(key, Kind::Hash)? {
+        None => Ok(Vec::new()),
+        Some((_, hash)) => Ok(data.scan_elements(&hash.id.to_be_bytes(), 0, usize::MAX)?.1),
+    }
+}
+
+pub(super) fn hgetall(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    let pairs = all(data, &args[1])?;
+    Ok(Reply::Map(
+        pairs
+            .into_iter()
+            .map(|(field, value)| (Reply::Bulk(field), Reply::Bulk(value)))
+            .collect(),
+    ))
+}
+
+pub(super) fn hkeys(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    Ok(Reply::bulks(
+        all(data, &args[1])?.into_iter().map(|(field, _)| field),
+    ))
+}
+
+pub(super) fn hvals(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    Ok(Reply::bulks(
+        all(data, &args[1])?.into_iter().map(|(_, value)| value),
+    ))
+}
+
+pub(super) fn hincrby(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    let by = integer(&args[3])?;
+    let before = match value(data, &args[1], &args[2])? {
+        None => 0,
+        Some(text) => {
+            parse_i64(&text).ok_or_else(|| Failure::client("ERR hash value is not an integer"))?
+        }
+    };
+    let after = before.checked_add(by).ok_or(Failure::OVERFLOW)?;
+    set_fields(data, &args[1], &[args[2].clone(), after.to_string().into()])?;
+    Ok(Reply::Integer(after))
+}
+
+pub(super) fn hincrbyfloat(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    let by = float(&args[3])?;
+    let before = match value(data, &args[1], &args[2])? {
+        None => 0.0,
+        Some(text) => {
+            parse_f64(&text).ok_or_else(|| Failure::client("ERR hash value is not a float"))?
+        }
+    };
+    let after = before + by;
+    if !after.is_finite() {
+        return Err(Failure::client(
+            "ERR increment would produce NaN or Infinity",
+        ));
+    }
+    let text = Bytes::from(super::strings::decimal(after));
+    set_fields(data, &args[1], &[args[2].clone(), text.clone()])?;
+    Ok(Reply::Bulk(text))
+}
+
+pub(super) fn hrandfield(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    let count = args.get(2).map(|count| integer(count)).transpose()?;
+    let with_values = match args.get(3) {
+        None => false,
+        Some(word) if is(word, "WITHVALUES") && args.len() == 4 => true,
+        Some(_) => return Err(Failure::SYNTAX),
+    };
+    let found = data.collection(&args[1], Kind::Hash)?;
+    let Some(count) = count else {
+        let Some((_, hash)) = found else {
+            return Ok(Reply::Null);
+        };
+        let field = data.sample_element(&hash.id.to_be_bytes(), hash.len)?;
+        return Ok(Reply::optional(field.map(|(field, _)| field)));
+    };
+    let Some((_, hash)) = found else {
+        return Ok(Reply::Array(Vec::new()));
+    };
+    let chosen = super::sets::choose(data, &hash.id.to_be_bytes(), hash.len, count)?;
+    Ok(Reply::Array(if with_values {
+        chosen
+            .into_iter()
+            .map(|(field, value)| Reply::Array(vec![Reply::Bulk(field), Reply::Bulk(value)]))
+            .collect()
+    } else {
+        chosen
+            .into_iter()
+            .map(|(field, _)| Reply::Bulk(field))
+            .collect()
+    }))
+}

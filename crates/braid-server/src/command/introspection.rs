@@ -1,0 +1,149 @@
+//! COMMAND: what the server knows about its commands.
+
+use bytes::Bytes;
+
+use super::arguments::{is, unknown_subcommand};
+use super::table::{commands, find};
+use super::{Command, Flag};
+use crate::failure::{Failure, Result};
+use crate::resp::Reply;
+use crate::session::Session;
+use crate::shared::Shared;
+
+/// Returns the entry of COMMAND INFO.
+fn info(command: &Command) -> Reply {
+    let flags = command
+        .flags
+        .iter()
+        .map(|flag| Reply::Status(flag.name()))
+        .collect();
+    let mut categories = vec![Reply::copied(format!("@{}", command.group))];
+    for (flag, category) in [
+        (Flag::Write, "@write"),
+        (Flag::Readonly, "@read"),
+        (Flag::Fast, "@fast"),
+        (Flag::Blocking, "@blocking"),
+        (Flag::Admin, "@admin"),
+    ] {
+        if command.is(flag) {
+            categories.push(Reply::copied(category));
+        }
+    }
+    let (first, last, step) = command.keys;
+    Reply::Array(vec![
+        Reply::copied(command.name),
+        Reply::Integer(i64::from(command.arity)),
+        Reply::Set(flags),
+        Reply::Integer(i64::from(first)),
+        Reply::Integer(i64::from(last)),
+        Reply::Integer(i64::from(step)),
+        Reply::Set(categories),
+        Reply::Array(Vec::new()),
+        Reply::Array(Vec::new()),
+        Reply::Array(Vec::new()),
+    ])
+}
+
+/// Returns the keys among the arguments of a request.
+pub(crate) fn keys_of(command: &Command, args: &[Bytes]) -> Vec<Bytes> {
+    if matches!(
+        command.name,
+        "zunionstore"
+            | "zinterstore"
+            | "zdiffstore"
+            | "zunion"
+            | "zinter"
+            | "zdiff"
+            | "zintercard"
+            | "sintercard"
+            | "lmpop"
+            | "zmpop"
+            | "blmpop"
+            | "bzmpop"
+    ) {
+        return numbered(command.name, args);
+    }
+    let (first, last, step) = command.keys;
+    if first == 0 || step == 0 {
+        return Vec::new();
+    }
+    let last = if last < 0 {
+        args.len() as i32 + last
+    } else {
+        last
+    };
+    (first..=last)
+        .step_by(step as usize)
+        .filter_map(|at| args.get(at as usize).cloned())
+        .collect()
+}
+
+/// Returns the keys that a number announces.
+fn numbered(name: &str, args: &[Bytes]) -> Vec<Bytes> {
+    let stores = name.ends_with("store");
+    let at = if stores || name.starts_with('b') {
+        2
+    } else {
+        1
+    };
+    let count = args
+        .get(at)
+        .and_then(|count| crate::resp::number::parse_i64(count))
+        .map_or(0, |count| count.max(0) as usize);
+    let mut keys: Vec<Bytes> = if stores {
+        args.get(1).cloned().into_iter().collect()
+    } else {
+        Vec::new()
+    };
+    keys.extend(args.iter().skip(at + 1).take(count).cloned());
+    keys
+}
+
+pub(super) fn command(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
+    let Some(subcommand) = args.get(1) else {
+        return Ok(Reply::Array(commands().iter().map(info).collect()));
+    };
+    if is(subcommand, "COUNT") {
+        return Ok(Reply::Integer(commands().len() as i64));
+    }
+    if is(subcommand, "INFO") {
+        if args.len() == 2 {
+            return Ok(Reply::Array(commands().iter().map(info).collect()));
+        }
+        let found = args[2..]
+            .iter()
+            .map(|name| find(name).map_or(Reply::NullArray, info));
+        return Ok(Reply::Array(found.collect()));
+    }
+    if is(subcommand, "LIST") {
+        let names = commands().iter().map(|command| Reply::copied(command.name));
+        return Ok(Reply::Array(names.collect()));
+    }
+    if is(subcommand, "DOCS") {
+        let wanted: Vec<&Command> = if args.len() == 2 {
+            commands().iter().collect()
+        } else {
+            args[2..].iter().filter_map(|name| find(name)).collect()
+        };
+        let docs = wanted.into_iter().map(|command| {
+            let fields = vec![(Reply::copied("group"), Reply::copied(command.group))];
+            (Reply::copied(command.name), Reply::Map(fields))
+        });
+        return Ok(Reply::Map(docs.collect()));
+    }
+    if is(subcommand, "GETKEYS") && args.len() > 2 {
+        let command =
+            find(&args[2]).ok_or_else(|| Failure::client("ERR Invalid command specified"))?;
+        if !command.accepts(args.len() - 2) {
+            return Err(Failure::client(
+                "ERR Invalid number of arguments specified for command",
+            ));
+        }
+        let keys = keys_of(command, &args[2..]);
+        if keys.is_empty() {
+            return Err(Failure::client("ERR The command has no key arguments"));
+        }
+        return Ok(Reply::bulks(keys));
+    }
+    Err(unknown_subcommand("command", subcommand))
+}

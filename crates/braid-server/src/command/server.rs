@@ -1,0 +1,422 @@
+//! Commands about the server.
+
+use std::fmt::Write;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use super::arguments::{integer, is, natural, timeout, unknown_subcommand, wrong_arity};
+use super::keys::DATABASES;
+use crate::failure::{Failure, Result};
+use crate::glob::matches;
+use crate::keyspace::Data;
+use crate::options::ServerOptions;
+use crate::resp::Reply;
+use crate::session::Session;
+use crate::shared::Shared;
+
+/// Version of Redis whose commands the server has, for clients that look at it.
+pub(super) const REDIS_VERSION: &str = "7.2.0";
+
+pub(super) fn time(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Ok(Reply::Array(vec![
+        Reply::copied(now.as_secs().to_string()),
+        Reply::copied(now.subsec_micros().to_string()),
+    ]))
+}
+
+/// Answers at once: there are no replicas.
+pub(super) fn wait(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
+    integer(&args[1])?;
+    timeout(&args[2])?;
+    Ok(Reply::Integer(0))
+}
+
+/// Waits until the connection's writes are durable.
+pub(super) fn waitaof(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply> {
+    let local = integer(&args[1])?;
+    natural(&args[2], "ERR value is out of range, must be positive")?;
+    timeout(&args[3])?;
+    if !(0..=1).contains(&local) {
+        return Err(Failure::client(
+            "ERR value is out of range, must be between 0 and 1",
+        ));
+    }
+    shared.keyspace.db.wait_durable(session.pending)?;
+    Ok(Reply::Array(vec![Reply::Integer(1), Reply::Integer(0)]))
+}
+
+pub(super) fn lolwut(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
+    Ok(Reply::Verbatim(format!(
+        "Braid {}\n",
+        env!("CARGO_PKG_VERSION")
+    )))
+}
+
+pub(super) fn role(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
+    Ok(Reply::Array(vec![
+        Reply::copied("master"),
+        Reply::Integer(0),
+        Reply::Array(Vec::new()),
+    ]))
+}
+
+/// Every answered write is durable, so a save is a checkpoint, which shortens recovery.
+pub(super) fn save(shared: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
+    shared.keyspace.db.checkpoint()?;
+    Ok(Reply::OK)
+}
+
+pub(super) fn lastsave(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Ok(Reply::Integer(now.as_secs() as i64))
+}
+
+pub(super) fn shutdown(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply> {
+    for word in &args[1..] {
+        if !["NOSAVE", "SAVE", "NOW", "FORCE"]
+            .iter()
+            .any(|known| is(word, known))
+        {
+            return Err(Failure::SYNTAX);
+        }
+    }
+    session.closes = true;
+    shared.begin_stop();
+    // Redis does not answer either.
+    Ok(Reply::Several(Vec::new()))
+}
+
+/// Returns the parameters of CONFIG with their values.
+fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
+    let port = options.bind.first().map_or(0, |address| address.port());
+    let bind: Vec<String> = options
+        .bind
+        .iter()
+        .map(|address| address.ip().to_string())
+        .collect();
+    let limit = options.client_output_buffer_limit;
+    vec![
+        ("appendfsync", "always".to_owned()),
+        ("appendonly", "yes".to_owned()),
+        ("bind", bind.join(" ")),
+        (
+            "client-output-buffer-limit",
+            format!("normal {limit} 0 0 slave 0 0 0 pubsub {limit} 0 0"),
+        ),
+        (
+            "client-query-buffer-limit",
+            options.client_query_buffer_limit.to_string(),
+        ),
+        ("databases", DATABASES.to_string()),
+        ("maxclients", options.maxclients.to_string()),
+        ("maxmemory", "0".to_owned()),
+        ("maxmemory-policy", "noeviction".to_owned()),
+        ("notify-keyspace-events", options.notifications.clone()),
+        ("port", port.to_string()),
+        ("proto-max-bulk-len", options.proto_max_bulk_len.to_string()),
+        (
+            "requirepass",
+            options.requirepass.clone().unwrap_or_default(),
+        ),
+        ("save", String::new()),
+        ("timeout", options.timeout.as_secs().to_string()),
+        (
+            "unixsocket",
+            options
+                .unixsocket
+                .as_ref()
+                .map_or(String::new(), |path| path.display().to_string()),
+        ),
+    ]
+}
+
+/// Parses the classes of `notify-keyspace-events`, and returns them in a fixed order.
+fn notification_classes(text: &str) -> Option<String> {
+    const KNOWN: &str = "KEAg$lshzxetdmn";
+    if !text.chars().all(|class| KNOWN.contains(class)) {
+        return None;
+    }
+    Some(
+        KNOWN
+            .chars()
+            .filter(|class| text.contains(*class))
+            .collect(),
+    )
+}
+
+/// Changes one parameter.
+fn set_parameter(options: &mut ServerOptions, name: &str, value: &str) -> Result<(), String> {
+    let number = || {
+        let number: Result<usize, _> = value.parse();
+        number.map_err(|_| "argument couldn't be parsed into an integer".to_owned())
+    };
+    match name {
+        "maxclients" => options.maxclients = number()?.max(1),
+        "timeout" => options.timeout = Duration::from_secs(number()? as u64),
+        "proto-max-bulk-len" => {
+            options.proto_max_bulk_len = number()?.clamp(1 << 20, braid::MAX_VALUE_LEN);
+        }
+        "client-query-buffer-limit" => options.client_query_buffer_limit = number()?.max(1 << 20),
+        "notify-keyspace-events" => {
+            options.notifications = notification_classes(value)
+                .ok_or("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")?;
+        }
+        "requirepass" => options.requirepass = (!value.is_empty()).then(|| value.to_owned()),
+        // What every write gets anyway, or what a server without eviction does.
+        "appendfsync" if value == "always" => {}
+        "appendonly" if value == "yes" => {}
+        "maxmemory" if value == "0" => {}
+        "maxmemory-policy" if value == "noeviction" => {}
+        "save" => {}
+        _ => return Err("can't set immutable config, or the value is not supported".to_owned()),
+    }
+    Ok(())
+}
+
+pub(super) fn config(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
+    let text = |arg: &Bytes| String::from_utf8_lossy(arg).to_lowercase();
+    if is(&args[1], "GET") && args.len() >= 3 {
+        let patterns: Vec<String> = args[2..].iter().map(text).collect();
+        let found = parameters(&shared.options())
+            .into_iter()
+            .filter(|(name, _)| {
+                patterns
+                    .iter()
+                    .any(|pattern| matches(pattern.as_bytes(), name.as_bytes()))
+            })
+            .map(|(name, value)| (Reply::copied(name), Reply::copied(value)));
+        return Ok(Reply::Map(found.collect()));
+    }
+    if is(&args[1], "SET") && args.len() >= 4 && args.len().is_multiple_of(2) {
+        // All or nothing.
+        let mut changed = shared.options();
+        for pair in args[2..].chunks_exact(2) {
+            let name = text(&pair[0]);
+            if !parameters(&changed).iter().any(|(known, _)| *known == name) {
+                return Err(Failure::client(format!(
+                    "ERR Unknown option or number of arguments for CONFIG SET - '{name}'"
+                )));
+            }
+            let value = String::from_utf8_lossy(&pair[1]).into_owned();
+            set_parameter(&mut changed, &name, &value).map_err(|reason| {
+                Failure::client(format!(
+                    "ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}"
+                ))
+            })?;
+        }
+        *shared
+            .options
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = changed;
+        return Ok(Reply::OK);
+    }
+    if is(&args[1], "RESETSTAT") && args.len() == 2 {
+        let counters = &shared.counters;
+        for counter in [
+            &counters.connections,
+            &counters.rejected,
+            &counters.commands,
+            &counters.hits,
+            &counters.misses,
+            &counters.expired,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        return Ok(Reply::OK);
+    }
+    if is(&args[1], "REWRITE") && args.len() == 2 {
+        return Err(Failure::client(
+            "ERR The server is running without a config file",
+        ));
+    }
+    Err(unknown_subcommand("config", &args[1]))
+}
+
+/// A section of INFO.
+type Section = (&'static str, fn(&Shared, &Data, &mut String) -> Result<()>);
+
+const SECTIONS: [Section; 7] = [
+    ("server", server_section),
+    ("clients", clients_section),
+    ("memory", memory_section),
+    ("persistence", persistence_section),
+    ("stats", stats_section),
+    ("replication", replication_section),
+    ("keyspace", keyspace_section),
+];
+
+fn server_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
+    let uptime = shared.started.elapsed().as_secs();
+    let port = shared
+        .options()
+        .bind
+        .first()
+        .map_or(0, |address| address.port());
+    let _ = write!(
+        out,
+        "redis_version:{REDIS_VERSION}\r\nbraid_version:{}\r\nredis_mode:standalone\r\nos:{} {}\r\narch_bits:{}\r\nprocess_id:{}\r\nrun_id:{}\r\ntcp_port:{port}\r\nuptime_in_seconds:{uptime}\r\nuptime_in_days:{}\r\n",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::OS,
+        std::env::consts::ARCH,
+        usize::BITS,
+        std::process::id(),
+        shared.run_id,
+        uptime / 86_400,
+    );
+    Ok(())
+}
+
+fn clients_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
+    let _ = write!(
+        out,
+        "connected_clients:{}\r\nmaxclients:{}\r\nblocked_clients:{}\r\n",
+        shared.clients().len(),
+        shared.options().maxclients,
+        shared.waiters.len(),
+    );
+    Ok(())
+}
+
+fn memory_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
+    let stats = shared.keyspace.db.stats();
+    let _ = write!(
+        out,
+        "used_memory:{0}\r\nused_memory_peak:{0}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\nversion_bytes:{1}\r\n",
+        stats.store.resident_pages * 4096,
+        stats.old_version_bytes,
+    );
+    Ok(())
+}
+
+fn persistence_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
+    let db = &shared.keyspace.db;
+    let health = db.health();
+    let is_good = matches!(health, braid::Health::Good);
+    let _ = write!(
+        out,
+        "loading:0\r\naof_enabled:1\r\naof_last_write_status:{}\r\nrdb_bgsave_in_progress:0\r\nrdb_last_bgsave_status:ok\r\nhealth:{health:?}\r\ndurable_seqno:{}\r\n",
+        if is_good { "ok" } else { "err" },
+        db.durable_seqno(),
+    );
+    Ok(())
+}
+
+fn stats_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
+    let counters = &shared.counters;
+    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let _ = write!(
+        out,
+        "total_connections_received:{}\r\ntotal_commands_processed:{}\r\nrejected_connections:{}\r\nexpired_keys:{}\r\nevicted_keys:0\r\nkeyspace_hits:{}\r\nkeyspace_misses:{}\r\n",
+        count(&counters.connections),
+        count(&counters.commands),
+        count(&counters.rejected),
+        count(&counters.expired),
+        count(&counters.hits),
+        count(&counters.misses),
+    );
+    Ok(())
+}
+
+fn replication_section(_: &Shared, _: &Data, out: &mut String) -> Result<()> {
+    out.push_str("role:master\r\nconnected_slaves:0\r\n");
+    Ok(())
+}
+
+fn keyspace_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
+    let view = crate::keyspace::View::durable(&shared.keyspace.db);
+    let keyspace = std::sync::Arc::clone(&shared.keyspace);
+    let mut data = Data::new(keyspace, view, 0, 0, crate::keyspace::now_ms())?;
+    for database in 0..DATABASES {
+        data.select(database)?;
+        let len = data.len()?;
+        if len > 0 {
+            let _ = write!(out, "db{database}:keys={len},expires=0,avg_ttl=0\r\n");
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn info(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
+    let wanted = |name: &str| {
+        args.len() == 1
+            || args[1..].iter().any(|arg| {
+                is(arg, name)
+                    || ["all", "default", "everything"]
+                        .iter()
+                        .any(|all| is(arg, all))
+            })
+    };
+    let view = crate::keyspace::View::durable(&shared.keyspace.db);
+    let keyspace = std::sync::Arc::clone(&shared.keyspace);
+    let data = Data::new(keyspace, view, 0, 0, crate::keyspace::now_ms())?;
+    let mut out = String::new();
+    for (name, section) in SECTIONS {
+        if wanted(name) {
+            if !out.is_empty() {
+                out.push_str("\r\n");
+            }
+            let mut title = name.to_owned();
+            title[..1].make_ascii_uppercase();
+            let _ = write!(out, "# {title}\r\n");
+            section(shared, &data, &mut out)?;
+        }
+    }
+    Ok(Reply::Verbatim(out))
+}
+
+/// The parts of DEBUG that test suites of clients use.
+pub(super) fn debug(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
+    if is(&args[1], "SLEEP") && args.len() == 3 {
+        let seconds = super::arguments::float(&args[2])?;
+        let duration = Duration::try_from_secs_f64(seconds).map_err(|_| Failure::NOT_A_FLOAT)?;
+        std::thread::sleep(duration.min(Duration::from_secs(60)));
+        return Ok(Reply::OK);
+    }
+    if [
+        "SET-ACTIVE-EXPIRE",
+        "JMAP",
+        "RELOAD",
+        "QUICKLIST-PACKED-THRESHOLD",
+        "LISTPACK",
+    ]
+    .iter()
+    .any(|known| is(&args[1], known))
+    {
+        return Ok(Reply::OK);
+    }
+    Err(unknown_subcommand("debug", &args[1]))
+}
+
+pub(super) fn memory(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
+    if is(&args[1], "DOCTOR") || is(&args[1], "PURGE") {
+        return Ok(Reply::OK);
+    }
+    if is(&args[1], "USAGE") {
+        return if args.len() >= 3 {
+            usage(shared, &args[2])
+        } else {
+            Err(wrong_arity("memory|usage"))
+        };
+    }
+    Err(unknown_subcommand("memory", &args[1]))
+}
+
+/// Answers with the bytes of a string; a collection's elements are not counted.
+fn usage(shared: &Shared, key: &Bytes) -> Result<Reply> {
+    let view = crate::keyspace::View::durable(&shared.keyspace.db);
+    let keyspace = std::sync::Arc::clone(&shared.keyspace);
+    let mut data = Data::new(keyspace, view, 0, 0, crate::keyspace::now_ms())?;
+    data.writes = false;
+    Ok(match data.entry(key)? {
+        None => Reply::Null,
+        Some(entry) => Reply::Integer((entry.encode().len() + key.len() + 16) as i64),
+    })
+}

@@ -1,0 +1,268 @@
+//! The table of all commands.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use super::{
+    Command, Flag, Run, Transactional, bits, connection, hashes, introspection, keys, lists,
+    pubsub, scan, server, sets, sorted_sets, strings,
+};
+
+/// Returns all commands, ordered by name.
+pub(crate) fn commands() -> &'static [Command] {
+    COMMANDS
+}
+
+/// Finds a command by its name, in any case.
+pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
+    static BY_NAME: OnceLock<HashMap<&'static [u8], &'static Command>> = OnceLock::new();
+    let by_name = BY_NAME.get_or_init(|| {
+        COMMANDS
+            .iter()
+            .map(|command| (command.name.as_bytes(), command))
+            .collect()
+    });
+    let mut lower = [0; 32];
+    let lower = lower.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    by_name.get(&*lower).copied()
+}
+
+const fn command(
+    name: &'static str,
+    arity: i32,
+    flags: &'static [Flag],
+    keys: (i32, i32, i32),
+    group: &'static str,
+    run: Run,
+) -> Command {
+    Command {
+        name,
+        arity,
+        flags,
+        keys,
+        group,
+        run,
+    }
+}
+
+#[rustfmt::skip]
+const COMMANDS: &[Command] = &[
+    command("append", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::append)),
+    command("auth", -2, &[Flag::Fast, Flag::Noscript, Flag::NoAuth], (0, 0, 0), "connection", Run::Session(connection::auth)),
+    command("bgsave", -1, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(server::save)),
+    command("bitcount", -2, &[Flag::Readonly], (1, 1, 1), "bitmap", Run::Data(bits::bitcount)),
+    command("bitop", -4, &[Flag::Write, Flag::Denyoom], (2, -1, 1), "bitmap", Run::Data(bits::bitop)),
+    command("bitpos", -3, &[Flag::Readonly], (1, 1, 1), "bitmap", Run::Data(bits::bitpos)),
+    command("blmove", 6, &[Flag::Write, Flag::Denyoom, Flag::Blocking], (1, 2, 1), "list", Run::Data(lists::blmove)),
+    command("blmpop", -5, &[Flag::Write, Flag::Blocking], (0, 0, 0), "list", Run::Data(lists::blmpop)),
+    command("blpop", -3, &[Flag::Write, Flag::Blocking], (1, -2, 1), "list", Run::Data(lists::blpop)),
+    command("braid.durability", -1, &[Flag::Noscript], (0, 0, 0), "connection", Run::Session(connection::durability)),
+    command("brpop", -3, &[Flag::Write, Flag::Blocking], (1, -2, 1), "list", Run::Data(lists::brpop)),
+    command("brpoplpush", 4, &[Flag::Write, Flag::Denyoom, Flag::Blocking], (1, 2, 1), "list", Run::Data(lists::brpoplpush)),
+    command("bzmpop", -5, &[Flag::Write, Flag::Blocking], (0, 0, 0), "sortedset", Run::Data(sorted_sets::pop::bzmpop)),
+    command("bzpopmax", -3, &[Flag::Write, Flag::Blocking, Flag::Fast], (1, -2, 1), "sortedset", Run::Data(sorted_sets::pop::bzpopmax)),
+    command("bzpopmin", -3, &[Flag::Write, Flag::Blocking, Flag::Fast], (1, -2, 1), "sortedset", Run::Data(sorted_sets::pop::bzpopmin)),
+    command("client", -2, &[Flag::Noscript], (0, 0, 0), "connection", Run::Session(connection::client)),
+    command("command", -1, &[Flag::Loading], (0, 0, 0), "server", Run::Session(introspection::command)),
+    command("config", -2, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(server::config)),
+    command("copy", -3, &[Flag::Write, Flag::Denyoom], (1, 2, 1), "keyspace", Run::Data(keys::copy)),
+    command("dbsize", 1, &[Flag::Readonly, Flag::Fast], (0, 0, 0), "keyspace", Run::Data(keys::dbsize)),
+    command("debug", -2, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(server::debug)),
+    command("decr", 2, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::decr)),
+    command("decrby", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::decrby)),
+    command("del", -2, &[Flag::Write], (1, -1, 1), "keyspace", Run::Data(keys::del)),
+    command("discard", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Transactional::Discard)),
+    command("echo", 2, &[Flag::Fast], (0, 0, 0), "connection", Run::Session(connection::echo)),
+    command("exec", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Transactional::Exec)),
+    command("exists", -2, &[Flag::Readonly, Flag::Fast], (1, -1, 1), "keyspace", Run::Data(keys::exists)),
+    command("expire", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::expire)),
+    command("expireat", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::expireat)),
+    command("expiretime", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::expiretime)),
+    command("flushall", -1, &[Flag::Write], (0, 0, 0), "keyspace", Run::Data(keys::flushall)),
+    command("flushdb", -1, &[Flag::Write], (0, 0, 0), "keyspace", Run::Data(keys::flushdb)),
+    command("get", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::get)),
+    command("getbit", 3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "bitmap", Run::Data(bits::getbit)),
+    command("getdel", 2, &[Flag::Write, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::getdel)),
+    command("getex", -2, &[Flag::Write, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::getex)),
+    command("getrange", 4, &[Flag::Readonly], (1, 1, 1), "string", Run::Data(strings::getrange)),
+    command("getset", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::getset)),
+    command("hdel", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "hash", Run::Data(hashes::hdel)),
+    command("hello", -1, &[Flag::Fast, Flag::Noscript, Flag::NoAuth], (0, 0, 0), "connection", Run::Session(connection::hello)),
+    command("hexists", 3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "hash", Run::Data(hashes::hexists)),
+    command("hget", 3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "hash", Run::Data(hashes::hget)),
+    command("hgetall", 2, &[Flag::Readonly], (1, 1, 1), "hash", Run::Data(hashes::hgetall)),
+    command("hincrby", 4, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "hash", Run::Data(hashes::hincrby)),
+    command("hincrbyfloat", 4, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "hash", Run::Data(hashes::hincrbyfloat)),
+    command("hkeys", 2, &[Flag::Readonly], (1, 1, 1), "hash", Run::Data(hashes::hkeys)),
+    command("hlen", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "hash", Run::Data(hashes::hlen)),
+    command("hmget", -3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "hash", Run::Data(hashes::hmget)),
+    command("hmset", -4, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "hash", Run::Data(hashes::hmset)),
+    command("hrandfield", -2, &[Flag::Readonly], (1, 1, 1), "hash", Run::Data(hashes::hrandfield)),
+    command("hscan", -3, &[Flag::Readonly], (1, 1, 1), "hash", Run::Data(scan::hscan)),
+    command("hset", -4, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "hash", Run::Data(hashes::hset)),
+    command("hsetnx", 4, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "hash", Run::Data(hashes::hsetnx)),
+    command("hstrlen", 3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "hash", Run::Data(hashes::hstrlen)),
+    command("hvals", 2, &[Flag::Readonly], (1, 1, 1), "hash", Run::Data(hashes::hvals)),
+    command("incr", 2, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::incr)),
+    command("incrby", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::incrby)),
+    command("incrbyfloat", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::incrbyfloat)),
+    command("info", -1, &[Flag::Loading], (0, 0, 0), "server", Run::Session(server::info)),
+    command("keys", 2, &[Flag::Readonly], (0, 0, 0), "keyspace", Run::Data(keys::keys)),
+    command("lastsave", 1, &[Flag::Fast], (0, 0, 0), "server", Run::Session(server::lastsave)),
+    command("lcs", -3, &[Flag::Readonly], (1, 2, 1), "string", Run::Data(strings::lcs)),
+    command("lindex", 3, &[Flag::Readonly], (1, 1, 1), "list", Run::Data(lists::lindex)),
+    command("linsert", 5, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "list", Run::Data(lists::linsert)),
+    command("llen", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "list", Run::Data(lists::llen)),
+    command("lmove", 5, &[Flag::Write, Flag::Denyoom], (1, 2, 1), "list", Run::Data(lists::lmove)),
+    command("lmpop", -4, &[Flag::Write], (0, 0, 0), "list", Run::Data(lists::lmpop)),
+    command("lolwut", -1, &[Flag::Readonly, Flag::Fast], (0, 0, 0), "server", Run::Session(server::lolwut)),
+    command("lpop", -2, &[Flag::Write, Flag::Fast], (1, 1, 1), "list", Run::Data(lists::lpop)),
+    command("lpos", -3, &[Flag::Readonly], (1, 1, 1), "list", Run::Data(lists::lpos)),
+    command("lpush", -3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "list", Run::Data(lists::lpush)),
+    command("lpushx", -3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "list", Run::Data(lists::lpushx)),
+    command("lrange", 4, &[Flag::Readonly], (1, 1, 1), "list", Run::Data(lists::lrange)),
+    command("lrem", 4, &[Flag::Write], (1, 1, 1), "list", Run::Data(lists::lrem)),
+    command("lset", 4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "list", Run::Data(lists::lset)),
+    command("ltrim", 4, &[Flag::Write], (1, 1, 1), "list", Run::Data(lists::ltrim)),
+    command("memory", -2, &[Flag::Readonly], (0, 0, 0), "server", Run::Session(server::memory)),
+    command("mget", -2, &[Flag::Readonly, Flag::Fast], (1, -1, 1), "string", Run::Data(strings::mget)),
+    command("move", 3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::move_)),
+    command("mset", -3, &[Flag::Write, Flag::Denyoom], (1, -1, 2), "string", Run::Data(strings::mset)),
+    command("msetnx", -3, &[Flag::Write, Flag::Denyoom], (1, -1, 2), "string", Run::Data(strings::msetnx)),
+    command("multi", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Transactional::Multi)),
+    command("object", -2, &[Flag::Readonly], (2, -1, 1), "keyspace", Run::Data(keys::object)),
+    command("persist", 2, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::persist)),
+    command("pexpire", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::pexpire)),
+    command("pexpireat", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::pexpireat)),
+    command("pexpiretime", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::pexpiretime)),
+    command("ping", -1, &[Flag::Fast], (0, 0, 0), "connection", Run::Session(connection::ping)),
+    command("psetex", 4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "string", Run::Data(strings::psetex)),
+    command("psubscribe", -2, &[Flag::Pubsub, Flag::Noscript], (0, 0, 0), "pubsub", Run::Session(pubsub::subscribe_patterns)),
+    command("pttl", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::pttl)),
+    command("publish", 3, &[Flag::Pubsub, Flag::Fast], (0, 0, 0), "pubsub", Run::Session(pubsub::publish)),
+    command("pubsub", -2, &[Flag::Pubsub], (0, 0, 0), "pubsub", Run::Session(pubsub::pubsub)),
+    command("punsubscribe", -1, &[Flag::Pubsub, Flag::Noscript], (0, 0, 0), "pubsub", Run::Session(pubsub::unsubscribe_patterns)),
+    command("quit", -1, &[Flag::Fast, Flag::NoAuth], (0, 0, 0), "connection", Run::Session(connection::quit)),
+    command("randomkey", 1, &[Flag::Readonly], (0, 0, 0), "keyspace", Run::Data(keys::randomkey)),
+    command("rename", 3, &[Flag::Write], (1, 2, 1), "keyspace", Run::Data(keys::rename)),
+    command("renamenx", 3, &[Flag::Write, Flag::Fast], (1, 2, 1), "keyspace", Run::Data(keys::renamenx)),
+    command("reset", 1, &[Flag::Fast, Flag::Noscript, Flag::NoAuth], (0, 0, 0), "connection", Run::Session(connection::reset)),
+    command("role", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "server", Run::Session(server::role)),
+    command("rpop", -2, &[Flag::Write, Flag::Fast], (1, 1, 1), "list", Run::Data(lists::rpop)),
+    command("rpoplpush", 3, &[Flag::Write, Flag::Denyoom], (1, 2, 1), "list", Run::Data(lists::rpoplpush)),
+    command("rpush", -3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "list", Run::Data(lists::rpush)),
+    command("rpushx", -3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "list", Run::Data(lists::rpushx)),
+    command("sadd", -3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::sadd)),
+    command("save", 1, &[Flag::Admin, Flag::Noscript, Flag::NoMulti], (0, 0, 0), "server", Run::Session(server::save)),
+    command("scan", -2, &[Flag::Readonly], (0, 0, 0), "keyspace", Run::Data(scan::scan)),
+    command("scard", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::scard)),
+    command("sdiff", -2, &[Flag::Readonly], (1, -1, 1), "set", Run::Data(sets::sdiff)),
+    command("sdiffstore", -3, &[Flag::Write, Flag::Denyoom], (1, -1, 1), "set", Run::Data(sets::sdiffstore)),
+    command("select", 2, &[Flag::Fast], (0, 0, 0), "connection", Run::Session(connection::select)),
+    command("set", -3, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "string", Run::Data(strings::set)),
+    command("setbit", 4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "bitmap", Run::Data(bits::setbit)),
+    command("setex", 4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "string", Run::Data(strings::setex)),
+    command("setnx", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::setnx)),
+    command("setrange", 4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "string", Run::Data(strings::setrange)),
+    command("shutdown", -1, &[Flag::Admin, Flag::Noscript, Flag::NoMulti], (0, 0, 0), "server", Run::Session(server::shutdown)),
+    command("sinter", -2, &[Flag::Readonly], (1, -1, 1), "set", Run::Data(sets::sinter)),
+    command("sintercard", -3, &[Flag::Readonly], (0, 0, 0), "set", Run::Data(sets::sintercard)),
+    command("sinterstore", -3, &[Flag::Write, Flag::Denyoom], (1, -1, 1), "set", Run::Data(sets::sinterstore)),
+    command("sismember", 3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::sismember)),
+    command("smembers", 2, &[Flag::Readonly], (1, 1, 1), "set", Run::Data(sets::smembers)),
+    command("smismember", -3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::smismember)),
+    command("smove", 4, &[Flag::Write, Flag::Fast], (1, 2, 1), "set", Run::Data(sets::smove)),
+    command("spop", -2, &[Flag::Write, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::spop)),
+    command("spublish", 3, &[Flag::Pubsub, Flag::Fast], (0, 0, 0), "pubsub", Run::Session(pubsub::spublish)),
+    command("srandmember", -2, &[Flag::Readonly], (1, 1, 1), "set", Run::Data(sets::srandmember)),
+    command("srem", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::srem)),
+    command("sscan", -3, &[Flag::Readonly], (1, 1, 1), "set", Run::Data(scan::sscan)),
+    command("ssubscribe", -2, &[Flag::Pubsub, Flag::Noscript], (0, 0, 0), "pubsub", Run::Session(pubsub::subscribe_shards)),
+    command("strlen", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::strlen)),
+    command("subscribe", -2, &[Flag::Pubsub, Flag::Noscript], (0, 0, 0), "pubsub", Run::Session(pubsub::subscribe_channels)),
+    command("substr", 4, &[Flag::Readonly], (1, 1, 1), "string", Run::Data(strings::getrange)),
+    command("sunion", -2, &[Flag::Readonly], (1, -1, 1), "set", Run::Data(sets::sunion)),
+    command("sunionstore", -3, &[Flag::Write, Flag::Denyoom], (1, -1, 1), "set", Run::Data(sets::sunionstore)),
+    command("sunsubscribe", -1, &[Flag::Pubsub, Flag::Noscript], (0, 0, 0), "pubsub", Run::Session(pubsub::unsubscribe_shards)),
+    command("swapdb", 3, &[Flag::Write, Flag::Fast], (0, 0, 0), "keyspace", Run::Data(keys::swapdb)),
+    command("time", 1, &[Flag::Fast], (0, 0, 0), "server", Run::Session(server::time)),
+    command("touch", -2, &[Flag::Readonly, Flag::Fast], (1, -1, 1), "keyspace", Run::Data(keys::exists)),
+    command("ttl", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::ttl)),
+    command("type", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::type_)),
+    command("unlink", -2, &[Flag::Write, Flag::Fast], (1, -1, 1), "keyspace", Run::Data(keys::del)),
+    command("unsubscribe", -1, &[Flag::Pubsub, Flag::Noscript], (0, 0, 0), "pubsub", Run::Session(pubsub::unsubscribe_channels)),
+    command("unwatch", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Transactional::Unwatch)),
+    command("wait", 3, &[Flag::Noscript], (0, 0, 0), "server", Run::Session(server::wait)),
+    command("waitaof", 4, &[Flag::Noscript, Flag::NoMulti], (0, 0, 0), "server", Run::Session(server::waitaof)),
+    command("watch", -2, &[Flag::Fast, Flag::Noscript], (1, -1, 1), "transactions", Run::Executor(Transactional::Watch)),
+    command("zadd", -4, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::zadd)),
+    command("zcard", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::zcard)),
+    command("zcount", 4, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::range::zcount)),
+    command("zdiff", -3, &[Flag::Readonly], (0, 0, 0), "sortedset", Run::Data(sorted_sets::combine::zdiff)),
+    command("zdiffstore", -4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "sortedset", Run::Data(sorted_sets::combine::zdiffstore)),
+    command("zincrby", 4, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::zincrby)),
+    command("zinter", -3, &[Flag::Readonly], (0, 0, 0), "sortedset", Run::Data(sorted_sets::combine::zinter)),
+    command("zintercard", -3, &[Flag::Readonly], (0, 0, 0), "sortedset", Run::Data(sorted_sets::combine::zintercard)),
+    command("zinterstore", -4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "sortedset", Run::Data(sorted_sets::combine::zinterstore)),
+    command("zlexcount", 4, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::range::zlexcount)),
+    command("zmpop", -4, &[Flag::Write], (0, 0, 0), "sortedset", Run::Data(sorted_sets::pop::zmpop)),
+    command("zmscore", -3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::zmscore)),
+    command("zpopmax", -2, &[Flag::Write, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::pop::zpopmax)),
+    command("zpopmin", -2, &[Flag::Write, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::pop::zpopmin)),
+    command("zrandmember", -2, &[Flag::Readonly], (1, 1, 1), "sortedset", Run::Data(sorted_sets::zrandmember)),
+    command("zrange", -4, &[Flag::Readonly], (1, 1, 1), "sortedset", Run::Data(sorted_sets::range::zrange)),
+    command("zrangebylex", -4, &[Flag::Readonly], (1, 1, 1), "sortedset", Run::Data(sorted_sets::range::zrangebylex)),
+    command("zrangebyscore", -4, &[Flag::Readonly], (1, 1, 1), "sortedset", Run::Data(sorted_sets::range::zrangebyscore)),
+    command("zrangestore", -5, &[Flag::Write, Flag::Denyoom], (1, 2, 1), "sortedset", Run::Data(sorted_sets::range::zrangestore)),
+    command("zrank", -3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::zrank)),
+    command("zrem", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::zrem)),
+    command("zremrangebylex", 4, &[Flag::Write], (1, 1, 1), "sortedset", Run::Data(sorted_sets::range::zremrangebylex)),
+    command("zremrangebyrank", 4, &[Flag::Write], (1, 1, 1), "sortedset", Run::Data(sorted_sets::range::zremrangebyrank)),
+    command("zremrangebyscore", 4, &[Flag::Write], (1, 1, 1), "sortedset", Run::Data(sorted_sets::range::zremrangebyscore)),
+    command("zrevrange", -4, &[Flag::Readonly], (1, 1, 1), "sortedset", Run::Data(sorted_sets::range::zrevrange)),
+    command("zrevrangebylex", -4, &[Flag::Readonly], (1, 1, 1), "sortedset", Run::Data(sorted_sets::range::zrevrangebylex)),
+    command("zrevrangebyscore", -4, &[Flag::Readonly], (1, 1, 1), "sortedset", Run::Data(sorted_sets::range::zrevrangebyscore)),
+    command("zrevrank", -3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::zrevrank)),
+    command("zscan", -3, &[Flag::Readonly], (1, 1, 1), "sortedset", Run::Data(scan::zscan)),
+    command("zscore", 3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::zscore)),
+    command("zunion", -3, &[Flag::Readonly], (0, 0, 0), "sortedset", Run::Data(sorted_sets::combine::zunion)),
+    command("zunionstore", -4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "sortedset", Run::Data(sorted_sets::combine::zunionstore)),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_any_case() {
+        assert!(COMMANDS.windows(2).all(|pair| pair[0].name < pair[1].name));
+        for command in COMMANDS {
+            let upper = command.name.to_uppercase();
+            assert_eq!(
+                find(upper.as_bytes()).map(|found| found.name),
+                Some(command.name)
+            );
+            assert_eq!(
+                command.is(Flag::Write) as u8 + command.is(Flag::Readonly) as u8,
+                u8::from(matches!(command.run, Run::Data(_)))
+                    .max(u8::from(command.is(Flag::Readonly))),
+                "{} reads or writes",
+                command.name
+            );
+        }
+        assert!(find(b"nosuchcommand").is_none());
+        assert!(find(&[b'a'; 1000]).is_none());
+    }
+
+    #[test]
+    fn every_command_is_documented() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/server.md");
+        let book = std::fs::read_to_string(path).unwrap();
+        for command in COMMANDS {
+            let name = format!("`{}`", command.name.to_uppercase());
+            assert!(book.contains(&name), "docs/server.md does not list {name}");
+        }
+    }
+}

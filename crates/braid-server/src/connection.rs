@@ -1,0 +1,421 @@
+//! Serves one connection.
+//!
+//! The connection executes requests as they arrive, without waiting for the device in between: a
+//! write leaves a ticket. Replies are sent in the order of the requests, each when its ticket says
+//! that everything the command read and wrote is durable. So one flush answers many requests of
+//! one connection and of all others.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use braid::Ticket;
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
+
+use crate::channels::Inbox;
+use crate::executor::{Outcome, execute};
+use crate::failure::{Failure, Wait};
+use crate::resp::{Limits, Protocol, Reply, RequestParser};
+use crate::session::{Replies, Session};
+use crate::shared::{Client, Shared};
+use crate::waiters::Place;
+
+/// Requests of one connection that may wait for the device at once.
+const PENDING_MAX: usize = 4096;
+
+/// Requests that one connection executes before the others of its thread get their turn.
+const TURN: usize = 64;
+
+/// Bytes of replies from which on a connection reads no further requests.
+const OUTPUT_HIGH: usize = 1 << 20;
+
+/// A reply that waits for its ticket or its turn.
+#[derive(Debug)]
+struct Pending {
+    reply: Reply,
+    protocol: Protocol,
+    ticket: Option<Ticket>,
+}
+
+/// A command that waits for elements.
+#[derive(Debug)]
+struct Blocked {
+    args: Vec<Bytes>,
+    otherwise: Reply,
+    deadline: Option<Instant>,
+    place: Place,
+}
+
+/// Why the connection continues after waiting.
+enum Wake {
+    Read(std::io::Result<usize>),
+    Written(std::io::Result<usize>),
+    Durable(braid::Result<()>),
+    Message(Option<Reply>),
+    Elements,
+    TimedOut,
+    Unblocked,
+    Killed,
+    Idle,
+    Turn,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) session: Session,
+    pub(crate) inbox: Inbox,
+    pub(crate) client: Arc<Client>,
+    parser: RequestParser,
+    input: BytesMut,
+    output: BytesMut,
+    pending: VecDeque<Pending>,
+    blocked: Option<Blocked>,
+    /// Bytes of output from which on a connection ends, and of input.
+    output_limit: usize,
+    input_limit: usize,
+    bulk_limit: i64,
+    idle: Option<Duration>,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        session: Session,
+        inbox: Inbox,
+        client: Arc<Client>,
+    ) -> Self {
+        let options = shared.options();
+        Connection {
+            session,
+            inbox,
+            client,
+            parser: RequestParser::default(),
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            pending: VecDeque::new(),
+            blocked: None,
+            output_limit: options.client_output_buffer_limit,
+            input_limit: options.client_query_buffer_limit,
+            bulk_limit: i64::try_from(options.proto_max_bulk_len).unwrap_or(i64::MAX),
+            idle: (!options.timeout.is_zero()).then_some(options.timeout),
+            shared,
+        }
+    }
+
+    /// Serves the connection until one side ends it.
+    pub(crate) async fn run<S: AsyncRead + AsyncWrite>(mut self, stream: S) {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        loop {
+            let executed = self.execute_some();
+            self.collect_replies();
+            if executed > 0 {
+                self.publish_info();
+            }
+            if self.output.len() > self.output_limit || self.inbox.has_overflowed() {
+                return;
+            }
+            let is_done = self.session.closes && self.pending.is_empty();
+            if is_done && self.output.is_empty() {
+                let _ = writer.shutdown().await;
+                return;
+            }
+            let wake = self.wait(&mut reader, &mut writer, executed == TURN).await;
+            if !self.handle(wake) {
+                return;
+            }
+        }
+    }
+
+    /// Executes requests that have arrived; returns how many.
+    fn execute_some(&mut self) -> usize {
+        let mut executed = 0;
+        while executed < TURN && self.may_execute() {
+            let limits = if self.session.is_authenticated {
+                Limits {
+                    arguments: 1024 * 1024,
+                    bulk: self.bulk_limit,
+                }
+            } else {
+                Limits::UNAUTHENTICATED
+            };
+            match self.parser.next(&mut self.input, limits) {
+                Ok(None) => break,
+                Ok(Some(args)) if args.is_empty() => {}
+                Ok(Some(args)) => {
+                    executed += 1;
+                    self.execute(args);
+                }
+                Err(error) => {
+                    self.reply(Reply::error(format!("ERR {error}")), None);
+                    self.session.closes = true;
+                }
+            }
+        }
+        executed
+    }
+
+    fn may_execute(&self) -> bool {
+        self.blocked.is_none()
+            && !self.session.closes
+            && self.pending.len() < PENDING_MAX
+            && self.output.len() < OUTPUT_HIGH
+    }
+
+    fn execute(&mut self, args: Vec<Bytes>) {
+        match execute(&self.shared, &mut self.session, &args) {
+            Outcome::Ready(reply) => self.reply(reply, None),
+            Outcome::Pending(reply, ticket) => self.reply(reply, Some(ticket)),
+            Outcome::Wait(wait) => self.block(args, wait),
+        }
+    }
+
+    /// Queues a reply, unless the client wants none.
+    fn reply(&mut self, reply: Reply, ticket: Option<Ticket>) {
+        match self.session.replies {
+            Replies::On => {}
+            Replies::Off => return,
+            Replies::SkipNext => {
+                self.session.replies = Replies::Skip;
+                return;
+            }
+            Replies::Skip => {
+                self.session.replies = Replies::On;
+                return;
+            }
+        }
+        let protocol = self.session.protocol;
+        if ticket.is_none() && self.pending.is_empty() {
+            reply.encode(protocol, &mut self.output);
+            return;
+        }
+        self.pending.push_back(Pending {
+            reply,
+            protocol,
+            ticket,
+        });
+    }
+
+    /// Lets a command wait. The client registers first and looks again afterwards, so elements
+    /// that arrive meanwhile are not missed.
+    fn block(&mut self, args: Vec<Bytes>, wait: Wait) {
+        let deadline = wait.timeout.map(|timeout| Instant::now() + timeout);
+        let namespace = match self.namespace() {
+            Ok(namespace) => namespace,
+            Err(failure) => return self.reply(failure.to_reply(), None),
+        };
+        let place = self
+            .shared
+            .waiters
+            .register(self.session.id, namespace, &wait.keys);
+        self.blocked = Some(Blocked {
+            args,
+            otherwise: wait.otherwise,
+            deadline,
+            place,
+        });
+        self.try_again();
+    }
+
+    fn namespace(&self) -> Result<u64, Failure> {
+        let keyspace = &self.shared.keyspace;
+        let database = self.session.database.to_be_bytes();
+        let found = keyspace.db.get(&keyspace.databases, &database[..])?;
+        Ok(found.map_or(u64::from(self.session.database), |namespace| {
+            crate::keyspace::read_u64(&namespace)
+        }))
+    }
+
+    /// Runs a waiting command again.
+    fn try_again(&mut self) {
+        let Some(blocked) = self.blocked.take() else {
+            return;
+        };
+        blocked.place.rearm();
+        match execute(&self.shared, &mut self.session, &blocked.args) {
+            Outcome::Ready(reply) => self.reply(reply, None),
+            Outcome::Pending(reply, ticket) => self.reply(reply, Some(ticket)),
+            Outcome::Wait(_) => self.blocked = Some(blocked),
+        }
+    }
+
+    /// Encodes the replies whose turn it is.
+    fn collect_replies(&mut self) {
+        while let Some(front) = self.pending.front() {
+            let outcome = match &front.ticket {
+                None => Ok(()),
+                Some(ticket) => match ticket.try_wait() {
+                    None => return,
+                    Some(outcome) => outcome.map(|_| ()),
+                },
+            };
+            self.finish_front(outcome);
+        }
+    }
+
+    fn finish_front(&mut self, outcome: braid::Result<()>) {
+        let Some(front) = self.pending.pop_front() else {
+            return;
+        };
+        let reply = match outcome {
+            Ok(()) => front.reply,
+            // Only reopening the database shows whether the write survived.
+            Err(error) => Failure::from(error).to_reply(),
+        };
+        reply.encode(front.protocol, &mut self.output);
+    }
+
+    /// Tells CLIENT LIST about the connection.
+    fn publish_info(&mut self) {
+        let session = &self.session;
+        let mut info = self
+            .client
+            .info
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if info.name != session.name {
+            info.name = session.name.clone();
+        }
+        if info.library != session.library {
+            info.library = session.library.clone();
+        }
+        info.database = session.database;
+        info.last_command = session.last_command;
+        info.last_active = Some(std::time::Instant::now());
+        info.channels = session.subscribed(false);
+        info.shards = session.subscribed(true);
+        info.queued = session.queue.as_ref().map(|queue| queue.requests.len());
+        info.watched = session.watched.len();
+        info.protocol = session.protocol.number();
+        info.is_blocked = self.blocked.is_some();
+    }
+
+    /// Waits for the next thing to do.
+    async fn wait<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+        &mut self,
+        reader: &mut R,
+        writer: &mut W,
+        has_more: bool,
+    ) -> Wake {
+        let reads = !self.session.closes && !has_more && self.input.len() < self.input_limit && {
+            // While the output waits for its reader, only a waiting command reads further, to
+            // notice the end of the connection.
+            self.may_execute() || self.blocked.is_some()
+        };
+        let deadline = self.blocked.as_ref().and_then(|blocked| blocked.deadline);
+        let idle = self.idle.filter(|_| {
+            self.blocked.is_none()
+                && self.pending.is_empty()
+                && self.session.subscriptions.is_empty()
+        });
+        let ticket = self
+            .pending
+            .front_mut()
+            .and_then(|front| front.ticket.as_mut());
+        let place = self.blocked.as_ref().map(|blocked| &blocked.place);
+        let (waits_for_ticket, is_blocked) = (ticket.is_some(), place.is_some());
+        tokio::select! {
+            biased;
+            () = self.client.kill.notified() => Wake::Killed,
+            result = writer.write_buf(&mut self.output), if !self.output.is_empty() => Wake::Written(result),
+            outcome = durable(ticket), if waits_for_ticket => Wake::Durable(outcome),
+            message = self.inbox.receive() => Wake::Message(message),
+            () = elements(place), if is_blocked => Wake::Elements,
+            () = self.client.unblock.notified(), if is_blocked => Wake::Unblocked,
+            () = tokio::task::yield_now(), if has_more => Wake::Turn,
+            result = reader.read_buf(&mut self.input), if reads => Wake::Read(result),
+            () = sleep(deadline), if deadline.is_some() => Wake::TimedOut,
+            () = tokio::time::sleep(idle.unwrap_or_default()), if idle.is_some() => Wake::Idle,
+        }
+    }
+
+    /// Reacts to what happened; returns whether the connection continues.
+    fn handle(&mut self, wake: Wake) -> bool {
+        match wake {
+            Wake::Read(Ok(0)) => {
+                // The client sends nothing more, and may still read the replies.
+                self.session.closes = true;
+                self.blocked = None;
+            }
+            Wake::Read(Ok(_)) => {
+                return self.input.len() < self.input_limit;
+            }
+            Wake::Read(Err(_)) | Wake::Written(Err(_)) | Wake::Idle | Wake::Message(None) => {
+                return false;
+            }
+            Wake::Written(Ok(_)) | Wake::Turn => {}
+            Wake::Durable(outcome) => self.finish_front(outcome),
+            Wake::Message(Some(message)) => {
+                message.encode(self.session.protocol, &mut self.output);
+                while self.output.len() < OUTPUT_HIGH
+                    && let Some(message) = self.inbox.try_receive()
+                {
+                    message.encode(self.session.protocol, &mut self.output);
+                }
+            }
+            Wake::Elements => self.try_again(),
+            Wake::TimedOut => {
+                if let Some(blocked) = self.blocked.take() {
+                    self.reply(blocked.otherwise, None);
+                }
+            }
+            Wake::Unblocked => {
+                if let Some(blocked) = self.blocked.take() {
+                    // Acquire pairs with the release in CLIENT UNBLOCK.
+                    let reply = if self.client.unblock_fails.load(Ordering::Acquire) {
+                        Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK")
+                    } else {
+                        blocked.otherwise
+                    };
+                    self.reply(reply, None);
+                }
+            }
+            Wake::Killed => {
+                if !self.shared.is_stopping() {
+                    return false;
+                }
+                self.session.closes = true;
+                if self.blocked.take().is_some() {
+                    self.reply(Reply::error("UNBLOCKED the server is stopping"), None);
+                }
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        for (topic, name) in std::mem::take(&mut self.session.subscriptions) {
+            self.shared
+                .channels
+                .unsubscribe(topic, &name, self.session.id);
+        }
+        self.shared.clients().remove(&self.session.id);
+    }
+}
+
+async fn durable(ticket: Option<&mut Ticket>) -> braid::Result<()> {
+    match ticket {
+        Some(ticket) => ticket.await.map(|_| ()),
+        None => Ok(()),
+    }
+}
+
+async fn elements(place: Option<&Place>) {
+    match place {
+        Some(place) => place.notified().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,371 @@
+//! Runs commands: finds them, checks that they may run, and gives them a transaction.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use braid::Ticket;
+use bytes::Bytes;
+
+use crate::command::{Command, Flag, Run, Transactional, find};
+use crate::failure::{Failure, Result, Wait};
+use crate::keyspace::{Data, Effects, View, now_ms};
+use crate::resp::{Protocol, Reply};
+use crate::session::{Durability, Queue, Session, Watched};
+use crate::shared::Shared;
+
+/// What a command led to.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The reply can be sent.
+    Ready(Reply),
+    /// The reply can be sent when the ticket says that everything read and written is durable.
+    Pending(Reply, Ticket),
+    /// The client waits, and the command runs again when there is something.
+    Wait(Wait),
+}
+
+impl Outcome {
+    fn error(text: String) -> Outcome {
+        Outcome::Ready(Reply::error(text))
+    }
+}
+
+/// Runs one request of a connection.
+pub(crate) fn execute(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Outcome {
+    // Relaxed: a statistic.
+    shared.counters.commands.fetch_add(1, Ordering::Relaxed);
+    let command = match check(shared, session, args) {
+        Ok(command) => command,
+        Err(text) => {
+            if let Some(queue) = &mut session.queue {
+                queue.is_broken = true;
+            }
+            return Outcome::error(text);
+        }
+    };
+    session.last_command = command.name;
+    if let Some(queue) = &mut session.queue
+        && !matches!(command.run, Run::Executor(_))
+        && !matches!(command.name, "quit" | "reset")
+    {
+        if command.is(Flag::NoMulti) {
+            queue.is_broken = true;
+            return Outcome::error("ERR Command not allowed inside a transaction".to_owned());
+        }
+        queue.requests.push(args.to_vec());
+        return Outcome::Ready(Reply::Status("QUEUED"));
+    }
+    match command.run {
+        Run::Session(run) => Outcome::Ready(answer(run(shared, session, args))),
+        Run::Data(run) => run_data(shared, session, command, run, args),
+        Run::Executor(which) => control(shared, session, which, args),
+    }
+}
+
+fn answer(result: Result<Reply>) -> Reply {
+    result.unwrap_or_else(|failure| failure.to_reply())
+}
+
+/// Finds a command and checks its arguments and that the client may use it now.
+fn check(shared: &Shared, session: &Session, args: &[Bytes]) -> Result<&'static Command, String> {
+    let command = find(&args[0]).ok_or_else(|| unknown(args))?;
+    if !command.accepts(args.len()) {
+        return Err(format!(
+            "ERR wrong number of arguments for '{}' command",
+            command.name
+        ));
+    }
+    if !session.is_authenticated && !command.is(Flag::NoAuth) {
+        return Err("NOAUTH Authentication required.".to_owned());
+    }
+    let subscribed = !session.subscriptions.is_empty() && session.protocol == Protocol::Resp2;
+    if subscribed
+        && !matches!(
+            command.name,
+            "subscribe"
+                | "unsubscribe"
+                | "psubscribe"
+                | "punsubscribe"
+                | "ssubscribe"
+                | "sunsubscribe"
+                | "ping"
+                | "quit"
+                | "reset"
+        )
+    {
+        return Err(format!(
+            "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+            command.name
+        ));
+    }
+    if shared.is_stopping() && command.is(Flag::Write) {
+        return Err("ERR the server is stopping".to_owned());
+    }
+    Ok(command)
+}
+
+fn unknown(args: &[Bytes]) -> String {
+    let shown = |arg: &Bytes| String::from_utf8_lossy(&arg[..arg.len().min(128)]).into_owned();
+    let mut list = String::new();
+    for arg in &args[1..] {
+        if list.len() >= 128 {
+            break;
+        }
+        list.push_str(&format!("'{}' ", shown(arg)));
+    }
+    format!(
+        "ERR unknown command '{}', with args beginning with: {list}",
+        shown(&args[0])
+    )
+}
+
+/// Returns what a command reads and writes through.
+fn view(shared: &Shared, session: &Session, writes: bool) -> Option<View> {
+    let db = &shared.keyspace.db;
+    // The durable state contains everything that was answered. A connection whose last write is
+    // still on its way to the device has to see that, too.
+    if !writes && (session.pending == 0 || db.durable_seqno() >= session.pending) {
+        return Some(View::durable(db));
+    }
+    None
+}
+
+/// Runs `body` on data, commits, and tells the others.
+fn transact(
+    shared: &Shared,
+    session: &mut Session,
+    writes: bool,
+    mut body: impl FnMut(&mut Data, &mut Session) -> Result<Reply>,
+) -> Result<(Reply, Option<Ticket>)> {
+    let now = now_ms();
+    let (stripe, database) = (session.stripe, session.database);
+    let mut run = |view: View, session: &mut Session| -> Result<(Reply, Option<Ticket>, Effects)> {
+        session.database = database;
+        let mut data = Data::new(Arc::clone(&shared.keyspace), view, database, stripe, now)?;
+        data.writes = writes;
+        let reply = body(&mut data, session)?;
+        data.finish()?;
+        let effects = std::mem::take(&mut data.effects);
+        Ok((reply, data.view.commit()?, effects))
+    };
+    if let Some(view) = view(shared, session, writes) {
+        let (reply, ticket, _) = run(view, session)?;
+        return Ok((reply, ticket));
+    }
+    let mut failure = None;
+    let durability = session.durability;
+    let outcome = shared.keyspace.db.retry(|mut tx| {
+        if let Durability::Buffered(bound) = durability {
+            tx.set_durability(braid::Durability::Buffered(bound));
+        }
+        match run(View::Transaction(Box::new(tx)), session) {
+            Ok(done) => Ok(Some(done)),
+            Err(Failure::Engine(error)) => Err(error),
+            Err(other) => {
+                failure = Some(other);
+                Ok(None)
+            }
+        }
+    });
+    match outcome? {
+        Some((reply, ticket, effects)) => {
+            shared.publish(effects);
+            if let Some(ticket) = &ticket {
+                session.pending = session.pending.max(ticket.seqno());
+            }
+            let waits = durability == Durability::Immediate;
+            Ok((reply, ticket.filter(|_| waits)))
+        }
+        None => Err(failure.unwrap_or(Failure::SYNTAX)),
+    }
+}
+
+fn run_data(
+    shared: &Shared,
+    session: &mut Session,
+    command: &'static Command,
+    run: fn(&mut Data, &[Bytes]) -> Result<Reply>,
+    args: &[Bytes],
+) -> Outcome {
+    match transact(shared, session, command.is(Flag::Write), |data, _| {
+        run(data, args)
+    }) {
+        Ok((reply, ticket)) => {
+            count_hits(shared, command, &reply);
+            match ticket {
+                Some(ticket) => Outcome::Pending(reply, ticket),
+                None => Outcome::Ready(reply),
+            }
+        }
+        Err(Failure::Wait(wait)) => Outcome::Wait(*wait),
+        Err(failure) => Outcome::Ready(failure.to_reply()),
+    }
+}
+
+/// Counts reads that found something and that did not.
+fn count_hits(shared: &Shared, command: &Command, reply: &Reply) {
+    if command.is(Flag::Readonly) && command.keys.0 == 1 {
+        let counters = &shared.counters;
+        let counter = if *reply == Reply::Null {
+            &counters.misses
+        } else {
+            &counters.hits
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs MULTI, EXEC, DISCARD, WATCH or UNWATCH.
+fn control(
+    shared: &Shared,
+    session: &mut Session,
+    which: Transactional,
+    args: &[Bytes],
+) -> Outcome {
+    match (which, session.queue.is_some()) {
+        (Transactional::Multi, true) => {
+            Outcome::error("ERR MULTI calls can not be nested".to_owned())
+        }
+        (Transactional::Multi, false) => {
+            session.queue = Some(Queue::default());
+            Outcome::Ready(Reply::OK)
+        }
+        (Transactional::Exec, false) => Outcome::error("ERR EXEC without MULTI".to_owned()),
+        (Transactional::Exec, true) => exec(shared, session),
+        (Transactional::Discard, false) => Outcome::error("ERR DISCARD without MULTI".to_owned()),
+        (Transactional::Discard, true) => {
+            session.queue = None;
+            session.watched.clear();
+            Outcome::Ready(Reply::OK)
+        }
+        (Transactional::Watch, true) => {
+            Outcome::error("ERR WATCH inside MULTI is not allowed".to_owned())
+        }
+        (Transactional::Watch, false) => watch(shared, session, &args[1..]),
+        (Transactional::Unwatch, false) => {
+            session.watched.clear();
+            Outcome::Ready(Reply::OK)
+        }
+        // Has no effect before EXEC, which ends watching anyway.
+        (Transactional::Unwatch, true) => Outcome::Ready(Reply::Status("QUEUED")),
+    }
+}
+
+/// Reads the stamps of keys.
+fn watch(shared: &Shared, session: &mut Session, keys: &[Bytes]) -> Outcome {
+    let database = session.database;
+    let mut stamps = Vec::new();
+    // The newest state, which need not be durable yet: EXEC compares with that.
+    let result = shared.keyspace.db.retry(|tx| {
+        let view = View::Transaction(Box::new(tx));
+        let read = || -> Result<_> {
+            let keyspace = Arc::clone(&shared.keyspace);
+            let mut data = Data::new(keyspace, view, database, session.stripe, now_ms())?;
+            data.writes = false;
+            stamps.clear();
+            for key in keys {
+                stamps.push(data.entry(key)?.map(|entry| entry.stamp));
+            }
+            Ok(data.view.commit()?)
+        };
+        match read() {
+            Err(Failure::Engine(error)) => Err(error),
+            Err(failure) => Ok(Err(failure)),
+            Ok(ticket) => Ok(Ok(ticket)),
+        }
+    });
+    let ticket = match result.map_err(Failure::from).and_then(|ticket| ticket) {
+        Ok(ticket) => ticket,
+        Err(failure) => return Outcome::Ready(failure.to_reply()),
+    };
+    for (key, stamp) in keys.iter().zip(stamps) {
+        if !session
+            .watched
+            .iter()
+            .any(|watched| watched.database == database && watched.key == key)
+        {
+            session.watched.push(Watched {
+                database,
+                key: key.clone(),
+                stamp,
+            });
+        }
+    }
+    match ticket {
+        Some(ticket) => Outcome::Pending(Reply::OK, ticket),
+        None => Outcome::Ready(Reply::OK),
+    }
+}
+
+/// Runs the queued commands in one transaction.
+fn exec(shared: &Shared, session: &mut Session) -> Outcome {
+    let queue = session.queue.take().unwrap_or_default();
+    let watched = std::mem::take(&mut session.watched);
+    if queue.is_broken {
+        return Outcome::error(
+            "EXECABORT Transaction discarded because of previous errors.".to_owned(),
+        );
+    }
+    // Each was found when it was queued.
+    let commands: Vec<_> = queue
+        .requests
+        .iter()
+        .filter_map(|args| Some((find(&args[0])?, args)))
+        .collect();
+    let writes = commands.iter().any(|(command, _)| command.is(Flag::Write));
+    // Replies of commands without data, which must not run twice if the transaction is retried.
+    let mut done: Vec<Option<Reply>> = vec![None; commands.len()];
+    let result = transact(
+        shared,
+        session,
+        writes || !watched.is_empty(),
+        |data, session| {
+            for watched in &watched {
+                data.select(watched.database)?;
+                let stamp = data.entry(&watched.key)?.map(|entry| entry.stamp);
+                if stamp != watched.stamp {
+                    return Ok(Reply::NullArray);
+                }
+            }
+            let mut replies = Vec::with_capacity(commands.len());
+            for ((command, args), done) in commands.iter().zip(&mut done) {
+                data.select(session.database)?;
+                replies.push(match command.run {
+                    Run::Data(run) => run_queued(data, run, args)?,
+                    Run::Session(run) if command.name == "select" => {
+                        answer(run(shared, session, args))
+                    }
+                    Run::Session(run) => done
+                        .get_or_insert_with(|| answer(run(shared, session, args)))
+                        .clone(),
+                    Run::Executor(_) => Reply::OK,
+                });
+            }
+            Ok(Reply::Array(replies))
+        },
+    );
+    match result {
+        Ok((reply, Some(ticket))) => Outcome::Pending(reply, ticket),
+        Ok((reply, None)) => Outcome::Ready(reply),
+        Err(failure) => Outcome::Ready(failure.to_reply()),
+    }
+}
+
+/// Runs a command of a MULTI. If it fails, it has changed nothing, and the others still run.
+fn run_queued(
+    data: &mut Data,
+    run: fn(&mut Data, &[Bytes]) -> Result<Reply>,
+    args: &[Bytes],
+) -> Result<Reply> {
+    let mark = data.mark();
+    match run(data, args) {
+        Ok(reply) => Ok(reply),
+        Err(Failure::Engine(error)) => Err(error.into()),
+        Err(failure) => {
+            if let Some(mark) = mark {
+                data.roll_back(mark)?;
+            }
+            Ok(failure.to_reply())
+        }
+    }
+}

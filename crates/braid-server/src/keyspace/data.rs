@@ -1,0 +1,445 @@
+//! The data that one command or MULTI reads and writes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Keyspace;
+use super::entry::{Body, Collection, Entry, Kind, read_u64};
+use super::hashed;
+use super::view::{Bucket, View};
+use crate::failure::{Failure, Result};
+
+/// What happened to a key, for keyspace notifications.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// Class of the event as in `notify-keyspace-events`: `$`, `h`, `l`, `s`, `z`, `g`, `x`.
+    pub(crate) class: char,
+    pub(crate) name: &'static str,
+    pub(crate) database: u32,
+    pub(crate) key: Bytes,
+}
+
+/// What other connections learn once the transaction has committed.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    pub(crate) events: Vec<Event>,
+    /// Keys that got elements for which clients may wait: namespace, key, number of elements.
+    pub(crate) pushed: Vec<(u64, Bytes, usize)>,
+}
+
+/// The data as one transaction sees it.
+#[derive(Debug)]
+pub(crate) struct Data {
+    pub(crate) keyspace: Arc<Keyspace>,
+    pub(crate) view: View,
+    /// Whether the command may change data: then reads of a key lock it.
+    pub(crate) writes: bool,
+    /// Time of the command in milliseconds since 1970; no key expires during a command.
+    pub(crate) now: u64,
+    /// Number of the selected database, and its namespace.
+    pub(crate) database: u32,
+    pub(crate) namespace: u64,
+    /// Stripe of `sizes` that this thread changes.
+    stripe: u16,
+    added: BTreeMap<u64, i64>,
+    pub(crate) effects: Effects,
+}
+
+impl Data {
+    pub(crate) fn new(
+        keyspace: Arc<Keyspace>,
+        view: View,
+        database: u32,
+        stripe: u16,
+        now: u64,
+    ) -> Result<Data> {
+        let mut data = Data {
+            writes: matches!(view, View::Transaction(_)),
+            keyspace,
+            view,
+            now,
+            database,
+            namespace: 0,
+            stripe,
+            added: BTreeMap::new(),
+            effects: Effects::default(),
+        };
+        data.namespace = data.namespace_of(database)?;
+        Ok(data)
+    }
+
+    /// Returns the namespace of a database. A database that was never flushed or swapped has its
+    /// own number.
+    pub(crate) fn namespace_of(&self, database: u32) -> Result<u64> {
+        let table = &self.keyspace.databases;
+        let found = self.view.get(table, &database.to_be_bytes())?;
+        Ok(found.map_or(u64::from(database), |namespace| read_u64(&namespace)))
+    }
+
+    pub(crate) fn set_namespace(&mut self, database: u32, namespace: u64) -> Result<()> {
+        let keyspace = Arc::clone(&self.keyspace);
+        self.view.put(
+            &keyspace.databases,
+            &database.to_be_bytes(),
+            &namespace.to_be_bytes(),
+        )?;
+        if database == self.database {
+            self.namespace = namespace;
+        }
+        Ok(())
+    }
+
+    /// Selects another database.
+    pub(crate) fn select(&mut self, database: u32) -> Result<()> {
+        self.namespace = self.namespace_of(database)?;
+        self.database = database;
+        Ok(())
+    }
+
+    /// Returns the entry of a key, unless it has expired. Locks the key if the command writes.
+    pub(crate) fn entry(&mut self, key: &[u8]) -> Result<Option<Entry>> {
+        let at = self.keyspace.key(self.namespace, key);
+        let table = &self.keyspace.keys;
+        let found = if self.writes {
+            self.view.lock(table, &at)?
+        } else {
+            self.view.get(table, &at)?
+        };
+        let Some(entry) = found.map(Entry::decode).transpose()? else {
+            return Ok(None);
+        };
+        if entry.expires.is_some_and(|expires| expires <= self.now) {
+            if self.writes {
+                self.delete(key, &entry)?;
+                self.notify('x', "expired", key);
+            }
+            return Ok(None);
+        }
+        Ok(Some(entry))
+    }
+
+    /// Returns the string at a key.
+    pub(crate) fn string(&mut self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self.entry(key)? {
+            None => Ok(None),
+            Some(Entry {
+                body: Body::String(text),
+                ..
+            }) => Ok(Some(text)),
+            Some(_) => Err(Failure::WRONG_TYPE),
+        }
+    }
+
+    /// Returns the collection at a key, and its entry.
+    pub(crate) fn collection(
+        &mut self,
+        key: &[u8],
+        kind: Kind,
+    ) -> Result<Option<(Entry, Collection)>> {
+        match self.entry(key)? {
+            None => Ok(None),
+            Some(entry) => match entry.body {
+                Body::Collection(collection) if collection.kind == kind => {
+                    Ok(Some((entry, collection)))
+                }
+                _ => Err(Failure::WRONG_TYPE),
+            },
+        }
+    }
+
+    /// Returns the collection at a key, or a new and empty one, which [`Data::put_collection`]
+    /// makes exist.
+    pub(crate) fn collection_or_new(
+        &mut self,
+        key: &[u8],
+        kind: Kind,
+    ) -> Result<(Option<Entry>, Collection)> {
+        Ok(match self.collection(key, kind)? {
+            Some((entry, collection)) => (Some(entry), collection),
+            None => (None, self.new_collection(kind)),
+        })
+    }
+
+    pub(crate) fn new_collection(&self, kind: Kind) -> Collection {
+        Collection {
+            kind,
+            id: self.keyspace.new_identity(),
+            len: 0,
+            extra: 0,
+        }
+    }
+
+    /// Stores the header of a changed collection, and deletes the key if the collection is empty.
+    pub(crate) fn put_collection(
+        &mut self,
+        key: &[u8],
+        old: Option<&Entry>,
+        collection: Collection,
+    ) -> Result<()> {
+        if collection.len == 0 {
+            if let Some(old) = old {
+                if collection.kind == Kind::SortedSet {
+                    // Its rank index still has the sentinels.
+                    self.discard(collection.id, Discarded::Collection)?;
+                }
+                self.delete_entry(key, old)?;
+                self.notify('g', "del", key);
+            }
+            return Ok(());
+        }
+        let expires = old.and_then(|old| old.expires);
+        self.put(key, old, Body::Collection(collection), expires)
+    }
+
+    /// Stores the value of a key in place of `old`, its present entry.
+    pub(crate) fn put(
+        &mut self,
+        key: &[u8],
+        old: Option<&Entry>,
+        body: Body,
+        expires: Option<u64>,
+    ) -> Result<()> {
+        if let Some(old) = old {
+            self.discard_elements(old, &body)?;
+        }
+        let before = old.and_then(|old| old.expires);
+        if before != expires {
+            self.move_deadline(key, before, expires)?;
+        }
+        if old.is_none() {
+            *self.added.entry(self.namespace).or_default() += 1;
+        }
+        let entry = Entry {
+            body,
+            expires,
+            stamp: fastrand::u64(..),
+        };
+        let at = self.keyspace.key(self.namespace, key);
+        Ok(self.view.put(&self.keyspace.keys, &at, &entry.encode())?)
+    }
+
+    /// Deletes a key and everything that belongs to it.
+    pub(crate) fn delete(&mut self, key: &[u8], entry: &Entry) -> Result<()> {
+        if let Body::Collection(collection) = entry.body {
+            self.discard(collection.id, Discarded::Collection)?;
+        }
+        self.delete_entry(key, entry)
+    }
+
+    /// Deletes a key without its elements: they are gone, or belong to another key now.
+    pub(crate) fn delete_entry(&mut self, key: &[u8], entry: &Entry) -> Result<()> {
+        self.move_deadline(key, entry.expires, None)?;
+        *self.added.entry(self.namespace).or_default() -= 1;
+        let at = self.keyspace.key(self.namespace, key);
+        self.view.remove(&self.keyspace.keys, &at)?;
+        Ok(())
+    }
+
+    /// Discards the elements of `old` unless `body` still owns them (S2).
+    fn discard_elements(&mut self, old: &Entry, body: &Body) -> Result<()> {
+        let Body::Collection(before) = old.body else {
+            return Ok(());
+        };
+        if matches!(body, Body::Collection(after) if after.id == before.id) {
+            return Ok(());
+        }
+        self.discard(before.id, Discarded::Collection)
+    }
+
+    pub(crate) fn discard(&mut self, identity: u64, what: Discarded) -> Result<()> {
+        Ok(self.view.put(
+            &self.keyspace.garbage,
+            &identity.to_be_bytes(),
+            &[what as u8],
+        )?)
+    }
+
+    /// Keeps `deadlines` up to date (S3).
+    fn move_deadline(&mut self, key: &[u8], before: Option<u64>, after: Option<u64>) -> Result<()> {
+        if let Some(before) = before {
+            let at = deadline_key(before, self.namespace, key);
+            self.view.remove(&self.keyspace.deadlines, &at)?;
+        }
+        if let Some(after) = after {
+            let at = deadline_key(after, self.namespace, key);
+            self.view.put(&self.keyspace.deadlines, &at, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of keys in the selected database (S4).
+    pub(crate) fn len(&self) -> Result<u64> {
+        let mut sum = self.added.get(&self.namespace).copied().unwrap_or(0);
+        for entry in self
+            .view
+            .prefix(&self.keyspace.sizes, &self.namespace.to_be_bytes())?
+        {
+            sum += read_u64(&entry?.1) as i64;
+        }
+        Ok(sum.max(0) as u64)
+    }
+
+    /// Returns some keys of the selected database from a cursor on, and the next cursor.
+    pub(crate) fn scan_keys(
+        &self,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(u64, Vec<(Bytes, Entry)>)> {
+        let prefix = self.namespace.to_be_bytes();
+        let (next, found) = hashed::scan(&self.view, &self.keyspace.keys, &prefix, cursor, count)?;
+        let mut keys = Vec::with_capacity(found.len());
+        for (key, value) in found {
+            let entry = Entry::decode(value)?;
+            if entry.expires.is_none_or(|expires| expires > self.now) {
+                keys.push((key, entry));
+            }
+        }
+        Ok((next, keys))
+    }
+
+    /// Returns a random key of the selected database.
+    pub(crate) fn random_key(&self) -> Result<Option<Bytes>> {
+        let prefix = self.namespace.to_be_bytes();
+        // Keys that have expired and are still there are skipped, but not forever.
+        for _ in 0..100 {
+            let len = self.len()?;
+            let Some((key, value)) = hashed::sample(&self.view, &self.keyspace.keys, &prefix, len)?
+            else {
+                return Ok(None);
+            };
+            if Entry::decode(value)?
+                .expires
+                .is_none_or(|expires| expires > self.now)
+            {
+                return Ok(Some(key));
+            }
+        }
+        Ok(self.scan_keys(0, usize::MAX)?.1.pop().map(|(key, _)| key))
+    }
+
+    /// Returns some elements of a collection whose members lie by hash behind `prefix`.
+    pub(crate) fn scan_elements(
+        &self,
+        prefix: &[u8],
+        cursor: u64,
+        count: usize,
+    ) -> Result<(u64, Vec<(Bytes, Bytes)>)> {
+        Ok(hashed::scan(
+            &self.view,
+            &self.keyspace.elements,
+            prefix,
+            cursor,
+            count,
+        )?)
+    }
+
+    /// Returns a random element of a collection of `len` members behind `prefix`.
+    pub(crate) fn sample_element(&self, prefix: &[u8], len: u64) -> Result<Option<(Bytes, Bytes)>> {
+        Ok(hashed::sample(
+            &self.view,
+            &self.keyspace.elements,
+            prefix,
+            len,
+        )?)
+    }
+
+    pub(crate) fn element(&self, at: &[u8]) -> Result<Option<Bytes>> {
+        Ok(self.view.get(&self.keyspace.elements, at)?)
+    }
+
+    pub(crate) fn put_element(&mut self, at: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.view.put(&self.keyspace.elements, at, value)?)
+    }
+
+    pub(crate) fn remove_element(&mut self, at: &[u8]) -> Result<bool> {
+        Ok(self.view.remove(&self.keyspace.elements, at)?)
+    }
+
+    /// Returns the table of elements; a handle of its own, to iterate while the data changes.
+    pub(crate) fn elements(&self) -> Bucket {
+        self.keyspace.elements.clone()
+    }
+
+    /// Records an event of the selected database.
+    pub(crate) fn notify(&mut self, class: char, name: &'static str, key: &[u8]) {
+        self.effects.events.push(Event {
+            class,
+            name,
+            database: self.database,
+            key: Bytes::copy_from_slice(key),
+        });
+    }
+
+    /// Records that clients may be waiting for the new elements of a key.
+    pub(crate) fn pushed(&mut self, key: &[u8], elements: usize) {
+        self.effects
+            .pushed
+            .push((self.namespace, Bytes::copy_from_slice(key), elements));
+    }
+
+    /// Sets a mark to which [`Data::roll_back`] returns; `None` if nothing can have changed.
+    pub(crate) fn mark(&mut self) -> Option<Mark> {
+        match &mut self.view {
+            View::Durable(_) => None,
+            View::Transaction(tx) => Some(Mark {
+                savepoint: tx.savepoint(),
+                added: self.added.clone(),
+                events: self.effects.events.len(),
+                pushed: self.effects.pushed.len(),
+            }),
+        }
+    }
+
+    /// Undoes everything since a mark.
+    pub(crate) fn roll_back(&mut self, mark: Mark) -> Result<()> {
+        self.view.transaction()?.rollback_to(&mark.savepoint)?;
+        self.added = mark.added;
+        self.effects.events.truncate(mark.events);
+        self.effects.pushed.truncate(mark.pushed);
+        Ok(())
+    }
+
+    /// Stores the changed numbers of keys; the last step before the commit.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        for (namespace, added) in std::mem::take(&mut self.added) {
+            if added == 0 {
+                continue;
+            }
+            let mut at = namespace.to_be_bytes().to_vec();
+            at.extend_from_slice(&self.stripe.to_be_bytes());
+            let before = self.view.lock(&self.keyspace.sizes, &at)?;
+            let after = before.map_or(0, |before| read_u64(&before) as i64) + added;
+            self.view
+                .put(&self.keyspace.sizes, &at, &after.to_be_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// State of the data before a command of a MULTI.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    savepoint: braid::Savepoint,
+    added: BTreeMap<u64, i64>,
+    events: usize,
+    pushed: usize,
+}
+
+/// What an entry of `garbage` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Discarded {
+    Collection = 1,
+    Namespace = 2,
+}
+
+/// Returns the key in `deadlines`.
+pub(crate) fn deadline_key(deadline: u64, namespace: u64, key: &[u8]) -> Vec<u8> {
+    let mut at = Vec::with_capacity(16 + key.len());
+    at.extend_from_slice(&deadline.to_be_bytes());
+    at.extend_from_slice(&namespace.to_be_bytes());
+    at.extend_from_slice(key);
+    at
+}

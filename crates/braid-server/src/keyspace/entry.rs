@@ -1,0 +1,191 @@
+//! Entries of the table `keys`: what a key is, when it expires, and where its elements are.
+
+use bytes::{BufMut, Bytes};
+
+use crate::failure::{Failure, Result};
+
+/// Type of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    String = 1,
+    Hash = 2,
+    List = 3,
+    Set = 4,
+    SortedSet = 5,
+}
+
+impl Kind {
+    /// Returns the name that TYPE answers with.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::String => "string",
+            Kind::Hash => "hash",
+            Kind::List => "list",
+            Kind::Set => "set",
+            Kind::SortedSet => "zset",
+        }
+    }
+
+    fn from_byte(byte: u8) -> Option<Kind> {
+        [
+            Kind::String,
+            Kind::Hash,
+            Kind::List,
+            Kind::Set,
+            Kind::SortedSet,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// Header of a value with elements, which lie in the table `elements` under its identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Collection {
+    pub(crate) kind: Kind,
+    /// Identity, which no other collection of this database ever has.
+    pub(crate) id: u64,
+    /// Number of elements, at least 1.
+    pub(crate) len: u64,
+    /// List: index of the first element. Sorted set: levels of its rank index.
+    pub(crate) extra: i64,
+}
+
+/// Value of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    String(Bytes),
+    Collection(Collection),
+}
+
+/// Entry of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) body: Body,
+    /// Time of expiration in milliseconds since 1970.
+    pub(crate) expires: Option<u64>,
+    /// Changes with every modification of the value, for WATCH.
+    pub(crate) stamp: u64,
+}
+
+/// Bit of the first byte: a time of expiration follows the stamp.
+const EXPIRES: u8 = 0x80;
+
+impl Entry {
+    pub(crate) fn kind(&self) -> Kind {
+        match &self.body {
+            Body::String(_) => Kind::String,
+            Body::Collection(collection) => collection.kind,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(
+            17 + 24
+                + match &self.body {
+                    Body::String(text) => text.len(),
+                    Body::Collection(_) => 0,
+                },
+        );
+        let flag = if self.expires.is_some() { EXPIRES } else { 0 };
+        out.put_u8(self.kind() as u8 | flag);
+        out.put_u64(self.stamp);
+        if let Some(expires) = self.expires {
+            out.put_u64(expires);
+        }
+        match &self.body {
+            Body::String(text) => out.put_slice(text),
+            Body::Collection(collection) => {
+                out.put_u64(collection.id);
+                out.put_u64(collection.len);
+                out.put_i64(collection.extra);
+            }
+        }
+        out
+    }
+
+    /// Decodes an entry without copying a string.
+    pub(crate) fn decode(mut bytes: Bytes) -> Result<Entry> {
+        let damaged = || {
+            Failure::Engine(braid::Error::Decode {
+                type_name: "entry of a key",
+                reason: "the entry is too short, or its type is unknown to this version".to_owned(),
+            })
+        };
+        let &first = bytes.first().ok_or_else(damaged)?;
+        let kind = Kind::from_byte(first & !EXPIRES).ok_or_else(damaged)?;
+        let head = if first & EXPIRES != 0 { 17 } else { 9 };
+        if bytes.len() < head {
+            return Err(damaged());
+        }
+        let mut fields = bytes.split_to(head);
+        let word = |at: usize| read_u64(&fields[at..]);
+        let stamp = word(1);
+        let expires = (head == 17).then(|| word(9));
+        fields.clear();
+        let body = if kind == Kind::String {
+            Body::String(bytes)
+        } else {
+            if bytes.len() != 24 {
+                return Err(damaged());
+            }
+            Body::Collection(Collection {
+                kind,
+                id: read_u64(&bytes),
+                len: read_u64(&bytes[8..]),
+                extra: read_u64(&bytes[16..]) as i64,
+            })
+        };
+        Ok(Entry {
+            body,
+            expires,
+            stamp,
+        })
+    }
+}
+
+/// Reads a big-endian number; zero if there are fewer than eight bytes.
+pub(crate) fn read_u64(bytes: &[u8]) -> u64 {
+    bytes
+        .first_chunk()
+        .map_or(0, |word| u64::from_be_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_decode_to_themselves() {
+        for expires in [None, Some(7)] {
+            for body in [
+                Body::String(Bytes::from_static(b"text")),
+                Body::String(Bytes::new()),
+                Body::Collection(Collection {
+                    kind: Kind::List,
+                    id: 9,
+                    len: 3,
+                    extra: -4,
+                }),
+            ] {
+                let entry = Entry {
+                    body,
+                    expires,
+                    stamp: 5,
+                };
+                let encoded = entry.encode();
+                assert_eq!(Entry::decode(encoded.clone().into()).unwrap(), entry);
+                let shortest = if entry.kind() == Kind::String {
+                    9
+                } else {
+                    encoded.len()
+                };
+                for len in 0..shortest {
+                    assert!(Entry::decode(encoded[..len].to_vec().into()).is_err());
+                }
+            }
+        }
+        assert!(Entry::decode(Bytes::from_static(&[0x7f; 40])).is_err());
+    }
+}

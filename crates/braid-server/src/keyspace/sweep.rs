@@ -1,0 +1,169 @@
+//! Removes expired keys and garbage, in small transactions.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::data::{Data, Discarded, Effects};
+use super::entry::{Body, Entry, read_u64};
+use super::view::View;
+use super::{Keyspace, now_ms};
+use crate::failure::{Failure, Result};
+
+/// Elements that one transaction removes: so few that other transactions do not notice.
+const BATCH: usize = 256;
+
+/// Stripe of `sizes` for the keys that the sweeper removes; no worker has it.
+const STRIPE: u16 = u16::MAX;
+
+/// Removes what nobody can see any more.
+#[derive(Debug)]
+pub(crate) struct Sweeper {
+    keyspace: Arc<Keyspace>,
+}
+
+impl Sweeper {
+    pub(crate) fn new(keyspace: Arc<Keyspace>) -> Sweeper {
+        Sweeper { keyspace }
+    }
+
+    /// Removes one batch of expired keys and one of garbage. Returns the effects, and whether
+    /// there may be more.
+    pub(crate) fn step(&self) -> Result<(Effects, bool)> {
+        let (effects, expired) = self.transact(|data| {
+            let expired = expired_keys(data)?;
+            for expired in &expired {
+                data.namespace = expired.namespace;
+                data.database = database_of(data, expired.namespace)?;
+                // Reading a key that has expired deletes the key and its deadline (S3).
+                if data.entry(&expired.key)?.is_some() {
+                    // A deadline that no key has would be found again and again.
+                    let deadlines = data.keyspace.deadlines.clone();
+                    data.view.remove(&deadlines, &expired.deadline)?;
+                }
+            }
+            Ok(expired.len())
+        })?;
+        let (_, removed) = self.transact(remove_garbage)?;
+        Ok((effects, expired == BATCH || removed))
+    }
+
+    fn transact<R>(&self, mut body: impl FnMut(&mut Data) -> Result<R>) -> Result<(Effects, R)> {
+        let mut failure = None;
+        let result = self.keyspace.db.retry(|mut tx| {
+            // Nobody waits for these transactions.
+            tx.set_durability(braid::Durability::Buffered(
+                std::time::Duration::from_millis(100),
+            ));
+            let view = View::Transaction(Box::new(tx));
+            let outcome = Data::new(Arc::clone(&self.keyspace), view, 0, STRIPE, now_ms())
+                .and_then(|mut data| {
+                    let result = body(&mut data)?;
+                    data.finish()?;
+                    Ok((data, result))
+                });
+            match outcome {
+                Ok((data, result)) => {
+                    data.view.commit()?;
+                    Ok(Some((data.effects, result)))
+                }
+                Err(Failure::Engine(error)) => Err(error),
+                Err(other) => {
+                    failure = Some(other);
+                    Ok(None)
+                }
+            }
+        })?;
+        result.ok_or_else(|| failure.unwrap_or(Failure::SYNTAX))
+    }
+}
+
+/// A key that has expired.
+struct Expired {
+    namespace: u64,
+    key: Vec<u8>,
+    /// Key of the entry in `deadlines`.
+    deadline: Vec<u8>,
+}
+
+/// Returns some keys that have expired.
+fn expired_keys(data: &Data) -> Result<Vec<Expired>> {
+    let end = Bound::Excluded((data.now + 1).to_be_bytes().to_vec());
+    let entries = data
+        .view
+        .range(&data.keyspace.deadlines, Bound::Unbounded, end)?;
+    let mut expired = Vec::new();
+    for entry in entries.take(BATCH) {
+        let (at, _) = entry?;
+        if at.len() >= 16 {
+            expired.push(Expired {
+                namespace: read_u64(&at[8..]),
+                key: at[16..].to_vec(),
+                deadline: at.to_vec(),
+            });
+        }
+    }
+    Ok(expired)
+}
+
+/// Returns the number of the database that has this namespace, for the event.
+fn database_of(data: &Data, namespace: u64) -> Result<u32> {
+    for entry in data.view.prefix(&data.keyspace.databases, &[])? {
+        let (database, found) = entry?;
+        if read_u64(&found) == namespace {
+            return Ok(database
+                .first_chunk()
+                .map_or(0, |bytes| u32::from_be_bytes(*bytes)));
+        }
+    }
+    Ok(namespace as u32)
+}
+
+/// Removes a batch of the oldest garbage; returns whether there may be more.
+fn remove_garbage(data: &mut Data) -> Result<bool> {
+    let first = data
+        .view
+        .prefix(&data.keyspace.garbage, &[])?
+        .next()
+        .transpose()?;
+    let Some((at, what)) = first else {
+        return Ok(false);
+    };
+    let keyspace = Arc::clone(&data.keyspace);
+    let is_namespace = what.first() == Some(&(Discarded::Namespace as u8));
+    let table = if is_namespace {
+        &keyspace.keys
+    } else {
+        &keyspace.elements
+    };
+    let batch: Vec<_> = data
+        .view
+        .prefix(table, &at)?
+        .take(BATCH)
+        .collect::<braid::Result<_>>()?;
+    for (key, value) in &batch {
+        if is_namespace {
+            let entry = Entry::decode(value.clone())?;
+            if let Body::Collection(collection) = entry.body {
+                data.discard(collection.id, Discarded::Collection)?;
+            }
+            if let Some(expires) = entry.expires {
+                let at = super::data::deadline_key(expires, read_u64(&at), &key[16..]);
+                data.view.remove(&keyspace.deadlines, &at)?;
+            }
+        }
+        data.view.remove(table, key)?;
+    }
+    if batch.len() < BATCH {
+        if is_namespace {
+            let sizes: Vec<_> = data
+                .view
+                .prefix(&keyspace.sizes, &at)?
+                .collect::<braid::Result<_>>()?;
+            for (key, _) in sizes {
+                data.view.remove(&keyspace.sizes, &key)?;
+            }
+        }
+        data.view.remove(&keyspace.garbage, &at)?;
+    }
+    Ok(true)
+}

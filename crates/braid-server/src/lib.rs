@@ -1,0 +1,24 @@
+//! A server for Redis clients on the Braid storage engine, in which an answered write is durable.
+//!
+//! Thousands of connections share few threads. A write is answered when everything that it read
+//! and wrote is durable, and many writes share a flush. Data may be larger than memory. MULTI and
+//! EXEC are serializable across all types.
+//!
+//! `docs/server.md` in the repository describes the commands and the differences from Redis.
+
+mod channels;
+mod command;
+mod connection;
+mod executor;
+mod failure;
+mod glob;
+mod keyspace;
+mod options;
+mod resp;
+mod server;
+mod session;
+mod shared;
+mod waiters;
+
+pub use options::ServerOptions;
+pub use server::{Server, ServerError};

@@ -1,0 +1,54 @@
+//! Options of the server.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Options of a [`Server`](crate::Server), with the names and defaults of `redis.conf` where the
+/// meaning is the same.
+///
+/// ```
+/// use braid_server::ServerOptions;
+/// let options = ServerOptions { requirepass: Some("secret".to_owned()), ..ServerOptions::default() };
+/// assert_eq!(options.maxclients, 10_000);
+/// ```
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Addresses on which the server listens; port 0 lets the system choose a port.
+    pub bind: Vec<SocketAddr>,
+    /// Path of a Unix socket on which the server also listens.
+    pub unixsocket: Option<PathBuf>,
+    /// Threads that serve connections; `None` for one per processor.
+    pub threads: Option<usize>,
+    /// Password that clients have to give with AUTH or HELLO.
+    pub requirepass: Option<String>,
+    /// Most connections; further ones get an error.
+    pub maxclients: usize,
+    /// Longest silence of a client before its connection ends; zero for no limit.
+    pub timeout: Duration,
+    /// Longest argument in bytes.
+    pub proto_max_bulk_len: usize,
+    /// Most bytes of requests that a connection may have sent and the server has not executed.
+    pub client_query_buffer_limit: usize,
+    /// Most bytes of replies or messages that a client has not read.
+    pub client_output_buffer_limit: usize,
+    /// Classes of keyspace notifications, as in `notify-keyspace-events`.
+    pub notifications: String,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        ServerOptions {
+            bind: vec![SocketAddr::from(([127, 0, 0, 1], 6379))],
+            unixsocket: None,
+            threads: None,
+            requirepass: None,
+            maxclients: 10_000,
+            timeout: Duration::ZERO,
+            proto_max_bulk_len: braid::MAX_VALUE_LEN,
+            client_query_buffer_limit: 1 << 30,
+            client_output_buffer_limit: 256 << 20,
+            notifications: String::new(),
+        }
+    }
+}

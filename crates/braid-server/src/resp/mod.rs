@@ -1,0 +1,8 @@
+//! The protocols RESP2 and RESP3: requests, replies, and numbers as text.
+
+pub(crate) mod number;
+mod reply;
+mod request;
+
+pub(crate) use reply::{Protocol, Reply};
+pub(crate) use request::{Limits, RequestParser};

@@ -1,0 +1,211 @@
+//! Replies, and their encoding in both versions of the protocol.
+
+use std::borrow::Cow;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::number::format_f64;
+
+/// Version of the protocol, which a connection selects with HELLO.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    #[default]
+    Resp2,
+    Resp3,
+}
+
+impl Protocol {
+    pub(crate) fn number(self) -> i64 {
+        match self {
+            Protocol::Resp2 => 2,
+            Protocol::Resp3 => 3,
+        }
+    }
+}
+
+/// A reply to a command.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Reply {
+    /// A short text such as `OK`.
+    Status(&'static str),
+    /// An error, beginning with its code. Line ends in it become spaces.
+    Error(Cow<'static, str>),
+    Integer(i64),
+    Double(f64),
+    Bulk(Bytes),
+    /// A text for people.
+    Verbatim(String),
+    /// No value.
+    Null,
+    /// No list; differs from `Null` in RESP2 only.
+    NullArray,
+    Array(Vec<Reply>),
+    /// Pairs; in RESP2 a list of alternating keys and values.
+    Map(Vec<(Reply, Reply)>),
+    /// A list without order; in RESP2 a list.
+    Set(Vec<Reply>),
+    /// A message that answers no command; in RESP2 a list.
+    Push(Vec<Reply>),
+    /// Members with scores: a list of pairs in RESP3, alternating members and scores in RESP2.
+    Scored(Vec<(Bytes, f64)>),
+    /// Several replies to one command, as SUBSCRIBE gives.
+    Several(Vec<Reply>),
+}
+
+impl Reply {
+    pub(crate) const OK: Reply = Reply::Status("OK");
+
+    /// Returns a bulk string with a copy of the bytes.
+    pub(crate) fn copied(bytes: impl AsRef<[u8]>) -> Reply {
+        Reply::Bulk(Bytes::copy_from_slice(bytes.as_ref()))
+    }
+
+    /// Returns a bulk string, or `Null`.
+    pub(crate) fn optional(value: Option<Bytes>) -> Reply {
+        value.map_or(Reply::Null, Reply::Bulk)
+    }
+
+    /// Returns a list of bulk strings.
+    pub(crate) fn bulks(values: impl IntoIterator<Item = Bytes>) -> Reply {
+        Reply::Array(values.into_iter().map(Reply::Bulk).collect())
+    }
+
+    pub(crate) fn error(text: impl Into<Cow<'static, str>>) -> Reply {
+        Reply::Error(text.into())
+    }
+
+    /// Appends the encoded reply.
+    pub(crate) fn encode(&self, protocol: Protocol, out: &mut BytesMut) {
+        let resp3 = protocol == Protocol::Resp3;
+        match self {
+            Reply::Status(text) => put_line(out, b'+', text.as_bytes()),
+            Reply::Error(text) if text.contains(['\r', '\n']) => {
+                put_line(out, b'-', text.replace(['\r', '\n'], " ").as_bytes());
+            }
+            Reply::Error(text) => put_line(out, b'-', text.as_bytes()),
+            Reply::Integer(number) => put_number(out, b':', *number),
+            Reply::Double(number) if resp3 => put_line(out, b',', format_f64(*number).as_bytes()),
+            Reply::Double(number) => put_bulk(out, format_f64(*number).as_bytes()),
+            Reply::Bulk(bytes) => put_bulk(out, bytes),
+            Reply::Verbatim(text) if resp3 => {
+                put_number(out, b'=', text.len() as i64 + 4);
+                out.put_slice(b"txt:");
+                out.put_slice(text.as_bytes());
+                out.put_slice(b"\r\n");
+            }
+            Reply::Verbatim(text) => put_bulk(out, text.as_bytes()),
+            Reply::Null | Reply::NullArray if resp3 => out.put_slice(b"_\r\n"),
+            Reply::Null => out.put_slice(b"$-1\r\n"),
+            Reply::NullArray => out.put_slice(b"*-1\r\n"),
+            Reply::Array(list) => put_list(out, b'*', list, protocol),
+            Reply::Set(list) => put_list(out, if resp3 { b'~' } else { b'*' }, list, protocol),
+            Reply::Push(list) => put_list(out, if resp3 { b'>' } else { b'*' }, list, protocol),
+            Reply::Map(pairs) => {
+                if resp3 {
+                    put_number(out, b'%', pairs.len() as i64);
+                } else {
+                    put_number(out, b'*', pairs.len() as i64 * 2);
+                }
+                for (key, value) in pairs {
+                    key.encode(protocol, out);
+                    value.encode(protocol, out);
+                }
+            }
+            Reply::Scored(members) => {
+                let fields = if resp3 { 1 } else { 2 };
+                put_number(out, b'*', (members.len() * fields) as i64);
+                for (member, score) in members {
+                    if resp3 {
+                        put_number(out, b'*', 2);
+                    }
+                    put_bulk(out, member);
+                    Reply::Double(*score).encode(protocol, out);
+                }
+            }
+            Reply::Several(replies) => {
+                for reply in replies {
+                    reply.encode(protocol, out);
+                }
+            }
+        }
+    }
+}
+
+fn put_line(out: &mut BytesMut, mark: u8, text: &[u8]) {
+    out.reserve(text.len() + 3);
+    out.put_u8(mark);
+    out.put_slice(text);
+    out.put_slice(b"\r\n");
+}
+
+fn put_number(out: &mut BytesMut, mark: u8, number: i64) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    let mut rest = number.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        at -= 1;
+        digits[at] = b'-';
+    }
+    put_line(out, mark, &digits[at..]);
+}
+
+fn put_bulk(out: &mut BytesMut, bytes: &[u8]) {
+    put_number(out, b'$', bytes.len() as i64);
+    out.reserve(bytes.len() + 2);
+    out.put_slice(bytes);
+    out.put_slice(b"\r\n");
+}
+
+fn put_list(out: &mut BytesMut, mark: u8, list: &[Reply], protocol: Protocol) {
+    put_number(out, mark, list.len() as i64);
+    for reply in list {
+        reply.encode(protocol, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(reply: &Reply, protocol: Protocol) -> String {
+        let mut out = BytesMut::new();
+        reply.encode(protocol, &mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn both_versions() {
+        let reply = Reply::Map(vec![(Reply::copied("a"), Reply::Double(1.5))]);
+        assert_eq!(
+            encoded(&reply, Protocol::Resp2),
+            "*2\r\n$1\r\na\r\n$3\r\n1.5\r\n"
+        );
+        assert_eq!(
+            encoded(&reply, Protocol::Resp3),
+            "%1\r\n$1\r\na\r\n,1.5\r\n"
+        );
+        assert_eq!(encoded(&Reply::Null, Protocol::Resp2), "$-1\r\n");
+        assert_eq!(encoded(&Reply::NullArray, Protocol::Resp2), "*-1\r\n");
+        assert_eq!(encoded(&Reply::NullArray, Protocol::Resp3), "_\r\n");
+        assert_eq!(
+            encoded(&Reply::Integer(i64::MIN), Protocol::Resp2),
+            ":-9223372036854775808\r\n"
+        );
+        assert_eq!(
+            encoded(&Reply::error("ERR a\r\nb"), Protocol::Resp2),
+            "-ERR a  b\r\n"
+        );
+        assert_eq!(
+            encoded(&Reply::Verbatim("x".into()), Protocol::Resp3),
+            "=5\r\ntxt:x\r\n"
+        );
+    }
+}

@@ -1,0 +1,357 @@
+//! An incremental parser of requests.
+//!
+//! A request is an array of bulk strings, or one line of words (an *inline* command). The parser
+//! keeps the arguments that are complete, so a request that arrives byte by byte costs one pass. A
+//! parser that begins again with every packet, as the crates for this protocol do, needs quadratic
+//! time for a large request of a slow client. Nothing is allocated because a length was announced:
+//! memory grows with the bytes that arrived. Decision 0053 has the measurement.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Longest line: an inline command, or the digits of a length.
+const LINE_MAX: usize = 64 * 1024;
+
+/// Limits on requests. A connection that has not authenticated yet gets smaller ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Most arguments of a request.
+    pub(crate) arguments: i64,
+    /// Longest argument in bytes.
+    pub(crate) bulk: i64,
+}
+
+impl Limits {
+    /// Limits before authentication, as in Redis.
+    pub(crate) const UNAUTHENTICATED: Limits = Limits {
+        arguments: 10,
+        bulk: 16 * 1024,
+    };
+}
+
+/// A violation of the protocol. The connection answers with it, and closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ProtocolError {
+    #[error("Protocol error: invalid multibulk length")]
+    Arguments,
+    #[error("Protocol error: unauthenticated multibulk length")]
+    UnauthenticatedArguments,
+    #[error("Protocol error: invalid bulk length")]
+    Bulk,
+    #[error("Protocol error: unauthenticated bulk length")]
+    UnauthenticatedBulk,
+    #[error("Protocol error: expected '$', got '{0}'")]
+    NoBulk(char),
+    #[error("Protocol error: too big inline request")]
+    LongLine,
+    #[error("Protocol error: too big mbulk count string")]
+    LongArguments,
+    #[error("Protocol error: too big bulk count string")]
+    LongBulk,
+    #[error("Protocol error: unbalanced quotes in request")]
+    Quotes,
+}
+
+/// The part of a request that has been parsed.
+#[derive(Debug, Default)]
+enum State {
+    /// Between requests.
+    #[default]
+    Start,
+    /// The length of the next argument is expected.
+    Length { missing: i64 },
+    /// An argument of this many bytes is expected, and its line end.
+    Argument { missing: i64, len: usize },
+}
+
+/// Parser of the requests of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct RequestParser {
+    state: State,
+    arguments: Vec<Bytes>,
+    /// Bytes at the start of the buffer that contain no line end.
+    searched: usize,
+}
+
+impl RequestParser {
+    /// Removes the next complete request from `input`; `None` if it is incomplete. A request
+    /// without arguments is an empty vector, which callers ignore.
+    pub(crate) fn next(
+        &mut self,
+        input: &mut BytesMut,
+        limits: Limits,
+    ) -> Result<Option<Vec<Bytes>>, ProtocolError> {
+        loop {
+            match self.state {
+                State::Start => {
+                    let Some(&first) = input.first() else {
+                        return Ok(None);
+                    };
+                    if first != b'*' {
+                        let Some(line) = self.line(input, ProtocolError::LongLine)? else {
+                            return Ok(None);
+                        };
+                        return split_words(&line).ok_or(ProtocolError::Quotes).map(Some);
+                    }
+                    let Some(line) = self.line(input, ProtocolError::LongArguments)? else {
+                        return Ok(None);
+                    };
+                    let count = parse_length(&line[1..]).ok_or(ProtocolError::Arguments)?;
+                    if count > limits.arguments {
+                        return Err(if limits == Limits::UNAUTHENTICATED {
+                            ProtocolError::UnauthenticatedArguments
+                        } else {
+                            ProtocolError::Arguments
+                        });
+                    }
+                    if count <= 0 {
+                        return Ok(Some(Vec::new()));
+                    }
+                    self.arguments = Vec::with_capacity(count.min(16) as usize);
+                    self.state = State::Length { missing: count };
+                }
+                State::Length { missing } => {
+                    let Some(&first) = input.first() else {
+                        return Ok(None);
+                    };
+                    if first != b'$' {
+                        return Err(ProtocolError::NoBulk(first as char));
+                    }
+                    let Some(line) = self.line(input, ProtocolError::LongBulk)? else {
+                        return Ok(None);
+                    };
+                    let len = parse_length(&line[1..]).ok_or(ProtocolError::Bulk)?;
+                    if len < 0 || len > limits.bulk {
+                        return Err(if limits == Limits::UNAUTHENTICATED && len > 0 {
+                            ProtocolError::UnauthenticatedBulk
+                        } else {
+                            ProtocolError::Bulk
+                        });
+                    }
+                    self.state = State::Argument {
+                        missing,
+                        len: len as usize,
+                    };
+                }
+                State::Argument { missing, len } => {
+                    if input.len() < len + 2 {
+                        return Ok(None);
+                    }
+                    self.arguments.push(input.split_to(len).freeze());
+                    // Redis does not check the two bytes of the line end either.
+                    input.advance(2);
+                    if missing == 1 {
+                        self.state = State::Start;
+                        return Ok(Some(std::mem::take(&mut self.arguments)));
+                    }
+                    self.state = State::Length {
+                        missing: missing - 1,
+                    };
+                }
+            }
+        }
+    }
+
+    /// Removes a line from `input`, and returns it without its line end.
+    fn line(
+        &mut self,
+        input: &mut BytesMut,
+        too_long: ProtocolError,
+    ) -> Result<Option<Bytes>, ProtocolError> {
+        let Some(found) = memchr::memchr(b'\n', &input[self.searched..]) else {
+            self.searched = input.len();
+            return if input.len() > LINE_MAX {
+                Err(too_long)
+            } else {
+                Ok(None)
+            };
+        };
+        let end = self.searched + found;
+        self.searched = 0;
+        if end > LINE_MAX {
+            return Err(too_long);
+        }
+        let mut line = input.split_to(end + 1).freeze();
+        line.truncate(end);
+        if line.last() == Some(&b'\r') {
+            line.truncate(end - 1);
+        }
+        Ok(Some(line))
+    }
+}
+
+/// Parses the decimal number after `*` or `$`.
+fn parse_length(digits: &[u8]) -> Option<i64> {
+    super::number::parse_i64(digits)
+}
+
+/// Splits an inline command into words. Words in double quotes know the escapes `\n`, `\r`, `\t`,
+/// `\b`, `\a` and `\xHH`; words in single quotes know `\'`. `None` if a quote is open at the end.
+fn split_words(line: &[u8]) -> Option<Vec<Bytes>> {
+    let mut words = Vec::new();
+    let mut rest = line;
+    loop {
+        while let [byte, tail @ ..] = rest
+            && is_separator(*byte)
+        {
+            rest = tail;
+        }
+        if rest.is_empty() {
+            return Some(words);
+        }
+        let mut word = Vec::new();
+        let mut quote = None;
+        loop {
+            match (quote, rest) {
+                (None, []) => break,
+                (None, [byte, ..]) if is_separator(*byte) => break,
+                (Some(_), []) => return None,
+                (None, [open @ (b'"' | b'\''), tail @ ..]) => {
+                    quote = Some(*open);
+                    rest = tail;
+                }
+                (Some(open), [byte, tail @ ..]) if *byte == open => {
+                    // A closing quote ends the word.
+                    if tail.first().is_some_and(|next| !is_separator(*next)) {
+                        return None;
+                    }
+                    rest = tail;
+                    break;
+                }
+                (Some(b'"'), [b'\\', b'x', high, low, tail @ ..])
+                    if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+                {
+                    let digit = |byte: u8| (byte as char).to_digit(16).unwrap_or(0) as u8;
+                    word.push(digit(*high) << 4 | digit(*low));
+                    rest = tail;
+                }
+                (Some(b'"'), [b'\\', escaped, tail @ ..]) => {
+                    word.push(match escaped {
+                        b'n' => b'\n',
+                        b'r' => b'\r',
+                        b't' => b'\t',
+                        b'b' => 8,
+                        b'a' => 7,
+                        other => *other,
+                    });
+                    rest = tail;
+                }
+                (Some(b'\''), [b'\\', b'\'', tail @ ..]) => {
+                    word.push(b'\'');
+                    rest = tail;
+                }
+                (_, [byte, tail @ ..]) => {
+                    word.push(*byte);
+                    rest = tail;
+                }
+            }
+        }
+        words.push(Bytes::from(word));
+    }
+}
+
+/// Returns whether a byte separates words outside of quotes.
+fn is_separator(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        arguments: 1024 * 1024,
+        bulk: 512 << 20,
+    };
+
+    fn parse_all(input: &[u8]) -> Result<Vec<Vec<Bytes>>, ProtocolError> {
+        let mut buffer = BytesMut::from(input);
+        let mut parser = RequestParser::default();
+        let mut requests = Vec::new();
+        while let Some(request) = parser.next(&mut buffer, LIMITS)? {
+            requests.push(request);
+        }
+        Ok(requests)
+    }
+
+    fn words(list: &[&str]) -> Vec<Bytes> {
+        list.iter()
+            .map(|w| Bytes::copy_from_slice(w.as_bytes()))
+            .collect()
+    }
+
+    #[test]
+    fn requests_follow_each_other() {
+        let requests =
+            parse_all(b"*2\r\n$3\r\nGET\r\n$1\r\na\r\nPING\r\n*1\r\n$4\r\nPING\r\n*1\r\n$9");
+        assert_eq!(
+            requests.unwrap(),
+            [words(&["GET", "a"]), words(&["PING"]), words(&["PING"])]
+        );
+    }
+
+    #[test]
+    fn inline_words_may_be_quoted() {
+        let requests = parse_all(b"SET \"a b\\x41\\n\" 'it\\'s'  \r\n");
+        assert_eq!(requests.unwrap(), [words(&["SET", "a bA\n", "it's"])]);
+        // A byte that ends a word and is skipped nowhere would be an endless loop.
+        assert_eq!(
+            parse_all(b"a\0b\x0cc\r\n").unwrap(),
+            [words(&["a", "b\x0cc"])]
+        );
+        assert_eq!(parse_all(b"SET \"a\r\n"), Err(ProtocolError::Quotes));
+        assert_eq!(parse_all(b"SET \"a\"b\r\n"), Err(ProtocolError::Quotes));
+    }
+
+    #[test]
+    fn limits_hold_before_bytes_arrive() {
+        assert_eq!(parse_all(b"*1048577\r\n"), Err(ProtocolError::Arguments));
+        assert_eq!(parse_all(b"*x\r\n"), Err(ProtocolError::Arguments));
+        assert_eq!(parse_all(b"*1\r\n$536870913\r\n"), Err(ProtocolError::Bulk));
+        assert_eq!(parse_all(b"*1\r\n$-1\r\n"), Err(ProtocolError::Bulk));
+        assert_eq!(parse_all(b"*1\r\n:1\r\n"), Err(ProtocolError::NoBulk(':')));
+        let long = vec![b'1'; LINE_MAX + 1];
+        assert_eq!(parse_all(&long), Err(ProtocolError::LongLine));
+        let mut parser = RequestParser::default();
+        let mut input = BytesMut::from(&b"*11\r\n"[..]);
+        assert_eq!(
+            parser.next(&mut input, Limits::UNAUTHENTICATED),
+            Err(ProtocolError::UnauthenticatedArguments)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn packets_do_not_matter(
+            requests in proptest::collection::vec(
+                proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 1..5), 0..5),
+            cut in 1usize..7,
+        ) {
+            let mut input = Vec::new();
+            for request in &requests {
+                input.extend(format!("*{}\r\n", request.len()).into_bytes());
+                for argument in request {
+                    input.extend(format!("${}\r\n", argument.len()).into_bytes());
+                    input.extend(argument);
+                    input.extend(b"\r\n");
+                }
+            }
+            let mut parser = RequestParser::default();
+            let mut buffer = BytesMut::new();
+            let mut parsed: Vec<Vec<Vec<u8>>> = Vec::new();
+            for packet in input.chunks(cut) {
+                buffer.extend_from_slice(packet);
+                while let Some(request) = parser.next(&mut buffer, LIMITS).unwrap() {
+                    parsed.push(request.iter().map(|a| a.to_vec()).collect());
+                }
+            }
+            prop_assert_eq!(parsed, requests);
+        }
+
+        #[test]
+        fn any_bytes_end_in_requests_or_an_error(input in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse_all(&input);
+        }
+    }
+}

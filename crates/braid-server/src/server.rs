@@ -1,0 +1,451 @@
+//! Starts and stops the threads of a server.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use braid::Database;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
+
+use crate::channels::mailbox;
+use crate::connection::Connection;
+use crate::keyspace::{Keyspace, Sweeper};
+use crate::options::ServerOptions;
+use crate::resp::Protocol;
+use crate::session::{Durability, Replies, Session};
+use crate::shared::{Client, Shared};
+
+/// Time between two looks for expired keys and garbage.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Longest time that a stopping server waits for its connections.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a server cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The server cannot listen on an address; another program may be using it.
+    #[error(
+        "cannot listen on {address}: {source}; stop the program that listens there, or choose another address"
+    )]
+    Listen {
+        /// Address or path.
+        address: String,
+        /// Error of the system.
+        source: io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a thread of the server: {0}")]
+    Thread(io::Error),
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] braid::Error),
+}
+
+/// A new connection.
+#[derive(Debug)]
+enum Stream {
+    Tcp(std::net::TcpStream, SocketAddr),
+    #[cfg(unix)]
+    Unix(std::os::unix::net::UnixStream),
+}
+
+/// A running server.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use braid_server::{Server, ServerOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = ServerOptions { bind: vec!["127.0.0.1:0".parse()?], ..ServerOptions::default() };
+/// let server = Server::start(braid::Database::in_memory()?, options)?;
+/// let mut client = std::net::TcpStream::connect(server.addresses()[0])?;
+/// client.write_all(b"SET book Emma\r\n")?;
+/// let mut reply = [0; 5];
+/// client.read_exact(&mut reply)?;
+/// assert_eq!(&reply, b"+OK\r\n"); // durable from here on
+/// server.stop();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    addresses: Vec<SocketAddr>,
+    workers: Vec<JoinHandle<()>>,
+    sweeper: Option<JoinHandle<()>>,
+    sweeper_stop: Arc<(Mutex<bool>, Condvar)>,
+    unixsocket: Option<PathBuf>,
+}
+
+impl Server {
+    /// Starts a server on a database, which belongs to it from then on: other programs' tables may
+    /// be in it, but not tables with the server's names.
+    ///
+    /// # Errors
+    /// [`ServerError::Listen`] for an address in use; errors of the database.
+    pub fn start(db: Database, options: ServerOptions) -> Result<Server, ServerError> {
+        let keyspace = Keyspace::open(db)?;
+        let mut listeners = Vec::new();
+        for address in &options.bind {
+            listeners.push(listen(*address).map_err(|source| ServerError::Listen {
+                address: address.to_string(),
+                source,
+            })?);
+        }
+        let addresses = listeners
+            .iter()
+            .filter_map(|listener| listener.local_addr().ok())
+            .collect();
+        let unixsocket = options.unixsocket.clone();
+        let threads = options
+            .threads
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+            .max(1);
+        let shared = Arc::new(Shared::new(keyspace, options));
+        let mut workers = Vec::new();
+        let mut senders = Vec::new();
+        for number in 0..threads {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            senders.push(sender);
+            let shared = Arc::clone(&shared);
+            workers.push(spawn(format!("serve-{number}"), move || {
+                work(&shared, number as u16, receiver)
+            })?);
+        }
+        #[cfg(unix)]
+        let unix = match &unixsocket {
+            Some(path) => Some(listen_unix(path).map_err(|source| ServerError::Listen {
+                address: path.display().to_string(),
+                source,
+            })?),
+            None => None,
+        };
+        let acceptor = Acceptor {
+            shared: Arc::clone(&shared),
+            listeners,
+            #[cfg(unix)]
+            unix,
+            senders,
+        };
+        workers.push(spawn("accept".to_owned(), move || acceptor.run())?);
+        let sweeper_stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let sweeper = spawn("sweep".to_owned(), {
+            let (shared, stop) = (Arc::clone(&shared), Arc::clone(&sweeper_stop));
+            move || sweep(&shared, &stop)
+        })?;
+        Ok(Server {
+            shared,
+            addresses,
+            workers,
+            sweeper: Some(sweeper),
+            sweeper_stop,
+            unixsocket,
+        })
+    }
+
+    /// Returns the addresses on which the server listens.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Stops the server: accepts no connection, answers what is in progress, and ends the
+    /// connections. The database remains open; whoever opened it closes it.
+    pub fn stop(mut self) {
+        self.shared.begin_stop();
+        self.join();
+    }
+
+    /// Waits until a client sends SHUTDOWN, or `should_stop`, which is asked ten times a second,
+    /// returns `true`; then stops the server.
+    pub fn run(mut self, mut should_stop: impl FnMut() -> bool) {
+        while !self.shared.is_stopping() {
+            if should_stop() {
+                self.shared.begin_stop();
+            }
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+        self.join();
+    }
+
+    fn join(&mut self) {
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+        let (stop, changed) = &*self.sweeper_stop;
+        *stop.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        changed.notify_all();
+        if let Some(sweeper) = self.sweeper.take() {
+            let _ = sweeper.join();
+        }
+        if let Some(path) = self.unixsocket.take() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.begin_stop();
+        self.join();
+    }
+}
+
+fn spawn(
+    name: String,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, ServerError> {
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(body)
+        .map_err(ServerError::Thread)
+}
+
+fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let domain = socket2::Domain::for_address(address);
+    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+    // A restarted server must not wait for connections of its predecessor.
+    #[cfg(unix)]
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(511)?;
+    Ok(socket.into())
+}
+
+#[cfg(unix)]
+fn listen_unix(path: &std::path::Path) -> io::Result<std::os::unix::net::UnixListener> {
+    use std::os::unix::net::{UnixListener, UnixStream};
+    // A socket that nobody serves is left over from a crash.
+    if path.exists()
+        && UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    {
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Accepts connections and gives them to the workers in turn.
+#[derive(Debug)]
+struct Acceptor {
+    shared: Arc<Shared>,
+    listeners: Vec<std::net::TcpListener>,
+    #[cfg(unix)]
+    unix: Option<std::os::unix::net::UnixListener>,
+    senders: Vec<mpsc::UnboundedSender<Stream>>,
+}
+
+impl Acceptor {
+    fn run(self) {
+        let Some(runtime) = runtime() else {
+            return;
+        };
+        runtime.block_on(async {
+            let (sender, mut accepted) = mpsc::unbounded_channel::<Stream>();
+            for listener in self.listeners {
+                let sender = sender.clone();
+                if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
+                    tokio::spawn(async move {
+                        loop {
+                            match listener
+                                .accept()
+                                .await
+                                .and_then(|(stream, peer)| Ok((stream.into_std()?, peer)))
+                            {
+                                Ok((stream, peer)) => drop(sender.send(Stream::Tcp(stream, peer))),
+                                // Out of descriptors: a connection has to end first.
+                                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                            }
+                        }
+                    });
+                }
+            }
+            #[cfg(unix)]
+            if let Some(Ok(listener)) = self.unix.map(tokio::net::UnixListener::from_std) {
+                let sender = sender.clone();
+                tokio::spawn(async move {
+                    loop {
+                        match listener
+                            .accept()
+                            .await
+                            .and_then(|(stream, _)| stream.into_std())
+                        {
+                            Ok(stream) => drop(sender.send(Stream::Unix(stream))),
+                            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                        }
+                    }
+                });
+            }
+            let mut next = 0;
+            while !self.shared.is_stopping() {
+                tokio::select! {
+                    () = self.shared.stop.notified() => break,
+                    Some(stream) = accepted.recv() => {
+                        if self.shared.clients().len() >= self.shared.options().maxclients {
+                            self.shared.counters.rejected.fetch_add(1, Ordering::Relaxed);
+                            reject(stream).await;
+                            continue;
+                        }
+                        drop(self.senders[next].send(stream));
+                        next = (next + 1) % self.senders.len();
+                    }
+                }
+            }
+        });
+    }
+}
+
+async fn reject(stream: Stream) {
+    let text = b"-ERR max number of clients reached\r\n";
+    match stream {
+        Stream::Tcp(stream, _) => {
+            if let Ok(mut stream) = tokio::net::TcpStream::from_std(stream) {
+                let _ = stream.write_all(text).await;
+            }
+        }
+        #[cfg(unix)]
+        Stream::Unix(stream) => {
+            if let Ok(mut stream) = tokio::net::UnixStream::from_std(stream) {
+                let _ = stream.write_all(text).await;
+            }
+        }
+    }
+}
+
+fn runtime() -> Option<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .ok()
+}
+
+/// Serves the connections of one thread until the server stops.
+fn work(shared: &Arc<Shared>, stripe: u16, mut streams: mpsc::UnboundedReceiver<Stream>) {
+    let Some(runtime) = runtime() else {
+        return;
+    };
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        let mut connections = tokio::task::JoinSet::new();
+        // The acceptor drops its end when the server stops.
+        loop {
+            tokio::select! {
+                stream = streams.recv() => match stream {
+                    Some(stream) => {
+                        if let Some(connection) = connect(shared, stripe, &stream) {
+                            connections.spawn_local(run(connection, stream));
+                        }
+                    }
+                    None => break,
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+        // Connections that were made while the server began to stop have not been told.
+        for client in shared.clients().values() {
+            client.kill.notify_one();
+        }
+        let finish = async { while connections.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(STOP_TIMEOUT, finish).await;
+    });
+}
+
+async fn run(connection: Connection, stream: Stream) {
+    match stream {
+        Stream::Tcp(stream, _) => {
+            let _ = stream.set_nodelay(true);
+            if let Ok(stream) = tokio::net::TcpStream::from_std(stream) {
+                connection.run(stream).await;
+            }
+        }
+        #[cfg(unix)]
+        Stream::Unix(stream) => {
+            if let Ok(stream) = tokio::net::UnixStream::from_std(stream) {
+                connection.run(stream).await;
+            }
+        }
+    }
+}
+
+/// Makes the state of a new connection.
+fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Connection> {
+    let options = shared.options();
+    let (peer, local) = match stream {
+        Stream::Tcp(stream, peer) => (peer.to_string(), stream.local_addr().ok()?.to_string()),
+        #[cfg(unix)]
+        Stream::Unix(_) => {
+            let path = options.unixsocket.as_ref()?.display().to_string();
+            (format!("{path}:0"), format!("{path}:0"))
+        }
+    };
+    shared.counters.connections.fetch_add(1, Ordering::Relaxed);
+    let id = shared.new_client();
+    let (mailbox, inbox) = mailbox(options.client_output_buffer_limit);
+    let client = Arc::new(Client {
+        peer,
+        local,
+        since: Instant::now(),
+        info: Mutex::default(),
+        kill: tokio::sync::Notify::new(),
+        unblock: tokio::sync::Notify::new(),
+        unblock_fails: false.into(),
+    });
+    shared.clients().insert(id, Arc::clone(&client));
+    let session = Session {
+        id,
+        name: bytes::Bytes::new(),
+        library: Default::default(),
+        protocol: Protocol::default(),
+        database: 0,
+        is_authenticated: options.requirepass.is_none(),
+        durability: Durability::default(),
+        queue: None,
+        watched: Vec::new(),
+        subscriptions: std::collections::BTreeSet::new(),
+        mailbox,
+        replies: Replies::default(),
+        pending: 0,
+        last_command: "",
+        closes: false,
+        stripe,
+    };
+    Some(Connection::new(Arc::clone(shared), session, inbox, client))
+}
+
+/// Removes expired keys and garbage until the server stops.
+fn sweep(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
+    let sweeper = Sweeper::new(Arc::clone(&shared.keyspace));
+    loop {
+        // After an error the next interval tries again; INFO shows the database's health.
+        let has_more = match sweeper.step() {
+            Ok((effects, has_more)) => {
+                shared.publish(effects);
+                has_more
+            }
+            Err(_) => false,
+        };
+        let stopped = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if *stopped {
+            return;
+        }
+        if has_more {
+            continue;
+        }
+        let (stopped, _) = stop
+            .1
+            .wait_timeout(stopped, SWEEP_INTERVAL)
+            .unwrap_or_else(PoisonError::into_inner);
+        if *stopped {
+            return;
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! State of one connection.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::channels::{Mailbox, Topic};
+use crate::resp::Protocol;
+
+/// When a write is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// When it is durable.
+    #[default]
+    Immediate,
+    /// When it is visible; a flush begins within the given time.
+    Buffered(Duration),
+}
+
+/// A key that WATCH named, as it was.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    pub(crate) database: u32,
+    pub(crate) key: Bytes,
+    /// Stamp of the entry; `None` if there was none.
+    pub(crate) stamp: Option<u64>,
+}
+
+/// Commands between MULTI and EXEC.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) requests: Vec<Vec<Bytes>>,
+    /// Whether a command could not be queued; EXEC fails then.
+    pub(crate) is_broken: bool,
+}
+
+/// Whether the next commands are answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Replies {
+    #[default]
+    On,
+    Off,
+    /// Not for this command.
+    SkipNext,
+    Skip,
+}
+
+/// State of one connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: u64,
+    pub(crate) name: Bytes,
+    pub(crate) library: (Bytes, Bytes),
+    pub(crate) protocol: Protocol,
+    pub(crate) database: u32,
+    pub(crate) is_authenticated: bool,
+    pub(crate) durability: Durability,
+    pub(crate) queue: Option<Queue>,
+    pub(crate) watched: Vec<Watched>,
+    pub(crate) subscriptions: BTreeSet<(Topic, Bytes)>,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) replies: Replies,
+    /// Sequence number of the newest write whose durability this connection has not seen.
+    pub(crate) pending: u64,
+    pub(crate) last_command: &'static str,
+    /// Whether the connection ends after its replies.
+    pub(crate) closes: bool,
+    /// Stripe of counters that belongs to the connection's thread.
+    pub(crate) stripe: u16,
+}
+
+impl Session {
+    /// Returns the number of subscriptions that PUBLISH serves, or of those to shards.
+    pub(crate) fn subscribed(&self, shards: bool) -> usize {
+        self.subscriptions
+            .iter()
+            .filter(|(topic, _)| (*topic == Topic::Shard) == shards)
+            .count()
+    }
+}

@@ -1,0 +1,166 @@
+//! State that all connections share.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use crate::channels::{Channels, Topic};
+use crate::keyspace::{Effects, Event, Keyspace};
+use crate::options::ServerOptions;
+use crate::waiters::Waiters;
+
+/// Counters of the whole server.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) connections: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    pub(crate) commands: AtomicU64,
+    pub(crate) hits: AtomicU64,
+    pub(crate) misses: AtomicU64,
+    pub(crate) expired: AtomicU64,
+}
+
+/// What CLIENT LIST shows of a connection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientInfo {
+    pub(crate) name: Bytes,
+    pub(crate) library: (Bytes, Bytes),
+    pub(crate) database: u32,
+    pub(crate) last_command: &'static str,
+    pub(crate) last_active: Option<Instant>,
+    pub(crate) channels: usize,
+    pub(crate) shards: usize,
+    pub(crate) queued: Option<usize>,
+    pub(crate) watched: usize,
+    pub(crate) protocol: i64,
+    pub(crate) is_blocked: bool,
+}
+
+/// How other connections see a connection, and end it.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) peer: String,
+    pub(crate) local: String,
+    pub(crate) since: Instant,
+    /// State as of the last command.
+    pub(crate) info: Mutex<ClientInfo>,
+    /// Ends the connection; while the server stops, after its replies.
+    pub(crate) kill: Notify,
+    /// Ends a wait for elements.
+    pub(crate) unblock: Notify,
+    /// Whether the ended wait is answered with an error.
+    pub(crate) unblock_fails: AtomicBool,
+}
+
+/// State that all connections share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) keyspace: Arc<Keyspace>,
+    pub(crate) options: RwLock<ServerOptions>,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) channels: Channels,
+    pub(crate) clients: Mutex<BTreeMap<u64, Arc<Client>>>,
+    pub(crate) counters: Counters,
+    pub(crate) started: Instant,
+    /// Random name of this run of the server.
+    pub(crate) run_id: String,
+    next_client: AtomicU64,
+    /// Whether the server is stopping.
+    stopping: AtomicBool,
+    pub(crate) stop: Notify,
+}
+
+impl Shared {
+    pub(crate) fn new(keyspace: Keyspace, options: ServerOptions) -> Shared {
+        Shared {
+            keyspace: Arc::new(keyspace),
+            options: RwLock::new(options),
+            waiters: Arc::default(),
+            channels: Channels::default(),
+            clients: Mutex::default(),
+            counters: Counters::default(),
+            started: Instant::now(),
+            run_id: format!("{:032x}{:08x}", fastrand::u128(..), fastrand::u32(..)),
+            next_client: AtomicU64::new(1),
+            stopping: AtomicBool::new(false),
+            stop: Notify::new(),
+        }
+    }
+
+    /// Returns a copy of the options.
+    pub(crate) fn options(&self) -> ServerOptions {
+        self.options
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn new_client(&self) -> u64 {
+        // Relaxed: the numbers only have to differ.
+        self.next_client.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn clients(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the server to stop.
+    pub(crate) fn begin_stop(&self) {
+        // Release pairs with the acquire in `is_stopping`.
+        self.stopping.store(true, Ordering::Release);
+        // A permit stays for a listener that is not waiting right now.
+        self.stop.notify_one();
+        for client in self.clients().values() {
+            client.kill.notify_one();
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Tells other connections what a committed transaction did.
+    pub(crate) fn publish(&self, effects: Effects) {
+        for (namespace, key, elements) in effects.pushed {
+            self.waiters.wake(namespace, &key, elements);
+        }
+        if effects.events.is_empty() {
+            return;
+        }
+        let classes = {
+            let options = self.options.read().unwrap_or_else(PoisonError::into_inner);
+            options.notifications.clone()
+        };
+        for event in effects.events {
+            if event.name == "expired" {
+                self.counters.expired.fetch_add(1, Ordering::Relaxed);
+            }
+            self.notify(&event, &classes);
+        }
+    }
+
+    /// Publishes a keyspace notification if its class is wanted.
+    fn notify(&self, event: &Event, classes: &str) {
+        let wanted = |class: char| classes.contains(class);
+        let all = wanted('A') && "g$lshzxe".contains(event.class);
+        if !(wanted(event.class) || all) {
+            return;
+        }
+        let name = Bytes::from_static(event.name.as_bytes());
+        if wanted('K') {
+            let mut channel = format!("__keyspace@{}__:", event.database).into_bytes();
+            channel.extend_from_slice(&event.key);
+            self.channels
+                .publish(Topic::Channel, &channel.into(), &name);
+        }
+        if wanted('E') {
+            let channel = format!("__keyevent@{}__:{}", event.database, event.name);
+            self.channels
+                .publish(Topic::Channel, &channel.into(), &event.key);
+        }
+    }
+}

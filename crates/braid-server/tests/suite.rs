@@ -1,0 +1,22 @@
+//! Tests of the server through its sockets, with a client of another project.
+
+#[path = "suite/blocking.rs"]
+mod blocking;
+#[path = "suite/connections.rs"]
+mod connections;
+#[path = "suite/keys.rs"]
+mod keys;
+#[path = "suite/models.rs"]
+mod models;
+#[path = "suite/pubsub.rs"]
+mod pubsub;
+#[path = "suite/restart.rs"]
+mod restart;
+#[path = "suite/strings.rs"]
+mod strings;
+#[path = "suite/support.rs"]
+mod support;
+#[path = "suite/transactions.rs"]
+mod transactions;
+#[path = "suite/types.rs"]
+mod types;

@@ -1,0 +1,159 @@
+//! Connections: authentication, versions of the protocol, limits, order of replies.
+
+use std::time::{Duration, Instant};
+
+use braid::Database;
+
+use super::support::{TestServer, run, script, show};
+
+#[test]
+fn nothing_works_before_authentication() {
+    let server = TestServer::with(Database::in_memory().unwrap(), |options| {
+        options.requirepass = Some("secret".to_owned());
+    });
+    let mut raw = server.raw();
+    raw.send(
+        "GET a\r\nPING\r\nAUTH wrong\r\nAUTH other secret\r\nHELLO 3\r\nAUTH secret\r\nGET a\r\n",
+    );
+    for code in ["-NOAUTH", "-NOAUTH", "-WRONGPASS", "-WRONGPASS", "-NOAUTH"] {
+        let line = raw.line();
+        assert!(line.starts_with(code), "{line}");
+    }
+    assert_eq!(raw.lines(2), ["+OK", "$-1"]);
+    let mut raw = server.raw();
+    raw.send("*2\r\n$3\r\nGET\r\n$16385\r\n");
+    assert!(
+        raw.rest()
+            .starts_with("-ERR Protocol error: unauthenticated bulk length")
+    );
+    let mut raw = server.raw();
+    raw.send("HELLO 3 AUTH default secret SETNAME me\r\nCLIENT GETNAME\r\n");
+    assert_eq!(raw.line(), "%7");
+    // Seven pairs: four values of two lines each, two numbers, an empty list; and the name.
+    assert_eq!(raw.lines(14 + 8 + 3 + 2).last().unwrap(), "me");
+}
+
+#[test]
+fn both_versions_of_the_protocol() {
+    let server = TestServer::new();
+    let mut connection = server.connect_with("?protocol=resp3");
+    script(
+        &mut connection,
+        "
+        HSET h a 1 => 1
+        HGETALL h => [a 1]
+        ZADD z 1.5 m => 1
+        ZSCORE z m => 1.5
+        ZRANGE z 0 -1 WITHSCORES => [[m 1.5]]
+        GET missing => nil
+        ",
+    );
+    let mut raw = server.raw();
+    raw.send("HELLO 4\r\nHELLO 2 SETNAME\r\n");
+    assert!(raw.line().starts_with("-NOPROTO"));
+    assert!(raw.line().starts_with("-ERR"));
+}
+
+#[test]
+fn replies_keep_the_order_of_requests() {
+    let server = TestServer::new();
+    let mut raw = server.raw();
+    let mut requests = String::new();
+    for number in 0..500 {
+        requests += &format!("SET k {number}\r\nGET k\r\nINCR n\r\n");
+    }
+    raw.send(requests);
+    for number in 0..500 {
+        assert_eq!(raw.line(), "+OK");
+        assert_eq!(raw.lines(2)[1], number.to_string());
+        assert_eq!(raw.line(), format!(":{}", number + 1));
+    }
+}
+
+#[test]
+fn replies_can_be_turned_off() {
+    let server = TestServer::new();
+    let mut raw = server.raw();
+    raw.send("CLIENT REPLY OFF\r\nSET a 1\r\nCLIENT REPLY ON\r\nCLIENT REPLY SKIP\r\nINCR a\r\nGET a\r\n");
+    assert_eq!(raw.lines(3), ["+OK", "$1", "2"]);
+}
+
+#[test]
+fn bad_requests_end_the_connection_with_a_reason() {
+    let server = TestServer::new();
+    for (request, reason) in [
+        ("*x\r\n", "-ERR Protocol error: invalid multibulk length"),
+        ("*1\r\n$-5\r\n", "-ERR Protocol error: invalid bulk length"),
+        ("*1\r\n:5\r\n", "-ERR Protocol error: expected '$', got ':'"),
+        (
+            "SET \"a\r\n",
+            "-ERR Protocol error: unbalanced quotes in request",
+        ),
+    ] {
+        let mut raw = server.raw();
+        raw.send(format!("PING\r\n{request}"));
+        assert_eq!(raw.rest(), format!("+PONG\r\n{reason}\r\n"));
+    }
+    let mut raw = server.raw();
+    raw.send("NOSUCH a b\r\nGET\r\nGET a b\r\nPING\r\n");
+    assert_eq!(
+        raw.line(),
+        "-ERR unknown command 'NOSUCH', with args beginning with: 'a' 'b'"
+    );
+    assert_eq!(
+        raw.line(),
+        "-ERR wrong number of arguments for 'get' command"
+    );
+    raw.line();
+    assert_eq!(raw.line(), "+PONG");
+}
+
+#[test]
+fn limits_hold() {
+    let server = TestServer::with(Database::in_memory().unwrap(), |options| {
+        options.maxclients = 2;
+        options.client_output_buffer_limit = 1 << 20;
+    });
+    let mut first = server.raw();
+    first.send("SUBSCRIBE c\r\n");
+    first.lines(6);
+    let mut second = server.connect();
+    assert_eq!(show(&mut second, "PING"), "PONG");
+    let mut third = server.raw();
+    assert_eq!(third.rest(), "-ERR max number of clients reached\r\n");
+    // A subscriber that does not read is disconnected, and the publisher does not wait.
+    let text = "x".repeat(100_000);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while run::<i64>(&mut second, &format!("PUBLISH c {text}")) == 1 {
+        assert!(Instant::now() < deadline);
+    }
+}
+
+#[test]
+fn clients_are_listed_named_and_killed() {
+    let server = TestServer::new();
+    let (mut one, mut other) = (server.connect(), server.connect());
+    script(
+        &mut one,
+        "CLIENT SETNAME one\nCLIENT GETNAME => one\nCLIENT SETNAME a\tb => (ERR)",
+    );
+    let id: i64 = run(&mut one, "CLIENT ID");
+    let list: String = run(&mut other, "CLIENT LIST");
+    assert!(
+        list.contains(&format!("id={id} ")) && list.contains(" name=one "),
+        "{list}"
+    );
+    assert_eq!(show(&mut other, &format!("CLIENT KILL ID {id}")), "1");
+    assert!(super::support::try_run::<String>(&mut one, "PING").is_err());
+    script(
+        &mut other,
+        "CLIENT KILL 1.2.3.4:5 => (ERR)\nCLIENT NOSUCH => (ERR)",
+    );
+    let commands: i64 = run(&mut other, "COMMAND COUNT");
+    let listed: Vec<redis::Value> = run(&mut other, "COMMAND");
+    assert_eq!(listed.len() as i64, commands);
+    script(
+        &mut other,
+        "COMMAND GETKEYS MSET a 1 b 2 => [a b]\nCOMMAND GETKEYS ZUNION 2 a b => [a b]",
+    );
+}

@@ -1,0 +1,119 @@
+//! Strings, numbers and bits.
+
+use super::support::{TestServer, script};
+
+#[test]
+fn strings_are_set_read_and_changed() {
+    let server = TestServer::new();
+    script(
+        &mut server.connect(),
+        "
+        GET a => nil
+        SET a 1 => OK
+        GET a => 1
+        SET a 2 NX => nil
+        SET b 2 XX => nil
+        SET a 2 XX GET => 1
+        SET a 3 NX XX => (ERR)
+        SET a 3 EX 0 => (ERR)
+        SET a 3 EX 10 KEEPTTL => (ERR)
+        SETNX a 4 => 0
+        SETNX b 4 => 1
+        GETSET b 5 => 4
+        GETDEL b => 5
+        GETDEL b => nil
+        APPEND a xyz => 4
+        STRLEN a => 4
+        GETRANGE a 1 -2 => xy
+        GETRANGE a 3 1 => 
+        SETRANGE a 2 __ => 4
+        GET a => 2x__
+        SETRANGE n 3 x => 4
+        STRLEN n => 4
+        MSET c 1 d 2 => OK
+        MSET c 1 d => (ERR)
+        MGET c d e => [1 2 nil]
+        MSETNX e 1 c 9 => 0
+        EXISTS e => 0
+        MSETNX e 1 f 9 => 1
+        GETEX e EX 100 => 1
+        TTL e => 100
+        GETEX e PERSIST => 1
+        TTL e => -1
+        LPUSH l 1 => 1
+        GET l => (WRONGTYPE)
+        APPEND l 1 => (WRONGTYPE)
+        SET l 1 GET => (WRONGTYPE)
+        SET l 1 => OK
+        TYPE l => string
+        LCS c d => 
+        MSET k1 ohmytext k2 mynewtext => OK
+        LCS k1 k2 => mytext
+        LCS k1 k2 LEN => 6
+        LCS k1 k2 IDX MINMATCHLEN 4 => [matches [[[4 7] [5 8]]] len 6]
+        ",
+    );
+}
+
+#[test]
+fn numbers_do_not_overflow() {
+    let server = TestServer::new();
+    script(
+        &mut server.connect(),
+        "
+        INCR n => 1
+        INCRBY n 41 => 42
+        DECRBY n 2 => 40
+        DECR n => 39
+        SET n 9223372036854775807 => OK
+        INCR n => (ERR)
+        GET n => 9223372036854775807
+        DECRBY n -9223372036854775808 => (ERR)
+        SET n 01 => OK
+        INCR n => (ERR)
+        SET n x => OK
+        INCR n => (ERR)
+        INCRBYFLOAT n 1 => (ERR)
+        SET n 10.5 => OK
+        INCRBYFLOAT n 0.1 => 10.6
+        INCRBYFLOAT n -5 => 5.6
+        INCRBYFLOAT n 5.0e3 => 5005.6
+        INCRBYFLOAT n inf => (ERR)
+        INCRBYFLOAT n nan => (ERR)
+        ",
+    );
+}
+
+#[test]
+fn bits() {
+    let server = TestServer::new();
+    script(
+        &mut server.connect(),
+        "
+        SETBIT b 7 1 => 0
+        GETBIT b 7 => 1
+        GETBIT b 100 => 0
+        STRLEN b => 1
+        SETBIT b 7 2 => (ERR)
+        SETBIT b 4294967296 1 => (ERR)
+        SET s foobar => OK
+        BITCOUNT s => 26
+        BITCOUNT s 0 0 => 4
+        BITCOUNT s 5 30 BIT => 17
+        BITCOUNT s 1 => (ERR)
+        BITPOS s 0 => 0
+        BITPOS s 1 => 1
+        BITPOS missing 1 => -1
+        BITPOS missing 0 => 0
+        SET x abc => OK
+        SET y abd => OK
+        BITOP AND z x y => 3
+        GET z => ab`
+        BITOP NOT z x y => (ERR)
+        BITOP XOR z x x => 3
+        BITCOUNT z => 0
+        BITOP OR z missing => 0
+        EXISTS z => 0
+        ",
+    );
+}

@@ -1,0 +1,94 @@
+//! MULTI, EXEC and WATCH.
+
+use super::support::{TestServer, run, script, show};
+
+#[test]
+fn exec_runs_all_and_undoes_what_fails() {
+    let server = TestServer::new();
+    let mut raw = server.raw();
+    raw.send("MULTI\r\nSET a 1\r\nLPUSH a 2\r\nINCR a\r\nEXEC\r\n");
+    assert_eq!(raw.lines(5), ["+OK", "+QUEUED", "+QUEUED", "+QUEUED", "*3"]);
+    let replies = raw.lines(3);
+    assert_eq!(replies[0], "+OK");
+    assert!(replies[1].starts_with("-WRONGTYPE"), "{replies:?}");
+    assert_eq!(replies[2], ":2");
+    raw.send("MULTI\r\nMULTI\r\nSELECT 1\r\nSET b 1\r\nEXEC\r\nGET b\r\nEXEC\r\nDISCARD\r\n");
+    assert!(raw.lines(2)[1].starts_with("-ERR MULTI calls can not be nested"));
+    assert_eq!(raw.lines(5), ["+QUEUED", "+QUEUED", "*2", "+OK", "+OK"]);
+    assert_eq!(raw.lines(2), ["$1", "1"]);
+    assert_eq!(
+        raw.lines(2),
+        ["-ERR EXEC without MULTI", "-ERR DISCARD without MULTI"]
+    );
+    raw.send("MULTI\r\nNOSUCH\r\nSET c 1\r\nEXEC\r\nEXISTS c\r\n");
+    let replies = raw.lines(5);
+    assert!(replies[3].starts_with("-EXECABORT"), "{replies:?}");
+    assert_eq!(replies[4], ":0");
+    raw.send("MULTI\r\nSET c 1\r\nDISCARD\r\nEXISTS c\r\n");
+    assert_eq!(raw.lines(4), ["+OK", "+QUEUED", "+OK", ":0"]);
+}
+
+#[test]
+fn a_failed_command_of_a_transaction_changes_no_counts() {
+    let server = TestServer::new();
+    let mut raw = server.raw();
+    // The pairs before the incomplete one must not count.
+    raw.send("SET a 1\r\nMULTI\r\nMSETNX x 1 y\r\nMSET x 1 y\r\nEXEC\r\nDBSIZE\r\n");
+    let replies = raw.lines(8);
+    assert_eq!(replies[4], "*2");
+    assert_eq!(replies[7], ":1");
+}
+
+#[test]
+fn watch_notices_every_change() {
+    let server = TestServer::new();
+    let (mut one, mut other) = (server.connect(), server.connect());
+    for (before, change) in [
+        ("SET k 1", "SET k 1"),
+        ("SET k 1", "DEL k"),
+        ("SET k 1", "EXPIRE k 100"),
+        ("DEL k", "SET k 1"),
+        ("HSET k f 1", "HSET k f 1"),
+        ("RPUSH k 1", "LSET k 0 1"),
+        ("ZADD k 1 a", "ZADD k 2 a"),
+        ("SET k 1", "FLUSHALL"),
+    ] {
+        let _: redis::Value = run(&mut one, "DEL k");
+        let _: redis::Value = run(&mut one, before);
+        script(&mut one, "WATCH k");
+        let _: redis::Value = run(&mut other, change);
+        script(&mut one, "MULTI\nSET done 1 => QUEUED\nEXEC => nil");
+        assert_eq!(show(&mut one, "EXISTS done"), "0", "{before}, {change}");
+    }
+    script(
+        &mut one,
+        "DEL k => 0\nWATCH k\nMULTI\nSET k 2 => QUEUED\nEXEC => [OK]\nGET k => 2",
+    );
+    script(&mut one, "WATCH k\nUNWATCH");
+    script(&mut other, "SET k 3");
+    script(&mut one, "MULTI\nGET k => QUEUED\nEXEC => [3]");
+    script(&mut one, "WATCH k\nMULTI\nWATCH k => (ERR)\nEXEC => []");
+}
+
+/// Counters of several clients, read and written by WATCH and EXEC: no increment is lost.
+#[test]
+fn optimistic_increments_are_serializable() {
+    let server = TestServer::new();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut connection = server.connect();
+                let mut done = 0;
+                while done < 50 {
+                    script(&mut connection, "WATCH n");
+                    let before: Option<u64> = run(&mut connection, "GET n");
+                    script(&mut connection, "MULTI");
+                    let set = format!("SET n {}", before.unwrap_or(0) + 1);
+                    assert_eq!(show(&mut connection, &set), "QUEUED");
+                    done += u64::from(show(&mut connection, "EXEC") != "nil");
+                }
+            });
+        }
+    });
+    assert_eq!(show(&mut server.connect(), "GET n"), "200");
+}
