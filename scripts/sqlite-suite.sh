@@ -18,32 +18,16 @@ if [ "${1:-}" = --seconds ]; then
     shift 2
 fi
 
-skip() {
-    echo "skipped: $1"
-    exit 0
-}
-for tool in apt-get gcc make tclsh; do
+# shellcheck source=scripts/sqlite-sources.sh
+. scripts/sqlite-sources.sh
+for tool in gcc make tclsh; do
     command -v "$tool" >/dev/null || skip "$tool is missing"
 done
 tcl="$(dirname "$(find /usr/lib* -name tclConfig.sh -print -quit 2>/dev/null)")"
 [ -f "$tcl/tclConfig.sh" ] || skip "the development files of Tcl are missing (tcl8.6-dev)"
 
-mkdir -p "$suite/apt/lists/partial" "$suite/apt/cache/archives/partial" "$suite/build"
-if ! ls -d "$suite"/sqlite3-3*/ >/dev/null 2>&1; then
-    # shellcheck source=/dev/null
-    . /etc/os-release
-    [ "${ID:-}" = debian ] || skip "the sources are fetched on Debian only"
-    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
-        "http://deb.debian.org/debian $VERSION_CODENAME main" >"$suite/apt/sources.list"
-    options=(-qq -o "Dir::Etc::sourcelist=$suite/apt/sources.list" -o Dir::Etc::sourceparts=-
-        -o "Dir::State::lists=$suite/apt/lists" -o "Dir::Cache=$suite/apt/cache"
-        -o "APT::Sandbox::User=$(id -un)")
-    (cd "$suite" && apt-get "${options[@]}" update && apt-get "${options[@]}" source --download-only sqlite3) ||
-        skip "the sources of the package sqlite3 cannot be fetched"
-    tar -xf "$suite"/sqlite3_*.orig.tar.xz -C "$suite"
-fi
-sources="$(echo "$suite"/sqlite3-3*/)"
-sources="${sources%/}"
+mkdir -p "$suite/build"
+fetch_sources
 
 cargo build --release --quiet -p braid-sqlite
 library="$target/release/libbraid_sqlite.so"

@@ -2,12 +2,15 @@
 #ifndef BRAID_SQLITE_H
 #define BRAID_SQLITE_H
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* Addresses of functions of one SQLite, 3.32 or newer, that stays loaded. */
 typedef struct braid_sqlite_library {
+  size_t size;              /* sizeof(braid_sqlite_library): later versions append functions */
   void *free;               /* sqlite3_free */
   void *libversion_number;  /* sqlite3_libversion_number */
   void *vfs_find;           /* sqlite3_vfs_find */
@@ -32,7 +35,8 @@ typedef struct braid_sqlite_library {
 
 /* Fills the structure in a file that includes sqlite3.h. */
 #define BRAID_SQLITE_LIBRARY                                                                       \
-  {(void *)sqlite3_free, (void *)sqlite3_libversion_number,                                        \
+  {sizeof(braid_sqlite_library),                                                                   \
+   (void *)sqlite3_free, (void *)sqlite3_libversion_number,                                        \
    (void *)sqlite3_vfs_find, (void *)sqlite3_vfs_register,                                         \
    (void *)sqlite3_log, (void *)sqlite3_uri_parameter,                                             \
    (void *)sqlite3_malloc64, (void *)sqlite3_filename_database,                                    \
@@ -44,7 +48,8 @@ typedef struct braid_sqlite_library {
    (void *)sqlite3_column_text, (void *)sqlite3_finalize}
 
 /* Registers the VFS "braid", as the default one if is_default is not 0, and the SQL function
- * braid_wait of all connections that are opened afterwards. Returns SQLITE_OK or SQLITE_ERROR. May be
+ * braid_wait of all connections that are opened afterwards. Returns SQLITE_OK; SQLITE_ERROR for a
+ * SQLite older than 3.32; or SQLITE_MISUSE if the structure is smaller than that of the library. May be
  * called again, for example after sqlite3_initialize(). */
 int braid_sqlite_register(const braid_sqlite_library *library, int is_default);
 
@@ -63,7 +68,8 @@ long long braid_sqlite_wal_size(const char *path);
 /* For sqlite3_load_extension, which finds it by the library's name. */
 int sqlite3_braidsqlite_init(void *connection, char **message, const void *api);
 
-/* For sqlite3_auto_extension. */
+/* For sqlite3_auto_extension: registers the VFS when the next connection is opened, after SQLite has looked
+ * up that connection's own VFS. */
 int braid_sqlite_auto_init(void *connection, char **message, const void *api);
 
 #ifdef __cplusplus

@@ -35,6 +35,7 @@ macro_rules! register {
     ($($bindings:ident)::+, is_default: $is_default:expr) => {{
         use $($bindings)::+ as bindings;
         let library = $crate::Library {
+            size: size_of::<$crate::Library>(),
             free: bindings::sqlite3_free as *const _,
             libversion_number: bindings::sqlite3_libversion_number as *const _,
             vfs_find: bindings::sqlite3_vfs_find as *const _,
@@ -69,11 +70,13 @@ macro_rules! functions {
         /// Addresses of the functions of SQLite that this crate calls, for programs that link SQLite
         /// statically. [`register!`](crate::register!) fills it from bindings.
         ///
-        /// C has the same structure, with the addresses in this order, for
+        /// C has the same structure, with its size and the addresses in this order, for
         /// [`crate::braid_sqlite_register`].
         #[derive(Clone, Copy, Debug)]
         #[repr(C)]
         pub struct Library {
+            /// Bytes of this structure: a header of another version may have fewer functions.
+            pub size: usize,
             $($(#[$what])* pub $name: *const c_void,)*
         }
 
@@ -91,7 +94,7 @@ macro_rules! functions {
             /// The table is that of SQLite 3.32 or newer.
             unsafe fn read(table: *const *const c_void) -> Self {
                 // SAFETY: the table of these versions has an entry at each of the places.
-                unsafe { Self { $($name: *table.add($place),)* } }
+                unsafe { Self { size: size_of::<Self>(), $($name: *table.add($place),)* } }
             }
 
             /// # Safety

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::abi::{
-    CANTOPEN, Connection, ERROR, File, IOERR, IOERR_DELETE, OK, OK_LOAD_PERMANENTLY, OPEN_MAIN_DB,
-    OPEN_READONLY, OPEN_WAL, Vfs,
+    CANTOPEN, Connection, ERROR, File, IOERR, IOERR_DELETE, MISUSE, OK, OK_LOAD_PERMANENTLY,
+    OPEN_MAIN_DB, OPEN_READONLY, OPEN_WAL, Vfs,
 };
 use crate::database::{self, Database, guarded, lock};
 use crate::inner::{Inner, PREFIX};
@@ -47,18 +47,23 @@ pub unsafe fn register(library: &Library, is_default: bool) -> Result<(), Regist
     register_with(functions, is_default)
 }
 
-/// [`register`] for C. Returns SQLite's code.
+/// [`register`] for C. Returns SQLite's code: `SQLITE_MISUSE` if the structure is one of an older header,
+/// and lacks functions.
 ///
 /// # Safety
 ///
-/// As [`register`]; the pointer leads to a [`Library`].
+/// As [`register`]; the pointer leads to as many bytes of a [`Library`] as its first field says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_sqlite_register(
     library: *const Library,
     is_default: c_int,
 ) -> c_int {
     guarded(ERROR, || {
-        // SAFETY: as the caller says.
+        // SAFETY: every version of the structure starts with its size.
+        if unsafe { (&raw const (*library).size).read() } < size_of::<Library>() {
+            return MISUSE;
+        }
+        // SAFETY: as the caller says, and the structure has all fields.
         match unsafe { register(&*library, is_default != 0) } {
             Ok(()) => OK,
             Err(_) => ERROR,

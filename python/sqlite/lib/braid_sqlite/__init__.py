@@ -128,7 +128,10 @@ def _register(connection: Any, module: str, path: str) -> None:
     if extension is None or source().decode() != expected:
         raise ExtensionsUnavailable(advice)
     library = ctypes.CDLL(path)
-    functions = (ctypes.c_void_p * len(_FUNCTIONS))(*addresses)
+    # The structure starts with its size.
+    count = 1 + len(_FUNCTIONS)
+    size = count * ctypes.sizeof(ctypes.c_void_p)
+    functions = (ctypes.c_void_p * count)(size, *addresses)
     if library.braid_sqlite_register(ctypes.byref(functions), 0) != 0:
         version = sqlite3.sqlite_version
         raise BraidSqliteError(
