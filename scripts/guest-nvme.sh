@@ -71,9 +71,10 @@ if [ "$(option task)" = crash ]; then
     finish "done"
 fi
 # Prints the system calls per request: the difference of two runs, so that those of the start and the
-# end do not count.
+# end do not count. A thread polls for seconds: on a busy machine, the emulated drive may take so long
+# that a thread would rightly sleep.
 calls() {
-    strace -f -c -o /tmp/calls nvme_probe "$@" >/dev/null || finish "FAILED: $1 under strace"
+    strace -f -c -o /tmp/calls nvme_probe "$@" 10000000 >/dev/null || finish "FAILED: $1 under strace"
     # Share, seconds, microseconds for each call, calls, errors if there are any, "total".
     awk '$NF == "total" { print $4 }' /tmp/calls
 }
