@@ -21,6 +21,8 @@ const PREFETCHED_MAX: usize = 4;
 pub(crate) struct SharedBuffer {
     /// Shared only with the reservations that are not filled yet.
     buf: Arc<AlignedBuf>,
+    /// Whether a reservation was handed out since all were last known to be filled.
+    is_shared: bool,
     size: usize,
     /// The bytes from here on belong to no reservation.
     end: usize,
@@ -44,6 +46,7 @@ impl SharedBuffer {
         Self {
             size: buf.len(),
             buf: Arc::new(buf),
+            is_shared: false,
             end: 0,
             zeroes,
         }
@@ -67,10 +70,12 @@ impl SharedBuffer {
 
     /// Resets the buffer to its first `end` bytes. All reservations must be filled.
     pub(crate) fn reset(&mut self, end: usize) {
+        let is_finished = !self.is_shared || Arc::get_mut(&mut self.buf).is_some();
         assert!(
-            Arc::get_mut(&mut self.buf).is_some() && end <= self.size,
+            is_finished && end <= self.size,
             "a buffer is used again when it is finished"
         );
+        self.is_shared = false;
         self.zeroes.start = self.zeroes.start.max(self.end);
         self.end = end;
     }
@@ -107,6 +112,7 @@ impl SharedBuffer {
         assert!(len <= self.room(), "there is room");
         let at = self.end;
         self.end += len;
+        self.is_shared = true;
         Reservation {
             buf: Arc::clone(&self.buf),
             at,
@@ -133,14 +139,24 @@ impl SharedBuffer {
     /// Returns the whole buffer. Waits for reservations that are not filled yet: each is a copy
     /// that a thread has begun.
     pub(crate) fn finished(&mut self) -> &mut [u8] {
+        if self.is_shared {
+            self.wait_for_reservations();
+        }
+        let (start, len) = (self.buf.as_non_null().as_ptr(), self.buf.len());
+        // SAFETY: the bytes are those of the buffer, which lives as long as `self`. All reservations
+        // are filled and dropped, and with `&mut self` no other is handed out meanwhile.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+
+    #[cold]
+    fn wait_for_reservations(&mut self) {
         let mut backoff = Backoff::default();
         // `get_mut` acquires the writes that the owners of the reservations released when they
         // dropped them.
         while Arc::get_mut(&mut self.buf).is_none() {
             backoff.wait();
         }
-        let buf = Arc::get_mut(&mut self.buf);
-        buf.expect("with `&mut self` no part is handed out")
+        self.is_shared = false;
     }
 }
 

@@ -10,8 +10,9 @@ use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 
 use crate::base::callbacks::Action;
-use crate::base::numbers::{GroupNo, LaneId, SeqNo, StrandId};
+use crate::base::numbers::{AtomicSeqNo, GroupNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
+use crate::base::timing::Timing;
 use crate::buffer::consolidation::Consolidation;
 use crate::buffer::shared_buffer::{Reservation, SharedBuffer};
 use crate::format::chunk::CHUNK_HEADER;
@@ -39,8 +40,10 @@ pub(crate) struct Slot {
     pub(crate) last: SeqNo,
     pub(crate) log_records: u32,
     pub(crate) payload: u64,
-    /// The time of the first log record.
+    /// The time of the first log record, if its flush is timed.
     pub(crate) opened: Option<Instant>,
+    /// Whether there is a log record.
+    is_opened: bool,
 }
 
 impl Slot {
@@ -52,6 +55,7 @@ impl Slot {
         self.log_records = 0;
         self.payload = 0;
         self.opened = None;
+        self.is_opened = false;
     }
 
     /// Bytes on the medium.
@@ -154,8 +158,12 @@ pub(crate) struct Strand {
     /// See [`Strand::whole_record_bytes`]. It orders nothing, so loom does not model it.
     whole_record_bytes: braid_rt::atomic::AtomicUsize,
     state: Mutex<StrandState>,
+    /// The least number in `state.unflushed`, for threads without the latch.
+    unflushed: AtomicSeqNo,
     /// Whether there are bytes that no flush has taken.
     dirty: AtomicBool,
+    /// The flushes for which the time of the first log record is read.
+    timing: Timing,
     /// Asynchronous commits since the last full group, if there are groups.
     pub(crate) in_group: AtomicU32,
     /// The consolidation array, if contending threads append together.
@@ -187,6 +195,7 @@ impl Strand {
                     log_records: 0,
                     payload: 0,
                     opened: None,
+                    is_opened: false,
                 };
                 slot.reset();
                 slot
@@ -204,11 +213,18 @@ impl Strand {
                 on_numbered: Vec::new(),
                 limits: used,
             }),
+            unflushed: AtomicSeqNo::new(SeqNo::MAX),
             dirty: AtomicBool::new(false),
+            timing: Timing::of(false),
             in_group: AtomicU32::new(0),
             consolidation: None,
             consolidated: Counter::new(0),
         }
+    }
+
+    /// Selects the flushes that are timed.
+    pub(crate) fn timed(self, timing: Timing) -> Self {
+        Self { timing, ..self }
     }
 
     /// Makes contending threads append together.
@@ -241,15 +257,12 @@ impl Strand {
         self.dirty.load(Ordering::SeqCst)
     }
 
-    /// The least number that is not durable; [`SeqNo::MAX`] if there is none.
+    /// The least number that is not durable; [`SeqNo::MAX`] if there is none. Covers every log
+    /// record whose commit the caller has seen leave its slot.
+    #[inline]
     pub(crate) fn oldest_unflushed(&self) -> SeqNo {
-        self.state
-            .lock()
-            .unflushed
-            .iter()
-            .copied()
-            .min()
-            .unwrap_or(SeqNo::MAX)
+        // Acquire: pairs with `publish_unflushed`. A commit appends before it leaves its slot.
+        self.unflushed.load(Ordering::Acquire)
     }
 
     /// The least number that no flush has taken; [`SeqNo::MAX`] if there is none.
@@ -356,18 +369,31 @@ impl Strand {
         let Some(slot) = state.active.as_mut() else {
             return;
         };
+        let changed = state.unflushed[slot.id] != slot.first;
         state.unflushed[slot.id] = slot.first;
-        if slot.opened.is_none() {
-            self.opened(slot);
+        if !slot.is_opened {
+            self.opened(slot, state.group);
+        }
+        if changed {
+            self.publish_unflushed(state);
         }
     }
 
     /// Updates the state after the first log record of a slot.
     #[cold]
-    fn opened(&self, slot: &mut Slot) {
-        slot.opened = Some(braid_rt::now());
+    fn opened(&self, slot: &mut Slot, group: GroupNo) {
+        slot.is_opened = true;
+        slot.opened = self.timing.read(group);
         // SeqCst: see `is_dirty`.
         self.dirty.store(true, Ordering::SeqCst);
+    }
+
+    /// Publishes the least number that is not durable, after it may have changed.
+    fn publish_unflushed(&self, state: &StrandState) {
+        let least = state.unflushed.iter().copied().min();
+        // Release: pairs with `oldest_unflushed`.
+        self.unflushed
+            .store(least.unwrap_or(SeqNo::MAX), Ordering::Release);
     }
 
     /// Whether contending threads append together.
@@ -527,6 +553,7 @@ impl Strand {
         slot.reset();
         let mut state = self.state.lock();
         state.unflushed[slot.id] = SeqNo::MAX;
+        self.publish_unflushed(&state);
         state.free.push(slot);
     }
 }

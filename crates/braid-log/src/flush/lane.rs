@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Index, Range};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use braid_io::AlignedBuf;
 use braid_rt::narrow;
@@ -16,7 +16,7 @@ use crate::buffer::strand::Slot;
 use crate::flush::reservation::LaneSpace;
 use crate::format::segment::{Segment, SegmentHeader};
 use crate::options::LogOptions;
-use crate::protocol::gwsn::Flush;
+use crate::protocol::gwsn::{Flush, Ready};
 use crate::segments::pool::SegmentPool;
 
 /// Most log records in a flush that another flush may overlap.
@@ -115,6 +115,8 @@ pub(crate) struct FlushGroup {
     /// The offset after the chunks.
     pub(crate) end: u64,
     pub(crate) last: SeqNo,
+    /// The time at which the chunks were taken, if the flush is timed.
+    pub(crate) sealed_at: Option<Instant>,
     /// The flush's number, if it has chunks and the protocol numbers flushes.
     pub(crate) flush: FlushNo,
 }
@@ -148,6 +150,7 @@ impl FlushGroup {
             chunks: Vec::new(),
             end: 0,
             last: SeqNo::new(group.get()),
+            sealed_at: None,
             flush,
         }
     }
@@ -187,12 +190,12 @@ impl Completion {
     }
 
     /// Adds a finished group. Returns the groups that may now be acknowledged, in order.
-    pub(crate) fn finish(&mut self, group: FlushGroup) -> Vec<FlushGroup> {
+    pub(crate) fn finish(&mut self, group: FlushGroup) -> Ready<FlushGroup> {
         assert!(
             group.group > self.acknowledged,
             "a flush group finishes once"
         );
-        let mut ready = Vec::new();
+        let mut ready = Ready::new();
         let mut next = Some(group);
         if let Some(early) = next.take_if(|group| group.group > self.acknowledged.next()) {
             let replaced = self.waiting.insert(early.group, early);
@@ -213,7 +216,8 @@ impl Completion {
     }
 }
 
-/// Sums for [`LogStats`](crate::LogStats). All relaxed: they order nothing.
+/// Sums for [`LogStats`](crate::LogStats). All relaxed: they order nothing. Those from
+/// `written_bytes` to `log_records` change only under the latch of the seal state.
 #[derive(Debug, Default)]
 pub(crate) struct LaneCounters {
     pub(crate) written_bytes: Counter,
@@ -233,18 +237,16 @@ impl LaneCounters {
         counter.fetch_add(value, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_since(counter: &Counter, start: Instant) {
-        Self::add(counter, nanos(braid_rt::now() - start));
+    /// Adds to a counter that changes only under a latch, which the caller holds.
+    pub(crate) fn add_latched(counter: &Counter, value: u64) {
+        let sum = counter.load(Ordering::Relaxed) + value;
+        counter.store(sum, Ordering::Relaxed);
     }
 }
 
 /// Whether another flush may overlap one with `log_records` log records and `bytes` bytes.
 fn may_overlap(log_records: u32, bytes: u64) -> bool {
     log_records <= FEW_RECORDS || bytes >= u64::from(log_records) * LARGE_RECORD
-}
-
-pub(crate) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A lane.

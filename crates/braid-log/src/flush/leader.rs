@@ -3,15 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use braid_rt::narrow;
+use smallvec::SmallVec;
 
 use crate::LogError;
 use crate::base::callbacks::Action;
 use crate::base::numbers::{FlushNo, SeqNo, StrandId};
 use crate::buffer::strand::{Slot, StrandState, Taken};
 use crate::flush::core::Core;
-use crate::flush::lane::{
-    FirstFlush, FlushGroup, Lane, LaneCounters, SealState, SealedChunk, nanos,
-};
+use crate::flush::lane::{FirstFlush, FlushGroup, Lane, LaneCounters, SealState, SealedChunk};
 use crate::flush::order;
 use crate::format::BLOCK;
 use crate::format::chunk::ChunkHeader;
@@ -47,14 +46,15 @@ impl Core {
             }
         };
         self.announce_fill();
-        let begun = braid_rt::now();
+        let (number, begun) = (group.group, group.sealed_at);
         let written = self.write_group(lane, &mut group);
-        let done = braid_rt::now();
-        LaneCounters::add(&lane.counters.write_nanos, nanos(done - begun));
+        let (timing, counters) = (self.timing, &lane.counters);
+        let done = timing.read(number);
+        timing.add(&counters.write_nanos, begun, done);
         match written {
             Ok(()) => {
                 self.complete(lane, group);
-                LaneCounters::add_since(&lane.counters.notify_nanos, done);
+                timing.add(&counters.notify_nanos, done, timing.read(number));
             }
             Err(_) if braid_rt::mutant!("ignore_write_error") => self.complete(lane, group),
             Err(error) => self.fail(lane, &error),
@@ -98,15 +98,22 @@ impl Core {
             first,
             mut chunks,
         } = load;
+        let sealed_at = self.timing.read(seal.group);
         let mut more = chunks.len();
         for chunk in &mut chunks {
             more -= 1;
+            let (opened, queued) = (chunk.slot.opened, &lane.counters.queue_nanos);
+            self.timing.add(queued, opened, sealed_at);
             let place = FlushPlace { flush, more };
             seal.link = self.seal_chunk(lane, &seal, place, chunk.strand, &mut chunk.slot);
             seal.chunk += 1;
         }
         let log_records = chunks.iter().map(|chunk| chunk.slot.log_records).sum();
         lane.set_last_flush(log_records, end - start);
+        if !chunks.is_empty() {
+            LaneCounters::add_latched(&lane.counters.written_bytes, end - start);
+            LaneCounters::add_latched(&lane.counters.flushes, 1);
+        }
         let group = seal.group;
         seal.offset = end;
         seal.group = seal.group.next();
@@ -127,6 +134,7 @@ impl Core {
                 .unwrap_or(SeqNo::NONE),
             chunks,
             end,
+            sealed_at,
             flush,
         };
         Ok((group, numbered))
@@ -220,13 +228,10 @@ impl Core {
             flush: place.flush,
             padding: seal.header.padding,
         };
-        if let Some(opened) = slot.opened {
-            LaneCounters::add(&lane.counters.queue_nanos, nanos(braid_rt::now() - opened));
-        }
-        LaneCounters::add(&lane.counters.chunks, 1);
-        LaneCounters::add(&lane.counters.log_records, u64::from(slot.log_records));
-        LaneCounters::add(&lane.counters.payload_bytes, slot.payload);
-        LaneCounters::add(&lane.counters.chunk_bytes, slot.buf.len() as u64);
+        LaneCounters::add_latched(&lane.counters.chunks, 1);
+        LaneCounters::add_latched(&lane.counters.log_records, u64::from(slot.log_records));
+        LaneCounters::add_latched(&lane.counters.payload_bytes, slot.payload);
+        LaneCounters::add_latched(&lane.counters.chunk_bytes, slot.buf.len() as u64);
         slot.buf.pad(header.size());
         debug_assert_eq!(self.chunk_seed, seal.header.seed());
         header.seal(self.chunk_seed, slot.buf.finished())
@@ -284,7 +289,7 @@ impl Core {
     }
 
     fn write_group(&self, lane: &Lane, group: &mut FlushGroup) -> Result<(), LogError> {
-        let mut bufs = Vec::with_capacity(group.chunks.len() + 1);
+        let mut bufs = SmallVec::<[&[u8]; 4]>::new();
         if let Some(first) = &group.first {
             bufs.push(&first.header[..BLOCK]);
         }
@@ -292,17 +297,16 @@ impl Core {
             let bytes = chunk.slot.chunk_bytes();
             &chunk.slot.buf.finished()[..bytes]
         }));
-        let bytes = bufs.iter().map(|buf| buf.len() as u64).sum();
-        LaneCounters::add(&lane.counters.written_bytes, bytes);
-        LaneCounters::add(&lane.counters.flushes, 1);
-        let order = order::of(&*self.device, self.options.pmem_commit);
-        order::write(&*group.segment.file, &bufs, group.offset, order).map_err(|error| {
-            let name = segment_name(lane.index, group.segment.sequence);
-            LogError::io(
-                format!("cannot write {bytes} bytes to {name} at {}", group.offset),
-                error,
-            )
-        })?;
+        order::write(&*group.segment.file, &bufs, group.offset, self.pmem_commit).map_err(
+            |error| {
+                let name = segment_name(lane.index, group.segment.sequence);
+                let bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
+                LogError::io(
+                    format!("cannot write {bytes} bytes to {name} at {}", group.offset),
+                    error,
+                )
+            },
+        )?;
         // Before the flush counts as finished: nothing in a segment is acknowledged until the
         // previous segment's mark is written. The previous segment still exists, since no
         // checkpoint can cover the records of this flush.

@@ -8,9 +8,10 @@
 //! - Rule: with [`PmemCommit::Eager`] and [`PmemCommit::Lazy`], the mark is stored only after all
 //!   other bytes of the flush are durable.
 
-use std::io;
+use std::{io, iter};
 
 use braid_io::{Device, DeviceKind, File};
+use smallvec::SmallVec;
 
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader};
 use crate::format::log_record::LogRecords;
@@ -21,12 +22,16 @@ use crate::options::PmemCommit;
 /// Bytes of a mark.
 const MARK: usize = Padding::LEAST.bytes();
 
-/// Returns the order of a device: the chosen one in persistent memory. Pages of an ordinary file are
-/// written by system calls, as to a disk.
+/// Whether a device's flushes make no system call: the log is in persistent memory. Pages of an
+/// ordinary file are written by system calls, as to a disk.
+pub(crate) fn is_memory(device: &dyn Device) -> bool {
+    device.block_size_of(ANY_LOG_FILE) == MARK
+        && device.kind_of(ANY_LOG_FILE) != DeviceKind::PmemFile
+}
+
+/// Returns the order of a device: the chosen one in persistent memory.
 pub(crate) fn of(device: &dyn Device, chosen: PmemCommit) -> PmemCommit {
-    let is_memory = device.block_size_of(ANY_LOG_FILE) == MARK
-        && device.kind_of(ANY_LOG_FILE) != DeviceKind::PmemFile;
-    if is_memory {
+    if is_memory(device) {
         chosen
     } else {
         PmemCommit::Checksum
@@ -53,9 +58,7 @@ pub(crate) fn write(
     }
     let records = offset + mark.len() as u64;
     if order == PmemCommit::Lazy {
-        let mut all = Vec::with_capacity(bufs.len());
-        all.push(rest);
-        all.extend(others);
+        let all: SmallVec<[&[u8]; 4]> = iter::once(rest).chain(others.iter().copied()).collect();
         file.write_durable_at(&all, records)?;
     } else {
         let mut at = offset;

@@ -23,6 +23,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
+use smallvec::SmallVec;
 
 use super::acknowledgement::Order;
 use super::prefix::check_acknowledged;
@@ -114,6 +115,9 @@ pub(crate) trait Flush {
     fn flush(&self) -> FlushNo;
 }
 
+/// Flushes that may be acknowledged, in their order: mostly one.
+pub(crate) type Ready<G> = SmallVec<[G; 1]>;
+
 /// The order of flushes over all lanes: a flush is acknowledged once it and all flushes with
 /// smaller numbers are durable.
 #[derive(Debug)]
@@ -159,7 +163,7 @@ impl<G> FlushOrder<G> {
 impl<G: Flush> FlushOrder<G> {
     /// Adds groups that a lane finished. Returns the groups, of any lane, that may now be
     /// acknowledged.
-    pub(crate) fn finish(&self, groups: Vec<G>) -> Vec<G> {
+    pub(crate) fn finish(&self, groups: Ready<G>) -> Ready<G> {
         let mut finished = self.finished.lock();
         let Finished {
             acknowledged,
@@ -168,7 +172,7 @@ impl<G: Flush> FlushOrder<G> {
         for group in groups {
             waiting[group.lane().get()].push_back(group);
         }
-        let mut ready = Vec::new();
+        let mut ready = Ready::new();
         let mut again = true;
         while again {
             again = false;
