@@ -29,7 +29,7 @@ use crate::flush::threads::flush_loop;
 use crate::log::Log;
 use crate::options::{FlushMode, LogOptions, SLOTS_PER_STRAND};
 use crate::protocol::gsn::Hardening;
-use crate::protocol::gwsn::FlushOrder;
+use crate::protocol::gwsn::{FlushOrder, Ready};
 use crate::protocol::kind::ProtocolKind;
 
 /// No thread computes a frontier at or above an unfinished pending commit, and the effects of the
@@ -614,7 +614,7 @@ fn flushes_are_acknowledged_by_their_numbers() {
                     durable[flush.get() as usize - 1].store(true, Relaxed);
                     let empty = FlushGroup::empty(GroupNo::new(group), flush);
                     let lane = LaneId::new(lane);
-                    for group in order.finish(vec![FlushGroup { lane, ..empty }]) {
+                    for group in order.finish(Ready::from([FlushGroup { lane, ..empty }])) {
                         let below = &durable[..group.flush.get() as usize];
                         assert!(below.iter().all(|durable| durable.load(Relaxed)));
                         acknowledged.fetch_add(1, Relaxed);

@@ -4,7 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use braid_io::Device;
+
 use crate::format::BLOCK;
+use crate::format::padding::is_memory;
 use crate::format::segment::LANES_MAX;
 use crate::protocol;
 use crate::protocol::kind::ProtocolKind;
@@ -17,6 +20,9 @@ const FIRST_SEGMENTS: u64 = 64 << 10;
 
 /// Buffers of all strands that a small log with closed flushes fills between two flushes.
 const SMALL_CLOSED_SLOTS: usize = 16;
+
+/// Most lanes of a log in persistent memory, if the caller does not choose their number.
+const DEFAULT_LANES: usize = 4;
 
 /// The part of a strand's buffers that is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +110,8 @@ pub struct LogOptions {
     /// `serial` and `aether` protocols always use one.
     pub strands: usize,
     /// Sequences of segment files, each with its own flushes; strands are spread over them. Default
-    /// 1: all strands share each flush. Fixed when the log is created.
+    /// 1: all strands share each flush. See [`LogOptions::default_lanes`] for other devices than
+    /// disks. Fixed when the log is created.
     pub lanes: usize,
     /// Size of a segment file in bytes, a multiple of 4096. Default 32 MiB. The first segments of
     /// all lanes have 64 KiB together, or 12 KiB each if that is more, and each further one as many
@@ -175,6 +182,18 @@ impl LogOptions {
     /// Longest wait of an incomplete group, with [`FlushMode::Background`].
     pub const GROUP_WAIT: Duration = Duration::from_millis(1);
 
+    /// Returns the number of lanes that suits a new log: 1, so that all strands share each flush. In
+    /// persistent memory, sharing a flush takes longer than the flush: there, each strand has a lane
+    /// of its own, up to 4. A protocol that records dependencies between lanes keeps one.
+    pub fn default_lanes(device: &dyn Device, protocol: ProtocolKind, strands: usize) -> usize {
+        let has_independent_lanes = !protocol::of(protocol).dependence().is_wanted(2);
+        if is_memory(device) && has_independent_lanes {
+            strands.clamp(1, DEFAULT_LANES)
+        } else {
+            1
+        }
+    }
+
     /// Bytes of each lane's segments that make up [`LogOptions::preallocated_bytes`].
     pub(crate) fn preallocated_by_lane(&self) -> u64 {
         let lane = self.lanes as u64 * self.segment_bytes;
@@ -242,5 +261,31 @@ impl LogOptions {
         (BLOCK as u64 + 2 * self.slot_bytes as u64)
             .max(BLOCK as u64 + self.unit_bytes(self.grown_buffers()))
             .min(self.segment_bytes)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use braid_io::{MemoryDevice, SimDevice};
+
+    use super::*;
+
+    #[test]
+    fn strands_have_lanes_of_their_own_in_persistent_memory_only() {
+        let pmem = SimDevice::new(0);
+        pmem.set_block_size(64);
+        for (protocol, lanes) in [
+            (ProtocolKind::Glsn, [1, 2, 4, 4]),
+            (ProtocolKind::Epoch, [1, 2, 4, 4]),
+            (ProtocolKind::Gsn, [1; 4]),
+            (ProtocolKind::Gwsn, [1; 4]),
+            (ProtocolKind::GwsnStrict, [1; 4]),
+        ] {
+            for (strands, lanes) in [1, 2, 4, 16].into_iter().zip(lanes) {
+                let default = |device| LogOptions::default_lanes(device, protocol, strands);
+                assert_eq!(default(&pmem), lanes, "{protocol}, {strands} strands");
+                assert_eq!(default(&MemoryDevice::new()), 1);
+            }
+        }
     }
 }

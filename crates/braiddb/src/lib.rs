@@ -93,7 +93,7 @@
 //! | a log file | 32 MiB | [`Builder::segment_bytes`], 64 KiB to 1 GiB |
 //! | commit protocol | glsn | [`Builder::protocol`], any at any opening |
 //! | log buffers | the number of CPUs, at most 16 | [`Builder::strands`], 1 to 256 |
-//! | log files written concurrently | 1 | [`Builder::lanes`], 1 to `strands`, fixed at creation |
+//! | log files written concurrently | 1; in persistent memory up to 4 | [`Builder::lanes`], 1 to `strands`, fixed at creation |
 //! | log flushes in flight | 3 | [`Builder::flushes_in_flight`], 1 to 16 |
 //! | commit mode of persistent memory | lazy | [`Builder::pmem_commit`] |
 //! | checkpoints in persistent memory write cache lines | true | [`Builder::pmem_lines`] |

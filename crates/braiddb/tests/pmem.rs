@@ -1,9 +1,10 @@
 //! Databases in persistent memory, where a crash tears a write into words of eight bytes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use braid::{Database, Error, Table};
-use braid_io::SimDevice;
+use braid::{Builder, Database, Error, Protocol, Table};
+use braid_io::{Device, SimDevice};
 
 fn open(device: &SimDevice) -> Result<Database, Error> {
     device.set_block_size(64);
@@ -67,4 +68,31 @@ fn full_persistent_memory_fails_one_transaction_and_works_again() {
     let table: Table<u64, Vec<u8>> = db.open_table("t").unwrap();
     assert_eq!(db.get(&table, &stored).unwrap(), Some(vec![8; 1000]));
     assert_eq!(db.get(&table, &0).unwrap(), Some(vec![7; 1000]));
+}
+
+/// Each strand has a lane, so that a thread flushes what it wrote itself.
+#[test]
+fn a_new_database_in_persistent_memory_has_a_lane_for_each_strand() {
+    let lanes = |builder: Builder, block_size| {
+        let device = SimDevice::new(2);
+        device.set_block_size(block_size);
+        let builder = builder.background_threads(false).pool_bytes(1 << 20);
+        let db = builder
+            .strands(3)
+            .open_on(Arc::new(device.clone()))
+            .unwrap();
+        let table: Table<u64, u64> = db.open_table("t").unwrap();
+        db.transact(|tx| tx.insert(&table, &1, &1)).unwrap();
+        db.close().unwrap();
+        let names = device.list().unwrap().into_iter().map(|entry| entry.name);
+        let lanes = names.filter_map(|name| Some(name.strip_prefix("log-")?[..2].to_owned()));
+        lanes.collect::<BTreeSet<_>>().len()
+    };
+    let builder = Database::builder;
+    assert_eq!(lanes(builder(), 64), 3);
+    assert_eq!(lanes(builder(), 4096), 1, "a disk");
+    assert_eq!(lanes(builder().lanes(2), 64), 2);
+    assert_eq!(lanes(builder().protocol(Protocol::Gsn), 64), 1);
+    assert_eq!(lanes(builder().protocol(Protocol::Serial), 64), 1);
+    assert_eq!(lanes(builder().max_log_bytes(1 << 30), 64), 1);
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use braid::device::MemoryDevice;
+use braid::device::{DeviceChoice, MemoryDevice};
 use braid::{Bytes, Database, Readable, Table, Ticket};
 use braid_rt::atomic::record;
 
@@ -74,7 +74,7 @@ impl Client<'_> {
 type Operation = fn(&mut Client<'_>);
 
 /// The rows of the table in the book.
-const KINDS: [(&str, Operation); 8] = [
+const KINDS: [(&str, Operation); 9] = [
     ("`get`, own keys", |client| {
         let key = client.own_key();
         client.db.get(client.table, &key).unwrap();
@@ -111,18 +111,31 @@ const KINDS: [(&str, Operation); 8] = [
         tx.insert(client.table, &key, &[9; 100]).unwrap();
         drop(tx.commit_async().unwrap());
     }),
-    ("U-1, own keys, each flushed alone", |client| {
-        let key = client.own_key();
-        client.update(&[key]).wait().unwrap();
-    }),
+    ("U-1, own keys, each flushed alone", flush_alone),
+    (IN_PERSISTENT_MEMORY, flush_alone),
 ];
 
-fn measure(operation: Operation) -> Counts {
-    let db = Database::builder()
+const IN_PERSISTENT_MEMORY: &str = "U-1, own keys, each flushed alone in persistent memory";
+
+fn flush_alone(client: &mut Client<'_>) {
+    let key = client.own_key();
+    client.update(&[key]).wait().unwrap();
+}
+
+fn measure(kind: &str, operation: Operation) -> Counts {
+    let directory = tempfile::tempdir().unwrap();
+    let builder = Database::builder()
         .strands(THREADS)
-        .background_threads(false)
-        .open_on(Arc::new(MemoryDevice::new()))
-        .unwrap();
+        .background_threads(false);
+    let db = if kind == IN_PERSISTENT_MEMORY {
+        let device = DeviceChoice::PmemEmulated { line_latency: 0 };
+        // As on a machine with many processors, where each thread has a lane.
+        let builder = builder.device(device).lanes(THREADS);
+        builder.open(directory.path())
+    } else {
+        builder.open_on(Arc::new(MemoryDevice::new()))
+    };
+    let db = db.unwrap();
     let table = db.open_table::<u64, Bytes>("records").unwrap();
     let mut tx = db.begin();
     for key in 0..RECORDS {
@@ -199,7 +212,7 @@ fn the_book_has_the_lines_that_transactions_exchange() {
     let documented = documented();
     let mut wrong = Vec::new();
     for (kind, operation) in KINDS {
-        let counts = measure(operation);
+        let counts = measure(kind, operation);
         println!(
             "{kind}: {:.2} taken, {:.2} fetched",
             counts.taken, counts.fetched

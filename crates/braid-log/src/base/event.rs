@@ -7,8 +7,36 @@ use crossbeam_utils::CachePadded;
 use crate::base::numbers::GroupNo;
 use crate::base::sync::{AtomicU32, wait, wake_all, wake_one};
 
-/// A counter that threads sleep on until it changes. Waking costs a system call only if a thread
-/// sleeps.
+/// The bit of a word that says that a thread may sleep on it.
+const SLEEPERS: u32 = 1;
+
+/// The least change of a word that ends sleep: the other bits are a generation.
+const GENERATION: u32 = 2;
+
+/// Wakes all threads that announced themselves in the word, and withdraws their announcements: until
+/// the next, this only loads the word.
+fn wake_sleepers(word: &AtomicU32) {
+    // SeqCst: pairs with the announcement.
+    let mut seen = word.load(Ordering::SeqCst);
+    loop {
+        if seen & SLEEPERS == 0 {
+            return;
+        }
+        match word.compare_exchange_weak(
+            seen,
+            (seen & !SLEEPERS).wrapping_add(GENERATION),
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        ) {
+            Ok(_) => break,
+            Err(now) => seen = now,
+        }
+    }
+    wake_all(word);
+}
+
+/// A word that threads sleep on until it changes. Waking costs a system call only if a thread sleeps
+/// that was not woken yet.
 ///
 /// Protocol of a waiter: [`Event::listen`], check the condition, [`Listener::wait`]. Protocol of a
 /// notifier: make the condition true, [`Event::notify`]. Both sides use sequentially consistent
@@ -17,6 +45,7 @@ use crate::base::sync::{AtomicU32, wait, wake_all, wake_one};
 /// a lock, for that argument to hold.
 #[derive(Debug, Default)]
 pub(crate) struct Event {
+    /// A generation and [`SLEEPERS`].
     word: AtomicU32,
     sleepers: AtomicU32,
 }
@@ -30,29 +59,27 @@ pub(crate) struct Listener<'a> {
 impl Event {
     /// Announces a waiter. Any later notification ends its [`Listener::wait`].
     pub(crate) fn listen(&self) -> Listener<'_> {
-        // SeqCst: pairs with `notify`, see the type.
+        // SeqCst on both: pairs with `notify` and `notify_one`, see the type.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         Listener {
             event: self,
-            key: self.word.load(Ordering::SeqCst),
+            key: self.word.fetch_or(SLEEPERS, Ordering::SeqCst) | SLEEPERS,
         }
     }
 
     /// Ends the wait of all listeners.
     pub(crate) fn notify(&self) {
-        // SeqCst on both: pairs with `listen`. If no sleeper is seen, every later listener reads
-        // the condition after it was made true.
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            self.word.fetch_add(1, Ordering::SeqCst);
-            wake_all(&self.word);
-        }
+        // If no announcement is seen, every later listener reads the condition after it was made
+        // true, and the word has moved for every earlier one. A thread that was woken takes a while
+        // to run; meanwhile there is nothing to do.
+        wake_sleepers(&self.word);
     }
 
     /// Ends the wait of one listener at least.
     pub(crate) fn notify_one(&self) {
-        // SeqCst on both: as in `notify`.
+        // SeqCst on both: pairs with `listen`. The others' announcements stay.
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            self.word.fetch_add(1, Ordering::SeqCst);
+            self.word.fetch_add(GENERATION, Ordering::SeqCst);
             wake_one(&self.word);
         }
     }
@@ -96,14 +123,11 @@ const RING: u64 = if cfg!(all(test, loom)) { 2 } else { 64 };
 /// One futex word per flush group, in a ring, so that the end of a flush wakes its own waiters and
 /// not those of the next one (no thundering herd).
 ///
-/// A word is a generation in the upper 31 bits and "a thread may sleep here" in the lowest.
+/// A word is a generation in the upper 31 bits and [`SLEEPERS`] in the lowest.
 #[derive(Debug)]
 pub(crate) struct GroupWords {
     words: Box<[CachePadded<AtomicU32>]>,
 }
-
-const SLEEPERS: u32 = 1;
-const GENERATION: u32 = 2;
 
 impl GroupWords {
     pub(crate) fn new() -> Self {
@@ -138,22 +162,7 @@ impl GroupWords {
 
     /// Wakes all waiters of `group`. The caller made their condition true before.
     pub(crate) fn finish(&self, group: GroupNo) {
-        let word = self.word(group);
-        // SeqCst: pairs with `listen`.
-        let old = word.load(Ordering::SeqCst);
-        if old & SLEEPERS == 0 {
-            return;
-        }
-        let mut seen = old;
-        while let Err(now) = word.compare_exchange_weak(
-            seen,
-            (seen & !SLEEPERS).wrapping_add(GENERATION),
-            Ordering::SeqCst,
-            Ordering::SeqCst,
-        ) {
-            seen = now;
-        }
-        wake_all(word);
+        wake_sleepers(self.word(group));
     }
 
     /// Wakes one waiter of `group`, if there is one, to make it leader.
@@ -171,5 +180,34 @@ impl GroupWords {
     /// Wakes all waiters, and keeps every later one from sleeping.
     pub(crate) fn finish_all(&self) {
         (0..RING).for_each(|group| self.finish(GroupNo::new(group)));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A thread takes a while to run after it was woken. Threads that notify meanwhile make no
+    /// further system calls.
+    #[test]
+    fn a_listener_is_woken_once() {
+        let event = Event::default();
+        let word = || event.word.load(Ordering::SeqCst);
+        let (first, second) = (event.listen(), event.listen());
+        assert!(!first.is_notified() && !second.is_notified());
+        event.notify();
+        assert!(first.is_notified() && second.is_notified());
+        let woken = word();
+        event.notify();
+        assert_eq!(word(), woken);
+        let third = event.listen();
+        assert!(!third.is_notified());
+        event.notify_one();
+        assert!(third.is_notified());
+        event.notify();
+        assert_eq!(word() & SLEEPERS, 0);
+        assert!(event.has_listeners(), "it has not run yet");
+        [first, second, third].into_iter().for_each(Listener::wait);
+        assert!(!event.has_listeners());
     }
 }

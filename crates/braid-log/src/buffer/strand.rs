@@ -158,8 +158,9 @@ pub(crate) struct Strand {
     /// See [`Strand::whole_record_bytes`]. It orders nothing, so loom does not model it.
     whole_record_bytes: braid_rt::atomic::AtomicUsize,
     state: Mutex<StrandState>,
-    /// The least number in `state.unflushed`, for threads without the latch.
-    unflushed: AtomicSeqNo,
+    /// The least number in `state.unflushed`, for threads without the latch. On its own cache line:
+    /// the threads of all strands read it after their flushes.
+    unflushed: CachePadded<AtomicSeqNo>,
     /// Whether there are bytes that no flush has taken.
     dirty: AtomicBool,
     /// The flushes for which the time of the first log record is read.
@@ -213,7 +214,7 @@ impl Strand {
                 on_numbered: Vec::new(),
                 limits: used,
             }),
-            unflushed: AtomicSeqNo::new(SeqNo::MAX),
+            unflushed: CachePadded::new(AtomicSeqNo::new(SeqNo::MAX)),
             dirty: AtomicBool::new(false),
             timing: Timing::of(false),
             in_group: AtomicU32::new(0),
@@ -374,7 +375,7 @@ impl Strand {
         if !slot.is_opened {
             self.opened(slot, state.group);
         }
-        if changed {
+        if changed && !braid_rt::mutant!("forget_unflushed_numbers") {
             self.publish_unflushed(state);
         }
     }

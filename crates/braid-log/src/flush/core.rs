@@ -22,6 +22,7 @@ use crate::flush::order;
 use crate::flush::reservation::SpaceState;
 use crate::flush::threads::Ticker;
 use crate::format::chunk::ChunkSeed;
+use crate::format::padding::is_memory;
 use crate::options::{FlushMode, LogOptions, PmemCommit};
 use crate::protocol::acknowledgement::{Acknowledgement, Order};
 use crate::protocol::epoch::Epochs;
@@ -29,9 +30,12 @@ use crate::protocol::gsn::Dependencies;
 use crate::protocol::{Dependence, Frontier, Protocol};
 use crate::segments::quota::Quota;
 
-/// How often a thread looks for the end of a flush to persistent memory before it sleeps. A pause of
-/// the processor takes about 50 ns.
+/// How often a thread looks for the end of a flush to persistent memory before it lets another
+/// thread run. A pause of the processor takes about 50 ns.
 const SPINS: u32 = 64;
+
+/// How often it does so before it sleeps: together as long as it takes to sleep and to be woken.
+const ROUNDS: u32 = 8;
 
 /// The target of a wait: a sequence number, or the flush group that carries it.
 #[derive(Clone, Copy, Debug)]
@@ -55,13 +59,18 @@ impl WaitTarget {
     }
 }
 
-/// The numbers up to which transactions are acknowledged and visible. They grow only.
+/// The numbers up to which transactions are acknowledged and visible, and what is needed to raise
+/// them. They grow only. In one cache line, since a thread raises them together.
 #[derive(Debug)]
 struct Progress {
     /// Every number up to here is durable.
     durable_seqno: AtomicSeqNo,
     /// Every number up to here is durable and finished, as far as any thread has observed.
     visible_seqno: AtomicSeqNo,
+    /// The greatest number in an acknowledged flush.
+    flushed: AtomicSeqNo,
+    /// Highest sequence number awaited by a thread whose own bytes are already durable.
+    awaited: AtomicSeqNo,
 }
 
 /// See [`Log::before_begin`](crate::Log::before_begin).
@@ -72,7 +81,7 @@ pub(crate) struct Core {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) options: LogOptions,
     pub(crate) protocol: &'static dyn Protocol,
-    /// Whether flushes make no system call, see [`order::is_memory`].
+    /// Whether flushes make no system call, see [`is_memory`].
     pub(crate) is_memory: bool,
     /// The order in which a flush becomes durable.
     pub(crate) pmem_commit: PmemCommit,
@@ -102,10 +111,6 @@ pub(crate) struct Core {
     progress: CachePadded<Progress>,
     /// Further acknowledgement state that the protocol requires.
     pub(crate) acknowledgement: Acknowledgement<FlushGroup>,
-    /// The greatest number in an acknowledged flush.
-    pub(crate) flushed: CachePadded<AtomicSeqNo>,
-    /// Highest sequence number awaited by a thread whose own bytes are already durable.
-    awaited: CachePadded<AtomicSeqNo>,
     /// Whether a pending commit holds the durable seqno back: the next commit that finishes
     /// recomputes it.
     stalled: CachePadded<AtomicBool>,
@@ -172,7 +177,7 @@ impl Core {
         } = parts;
         let protocol = crate::protocol::of(options.protocol);
         let space = SpaceState::new(&options);
-        let is_memory = order::is_memory(&*device);
+        let is_memory = is_memory(&*device);
         let timing = Timing::of(is_memory);
         let strands = (0..options.strands)
             .map(|index| {
@@ -210,10 +215,10 @@ impl Core {
             progress: CachePadded::new(Progress {
                 durable_seqno: AtomicSeqNo::new(base),
                 visible_seqno: AtomicSeqNo::new(base),
+                flushed: AtomicSeqNo::new(base),
+                awaited: AtomicSeqNo::new(SeqNo::NONE),
             }),
             unapplied: AtomicSeqNo::new(SeqNo::MAX),
-            flushed: CachePadded::new(AtomicSeqNo::new(base)),
-            awaited: CachePadded::new(AtomicSeqNo::new(SeqNo::NONE)),
             stalled: CachePadded::new(AtomicBool::new(false)),
             stall: Event::default(),
             announce: OnceLock::new(),
@@ -428,9 +433,9 @@ impl Core {
     fn publish_quietly(&self) -> bool {
         let (commit_slots, mut rose) = self.publish_frontier();
         // Acquire: pairs with the store of the leader that calls this function.
-        let flushed = self.flushed.load(Ordering::Acquire);
+        let flushed = self.progress.flushed.load(Ordering::Acquire);
         // SeqCst: pairs with `await_commits`.
-        let awaited = self.awaited.load(Ordering::SeqCst);
+        let awaited = self.progress.awaited.load(Ordering::SeqCst);
         // With epochs, a thread that waits for a number waits for the end of the number's epoch,
         // and so for later commits.
         let needed = flushed.max(awaited).max(self.epoch_end());
@@ -443,6 +448,12 @@ impl Core {
         rose
     }
 
+    /// Records that a flush whose greatest number is `last` is acknowledged.
+    pub(crate) fn note_flushed(&self, last: SeqNo) {
+        // Release: pairs with `publish`.
+        self.progress.flushed.fetch_max(last, Ordering::Release);
+    }
+
     /// Announces a waiter for everything up to `seqno`. Pending commits with smaller numbers may
     /// not plan to flush (they asked for no durability), so they must flush when they leave. Must
     /// be called before the check for unflushed bytes. Returns whether there are such commits.
@@ -453,7 +464,7 @@ impl Core {
         if braid_rt::mutant!("sleep_unannounced") {
             return true;
         }
-        self.awaited.fetch_max(seqno, Ordering::SeqCst);
+        self.progress.awaited.fetch_max(seqno, Ordering::SeqCst);
         let any = self.commit_slots.pending().unlogged <= seqno;
         if any {
             self.stalled.store(true, Ordering::SeqCst);
@@ -728,9 +739,20 @@ impl Core {
     /// Waits for a flush to persistent memory without sleeping, for a few microseconds: it takes less
     /// time than to sleep and to be woken. Returns whether the outcome is known.
     fn spin(&self, target: WaitTarget) -> bool {
-        (0..SPINS).any(|_| {
-            spin_loop();
-            self.is_reached(target) || self.is_poisoned()
+        let rounds = if braid_rt::simulation::is_on() {
+            1
+        } else {
+            ROUNDS
+        };
+        (0..rounds).any(|round| {
+            if round > 0 {
+                // The thread that flushes may wait for this processor.
+                braid_rt::thread::yield_now();
+            }
+            (0..SPINS).any(|_| {
+                spin_loop();
+                self.is_reached(target) || self.is_poisoned()
+            })
         })
     }
 

@@ -332,8 +332,7 @@ impl Core {
             }
         };
         for group in &mut ready {
-            // Release: pairs with `publish`.
-            self.flushed.fetch_max(group.last, Ordering::Release);
+            self.note_flushed(group.last);
             for chunk in group.chunks.drain(..) {
                 self.strands[chunk.strand].recycle(chunk.slot);
             }
@@ -407,13 +406,15 @@ struct FlushPlace {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::AtomicUsize;
-    use std::sync::{Arc, RwLock};
+    use std::sync::{Arc, Mutex, RwLock};
+    use std::thread::ThreadId;
     use std::{io, thread};
 
-    use braid_io::{File, Layer, LayeredDevice, MemoryDevice};
+    use braid_io::{Device, File, Layer, LayeredDevice, MemoryDevice, SimDevice};
 
     use super::*;
     use crate::base::numbers::GroupNo;
+    use crate::format::padding::is_memory;
     use crate::{FlushMode, Log, LogOptions};
 
     /// A device whose durable writes end when the gate is open.
@@ -431,10 +432,28 @@ mod tests {
         }
     }
 
+    /// A device whose flushes are stores to memory.
+    fn pmem() -> Arc<dyn Device> {
+        let device = SimDevice::new(0);
+        device.set_block_size(64);
+        assert!(is_memory(&device));
+        Arc::new(device)
+    }
+
     #[test]
     fn waiters_on_a_write_in_flight_start_no_other() {
+        waiters_start_no_other_write(Arc::new(MemoryDevice::new()));
+    }
+
+    /// In memory, a waiter looks for the end of the write for a while, and then sleeps.
+    #[test]
+    fn waiters_on_a_write_to_memory_sleep_in_the_end() {
+        waiters_start_no_other_write(pmem());
+    }
+
+    fn waiters_start_no_other_write(device: Arc<dyn Device>) {
         let gate = Gate::default();
-        let device = LayeredDevice::over(Arc::new(MemoryDevice::new()), gate.clone());
+        let device = LayeredDevice::over(device, gate.clone());
         // Without background threads, one of which might also flush.
         let options = LogOptions {
             strands: 1,
@@ -470,5 +489,42 @@ mod tests {
             }
             assert_eq!(begun_by_waiter, 0);
         });
+    }
+
+    /// A device that records which threads write.
+    #[derive(Clone, Debug, Default)]
+    struct Writers(Arc<Mutex<Vec<ThreadId>>>);
+
+    impl Layer for Writers {
+        fn write_durable_at(&self, file: &dyn File, bufs: &[&[u8]], at: u64) -> io::Result<()> {
+            self.0.lock().unwrap().push(thread::current().id());
+            file.write_durable_at(bufs, at)
+        }
+    }
+
+    /// In memory, a flush takes less time than to wake the flusher.
+    #[test]
+    fn a_commit_that_others_wait_for_flushes_itself_in_memory() {
+        let writers = Writers::default();
+        let device = LayeredDevice::over(pmem(), writers.clone());
+        let options = LogOptions {
+            strands: 1,
+            ..LogOptions::default()
+        };
+        let log = Log::create(Arc::new(device), options).unwrap();
+        writers.0.lock().unwrap().clear();
+        // The flusher, which the second commit wakes, may be faster in some of the rounds.
+        for _ in 0..100 {
+            let mut first = log.enter(&[b"x"]).unwrap();
+            first.assign(1);
+            log.append(&[b"y"])
+                .unwrap()
+                .on_durable(|durable| durable.unwrap());
+            first.append(&[b"x"]);
+            first.finish().detach();
+        }
+        log.sync().unwrap();
+        let writers = writers.0.lock().unwrap();
+        assert!(writers.contains(&thread::current().id()));
     }
 }

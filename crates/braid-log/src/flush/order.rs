@@ -10,24 +10,16 @@
 
 use std::{io, iter};
 
-use braid_io::{Device, DeviceKind, File};
+use braid_io::{Device, File};
 use smallvec::SmallVec;
 
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader};
 use crate::format::log_record::LogRecords;
-use crate::format::padding::Padding;
-use crate::format::segment::ANY_LOG_FILE;
+use crate::format::padding::{Padding, is_memory};
 use crate::options::PmemCommit;
 
 /// Bytes of a mark.
 const MARK: usize = Padding::LEAST.bytes();
-
-/// Whether a device's flushes make no system call: the log is in persistent memory. Pages of an
-/// ordinary file are written by system calls, as to a disk.
-pub(crate) fn is_memory(device: &dyn Device) -> bool {
-    device.block_size_of(ANY_LOG_FILE) == MARK
-        && device.kind_of(ANY_LOG_FILE) != DeviceKind::PmemFile
-}
 
 /// Returns the order of a device: the chosen one in persistent memory.
 pub(crate) fn of(device: &dyn Device, chosen: PmemCommit) -> PmemCommit {

@@ -1,6 +1,6 @@
 //! Padding of chunks.
 
-use braid_io::Device;
+use braid_io::{Device, DeviceKind};
 
 use crate::format::BLOCK;
 use crate::format::segment::ANY_LOG_FILE;
@@ -64,6 +64,13 @@ fn exponent(unit: usize) -> u8 {
     (Padding::LEAST.0..Padding::BLOCK.0)
         .find(|exponent| 1 << exponent == unit)
         .unwrap_or(Padding::BLOCK.0)
+}
+
+/// Whether a device's flushes make no system call: the log is in persistent memory. Pages of an
+/// ordinary file are written by system calls, as to a disk.
+pub(crate) fn is_memory(device: &dyn Device) -> bool {
+    device.block_size_of(ANY_LOG_FILE) == Padding::LEAST.bytes()
+        && device.kind_of(ANY_LOG_FILE) != DeviceKind::PmemFile
 }
 
 #[cfg(all(test, not(loom)))]

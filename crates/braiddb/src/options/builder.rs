@@ -449,8 +449,12 @@ impl Builder {
         self
     }
 
-    /// Sets the number of files that the log is written to at the same time. With one, all strands
-    /// share each flush, which is fastest on a single device.
+    /// Sets the number of files that the log of a new database is written to at the same time.
+    ///
+    /// With one, all strands share each flush, which is fastest on a disk, and the default. In
+    /// persistent memory, each strand has a file by default, up to 4, unless
+    /// [`max_log_bytes`](Builder::max_log_bytes) is set or the protocol is `gsn`, `gwsn` or
+    /// `gwsn-strict`. A database with several cannot switch to the protocols `serial` and `aether`.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

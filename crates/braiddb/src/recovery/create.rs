@@ -19,13 +19,18 @@ use crate::services::copies::Copies;
 use crate::services::readers::Readers;
 use crate::services::{Instance, Parts};
 
-pub(super) fn new_meta(options: &Builder) -> Meta {
+pub(super) fn new_meta(options: &Builder, device: &dyn Device) -> Meta {
     let protocol = options.protocol.unwrap_or_default();
     let strands = protocol
         .forced_strands()
         .or(options.strands)
         .unwrap_or(LogOptions::default().strands);
-    let lanes = options.lanes.unwrap_or(1).min(strands);
+    let lanes = match options.lanes {
+        Some(lanes) => lanes.min(strands),
+        // Several lanes share a limit only in whole segments.
+        None if options.max_log_bytes != 0 => 1,
+        None => LogOptions::default_lanes(device, protocol, strands),
+    };
     Meta {
         protocol,
         strands: narrow(strands),

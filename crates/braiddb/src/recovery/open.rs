@@ -56,7 +56,7 @@ fn open_gated(gate: &Gate, device: Arc<dyn Device>, options: Builder) -> Result<
         }
     };
     let instance = if fresh {
-        let meta = new_meta(&options);
+        let meta = new_meta(&options, &*device);
         create(
             gate,
             device.clone(),
