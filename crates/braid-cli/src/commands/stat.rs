@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use braid::device::DeviceChoice;
 use braid::{Database, Health};
 
 use super::watch::watch;
@@ -119,8 +120,11 @@ fn tables(db: &Database, exact: bool) -> Result<Vec<TableRow>, Failure> {
 fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Failure> {
     let (recovery, stats) = (db.recovery(), db.stats());
     let (log, store) = (&stats.log, &stats.store);
+    let log_directory = db.log_directory();
     Ok(serde_json::json!({
         "database": dir.display().to_string(),
+        "log_directory": log_directory.map(|(directory, _)| directory.display().to_string()),
+        "log_device": log_directory.map(|(_, device)| device.to_string()),
         "protocol": stats.protocol.to_string(),
         "tables": tables(db, exact)?,
         "data_file_bytes": store.file_bytes,
@@ -134,6 +138,17 @@ fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Fai
         "recovered_transactions": recovery.transactions,
         "recovered_log_bytes": recovery.log_bytes,
     }))
+}
+
+/// The name of a device, and for mapped files what kind of memory they are.
+fn described(device: DeviceChoice) -> String {
+    let kind = match device {
+        DeviceChoice::Pmem => ": persistent memory with direct access",
+        DeviceChoice::PmemFile => ": mapped files; a flush is a system call, slower than file",
+        DeviceChoice::PmemEmulated { .. } => ": ordinary memory, which a loss of power erases",
+        _ => "",
+    };
+    format!("{device}{kind}")
 }
 
 pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, String)>, Failure> {
@@ -151,6 +166,10 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
     let tables = tables(db, exact)?;
     let mut rows = vec![("health", health), ("tables", grouped(tables.len() as u64))];
     rows.extend(tables.iter().map(|table| ("", table.line())));
+    if let Some((directory, device)) = db.log_directory() {
+        rows.push(("log directory", directory.display().to_string()));
+        rows.push(("log device", described(device)));
+    }
     rows.extend([
         (
             "data file",

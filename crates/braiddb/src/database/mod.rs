@@ -17,6 +17,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use braid_io::DeviceChoice;
 use braid_log::SeqNo;
 use braid_store::ValueRef;
 
@@ -504,6 +505,26 @@ impl Database {
     /// ```
     pub fn health(&self) -> Health {
         self.engine.health()
+    }
+
+    /// Returns the directory of the log and how its files are accessed, if the log has a
+    /// [directory of its own](Builder::log_directory). A handle that only reads reports how a writer
+    /// accesses them.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let (data, log) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    /// let builder = braid::Database::builder().log_directory(log.path());
+    /// let db = builder.open(data.path())?;
+    /// let (directory, device) = db.log_directory().expect("the log is elsewhere");
+    /// println!("log in {}, accessed as {device}", directory.display());
+    /// # assert!(directory.ends_with(log.path().file_name().unwrap()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn log_directory(&self) -> Option<(&Path, DeviceChoice)> {
+        let log = self.instance.files.log.as_ref()?;
+        Some((&log.directory, log.device))
     }
 
     /// Returns what opening the database recovered.

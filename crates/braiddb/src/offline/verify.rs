@@ -104,7 +104,7 @@ impl Offline {
                 reason: "it contains no data.braid; check the path".into(),
             });
         }
-        let source = read_source(path, &Builder::default())?;
+        let (source, _) = read_source(path, &Builder::default())?;
         let (mut offline, pins) = source.open_with(None, Self::attempt)?;
         offline._pins = pins;
         Ok(offline)

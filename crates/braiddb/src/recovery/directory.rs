@@ -11,7 +11,7 @@ use super::log_directory;
 use super::open::open_device;
 use super::view::open_source;
 use crate::error::{Error, Result};
-use crate::options::Builder;
+use crate::options::{Builder, LogPlace};
 use crate::services::readers::Source;
 use crate::services::{Instance, publish};
 
@@ -66,16 +66,17 @@ pub(crate) fn open_directory_read_only(path: &Path, mut options: Builder) -> Res
         });
     }
     options.directory = path.canonicalize().ok();
-    let source = read_source(path, &options)?;
+    let (source, place) = read_source(path, &options)?;
+    options.log_place = place;
     let opened = open_source(Arc::new(source), options, None);
     opened.map_err(|error| name_directory(path, error))
 }
 
 /// Opens a directory for reading. With a reader table, writers are not excluded; without one, a
-/// lock excludes them.
-pub(crate) fn read_source(path: &Path, options: &Builder) -> Result<Source> {
+/// lock excludes them. Also returns the place of the log, if it is another directory.
+pub(crate) fn read_source(path: &Path, options: &Builder) -> Result<(Source, Option<LogPlace>)> {
     let base = braid_io::open_directory_read_only(path).map_err(|e| opening(path, e))?;
-    let base = log_directory::attach_read_only(path, base, options)?;
+    let (base, place) = log_directory::attach_read_only(path, base, options)?;
     let table = || base.reader_table(false).map_err(|e| opening(path, e));
     let (mut found, mut lock) = (table()?, None);
     if found.is_none() {
@@ -90,7 +91,7 @@ pub(crate) fn read_source(path: &Path, options: &Builder) -> Result<Source> {
             }
         }
     }
-    Ok(Source::new(base, path.to_owned(), found, lock))
+    Ok((Source::new(base, path.to_owned(), found, lock), place))
 }
 
 /// Converts a failure to open a directory to an error.

@@ -241,15 +241,16 @@ pub(crate) fn attach(path: &Path, data: Arc<dyn Device>, options: &Builder) -> R
     Ok(attached)
 }
 
-/// As [`attach`], for reading only: changes no file, and locks nothing.
+/// As [`attach`], for reading only: changes no file, and locks nothing. Returns both directories as
+/// one device, and the place of the log.
 pub(crate) fn attach_read_only(
     path: &Path,
     data: Arc<dyn Device>,
     options: &Builder,
-) -> Result<Arc<dyn Device>> {
+) -> Result<(Arc<dyn Device>, Option<LogPlace>)> {
     let note = match Note::read(&*data, PLACE_FILE, PLACE_MAGIC)? {
         Ok(note) => note,
-        Err(_) => return Ok(data),
+        Err(_) => return Ok((data, None)),
     };
     let database = path.canonicalize();
     let database = database.map_err(|e| Error::io(format!("cannot open {}", path.display()), e))?;
@@ -261,7 +262,8 @@ pub(crate) fn attach_read_only(
     if owner.is_none() && !path.join(CREATING_FILE).exists() {
         return Err(no_owner(&place));
     }
-    Ok(Arc::new(SplitDevice::new(data, log, is_in_log_directory)))
+    let both = SplitDevice::new(data, log, is_in_log_directory);
+    Ok((Arc::new(both), Some(place)))
 }
 
 fn no_owner(place: &LogPlace) -> Error {

@@ -21,7 +21,7 @@ use crate::catalog::list_tables;
 use crate::engine::{Engine, EngineParts, Tables};
 use crate::format::meta::Meta;
 use crate::observe::recovery::RecoveryReport;
-use crate::options::Builder;
+use crate::options::{Builder, LogPlace};
 use crate::read::named::NamedSnapshots;
 use crate::schema::table::{Identity, TableCore};
 
@@ -52,7 +52,7 @@ pub(crate) struct Files {
     /// The database's directory, with links resolved; `None` on a device.
     pub(crate) directory: Option<PathBuf>,
     /// The directory of the log, if it is another one.
-    pub(crate) log_directory: Option<PathBuf>,
+    pub(crate) log: Option<LogPlace>,
     pub(crate) mode: u32,
 }
 
@@ -100,10 +100,7 @@ impl Instance {
             files: Files {
                 gate: parts.gate,
                 directory: options.directory.clone(),
-                log_directory: options
-                    .log_place
-                    .as_ref()
-                    .map(|place| place.directory.clone()),
+                log: options.log_place.clone(),
                 mode: options.file_mode,
             },
             recovery: parts.recovery,

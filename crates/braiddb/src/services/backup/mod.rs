@@ -136,7 +136,8 @@ impl<'a> Backup<'a> {
         self.instance.engine.check_open()?;
         let files = &self.instance.files;
         check_outside(files.directory.as_deref(), path.as_ref())?;
-        check_outside(files.log_directory.as_deref(), path.as_ref())?;
+        let log = files.log.as_ref().map(|log| log.directory.as_path());
+        check_outside(log, path.as_ref())?;
         let parent = self.read_parent()?;
         let mut sink = sink::FileSink::create(path.as_ref(), self.instance.files.mode)?;
         let mut report = self.copy(parent, &mut sink)?;
