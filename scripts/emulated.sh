@@ -40,7 +40,8 @@ export "CARGO_TARGET_${name}_LINKER=$gcc"
 # Also for the processes that tests start.
 # The emulator has a record of each page that a program reserves addresses for. Without the limit of 64
 # GiB of addresses, a test that reserves as many as there are takes all memory of this machine.
-export BRAID_RUNNER="$emulator -p 65536 -R 0x1000000000 -L /usr/$arch-linux-gnu"
+limit="-R 0x1000000000"
+export BRAID_RUNNER="$emulator -p 65536 $limit -L /usr/$arch-linux-gnu"
 # Before version 8.1, the emulator announces `dc cvap` and refuses to execute it for a program. A
 # processor without it then runs the other instruction.
 version=$($emulator --version | sed -n '1s/.*version \([0-9]*\.[0-9]*\).*/\1/p')
@@ -53,11 +54,17 @@ export PROPTEST_CASES=${PROPTEST_CASES:-32}
 # With large pages, the emulator does not map the memory that a backtrace reads.
 export RUST_BACKTRACE=0
 
+# With the limit, the emulator (7.2) reports SIGBUS with an address that is one page too high: the
+# handler replaces the wrong page, and the signal comes again forever. These tests run without the
+# limit.
+lost_pages=(page_that_is_gone many_mappings_have_damage lost_page)
 if [ $# = 0 ]; then
+    env "CARGO_TARGET_${name}_RUNNER=${BRAID_RUNNER/ $limit/}" cargo test --target "$target" \
+        -p braid-pmem -p braid-store --lib -- "${lost_pages[@]}"
     set -- -p braid-io -p braid-nvme -p braid-pmem -p braid-nvwal -p braid-log -p braid-store -p braiddb --lib --tests --no-fail-fast -- \
         --skip _is_caught --skip syscalls:: --skip readers_in_other_processes --skip a_killed_writer
-    for protocol in serial aether epoch glsn gwsn_strict gwsn gsn; do
-        set -- "$@" --skip "${protocol}_holds"
+    for test in "${lost_pages[@]}" {serial,aether,epoch,glsn,gwsn_strict,gwsn,gsn}_holds; do
+        set -- "$@" --skip "$test"
     done
 fi
 cargo test --target "$target" "$@"
