@@ -91,7 +91,7 @@ pub fn measure_device(
 ) -> Result<DeviceReport, BenchError> {
     let mut rows = Vec::new();
     let mut logs = Vec::new();
-    let plan = plan();
+    let plan = plan(device.block_size());
     for (i, step) in plan.iter().enumerate() {
         progress(step.what(), i, plan.len());
         match *step {
@@ -150,6 +150,10 @@ impl Test {
     }
 }
 
+/// Bytes that a U-1 transaction writes to the log in persistent memory: copied, flushed and fenced,
+/// they are the limit of its commits.
+const SMALL: usize = 192;
+
 enum Step {
     Device(Test, usize, usize),
     BareLog(usize, usize),
@@ -164,7 +168,8 @@ impl Step {
     }
 }
 
-fn plan() -> Vec<Step> {
+/// The tests of a device with this block size.
+fn plan(block: usize) -> Vec<Step> {
     use Test::{
         Durable, Read, ReadThreads, StrandsApart, StrandsGathered, StrandsSynced, Volatile,
         WriteSync,
@@ -172,6 +177,9 @@ fn plan() -> Vec<Step> {
     let mut plan: Vec<Step> = [1, 2, 4, 8, 16, 32]
         .map(|n| Step::Device(Durable, n, 4096))
         .into();
+    if SMALL.is_multiple_of(block) {
+        plan.extend([1, 2].map(|n| Step::Device(Durable, n, SMALL)));
+    }
     plan.push(Step::Device(WriteSync, 1, 4096));
     // Before large files are removed, because the file system frees their space in the background.
     plan.extend([(1, 1), (8, 1), (32, 1), (2, 1_000)].map(|(t, k)| Step::BareLog(t, k)));

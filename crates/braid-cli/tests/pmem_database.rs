@@ -5,9 +5,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use braid::device::DeviceChoice;
 use braid::{Builder, Database, Table};
+use serde_json::Value;
 
 use crate::common::{braid, expect_code, stderr, stdout};
 
@@ -91,7 +93,15 @@ fn expect(text: &str, part: &str) {
 #[test]
 fn every_command_works_on_a_database_in_persistent_memory() {
     let fixture = Fixture::new(false);
-    expect(&fixture.run(&["stat", "@db"], 0), "books");
+    let stat = fixture.run(&["stat", "@db"], 0);
+    expect(&stat, "books");
+    let directory = fixture.path("db-log").canonicalize().unwrap();
+    let directory = directory.to_str().unwrap();
+    expect(&stat, &format!("log directory {directory}\n"));
+    expect(&stat, "log device    pmem-emulated: ordinary memory");
+    let json: Value = serde_json::from_str(&fixture.run(&["stat", "--json", "@db"], 0)).unwrap();
+    assert_eq!(json["log_directory"], directory);
+    assert_eq!(json["log_device"], "pmem-emulated");
     expect(&fixture.run(&["verify", "@db"], 0), "sound");
     let dump = fixture.run(&["dump", "@db"], 0);
     expect(&dump, "transaction");
@@ -216,4 +226,46 @@ fn a_file_system_without_direct_access_is_named() {
     let error = opened.unwrap_err().to_string();
     expect(&error, "DAX");
     expect(&fixture.run(&["verify", "@db"], 0), "sound");
+}
+
+/// A waited commit stores, flushes and fences: it makes no system call. Those that are left open
+/// files, and prepare segments.
+#[test]
+fn a_commit_makes_no_system_call() {
+    let directory = in_memory();
+    let calls = directory.path().join("calls");
+    let strace = Command::new("strace")
+        .args(["-f", "-c", "-o"])
+        .arg(&calls)
+        .arg(env!("CARGO_BIN_EXE_braid"))
+        .args([
+            "bench",
+            "u1",
+            "--device",
+            "pmem-emulated",
+            "--records",
+            "1000",
+        ])
+        .args(["--threads", "1", "--seconds", "1", "--json", "--dir"])
+        .arg(directory.path().join("db"))
+        .output();
+    let output = match strace {
+        Ok(output) if output.status.success() => output,
+        Ok(output) if !stderr(&output).contains("ptrace") => panic!("{}", stderr(&output)),
+        // Not installed, or the machine does not allow it.
+        _ => {
+            println!("SKIPPED: no strace");
+            return;
+        }
+    };
+    let result: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let commits = result["commits"].as_u64().unwrap();
+    let table = fs::read_to_string(&calls).unwrap();
+    // Of each call: the share of the time, seconds, microseconds for each, their number.
+    let rows = table.lines().filter(|line| !line.ends_with(" total"));
+    let made: u64 = rows
+        .filter_map(|row| row.split_whitespace().nth(3)?.parse::<u64>().ok())
+        .sum();
+    assert!(made > 100, "{table}");
+    assert!(made * 10 < commits, "{commits} commits\n{table}");
 }
