@@ -1,6 +1,7 @@
 //! The commands: their table, and one module per family.
 
 mod arguments;
+mod bitfield;
 mod bits;
 mod connection;
 mod hashes;

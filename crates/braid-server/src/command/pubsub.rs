@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::arguments::unknown_subcommand;
 use crate::channels::Topic;
 use crate::failure::Result;
-use crate::resp::{Protocol, Reply};
+use crate::resp::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
 
@@ -125,19 +125,16 @@ pub(super) fn spublish(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Resu
     Ok(Reply::Integer(receivers as i64))
 }
 
-pub(super) fn pubsub(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply> {
+pub(super) fn pubsub(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
     let subcommand = args[1].to_ascii_lowercase();
     let channels = &shared.channels;
+    // Alternating in both versions of the protocol, as in Redis.
     let numbers = |topic: Topic| {
-        let pairs = args[2..].iter().map(|name| {
+        let pairs = args[2..].iter().flat_map(|name| {
             let count = channels.subscribers(topic, name) as i64;
-            (Reply::Bulk(name.clone()), Reply::Integer(count))
+            [Reply::Bulk(name.clone()), Reply::Integer(count)]
         });
-        if session.protocol == Protocol::Resp3 {
-            Reply::Map(pairs.collect())
-        } else {
-            Reply::Array(pairs.flat_map(|(name, count)| [name, count]).collect())
-        }
+        Reply::Array(pairs.collect())
     };
     match (&subcommand[..], args.len()) {
         (b"channels", 2 | 3) => Ok(Reply::bulks(channels.names(Topic::Channel, args.get(2)))),

@@ -243,13 +243,14 @@ pub(super) fn config(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
 /// A section of INFO.
 type Section = (&'static str, fn(&Shared, &Data, &mut String) -> Result<()>);
 
-const SECTIONS: [Section; 7] = [
+const SECTIONS: [Section; 8] = [
     ("server", server_section),
     ("clients", clients_section),
     ("memory", memory_section),
     ("persistence", persistence_section),
     ("stats", stats_section),
     ("replication", replication_section),
+    ("cluster", cluster_section),
     ("keyspace", keyspace_section),
 ];
 
@@ -330,6 +331,11 @@ fn replication_section(_: &Shared, _: &Data, out: &mut String) -> Result<()> {
     Ok(())
 }
 
+fn cluster_section(_: &Shared, _: &Data, out: &mut String) -> Result<()> {
+    out.push_str("cluster_enabled:0\r\n");
+    Ok(())
+}
+
 fn keyspace_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
     let view = crate::keyspace::View::durable(&shared.keyspace.db);
     let keyspace = std::sync::Arc::clone(&shared.keyspace);
@@ -380,6 +386,11 @@ pub(super) fn debug(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply
         std::thread::sleep(duration.min(Duration::from_secs(60)));
         return Ok(Reply::OK);
     }
+    // Lets a client test what it does with an error.
+    if is(&args[1], "ERROR") && args.len() == 3 {
+        let text = String::from_utf8_lossy(&args[2]).into_owned();
+        return Ok(Reply::error(text.trim_start_matches('-').to_owned()));
+    }
     if [
         "SET-ACTIVE-EXPIRE",
         "JMAP",
@@ -395,26 +406,15 @@ pub(super) fn debug(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply
     Err(unknown_subcommand("debug", &args[1]))
 }
 
-pub(super) fn memory(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
+pub(super) fn memory(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     if is(&args[1], "DOCTOR") || is(&args[1], "PURGE") {
         return Ok(Reply::OK);
     }
-    if is(&args[1], "USAGE") {
-        return if args.len() >= 3 {
-            usage(shared, &args[2])
-        } else {
-            Err(wrong_arity("memory|usage"))
-        };
+    if !is(&args[1], "USAGE") {
+        return Err(unknown_subcommand("memory", &args[1]));
     }
-    Err(unknown_subcommand("memory", &args[1]))
-}
-
-/// Answers with the bytes of a string; a collection's elements are not counted.
-fn usage(shared: &Shared, key: &Bytes) -> Result<Reply> {
-    let view = crate::keyspace::View::durable(&shared.keyspace.db);
-    let keyspace = std::sync::Arc::clone(&shared.keyspace);
-    let mut data = Data::new(keyspace, view, 0, 0, crate::keyspace::now_ms())?;
-    data.writes = false;
+    let key = args.get(2).ok_or_else(|| wrong_arity("memory|usage"))?;
+    // The bytes of a string; a collection's elements are not counted.
     Ok(match data.entry(key)? {
         None => Reply::Null,
         Some(entry) => Reply::Integer((entry.encode().len() + key.len() + 16) as i64),

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::{
-    Command, Flag, Run, Transactional, bits, connection, hashes, introspection, keys, lists,
-    pubsub, scan, server, sets, sorted_sets, strings,
+    Command, Flag, Run, Transactional, bitfield, bits, connection, hashes, introspection, keys,
+    lists, pubsub, scan, server, sets, sorted_sets, strings,
 };
 
 /// Returns all commands, ordered by name.
@@ -53,6 +53,8 @@ const COMMANDS: &[Command] = &[
     command("auth", -2, &[Flag::Fast, Flag::Noscript, Flag::NoAuth], (0, 0, 0), "connection", Run::Session(connection::auth)),
     command("bgsave", -1, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(server::save)),
     command("bitcount", -2, &[Flag::Readonly], (1, 1, 1), "bitmap", Run::Data(bits::bitcount)),
+    command("bitfield", -2, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "bitmap", Run::Data(bitfield::bitfield)),
+    command("bitfield_ro", -2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "bitmap", Run::Data(bitfield::bitfield_ro)),
     command("bitop", -4, &[Flag::Write, Flag::Denyoom], (2, -1, 1), "bitmap", Run::Data(bits::bitop)),
     command("bitpos", -3, &[Flag::Readonly], (1, 1, 1), "bitmap", Run::Data(bits::bitpos)),
     command("blmove", 6, &[Flag::Write, Flag::Denyoom, Flag::Blocking], (1, 2, 1), "list", Run::Data(lists::blmove)),
@@ -126,7 +128,7 @@ const COMMANDS: &[Command] = &[
     command("lrem", 4, &[Flag::Write], (1, 1, 1), "list", Run::Data(lists::lrem)),
     command("lset", 4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "list", Run::Data(lists::lset)),
     command("ltrim", 4, &[Flag::Write], (1, 1, 1), "list", Run::Data(lists::ltrim)),
-    command("memory", -2, &[Flag::Readonly], (0, 0, 0), "server", Run::Session(server::memory)),
+    command("memory", -2, &[Flag::Readonly], (2, 2, 1), "server", Run::Data(server::memory)),
     command("mget", -2, &[Flag::Readonly, Flag::Fast], (1, -1, 1), "string", Run::Data(strings::mget)),
     command("move", 3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::move_)),
     command("mset", -3, &[Flag::Write, Flag::Denyoom], (1, -1, 2), "string", Run::Data(strings::mset)),

@@ -31,6 +31,7 @@ fn keys_are_renamed_copied_moved_and_deleted() {
         LLEN b => 3
         COPY a a => (ERR)
         COPY a a DB 3 => 1
+        MEMORY USAGE missing => nil
         MOVE b 1 => 1
         MOVE b 1 => 0
         DBSIZE => 1

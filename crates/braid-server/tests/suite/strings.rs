@@ -51,6 +51,9 @@ fn strings_are_set_read_and_changed() {
         LCS k1 k2 => mytext
         LCS k1 k2 LEN => 6
         LCS k1 k2 IDX MINMATCHLEN 4 => [matches [[[4 7] [5 8]]] len 6]
+        SELECT 5 => OK
+        SET m 1 => OK
+        MEMORY USAGE m => 27
         ",
     );
 }
@@ -114,6 +117,16 @@ fn bits() {
         BITCOUNT z => 0
         BITOP OR z missing => 0
         EXISTS z => 0
+        BITFIELD f SET u8 0 255 GET i8 0 GET u4 #1 => [0 -1 15]
+        BITFIELD f INCRBY u8 0 1 OVERFLOW SAT INCRBY u8 0 -1 => [0 0]
+        BITFIELD f OVERFLOW FAIL INCRBY u8 0 -1 SET i5 8 16 => [nil nil]
+        BITFIELD f SET i64 #0 -2 GET i64 0 GET u63 1 => [0 -2 9223372036854775806]
+        BITFIELD f SET i8 60 -1 GET i16 56 STRLEN f => (ERR)
+        BITFIELD f SET i8 60 -1 GET i16 56 => [-32 -16]
+        STRLEN f => 9
+        BITFIELD f GET u64 0 => (ERR)
+        BITFIELD_RO f GET i8 0 => [-1]
+        BITFIELD_RO f SET u8 0 1 => (ERR)
         ",
     );
 }

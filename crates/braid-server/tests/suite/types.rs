@@ -188,6 +188,12 @@ fn sorted_sets() {
         ZRANDMEMBER p 5 WITHSCORES => [c 20]
         SADD s a => 1
         ZUNION 2 m s WITHSCORES => [a 2 b 2]
+        ZADD y 1 a1 2 a2 3 a3 => 3
+        ZRANGE y [a2 (a4 BYLEX LIMIT 0 1 => [a2]
+        ZRANGE y + [a2 BYLEX REV => [a3 a2]
+        ZRANGEBYSCORE y -inf +inf LIMIT 5 1 => []
+        ZRANGEBYSCORE y -inf +inf LIMIT 1 0 => []
+        ZREVRANGEBYSCORE y 3 1 LIMIT 2 5 => [a1]
         ZADD m inf big -inf small => 2
         ZRANGE m 0 -1 WITHSCORES => [small -inf a 1 b 2 big inf]
         ",

@@ -77,6 +77,22 @@ fn lex_range(min: &[u8], max: &[u8], score: f64) -> Result<RankRange> {
     })
 }
 
+/// Returns the ranks of a range by member although the scores differ: Redis leaves open what that
+/// means, and clients expect the members from the first within the bounds to the last.
+fn mixed_range(set: &mut SortedSet<'_>, range: &RankRange) -> Result<(u64, u64)> {
+    let members = set.all()?;
+    // Bounds without a member are the score alone.
+    let is_from = |member: &[u8]| member >= &range.from[8..];
+    let is_to = |member: &[u8]| range.to.len() == 8 || member < &range.to[8..];
+    let inside = |(member, _): &Scored| is_from(member) && is_to(member);
+    let start = members.iter().position(inside);
+    let end = members.iter().rposition(inside);
+    Ok(match (start, end) {
+        (Some(start), Some(end)) => (start as u64, end as u64 + 1),
+        _ => (0, 0),
+    })
+}
+
 /// How a range of a sorted set is given.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
@@ -136,32 +152,30 @@ impl RangeQuery<'_> {
             }
             By::Score => score_range(self.min, self.max)?,
             By::Lex => {
-                let first = set.by_rank(0, 0)?.first().map_or(0.0, |(_, score)| *score);
-                lex_range(self.min, self.max, first)?
+                let score = |members: Vec<Scored>| members.first().map_or(0.0, |(_, score)| *score);
+                let first = score(set.by_rank(0, 0)?);
+                let range = lex_range(self.min, self.max, first)?;
+                if first != score(set.by_rank(len - 1, len - 1)?) {
+                    return Ok(self.limited(mixed_range(set, &range)?));
+                }
+                range
             }
         };
-        let (start, end) = (set.rank(&range.from)?, set.rank(&range.to)?);
-        let Some(mut count) = end.checked_sub(start).filter(|count| *count > 0) else {
-            return Ok(None);
+        Ok(self.limited((set.rank(&range.from)?, set.rank(&range.to)?)))
+    }
+
+    /// Applies LIMIT to the ranks from the first up to the second; returns the first and the last.
+    fn limited(&self, (start, end): (u64, u64)) -> Option<(u64, u64)> {
+        let count = end.checked_sub(start)?;
+        let (offset, limit) = self.limit.unwrap_or((0, -1));
+        let rest = count.checked_sub(u64::try_from(offset).ok()?)?;
+        let kept = rest.min(u64::try_from(limit).unwrap_or(u64::MAX));
+        let start = if self.from_end {
+            start + rest - kept
+        } else {
+            start + count - rest
         };
-        let mut start = start;
-        if let Some((offset, limit)) = self.limit {
-            let Ok(offset) = u64::try_from(offset) else {
-                return Ok(None);
-            };
-            let wanted = u64::try_from(limit).unwrap_or(u64::MAX);
-            let Some(rest) = count.checked_sub(offset).filter(|rest| *rest > 0) else {
-                return Ok(None);
-            };
-            let kept = rest.min(wanted);
-            start = if self.from_end {
-                start + rest - kept
-            } else {
-                start + offset
-            };
-            count = kept;
-        }
-        Ok((count > 0).then(|| (start, start + count - 1)))
+        (kept > 0).then(|| (start, start + kept - 1))
     }
 
     fn run(&self, data: &mut Data, set: Collection) -> Result<Vec<Scored>> {
