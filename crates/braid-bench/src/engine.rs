@@ -111,7 +111,7 @@ impl Engine {
 
     /// Opens the device of the choice in the directory, which is created if it is missing.
     pub(crate) fn open_device(&self) -> Result<Arc<dyn Device>, BenchError> {
-        std::fs::create_dir_all(&self.dir)
+        braid_io::create_directory(&self.dir)
             .map_err(|error| BenchError::io("cannot create the database's directory", error))?;
         braid_io::open_directory(&self.dir, self.device)
             .map_err(|error| BenchError::io("cannot open the database's directory", error))

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    backup, bench, changes, compact, demo, dump, export, import, manual, pmem, serve, shell,
+    backup, bench, changes, compact, demo, dump, export, import, manual, nvme, pmem, serve, shell,
     simulate, stat, upgrade, verify,
 };
 use crate::failure::Failure;
@@ -101,6 +101,12 @@ enum Command {
     Upgrade(upgrade::UpgradeArgs),
     /// Create, show and check regions of persistent memory
     Pmem(pmem::PmemArgs),
+    /// List NVMe drives, and create, show and check volumes on them
+    ///
+    /// A volume holds databases without a file system: nvme:/dev/nvme0n1/NAME,
+    /// nvme:/dev/ng0n1/NAME or vfio:0000:00:04.0/NAME in place of a directory. A file of fixed length
+    /// stands in for a drive: nvme:FILE/NAME.
+    Nvme(nvme::NvmeArgs),
     /// Print a shell completion script
     ///
     /// For bash: braid completions bash > ~/.local/share/bash-completion/completions/braid
@@ -134,6 +140,7 @@ fn main() -> ExitCode {
         Command::Compact(args) => compact::run(&args, &mut output),
         Command::Upgrade(args) => upgrade::run(&args, &mut output),
         Command::Pmem(args) => pmem::run(&args, &mut output),
+        Command::Nvme(args) => nvme::run(&args, &mut output),
         Command::Completions(args) => manual::completions(&args, Cli::command(), &mut output),
         Command::Man(args) => manual::man(&args, Cli::command(), &mut output),
         Command::DemoWorker(args) => demo::run_worker(&args),

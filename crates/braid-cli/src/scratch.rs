@@ -25,7 +25,7 @@ impl Scratch {
     /// nothing.
     pub(crate) fn new(named: Option<&Path>, prefix: &str) -> Result<Self, Failure> {
         if let Some(dir) = named {
-            std::fs::create_dir_all(dir).map_err(|error| {
+            braid_io::create_directory(dir).map_err(|error| {
                 Failure::io(format_args!("cannot create {}", dir.display()), &error)
             })?;
             return Ok(Scratch::Named(dir.to_owned()));

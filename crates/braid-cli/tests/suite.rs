@@ -4,6 +4,7 @@ mod cli;
 mod common;
 mod compare;
 mod first_minutes;
+mod nvme;
 mod pmem;
 mod pmem_database;
 mod readers;

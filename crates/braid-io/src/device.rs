@@ -35,6 +35,8 @@ pub enum DeviceKind {
     PmemFile,
     /// Ordinary memory that is treated like persistent memory, for measurements.
     PmemEmulated,
+    /// Files on an NVMe drive, or what stands in for one, without a file system.
+    Nvme,
     /// Process memory; nothing survives the process.
     Memory,
     /// The deterministic fault-injecting simulator.
@@ -49,6 +51,7 @@ impl fmt::Display for DeviceKind {
             DeviceKind::Pmem => "pmem",
             DeviceKind::PmemFile => "pmem-file",
             DeviceKind::PmemEmulated => "pmem-emulated",
+            DeviceKind::Nvme => "nvme",
             DeviceKind::Memory => "memory",
             DeviceKind::Simulator => "simulator",
         })

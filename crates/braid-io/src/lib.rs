@@ -32,6 +32,7 @@ mod layer;
 mod memory;
 mod open;
 mod overlay;
+mod per_process;
 #[cfg(unix)]
 mod pmem;
 #[cfg(windows)]
@@ -47,6 +48,8 @@ mod uring;
 #[cfg(not(uring))]
 #[path = "no_uring.rs"]
 mod uring;
+mod volume;
+mod volume_name;
 
 pub use aligned::AlignedBuf;
 pub use catching::CatchingDevice;
@@ -72,3 +75,8 @@ pub use topology::{Cpu, Node, Topology};
 pub use torn::{identity_words, may_be_torn};
 #[cfg(uring)]
 pub use uring::UringDevice;
+pub use volume::VolumeDevice;
+pub use volume_name::{
+    VolumeFault, VolumeUse, has_file, is_volume_name, keep_volume_open, list_directory, resolve,
+    volume_fault,
+};

@@ -1,4 +1,6 @@
 //! Opens a directory as a device, with a lock against other openers.
+//!
+//! The name of a database on a volume ([`is_volume_name`]) is as good as the path of a directory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,14 +8,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Once};
 
 use braid_pmem::MapAs;
 use braid_rt::Process;
 
 use crate::directory::{DEFAULT_FILE_MODE, directory_mode, named, open_regular};
-use crate::{Device, FileDevice, MemoryDevice, uring};
+use crate::per_process::PerProcess;
+use crate::volume_name::{self, Hold, Refusal, VolumeName, VolumeUse};
+use crate::{Device, FileDevice, MemoryDevice, is_volume_name, keep_volume_open, uring};
 
 /// The name of the lock file in a locked directory.
 pub const LOCK_FILE_NAME: &str = "LOCK";
@@ -109,6 +112,18 @@ pub fn open_directory_with_mode(
     choice: DeviceChoice,
     mode: u32,
 ) -> io::Result<Arc<dyn Device>> {
+    if let Some(name) = VolumeName::of(directory)? {
+        return match choice {
+            DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new())),
+            DeviceChoice::Auto | DeviceChoice::Uring | DeviceChoice::File => {
+                Ok(Arc::new(volume_name::open(name)?))
+            }
+            _ => {
+                let what = "a volume is not persistent memory; choose the device auto";
+                Err(io::Error::new(io::ErrorKind::Unsupported, what))
+            }
+        };
+    }
     match choice {
         DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new())),
         DeviceChoice::File => Ok(Arc::new(FileDevice::with_mode(directory, mode)?)),
@@ -147,6 +162,9 @@ fn open_pmem(_: &Path, _: u32, _: MapAs) -> io::Result<Arc<dyn Device>> {
 ///
 /// `NotFound`, `NotADirectory`, or the medium's error.
 pub fn open_directory_read_only(directory: &Path) -> io::Result<Arc<dyn Device>> {
+    if let Some(name) = VolumeName::of(directory)? {
+        return Ok(Arc::new(volume_name::open(name)?));
+    }
     Ok(Arc::new(FileDevice::read_only(directory)?))
 }
 
@@ -168,6 +186,10 @@ pub fn create_directory(path: &Path) -> io::Result<()> {
 ///
 /// As [`create_directory`].
 pub fn create_directory_with_mode(path: &Path, mode: u32) -> io::Result<()> {
+    if is_volume_name(path) {
+        // A name is there as soon as it has files.
+        return keep_volume_open(path).map(drop);
+    }
     let above = match path.parent() {
         None => return Ok(()),
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -262,39 +284,7 @@ pub enum LockError {
 
 /// Directories that this process has locked, and how many openers share each (0: exclusive),
 /// because on some systems an advisory lock does not exclude other openers in the same process.
-struct HeldHere {
-    process: Process,
-    directories: Mutex<HashMap<PathBuf, usize>>,
-}
-
-impl HeldHere {
-    /// Returns the locked directories of this process. A child made by `fork` starts with none: a
-    /// thread that the child does not have may hold its parent's mutex.
-    fn of_process() -> MutexGuard<'static, HashMap<PathBuf, usize>> {
-        static CURRENT: AtomicPtr<HeldHere> = AtomicPtr::new(std::ptr::null_mut());
-        let mut current = CURRENT.load(Ordering::Acquire);
-        loop {
-            // SAFETY: the pointer is null or was leaked below.
-            if let Some(held) = unsafe { current.as_ref() }
-                && held.process.is_current()
-            {
-                let guard = held.directories.lock();
-                return guard.unwrap_or_else(PoisonError::into_inner);
-            }
-            let own = Box::into_raw(Box::new(HeldHere {
-                process: Process::current(),
-                directories: Mutex::default(),
-            }));
-            // One for each process that opens a database. A thread that loses the race leaks its
-            // own.
-            let (before, after) = (Ordering::AcqRel, Ordering::Acquire);
-            current = match CURRENT.compare_exchange(current, own, before, after) {
-                Ok(_) => own,
-                Err(others) => others,
-            };
-        }
-    }
-}
+static HELD_HERE: PerProcess<HashMap<PathBuf, usize>> = PerProcess::new();
 
 /// A lock on a directory against other processes and other openers in this one. Dropping it
 /// releases the lock; the system releases it when the process ends in any way.
@@ -307,6 +297,8 @@ pub struct DirectoryLock {
     path: PathBuf,
     /// `None` if there was no file to lock.
     file: Option<fs::File>,
+    /// The lock itself, if it is on a name on a volume.
+    volume: Option<VolumeUse>,
     process: Process,
 }
 
@@ -327,8 +319,11 @@ impl DirectoryLock {
     ///
     /// [`LockError`].
     pub fn acquire_with_mode(directory: &Path, mode: u32) -> Result<Self, LockError> {
+        if let Some(name) = VolumeName::of(directory)? {
+            return Self::on_volume(name, Hold::Exclusive);
+        }
         let path = directory.canonicalize()?;
-        let mut held = HeldHere::of_process();
+        let mut held = HELD_HERE.lock();
         if held.contains_key(&path) {
             return Err(LockError::Held);
         }
@@ -338,6 +333,7 @@ impl DirectoryLock {
         Ok(Self {
             path,
             file: Some(file),
+            volume: None,
             process: Process::current(),
         })
     }
@@ -349,8 +345,11 @@ impl DirectoryLock {
     ///
     /// [`LockError`].
     pub fn acquire_shared(directory: &Path) -> Result<Self, LockError> {
+        if let Some(name) = VolumeName::of(directory)? {
+            return Self::on_volume(name, Hold::Shared);
+        }
         let path = directory.canonicalize()?;
-        let mut held = HeldHere::of_process();
+        let mut held = HELD_HERE.lock();
         if held.get(&path) == Some(&0) {
             return Err(LockError::Held);
         }
@@ -367,6 +366,20 @@ impl DirectoryLock {
         Ok(Self {
             path,
             file,
+            volume: None,
+            process: Process::current(),
+        })
+    }
+
+    fn on_volume(name: VolumeName, hold: Hold) -> Result<Self, LockError> {
+        let begun = VolumeUse::begin(name, hold).map_err(|refusal| match refusal {
+            Refusal::Held => LockError::Held,
+            Refusal::Other(error) => LockError::Io(error),
+        });
+        Ok(Self {
+            path: PathBuf::new(),
+            file: None,
+            volume: Some(begun?.0),
             process: Process::current(),
         })
     }
@@ -385,7 +398,10 @@ impl Drop for DirectoryLock {
         if !self.process.is_current() && !braid_rt::mutant!("unlock_in_a_child") {
             return;
         }
-        let mut held = HeldHere::of_process();
+        if self.volume.is_some() {
+            return;
+        }
+        let mut held = HELD_HERE.lock();
         // Closing the file would not suffice: a child process that is being started has it open,
         // too, and thereby the lock. An error is harmless, because the system releases the lock
         // with the last of these files.

@@ -1,12 +1,17 @@
 //! The guarantees of every device, tested on each one.
 
 use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use braid_io::{
     AlignedBuf, Device, DeviceChoice, DirectoryLock, LockError, MemoryDevice, OpenMode,
-    OverlayDevice, ReadOp, SimDevice, WriteOp, create_directory, open_directory,
+    OverlayDevice, ReadOp, SimDevice, VolumeDevice, WriteOp, create_directory, has_file,
+    list_directory, open_directory,
 };
+use braid_nvme::volume::FormatOptions;
+use braid_nvme::{Blocking, DriveName, MemoryDrive, Volume};
+use tempfile::NamedTempFile;
 
 fn on_each(test: impl Fn(&dyn Device)) {
     test(&MemoryDevice::new());
@@ -27,6 +32,29 @@ fn on_each(test: impl Fn(&dyn Device)) {
         // A sandbox may forbid it; then nothing is tested.
         Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported),
     }
+    let drive = Blocking::new(Arc::new(MemoryDrive::new(1 << 15)));
+    let volume = Volume::format(drive, FormatOptions::default()).unwrap();
+    test(&VolumeDevice::new(volume, "a name").unwrap());
+    if let Some((_file, name)) = volume_in_a_file() {
+        test(&*open_directory(&name, DeviceChoice::Auto).unwrap());
+    }
+}
+
+/// Creates a volume in a file, if the system allows direct I/O through io_uring, and returns the
+/// name of a database on it.
+fn volume_in_a_file() -> Option<(NamedTempFile, PathBuf)> {
+    let file = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.as_file().set_len(16 << 20).unwrap();
+    let formatted = (|| {
+        let opened = DriveName::Path(file.path().into()).open()?;
+        Volume::format(Blocking::new(opened.drive), FormatOptions::default())
+    })();
+    if let Err(error) = formatted {
+        println!("SKIPPED: {error}");
+        return None;
+    }
+    let name = format!("nvme:{}/library", file.path().display());
+    Some((file, name.into()))
 }
 
 fn block(byte: u8, blocks: usize) -> AlignedBuf {
@@ -298,4 +326,59 @@ fn errors_name_the_file() {
     let error = file.read_batch(&mut op).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     assert!(error.to_string().contains(&path), "{error}");
+}
+
+/// Databases of one process share a drive; another opening of the drive is refused until the last
+/// of them has released its lock, whatever handles still exist.
+#[test]
+fn names_on_a_volume_share_the_drive_and_are_locked() {
+    let Some((file, first)) = volume_in_a_file() else {
+        return;
+    };
+    let drive = DriveName::Path(file.path().into());
+    let second: PathBuf = format!("nvme:{}/second", file.path().display()).into();
+    let lock = DirectoryLock::acquire(&first).unwrap();
+    let device = open_directory(&first, DeviceChoice::Auto).unwrap();
+    let opened = device.open("a", OpenMode::CreateNew).unwrap();
+    opened.write_durable_at(&[&block(5, 1)], 0).unwrap();
+    let held = |lock| matches!(lock, Err(LockError::Held));
+    assert!(held(DirectoryLock::acquire(&first)));
+    assert!(held(DirectoryLock::acquire_shared(&first)));
+    assert!(drive.open().is_err());
+    assert!(has_file(&first, "a").unwrap() && !has_file(&second, "a").unwrap());
+    assert_eq!(list_directory(&first).unwrap(), ["a"]);
+    let others = DirectoryLock::acquire_shared(&second).unwrap();
+    let more = DirectoryLock::acquire_shared(&second).unwrap();
+    drop((lock, others));
+    assert!(drive.open().is_err());
+    assert!(held(DirectoryLock::acquire(&second)));
+    drop(more);
+    // As another process does.
+    let other = drive.open().unwrap();
+    assert!(held(DirectoryLock::acquire(&second)));
+    let error = open_directory(&first, DeviceChoice::Auto).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ResourceBusy, "{error}");
+    drop((other, opened, device));
+    let again = open_directory(&first, DeviceChoice::Auto).unwrap();
+    assert_eq!(again.list().unwrap().len(), 1);
+    // Without a lock, the device itself keeps the drive.
+    assert!(drive.open().is_err());
+    drop(again);
+    drive.open().unwrap();
+}
+
+#[test]
+fn a_name_without_a_volume_says_what_is_there() {
+    let file = NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.as_file().set_len(16 << 20).unwrap();
+    let name = format!("nvme:{}/a", file.path().display());
+    let error = open_directory(Path::new(&name), DeviceChoice::Auto).unwrap_err();
+    if error.kind() == ErrorKind::InvalidInput {
+        // The file system has no direct I/O.
+        return println!("SKIPPED: {error}");
+    }
+    assert!(error.to_string().contains("begins with zeros"), "{error}");
+    let missing = open_directory(Path::new("nvme:/no/such/a"), DeviceChoice::Auto).unwrap_err();
+    let kinds = [ErrorKind::NotFound, ErrorKind::Unsupported];
+    assert!(kinds.contains(&missing.kind()), "{missing}");
 }

@@ -126,6 +126,20 @@ pub enum DriveError {
         /// Number of queues that may be open.
         limit: usize,
     },
+    /// Another opening has the drive.
+    #[error("cannot {what}: another process or handle has it open; close that one first")]
+    Claimed {
+        /// What was attempted, and on what.
+        what: String,
+    },
+    /// The system uses the drive.
+    #[error("cannot {what}: {by}; unmount it or choose another drive")]
+    InUse {
+        /// What was attempted, and on what.
+        what: String,
+        /// What uses the drive.
+        by: String,
+    },
     /// The operating system refused an operation.
     #[error("cannot {what}: {}", std::io::Error::from_raw_os_error(*errno))]
     System {
@@ -153,6 +167,7 @@ impl From<DriveError> for std::io::Error {
             DriveError::Invalid { .. } => ErrorKind::InvalidInput,
             DriveError::OutOfRange { .. } => ErrorKind::UnexpectedEof,
             DriveError::Unsupported { .. } => ErrorKind::Unsupported,
+            DriveError::Claimed { .. } | DriveError::InUse { .. } => ErrorKind::ResourceBusy,
             DriveError::System { errno, .. } => Self::from_raw_os_error(*errno).kind(),
             _ => ErrorKind::Other,
         };
@@ -200,7 +215,6 @@ impl DriveError {
     }
 
     /// Wraps an error of a system call.
-    #[cfg(target_os = "linux")]
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |error| match error.raw_os_error() {

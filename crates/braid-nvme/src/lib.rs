@@ -40,14 +40,18 @@ pub mod crash;
 pub mod drive;
 mod error;
 mod identify;
+mod machine;
 pub mod memory;
 pub mod model;
+mod name;
 #[cfg(uring)]
 pub mod passthrough;
 #[cfg(uring)]
 mod ring;
 #[cfg(uring)]
 pub mod uring;
+#[cfg(uring)]
+mod usage;
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub mod vfio;
 pub mod volume;
@@ -60,7 +64,9 @@ pub use drive::{
 };
 pub use error::{DriveError, Target};
 pub use identify::{Controller, Namespace};
+pub use machine::{FoundController, FoundNamespace, Machine};
 pub use memory::{MemoryDrive, MemoryFaults, MemoryOptions};
+pub use name::{ClaimedDrive, DriveClaim, DriveName};
 #[cfg(uring)]
 pub use passthrough::PassthroughDrive;
 #[cfg(uring)]

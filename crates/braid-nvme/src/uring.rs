@@ -29,15 +29,18 @@ pub struct UringOptions {
     pub poll: bool,
     /// Block size of an ordinary file; a device has its own.
     pub file_block_size: usize,
+    /// Whether a block device is opened for exclusive use, so that nobody mounts it meanwhile.
+    pub exclusive: bool,
 }
 
 impl Default for UringOptions {
-    /// 64 commands, polling, blocks of 4 KiB in files.
+    /// 64 commands, polling, blocks of 4 KiB in files, exclusive use.
     fn default() -> Self {
         Self {
             queue_depth: 64,
             poll: true,
             file_block_size: 4096,
+            exclusive: true,
         }
     }
 }
@@ -86,12 +89,15 @@ impl UringDrive {
     pub fn open(path: &Path, options: UringOptions) -> Result<Self, DriveError> {
         let name = path.display();
         let error = || DriveError::system(format!("open drive {name}"));
-        // Exclusive use of a block device: nobody mounts it meanwhile.
         let is_device = fs::metadata(path)
             .map_err(error())?
             .file_type()
             .is_block_device();
-        let exclusive = if is_device { libc::O_EXCL } else { 0 };
+        let exclusive = if is_device && options.exclusive {
+            libc::O_EXCL
+        } else {
+            0
+        };
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)

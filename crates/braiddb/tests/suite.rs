@@ -35,3 +35,4 @@ mod transact_async;
 mod transactions;
 mod upgrade;
 mod version_limit;
+mod volume;

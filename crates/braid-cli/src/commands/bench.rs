@@ -399,8 +399,13 @@ fn run_bar(engine: &dyn KvEngine, driver: &dyn Driver, spec: &Spec) -> Result<Re
 
 /// Measures the bare log on the same device.
 fn measure_limit(dir: &Path, args: &WorkloadArgs, spec: &Spec) -> Result<BareLogReport, Failure> {
-    let place = dir.join("bare-log");
-    fs::create_dir_all(&place)
+    let is_directory = !braid_io::is_volume_name(dir);
+    let place = if is_directory {
+        dir.join("bare-log")
+    } else {
+        format!("{}-bare-log", dir.display()).into()
+    };
+    braid_io::create_directory(&place)
         .map_err(|error| Failure::io(format_args!("cannot create {}", place.display()), &error))?;
     let device = braid_io::open_directory(&place, args.device())
         .map_err(|error| Failure::io(format_args!("cannot open {}", place.display()), &error))?;
@@ -411,8 +416,14 @@ fn measure_limit(dir: &Path, args: &WorkloadArgs, spec: &Spec) -> Result<BareLog
         spec.log_record_bytes(),
         spec.measure,
     )?;
+    let removing = |error| Failure::io(format_args!("cannot remove {}", place.display()), &error);
+    for entry in device.list().map_err(removing)? {
+        device.remove(&entry.name).map_err(removing)?;
+    }
+    device.sync_directory().map_err(removing)?;
     drop(device);
-    fs::remove_dir_all(&place)
-        .map_err(|error| Failure::io(format_args!("cannot remove {}", place.display()), &error))?;
+    if is_directory {
+        fs::remove_dir_all(&place).map_err(removing)?;
+    }
     Ok(report)
 }

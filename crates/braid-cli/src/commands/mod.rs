@@ -16,6 +16,7 @@ pub(crate) mod export;
 pub(crate) mod import;
 mod log_place;
 pub(crate) mod manual;
+pub(crate) mod nvme;
 pub(crate) mod pmem;
 pub(crate) mod serve;
 pub(crate) mod shell;

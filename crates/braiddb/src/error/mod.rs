@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_io::Refused;
+use braid_io::{Refused, VolumeFault};
 use braid_log::LogError;
 use braid_store::StoreError;
 
@@ -456,6 +456,22 @@ impl Error {
             path: path.to_owned(),
             holder: braid_io::lock_holder(path),
         }
+    }
+
+    /// Converts the error of a volume that cannot be opened, if it is one: the kinds are those of a
+    /// directory in the same state.
+    pub(crate) fn of_volume(path: &Path, error: &io::Error) -> Option<Self> {
+        let path = path.to_owned();
+        let what = error.to_string();
+        Some(match braid_io::volume_fault(error)? {
+            VolumeFault::Claimed => Error::locked(&path),
+            VolumeFault::NotAVolume => Error::NotADatabase { path, reason: what },
+            VolumeFault::Newer => Error::Incompatible { what },
+            VolumeFault::Damaged => Error::Corrupted {
+                what,
+                location: path.display().to_string(),
+            },
+        })
     }
 
     pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {

@@ -5,9 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use braid_io::{
-    Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, OpenMode, READERS_FILE_NAME,
-};
+use braid_io::{Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, OpenMode, READERS_FILE_NAME};
 use braid_log::{CheckpointPosition, FlushMode, Log, LogOptions, LogRecord, SeqNo};
 use braid_rt::to_usize;
 use bytes::Bytes;
@@ -18,8 +16,8 @@ use crate::error::{BackupError, Error, Result};
 use crate::format::meta::Meta;
 use crate::format::redo::{self, Redo};
 use crate::options::{Builder, LogPlace, check_file_mode};
-use crate::recovery::log_directory;
 use crate::recovery::replay::{Replay, gathered_bytes_max};
+use crate::recovery::{locking, log_directory, opening};
 use crate::schema::entry::{CATALOG_ID, loaded_table, table_of_entry};
 use crate::services::archive::{Archive, ArchivedTransaction, ON_DEVICE, Until};
 use crate::services::backup::format::Manifest;
@@ -266,29 +264,22 @@ impl<'a> Restore<'a> {
     /// [`Error::Io`], [`Error::Locked`].
     pub fn run(mut self, path: impl AsRef<Path>) -> Result<RestoreReport> {
         let path = path.as_ref();
-        let opening = |error| Error::io(format!("cannot open {}", path.display()), error);
+        let opening = |error| opening(path, error);
         check_file_mode(self.file_mode)?;
         // Before any file is created: most errors are detectable at the ends of the input files.
         self.archive = self.open_archive()?.map(ArchiveSource::Open);
         self.check_files()?;
-        if path.try_exists().map_err(opening)?
-            && let Some(found) = std::fs::read_dir(path).map_err(opening)?.next()
-        {
-            let found = found.map_err(opening)?.file_name();
+        let entries = braid_io::list_directory(path).map_err(opening)?;
+        if let Some(found) = entries.into_iter().next() {
             return Err(BackupError::DestinationInUse {
                 path: path.to_owned(),
-                found: found.to_string_lossy().into_owned(),
+                found,
             }
             .into());
         }
         braid_io::create_directory_with_mode(path, self.file_mode).map_err(opening)?;
-        let _lock =
-            DirectoryLock::acquire_with_mode(path, self.file_mode).map_err(
-                |error| match error {
-                    LockError::Held => Error::locked(path),
-                    LockError::Io(error) => opening(error),
-                },
-            )?;
+        let _lock = DirectoryLock::acquire_with_mode(path, self.file_mode)
+            .map_err(|error| locking(path, error))?;
         let device = braid_io::open_directory_with_mode(path, self.place.device, self.file_mode)
             .map_err(opening)?;
         let place = self.place.clone().file_mode(self.file_mode);

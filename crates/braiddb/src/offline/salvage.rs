@@ -154,9 +154,12 @@ pub(crate) fn salvage_device(
 
 /// Creates and locks a directory for the new database.
 fn new_directory(into: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
-    let failed = |error| Error::io(format!("cannot create {}", into.display()), error);
+    let failed = |error| match Error::of_volume(into, &error) {
+        Some(error) => error,
+        None => Error::io(format!("cannot create {}", into.display()), error),
+    };
     braid_io::create_directory(into).map_err(failed)?;
-    if std::fs::read_dir(into).map_err(failed)?.next().is_some() {
+    if !braid_io::list_directory(into).map_err(failed)?.is_empty() {
         return Err(Error::NotADatabase {
             path: into.to_owned(),
             reason: "it is not empty; choose an empty directory for the new database".into(),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use braid_io::{Device, DeviceChoice, DirectoryLock, LockError};
+use braid_io::{Device, DeviceChoice, DirectoryLock};
 use braid_log::{Log, LogOptions};
 use braid_store::{Store, StoreOptions};
 
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::format::meta::Meta;
 use crate::format::redo;
 use crate::options::Builder;
-use crate::recovery::{log_directory, read_source};
+use crate::recovery::{locking, log_directory, opening, read_source};
 use crate::services::readers::{Attempt, Pins};
 
 /// Result of [`verify`].
@@ -77,33 +77,31 @@ impl Offline {
 
     /// As [`Offline::device`], without the directory of the log.
     pub(crate) fn data_device(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
-        if !path.join("data.braid").is_file() {
-            return Err(Error::NotADatabase {
-                path: path.to_owned(),
-                reason: "it contains no data.braid; check the path".into(),
-            });
-        }
+        Self::check(path)?;
         Self::lock(path)
     }
 
+    /// Refuses a place without a database.
+    fn check(path: &Path) -> Result<()> {
+        if braid_io::has_file(path, "data.braid").map_err(|error| opening(path, error))? {
+            return Ok(());
+        }
+        Err(Error::NotADatabase {
+            path: path.to_owned(),
+            reason: "it contains no data.braid; check the path".into(),
+        })
+    }
+
     pub(crate) fn lock(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
-        let lock = DirectoryLock::acquire(path).map_err(|error| match error {
-            LockError::Held => Error::locked(path),
-            LockError::Io(error) => Error::io(format!("cannot lock {}", path.display()), error),
-        })?;
-        let device = braid_io::open_directory(path, DeviceChoice::Auto)
-            .map_err(|e| Error::io(format!("cannot open {}", path.display()), e))?;
+        let lock = DirectoryLock::acquire(path).map_err(|error| locking(path, error))?;
+        let device = braid_io::open_directory(path, DeviceChoice::Auto);
+        let device = device.map_err(|error| opening(path, error))?;
         Ok((lock, device))
     }
 
     /// Opens the newest state; another process may write meanwhile.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        if !path.join("data.braid").is_file() {
-            return Err(Error::NotADatabase {
-                path: path.to_owned(),
-                reason: "it contains no data.braid; check the path".into(),
-            });
-        }
+        Self::check(path)?;
         let (source, _) = read_source(path, &Builder::default())?;
         let (mut offline, pins) = source.open_with(None, Self::attempt)?;
         offline._pins = pins;

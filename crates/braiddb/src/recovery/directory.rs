@@ -22,14 +22,15 @@ pub(crate) fn open_directory(path: &Path, mut options: Builder) -> Result<Arc<In
         path: path.to_owned(),
         reason: "the directory does not exist; check the path, or create the database".into(),
     };
-    let exists = path.try_exists().map_err(opening)?;
+    let volume = braid_io::keep_volume_open(path).map_err(opening)?;
+    let exists = volume.is_some() || path.try_exists().map_err(opening)?;
     if !exists && !options.create_if_missing {
         return Err(missing());
     }
-    let is_database = path.join(DATA_FILE).try_exists().map_err(opening)?;
+    let is_database = braid_io::has_file(path, DATA_FILE).map_err(opening)?;
     if !is_database {
         // Make no files in a directory that turns out to hold something else.
-        if !options.create_if_missing || (exists && !path.is_dir()) {
+        if !options.create_if_missing || (exists && volume.is_none() && !path.is_dir()) {
             return Err(Error::NotADatabase {
                 path: path.to_owned(),
                 reason: format!(
@@ -43,13 +44,16 @@ pub(crate) fn open_directory(path: &Path, mut options: Builder) -> Result<Arc<In
     let mode = options.file_mode;
     let lock = DirectoryLock::acquire_with_mode(path, mode);
     let lock = lock.map_err(|error| locking(path, error))?;
+    let is_directory = volume.is_none();
+    // From here on, the lock keeps the volume open.
+    drop(volume);
     let device = braid_io::open_directory_with_mode(path, options.device, mode);
     let device = device.map_err(opening)?;
-    if is_database {
+    if is_database && is_directory {
         publish::remove(path);
     }
-    options.stats_directory = options.stats_file.then(|| path.to_owned());
-    options.directory = path.canonicalize().ok();
+    options.stats_directory = (options.stats_file && is_directory).then(|| path.to_owned());
+    options.directory = braid_io::resolve(path).ok();
     let attached = log_directory::attach(path, device, &options)?;
     options.log_place = attached.place;
     let locks = (attached.lock, lock);
@@ -59,13 +63,14 @@ pub(crate) fn open_directory(path: &Path, mut options: Builder) -> Result<Arc<In
 
 pub(crate) fn open_directory_read_only(path: &Path, mut options: Builder) -> Result<Arc<Instance>> {
     options.validate()?;
-    if !path.try_exists().map_err(|e| opening(path, e))? {
+    let volume = braid_io::keep_volume_open(path).map_err(|e| opening(path, e))?;
+    if volume.is_none() && !path.try_exists().map_err(|e| opening(path, e))? {
         return Err(Error::NotADatabase {
             path: path.to_owned(),
             reason: "the directory does not exist; check the path, or create the database".into(),
         });
     }
-    options.directory = path.canonicalize().ok();
+    options.directory = braid_io::resolve(path).ok();
     let (source, place) = read_source(path, &options)?;
     options.log_place = place;
     let opened = open_source(Arc::new(source), options, None);
@@ -75,11 +80,18 @@ pub(crate) fn open_directory_read_only(path: &Path, mut options: Builder) -> Res
 /// Opens a directory for reading. With a reader table, writers are not excluded; without one, a
 /// lock excludes them. Also returns the place of the log, if it is another directory.
 pub(crate) fn read_source(path: &Path, options: &Builder) -> Result<(Source, Option<LogPlace>)> {
+    // A volume has no reader table, and the lock keeps it open.
+    let mut lock = if braid_io::is_volume_name(path) {
+        let shared = DirectoryLock::acquire_shared(path);
+        Some(shared.map_err(|error| locking(path, error))?)
+    } else {
+        None
+    };
     let base = braid_io::open_directory_read_only(path).map_err(|e| opening(path, e))?;
     let (base, place) = log_directory::attach_read_only(path, base, options)?;
     let table = || base.reader_table(false).map_err(|e| opening(path, e));
-    let (mut found, mut lock) = (table()?, None);
-    if found.is_none() {
+    let mut found = table()?;
+    if found.is_none() && lock.is_none() {
         match DirectoryLock::acquire_shared(path) {
             Ok(shared) => lock = Some(shared),
             Err(error) => {
@@ -95,20 +107,27 @@ pub(crate) fn read_source(path: &Path, options: &Builder) -> Result<(Source, Opt
 }
 
 /// Converts a failure to open a directory to an error.
-fn opening(path: &Path, error: io::Error) -> Error {
+pub(crate) fn opening(path: &Path, error: io::Error) -> Error {
+    if let Some(error) = Error::of_volume(path, &error) {
+        return error;
+    }
     match error.kind() {
         io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly {
             path: path.to_owned(),
         },
-        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => Error::NotADatabase {
-            path: path.to_owned(),
-            reason: "it is not a directory".into(),
-        },
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists
+            if !braid_io::is_volume_name(path) =>
+        {
+            Error::NotADatabase {
+                path: path.to_owned(),
+                reason: "it is not a directory".into(),
+            }
+        }
         _ => Error::io(format!("cannot open {}", path.display()), error),
     }
 }
 
-fn locking(path: &Path, error: LockError) -> Error {
+pub(crate) fn locking(path: &Path, error: LockError) -> Error {
     match error {
         LockError::Held => Error::locked(path),
         LockError::Io(error) => opening(path, error),

@@ -173,10 +173,10 @@ impl LogPlace {
 /// Opens the log's directory of the database in `path`, whose locked device is `data`, and returns
 /// the device for both. If the database is new, the options decide, and the directory is created.
 pub(crate) fn attach(path: &Path, data: Arc<dyn Device>, options: &Builder) -> Result<Attached> {
-    let database = path.canonicalize();
+    let database = braid_io::resolve(path);
     let database = database.map_err(|e| Error::io(format!("cannot open {}", path.display()), e))?;
     let note = Note::read(&*data, PLACE_FILE, PLACE_MAGIC)?;
-    let has = |name: &str| path.join(name).exists();
+    let has = |name: &str| braid_io::has_file(path, name).unwrap_or(false);
     let directory = match (&note, &options.log_directory) {
         (Err(Missing::Absent), None) => {
             return Ok(Attached {
@@ -252,14 +252,14 @@ pub(crate) fn attach_read_only(
         Ok(note) => note,
         Err(_) => return Ok((data, None)),
     };
-    let database = path.canonicalize();
+    let database = braid_io::resolve(path);
     let database = database.map_err(|e| Error::io(format!("cannot open {}", path.display()), e))?;
     let directory = options.log_directory.as_ref().unwrap_or(&note.directory);
     let place = found(directory, database, note.device)?;
     let log = braid_io::open_directory_read_only(&place.directory);
     let log = log.map_err(|e| opening(&place, e))?;
     let owner = check_owner(&*log, &place, Some(&note), options)?;
-    if owner.is_none() && !path.join(CREATING_FILE).exists() {
+    if owner.is_none() && !braid_io::has_file(path, CREATING_FILE).unwrap_or(false) {
         return Err(no_owner(&place));
     }
     let both = SplitDevice::new(data, log, is_in_log_directory);
@@ -349,7 +349,7 @@ fn new_directory(
 
 /// Resolves the name of the log's directory.
 fn found(directory: &Path, database: PathBuf, device: DeviceChoice) -> Result<LogPlace> {
-    let resolved = directory.canonicalize().map_err(|error| match error.kind() {
+    let resolved = braid_io::resolve(directory).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => refused(
             directory,
             "the directory does not exist; mount its device, or name the log's present directory with \

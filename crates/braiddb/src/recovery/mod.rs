@@ -20,7 +20,9 @@ pub(crate) mod replay;
 mod view;
 
 pub(crate) use self::create::create;
-pub(crate) use self::directory::{open_directory, open_directory_read_only, read_source};
+pub(crate) use self::directory::{
+    locking, open_directory, open_directory_read_only, opening, read_source,
+};
 pub(crate) use self::open::open_device;
 pub(crate) use self::view::open_source;
 

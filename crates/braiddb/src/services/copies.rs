@@ -23,7 +23,7 @@ pub(crate) fn check_outside(database: Option<&Path>, place: &Path) -> Result<()>
     });
     let existing = existing
         .into_iter()
-        .find_map(|above| above.canonicalize().ok());
+        .find_map(|above| braid_io::resolve(above).ok());
     match (database, existing) {
         (Some(database), Some(existing)) if existing.starts_with(database) => {
             Err(BackupError::InsideDatabase {

@@ -70,9 +70,9 @@ pub(super) fn open_device(path: &Path, mode: u32) -> Result<Arc<dyn Device>> {
 impl Archive {
     /// Opens an archive for reading; nothing in its directory changes.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let device = braid_io::FileDevice::read_only(path)
+        let device = braid_io::open_directory_read_only(path)
             .map_err(|e| Error::io(format!("cannot open archive {}", path.display()), e))?;
-        Self::open_on(Arc::new(device), &path.display().to_string())
+        Self::open_on(device, &path.display().to_string())
     }
 
     /// Reads the headers of all batches, and the whole last batch of each file, whose writing may

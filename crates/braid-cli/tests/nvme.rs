@@ -1,0 +1,214 @@
+//! `braid nvme`, and the other commands on databases on a volume. A file stands in for the drive.
+
+#![cfg(target_os = "linux")]
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::common::{braid_in, expect_code, stderr, stdout};
+
+struct Fixture {
+    directory: tempfile::TempDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let file = File::create(directory.path().join("drive")).unwrap();
+        file.set_len(64 << 20).unwrap();
+        Self { directory }
+    }
+
+    /// A formatted drive; `None` where io_uring or direct I/O is missing.
+    fn formatted() -> Option<Self> {
+        let fixture = Self::new();
+        let output = braid_in(fixture.directory.path(), &["nvme", "format", "drive"]);
+        if output.status.success() {
+            assert!(stdout(&output).contains("formatted, "));
+            return Some(fixture);
+        }
+        println!("SKIPPED: {}", stderr(&output));
+        None
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.path().join("drive")
+    }
+
+    #[track_caller]
+    fn run(&self, args: &[&str], code: i32) -> (String, String) {
+        let output = braid_in(self.directory.path(), args);
+        expect_code(&output, code);
+        (stdout(&output), stderr(&output))
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        let file = File::options().write(true).open(self.file()).unwrap();
+        file.write_all_at(bytes, offset).unwrap();
+    }
+}
+
+#[test]
+fn a_volume_is_created_shown_and_sound() {
+    let Some(fixture) = Fixture::formatted() else {
+        return;
+    };
+    let (out, _) = fixture.run(&["nvme", "info", "drive"], 0);
+    for part in [
+        "drive         nvme:drive",
+        "path          uring",
+        "FUA",
+        "0 files",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let insert = [
+        "shell",
+        "nvme:drive/library",
+        "--create",
+        "-c",
+        "create t u64 string; put t 1 one",
+    ];
+    fixture.run(&insert, 0);
+    let (out, _) = fixture.run(&["nvme", "info", "nvme:drive", "--json"], 0);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["contents"], "a Braid volume");
+    assert_eq!(json["volume"]["databases"][0]["name"], "library");
+    assert_eq!(json["volume"]["volume"]["unit_bytes"], 65536);
+    let (out, _) = fixture.run(&["nvme", "fsck", "drive"], 0);
+    assert!(out.contains("nvme:drive: sound ("), "{out}");
+    fixture.run(&["verify", "nvme:drive/library"], 0);
+    let (out, _) = fixture.run(&["stat", "nvme:drive/library"], 0);
+    assert!(out.contains("nvme"), "{out}");
+    let (_, err) = fixture.run(&["verify", "nvme:drive/other"], 1);
+    assert!(err.contains("contains no data.braid"), "{err}");
+    let (_, err) = fixture.run(&["nvme", "remove", "drive", "other"], 1);
+    assert!(err.contains("no database \"other\""), "{err}");
+    let (out, _) = fixture.run(&["nvme", "remove", "drive", "library"], 0);
+    assert!(out.contains("nvme:drive/library: removed"), "{out}");
+    fixture.run(&["verify", "nvme:drive/library"], 1);
+    let (out, _) = fixture.run(&["nvme", "fsck", "drive"], 0);
+    assert!(out.contains("sound (0 files)"), "{out}");
+}
+
+/// Whatever is on a drive stays there, unless forced.
+#[test]
+fn a_drive_with_something_on_it_is_not_formatted() {
+    let Some(fixture) = Fixture::formatted() else {
+        return;
+    };
+    let (_, err) = fixture.run(&["nvme", "format", "drive"], 1);
+    assert!(err.contains("it contains a Braid volume"), "{err}");
+    assert!(err.contains("add --force"), "{err}");
+    fixture.run(&["nvme", "format", "drive", "--force", "--unit", "4096"], 0);
+    fixture.run(&["nvme", "fsck", "drive"], 0);
+    let kinds: [(u64, &[u8], &str); 4] = [
+        (1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
+        (512, b"EFI PART", "a GPT partition table"),
+        (510, b"\x55\xaa", "a boot sector"),
+        (70_000, b"letters", "bytes of an unknown kind"),
+    ];
+    for (offset, bytes, what) in kinds {
+        fixture.write(0, &vec![0; 1 << 20]);
+        fixture.write(offset, bytes);
+        let before = fs::read(fixture.file()).unwrap();
+        let (_, err) = fixture.run(&["nvme", "format", "drive"], 1);
+        assert!(err.contains(what), "{err}");
+        let (_, err) = fixture.run(&["nvme", "fsck", "drive"], 1);
+        assert!(err.contains("no Braid volume"), "{err}");
+        let (out, _) = fixture.run(&["nvme", "info", "drive"], 0);
+        assert!(out.contains(&format!("none: {what}")), "{out}");
+        assert!(fs::read(fixture.file()).unwrap() == before, "{what}");
+    }
+    fixture.run(&["nvme", "format", "drive", "--force"], 0);
+    let (_, err) = fixture.run(&["nvme", "format", "drive", "--force", "--unit", "5"], 1);
+    assert!(err.contains("a unit of 5 bytes"), "{err}");
+    fixture.run(&["nvme", "fsck", "drive"], 0);
+    let (_, err) = fixture.run(&["nvme", "format", "missing"], 1);
+    assert!(err.contains("cannot open drive nvme:missing"), "{err}");
+}
+
+/// Not even by force. The file `/proc/self/mountinfo` names the drive.
+#[test]
+fn the_drive_with_the_root_file_system_is_never_formatted() {
+    use std::os::unix::fs::MetadataExt;
+    let device = fs::metadata("/").unwrap().dev();
+    let number = format!("{}:{}", libc::major(device), libc::minor(device));
+    let Ok(at) = PathBuf::from("/sys/dev/block").join(number).canonicalize() else {
+        return println!("SKIPPED: the root file system is on no block device");
+    };
+    let drive = PathBuf::from("/dev").join(at.file_name().unwrap());
+    if !drive.exists() {
+        return println!("SKIPPED: {} does not exist", drive.display());
+    }
+    let fixture = Fixture::new();
+    let (_, err) = fixture.run(&["nvme", "format", drive.to_str().unwrap(), "--force"], 1);
+    assert!(err.contains("the drive with the root file system"), "{err}");
+}
+
+#[test]
+fn damage_is_listed_and_nothing_changes() {
+    let Some(fixture) = Fixture::formatted() else {
+        return;
+    };
+    fixture.run(
+        &[
+            "shell",
+            "nvme:drive/library",
+            "--create",
+            "-c",
+            "create t u64 string; put t 1 one",
+        ],
+        0,
+    );
+    fixture.write(0, &[7; 64]);
+    let (out, _) = fixture.run(&["nvme", "fsck", "drive"], 0);
+    assert!(
+        out.contains("note: the first superblock is unreadable"),
+        "{out}"
+    );
+    fixture.write(512 << 10, &[7; 64]);
+    let before = fs::read(fixture.file()).unwrap();
+    let (_, err) = fixture.run(&["nvme", "fsck", "drive"], 1);
+    assert!(err.contains("nvme:drive: "), "{err}");
+    let (_, err) = fixture.run(&["verify", "nvme:drive/library"], 1);
+    assert!(err.contains("nvme:drive/library"), "{err}");
+    assert!(fs::read(fixture.file()).unwrap() == before);
+}
+
+/// The worker is killed and recovers on the volume.
+#[test]
+fn the_demo_runs_on_a_volume() {
+    let Some(fixture) = Fixture::formatted() else {
+        return;
+    };
+    let args = [
+        "demo",
+        "--dir",
+        "nvme:drive/bank",
+        "--seconds",
+        "3",
+        "--kills",
+        "2",
+    ];
+    let (out, _) = fixture.run(&args, 0);
+    assert!(out.contains("--seed"), "{out}");
+    fixture.run(&["verify", "nvme:drive/bank"], 0);
+    fixture.run(&["nvme", "fsck", "drive"], 0);
+}
+
+#[test]
+fn controllers_are_listed_and_addresses_checked() {
+    let fixture = Fixture::new();
+    let (out, _) = fixture.run(&["nvme", "list", "--json"], 0);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert!(json["controllers"].is_array());
+    fixture.run(&["nvme", "list"], 0);
+    for command in ["bind", "unbind"] {
+        let (_, err) = fixture.run(&["nvme", command, "ffff:ff:1f.7"], 1);
+        assert!(err.contains("no NVMe controller"), "{err}");
+    }
+}
