@@ -15,6 +15,7 @@ mod background;
 pub mod check;
 mod client;
 pub mod coverage;
+mod drive;
 mod foreign;
 pub mod graph;
 mod history;

@@ -79,6 +79,9 @@ pub struct Plan {
     /// Whether log, data or both are in persistent memory in every opening, instead of five in
     /// eight.
     pub pmem: bool,
+    /// Whether the database lies in a volume on a drive: without readers in other processes, an
+    /// archive, and changes to single files from outside, which a volume does not offer.
+    pub nvme: bool,
     /// Whether the device lies about durability: then the checker should report violations.
     pub lies: bool,
 }
@@ -144,6 +147,7 @@ impl Plan {
             careless: rng.u32(..8) == 0,
             tight: false,
             pmem: false,
+            nvme: false,
             lies: false,
             reopens: rng.u32(..8) == 0,
             // From its own generator, so that the rest of a seed's plan is unchanged.
@@ -273,6 +277,7 @@ impl Plan {
             "limited" => self.limited = parse(name, value)?,
             "short_snapshots" => self.short_snapshots = parse(name, value)?,
             "pmem" => self.pmem = parse(name, value)?,
+            "nvme" => self.nvme = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
@@ -429,6 +434,7 @@ impl fmt::Display for Plan {
             limited,
             short_snapshots,
             pmem,
+            nvme,
             lies,
         } = self;
         write!(
@@ -439,7 +445,7 @@ impl fmt::Display for Plan {
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
              careless={careless},readers={readers},long={long},limited={limited},\
-             short_snapshots={short_snapshots},pmem={pmem},lies={lies}"
+             short_snapshots={short_snapshots},pmem={pmem},nvme={nvme},lies={lies}"
         )
     }
 }

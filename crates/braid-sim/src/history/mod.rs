@@ -21,6 +21,7 @@ use self::open::{Contents, Opened};
 use self::work::{Left, Worked};
 use crate::background::{Archive, Background};
 use crate::check::Violation;
+use crate::drive;
 use crate::foreign::Foreign;
 use crate::plan::Plan;
 use crate::record::{LARGE, Round, TxId};
@@ -135,12 +136,21 @@ impl History {
         if plan.media_faults {
             plan.tamper = false;
         }
+        if plan.nvme {
+            plan.readers = false;
+            plan.archive = false;
+            plan.tamper = false;
+            plan.media_faults = false;
+        }
         let device = SimDevice::new(plan.seed);
         if plan.media_faults {
             device.remember_stale();
         }
         if plan.lies {
             device.lie();
+        }
+        if plan.nvme {
+            drive::format(&device, plan.seed);
         }
         Self {
             archive: plan.archive.then(|| Archive::new(plan.seed ^ 0x00a2_c417e)),

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid::{Builder, Database, Error};
+use braid_io::{Device, SimDevice};
 use braid_rt::thread;
 
 use super::{History, Phase};
 use crate::check::Violation;
+use crate::drive;
 use crate::foreign::Planted;
 use crate::record::{Found, TxId};
 use crate::tables::Tables;
@@ -82,7 +84,9 @@ impl History {
             None
         };
         let (device, claim) = self.device.claim();
-        let opened = builder.open_on_locked(Arc::new(device), claim);
+        let opened = self
+            .medium(device)
+            .and_then(|medium| builder.open_on_locked(medium, claim));
         if let Some(planted) = planted {
             self.count(planted.what);
             planted.check(&self.device, &opened)?;
@@ -121,12 +125,26 @@ impl History {
         }
     }
 
+    /// Returns the device that contains the database's files.
+    fn medium(&self, device: SimDevice) -> braid::Result<Arc<dyn Device>> {
+        if !self.plan.nvme {
+            return Ok(Arc::new(device));
+        }
+        let seed = self.plan.seed ^ self.outcome.crashes;
+        drive::open(&device, seed).map_err(|source| Error::Io {
+            what: "cannot open the volume".into(),
+            source: Arc::new(source),
+        })
+    }
+
     /// Lets the device be another one in most of the openings, as if the files had been moved: with
     /// blocks of 512 instead of 4,096 bytes, or with log, data or both in persistent memory, which
     /// has cache lines.
     fn choose_blocks(&mut self) {
         let number = self.plan.seed + self.outcome.crashes;
-        let kind = if self.plan.pmem {
+        let kind = if self.plan.nvme {
+            [0, 6][(number % 2) as usize]
+        } else if self.plan.pmem {
             [1, 2, 5, 3][(number % 4) as usize]
         } else {
             number % 8
@@ -140,6 +158,9 @@ impl History {
         };
         self.device.set_block_size(data);
         self.device.set_log_block_size(log);
+        if self.plan.nvme {
+            self.count("opened on a volume");
+        }
         what.into_iter().for_each(|what| self.count(what));
     }
 
@@ -150,7 +171,9 @@ impl History {
             return;
         }
         let builder = Database::builder().pool_bytes(1 << 20);
-        let opened = builder.open_read_only_on(Arc::new(self.device.clone()));
+        let opened = self
+            .medium(self.device.clone())
+            .and_then(|medium| builder.open_read_only_on(medium));
         let found = opened.and_then(|db| Tables::existing(&db)?.found_in(&db.snapshot()));
         if let Ok(found) = found {
             self.count("looked at before it is opened to write");
@@ -202,7 +225,7 @@ impl History {
     fn plant(&mut self) -> Option<Planted> {
         // The comparison of files reads whole blocks.
         let are_blocks = !self.outcome.counts.contains_key("a log file cut");
-        if are_blocks {
+        if are_blocks && !self.plan.nvme {
             self.foreign.plant(&self.device)
         } else {
             None
