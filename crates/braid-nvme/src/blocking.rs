@@ -22,6 +22,9 @@ const SPINS: u32 = 256;
 /// Largest buffer for the copy of memory that the drive cannot access itself.
 const BOUNCE_MAX: usize = 1 << 20;
 
+/// Bytes of copies after which a call waits for some of them.
+const COPIES_MAX: usize = 2 << 20;
+
 /// Options of [`Blocking`].
 #[derive(Clone, Copy, Debug)]
 pub struct BlockingOptions {
@@ -278,6 +281,7 @@ impl Blocking {
         let mut batch = Batch {
             blocking: self,
             copies: Vec::new(),
+            copied: 0,
             completions: Vec::new(),
             failure: None,
         };
@@ -286,8 +290,8 @@ impl Blocking {
             while next < commands.len()
                 && batch.failure.is_none()
                 && queue.in_flight() < self.info().queue_depth
+                && batch.submit(&mut *queue, &commands[next], next)
             {
-                batch.submit(&mut *queue, &commands[next], next);
                 next += 1;
             }
             if batch.failure.is_some() {
@@ -367,21 +371,34 @@ struct Batch<'a> {
     blocking: &'a Blocking,
     /// Copies of memory that the drive does not accept, with the index of their command.
     copies: Vec<(usize, DmaBuffer)>,
+    /// Bytes of the copies.
+    copied: usize,
     completions: Vec<Completion>,
     failure: Option<DriveError>,
 }
 
 impl Batch<'_> {
-    fn submit(&mut self, queue: &mut dyn Queue, command: &Command, index: usize) {
+    /// Submits a command, or notes why that failed. Returns `false` if the command must wait for
+    /// the copies of others that are in flight.
+    fn submit(&mut self, queue: &mut dyn Queue, command: &Command, index: usize) -> bool {
         let mut command = *command;
         command.user_data = index as u64;
         let transfers = matches!(command.kind, CommandKind::Read | CommandKind::Write { .. });
         let len = to_usize(u64::from(command.blocks)) * self.blocking.info().block_size;
         if transfers && !self.blocking.drive.accepts(command.address, len) {
+            // Every queue gets its share of the memory that the drive can access.
+            if self.copied >= COPIES_MAX {
+                return false;
+            }
             let mut copy = match self.blocking.drive.allocate(len) {
                 Ok(copy) => copy,
-                Err(error) => return self.fail(error),
+                Err(_) if !self.copies.is_empty() => return false,
+                Err(error) => {
+                    self.fail(error);
+                    return true;
+                }
             };
+            self.copied += len;
             if matches!(command.kind, CommandKind::Write { .. }) {
                 // SAFETY: the caller of `run` borrows `len` bytes at the address, and the copy is
                 // memory of its own.
@@ -395,6 +412,7 @@ impl Batch<'_> {
         if let Err(error) = unsafe { queue.submit(command) } {
             self.fail(error);
         }
+        true
     }
 
     fn fail(&mut self, error: DriveError) {
@@ -408,6 +426,7 @@ impl Batch<'_> {
             let copy = self.copies.iter().position(|(of, _)| *of == index);
             if let Some(copy) = copy {
                 let (_, copy) = self.copies.swap_remove(copy);
+                self.copied -= copy.len();
                 if commands[index].kind == CommandKind::Read && completion.result.is_ok() {
                     let to = NonNull::new(commands[index].address).expect("a borrowed buffer");
                     // SAFETY: the caller of `run` borrows the bytes at the address mutably, and

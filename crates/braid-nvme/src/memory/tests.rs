@@ -174,3 +174,73 @@ fn a_smaller_drive_keeps_its_first_blocks() {
     assert_eq!(smaller.crash(0).block(10), block(1));
     assert_eq!(smaller.info().blocks, 20);
 }
+
+/// A drive that can access only memory of its own, of which there is little.
+#[derive(Debug)]
+struct Confined {
+    drive: MemoryDrive,
+    memory: Arc<Little>,
+}
+
+#[derive(Debug)]
+struct Little(std::sync::atomic::AtomicUsize);
+
+impl crate::DmaMemory for Little {
+    fn free(&self, address: std::ptr::NonNull<u8>, len: usize) {
+        // SAFETY: `Confined::allocate` made the buffer of a boxed slice of this length.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(address.as_ptr(), len)) });
+        self.0.fetch_add(len, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+impl Drive for Confined {
+    fn info(&self) -> &DriveInfo {
+        self.drive.info()
+    }
+
+    fn open_queue(&self) -> Result<Box<dyn Queue>, DriveError> {
+        self.drive.open_queue()
+    }
+
+    fn allocate(&self, len: usize) -> Result<crate::DmaBuffer, DriveError> {
+        let order = std::sync::atomic::Ordering::SeqCst;
+        let taken = self
+            .memory
+            .0
+            .fetch_update(order, order, |left| left.checked_sub(len));
+        if taken.is_err() {
+            return Err(DriveError::Unsupported {
+                what: "allocate".into(),
+                reason: "none left".into(),
+            });
+        }
+        let bytes = Box::leak(vec![0; len].into_boxed_slice());
+        let address = std::ptr::NonNull::new(bytes.as_mut_ptr()).unwrap();
+        // SAFETY: the bytes were leaked, and nothing else has their address.
+        Ok(unsafe { crate::DmaBuffer::of_memory(address, len, self.memory.clone()) })
+    }
+
+    fn accepts(&self, _address: *const u8, _len: usize) -> bool {
+        false
+    }
+}
+
+/// A batch that needs more memory than the drive can access waits for its own copies.
+#[test]
+fn a_batch_larger_than_the_drives_memory_is_performed() {
+    let drive = MemoryDrive::new(1 << 14);
+    let memory = Arc::new(Little((256 << 10).into()));
+    let blocks = Blocking::new(Arc::new(Confined {
+        drive,
+        memory: memory.clone(),
+    }));
+    let data: Vec<u8> = (0..5 << 20).map(|i: u32| (i / 512) as u8).collect();
+    blocks.write(0, &data).unwrap();
+    let mut read = vec![0; data.len()];
+    blocks.read(0, &mut read).unwrap();
+    assert!(read == data);
+    assert_eq!(
+        memory.0.load(std::sync::atomic::Ordering::SeqCst),
+        256 << 10
+    );
+}
