@@ -43,10 +43,10 @@ miri() {
 }
 
 miri_ci() {
-    # Tests of code with `unsafe`: buffers, pages, parts of a buffer; not a database's contexts,
-    # which take minutes to reach.
-    miri -p braid-io -p braid-pmem -p braid-nvwal -p braid-log -p braid-store --lib -- \
-        words:: simulated::tests::a shared_buffer:: consolidation:: commit_slots:: strand:: nonsense heads space::tests::b sim::tests::f
+    # Tests of code with `unsafe`: buffers, pages, parts of a buffer, memory in huge pages; not a
+    # database's contexts, which take minutes to reach.
+    miri -p braid-rt -p braid-io -p braid-pmem -p braid-nvwal -p braid-log -p braid-store --lib -- \
+        huge::tests::a words:: simulated::tests::a shared_buffer:: consolidation:: commit_slots:: strand:: nonsense heads space::tests::b sim::tests::f
 }
 
 miri_all() {
