@@ -24,8 +24,18 @@ if [ -z "${EXAMPLES:-}" ]; then
     cargo build --release -p braid-nvme --example nvme_probe --example nvme_crash
     EXAMPLES=${CARGO_TARGET_DIR:-target}/release/examples
 fi
+[ $# -gt 0 ] || set -- paths crash
 guest_kernel
 guest_root "$work/nvme-root"
+case " $* " in
+    *" database "*)
+        if [ -z "${BRAID:-}" ]; then
+            cargo build --release -p braid-cli
+            BRAID=${CARGO_TARGET_DIR:-target}/release/braid
+        fi
+        guest_program "$BRAID" braid
+        ;;
+esac
 guest_program "$EXAMPLES/nvme_probe" nvme_probe
 guest_program "$EXAMPLES/nvme_crash" nvme_crash
 guest_program "$(command -v strace)" strace
@@ -68,6 +78,38 @@ place() {
 }
 if [ "$(option task)" = crash ]; then
     nvme_crash run "$(place $paths)" "$(option seed)" "$(option operations)" || finish "FAILED: $paths"
+    finish "done"
+fi
+run() {
+    echo "guest: $*"
+    # No terminal, so no progress.
+    "$@" >/tmp/out 2>&1 || { cat /tmp/out; finish "FAILED: $*"; }
+    tail -3 /tmp/out
+}
+if [ "$(option task)" = database ]; then
+    case $paths in
+        uring) drive=nvme:/dev/nvme0n1 ;;
+        passthrough) drive=nvme:/dev/ng0n1 ;;
+        vfio) drive=vfio:$device ;;
+    esac
+    run braid nvme format "$drive"
+    run braid demo --dir "$drive/bank" --seconds 10 --kills 5 --threads 2 --accounts 100
+    run braid verify "$drive/bank"
+    run braid bench tpcc --dir "$drive/tpcc" --scale 1 --threads 2 --seconds "$(option tpcc)" --warm-up 1
+    run braid verify "$drive/tpcc"
+    run braid backup "$drive/bank" /tmp/backup
+    run braid restore /tmp/backup /tmp/restored
+    run braid verify /tmp/restored
+    run braid backup /tmp/restored /tmp/second-backup
+    run braid restore /tmp/second-backup "$drive/copy"
+    run braid verify "$drive/copy"
+    for database in "$drive/bank" /tmp/restored "$drive/copy"; do
+        braid export "$database" accounts --format csv >>/tmp/accounts || finish "FAILED: export $database"
+        md5sum </tmp/accounts >>/tmp/sums
+        rm /tmp/accounts
+    done
+    [ "$(sort -u /tmp/sums | wc -l)" = 1 ] || finish "FAILED: the restored databases differ"
+    run braid nvme fsck "$drive"
     finish "done"
 fi
 # Prints the system calls per request: the difference of two runs, so that those of the start and the
@@ -208,7 +250,16 @@ crash() {
     rm "$work/nvme0.log"
 }
 
-[ $# -gt 0 ] || set -- paths crash
+database() {
+    local path
+    for path in $(tr ',' ' ' <<<"${PATHS:-uring,passthrough,vfio}"); do
+        echo "a database over $path"
+        empty nvme0.img 1024
+        LIMIT=${LIMIT:-$((600 + ${TPCC_SECONDS:-5}))} boot "task=database polled=0 paths=$path tpcc=${TPCC_SECONDS:-5}" \
+            "driver=file,node-name=n0,filename=$work/nvme0.img,discard=unmap"
+    done
+}
+
 for task in "$@"; do
     case $task in
         paths)
@@ -217,8 +268,9 @@ for task in "$@"; do
             done
             ;;
         crash) crash ;;
+        database) database ;;
         *)
-            echo "unknown: $task; expected paths or crash" >&2
+            echo "unknown: $task; expected paths, crash or database" >&2
             exit 2
             ;;
     esac
