@@ -110,6 +110,20 @@ impl Connection {
     /// Serves the connection until one side ends it.
     pub(crate) async fn run<S: AsyncRead + AsyncWrite>(mut self, stream: S) {
         let (mut reader, mut writer) = tokio::io::split(stream);
+        let is_complete = self.serve(&mut reader, &mut writer).await;
+        // A client that sees the end of its connection must not find a subscription of it any more.
+        drop(self);
+        if is_complete {
+            let _ = writer.shutdown().await;
+        }
+    }
+
+    /// Returns whether all replies were written.
+    async fn serve<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+        &mut self,
+        reader: &mut R,
+        writer: &mut W,
+    ) -> bool {
         loop {
             let executed = self.execute_some();
             self.collect_replies();
@@ -117,16 +131,15 @@ impl Connection {
                 self.publish_info();
             }
             if self.output.len() > self.output_limit || self.inbox.has_overflowed() {
-                return;
+                return false;
             }
             let is_done = self.session.closes && self.pending.is_empty();
             if is_done && self.output.is_empty() {
-                let _ = writer.shutdown().await;
-                return;
+                return true;
             }
-            let wake = self.wait(&mut reader, &mut writer, executed == TURN).await;
+            let wake = self.wait(reader, writer, executed == TURN).await;
             if !self.handle(wake) {
-                return;
+                return false;
             }
         }
     }
