@@ -150,7 +150,7 @@ impl VolumeUse {
         let opened = all.get_mut(&name.drive).expect("inserted above");
         match (hold, opened.names.get(&name.name)) {
             (Hold::Shared, Some(0)) | (Hold::Exclusive, Some(_)) => {
-                // Nothing is left open for a refusal: whoever holds the name keeps the volume open.
+                // A refusal leaves nothing open: the holder of the name keeps the volume open.
                 return Err(Refusal::Held);
             }
             (Hold::Shared, _) => *opened.names.entry(name.name.clone()).or_default() += 1,
@@ -195,7 +195,7 @@ impl Drop for VolumeUse {
     }
 }
 
-/// What keeps a volume from being opened, apart from errors of the system.
+/// Reason why a volume cannot be opened, apart from errors of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeFault {
     /// Another process, or another handle, has the drive.

@@ -129,15 +129,15 @@ pub enum DriveError {
     /// Another opening has the drive.
     #[error("cannot {what}: another process or handle has it open; close that one first")]
     Claimed {
-        /// What was attempted, and on what.
+        /// The attempted operation and its object.
         what: String,
     },
     /// The system uses the drive.
     #[error("cannot {what}: {by}; unmount it or choose another drive")]
     InUse {
-        /// What was attempted, and on what.
+        /// The attempted operation and its object.
         what: String,
-        /// What uses the drive.
+        /// The use that the system makes of the drive.
         by: String,
     },
     /// The operating system refused an operation.

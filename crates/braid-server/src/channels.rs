@@ -74,25 +74,26 @@ impl Inbox {
     /// Waits for a message; `None` if the reader has been too slow.
     pub(crate) async fn receive(&mut self) -> Option<Reply> {
         let message = self.receiver.recv().await?;
-        self.forget(&message)
+        self.accept(message)
     }
 
     /// Returns a message if there is one.
     pub(crate) fn try_receive(&mut self) -> Option<Reply> {
         let message = self.receiver.try_recv().ok()?;
-        self.forget(&message)
+        self.accept(message)
     }
 
     pub(crate) fn has_overflowed(&self) -> bool {
         self.queued.load(Ordering::Relaxed) > self.limit
     }
 
-    fn forget(&self, message: &Reply) -> Option<Reply> {
+    /// Takes a message out of the count; `None` if the reader has been too slow.
+    fn accept(&self, message: Reply) -> Option<Reply> {
         if self.has_overflowed() {
             return None;
         }
-        self.queued.fetch_sub(size(message), Ordering::Relaxed);
-        Some(message.clone())
+        self.queued.fetch_sub(size(&message), Ordering::Relaxed);
+        Some(message)
     }
 }
 

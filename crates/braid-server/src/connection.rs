@@ -181,8 +181,7 @@ impl Connection {
 
     fn execute(&mut self, args: Vec<Bytes>) {
         match execute(&self.shared, &mut self.session, &args) {
-            Outcome::Ready(reply) => self.reply(reply, None),
-            Outcome::Pending(reply, ticket) => self.reply(reply, Some(ticket)),
+            Outcome::Reply(reply, ticket) => self.reply(reply, ticket),
             Outcome::Wait(wait) => self.block(args, wait),
         }
     }
@@ -217,8 +216,8 @@ impl Connection {
     /// that arrive meanwhile are not missed.
     fn block(&mut self, args: Vec<Bytes>, wait: Wait) {
         let deadline = wait.timeout.map(|timeout| Instant::now() + timeout);
-        let namespace = match self.namespace() {
-            Ok(namespace) => namespace,
+        let namespace = match self.shared.keyspace.durable(self.session.database) {
+            Ok(data) => data.namespace,
             Err(failure) => return self.reply(failure.to_reply(), None),
         };
         let place = self
@@ -234,15 +233,6 @@ impl Connection {
         self.try_again();
     }
 
-    fn namespace(&self) -> Result<u64, Failure> {
-        let keyspace = &self.shared.keyspace;
-        let database = self.session.database.to_be_bytes();
-        let found = keyspace.db.get(&keyspace.databases, &database[..])?;
-        Ok(found.map_or(u64::from(self.session.database), |namespace| {
-            crate::keyspace::read_u64(&namespace)
-        }))
-    }
-
     /// Runs a waiting command again.
     fn try_again(&mut self) {
         let Some(blocked) = self.blocked.take() else {
@@ -250,8 +240,7 @@ impl Connection {
         };
         blocked.place.rearm();
         match execute(&self.shared, &mut self.session, &blocked.args) {
-            Outcome::Ready(reply) => self.reply(reply, None),
-            Outcome::Pending(reply, ticket) => self.reply(reply, Some(ticket)),
+            Outcome::Reply(reply, ticket) => self.reply(reply, ticket),
             Outcome::Wait(_) => self.blocked = Some(blocked),
         }
     }

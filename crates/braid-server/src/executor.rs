@@ -1,32 +1,34 @@
 //! Runs commands: finds them, checks that they may run, and gives them a transaction.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use braid::Ticket;
+use braid::{Durability, Ticket};
 use bytes::Bytes;
 
 use crate::command::{Command, Flag, Run, Transactional, find};
 use crate::failure::{Failure, Result, Wait};
-use crate::keyspace::{Data, Effects, View, now_ms};
+use crate::keyspace::{Committed, Data, Scope};
 use crate::resp::{Protocol, Reply};
-use crate::session::{Durability, Queue, Session, Watched};
+use crate::session::{Queue, Session, Watched};
 use crate::shared::Shared;
 
 /// What a command led to.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The reply can be sent.
-    Ready(Reply),
-    /// The reply can be sent when the ticket says that everything read and written is durable.
-    Pending(Reply, Ticket),
+    /// The reply can be sent, with a ticket when that says that everything read and written is
+    /// durable.
+    Reply(Reply, Option<Ticket>),
     /// The client waits, and the command runs again when there is something.
     Wait(Wait),
 }
 
 impl Outcome {
     fn error(text: String) -> Outcome {
-        Outcome::Ready(Reply::error(text))
+        Outcome::ready(Reply::error(text))
+    }
+
+    fn ready(reply: Reply) -> Outcome {
+        Outcome::Reply(reply, None)
     }
 }
 
@@ -53,10 +55,10 @@ pub(crate) fn execute(shared: &Shared, session: &mut Session, args: &[Bytes]) ->
             return Outcome::error("ERR Command not allowed inside a transaction".to_owned());
         }
         queue.requests.push(args.to_vec());
-        return Outcome::Ready(Reply::Status("QUEUED"));
+        return Outcome::ready(Reply::Status("QUEUED"));
     }
     match command.run {
-        Run::Session(run) => Outcome::Ready(answer(run(shared, session, args))),
+        Run::Session(run) => Outcome::ready(answer(run(shared, session, args))),
         Run::Data(run) => run_data(shared, session, command, run, args),
         Run::Executor(which) => control(shared, session, which, args),
     }
@@ -119,15 +121,10 @@ fn unknown(args: &[Bytes]) -> String {
     )
 }
 
-/// Returns what a command reads and writes through.
-fn view(shared: &Shared, session: &Session, writes: bool) -> Option<View> {
-    let db = &shared.keyspace.db;
-    // The durable state contains everything that was answered. A connection whose last write is
-    // still on its way to the device has to see that, too.
-    if !writes && (session.pending == 0 || db.durable_seqno() >= session.pending) {
-        return Some(View::durable(db));
-    }
-    None
+/// Returns whether the durable state contains everything that the client was answered, and its
+/// last write, which may still be on its way to the device.
+fn sees_own_writes(shared: &Shared, session: &Session) -> bool {
+    session.pending == 0 || shared.keyspace.db.durable_seqno() >= session.pending
 }
 
 /// Runs `body` on data, commits, and tells the others.
@@ -137,47 +134,26 @@ fn transact(
     writes: bool,
     mut body: impl FnMut(&mut Data, &mut Session) -> Result<Reply>,
 ) -> Result<(Reply, Option<Ticket>)> {
-    let now = now_ms();
-    let (stripe, database) = (session.stripe, session.database);
-    let mut run = |view: View, session: &mut Session| -> Result<(Reply, Option<Ticket>, Effects)> {
-        session.database = database;
-        let mut data = Data::new(Arc::clone(&shared.keyspace), view, database, stripe, now)?;
-        data.writes = writes;
-        let reply = body(&mut data, session)?;
-        data.finish()?;
-        let effects = std::mem::take(&mut data.effects);
-        Ok((reply, data.view.commit()?, effects))
+    let (database, durability) = (session.database, session.durability);
+    if !writes && sees_own_writes(shared, session) {
+        let mut data = shared.keyspace.durable(database)?;
+        return Ok((body(&mut data, session)?, None));
+    }
+    let scope = Scope {
+        database,
+        stripe: session.stripe,
+        writes,
+        durability,
     };
-    if let Some(view) = view(shared, session, writes) {
-        let (reply, ticket, _) = run(view, session)?;
-        return Ok((reply, ticket));
-    }
-    let mut failure = None;
-    let durability = session.durability;
-    let outcome = shared.keyspace.db.retry(|mut tx| {
-        if let Durability::Buffered(bound) = durability {
-            tx.set_durability(braid::Durability::Buffered(bound));
-        }
-        match run(View::Transaction(Box::new(tx)), session) {
-            Ok(done) => Ok(Some(done)),
-            Err(Failure::Engine(error)) => Err(error),
-            Err(other) => {
-                failure = Some(other);
-                Ok(None)
-            }
-        }
-    });
-    match outcome? {
-        Some((reply, ticket, effects)) => {
-            shared.publish(effects);
-            if let Some(ticket) = &ticket {
-                session.pending = session.pending.max(ticket.seqno());
-            }
-            let waits = durability == Durability::Immediate;
-            Ok((reply, ticket.filter(|_| waits)))
-        }
-        None => Err(failure.unwrap_or(Failure::SYNTAX)),
-    }
+    let committed = shared.keyspace.transact(scope, |data| {
+        // An earlier attempt may have selected another one.
+        session.database = database;
+        body(data, session)
+    })?;
+    shared.publish(committed.effects);
+    session.pending = session.pending.max(committed.ticket.seqno());
+    let ticket = (durability == Durability::Immediate).then_some(committed.ticket);
+    Ok((committed.result, ticket))
 }
 
 fn run_data(
@@ -187,18 +163,14 @@ fn run_data(
     run: fn(&mut Data, &[Bytes]) -> Result<Reply>,
     args: &[Bytes],
 ) -> Outcome {
-    match transact(shared, session, command.is(Flag::Write), |data, _| {
-        run(data, args)
-    }) {
+    let writes = command.is(Flag::Write);
+    match transact(shared, session, writes, |data, _| run(data, args)) {
         Ok((reply, ticket)) => {
             count_hits(shared, command, &reply);
-            match ticket {
-                Some(ticket) => Outcome::Pending(reply, ticket),
-                None => Outcome::Ready(reply),
-            }
+            Outcome::Reply(reply, ticket)
         }
         Err(Failure::Wait(wait)) => Outcome::Wait(*wait),
-        Err(failure) => Outcome::Ready(failure.to_reply()),
+        Err(failure) => Outcome::ready(failure.to_reply()),
     }
 }
 
@@ -228,7 +200,7 @@ fn control(
         }
         (Transactional::Multi, false) => {
             session.queue = Some(Queue::default());
-            Outcome::Ready(Reply::OK)
+            Outcome::ready(Reply::OK)
         }
         (Transactional::Exec, false) => Outcome::error("ERR EXEC without MULTI".to_owned()),
         (Transactional::Exec, true) => exec(shared, session),
@@ -236,7 +208,7 @@ fn control(
         (Transactional::Discard, true) => {
             session.queue = None;
             session.watched.clear();
-            Outcome::Ready(Reply::OK)
+            Outcome::ready(Reply::OK)
         }
         (Transactional::Watch, true) => {
             Outcome::error("ERR WATCH inside MULTI is not allowed".to_owned())
@@ -244,41 +216,34 @@ fn control(
         (Transactional::Watch, false) => watch(shared, session, &args[1..]),
         (Transactional::Unwatch, false) => {
             session.watched.clear();
-            Outcome::Ready(Reply::OK)
+            Outcome::ready(Reply::OK)
         }
         // Has no effect before EXEC, which ends watching anyway.
-        (Transactional::Unwatch, true) => Outcome::Ready(Reply::Status("QUEUED")),
+        (Transactional::Unwatch, true) => Outcome::ready(Reply::Status("QUEUED")),
     }
+}
+
+/// Returns the stamp of a key's entry.
+fn stamp(data: &mut Data, key: &[u8]) -> Result<Option<u64>> {
+    Ok(data.entry(key)?.map(|entry| entry.stamp))
 }
 
 /// Reads the stamps of keys.
 fn watch(shared: &Shared, session: &mut Session, keys: &[Bytes]) -> Outcome {
     let database = session.database;
-    let mut stamps = Vec::new();
     // The newest state, which need not be durable yet: EXEC compares with that.
-    let result = shared.keyspace.db.retry(|tx| {
-        let view = View::Transaction(Box::new(tx));
-        let read = || -> Result<_> {
-            let keyspace = Arc::clone(&shared.keyspace);
-            let mut data = Data::new(keyspace, view, database, session.stripe, now_ms())?;
-            data.writes = false;
-            stamps.clear();
-            for key in keys {
-                stamps.push(data.entry(key)?.map(|entry| entry.stamp));
-            }
-            Ok(data.view.commit()?)
-        };
-        match read() {
-            Err(Failure::Engine(error)) => Err(error),
-            Err(failure) => Ok(Err(failure)),
-            Ok(ticket) => Ok(Ok(ticket)),
-        }
-    });
-    let ticket = match result.map_err(Failure::from).and_then(|ticket| ticket) {
-        Ok(ticket) => ticket,
-        Err(failure) => return Outcome::Ready(failure.to_reply()),
+    let scope = Scope {
+        database,
+        stripe: session.stripe,
+        writes: false,
+        durability: Durability::Immediate,
     };
-    for (key, stamp) in keys.iter().zip(stamps) {
+    let read = |data: &mut Data| keys.iter().map(|key| stamp(data, key)).collect();
+    let committed: Committed<Vec<_>> = match shared.keyspace.transact(scope, read) {
+        Ok(committed) => committed,
+        Err(failure) => return Outcome::ready(failure.to_reply()),
+    };
+    for (key, stamp) in keys.iter().zip(committed.result) {
         if !session
             .watched
             .iter()
@@ -291,10 +256,7 @@ fn watch(shared: &Shared, session: &mut Session, keys: &[Bytes]) -> Outcome {
             });
         }
     }
-    match ticket {
-        Some(ticket) => Outcome::Pending(Reply::OK, ticket),
-        None => Outcome::Ready(Reply::OK),
-    }
+    Outcome::Reply(Reply::OK, Some(committed.ticket))
 }
 
 /// Runs the queued commands in one transaction.
@@ -322,8 +284,7 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
         |data, session| {
             for watched in &watched {
                 data.select(watched.database)?;
-                let stamp = data.entry(&watched.key)?.map(|entry| entry.stamp);
-                if stamp != watched.stamp {
+                if stamp(data, &watched.key)? != watched.stamp {
                     return Ok(Reply::NullArray);
                 }
             }
@@ -345,9 +306,8 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
         },
     );
     match result {
-        Ok((reply, Some(ticket))) => Outcome::Pending(reply, ticket),
-        Ok((reply, None)) => Outcome::Ready(reply),
-        Err(failure) => Outcome::Ready(failure.to_reply()),
+        Ok((reply, ticket)) => Outcome::Reply(reply, ticket),
+        Err(failure) => Outcome::ready(failure.to_reply()),
     }
 }
 

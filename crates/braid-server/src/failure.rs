@@ -47,6 +47,15 @@ impl Failure {
         Failure::Client(text.into())
     }
 
+    /// Lets the client wait for elements of `keys`; `otherwise` is the reply when time has passed.
+    pub(crate) fn wait(keys: &[Bytes], timeout: Option<Duration>, otherwise: Reply) -> Failure {
+        Failure::Wait(Box::new(Wait {
+            keys: keys.to_vec(),
+            timeout,
+            otherwise,
+        }))
+    }
+
     /// Returns the reply that tells the client.
     pub(crate) fn to_reply(&self) -> Reply {
         match self {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use braid::Database;
+use braid::{Database, Durability};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
@@ -17,7 +17,7 @@ use crate::connection::Connection;
 use crate::keyspace::{Keyspace, Sweeper};
 use crate::options::ServerOptions;
 use crate::resp::Protocol;
-use crate::session::{Durability, Replies, Session};
+use crate::session::{Replies, Session};
 use crate::shared::{Client, Shared};
 
 /// Time between two looks for expired keys and garbage.
@@ -156,7 +156,7 @@ impl Server {
     }
 
     /// Stops the server: accepts no connection, answers what is in progress, and ends the
-    /// connections. The database remains open; whoever opened it closes it.
+    /// connections. The database remains open; the program that opened it closes it.
     pub fn stop(mut self) {
         self.shared.begin_stop();
         self.join();

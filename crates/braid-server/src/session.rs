@@ -1,22 +1,12 @@
 //! State of one connection.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
+use braid::Durability;
 use bytes::Bytes;
 
 use crate::channels::{Mailbox, Topic};
 use crate::resp::Protocol;
-
-/// When a write is answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Durability {
-    /// When it is durable.
-    #[default]
-    Immediate,
-    /// When it is visible; a flush begins within the given time.
-    Buffered(Duration),
-}
 
 /// A key that WATCH named, as it was.
 #[derive(Clone, Debug)]
@@ -55,6 +45,7 @@ pub(crate) struct Session {
     pub(crate) protocol: Protocol,
     pub(crate) database: u32,
     pub(crate) is_authenticated: bool,
+    /// When a write is answered: `Immediate` or `Buffered`.
     pub(crate) durability: Durability,
     pub(crate) queue: Option<Queue>,
     pub(crate) watched: Vec<Watched>,

@@ -61,7 +61,7 @@ pub(crate) struct PaperArgs {
     dir: Option<PathBuf>,
 
     /// Directory in memory for emulated persistent memory [default: a new one in /dev/shm, removed
-    /// afterwards; that of --dir where there is none]
+    /// afterwards; the directory of --dir on systems without /dev/shm]
     #[arg(long, value_name = "DIR")]
     memory_dir: Option<PathBuf>,
 

@@ -258,7 +258,7 @@ impl Strand {
         self.dirty.load(Ordering::SeqCst)
     }
 
-    /// The least number that is not durable; [`SeqNo::MAX`] if there is none. Covers every log
+    /// Returns the least number that is not durable, or [`SeqNo::MAX`]. Covers every log
     /// record whose commit the caller has seen leave its slot.
     #[inline]
     pub(crate) fn oldest_unflushed(&self) -> SeqNo {

@@ -230,7 +230,7 @@ fn check_file(volume: &Volume, file: usize, expected: Option<&File>) -> Result<(
         let block = &expected.blocks[index * SECTOR / BLOCK];
         if block.durable != version && !block.later.contains(&version) {
             return Err(format!(
-                "{name}, sector {index}: version {version} is none of {block:?}"
+                "{name}, sector {index}: version {version}, expected one of {block:?}"
             ));
         }
         let is_whole = sector.chunks(16).all(|part| *part == sector[..16]);
@@ -314,7 +314,7 @@ pub(crate) fn run(drive: &AnnotatedDrive, seed: u64, operations: u64) -> Result<
 ///
 /// # Errors
 ///
-/// What is wrong, and with which image.
+/// A description of the first wrong image.
 pub(crate) fn check<R: Read>(
     record: impl Fn() -> std::io::Result<R>,
     bytes: u64,

@@ -82,6 +82,19 @@ impl<'a> Options<'a> {
         self.rest
     }
 
+    /// Parses `[COUNT count]` at the end; 1 without it.
+    pub(super) fn last_count(&mut self) -> Result<u64> {
+        let mut count = 1;
+        if self.take("COUNT") {
+            count = u64::try_from(integer(self.value()?)?).unwrap_or(0);
+            if count == 0 {
+                return Err(Failure::client("ERR count should be greater than 0"));
+            }
+        }
+        self.end()?;
+        Ok(count)
+    }
+
     pub(super) fn end(&self) -> Result<()> {
         if self.rest.is_empty() {
             Ok(())

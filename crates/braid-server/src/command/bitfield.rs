@@ -3,13 +3,13 @@
 use bytes::Bytes;
 
 use super::arguments::{Options, integer, is};
-use super::strings::{STRING_MAX, store, string_entry};
+use super::strings::{STRING_MAX, replace, string_entry};
 use crate::failure::{Failure, Result};
 use crate::keyspace::Data;
 use crate::resp::Reply;
 use crate::resp::number::parse_i64;
 
-/// What happens to a number that does not fit.
+/// Treatment of a number that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Overflow {
     Wrap,
@@ -209,8 +209,7 @@ pub(super) fn bitfield(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         replies.push(Reply::Integer(reply.unwrap_or(stored)));
     }
     if is_changed {
-        let expires = old.as_ref().and_then(|old| old.expires);
-        store(data, &args[1], old.as_ref(), changed.into(), expires)?;
+        replace(data, &args[1], old.as_ref(), changed.into())?;
         data.notify('$', "setbit", &args[1]);
     }
     Ok(Reply::Array(replies))

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::arguments::{integer, is, part};
-use super::strings::{STRING_MAX, store, string_entry};
+use super::strings::{STRING_MAX, replace, store, string_entry};
 use crate::failure::{Failure, Result};
 use crate::keyspace::Data;
 use crate::resp::Reply;
@@ -43,8 +43,7 @@ pub(super) fn setbit(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     } else {
         changed[at] &= !mask;
     }
-    let expires = old.as_ref().and_then(|old| old.expires);
-    store(data, &args[1], old.as_ref(), changed.into(), expires)?;
+    replace(data, &args[1], old.as_ref(), changed.into())?;
     data.notify('$', "setbit", &args[1]);
     Ok(Reply::Integer(i64::from(before)))
 }

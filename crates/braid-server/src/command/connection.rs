@@ -4,13 +4,14 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use braid::Durability;
 use bytes::Bytes;
 
 use super::arguments::{Options, integer, is, unknown_subcommand, wrong_arity};
 use super::keys::database;
 use crate::failure::{Failure, Result};
 use crate::resp::{Protocol, Reply};
-use crate::session::{Durability, Replies, Session};
+use crate::session::{Replies, Session};
 use crate::shared::{Client, Shared};
 
 pub(super) fn ping(_: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply> {
@@ -170,8 +171,8 @@ pub(super) fn durability(_: &Shared, session: &mut Session, args: &[Bytes]) -> R
         _ => return Err(Failure::SYNTAX),
     }
     Ok(match session.durability {
-        Durability::Immediate => Reply::copied("immediate"),
         Durability::Buffered(bound) => Reply::copied(format!("buffered {}", bound.as_millis())),
+        _ => Reply::copied("immediate"),
     })
 }
 

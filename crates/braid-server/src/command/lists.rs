@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::arguments::{Options, integer, is, natural, part, timeout};
 use super::sets::numbered_keys;
-use crate::failure::{Failure, Result, Wait};
+use crate::failure::{Failure, Result};
 use crate::keyspace::{Collection, Data, Entry, Kind};
 use crate::resp::Reply;
 
@@ -409,15 +409,6 @@ pub(super) fn rpoplpush(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     )?))
 }
 
-/// Returns the failure that lets the client wait for elements of `keys`.
-fn wait(keys: &[Bytes], timeout: Option<std::time::Duration>, otherwise: Reply) -> Failure {
-    Failure::Wait(Box::new(Wait {
-        keys: keys.to_vec(),
-        timeout,
-        otherwise,
-    }))
-}
-
 fn blocking_pop(data: &mut Data, args: &[Bytes], end: End) -> Result<Reply> {
     let timeout = timeout(&args[args.len() - 1])?;
     let keys = &args[1..args.len() - 1];
@@ -430,7 +421,7 @@ fn blocking_pop(data: &mut Data, args: &[Bytes], end: End) -> Result<Reply> {
             ]));
         }
     }
-    Err(wait(keys, timeout, Reply::NullArray))
+    Err(Failure::wait(keys, timeout, Reply::NullArray))
 }
 
 pub(super) fn blpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
@@ -446,7 +437,7 @@ pub(super) fn blmove(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let timeout = timeout(&args[5])?;
     match move_between(data, &args[1], &args[2], out, into)? {
         Some(value) => Ok(Reply::Bulk(value)),
-        None => Err(wait(&args[1..2], timeout, Reply::Null)),
+        None => Err(Failure::wait(&args[1..2], timeout, Reply::Null)),
     }
 }
 
@@ -454,7 +445,7 @@ pub(super) fn brpoplpush(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let timeout = timeout(&args[3])?;
     match move_between(data, &args[1], &args[2], End::Right, End::Left)? {
         Some(value) => Ok(Reply::Bulk(value)),
-        None => Err(wait(&args[1..2], timeout, Reply::Null)),
+        None => Err(Failure::wait(&args[1..2], timeout, Reply::Null)),
     }
 }
 
@@ -462,17 +453,10 @@ pub(super) fn brpoplpush(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 fn pop_first(data: &mut Data, args: &[Bytes]) -> Result<std::result::Result<Reply, Vec<Bytes>>> {
     let (keys, mut options) = numbered_keys(args)?;
     let end = End::parse(options.value()?)?;
-    let mut count = 1;
-    if options.take("COUNT") {
-        count = integer(options.value()?)?;
-        if count <= 0 {
-            return Err(Failure::client("ERR count should be greater than 0"));
-        }
-    }
-    options.end()?;
+    let count = options.last_count()?;
     for key in keys {
         if let Some((entry, list)) = data.collection(key, Kind::List)? {
-            let popped = pop_some(data, key, &entry, list, end, count as u64)?;
+            let popped = pop_some(data, key, &entry, list, end, count)?;
             return Ok(Ok(Reply::Array(vec![
                 Reply::Bulk(key.clone()),
                 Reply::bulks(popped),
@@ -488,5 +472,5 @@ pub(super) fn lmpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 
 pub(super) fn blmpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let timeout = timeout(&args[1])?;
-    pop_first(data, &args[2..])?.map_err(|keys| wait(&keys, timeout, Reply::NullArray))
+    pop_first(data, &args[2..])?.map_err(|keys| Failure::wait(&keys, timeout, Reply::NullArray))
 }

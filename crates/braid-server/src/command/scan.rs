@@ -3,9 +3,10 @@
 use bytes::Bytes;
 
 use super::arguments::{Options, integer, is};
+use super::sorted_sets::{MEMBERS, stored_score};
 use crate::failure::{Failure, Result};
 use crate::glob::matches;
-use crate::keyspace::{Data, Kind, read_u64};
+use crate::keyspace::{Data, Kind};
 use crate::resp::Reply;
 use crate::resp::number::format_f64;
 
@@ -131,7 +132,7 @@ pub(super) fn zscan(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         data,
         args,
         Kind::SortedSet,
-        &[super::sorted_sets::MEMBERS],
-        Some(|score| Reply::copied(format_f64(f64::from_bits(read_u64(score))))),
+        &[MEMBERS],
+        Some(|score| Reply::copied(format_f64(stored_score(score)))),
     )
 }

@@ -241,7 +241,7 @@ pub(super) fn config(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
 }
 
 /// A section of INFO.
-type Section = (&'static str, fn(&Shared, &Data, &mut String) -> Result<()>);
+type Section = (&'static str, fn(&Shared, &mut String) -> Result<()>);
 
 const SECTIONS: [Section; 8] = [
     ("server", server_section),
@@ -254,7 +254,7 @@ const SECTIONS: [Section; 8] = [
     ("keyspace", keyspace_section),
 ];
 
-fn server_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
+fn server_section(shared: &Shared, out: &mut String) -> Result<()> {
     let uptime = shared.started.elapsed().as_secs();
     let port = shared
         .options()
@@ -275,7 +275,7 @@ fn server_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
     Ok(())
 }
 
-fn clients_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
+fn clients_section(shared: &Shared, out: &mut String) -> Result<()> {
     let _ = write!(
         out,
         "connected_clients:{}\r\nmaxclients:{}\r\nblocked_clients:{}\r\n",
@@ -286,7 +286,7 @@ fn clients_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
     Ok(())
 }
 
-fn memory_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
+fn memory_section(shared: &Shared, out: &mut String) -> Result<()> {
     let stats = shared.keyspace.db.stats();
     let _ = write!(
         out,
@@ -297,7 +297,7 @@ fn memory_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
     Ok(())
 }
 
-fn persistence_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
+fn persistence_section(shared: &Shared, out: &mut String) -> Result<()> {
     let db = &shared.keyspace.db;
     let health = db.health();
     let is_good = matches!(health, braid::Health::Good);
@@ -310,7 +310,7 @@ fn persistence_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()
     Ok(())
 }
 
-fn stats_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
+fn stats_section(shared: &Shared, out: &mut String) -> Result<()> {
     let counters = &shared.counters;
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let _ = write!(
@@ -326,20 +326,18 @@ fn stats_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
     Ok(())
 }
 
-fn replication_section(_: &Shared, _: &Data, out: &mut String) -> Result<()> {
+fn replication_section(_: &Shared, out: &mut String) -> Result<()> {
     out.push_str("role:master\r\nconnected_slaves:0\r\n");
     Ok(())
 }
 
-fn cluster_section(_: &Shared, _: &Data, out: &mut String) -> Result<()> {
+fn cluster_section(_: &Shared, out: &mut String) -> Result<()> {
     out.push_str("cluster_enabled:0\r\n");
     Ok(())
 }
 
-fn keyspace_section(shared: &Shared, _: &Data, out: &mut String) -> Result<()> {
-    let view = crate::keyspace::View::durable(&shared.keyspace.db);
-    let keyspace = std::sync::Arc::clone(&shared.keyspace);
-    let mut data = Data::new(keyspace, view, 0, 0, crate::keyspace::now_ms())?;
+fn keyspace_section(shared: &Shared, out: &mut String) -> Result<()> {
+    let mut data = shared.keyspace.durable(0)?;
     for database in 0..DATABASES {
         data.select(database)?;
         let len = data.len()?;
@@ -360,9 +358,6 @@ pub(super) fn info(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<R
                         .any(|all| is(arg, all))
             })
     };
-    let view = crate::keyspace::View::durable(&shared.keyspace.db);
-    let keyspace = std::sync::Arc::clone(&shared.keyspace);
-    let data = Data::new(keyspace, view, 0, 0, crate::keyspace::now_ms())?;
     let mut out = String::new();
     for (name, section) in SECTIONS {
         if wanted(name) {
@@ -372,7 +367,7 @@ pub(super) fn info(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<R
             let mut title = name.to_owned();
             title[..1].make_ascii_uppercase();
             let _ = write!(out, "# {title}\r\n");
-            section(shared, &data, &mut out)?;
+            section(shared, &mut out)?;
         }
     }
     Ok(Reply::Verbatim(out))

@@ -207,7 +207,7 @@ pub(super) fn spop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 
 /// How sets are combined.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Combine {
+pub(super) enum Combine {
     Union,
     Intersection,
     Difference,

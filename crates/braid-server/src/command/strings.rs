@@ -16,7 +16,7 @@ fn too_long() -> Failure {
     Failure::client("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
 }
 
-/// Stores a string and keeps the expiration if `expires` says so.
+/// Stores a string that expires at `expires`.
 pub(super) fn store(
     data: &mut Data,
     key: &[u8],
@@ -28,6 +28,11 @@ pub(super) fn store(
         return Err(too_long());
     }
     data.put(key, old, Body::String(text), expires)
+}
+
+/// Stores a string in place of another, and keeps the expiration.
+pub(super) fn replace(data: &mut Data, key: &[u8], old: Option<&Entry>, text: Bytes) -> Result<()> {
+    store(data, key, old, text, old.and_then(|old| old.expires))
 }
 
 /// Returns the entry of a key that holds a string or nothing, and the string.
@@ -230,8 +235,7 @@ pub(super) fn append(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     changed.extend_from_slice(&text);
     changed.extend_from_slice(&args[2]);
     let len = changed.len();
-    let expires = old.as_ref().and_then(|old| old.expires);
-    store(data, &args[1], old.as_ref(), changed.into(), expires)?;
+    replace(data, &args[1], old.as_ref(), changed.into())?;
     data.notify('$', "append", &args[1]);
     Ok(Reply::Integer(len as i64))
 }
@@ -268,8 +272,7 @@ pub(super) fn setrange(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     changed.resize(changed.len().max(end), 0);
     changed[offset as usize..end].copy_from_slice(&args[3]);
     let len = changed.len();
-    let expires = old.as_ref().and_then(|old| old.expires);
-    store(data, &args[1], old.as_ref(), changed.into(), expires)?;
+    replace(data, &args[1], old.as_ref(), changed.into())?;
     data.notify('$', "setrange", &args[1]);
     Ok(Reply::Integer(len as i64))
 }
@@ -283,8 +286,7 @@ fn add(data: &mut Data, key: &[u8], by: i64, name: &'static str) -> Result<Reply
         0
     };
     let after = before.checked_add(by).ok_or(Failure::OVERFLOW)?;
-    let expires = old.as_ref().and_then(|old| old.expires);
-    store(data, key, old.as_ref(), after.to_string().into(), expires)?;
+    replace(data, key, old.as_ref(), after.to_string().into())?;
     data.notify('$', name, key);
     Ok(Reply::Integer(after))
 }
@@ -323,8 +325,7 @@ pub(super) fn incrbyfloat(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         ));
     }
     let text = Bytes::from(decimal(after));
-    let expires = old.as_ref().and_then(|old| old.expires);
-    store(data, &args[1], old.as_ref(), text.clone(), expires)?;
+    replace(data, &args[1], old.as_ref(), text.clone())?;
     data.notify('$', "incrbyfloat", &args[1]);
     Ok(Reply::Bulk(text))
 }

@@ -1,8 +1,5 @@
 //! The table of all commands.
 
-use std::collections::HashMap;
-use std::sync::OnceLock;
-
 use super::{
     Command, Flag, Run, Transactional, bitfield, bits, connection, hashes, introspection, keys,
     lists, pubsub, scan, server, sets, sorted_sets, strings,
@@ -15,18 +12,12 @@ pub(crate) fn commands() -> &'static [Command] {
 
 /// Finds a command by its name, in any case.
 pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
-    static BY_NAME: OnceLock<HashMap<&'static [u8], &'static Command>> = OnceLock::new();
-    let by_name = BY_NAME.get_or_init(|| {
-        COMMANDS
-            .iter()
-            .map(|command| (command.name.as_bytes(), command))
-            .collect()
-    });
     let mut lower = [0; 32];
     let lower = lower.get_mut(..name.len())?;
     lower.copy_from_slice(name);
     lower.make_ascii_lowercase();
-    by_name.get(&*lower).copied()
+    let at = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(lower));
+    at.ok().map(|at| &COMMANDS[at])
 }
 
 const fn command(

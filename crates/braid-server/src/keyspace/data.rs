@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use braid::{Durability, Ticket, Transaction};
 use bytes::Bytes;
 
-use super::Keyspace;
 use super::entry::{Body, Collection, Entry, Kind, read_u64};
 use super::hashed;
 use super::view::{Bucket, View};
+use super::{Keyspace, now_ms};
 use crate::failure::{Failure, Result};
 
 /// What happened to a key, for keyspace notifications.
@@ -47,8 +48,65 @@ pub(crate) struct Data {
     pub(crate) effects: Effects,
 }
 
+/// How a transaction on the data runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scope {
+    /// Number of the database that is selected at first.
+    pub(crate) database: u32,
+    /// Stripe of `sizes` for keys that are added and removed.
+    pub(crate) stripe: u16,
+    /// Whether data may be changed.
+    pub(crate) writes: bool,
+    pub(crate) durability: Durability,
+}
+
+/// A committed transaction on the data.
+#[derive(Debug)]
+pub(crate) struct Committed<R> {
+    pub(crate) result: R,
+    /// Ticket for the durability of everything that was read and written.
+    pub(crate) ticket: Ticket,
+    pub(crate) effects: Effects,
+}
+
+impl Keyspace {
+    /// Returns the durable state for reading.
+    pub(crate) fn durable(self: &Arc<Self>, database: u32) -> Result<Data> {
+        let view = View::Durable(self.db.snapshot());
+        Data::new(Arc::clone(self), view, database, 0, now_ms())
+    }
+
+    /// Runs `body` in a transaction and commits; again after a conflict. A failure changes nothing.
+    pub(crate) fn transact<R>(
+        self: &Arc<Self>,
+        scope: Scope,
+        mut body: impl FnMut(&mut Data) -> Result<R>,
+    ) -> Result<Committed<R>> {
+        let now = now_ms();
+        let mut run = |mut tx: Transaction| {
+            tx.set_durability(scope.durability);
+            let view = View::Transaction(Box::new(tx));
+            let (database, stripe) = (scope.database, scope.stripe);
+            let mut data = Data::new(Arc::clone(self), view, database, stripe, now)?;
+            data.writes = scope.writes;
+            let result = body(&mut data)?;
+            data.finish()?;
+            Ok(Committed {
+                result,
+                ticket: data.view.commit()?,
+                effects: data.effects,
+            })
+        };
+        self.db.retry(|tx| match run(tx) {
+            // The engine's errors decide about another attempt.
+            Err(Failure::Engine(error)) => Err(error),
+            outcome => Ok(outcome),
+        })?
+    }
+}
+
 impl Data {
-    pub(crate) fn new(
+    fn new(
         keyspace: Arc<Keyspace>,
         view: View,
         database: u32,
@@ -56,7 +114,7 @@ impl Data {
         now: u64,
     ) -> Result<Data> {
         let mut data = Data {
-            writes: matches!(view, View::Transaction(_)),
+            writes: false,
             keyspace,
             view,
             now,
@@ -402,7 +460,7 @@ impl Data {
     }
 
     /// Stores the changed numbers of keys; the last step before the commit.
-    pub(crate) fn finish(&mut self) -> Result<()> {
+    fn finish(&mut self) -> Result<()> {
         for (namespace, added) in std::mem::take(&mut self.added) {
             if added == 0 {
                 continue;

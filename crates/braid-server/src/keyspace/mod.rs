@@ -38,11 +38,11 @@ use braid::{Database, Readable};
 use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 
-pub(crate) use data::{Data, Discarded, Effects, Event};
+pub(crate) use data::{Committed, Data, Discarded, Effects, Event, Scope};
 pub(crate) use entry::{Body, Collection, Entry, Kind, read_u64};
 pub(crate) use rank::{RankIndex, height};
 pub(crate) use sweep::Sweeper;
-pub(crate) use view::{Bucket, View};
+pub(crate) use view::Bucket;
 
 /// Bits of an identity that count within one incarnation of the server.
 const IDENTITY_BITS: u32 = 40;
@@ -138,7 +138,7 @@ fn random_secret() -> [u8; 16] {
 }
 
 /// Returns the milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
+fn now_ms() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_millis() as u64)

@@ -2,12 +2,14 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::data::{Data, Discarded, Effects};
+use braid::Durability;
+
+use super::Keyspace;
+use super::data::{Data, Discarded, Effects, Scope};
 use super::entry::{Body, Entry, read_u64};
-use super::view::View;
-use super::{Keyspace, now_ms};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 
 /// Elements that one transaction removes: so few that other transactions do not notice.
 const BATCH: usize = 256;
@@ -29,7 +31,14 @@ impl Sweeper {
     /// Removes one batch of expired keys and one of garbage. Returns the effects, and whether
     /// there may be more.
     pub(crate) fn step(&self) -> Result<(Effects, bool)> {
-        let (effects, expired) = self.transact(|data| {
+        // Nobody waits for these transactions.
+        let scope = Scope {
+            database: 0,
+            stripe: STRIPE,
+            writes: true,
+            durability: Durability::Buffered(Duration::from_millis(100)),
+        };
+        let expired = self.keyspace.transact(scope, |data| {
             let expired = expired_keys(data)?;
             for expired in &expired {
                 data.namespace = expired.namespace;
@@ -43,37 +52,8 @@ impl Sweeper {
             }
             Ok(expired.len())
         })?;
-        let (_, removed) = self.transact(remove_garbage)?;
-        Ok((effects, expired == BATCH || removed))
-    }
-
-    fn transact<R>(&self, mut body: impl FnMut(&mut Data) -> Result<R>) -> Result<(Effects, R)> {
-        let mut failure = None;
-        let result = self.keyspace.db.retry(|mut tx| {
-            // Nobody waits for these transactions.
-            tx.set_durability(braid::Durability::Buffered(
-                std::time::Duration::from_millis(100),
-            ));
-            let view = View::Transaction(Box::new(tx));
-            let outcome = Data::new(Arc::clone(&self.keyspace), view, 0, STRIPE, now_ms())
-                .and_then(|mut data| {
-                    let result = body(&mut data)?;
-                    data.finish()?;
-                    Ok((data, result))
-                });
-            match outcome {
-                Ok((data, result)) => {
-                    data.view.commit()?;
-                    Ok(Some((data.effects, result)))
-                }
-                Err(Failure::Engine(error)) => Err(error),
-                Err(other) => {
-                    failure = Some(other);
-                    Ok(None)
-                }
-            }
-        })?;
-        result.ok_or_else(|| failure.unwrap_or(Failure::SYNTAX))
+        let removed = self.keyspace.transact(scope, remove_garbage)?;
+        Ok((expired.effects, expired.result == BATCH || removed.result))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use braid::{Database, Range, Readable, Snapshot, Table, Ticket, Transaction};
+use braid::{Range, Readable, Snapshot, Table, Ticket, Transaction};
 use bytes::Bytes;
 
 /// A table of the keyspace.
@@ -18,10 +18,6 @@ pub(crate) enum View {
 }
 
 impl View {
-    pub(crate) fn durable(db: &Database) -> View {
-        View::Durable(db.snapshot())
-    }
-
     pub(crate) fn get(&self, table: &Bucket, key: &[u8]) -> braid::Result<Option<Bytes>> {
         match self {
             View::Durable(snapshot) => snapshot.get(table, key),
@@ -87,12 +83,11 @@ impl View {
         }
     }
 
-    /// Commits; returns a ticket for the durability of everything read and written, or `None` if
-    /// it is durable already.
-    pub(crate) fn commit(self) -> braid::Result<Option<Ticket>> {
+    /// Commits a transaction; returns a ticket for the durability of everything read and written.
+    pub(super) fn commit(self) -> braid::Result<Ticket> {
         match self {
-            View::Durable(_) => Ok(None),
-            View::Transaction(tx) => Ok(Some(tx.commit_async()?)),
+            View::Transaction(tx) => tx.commit_async(),
+            View::Durable(_) => Err(braid::Error::OpenedReadOnly),
         }
     }
 }

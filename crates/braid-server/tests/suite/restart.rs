@@ -1,4 +1,4 @@
-//! What is there after a restart, and what the background removes.
+//! The data after a restart, and the work of the background thread.
 
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 
 use super::super::arguments::{Options, is, natural};
-use super::super::sets::numbered_keys;
+use super::super::sets::{Combine, numbered_keys};
 use super::{Scored, SortedSet, answer, open, store};
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Data, Kind};
@@ -30,14 +30,6 @@ impl Aggregate {
             Aggregate::Max => a.max(b),
         }
     }
-}
-
-/// How sorted sets are combined.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Combine {
-    Union,
-    Intersection,
-    Difference,
 }
 
 /// Returns the members of a set or sorted set with their scores; members of a set have score 1.

@@ -50,6 +50,11 @@ fn decode_score(bytes: &[u8]) -> f64 {
     })
 }
 
+/// Returns the score that is stored with a member.
+pub(super) fn stored_score(value: &[u8]) -> f64 {
+    f64::from_bits(read_u64(value))
+}
+
 /// Returns `score, member`, the order of ranks.
 fn ranked(score: f64, member: &[u8]) -> Vec<u8> {
     let mut at = encode_score(score).to_vec();
@@ -72,7 +77,7 @@ impl SortedSet<'_> {
 
     fn score(&self, member: &[u8]) -> Result<Option<f64>> {
         let found = self.data.element(&self.member_at(member))?;
-        Ok(found.map(|score| f64::from_bits(read_u64(&score))))
+        Ok(found.map(|score| stored_score(&score)))
     }
 
     fn with_index<R>(
@@ -460,7 +465,6 @@ pub(in crate::command) fn zrandmember(data: &mut Data, args: &[Bytes]) -> Result
         Some(_) => return Err(Failure::SYNTAX),
     };
     let found = open(data, &args[1])?;
-    let score = |value: &Bytes| f64::from_bits(read_u64(value));
     let Some(count) = count else {
         let Some((_, set)) = found else {
             return Ok(Reply::Null);
@@ -474,7 +478,7 @@ pub(in crate::command) fn zrandmember(data: &mut Data, args: &[Bytes]) -> Result
     let chosen = choose(data, &prefix(&set, MEMBERS), set.len, count)?;
     let chosen = chosen
         .into_iter()
-        .map(|(member, value)| (member, score(&value)))
+        .map(|(member, value)| (member, stored_score(&value)))
         .collect();
     Ok(answer(chosen, with_scores))
 }

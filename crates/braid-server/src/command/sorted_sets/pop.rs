@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use super::super::arguments::{integer, natural, timeout};
+use super::super::arguments::{natural, timeout};
 use super::super::sets::numbered_keys;
 use super::{Scored, SortedSet, open, remove_all};
-use crate::failure::{Failure, Result, Wait};
+use crate::failure::{Failure, Result};
 use crate::keyspace::{Collection, Data, Entry};
 use crate::resp::Reply;
 
@@ -84,14 +84,6 @@ pub(in crate::command) fn zpopmax(data: &mut Data, args: &[Bytes]) -> Result<Rep
     pop_command(data, args, true)
 }
 
-fn wait(keys: &[Bytes], timeout: Option<std::time::Duration>) -> Failure {
-    Failure::Wait(Box::new(Wait {
-        keys: keys.to_vec(),
-        timeout,
-        otherwise: Reply::NullArray,
-    }))
-}
-
 fn blocking_pop(data: &mut Data, args: &[Bytes], from_end: bool) -> Result<Reply> {
     let timeout = timeout(&args[args.len() - 1])?;
     let keys = &args[1..args.len() - 1];
@@ -106,7 +98,7 @@ fn blocking_pop(data: &mut Data, args: &[Bytes], from_end: bool) -> Result<Reply
             ]));
         }
     }
-    Err(wait(keys, timeout))
+    Err(Failure::wait(keys, timeout, Reply::NullArray))
 }
 
 pub(in crate::command) fn bzpopmin(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
@@ -127,17 +119,10 @@ fn pop_first(data: &mut Data, args: &[Bytes]) -> Result<std::result::Result<Repl
     } else {
         return Err(Failure::SYNTAX);
     };
-    let mut count = 1;
-    if options.take("COUNT") {
-        count = integer(options.value()?)?;
-        if count <= 0 {
-            return Err(Failure::client("ERR count should be greater than 0"));
-        }
-    }
-    options.end()?;
+    let count = options.last_count()?;
     for key in keys {
         if let Some((entry, set)) = open(data, key)? {
-            let popped = pop(data, key, &entry, set, from_end, count as u64)?
+            let popped = pop(data, key, &entry, set, from_end, count)?
                 .into_iter()
                 .map(|(member, score)| {
                     Reply::Array(vec![Reply::Bulk(member), Reply::Double(score)])
@@ -158,5 +143,5 @@ pub(in crate::command) fn zmpop(data: &mut Data, args: &[Bytes]) -> Result<Reply
 
 pub(in crate::command) fn bzmpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let timeout = timeout(&args[1])?;
-    pop_first(data, &args[2..])?.map_err(|keys| wait(&keys, timeout))
+    pop_first(data, &args[2..])?.map_err(|keys| Failure::wait(&keys, timeout, Reply::NullArray))
 }

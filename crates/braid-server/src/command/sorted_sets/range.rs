@@ -110,7 +110,18 @@ struct RangeQuery<'a> {
     limit: Option<(i64, i64)>,
 }
 
-impl RangeQuery<'_> {
+impl<'a> RangeQuery<'a> {
+    /// Returns the whole range between the two bounds at the beginning of `args`.
+    fn between(by: By, args: &'a [Bytes]) -> Self {
+        RangeQuery {
+            by,
+            from_end: false,
+            min: &args[0],
+            max: &args[1],
+            limit: None,
+        }
+    }
+
     /// Swaps the bounds of a range by score or member that is given from its end.
     fn ordered(mut self) -> Self {
         if self.from_end && self.by != By::Rank {
@@ -194,13 +205,7 @@ impl RangeQuery<'_> {
 /// Parses the bounds and options of a range: `min max [option ...]`. Returns whether scores are
 /// wanted, too. Only ZRANGE and ZRANGESTORE have options for the order.
 fn range_query(args: &[Bytes], has_order: bool) -> Result<(RangeQuery<'_>, bool)> {
-    let mut query = RangeQuery {
-        by: By::Rank,
-        from_end: false,
-        min: &args[0],
-        max: &args[1],
-        limit: None,
-    };
+    let mut query = RangeQuery::between(By::Rank, args);
     let mut with_scores = false;
     let mut options = Options::new(&args[2..]);
     while let Some(option) = options.next() {
@@ -281,13 +286,7 @@ pub(in crate::command) fn zrevrangebylex(data: &mut Data, args: &[Bytes]) -> Res
 
 /// Counts a range by its two ranks.
 fn count(data: &mut Data, args: &[Bytes], by: By) -> Result<Reply> {
-    let query = RangeQuery {
-        by,
-        from_end: false,
-        min: &args[2],
-        max: &args[3],
-        limit: None,
-    };
+    let query = RangeQuery::between(by, &args[2..]);
     query.check()?;
     let Some((_, set)) = open(data, &args[1])? else {
         return Ok(Reply::Integer(0));
@@ -307,13 +306,7 @@ pub(in crate::command) fn zlexcount(data: &mut Data, args: &[Bytes]) -> Result<R
 }
 
 fn remove_range(data: &mut Data, args: &[Bytes], by: By, event: &'static str) -> Result<Reply> {
-    let query = RangeQuery {
-        by,
-        from_end: false,
-        min: &args[2],
-        max: &args[3],
-        limit: None,
-    };
+    let query = RangeQuery::between(by, &args[2..]);
     query.check()?;
     let Some((entry, set)) = open(data, &args[1])? else {
         return Ok(Reply::Integer(0));
