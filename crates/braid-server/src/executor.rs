@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use braid::{Durability, Ticket};
 use bytes::Bytes;
 
-use crate::command::{Command, Flag, Run, Transactional, find};
+use crate::acl::{Denied, Reason};
+use crate::command::{Command, Flag, Run, Transactional, describe, find};
 use crate::failure::{Failure, Result, Wait};
 use crate::keyspace::{Committed, Data, Scope};
 use crate::resp::{Protocol, Reply};
@@ -80,6 +81,9 @@ fn check(shared: &Shared, session: &Session, args: &[Bytes]) -> Result<&'static 
     if !session.is_authenticated && !command.is(Flag::NoAuth) {
         return Err("NOAUTH Authentication required.".to_owned());
     }
+    if let Err(denied) = session.user.check(command, args) {
+        return Err(refuse(shared, session, "toplevel", command, &denied));
+    }
     let subscribed = !session.subscriptions.is_empty() && session.protocol == Protocol::Resp2;
     if subscribed
         && !matches!(
@@ -104,6 +108,26 @@ fn check(shared: &Shared, session: &Session, args: &[Bytes]) -> Result<&'static 
         return Err("ERR the server is stopping".to_owned());
     }
     Ok(command)
+}
+
+/// Logs that a user may not do something, and returns the error.
+fn refuse(
+    shared: &Shared,
+    session: &Session,
+    context: &'static str,
+    command: &Command,
+    denied: &Denied,
+) -> String {
+    let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+    let (reason, object) = match denied {
+        Denied::Command => (Reason::Command, command.name.to_owned()),
+        Denied::Key(key) => (Reason::Key, text(key)),
+        Denied::Channel(channel) => (Reason::Channel, text(channel)),
+    };
+    let user = session.user.name();
+    let client = describe(shared, session.id);
+    shared.acl.log.add(reason, context, object, user, client);
+    format!("NOPERM {}", denied.describe(user, command.name))
 }
 
 fn unknown(args: &[Bytes]) -> String {
@@ -291,6 +315,12 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
             let mut replies = Vec::with_capacity(commands.len());
             for ((command, args), done) in commands.iter().zip(&mut done) {
                 data.select(session.database)?;
+                // The rules may have changed since the command was queued.
+                if let Err(denied) = session.user.check(command, args) {
+                    let text = refuse(shared, session, "multi", command, &denied);
+                    replies.push(Reply::error(text));
+                    continue;
+                }
                 replies.push(match command.run {
                     Run::Data(run) => run_queued(data, run, args)?,
                     Run::Session(run) if command.name == "select" => {

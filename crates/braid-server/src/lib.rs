@@ -6,6 +6,7 @@
 //!
 //! `docs/server.md` in the repository describes the commands and the differences from Redis.
 
+mod acl;
 mod channels;
 mod command;
 mod connection;

@@ -20,8 +20,11 @@ pub struct ServerOptions {
     pub unixsocket: Option<PathBuf>,
     /// Threads that serve connections; `None` for one per processor.
     pub threads: Option<usize>,
-    /// Password that clients have to give with AUTH or HELLO.
+    /// Password of the user `default`; a file of users overrides it.
     pub requirepass: Option<String>,
+    /// File of users, as ACL LOAD reads it and ACL SAVE writes it. The server reads it at its start if
+    /// it exists.
+    pub aclfile: Option<PathBuf>,
     /// Most connections; further ones get an error.
     pub maxclients: usize,
     /// Longest silence of a client before its connection ends; zero for no limit.
@@ -43,6 +46,7 @@ impl Default for ServerOptions {
             unixsocket: None,
             threads: None,
             requirepass: None,
+            aclfile: None,
             maxclients: 10_000,
             timeout: Duration::ZERO,
             proto_max_bulk_len: braid::MAX_VALUE_LEN,

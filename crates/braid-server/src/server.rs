@@ -43,6 +43,9 @@ pub enum ServerError {
     /// A thread cannot be started.
     #[error("cannot start a thread of the server: {0}")]
     Thread(io::Error),
+    /// The file of users is wrong.
+    #[error("{0}")]
+    Users(String),
     /// The database failed.
     #[error(transparent)]
     Database(#[from] braid::Error),
@@ -89,7 +92,8 @@ impl Server {
     /// be in it, but not tables with the server's names.
     ///
     /// # Errors
-    /// [`ServerError::Listen`] for an address in use; errors of the database.
+    /// [`ServerError::Listen`] for an address in use, [`ServerError::Users`] for a wrong file of users;
+    /// errors of the database.
     pub fn start(db: Database, options: ServerOptions) -> Result<Server, ServerError> {
         let keyspace = Keyspace::open(db)?;
         let mut listeners = Vec::new();
@@ -104,11 +108,17 @@ impl Server {
             .filter_map(|listener| listener.local_addr().ok())
             .collect();
         let unixsocket = options.unixsocket.clone();
+        let aclfile = options.aclfile.clone();
         let threads = options
             .threads
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
             .max(1);
         let shared = Arc::new(Shared::new(keyspace, options));
+        if let Some(path) = &aclfile
+            && path.exists()
+        {
+            shared.acl.load(path).map_err(ServerError::Users)?;
+        }
         let mut workers = Vec::new();
         let mut senders = Vec::new();
         for number in 0..threads {
@@ -390,7 +400,9 @@ fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Connect
     shared.counters.connections.fetch_add(1, Ordering::Relaxed);
     let id = shared.new_client();
     let (mailbox, inbox) = mailbox(options.client_output_buffer_limit);
+    let (user, is_authenticated) = shared.acl.default_user();
     let client = Arc::new(Client {
+        user: Mutex::new(Arc::clone(&user)),
         peer,
         local,
         since: Instant::now(),
@@ -406,7 +418,8 @@ fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Connect
         library: Default::default(),
         protocol: Protocol::default(),
         database: 0,
-        is_authenticated: options.requirepass.is_none(),
+        is_authenticated,
+        user,
         durability: Durability::default(),
         queue: None,
         watched: Vec::new(),

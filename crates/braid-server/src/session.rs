@@ -1,10 +1,12 @@
 //! State of one connection.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use braid::Durability;
 use bytes::Bytes;
 
+use crate::acl::User;
 use crate::channels::{Mailbox, Topic};
 use crate::resp::Protocol;
 
@@ -45,6 +47,8 @@ pub(crate) struct Session {
     pub(crate) protocol: Protocol,
     pub(crate) database: u32,
     pub(crate) is_authenticated: bool,
+    /// Who the connection is; `default` before it authenticates.
+    pub(crate) user: Arc<User>,
     /// When a write is answered: `Immediate` or `Buffered`.
     pub(crate) durability: Durability,
     pub(crate) queue: Option<Queue>,

@@ -8,6 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+use crate::acl::{Acl, User};
 use crate::channels::{Channels, Topic};
 use crate::keyspace::{Effects, Event, Keyspace};
 use crate::options::ServerOptions;
@@ -46,6 +47,8 @@ pub(crate) struct Client {
     pub(crate) peer: String,
     pub(crate) local: String,
     pub(crate) since: Instant,
+    /// User of the connection.
+    pub(crate) user: Mutex<Arc<User>>,
     /// State as of the last command.
     pub(crate) info: Mutex<ClientInfo>,
     /// Ends the connection; while the server stops, after its replies.
@@ -56,11 +59,18 @@ pub(crate) struct Client {
     pub(crate) unblock_fails: AtomicBool,
 }
 
+impl Client {
+    pub(crate) fn user(&self) -> Arc<User> {
+        Arc::clone(&self.user.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// State that all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) keyspace: Arc<Keyspace>,
     pub(crate) options: RwLock<ServerOptions>,
+    pub(crate) acl: Acl,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) channels: Channels,
     pub(crate) clients: Mutex<BTreeMap<u64, Arc<Client>>>,
@@ -78,6 +88,7 @@ impl Shared {
     pub(crate) fn new(keyspace: Keyspace, options: ServerOptions) -> Shared {
         Shared {
             keyspace: Arc::new(keyspace),
+            acl: Acl::new(options.requirepass.as_deref()),
             options: RwLock::new(options),
             waiters: Arc::default(),
             channels: Channels::default(),

@@ -1,5 +1,7 @@
 //! Tests of the server through its sockets, with a client of another project.
 
+#[path = "suite/acl.rs"]
+mod acl;
 #[path = "suite/blocking.rs"]
 mod blocking;
 #[path = "suite/connections.rs"]

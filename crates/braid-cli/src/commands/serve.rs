@@ -39,6 +39,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PASSWORD")]
     requirepass: Option<String>,
 
+    /// File of users, which ACL SAVE writes
+    #[arg(long, value_name = "FILE")]
+    aclfile: Option<PathBuf>,
+
     /// Threads that serve connections [default: one per processor]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -76,6 +80,7 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> 
             .requirepass
             .clone()
             .or_else(|| std::env::var("BRAID_REQUIREPASS").ok()),
+        aclfile: args.aclfile.clone(),
         maxclients: args.maxclients,
         timeout: Duration::from_secs(args.timeout),
         ..ServerOptions::default()

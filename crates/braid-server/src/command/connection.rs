@@ -1,7 +1,7 @@
 //! Commands about the connection itself.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use braid::Durability;
@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::arguments::{Options, integer, is, unknown_subcommand, wrong_arity};
 use super::keys::database;
+use crate::acl::{DEFAULT, Reason, User};
 use crate::failure::{Failure, Result};
 use crate::resp::{Protocol, Reply};
 use crate::session::{Replies, Session};
@@ -42,39 +43,56 @@ pub(super) fn select(_: &Shared, session: &mut Session, args: &[Bytes]) -> Resul
     Ok(Reply::OK)
 }
 
-/// Compares without saying by its duration where the texts differ.
-fn equal(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
-}
-
-/// Checks a user's password. There is one user, `default`.
+/// Checks a user's password, and makes the connection the user's.
 fn authenticate(
     shared: &Shared,
     session: &mut Session,
     user: &[u8],
     password: &[u8],
 ) -> Result<()> {
-    let expected = shared.options().requirepass;
-    let accepted = match &expected {
-        Some(expected) => equal(expected.as_bytes(), password),
-        None => true,
-    };
-    if user != b"default" || !accepted {
+    let Some(known) = shared.acl.authenticate(user, password) else {
+        let name = String::from_utf8_lossy(user).into_owned();
+        let client = describe(shared, session.id);
+        let log = &shared.acl.log;
+        log.add(
+            Reason::Authentication,
+            "toplevel",
+            "AUTH".to_owned(),
+            &name,
+            client,
+        );
         return Err(Failure::client(
             "WRONGPASS invalid username-password pair or user is disabled.",
         ));
-    }
+    };
     session.is_authenticated = true;
+    become_user(shared, session, known);
     Ok(())
+}
+
+fn become_user(shared: &Shared, session: &mut Session, user: Arc<User>) {
+    if let Some(client) = shared.clients().get(&session.id) {
+        *client.user.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&user);
+    }
+    session.user = user;
+}
+
+/// Returns the line of CLIENT LIST for a connection.
+pub(crate) fn describe(shared: &Shared, id: u64) -> String {
+    let clients = shared.clients();
+    clients
+        .get(&id)
+        .map(|client| line(id, client))
+        .unwrap_or_default()
 }
 
 pub(super) fn auth(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply> {
     match args {
-        [_, _] if shared.options().requirepass.is_none() => Err(Failure::client(
+        [_, _] if shared.acl.default_user().1 => Err(Failure::client(
             "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
         )),
         [_, password] => {
-            authenticate(shared, session, b"default", password)?;
+            authenticate(shared, session, DEFAULT.as_bytes(), password)?;
             Ok(Reply::OK)
         }
         [_, user, password] => {
@@ -146,7 +164,9 @@ pub(super) fn reset(shared: &Shared, session: &mut Session, _: &[Bytes]) -> Resu
     session.name = Bytes::new();
     session.durability = Durability::Immediate;
     session.replies = Replies::On;
-    session.is_authenticated = shared.options().requirepass.is_none();
+    let (user, is_authenticated) = shared.acl.default_user();
+    session.is_authenticated = is_authenticated;
+    become_user(shared, session, user);
     Ok(Reply::Status("RESET"))
 }
 
@@ -210,7 +230,7 @@ fn line(id: u64, client: &Client) -> String {
     }
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     format!(
-        "id={id} addr={} laddr={} fd=0 name={} age={} idle={idle} flags={flags} db={} sub={} psub=0 ssub={} multi={} watch={} cmd={} user=default resp={} lib-name={} lib-ver={}",
+        "id={id} addr={} laddr={} fd=0 name={} age={} idle={idle} flags={flags} db={} sub={} psub=0 ssub={} multi={} watch={} cmd={} user={} resp={} lib-name={} lib-ver={}",
         client.peer,
         client.local,
         text(&info.name),
@@ -225,6 +245,7 @@ fn line(id: u64, client: &Client) -> String {
         } else {
             info.last_command
         },
+        client.user().name(),
         info.protocol.max(2),
         text(&info.library.0),
         text(&info.library.1),
@@ -271,9 +292,11 @@ fn list(shared: &Shared, args: &[Bytes]) -> Result<Reply> {
 }
 
 /// Ends connections: `CLIENT KILL address` or `CLIENT KILL [ID id] [ADDR address] [LADDR address]
-/// [SKIPME yes/no]`.
+/// [USER name] [SKIPME
+/// yes/no]`.
 fn kill(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply> {
     let (mut id, mut address, mut local, mut skips_self) = (None, None, None, true);
+    let mut user = None;
     let is_old_form = args.len() == 3;
     if is_old_form {
         address = Some(String::from_utf8_lossy(&args[2]).into_owned());
@@ -303,8 +326,14 @@ fn kill(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply>
                 } else {
                     return Err(Failure::SYNTAX);
                 };
-            } else if is(option, "USER") || is(option, "TYPE") {
-                // All clients are of this user and kind.
+            } else if is(option, "USER") {
+                let known = shared.acl.user(value).ok_or_else(|| {
+                    let shown = String::from_utf8_lossy(value).into_owned();
+                    Failure::client(format!("ERR No such user '{shown}'"))
+                })?;
+                user = Some(known);
+            } else if is(option, "TYPE") {
+                // All clients are of one kind.
             } else {
                 return Err(Failure::SYNTAX);
             }
@@ -316,7 +345,10 @@ fn kill(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply>
             && address
                 .as_ref()
                 .is_none_or(|address| *address == client.peer)
-            && local.as_ref().is_none_or(|local| *local == client.local);
+            && local.as_ref().is_none_or(|local| *local == client.local)
+            && user
+                .as_ref()
+                .is_none_or(|user| Arc::ptr_eq(user, &client.user()));
         if !matches || (*number == session.id && skips_self) {
             continue;
         }
@@ -391,13 +423,7 @@ pub(super) fn client(shared: &Shared, session: &mut Session, args: &[Bytes]) -> 
             }
             Ok(Reply::OK)
         }
-        (b"info", 2) => {
-            let clients = shared.clients();
-            let found = clients
-                .get(&session.id)
-                .map(|client| line(session.id, client) + "\n");
-            Ok(Reply::Verbatim(found.unwrap_or_default()))
-        }
+        (b"info", 2) => Ok(Reply::Verbatim(describe(shared, session.id) + "\n")),
         (b"list", _) => list(shared, args),
         (b"kill", 3..) => kill(shared, session, args),
         (b"unblock", 3 | 4) => unblock(shared, args),

@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 
+use super::Command;
 use super::arguments::{is, unknown_subcommand};
 use super::table::{commands, find};
-use super::{Command, Flag};
+use crate::acl::categories;
 use crate::failure::{Failure, Result};
 use crate::resp::Reply;
 use crate::session::Session;
@@ -17,18 +18,9 @@ fn info(command: &Command) -> Reply {
         .iter()
         .map(|flag| Reply::Status(flag.name()))
         .collect();
-    let mut categories = vec![Reply::copied(format!("@{}", command.group))];
-    for (flag, category) in [
-        (Flag::Write, "@write"),
-        (Flag::Readonly, "@read"),
-        (Flag::Fast, "@fast"),
-        (Flag::Blocking, "@blocking"),
-        (Flag::Admin, "@admin"),
-    ] {
-        if command.is(flag) {
-            categories.push(Reply::copied(category));
-        }
-    }
+    let categories = categories(command)
+        .map(|category| Reply::copied(format!("@{category}")))
+        .collect();
     let (first, last, step) = command.keys;
     Reply::Array(vec![
         Reply::copied(command.name),
@@ -146,4 +138,37 @@ pub(super) fn command(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Rep
         return Ok(Reply::bulks(keys));
     }
     Err(unknown_subcommand("command", subcommand))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Run;
+
+    /// Access control finds the keys of a request here: a command that reads or writes a key that
+    /// is not found would be allowed for every key.
+    #[test]
+    fn the_keys_of_every_command_are_known() {
+        let without_keys = [
+            "dbsize",
+            "flushall",
+            "flushdb",
+            "keys",
+            "randomkey",
+            "scan",
+            "swapdb",
+        ];
+        for command in commands() {
+            let request: Vec<Bytes> = [command.name, "1", "1", "1", "1", "1", "1", "1"]
+                .map(|word| Bytes::from_static(word.as_bytes()))
+                .into();
+            let is_data = matches!(command.run, Run::Data(_));
+            assert_eq!(
+                keys_of(command, &request).is_empty(),
+                !(is_data || command.name == "watch") || without_keys.contains(&command.name),
+                "{}",
+                command.name
+            );
+        }
+    }
 }

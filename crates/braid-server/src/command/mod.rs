@@ -1,5 +1,6 @@
 //! The commands: their table, and one module per family.
 
+mod acl;
 mod arguments;
 mod bitfield;
 mod bits;
@@ -24,7 +25,9 @@ use crate::resp::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
 
-pub(crate) use table::find;
+pub(crate) use connection::describe;
+pub(crate) use introspection::keys_of;
+pub(crate) use table::{commands, find};
 
 /// How a command runs.
 #[derive(Clone, Copy, Debug)]

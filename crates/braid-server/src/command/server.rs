@@ -1,6 +1,7 @@
 //! Commands about the server.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -102,8 +103,13 @@ fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
         .iter()
         .map(|address| address.ip().to_string())
         .collect();
+    let shown = |path: &Option<PathBuf>| {
+        let path = path.as_ref();
+        path.map_or(String::new(), |path| path.display().to_string())
+    };
     let limit = options.client_output_buffer_limit;
     vec![
+        ("aclfile", shown(&options.aclfile)),
         ("appendfsync", "always".to_owned()),
         ("appendonly", "yes".to_owned()),
         ("bind", bind.join(" ")),
@@ -128,13 +134,7 @@ fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
         ),
         ("save", String::new()),
         ("timeout", options.timeout.as_secs().to_string()),
-        (
-            "unixsocket",
-            options
-                .unixsocket
-                .as_ref()
-                .map_or(String::new(), |path| path.display().to_string()),
-        ),
+        ("unixsocket", shown(&options.unixsocket)),
     ]
 }
 
@@ -211,6 +211,14 @@ pub(super) fn config(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
                     "ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}"
                 ))
             })?;
+        }
+        let changes_password = args[2..]
+            .chunks_exact(2)
+            .any(|pair| is(&pair[0], "requirepass"));
+        if changes_password {
+            shared
+                .acl
+                .set_default_password(changed.requirepass.as_deref());
         }
         *shared
             .options

@@ -1,8 +1,8 @@
 //! The table of all commands.
 
 use super::{
-    Command, Flag, Run, Transactional, bitfield, bits, connection, hashes, introspection, keys,
-    lists, pubsub, scan, server, sets, sorted_sets, strings,
+    Command, Flag, Run, Transactional, acl, bitfield, bits, connection, hashes, introspection,
+    keys, lists, pubsub, scan, server, sets, sorted_sets, strings,
 };
 
 /// Returns all commands, ordered by name.
@@ -40,6 +40,7 @@ const fn command(
 
 #[rustfmt::skip]
 const COMMANDS: &[Command] = &[
+    command("acl", -2, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(acl::acl)),
     command("append", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::append)),
     command("auth", -2, &[Flag::Fast, Flag::Noscript, Flag::NoAuth], (0, 0, 0), "connection", Run::Session(connection::auth)),
     command("bgsave", -1, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(server::save)),

@@ -1,0 +1,109 @@
+//! What commands do with their keys.
+
+use bytes::Bytes;
+
+use super::selector::Access;
+use crate::command::{Command, Flag};
+
+/// Commands that write their keys and answer with something of what was there.
+const READS_AND_WRITES: [&str; 46] = [
+    "bitfield",
+    "blmove",
+    "blmpop",
+    "blpop",
+    "brpop",
+    "brpoplpush",
+    "bzmpop",
+    "bzpopmax",
+    "bzpopmin",
+    "decr",
+    "decrby",
+    "eval",
+    "evalsha",
+    "fcall",
+    "getdel",
+    "getex",
+    "getset",
+    "hgetdel",
+    "hgetex",
+    "hincrby",
+    "hincrbyfloat",
+    "incr",
+    "incrby",
+    "incrbyfloat",
+    "lmove",
+    "lmpop",
+    "lpop",
+    "move",
+    "rename",
+    "renamenx",
+    "rpop",
+    "rpoplpush",
+    "setbit",
+    "smove",
+    "spop",
+    "xautoclaim",
+    "xclaim",
+    "xreadgroup",
+    "zincrby",
+    "zmpop",
+    "zpopmax",
+    "zpopmin",
+    "copy",
+    "sort",
+    "pfcount",
+    "georadius",
+];
+
+/// Commands that read their first key, and write the second one.
+const FROM_FIRST_TO_SECOND: [&str; 8] = [
+    "blmove",
+    "brpoplpush",
+    "copy",
+    "lmove",
+    "rename",
+    "renamenx",
+    "rpoplpush",
+    "smove",
+];
+
+/// Returns what a command does with its `number`th key, counted from zero.
+pub(super) fn access(command: &Command, args: &[Bytes], number: usize) -> Access {
+    let name = command.name;
+    if !command.is(Flag::Write) {
+        return Access {
+            reads: true,
+            writes: false,
+        };
+    }
+    let moves = FROM_FIRST_TO_SECOND.contains(&name);
+    if number == 0 && name == "copy" {
+        return Access {
+            reads: true,
+            writes: false,
+        };
+    }
+    if number > 0 && moves {
+        return Access {
+            reads: false,
+            writes: true,
+        };
+    }
+    // The result is stored under the first key, and the others are read.
+    let stores = name.ends_with("store") || matches!(name, "bitop" | "pfmerge");
+    if stores && number > 0 {
+        return Access {
+            reads: true,
+            writes: false,
+        };
+    }
+    let gets = name == "set"
+        && args
+            .iter()
+            .skip(3)
+            .any(|word| word.eq_ignore_ascii_case(b"GET"));
+    Access {
+        reads: gets || READS_AND_WRITES.contains(&name),
+        writes: true,
+    }
+}
