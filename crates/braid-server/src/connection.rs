@@ -5,14 +5,18 @@
 //! that everything the command read and wrote is durable. So one flush answers many requests of
 //! one connection and of all others.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::task::ready;
 use std::time::Duration;
 
 use braid::Ticket;
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
 use crate::channels::Inbox;
@@ -28,6 +32,9 @@ const PENDING_MAX: usize = 4096;
 
 /// Requests that one connection executes before the others of its thread get their turn.
 const TURN: usize = 64;
+
+/// Most bytes that one read takes.
+const READ_LEN: usize = 16 << 10;
 
 /// Bytes of replies from which on a connection reads no further requests.
 const OUTPUT_HIGH: usize = 1 << 20;
@@ -329,7 +336,7 @@ impl Connection {
             () = elements(place), if is_blocked => Wake::Elements,
             () = self.client.unblock.notified(), if is_blocked => Wake::Unblocked,
             () = tokio::task::yield_now(), if has_more => Wake::Turn,
-            result = reader.read_buf(&mut self.input), if reads => Wake::Read(result),
+            result = read(reader, &mut self.input), if reads => Wake::Read(result),
             () = sleep(deadline), if deadline.is_some() => Wake::TimedOut,
             () = tokio::time::sleep(idle.unwrap_or_default()), if idle.is_some() => Wake::Idle,
         }
@@ -399,6 +406,27 @@ impl Drop for Connection {
         }
         self.shared.clients().remove(&self.session.id);
     }
+}
+
+thread_local! {
+    /// What the thread reads into first: a connection that waits needs no memory for what may come.
+    static ARRIVING: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_LEN].into());
+}
+
+/// Adds what has arrived to `input`; returns how many bytes, 0 at the end of the connection.
+async fn read<R: AsyncRead + Unpin>(
+    reader: &mut R,
+    input: &mut BytesMut,
+) -> std::io::Result<usize> {
+    poll_fn(|context| {
+        ARRIVING.with_borrow_mut(|bytes| {
+            let mut buffer = ReadBuf::new(bytes);
+            ready!(Pin::new(&mut *reader).poll_read(context, &mut buffer))?;
+            input.extend_from_slice(buffer.filled());
+            Ok(buffer.filled().len()).into()
+        })
+    })
+    .await
 }
 
 async fn durable(ticket: Option<&mut Ticket>) -> braid::Result<()> {
