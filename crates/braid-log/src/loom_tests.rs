@@ -39,7 +39,7 @@ use crate::protocol::kind::ProtocolKind;
 #[test]
 fn a_frontier_lies_below_every_pending_commit() {
     explore(3, || {
-        let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, None));
+        let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, 1, None));
         let finished = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
         let committers: Vec<_> = (0..2)
             .map(|_| {
@@ -75,7 +75,7 @@ fn a_frontier_lies_below_every_pending_commit() {
 #[test]
 fn no_thread_passes_a_pending_commit_whose_signature_matches() {
     explore(3, || {
-        let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, None));
+        let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, 1, None));
         let (here, elsewhere) = (1, 2);
         let finished = Arc::new(AtomicBool::new(false));
         let committer = {
@@ -105,7 +105,7 @@ fn no_thread_passes_a_pending_commit_whose_signature_matches() {
 #[test]
 fn a_commit_waits_for_a_slot() {
     explore(usize::MAX, || {
-        let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, None));
+        let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, 1, None));
         let enter = |thread| commit_slots.enter(thread).unwrap();
         let taken: Vec<_> = (0..MAX_COMMIT_SLOTS).map(enter).collect();
         let waiter = {
@@ -124,7 +124,7 @@ fn a_commit_waits_for_a_slot() {
 #[test]
 fn quiesce_excludes_commits() {
     explore(3, || {
-        let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, None));
+        let commit_slots = Arc::new(CommitSlots::new(SeqNo::NONE, 1, None));
         let inside = Arc::new(UnsafeCell::new(0));
         let committer = {
             let (commit_slots, inside) = (commit_slots.clone(), inside.clone());

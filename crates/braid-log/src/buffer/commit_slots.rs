@@ -1,11 +1,12 @@
 //! Commit slots: one padded slot for each thread that is committing, and the gate in front of them.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
 
 use crate::base::event::Event;
-use crate::base::numbers::{AtomicSeqNo, LaneId, SeqNo};
+use crate::base::numbers::{AtomicSeqNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Backoff, fence};
 
 /// The value of a free slot.
@@ -40,7 +41,8 @@ pub(crate) struct CommitSlots {
     /// Numbers taken by one assignment, so that every remainder occurs once; 0 if numbers are
     /// dense.
     stride: u64,
-    slots: Box<[CachePadded<Slot>]>,
+    /// As many as there are strands, at least [`MAX_COMMIT_SLOTS`]; commits use that many.
+    slots: Arc<[CachePadded<Slot>]>,
     /// Index of the first slot that was never used.
     used: CachePadded<AtomicUsize>,
     closed: AtomicBool,
@@ -68,6 +70,31 @@ struct Slot {
     /// The commit's write-set signature, see
     /// [`PendingCommit::set_signature`](crate::PendingCommit::set_signature).
     signature: AtomicU64,
+    /// The least number in the strand with this index that is not durable. Of a strand, and not of
+    /// the slot: here, a thread that computes what is durable finds both in one cache line, if the
+    /// strand's thread commits in this slot.
+    unflushed: AtomicSeqNo,
+}
+
+/// The least number in a strand that is not durable; [`SeqNo::MAX`] if there is none.
+#[derive(Debug)]
+pub(crate) struct Unflushed {
+    slots: Arc<[CachePadded<Slot>]>,
+    strand: StrandId,
+}
+
+impl Unflushed {
+    #[cfg_attr(braid_counts, track_caller)]
+    #[inline]
+    pub(crate) fn load(&self, order: Ordering) -> SeqNo {
+        self.slots[self.strand.get()].unflushed.load(order)
+    }
+
+    #[cfg_attr(braid_counts, track_caller)]
+    #[inline]
+    pub(crate) fn store(&self, seqno: SeqNo, order: Ordering) {
+        self.slots[self.strand.get()].unflushed.store(seqno, order);
+    }
 }
 
 /// A commit slot in use.
@@ -82,15 +109,16 @@ impl CommitSlot {
 
 impl CommitSlots {
     /// Creates the slots. `lanes` is the number of lanes if numbers are assigned by lane.
-    pub(crate) fn new(last_seqno: SeqNo, lanes: Option<usize>) -> Self {
+    pub(crate) fn new(last_seqno: SeqNo, strands: usize, lanes: Option<usize>) -> Self {
         Self {
             stride: lanes.map_or(0, |lanes| lanes as u64),
             counter: CachePadded::new(AtomicSeqNo::new(last_seqno)),
-            slots: (0..MAX_COMMIT_SLOTS)
+            slots: (0..MAX_COMMIT_SLOTS.max(strands))
                 .map(|_| Slot {
                     seqno: AtomicSeqNo::new(FREE),
                     applying: AtomicSeqNo::new(FREE),
                     signature: AtomicU64::new(0),
+                    unflushed: AtomicSeqNo::new(SeqNo::MAX),
                 })
                 .map(CachePadded::new)
                 .collect(),
@@ -99,6 +127,14 @@ impl CommitSlots {
             sealed: AtomicBool::new(false),
             gate: Event::default(),
             freed: Event::default(),
+        }
+    }
+
+    /// The place of a strand's least number that is not durable.
+    pub(crate) fn unflushed(&self, strand: StrandId) -> Unflushed {
+        Unflushed {
+            slots: Arc::clone(&self.slots),
+            strand,
         }
     }
 
@@ -116,7 +152,7 @@ impl CommitSlots {
     }
 
     /// Takes a slot and passes the gate, waiting while the gate is closed or all slots are taken.
-    /// Returns `None` once the gate is closed permanently.
+    /// Returns `None` once the gate is closed permanently. `thread` spreads threads over the slots.
     #[inline]
     pub(crate) fn enter(&self, thread: usize) -> Option<CommitSlot> {
         let slot = self.take_slot(thread);
@@ -371,7 +407,7 @@ mod tests {
     use super::*;
 
     fn slots(last_seqno: u64, lanes: Option<usize>) -> CommitSlots {
-        CommitSlots::new(SeqNo::new(last_seqno), lanes)
+        CommitSlots::new(SeqNo::new(last_seqno), 1, lanes)
     }
 
     #[test]

@@ -10,9 +10,10 @@ use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 
 use crate::base::callbacks::Action;
-use crate::base::numbers::{AtomicSeqNo, GroupNo, LaneId, SeqNo, StrandId};
+use crate::base::numbers::{GroupNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
 use crate::base::timing::Timing;
+use crate::buffer::commit_slots::Unflushed;
 use crate::buffer::consolidation::Consolidation;
 use crate::buffer::shared_buffer::{Reservation, SharedBuffer};
 use crate::format::chunk::CHUNK_HEADER;
@@ -158,9 +159,8 @@ pub(crate) struct Strand {
     /// See [`Strand::whole_record_bytes`]. It orders nothing, so loom does not model it.
     whole_record_bytes: braid_rt::atomic::AtomicUsize,
     state: Mutex<StrandState>,
-    /// The least number in `state.unflushed`, for threads without the latch. On its own cache line:
-    /// the threads of all strands read it after their flushes.
-    unflushed: CachePadded<AtomicSeqNo>,
+    /// The least number in `state.unflushed`, for threads without the latch.
+    unflushed: Unflushed,
     /// Whether there are bytes that no flush has taken.
     dirty: AtomicBool,
     /// The flushes for which the time of the first log record is read.
@@ -181,6 +181,7 @@ impl Strand {
         lane: LaneId,
         slot_bytes: usize,
         used: BufferLimits,
+        unflushed: Unflushed,
         group: GroupNo,
     ) -> Self {
         let free = (0..SLOTS_PER_STRAND)
@@ -214,7 +215,7 @@ impl Strand {
                 on_numbered: Vec::new(),
                 limits: used,
             }),
-            unflushed: CachePadded::new(AtomicSeqNo::new(SeqNo::MAX)),
+            unflushed,
             dirty: AtomicBool::new(false),
             timing: Timing::of(false),
             in_group: AtomicU32::new(0),
@@ -636,6 +637,7 @@ mod tests {
     use braid_io::MemoryDevice;
 
     use super::*;
+    use crate::buffer::commit_slots::CommitSlots;
 
     fn strand() -> Strand {
         strand_with(SLOTS_PER_STRAND)
@@ -651,6 +653,7 @@ mod tests {
             LaneId::new(0),
             8192,
             limits,
+            CommitSlots::new(SeqNo::NONE, 1, None).unflushed(StrandId::new(0)),
             GroupNo::new(1),
         )
     }

@@ -67,7 +67,7 @@ struct Progress {
     durable_seqno: AtomicSeqNo,
     /// Every number up to here is durable and finished, as far as any thread has observed.
     visible_seqno: AtomicSeqNo,
-    /// The greatest number in an acknowledged flush.
+    /// The greatest number in a durable flush that a pending commit held back.
     flushed: AtomicSeqNo,
     /// Highest sequence number awaited by a thread whose own bytes are already durable.
     awaited: AtomicSeqNo,
@@ -179,12 +179,17 @@ impl Core {
         let space = SpaceState::new(&options);
         let is_memory = is_memory(&*device);
         let timing = Timing::of(is_memory);
+        let order = protocol.order();
+        let numbered_lanes = (order == Order::Lanes).then_some(options.lanes);
+        let commit_slots = CommitSlots::new(base, options.strands, numbered_lanes);
         let strands = (0..options.strands)
             .map(|index| {
                 let lane = LaneId::new(index % options.lanes);
                 let used = lanes[lane.get()].log_space.buffers(&options);
-                let strand = Strand::new(&*device, lane, options.slot_bytes, used, GroupNo::new(1))
-                    .timed(timing);
+                let unflushed = commit_slots.unflushed(StrandId::new(index));
+                let (bytes, group) = (options.slot_bytes, GroupNo::new(1));
+                let strand =
+                    Strand::new(&*device, lane, bytes, used, unflushed, group).timed(timing);
                 CachePadded::new(if protocol.consolidates() {
                     strand.consolidating()
                 } else {
@@ -192,8 +197,6 @@ impl Core {
                 })
             })
             .collect();
-        let order = protocol.order();
-        let numbered_lanes = (order == Order::Lanes).then_some(options.lanes);
         let core = Self {
             protocol,
             is_memory,
@@ -208,7 +211,7 @@ impl Core {
             beginning: Mutex::new(None),
             base,
             kept,
-            commit_slots: CommitSlots::new(base, numbered_lanes),
+            commit_slots,
             streams: Counter::new(0),
             strands,
             lanes,
@@ -424,15 +427,27 @@ impl Core {
     /// assignment, its slot held a smaller number than now, and the durable seqno computed from
     /// that may be too small for the other commits' waiters.
     pub(crate) fn publish(&self) {
-        if self.publish_quietly() {
+        self.publish_flush(SeqNo::NONE);
+    }
+
+    /// As [`Core::publish`], after a flush whose greatest number is `last` became durable and is to be
+    /// acknowledged.
+    pub(crate) fn publish_flush(&self, last: SeqNo) {
+        if self.publish_quietly(last) {
             self.run_callbacks();
         }
     }
 
-    /// Like [`Core::publish`], without running callbacks. Returns whether there may be any to run.
-    fn publish_quietly(&self) -> bool {
+    /// Like [`Core::publish_flush`], without running callbacks. Returns whether there may be any to
+    /// run.
+    fn publish_quietly(&self, last: SeqNo) -> bool {
         let (commit_slots, mut rose) = self.publish_frontier();
-        // Acquire: pairs with the store of the leader that calls this function.
+        if commit_slots <= last && !braid_rt::mutant!("forget_flushes_held_back") {
+            // Release: pairs with the load below. Only now, because few flushes are held back, and
+            // all threads change this line.
+            self.progress.flushed.fetch_max(last, Ordering::Release);
+        }
+        // Acquire: pairs with the flushes that a pending commit holds back.
         let flushed = self.progress.flushed.load(Ordering::Acquire);
         // SeqCst: pairs with `await_commits`.
         let awaited = self.progress.awaited.load(Ordering::SeqCst);
@@ -446,12 +461,6 @@ impl Core {
             rose |= self.publish_frontier().1;
         }
         rose
-    }
-
-    /// Records that a flush whose greatest number is `last` is acknowledged.
-    pub(crate) fn note_flushed(&self, last: SeqNo) {
-        // Release: pairs with `publish`.
-        self.progress.flushed.fetch_max(last, Ordering::Release);
     }
 
     /// Announces a waiter for everything up to `seqno`. Pending commits with smaller numbers may
@@ -619,7 +628,7 @@ impl Core {
         if !self.stalled.swap(false, Ordering::SeqCst) {
             return false;
         }
-        self.publish_quietly();
+        self.publish_quietly(SeqNo::NONE);
         if self.options.flush_mode == FlushMode::Background {
             self.request_flush(&self.lanes[lane]);
         }

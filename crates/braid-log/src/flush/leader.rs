@@ -331,8 +331,8 @@ impl Core {
                 None => ready,
             }
         };
+        let last = ready.iter().map(|group| group.last).max();
         for group in &mut ready {
-            self.note_flushed(group.last);
             for chunk in group.chunks.drain(..) {
                 self.strands[chunk.strand].recycle(chunk.slot);
             }
@@ -346,7 +346,7 @@ impl Core {
         for group in &ready {
             self.lanes[group.lane].space.notify();
         }
-        self.publish();
+        self.publish_flush(last.unwrap_or(SeqNo::NONE));
         for group in &ready {
             self.lanes[group.lane].acknowledge(group.group);
         }
@@ -526,5 +526,24 @@ mod tests {
         log.sync().unwrap();
         let writers = writers.0.lock().unwrap();
         assert!(writers.contains(&thread::current().id()));
+    }
+
+    /// Nobody waits for the second transaction, so only its flush tells the first one to flush.
+    #[test]
+    fn a_commit_that_holds_a_flush_back_is_flushed_when_it_leaves() {
+        let options = LogOptions {
+            strands: 1,
+            flush_mode: FlushMode::Callers,
+            ..LogOptions::default()
+        };
+        let log = Log::create(Arc::new(MemoryDevice::new()), options).unwrap();
+        let mut first = log.enter(&[b"x"]).unwrap();
+        first.assign(1);
+        let second = log.append(&[b"y"]).unwrap();
+        assert!(log.core().lead(&log.core().lanes[0]));
+        assert!(!second.is_durable(), "the first number is missing");
+        first.append(&[b"x"]);
+        first.finish().detach();
+        assert!(second.is_durable());
     }
 }

@@ -206,7 +206,13 @@ impl Log {
             stream =
                 Some(written.inspect_err(|_| core.unreserve(strand_handle.lane, reservation))?);
         }
-        let Some(slot) = core.commit_slots.enter(thread) else {
+        // In memory, each thread flushes its own strand and reads the state of the others.
+        let hint = if core.is_memory {
+            strand_handle.strand.get()
+        } else {
+            thread
+        };
+        let Some(slot) = core.commit_slots.enter(hint) else {
             braid_rt::coverage_point("log: a commit comes after close");
             core.unreserve(strand_handle.lane, reservation);
             return Err(LogError::Closed);

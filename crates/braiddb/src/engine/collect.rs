@@ -16,6 +16,11 @@ use crate::schema::table::TableCore;
 /// thread.
 pub(super) const STEP_MAX: usize = 64;
 
+/// Number of entries in a shard from which on a commit raises the watermark for them. Raising it
+/// changes a cache line that all threads use, and collecting a few entries at once takes no longer
+/// than one with each commit. The background thread collects fewer entries.
+const RAISE_FROM: usize = 16;
+
 /// Number of chains between the one that a commit trims and the one that it prefetches meanwhile.
 const AHEAD: usize = 4;
 
@@ -98,7 +103,7 @@ impl Engine {
         buffer.reserve(STEP_MAX);
         let is_more = {
             let mut shard = self.holds.garbage.of(shard.lock());
-            let watermark = self.due_watermark(&shard);
+            let watermark = self.due_watermark(&shard, 1);
             let is_more = watermark.is_some_and(|at| shard.take_due(at, STEP_MAX, buffer));
             if !is_more && *left > 0 {
                 let step = STEP_MAX.min(*left);
@@ -152,10 +157,13 @@ impl Engine {
     }
 
     /// Returns the watermark if it has reached the first entry of a shard. Raises it if that is
-    /// necessary and possible.
+    /// necessary and possible, and the shard has `raise_from` entries.
     #[inline]
-    fn due_watermark(&self, shard: &Shard) -> Option<SeqNo> {
+    fn due_watermark(&self, shard: &Shard, raise_from: usize) -> Option<SeqNo> {
         let first = shard.first_end()?;
+        if shard.entries() < raise_from {
+            return None;
+        }
         let watermark = self.snapshots.watermark();
         if first <= watermark {
             return Some(watermark);
@@ -174,7 +182,13 @@ impl Engine {
     /// Trims under the shard's lock, which only the collector and a seventeenth thread share with
     /// this one: a second acquisition would cost each commit more.
     fn collect_due(&self, shard: &mut Shard, buffer: &mut GcBuffer) -> bool {
-        let Some(watermark) = self.due_watermark(shard) else {
+        // Without background threads, no other thread collects what this one leaves.
+        let raise_from = if self.settings.background {
+            RAISE_FROM
+        } else {
+            1
+        };
+        let Some(watermark) = self.due_watermark(shard, raise_from) else {
             return false;
         };
         let is_more = shard.take_due_tombstones(watermark, STEP_MAX, &mut buffer.due);

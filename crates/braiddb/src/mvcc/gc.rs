@@ -166,6 +166,12 @@ impl Shard {
         self.tombstones.range(from, at_most)
     }
 
+    /// Number of chains and tombstones that wait for the watermark.
+    #[inline]
+    pub(crate) fn entries(&self) -> usize {
+        self.chains.len() + self.tombstones.len()
+    }
+
     /// Returns the `end` of the entry that is due first.
     #[inline]
     pub(crate) fn first_end(&self) -> Option<SeqNo> {

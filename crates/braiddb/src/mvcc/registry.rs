@@ -45,11 +45,19 @@ pub(crate) struct SnapshotRegistry {
     more: Mutex<BTreeMap<SeqNo, usize>>,
     /// Number of snapshots in `more`; while it is 0, the collector does not lock `more`.
     more_open: AtomicUsize,
-    intent: CachePadded<AtomicU64>,
+    bounds: CachePadded<Bounds>,
     /// Snapshots below this sequence number have ended. At most the intent, so that no snapshot
     /// that is opened later is below it. Readers load it, and only an ending snapshot changes it.
     ended_below: CachePadded<AtomicU64>,
-    watermark: CachePadded<AtomicU64>,
+}
+
+/// What the collector changes. In one cache line, since a thread that raises the watermark changes
+/// all of it.
+#[derive(Debug, Default)]
+struct Bounds {
+    intent: AtomicU64,
+    watermark: AtomicU64,
+    /// Held while the open snapshots are examined.
     collecting: Mutex<()>,
 }
 
@@ -124,10 +132,8 @@ impl SnapshotRegistry {
             used: CachePadded::new(AtomicUsize::new(0)),
             more: Mutex::default(),
             more_open: AtomicUsize::new(0),
-            intent: CachePadded::default(),
+            bounds: CachePadded::default(),
             ended_below: CachePadded::default(),
-            watermark: CachePadded::default(),
-            collecting: Mutex::default(),
         }
     }
 
@@ -187,7 +193,7 @@ impl SnapshotRegistry {
 
     /// `SeqCst`: see the rules in the module documentation.
     fn intent(&self) -> SeqNo {
-        SeqNo::new(self.intent.load(Ordering::SeqCst))
+        SeqNo::new(self.bounds.intent.load(Ordering::SeqCst))
     }
 
     /// Returns the watermark: no current or future snapshot is below it, so versions that end at or
@@ -195,7 +201,7 @@ impl SnapshotRegistry {
     pub(crate) fn watermark(&self) -> SeqNo {
         // Acquire: pairs with the Release in `advance`; trimming happens after the slots were
         // examined.
-        SeqNo::new(self.watermark.load(Ordering::Acquire))
+        SeqNo::new(self.bounds.watermark.load(Ordering::Acquire))
     }
 
     /// Returns whether a snapshot has ended. Call after reading: if this returns `false`, what the
@@ -214,7 +220,7 @@ impl SnapshotRegistry {
     /// Ends the snapshots up to and including `last`, one of the open snapshots. Returns how many
     /// ended.
     pub(crate) fn end_through(&self, last: SeqNo) -> usize {
-        let _collecting = self.collecting.lock();
+        let _collecting = self.bounds.collecting.lock();
         let before = self.ended_below();
         debug_assert!(last < self.intent(), "a later snapshot never begins ended");
         let mut ended = 0;
@@ -236,24 +242,26 @@ impl SnapshotRegistry {
     /// Raises the watermark towards `visible_seqno` as far as the open snapshots allow.
     #[inline(never)]
     pub(crate) fn advance(&self, visible_seqno: SeqNo) {
-        let intent = SeqNo::new(self.intent.load(Ordering::Relaxed));
+        let intent = SeqNo::new(self.bounds.intent.load(Ordering::Relaxed));
         if intent >= visible_seqno && self.watermark() >= visible_seqno {
             return;
         }
-        let Some(_collecting) = self.collecting.try_lock() else {
+        let Some(_collecting) = self.bounds.collecting.try_lock() else {
             return;
         };
         let mut oldest = self.raise_intent(visible_seqno);
         self.for_each_open(|seqno| oldest = oldest.min(seqno));
         // A snapshot below the intent may be moving up at this moment; the watermark never
         // decreases.
-        self.watermark.fetch_max(oldest.get(), Ordering::Release);
+        self.bounds
+            .watermark
+            .fetch_max(oldest.get(), Ordering::Release);
     }
 
     /// Lists the open snapshots, and the bound below which no other snapshot begins. Returns `None`
     /// if another thread examines the snapshots.
     pub(crate) fn survey(&self, visible_seqno: SeqNo) -> Option<OpenSnapshots> {
-        let collecting = self.collecting.try_lock()?;
+        let collecting = self.bounds.collecting.try_lock()?;
         let open = self.open_snapshots(visible_seqno);
         drop(collecting);
         Some(open)
@@ -261,7 +269,7 @@ impl SnapshotRegistry {
 
     /// As [`SnapshotRegistry::survey`], but waits for another thread that examines the snapshots.
     pub(crate) fn wait_survey(&self, visible_seqno: SeqNo) -> OpenSnapshots {
-        let _collecting = self.collecting.lock();
+        let _collecting = self.bounds.collecting.lock();
         self.open_snapshots(visible_seqno)
     }
 
@@ -276,7 +284,9 @@ impl SnapshotRegistry {
 
     /// Publishes the intent to trim up to `visible_seqno`. Returns the intent.
     fn raise_intent(&self, visible_seqno: SeqNo) -> SeqNo {
-        self.intent.fetch_max(visible_seqno.get(), Ordering::SeqCst);
+        self.bounds
+            .intent
+            .fetch_max(visible_seqno.get(), Ordering::SeqCst);
         braid_rt::yield_point();
         self.intent()
     }
