@@ -443,14 +443,16 @@ mod tests {
     #[test]
     fn an_interrupted_creation_starts_over_in_both_directories() {
         let (mut named, mut finished) = (0, 0);
-        for (seed, step) in (1..40).flat_map(|step| [(2 * step, step), (2 * step + 1, step)]) {
+        // Two crashes: the second interrupts the removal of what the first one left. The removal has
+        // few steps.
+        for (step, second) in (1..40).flat_map(|step| (1..9).map(move |second| (step, second))) {
+            let seed = 8 * step + second;
             let (data, log) = (SimDevice::new(seed), SimDevice::new(!seed));
             if seed % 4 < 2 {
                 log.set_block_size(64);
             }
-            // Twice, so that the removal of what the first crash left is interrupted, too.
             let (mut data, mut log) = (data, log);
-            for round in 0..2 {
+            for (round, step) in [(0, step), (1, second)] {
                 let disturbed = if (seed + round) % 2 == 0 { &data } else { &log };
                 disturbed.crash_after(step);
                 let opened = open(&data, &log, Some(place()));
@@ -461,11 +463,11 @@ mod tests {
                 (data, log) = (data.after_crash(), log.after_crash());
                 let is_empty = log.list().unwrap().is_empty();
                 let note = Note::read(&data, PLACE_FILE, PLACE_MAGIC).unwrap();
-                assert!(is_empty || note.is_ok(), "step {step}: {note:?}");
+                assert!(is_empty || note.is_ok(), "steps {step}, {second}: {note:?}");
                 named += u32::from(note.is_ok());
             }
             let db = open(&data, &log, Some(place()));
-            let db = db.unwrap_or_else(|e| panic!("crash at step {step}: {e}"));
+            let db = db.unwrap_or_else(|e| panic!("crashes at steps {step}, {second}: {e}"));
             let table = db.open_table::<u32, u32>("t").unwrap();
             db.transact(|tx| tx.insert(&table, &1, &2)).unwrap();
             drop(db);
