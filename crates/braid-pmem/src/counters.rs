@@ -1,15 +1,90 @@
 //! Counts of stores, flushes and fences.
 //!
 //! A thread counts in one of a few stripes, each in cache lines of its own: threads that commit at
-//! the same time do not exchange a line. The first threads each have a stripe of their own, in which
-//! they count without an atomic addition: after a flush, it would wait like a fence.
+//! the same time do not exchange a line. While there are enough stripes, each thread has one of its
+//! own until it ends, in which it counts without an atomic addition: after a flush, it would wait
+//! like a fence.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const STRIPES: usize = 16;
 
-/// The stripe that all later threads share.
+/// The stripe of all threads that found no free one.
 const SHARED: usize = STRIPES - 1;
+
+/// Stands for the stripe of a thread that has not counted yet.
+const UNKNOWN: usize = usize::MAX;
+
+/// The stripes that belong to threads: a bit for each.
+struct Owners(AtomicU32);
+
+impl Owners {
+    /// Acquires a free stripe for the calling thread; [`SHARED`] if there is none.
+    fn acquire(&'static self) -> Owned {
+        let mut taken = self.0.load(Ordering::Relaxed);
+        loop {
+            let index = (taken.trailing_ones() as usize).min(SHARED);
+            if index == SHARED {
+                return Owned {
+                    owners: self,
+                    index,
+                };
+            }
+            // Acquire: pairs with the release below. This thread adds to the last owner's sums.
+            match self.0.compare_exchange_weak(
+                taken,
+                taken | 1 << index,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => {
+                    return Owned {
+                        owners: self,
+                        index,
+                    };
+                }
+                Err(now) => taken = now,
+            }
+        }
+    }
+}
+
+/// A thread's stripe, until the thread ends.
+struct Owned {
+    owners: &'static Owners,
+    index: usize,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // What the thread counts from here on, in destructors of other thread-local values.
+        let _ = MINE.try_with(|mine| mine.set(SHARED));
+        if self.index != SHARED && !braid_rt::mutant!("pmem_keep_stripe_of_ended_thread") {
+            // Release: pairs with `acquire`.
+            self.owners
+                .0
+                .fetch_and(!(1 << self.index), Ordering::Release);
+        }
+    }
+}
+
+static OWNERS: Owners = Owners(AtomicU32::new(0));
+
+thread_local! {
+    /// The calling thread's stripe. Without a destructor, so that a load suffices to read it.
+    static MINE: Cell<usize> = const { Cell::new(UNKNOWN) };
+    static OWNED: Owned = OWNERS.acquire();
+}
+
+/// Acquires a stripe for the calling thread.
+#[cold]
+fn acquire() -> usize {
+    // A thread that already destroys its values shares.
+    let mine = OWNED.try_with(|owned| owned.index).unwrap_or(SHARED);
+    MINE.set(mine);
+    mine
+}
 
 /// What was done to a mapping since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,11 +115,10 @@ impl Counters {
     /// Adds to a counter of the thread's stripe.
     #[inline]
     fn add(&self, counter: impl FnOnce(&Stripe) -> &AtomicU64, count: u64) {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        thread_local! {
-            static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed).min(SHARED);
-        }
-        let mine = MINE.with(|mine| *mine);
+        let mine = match MINE.get() {
+            UNKNOWN => acquire(),
+            mine => mine,
+        };
         let counter = counter(&self.0[mine]);
         if mine == SHARED {
             counter.fetch_add(count, Ordering::Relaxed);
@@ -83,13 +157,44 @@ impl Counters {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
     use super::*;
+
+    /// A thread that ends releases its stripe, and the next thread acquires it.
+    #[test]
+    fn an_ended_thread_releases_its_stripe() {
+        static OWNERS: Owners = Owners(AtomicU32::new(0));
+        thread_local! {
+            static OWNED: Owned = OWNERS.acquire();
+        }
+        let acquire = || OWNED.with(|owned| owned.index);
+        for _ in 0..3 * STRIPES {
+            assert_eq!(thread::spawn(acquire).join().unwrap(), 0);
+        }
+        let all = Barrier::new(STRIPES + 3);
+        let mut indexes: Vec<_> = thread::scope(|scope| {
+            let acquire = || {
+                let index = acquire();
+                all.wait();
+                index
+            };
+            let threads: Vec<_> = (0..STRIPES + 3).map(|_| scope.spawn(acquire)).collect();
+            let indexes = threads.into_iter().map(|thread| thread.join().unwrap());
+            indexes.collect()
+        });
+        indexes.sort_unstable();
+        let own = 0..SHARED;
+        assert_eq!(indexes, own.chain([SHARED; 4]).collect::<Vec<_>>());
+        assert_eq!(thread::spawn(acquire).join().unwrap(), 0);
+    }
 
     #[test]
     fn nothing_is_lost_if_there_are_more_threads_than_stripes() {
         let counters = Counters::default();
         let times: u64 = if cfg!(miri) { 10 } else { 1_000 };
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             for _ in 0..3 * STRIPES {
                 scope.spawn(|| (0..times).for_each(|_| counters.flushed(2)));
             }
