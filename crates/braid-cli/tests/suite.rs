@@ -3,6 +3,7 @@
 mod cli;
 mod common;
 mod compare;
+mod false_dax;
 mod first_minutes;
 mod nvme;
 mod pmem;
