@@ -321,12 +321,17 @@ impl File for PmemFile {
         self.resize(len, false)
     }
 
-    /// Makes the file longer once: each further change of the length would be three system calls.
-    /// Writes the zeroes nevertheless, so that no later store waits for the file system to allocate
-    /// its page.
+    /// Makes the file longer once: each further change of the length would be three system calls. New
+    /// bytes are zero. Has their pages allocated or writes the zeroes, so that no later store waits for
+    /// the file system to allocate its page.
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
-        if range.end > self.len.load(Ordering::Acquire) {
+        let before = self.len.load(Ordering::Acquire);
+        if range.end > before {
             self.resize(range.end, false)?;
+        }
+        let is_new = range.start >= before || braid_rt::mutant!("pmem_keep_bytes_to_be_zero");
+        if is_new && self.is_mapped(range.end) && self.mapping.populate(range.clone()) {
+            return Ok(());
         }
         let zeroes = AlignedBuf::new(1 << 16);
         let mut at = range.start;
@@ -482,6 +487,14 @@ mod tests {
         assert_eq!(file.len().unwrap(), 5 << 16);
         let mut read = vec![1; 5 << 16];
         file.read_at(&mut read, 0).unwrap();
+        assert!(read.iter().all(|byte| *byte == 0));
+        // The pages of new bytes are ready.
+        let lines = file.mapping.stats().lines_flushed;
+        file.fill_zero(5 << 16..7 << 16).unwrap();
+        let is_ready = file.mapping.populate(0..7 << 16);
+        assert_eq!(file.mapping.stats().lines_flushed == lines, is_ready);
+        let mut read = vec![1; 2 << 16];
+        file.read_at(&mut read, 5 << 16).unwrap();
         assert!(read.iter().all(|byte| *byte == 0));
     }
 

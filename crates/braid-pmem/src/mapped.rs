@@ -299,6 +299,27 @@ impl MappedFile {
         self.map(mapped..len)
     }
 
+    /// Makes the pages of a range ready for stores. Returns `false` if the system cannot.
+    pub(crate) fn populate(&self, range: Range<u64>) -> bool {
+        #[cfg(target_os = "linux")]
+        {
+            let page = sigbus::page_size() as u64;
+            let start = to_usize(range.start / page * page);
+            let len = to_usize(range.end) - start;
+            // SAFETY: the range is mapped; the call does not change its bytes.
+            let populated = unsafe {
+                let address = self.base.as_ptr().cast::<u8>().add(start);
+                rustix::mm::madvise(address.cast(), len, rustix::mm::Advice::LinuxPopulateWrite)
+            };
+            populated.is_ok()
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = range;
+            false
+        }
+    }
+
     /// Makes the pages of a range durable.
     pub(crate) fn sync(&self, range: Range<u64>) -> Result<(), SystemError> {
         let page = sigbus::page_size() as u64;

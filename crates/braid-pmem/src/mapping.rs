@@ -226,6 +226,24 @@ impl Mapping {
         }
     }
 
+    /// Makes the pages of a range ready for stores, in a system call: no later store waits for the file
+    /// system to allocate its page. Returns `false` if the system or the kind of memory has no such
+    /// call; a store of each page has the same effect.
+    ///
+    /// # Panics
+    ///
+    /// As the [type](Self) says.
+    #[must_use]
+    pub fn populate(&self, range: Range<u64>) -> bool {
+        self.expect_within(&range);
+        self.expect_writable();
+        match &self.backend {
+            #[cfg(unix)]
+            Backend::Lines(lines) => lines.mapped().populate(range),
+            _ => false,
+        }
+    }
+
     /// Maps what another process has appended to the file, also if this mapping is for reading only.
     /// Addresses do not change.
     ///
