@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
 use crate::channels::Inbox;
-use crate::executor::{Outcome, execute};
+use crate::executor::{Outcome, execute, execute_again};
 use crate::failure::{Failure, Wait};
 use crate::resp::{Limits, Protocol, Reply, RequestParser};
 use crate::session::{Replies, Session};
@@ -223,16 +223,14 @@ impl Connection {
     /// that arrive meanwhile are not missed.
     fn block(&mut self, args: Vec<Bytes>, wait: Wait) {
         let deadline = wait.timeout.map(|timeout| Instant::now() + timeout);
-        let namespace = match self.shared.keyspace.durable(self.session.database) {
-            Ok(data) => data.namespace,
-            Err(failure) => return self.reply(failure.to_reply(), None),
-        };
-        let place = self
-            .shared
-            .waiters
-            .register(self.session.id, namespace, &wait.keys);
+        let place = self.shared.waiters.register(
+            self.session.id,
+            self.session.database,
+            &wait.keys,
+            &wait.interest,
+        );
         self.blocked = Some(Blocked {
-            args,
+            args: wait.again.unwrap_or(args),
             otherwise: wait.otherwise,
             deadline,
             place,
@@ -246,7 +244,7 @@ impl Connection {
             return;
         };
         blocked.place.rearm();
-        match execute(&self.shared, &mut self.session, &blocked.args) {
+        match execute_again(&self.shared, &mut self.session, &blocked.args) {
             Outcome::Reply(reply, ticket) => self.reply(reply, ticket),
             Outcome::Wait(_) => self.blocked = Some(blocked),
         }

@@ -33,8 +33,28 @@ impl Outcome {
     }
 }
 
+/// What a transaction sees, and whether it may change something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// The durable state, if that contains everything that the client wrote.
+    Read,
+    /// The newest state, which other clients' writers announce.
+    ReadNewest,
+    Write,
+}
+
 /// Runs one request of a connection.
 pub(crate) fn execute(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Outcome {
+    execute_with(shared, session, args, Access::Read)
+}
+
+/// Runs a request again that has waited. Writers notify as soon as they have committed, so it has
+/// to see commits that are not durable yet.
+pub(crate) fn execute_again(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Outcome {
+    execute_with(shared, session, args, Access::ReadNewest)
+}
+
+fn execute_with(shared: &Shared, session: &mut Session, args: &[Bytes], reads: Access) -> Outcome {
     // Relaxed: a statistic.
     shared.counters.commands.fetch_add(1, Ordering::Relaxed);
     let command = match check(shared, session, args) {
@@ -60,7 +80,7 @@ pub(crate) fn execute(shared: &Shared, session: &mut Session, args: &[Bytes]) ->
     }
     match command.run {
         Run::Session(run) => Outcome::ready(answer(run(shared, session, args))),
-        Run::Data(run) => run_data(shared, session, command, run, args),
+        Run::Data(run) => run_data(shared, session, command, run, args, reads),
         Run::Executor(which) => control(shared, session, which, args),
     }
 }
@@ -155,18 +175,18 @@ fn sees_own_writes(shared: &Shared, session: &Session) -> bool {
 fn transact(
     shared: &Shared,
     session: &mut Session,
-    writes: bool,
+    access: Access,
     mut body: impl FnMut(&mut Data, &mut Session) -> Result<Reply>,
 ) -> Result<(Reply, Option<Ticket>)> {
     let (database, durability) = (session.database, session.durability);
-    if !writes && sees_own_writes(shared, session) {
+    if access == Access::Read && sees_own_writes(shared, session) {
         let mut data = shared.keyspace.durable(database)?;
         return Ok((body(&mut data, session)?, None));
     }
     let scope = Scope {
         database,
         stripe: session.stripe,
-        writes,
+        writes: access == Access::Write,
         durability,
     };
     let committed = shared.keyspace.transact(scope, |data| {
@@ -186,9 +206,14 @@ fn run_data(
     command: &'static Command,
     run: fn(&mut Data, &[Bytes]) -> Result<Reply>,
     args: &[Bytes],
+    reads: Access,
 ) -> Outcome {
-    let writes = command.is(Flag::Write);
-    match transact(shared, session, writes, |data, _| run(data, args)) {
+    let access = if command.is(Flag::Write) {
+        Access::Write
+    } else {
+        reads
+    };
+    match transact(shared, session, access, |data, _| run(data, args)) {
         Ok((reply, ticket)) => {
             count_hits(shared, command, &reply);
             Outcome::Reply(reply, ticket)
@@ -301,40 +326,38 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
     let writes = commands.iter().any(|(command, _)| command.is(Flag::Write));
     // Replies of commands without data, which must not run twice if the transaction is retried.
     let mut done: Vec<Option<Reply>> = vec![None; commands.len()];
-    let result = transact(
-        shared,
-        session,
-        writes || !watched.is_empty(),
-        |data, session| {
-            for watched in &watched {
-                data.select(watched.database)?;
-                if stamp(data, &watched.key)? != watched.stamp {
-                    return Ok(Reply::NullArray);
-                }
+    let access = if writes || !watched.is_empty() {
+        Access::Write
+    } else {
+        Access::Read
+    };
+    let result = transact(shared, session, access, |data, session| {
+        for watched in &watched {
+            data.select(watched.database)?;
+            if stamp(data, &watched.key)? != watched.stamp {
+                return Ok(Reply::NullArray);
             }
-            let mut replies = Vec::with_capacity(commands.len());
-            for ((command, args), done) in commands.iter().zip(&mut done) {
-                data.select(session.database)?;
-                // The rules may have changed since the command was queued.
-                if let Err(denied) = session.user.check(command, args) {
-                    let text = refuse(shared, session, "multi", command, &denied);
-                    replies.push(Reply::error(text));
-                    continue;
-                }
-                replies.push(match command.run {
-                    Run::Data(run) => run_queued(data, run, args)?,
-                    Run::Session(run) if command.name == "select" => {
-                        answer(run(shared, session, args))
-                    }
-                    Run::Session(run) => done
-                        .get_or_insert_with(|| answer(run(shared, session, args)))
-                        .clone(),
-                    Run::Executor(_) => Reply::OK,
-                });
+        }
+        let mut replies = Vec::with_capacity(commands.len());
+        for ((command, args), done) in commands.iter().zip(&mut done) {
+            data.select(session.database)?;
+            // The rules may have changed since the command was queued.
+            if let Err(denied) = session.user.check(command, args) {
+                let text = refuse(shared, session, "multi", command, &denied);
+                replies.push(Reply::error(text));
+                continue;
             }
-            Ok(Reply::Array(replies))
-        },
-    );
+            replies.push(match command.run {
+                Run::Data(run) => run_queued(data, run, args)?,
+                Run::Session(run) if command.name == "select" => answer(run(shared, session, args)),
+                Run::Session(run) => done
+                    .get_or_insert_with(|| answer(run(shared, session, args)))
+                    .clone(),
+                Run::Executor(_) => Reply::OK,
+            });
+        }
+        Ok(Reply::Array(replies))
+    });
     match result {
         Ok((reply, ticket)) => Outcome::Reply(reply, ticket),
         Err(failure) => Outcome::ready(failure.to_reply()),

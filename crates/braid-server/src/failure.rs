@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::keyspace::Kind;
 use crate::resp::Reply;
 
 /// Why a command fails: the client's mistake, or an error of the engine.
@@ -17,10 +18,24 @@ pub(crate) enum Failure {
     Wait(Box<Wait>),
 }
 
+/// What of a key a client waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Interest {
+    /// An element that no other client gets.
+    Elements(Kind),
+    /// Entries of a stream, which other clients get as well.
+    Entries,
+    /// Entries of a stream that nobody else of this group gets.
+    Group(Bytes),
+}
+
 /// A command that found nothing waits for elements of one of its keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Wait {
     pub(crate) keys: Vec<Bytes>,
+    pub(crate) interest: Interest,
+    /// The request to run again, if it differs from the one that the client sent.
+    pub(crate) again: Option<Vec<Bytes>>,
     /// `None` waits forever.
     pub(crate) timeout: Option<Duration>,
     /// The reply when time has passed.
@@ -48,12 +63,27 @@ impl Failure {
     }
 
     /// Lets the client wait for elements of `keys`; `otherwise` is the reply when time has passed.
-    pub(crate) fn wait(keys: &[Bytes], timeout: Option<Duration>, otherwise: Reply) -> Failure {
+    pub(crate) fn wait(
+        keys: &[Bytes],
+        interest: Interest,
+        timeout: Option<Duration>,
+        otherwise: Reply,
+    ) -> Failure {
         Failure::Wait(Box::new(Wait {
             keys: keys.to_vec(),
+            interest,
+            again: None,
             timeout,
             otherwise,
         }))
+    }
+
+    /// Changes the request that runs again after a wait.
+    pub(crate) fn running_again(mut self, args: Vec<Bytes>) -> Failure {
+        if let Failure::Wait(wait) = &mut self {
+            wait.again = Some(args);
+        }
+        self
     }
 
     /// Returns the reply that tells the client.

@@ -136,9 +136,7 @@ impl Shared {
 
     /// Tells other connections what a committed transaction did.
     pub(crate) fn publish(&self, effects: Effects) {
-        for (namespace, key, elements) in effects.pushed {
-            self.waiters.wake(namespace, &key, elements);
-        }
+        self.waiters.wake(&effects.arrivals);
         if effects.events.is_empty() {
             return;
         }
@@ -157,7 +155,7 @@ impl Shared {
     /// Publishes a keyspace notification if its class is wanted.
     fn notify(&self, event: &Event, classes: &str) {
         let wanted = |class: char| classes.contains(class);
-        let all = wanted('A') && "g$lshzxe".contains(event.class);
+        let all = wanted('A') && "g$lshzxet".contains(event.class);
         if !(wanted(event.class) || all) {
             return;
         }

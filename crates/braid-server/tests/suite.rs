@@ -14,6 +14,8 @@ mod models;
 mod pubsub;
 #[path = "suite/restart.rs"]
 mod restart;
+#[path = "suite/streams.rs"]
+mod streams;
 #[path = "suite/strings.rs"]
 mod strings;
 #[path = "suite/support.rs"]

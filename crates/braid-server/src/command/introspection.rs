@@ -55,6 +55,9 @@ pub(crate) fn keys_of(command: &Command, args: &[Bytes]) -> Vec<Bytes> {
     ) {
         return numbered(command.name, args);
     }
+    if matches!(command.name, "xread" | "xreadgroup") {
+        return super::streams::keys_of(args);
+    }
     let (first, last, step) = command.keys;
     if first == 0 || step == 0 {
         return Vec::new();
@@ -159,9 +162,15 @@ mod tests {
             "swapdb",
         ];
         for command in commands() {
-            let request: Vec<Bytes> = [command.name, "1", "1", "1", "1", "1", "1", "1"]
+            let arguments = match command.name {
+                "xread" => "COUNT 1 STREAMS 1 1",
+                "xreadgroup" => "GROUP 1 1 COUNT 1 STREAMS 1 1",
+                _ => "1 1 1 1 1 1 1",
+            };
+            let request: Vec<Bytes> = std::iter::once(command.name)
+                .chain(arguments.split(' '))
                 .map(|word| Bytes::from_static(word.as_bytes()))
-                .into();
+                .collect();
             let is_data = matches!(command.run, Run::Data(_));
             assert_eq!(
                 keys_of(command, &request).is_empty(),

@@ -213,8 +213,8 @@ fn rename_to(data: &mut Data, from: &Bytes, to: &Bytes, only_new: bool) -> Resul
 
 /// Tells waiting clients about a key that came with its elements.
 fn signal(data: &mut Data, key: &[u8], kind: Kind) {
-    if matches!(kind, Kind::List | Kind::SortedSet) {
-        data.pushed(key, usize::MAX);
+    if matches!(kind, Kind::List | Kind::SortedSet | Kind::Stream) {
+        data.pushed(key, kind, usize::MAX);
     }
 }
 
@@ -436,6 +436,7 @@ fn encoding(entry: &Entry) -> &'static str {
                 Kind::List => "quicklist",
                 Kind::SortedSet if is_small => "listpack",
                 Kind::SortedSet => "skiplist",
+                Kind::Stream => "stream",
                 Kind::String => "raw",
             }
         }

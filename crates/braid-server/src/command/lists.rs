@@ -3,11 +3,13 @@
 //! element is found by its position in one lookup. Insertions and removals inside a list move the
 //! shorter side.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::arguments::{Options, integer, is, natural, part, timeout};
 use super::sets::numbered_keys;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Interest, Result};
 use crate::keyspace::{Collection, Data, Entry, Kind};
 use crate::resp::Reply;
 
@@ -81,7 +83,7 @@ fn push(data: &mut Data, key: &[u8], values: &[Bytes], end: End, only_old: bool)
     }
     data.put_collection(key, old.as_ref(), list)?;
     data.notify('l', if end == End::Left { "lpush" } else { "rpush" }, key);
-    data.pushed(key, values.len());
+    data.pushed(key, Kind::List, values.len());
     Ok(Reply::Integer(list.len as i64))
 }
 
@@ -421,7 +423,12 @@ fn blocking_pop(data: &mut Data, args: &[Bytes], end: End) -> Result<Reply> {
             ]));
         }
     }
-    Err(Failure::wait(keys, timeout, Reply::NullArray))
+    Err(Failure::wait(
+        keys,
+        Interest::Elements(Kind::List),
+        timeout,
+        Reply::NullArray,
+    ))
 }
 
 pub(super) fn blpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
@@ -432,12 +439,17 @@ pub(super) fn brpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     blocking_pop(data, args, End::Right)
 }
 
+/// Lets a client wait for one element.
+fn wait_for_one(keys: &[Bytes], timeout: Option<Duration>) -> Failure {
+    Failure::wait(keys, Interest::Elements(Kind::List), timeout, Reply::Null)
+}
+
 pub(super) fn blmove(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let (out, into) = (End::parse(&args[3])?, End::parse(&args[4])?);
     let timeout = timeout(&args[5])?;
     match move_between(data, &args[1], &args[2], out, into)? {
         Some(value) => Ok(Reply::Bulk(value)),
-        None => Err(Failure::wait(&args[1..2], timeout, Reply::Null)),
+        None => Err(wait_for_one(&args[1..2], timeout)),
     }
 }
 
@@ -445,7 +457,7 @@ pub(super) fn brpoplpush(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let timeout = timeout(&args[3])?;
     match move_between(data, &args[1], &args[2], End::Right, End::Left)? {
         Some(value) => Ok(Reply::Bulk(value)),
-        None => Err(Failure::wait(&args[1..2], timeout, Reply::Null)),
+        None => Err(wait_for_one(&args[1..2], timeout)),
     }
 }
 
@@ -472,5 +484,12 @@ pub(super) fn lmpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 
 pub(super) fn blmpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let timeout = timeout(&args[1])?;
-    pop_first(data, &args[2..])?.map_err(|keys| Failure::wait(&keys, timeout, Reply::NullArray))
+    pop_first(data, &args[2..])?.map_err(|keys| {
+        Failure::wait(
+            &keys,
+            Interest::Elements(Kind::List),
+            timeout,
+            Reply::NullArray,
+        )
+    })
 }

@@ -14,6 +14,7 @@ mod scan;
 mod server;
 mod sets;
 mod sorted_sets;
+mod streams;
 mod strings;
 mod table;
 

@@ -2,7 +2,7 @@
 
 use super::{
     Command, Flag, Run, Transactional, acl, bitfield, bits, connection, hashes, introspection,
-    keys, lists, pubsub, scan, server, sets, sorted_sets, strings,
+    keys, lists, pubsub, scan, server, sets, sorted_sets, streams, strings,
 };
 
 /// Returns all commands, ordered by name.
@@ -191,6 +191,21 @@ const COMMANDS: &[Command] = &[
     command("wait", 3, &[Flag::Noscript], (0, 0, 0), "server", Run::Session(server::wait)),
     command("waitaof", 4, &[Flag::Noscript, Flag::NoMulti], (0, 0, 0), "server", Run::Session(server::waitaof)),
     command("watch", -2, &[Flag::Fast, Flag::Noscript], (1, -1, 1), "transactions", Run::Executor(Transactional::Watch)),
+    command("xack", -4, &[Flag::Write, Flag::Fast], (1, 1, 1), "stream", Run::Data(streams::xack)),
+    command("xadd", -5, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "stream", Run::Data(streams::xadd)),
+    command("xautoclaim", -6, &[Flag::Write, Flag::Fast], (1, 1, 1), "stream", Run::Data(streams::xautoclaim)),
+    command("xclaim", -6, &[Flag::Write, Flag::Fast], (1, 1, 1), "stream", Run::Data(streams::xclaim)),
+    command("xdel", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "stream", Run::Data(streams::xdel)),
+    command("xgroup", -2, &[Flag::Write, Flag::Denyoom], (2, 2, 1), "stream", Run::Data(streams::xgroup)),
+    command("xinfo", -2, &[Flag::Readonly], (2, 2, 1), "stream", Run::Data(streams::xinfo)),
+    command("xlen", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "stream", Run::Data(streams::xlen)),
+    command("xpending", -3, &[Flag::Readonly], (1, 1, 1), "stream", Run::Data(streams::xpending)),
+    command("xrange", -4, &[Flag::Readonly], (1, 1, 1), "stream", Run::Data(streams::xrange)),
+    command("xread", -4, &[Flag::Readonly, Flag::Blocking], (0, 0, 0), "stream", Run::Data(streams::xread)),
+    command("xreadgroup", -7, &[Flag::Write, Flag::Blocking], (0, 0, 0), "stream", Run::Data(streams::xreadgroup)),
+    command("xrevrange", -4, &[Flag::Readonly], (1, 1, 1), "stream", Run::Data(streams::xrevrange)),
+    command("xsetid", -3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "stream", Run::Data(streams::xsetid)),
+    command("xtrim", -4, &[Flag::Write], (1, 1, 1), "stream", Run::Data(streams::xtrim)),
     command("zadd", -4, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::zadd)),
     command("zcard", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::zcard)),
     command("zcount", 4, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::range::zcount)),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use braid::{Durability, Ticket, Transaction};
 use bytes::Bytes;
 
-use super::entry::{Body, Collection, Entry, Kind, read_u64};
+use super::entry::{Body, Collection, Entry, Kind, StreamHead, read_u64};
 use super::hashed;
 use super::view::{Bucket, View};
 use super::{Keyspace, now_ms};
@@ -26,8 +26,24 @@ pub(crate) struct Event {
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) events: Vec<Event>,
-    /// Keys that got elements for which clients may wait: namespace, key, number of elements.
-    pub(crate) pushed: Vec<(u64, Bytes, usize)>,
+    pub(crate) arrivals: Vec<Arrival>,
+}
+
+/// Something for which clients may wait. Keys are named with the number of their database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// A key got elements.
+    Elements {
+        key: (u32, Bytes),
+        kind: Kind,
+        count: usize,
+    },
+    /// A reader of a group of a stream left entries for others.
+    Left { key: (u32, Bytes), group: Bytes },
+    /// A stream or a group of it is gone.
+    Gone { key: (u32, Bytes) },
+    /// Other data is in a database now.
+    Database(u32),
 }
 
 /// The data as one transaction sees it.
@@ -146,6 +162,7 @@ impl Data {
         if database == self.database {
             self.namespace = namespace;
         }
+        self.effects.arrivals.push(Arrival::Database(database));
         Ok(())
     }
 
@@ -226,17 +243,19 @@ impl Data {
             id: self.keyspace.new_identity(),
             len: 0,
             extra: 0,
+            stream: StreamHead::default(),
         }
     }
 
-    /// Stores the header of a changed collection, and deletes the key if the collection is empty.
+    /// Stores the header of a changed collection, and deletes the key if the collection is empty;
+    /// a stream remains.
     pub(crate) fn put_collection(
         &mut self,
         key: &[u8],
         old: Option<&Entry>,
         collection: Collection,
     ) -> Result<()> {
-        if collection.len == 0 {
+        if collection.len == 0 && collection.kind != Kind::Stream {
             if let Some(old) = old {
                 if collection.kind == Kind::SortedSet {
                     // Its rank index still has the sentinels.
@@ -289,6 +308,11 @@ impl Data {
     /// Deletes a key without its elements: they are gone, or belong to another key now.
     pub(crate) fn delete_entry(&mut self, key: &[u8], entry: &Entry) -> Result<()> {
         self.move_deadline(key, entry.expires, None)?;
+        if entry.kind() == Kind::Stream {
+            self.effects.arrivals.push(Arrival::Gone {
+                key: (self.database, Bytes::copy_from_slice(key)),
+            });
+        }
         *self.added.entry(self.namespace).or_default() -= 1;
         let at = self.keyspace.key(self.namespace, key);
         self.view.remove(&self.keyspace.keys, &at)?;
@@ -431,10 +455,12 @@ impl Data {
     }
 
     /// Records that clients may be waiting for the new elements of a key.
-    pub(crate) fn pushed(&mut self, key: &[u8], elements: usize) {
-        self.effects
-            .pushed
-            .push((self.namespace, Bytes::copy_from_slice(key), elements));
+    pub(crate) fn pushed(&mut self, key: &[u8], kind: Kind, count: usize) {
+        self.effects.arrivals.push(Arrival::Elements {
+            key: (self.database, Bytes::copy_from_slice(key)),
+            kind,
+            count,
+        });
     }
 
     /// Sets a mark to which [`Data::roll_back`] returns; `None` if nothing can have changed.
@@ -445,7 +471,7 @@ impl Data {
                 savepoint: tx.savepoint(),
                 added: self.added.clone(),
                 events: self.effects.events.len(),
-                pushed: self.effects.pushed.len(),
+                arrivals: self.effects.arrivals.len(),
             }),
         }
     }
@@ -455,7 +481,7 @@ impl Data {
         self.view.transaction()?.rollback_to(&mark.savepoint)?;
         self.added = mark.added;
         self.effects.events.truncate(mark.events);
-        self.effects.pushed.truncate(mark.pushed);
+        self.effects.arrivals.truncate(mark.arrivals);
         Ok(())
     }
 
@@ -482,7 +508,7 @@ pub(crate) struct Mark {
     savepoint: braid::Savepoint,
     added: BTreeMap<u64, i64>,
     events: usize,
-    pushed: usize,
+    arrivals: usize,
 }
 
 /// What an entry of `garbage` names.

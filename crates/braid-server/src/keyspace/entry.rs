@@ -13,6 +13,7 @@ pub(crate) enum Kind {
     List = 3,
     Set = 4,
     SortedSet = 5,
+    Stream = 6,
 }
 
 impl Kind {
@@ -24,6 +25,7 @@ impl Kind {
             Kind::List => "list",
             Kind::Set => "set",
             Kind::SortedSet => "zset",
+            Kind::Stream => "stream",
         }
     }
 
@@ -34,6 +36,7 @@ impl Kind {
             Kind::List,
             Kind::Set,
             Kind::SortedSet,
+            Kind::Stream,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == byte)
@@ -46,10 +49,29 @@ pub(crate) struct Collection {
     pub(crate) kind: Kind,
     /// Identity, which no other collection of this database ever has.
     pub(crate) id: u64,
-    /// Number of elements, at least 1.
+    /// Number of elements; at least 1, except of a stream.
     pub(crate) len: u64,
-    /// List: index of the first element. Sorted set: levels of its rank index.
+    /// List: index of the first element. Sorted set: levels of its rank index. Stream: number of
+    /// its groups.
     pub(crate) extra: i64,
+    /// Ids of a stream; zeros for other types.
+    pub(crate) stream: StreamHead,
+}
+
+/// What a stream remembers of entries that it need not have any more. Ids are milliseconds and a
+/// sequence number, 64 bits each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StreamHead {
+    /// Greatest id that an entry ever had.
+    pub(crate) last: u128,
+    /// Greatest id that XDEL removed.
+    pub(crate) deleted: u128,
+    /// Number of entries that were ever added.
+    pub(crate) added: u64,
+}
+
+impl StreamHead {
+    const LEN: usize = 40;
 }
 
 /// Value of a key.
@@ -83,6 +105,7 @@ impl Entry {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(
             17 + 24
+                + StreamHead::LEN
                 + match &self.body {
                     Body::String(text) => text.len(),
                     Body::Collection(_) => 0,
@@ -100,6 +123,11 @@ impl Entry {
                 out.put_u64(collection.id);
                 out.put_u64(collection.len);
                 out.put_i64(collection.extra);
+                if collection.kind == Kind::Stream {
+                    out.put_u128(collection.stream.last);
+                    out.put_u128(collection.stream.deleted);
+                    out.put_u64(collection.stream.added);
+                }
             }
         }
         out
@@ -127,14 +155,25 @@ impl Entry {
         let body = if kind == Kind::String {
             Body::String(bytes)
         } else {
-            if bytes.len() != 24 {
+            let is_stream = kind == Kind::Stream;
+            if bytes.len() != 24 + if is_stream { StreamHead::LEN } else { 0 } {
                 return Err(damaged());
             }
+            let stream = if is_stream {
+                StreamHead {
+                    last: read_u128(&bytes[24..]),
+                    deleted: read_u128(&bytes[40..]),
+                    added: read_u64(&bytes[56..]),
+                }
+            } else {
+                StreamHead::default()
+            };
             Body::Collection(Collection {
                 kind,
                 id: read_u64(&bytes),
                 len: read_u64(&bytes[8..]),
                 extra: read_u64(&bytes[16..]) as i64,
+                stream,
             })
         };
         Ok(Entry {
@@ -152,6 +191,13 @@ pub(crate) fn read_u64(bytes: &[u8]) -> u64 {
         .map_or(0, |word| u64::from_be_bytes(*word))
 }
 
+/// Reads a big-endian number; zero if there are fewer than sixteen bytes.
+pub(crate) fn read_u128(bytes: &[u8]) -> u128 {
+    bytes
+        .first_chunk()
+        .map_or(0, |word| u128::from_be_bytes(*word))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +213,18 @@ mod tests {
                     id: 9,
                     len: 3,
                     extra: -4,
+                    stream: StreamHead::default(),
+                }),
+                Body::Collection(Collection {
+                    kind: Kind::Stream,
+                    id: 9,
+                    len: 0,
+                    extra: 1,
+                    stream: StreamHead {
+                        last: 7 << 64 | 1,
+                        deleted: 6 << 64,
+                        added: 2,
+                    },
                 }),
             ] {
                 let entry = Entry {

@@ -42,6 +42,8 @@ pub(crate) enum Reply {
     Array(Vec<Reply>),
     /// Pairs; in RESP2 a list of alternating keys and values.
     Map(Vec<(Reply, Reply)>),
+    /// Pairs; in RESP2 a list of lists of two.
+    Pairs(Vec<(Reply, Reply)>),
     /// A list without order; in RESP2 a list.
     Set(Vec<Reply>),
     /// A message that answers no command; in RESP2 a list.
@@ -107,6 +109,16 @@ impl Reply {
                     put_number(out, b'*', pairs.len() as i64 * 2);
                 }
                 for (key, value) in pairs {
+                    key.encode(protocol, out);
+                    value.encode(protocol, out);
+                }
+            }
+            Reply::Pairs(pairs) => {
+                put_number(out, if resp3 { b'%' } else { b'*' }, pairs.len() as i64);
+                for (key, value) in pairs {
+                    if !resp3 {
+                        put_number(out, b'*', 2);
+                    }
                     key.encode(protocol, out);
                     value.encode(protocol, out);
                 }
@@ -192,6 +204,12 @@ mod tests {
             encoded(&reply, Protocol::Resp3),
             "%1\r\n$1\r\na\r\n,1.5\r\n"
         );
+        let reply = Reply::Pairs(vec![(Reply::copied("a"), Reply::Integer(1))]);
+        assert_eq!(
+            encoded(&reply, Protocol::Resp2),
+            "*1\r\n*2\r\n$1\r\na\r\n:1\r\n"
+        );
+        assert_eq!(encoded(&reply, Protocol::Resp3), "%1\r\n$1\r\na\r\n:1\r\n");
         assert_eq!(encoded(&Reply::Null, Protocol::Resp2), "$-1\r\n");
         assert_eq!(encoded(&Reply::NullArray, Protocol::Resp2), "*-1\r\n");
         assert_eq!(encoded(&Reply::NullArray, Protocol::Resp3), "_\r\n");

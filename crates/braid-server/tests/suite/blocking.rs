@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::support::{Raw, TestServer, run, script};
 
 /// Waits until this many clients are blocked.
-fn blocked(server: &TestServer, count: usize) {
+pub(crate) fn blocked(server: &TestServer, count: usize) {
     let mut connection = server.connect();
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
@@ -18,7 +18,7 @@ fn blocked(server: &TestServer, count: usize) {
     }
 }
 
-fn waiting(server: &TestServer, command: &str) -> Raw {
+pub(crate) fn waiting(server: &TestServer, command: &str) -> Raw {
     let mut raw = server.raw();
     raw.send(format!("{command}\r\n"));
     raw

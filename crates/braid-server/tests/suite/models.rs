@@ -6,7 +6,7 @@ use redis::Connection;
 
 use super::support::{TestServer, run};
 
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let seed = std::env::var("BRAID_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());

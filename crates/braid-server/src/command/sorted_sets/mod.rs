@@ -287,7 +287,7 @@ pub(in crate::command) fn zadd(data: &mut Data, args: &[Bytes]) -> Result<Reply>
             if options.increments { "zincr" } else { "zadd" },
             &args[1],
         );
-        data.pushed(&args[1], added as usize);
+        data.pushed(&args[1], Kind::SortedSet, added as usize);
     }
     if options.increments {
         return Ok(last.map_or(Reply::Null, Reply::Double));
@@ -453,7 +453,7 @@ fn store(data: &mut Data, key: &[u8], members: Vec<Scored>, event: &'static str)
     let set = set.set;
     data.put_collection(key, None, set)?;
     data.notify('z', event, key);
-    data.pushed(key, members.len());
+    data.pushed(key, Kind::SortedSet, members.len());
     Ok(Reply::Integer(members.len() as i64))
 }
 

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use super::super::arguments::{natural, timeout};
 use super::super::sets::numbered_keys;
 use super::{Scored, SortedSet, open, remove_all};
-use crate::failure::{Failure, Result};
-use crate::keyspace::{Collection, Data, Entry};
+use crate::failure::{Failure, Interest, Result};
+use crate::keyspace::{Collection, Data, Entry, Kind};
 use crate::resp::Reply;
 
 fn pop(
@@ -98,7 +98,12 @@ fn blocking_pop(data: &mut Data, args: &[Bytes], from_end: bool) -> Result<Reply
             ]));
         }
     }
-    Err(Failure::wait(keys, timeout, Reply::NullArray))
+    Err(Failure::wait(
+        keys,
+        Interest::Elements(Kind::SortedSet),
+        timeout,
+        Reply::NullArray,
+    ))
 }
 
 pub(in crate::command) fn bzpopmin(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
@@ -143,5 +148,12 @@ pub(in crate::command) fn zmpop(data: &mut Data, args: &[Bytes]) -> Result<Reply
 
 pub(in crate::command) fn bzmpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let timeout = timeout(&args[1])?;
-    pop_first(data, &args[2..])?.map_err(|keys| Failure::wait(&keys, timeout, Reply::NullArray))
+    pop_first(data, &args[2..])?.map_err(|keys| {
+        Failure::wait(
+            &keys,
+            Interest::Elements(Kind::SortedSet),
+            timeout,
+            Reply::NullArray,
+        )
+    })
 }
