@@ -6,6 +6,8 @@ mod acl;
 mod blocking;
 #[path = "suite/connections.rs"]
 mod connections;
+#[path = "suite/geo.rs"]
+mod geo;
 #[path = "suite/keys.rs"]
 mod keys;
 #[path = "suite/models.rs"]

@@ -6,7 +6,7 @@ use super::selector::Access;
 use crate::command::{Command, Flag};
 
 /// Commands that write their keys and answer with something of what was there.
-const READS_AND_WRITES: [&str; 46] = [
+const READS_AND_WRITES: [&str; 47] = [
     "bitfield",
     "blmove",
     "blmpop",
@@ -53,6 +53,7 @@ const READS_AND_WRITES: [&str; 46] = [
     "sort",
     "pfcount",
     "georadius",
+    "georadiusbymember",
 ];
 
 /// Commands that read their first key, and write the second one.

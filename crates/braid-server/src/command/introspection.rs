@@ -58,6 +58,9 @@ pub(crate) fn keys_of(command: &Command, args: &[Bytes]) -> Vec<Bytes> {
     if matches!(command.name, "xread" | "xreadgroup") {
         return super::streams::keys_of(args);
     }
+    if matches!(command.name, "georadius" | "georadiusbymember") {
+        return super::geo::keys_of(args);
+    }
     let (first, last, step) = command.keys;
     if first == 0 || step == 0 {
         return Vec::new();

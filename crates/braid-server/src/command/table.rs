@@ -1,8 +1,8 @@
 //! The table of all commands.
 
 use super::{
-    Command, Flag, Run, Transactional, acl, bitfield, bits, connection, hashes, introspection,
-    keys, lists, pubsub, scan, server, sets, sorted_sets, streams, strings,
+    Command, Flag, Run, Transactional, acl, bitfield, bits, connection, geo, hashes, hyperloglog,
+    introspection, keys, lists, pubsub, scan, server, sets, sorted_sets, streams, strings,
 };
 
 /// Returns all commands, ordered by name.
@@ -76,6 +76,16 @@ const COMMANDS: &[Command] = &[
     command("expiretime", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::expiretime)),
     command("flushall", -1, &[Flag::Write], (0, 0, 0), "keyspace", Run::Data(keys::flushall)),
     command("flushdb", -1, &[Flag::Write], (0, 0, 0), "keyspace", Run::Data(keys::flushdb)),
+    command("geoadd", -5, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "geo", Run::Data(geo::geoadd)),
+    command("geodist", -4, &[Flag::Readonly], (1, 1, 1), "geo", Run::Data(geo::geodist)),
+    command("geohash", -2, &[Flag::Readonly], (1, 1, 1), "geo", Run::Data(geo::geohash)),
+    command("geopos", -2, &[Flag::Readonly], (1, 1, 1), "geo", Run::Data(geo::geopos)),
+    command("georadius", -6, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "geo", Run::Data(geo::georadius)),
+    command("georadius_ro", -6, &[Flag::Readonly], (1, 1, 1), "geo", Run::Data(geo::georadius_ro)),
+    command("georadiusbymember", -5, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "geo", Run::Data(geo::georadiusbymember)),
+    command("georadiusbymember_ro", -5, &[Flag::Readonly], (1, 1, 1), "geo", Run::Data(geo::georadiusbymember_ro)),
+    command("geosearch", -7, &[Flag::Readonly], (1, 1, 1), "geo", Run::Data(geo::geosearch)),
+    command("geosearchstore", -8, &[Flag::Write, Flag::Denyoom], (1, 2, 1), "geo", Run::Data(geo::geosearchstore)),
     command("get", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::get)),
     command("getbit", 3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "bitmap", Run::Data(bits::getbit)),
     command("getdel", 2, &[Flag::Write, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::getdel)),
@@ -131,6 +141,9 @@ const COMMANDS: &[Command] = &[
     command("pexpire", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::pexpire)),
     command("pexpireat", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::pexpireat)),
     command("pexpiretime", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::pexpiretime)),
+    command("pfadd", -2, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "hyperloglog", Run::Data(hyperloglog::pfadd)),
+    command("pfcount", -2, &[Flag::Readonly], (1, -1, 1), "hyperloglog", Run::Data(hyperloglog::pfcount)),
+    command("pfmerge", -2, &[Flag::Write, Flag::Denyoom], (1, -1, 1), "hyperloglog", Run::Data(hyperloglog::pfmerge)),
     command("ping", -1, &[Flag::Fast], (0, 0, 0), "connection", Run::Session(connection::ping)),
     command("psetex", 4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "string", Run::Data(strings::psetex)),
     command("psubscribe", -2, &[Flag::Pubsub, Flag::Noscript], (0, 0, 0), "pubsub", Run::Session(pubsub::subscribe_patterns)),

@@ -5,6 +5,8 @@ pub(super) mod combine;
 pub(super) mod pop;
 pub(super) mod range;
 
+use std::ops::Bound;
+
 use bytes::Bytes;
 
 use super::arguments::{float, integer, is};
@@ -425,6 +427,34 @@ pub(in crate::command) fn zrevrank(data: &mut Data, args: &[Bytes]) -> Result<Re
     rank_of(data, args, true)
 }
 
+/// Returns the score of a member.
+pub(in crate::command) fn score_of(
+    data: &mut Data,
+    set: &Collection,
+    member: &[u8],
+) -> Result<Option<f64>> {
+    SortedSet { data, set: *set }.score(member)
+}
+
+/// Returns the members with scores from `from` up to `to`, which is excluded.
+pub(in crate::command) fn by_score(
+    data: &Data,
+    set: &Collection,
+    from: f64,
+    to: f64,
+) -> Result<Vec<Scored>> {
+    let at = |score: f64| {
+        let mut at = prefix(set, RANKED);
+        at.extend_from_slice(&encode_score(score));
+        at
+    };
+    let table = data.elements();
+    let found = data
+        .view
+        .range(&table, Bound::Included(at(from)), Bound::Excluded(at(to)))?;
+    found.map(|entry| Ok(scored(&entry?.0))).collect()
+}
+
 /// Answers with members, and with scores if asked: pairs in RESP3, alternating in RESP2.
 fn answer(found: Vec<Scored>, with_scores: bool) -> Reply {
     if with_scores {
@@ -435,7 +465,12 @@ fn answer(found: Vec<Scored>, with_scores: bool) -> Reply {
 }
 
 /// Replaces a key by a new sorted set; returns the number of members.
-fn store(data: &mut Data, key: &[u8], members: Vec<Scored>, event: &'static str) -> Result<Reply> {
+pub(in crate::command) fn store(
+    data: &mut Data,
+    key: &[u8],
+    members: Vec<Scored>,
+    event: &'static str,
+) -> Result<Reply> {
     if let Some(old) = data.entry(key)? {
         data.delete(key, &old)?;
         if members.is_empty() {
