@@ -2,7 +2,7 @@
 # Runs the three paths to an NVMe drive in a virtual machine: io_uring, NVMe passthrough, and the driver
 # of braid-nvme over VFIO with an IOMMU; see docs/nvme.md.
 #
-#     scripts/guest-nvme.sh [PATH OF nvme_probe]
+#     scripts/guest-nvme.sh [paths|crash|crash-database|database]...
 #
 # Each path writes, flushes and reads back. Then strace counts system calls: the driver over VFIO may
 # take none, and no interrupt, and passthrough one for each batch. Then the paths run in turns at
@@ -20,11 +20,14 @@ cd "$(dirname "$0")/.."
 source scripts/guest.sh
 guest_needs strace strace
 
+[ $# -gt 0 ] || set -- paths crash crash-database
 if [ -z "${EXAMPLES:-}" ]; then
     cargo build --release -p braid-nvme --example nvme_probe --example nvme_crash
+    case " $* " in
+        *" crash-database "*) cargo build --release -p braid-sim --example nvme_database ;;
+    esac
     EXAMPLES=${CARGO_TARGET_DIR:-target}/release/examples
 fi
-[ $# -gt 0 ] || set -- paths crash
 guest_kernel
 guest_root "$work/nvme-root"
 case " $* " in
@@ -38,6 +41,7 @@ case " $* " in
 esac
 guest_program "$EXAMPLES/nvme_probe" nvme_probe
 guest_program "$EXAMPLES/nvme_crash" nvme_crash
+[ ! -e "$EXAMPLES/nvme_database" ] || guest_program "$EXAMPLES/nvme_database" nvme_database
 guest_program "$(command -v strace)" strace
 guest_modules nvme vfio-pci vfio_iommu_type1
 guest_pack "$work/nvme-initrd.gz" <<'GUEST'
@@ -76,10 +80,21 @@ place() {
         vfio) echo "vfio:$device" ;;
     esac
 }
-if [ "$(option task)" = crash ]; then
-    nvme_crash run "$(place $paths)" "$(option seed)" "$(option operations)" || finish "FAILED: $paths"
-    finish "done"
-fi
+case $paths in
+    uring) drive=nvme:/dev/nvme0n1 ;;
+    passthrough) drive=nvme:/dev/ng0n1 ;;
+    *) drive=vfio:$device ;;
+esac
+case $(option task) in
+    crash)
+        nvme_crash run "$(place $paths)" "$(option seed)" "$(option operations)" || finish "FAILED: $paths"
+        finish "done"
+        ;;
+    crash-database)
+        nvme_database run "$drive" "$(option seed)" "$(option operations)" || finish "FAILED: $drive"
+        finish "done"
+        ;;
+esac
 run() {
     echo "guest: $*"
     # No terminal, so no progress.
@@ -87,11 +102,6 @@ run() {
     tail -3 /tmp/out
 }
 if [ "$(option task)" = database ]; then
-    case $paths in
-        uring) drive=nvme:/dev/nvme0n1 ;;
-        passthrough) drive=nvme:/dev/ng0n1 ;;
-        vfio) drive=vfio:$device ;;
-    esac
     run braid nvme format "$drive"
     run braid demo --dir "$drive/bank" --seconds 10 --kills 5 --threads 2 --accounts 100
     run braid verify "$drive/bank"
@@ -236,16 +246,17 @@ paths() {
     ' "$work/nvme-output"
 }
 
+# Records a program on each path, and checks images: crash TASK PROGRAM OPERATIONS
 crash() {
     local path seed=${SEED:-1}
     for path in $(tr ',' ' ' <<<"${PATHS:-uring,passthrough,vfio}"); do
         empty nvme0.img 64
         # Sparse; the record ends where it reads as zeros.
         empty nvme0.log 65536
-        boot "task=crash polled=0 paths=$path seed=$seed operations=400" \
+        boot "task=$1 polled=0 paths=$path seed=$seed operations=$3" \
             "driver=blklogwrites,node-name=n0,log-sector-size=512,file.driver=file,file.filename=$work/nvme0.img,log.driver=file,log.filename=$work/nvme0.log"
         printf '%s: ' "$path"
-        "$EXAMPLES/nvme_crash" check "$work/nvme0.log" $((64 << 20)) "$seed" "${IMAGES:-700}"
+        "$EXAMPLES/$2" check "$work/nvme0.log" $((64 << 20)) "$seed" "${IMAGES:-700}"
     done
     rm "$work/nvme0.log"
 }
@@ -267,10 +278,11 @@ for task in "$@"; do
                 paths "$polled"
             done
             ;;
-        crash) crash ;;
+        crash) crash crash nvme_crash 400 ;;
+        crash-database) crash crash-database nvme_database 100 ;;
         database) database ;;
         *)
-            echo "unknown: $task; expected paths, crash or database" >&2
+            echo "unknown: $task; expected paths, crash, crash-database or database" >&2
             exit 2
             ;;
     esac

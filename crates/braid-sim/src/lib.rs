@@ -19,6 +19,8 @@ mod drive;
 mod foreign;
 pub mod graph;
 mod history;
+#[cfg(unix)]
+pub mod images;
 mod keys;
 mod memory;
 mod plan;

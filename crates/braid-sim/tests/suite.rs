@@ -3,6 +3,8 @@
 mod catalog;
 mod close;
 mod histories;
+#[cfg(unix)]
+mod images;
 mod moved;
 mod poisoned;
 mod ranges;

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
 
-use braid_nvme::crash::{AnnotatedDrive, Replay, WriteLog};
+use braid_nvme::crash::{AnnotatedDrive, sample};
 use braid_nvme::volume::{FormatOptions, Volume, VolumeError, fsck};
 use braid_nvme::{Blocking, MemoryDrive};
 
@@ -322,36 +322,21 @@ pub(crate) fn check<R: Read>(
     images: u64,
     mut random: fastrand::Rng,
 ) -> Result<u64, String> {
-    let text = |error: std::io::Error| error.to_string();
-    let replay = || Ok(Replay::new(WriteLog::new(record()?)?, bytes));
-    // The moments at which a volume exists.
-    let (mut counted, mut moments) = (replay().map_err(text)?, 0);
-    while counted.advance().map_err(text)? {
-        moments += u64::from(counted.acknowledged().is_some());
-    }
-    if moments == 0 {
-        return Err("the record has no acknowledgement".into());
-    }
-    let (mut replay, mut model) = (replay().map_err(text)?, Model::default());
-    let (mut done, mut moment) = (0, 0);
-    while replay.advance().map_err(text)? {
-        let Some(payload) = replay.acknowledged() else {
-            continue;
-        };
-        let payload = payload
-            .try_into()
-            .map_err(|_| "an unknown acknowledgement")?;
-        model.advance(seed, u64::from_le_bytes(payload));
-        moment += 1;
-        // So many in all moments up to this one.
-        while done < images * moment / moments {
-            let image = random.u64(..);
-            model.check(seed, &replay.image(image)).map_err(|error| {
-                let ended = model.ended;
-                format!("moment {moment}, image {image}, after {ended} operations: {error}")
-            })?;
-            done += 1;
-        }
-    }
-    Ok(done)
+    let mut model = Model::default();
+    sample(
+        record,
+        bytes,
+        images,
+        || random.u64(..),
+        |payload, image| {
+            let payload = payload
+                .try_into()
+                .map_err(|_| "an unknown acknowledgement")?;
+            model.advance(seed, u64::from_le_bytes(payload));
+            let ended = model.ended;
+            model
+                .check(seed, image)
+                .map_err(|error| format!("after {ended} operations: {error}"))
+        },
+    )
 }

@@ -11,9 +11,24 @@ use std::io::{Error, ErrorKind, Read, Result};
 use braid_rt::to_usize;
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
-const FLUSH: u64 = 1;
+pub(super) const FLUSH: u64 = 1;
 const FUA: u64 = 2;
-const DISCARD: u64 = 4;
+pub(super) const DISCARD: u64 = 4;
+
+/// Returns the first sector of a record.
+pub(super) fn first_sector(sector: u64) -> Vec<u8> {
+    let size = u32::try_from(sector).expect("a small sector");
+    let mut bytes = header(sector, [MAGIC, 1, 0, 0]);
+    bytes[24..28].copy_from_slice(&size.to_le_bytes());
+    bytes
+}
+
+/// Returns a sector that begins with these words.
+pub(super) fn header(sector: u64, words: [u64; 4]) -> Vec<u8> {
+    let mut bytes = words.map(u64::to_le_bytes).concat();
+    bytes.resize(to_usize(sector), 0);
+    bytes
+}
 
 /// One entry of a [`WriteLog`].
 #[derive(Clone, Debug, PartialEq, Eq)]

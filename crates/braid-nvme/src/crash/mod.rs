@@ -1,9 +1,9 @@
 //! Images that a power failure may leave of a real drive, from a record of its writes.
 //!
 //! QEMU (`blklogwrites`) and Linux (`dm-log-writes`) record each write and flush of a drive below
-//! every driver. [`WriteLog`] reads such a record, and [`Replay`] repeats it on a [`MemoryDrive`],
-//! which loses power as [`crate::drive`] allows: a prefix up to a flush survives, with any subset of
-//! the later writes, torn at single blocks.
+//! every driver, and [`Recorder`] does so within a process. [`WriteLog`] reads such a record, and
+//! [`Replay`] repeats it on a [`MemoryDrive`], which loses power as [`crate::drive`] allows: a prefix
+//! up to a flush survives, with any subset of the later writes, torn at single blocks.
 //!
 //! The record lacks two things, which [`AnnotatedDrive`] adds as writes of its own to the drive's
 //! last 4,096 bytes: the operations that a program has acknowledged, and, since QEMU's drive ignores
@@ -14,11 +14,17 @@
 
 mod annotated;
 mod log;
+mod observed;
+mod recorder;
 mod replay;
+mod sample;
 
 pub use annotated::AnnotatedDrive;
 pub use log::{LogEntry, WriteLog};
+pub use observed::{ObservedDrive, Observer};
+pub use recorder::Recorder;
 pub use replay::Replay;
+pub use sample::sample;
 
 /// Bytes of a note, and of the part of the drive that has them.
 const NOTE: usize = 4096;
@@ -30,7 +36,7 @@ const MAGIC: [u8; 16] = *b"BRAID CRASH NOTE";
 enum Note {
     /// The next writes to these bytes are durable when they complete.
     Durable { offset: u64, len: u64 },
-    /// The program has acknowledged all operations up to the one that the bytes describe.
+    /// The program has acknowledged what the bytes describe.
     Acknowledged(Vec<u8>),
 }
 
