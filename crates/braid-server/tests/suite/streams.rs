@@ -80,7 +80,7 @@ fn trimming() {
         XRANGE s - + => [[250-0 [n 250]] [300-0 [n 300]]]
         XADD s MINID 301 301-1 n 301 => 301-1
         XLEN s => 1
-        XTRIM s MAXLEN 0 => 1
+        XTRIM s MAXLEN ~ 0 => 1
         XTRIM s MAXLEN -1 => (ERR)
         XTRIM s MAXLEN 1 LIMIT 3 => (ERR)
         XTRIM s MAXLEN 1 MINID 3 => (ERR)

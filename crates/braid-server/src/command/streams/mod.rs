@@ -164,7 +164,8 @@ impl<'a> Stream<'a> {
             .take(usize::try_from(count).unwrap_or(usize::MAX))
             .map(|entry| entry.map(|(at, _)| at))
             .collect::<braid::Result<_>>()?;
-        if trim.is_approximate {
+        // The last block may have fewer entries.
+        if trim.is_approximate && (old.len() as u64) < self.head.len {
             old.truncate((old.len() as u64 / BLOCK * BLOCK) as usize);
         }
         for at in &old {
