@@ -234,6 +234,7 @@ fn plain(refusal: Refusal, path: &Path) -> io::Error {
 
 /// Opens the device of a name. It keeps the volume open, unless the name is locked: then the lock
 /// does, so that the drive is free after the lock, whatever handles still exist.
+/// (Except over VFIO, where each handle keeps the controller's registers mapped.)
 pub(crate) fn open(name: VolumeName) -> io::Result<VolumeDevice> {
     let path = name.path();
     let (keeps, volume) =
