@@ -17,8 +17,13 @@ struct Served {
 }
 
 fn serve(dir: &Path) -> Served {
+    serve_with(dir, &["--port", "0", "--threads", "2", "--pool", "32"])
+}
+
+fn serve_with(dir: &Path, options: &[&str]) -> Served {
     let mut child = Command::new(env!("CARGO_BIN_EXE_braid"))
-        .args(["serve", "--port", "0", "--threads", "2", "--pool", "32"])
+        .arg("serve")
+        .args(options)
         .arg(dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -203,4 +208,47 @@ fn a_port_in_use_is_named() {
         "{}",
         stderr(&output)
     );
+}
+
+#[test]
+fn a_file_configures_the_server_and_arguments_override_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("serve.toml");
+    std::fs::write(
+        &file,
+        "port = 0\nmaxclients = 5\ntimeout = 7\npool = \"32mb\"\nhttp = \"127.0.0.1:0\"\n",
+    )
+    .unwrap();
+    let data = dir.path().join("data");
+    let mut served = serve_with(
+        &data,
+        &["--config", file.to_str().unwrap(), "--maxclients", "6"],
+    );
+    let mut pages = String::new();
+    served.output.read_line(&mut pages).unwrap();
+    assert!(pages.starts_with("pages at http://127.0.0.1:"), "{pages}");
+    let mut client = Client::connect(&served.address);
+    for (name, value) in [("maxclients", "6"), ("timeout", "7")] {
+        client.send(&format!("CONFIG GET {name}\r\n")).unwrap();
+        let lines: Vec<String> = (0..5).map(|_| client.line().unwrap()).collect();
+        assert_eq!(lines[4], value, "{lines:?}");
+    }
+    served.child.kill().unwrap();
+    served.child.wait().unwrap();
+    // A wrong file is refused before the database is touched.
+    std::fs::write(&file, "port = 0\nmaxclient = 5\n").unwrap();
+    let other = dir.path().join("other");
+    let output = braid(&[
+        "serve",
+        "--config",
+        file.to_str().unwrap(),
+        other.to_str().unwrap(),
+    ]);
+    expect_code(&output, 2);
+    let text = stderr(&output);
+    assert!(
+        text.contains("serve.toml") && text.contains("maxclient"),
+        "{text}"
+    );
+    assert!(!other.exists());
 }

@@ -45,6 +45,8 @@ struct Pending {
     reply: Reply,
     protocol: Protocol,
     ticket: Option<Ticket>,
+    /// When the command had run.
+    since: Instant,
 }
 
 /// A command that waits for elements.
@@ -216,6 +218,7 @@ impl Connection {
             reply,
             protocol,
             ticket,
+            since: Instant::now(),
         });
     }
 
@@ -268,6 +271,9 @@ impl Connection {
         let Some(front) = self.pending.pop_front() else {
             return;
         };
+        if front.ticket.is_some() {
+            self.shared.writes.record(front.since.elapsed());
+        }
         let reply = match outcome {
             Ok(()) => front.reply,
             // Only reopening the database shows whether the write survived.

@@ -9,11 +9,14 @@
 mod acl;
 mod channels;
 mod command;
+mod config;
 mod connection;
 mod executor;
 mod failure;
 mod glob;
+mod http;
 mod keyspace;
+mod latency;
 mod options;
 mod resp;
 mod server;
@@ -21,5 +24,6 @@ mod session;
 mod shared;
 mod waiters;
 
+pub use config::{Config, ConfigError};
 pub use options::ServerOptions;
 pub use server::{Server, ServerError};

@@ -25,6 +25,8 @@ pub struct ServerOptions {
     /// File of users, as ACL LOAD reads it and ACL SAVE writes it. The server reads it at its start if
     /// it exists.
     pub aclfile: Option<PathBuf>,
+    /// Address of the pages for people and monitoring: `/`, `/health` and `/metrics`.
+    pub http: Option<SocketAddr>,
     /// Most connections; further ones get an error.
     pub maxclients: usize,
     /// Longest silence of a client before its connection ends; zero for no limit.
@@ -47,6 +49,7 @@ impl Default for ServerOptions {
             threads: None,
             requirepass: None,
             aclfile: None,
+            http: None,
             maxclients: 10_000,
             timeout: Duration::ZERO,
             proto_max_bulk_len: braid::MAX_VALUE_LEN,

@@ -81,6 +81,7 @@ enum Stream {
 pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
+    http_address: Option<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
     sweeper: Option<JoinHandle<()>>,
     sweeper_stop: Arc<(Mutex<bool>, Condvar)>,
@@ -103,6 +104,16 @@ impl Server {
                 source,
             })?);
         }
+        let http = match options.http {
+            Some(address) => Some(listen(address).map_err(|source| ServerError::Listen {
+                address: address.to_string(),
+                source,
+            })?),
+            None => None,
+        };
+        let http_address = http
+            .as_ref()
+            .and_then(|listener| listener.local_addr().ok());
         let addresses = listeners
             .iter()
             .filter_map(|listener| listener.local_addr().ok())
@@ -140,6 +151,7 @@ impl Server {
         let acceptor = Acceptor {
             shared: Arc::clone(&shared),
             listeners,
+            http,
             #[cfg(unix)]
             unix,
             senders,
@@ -153,6 +165,7 @@ impl Server {
         Ok(Server {
             shared,
             addresses,
+            http_address,
             workers,
             sweeper: Some(sweeper),
             sweeper_stop,
@@ -163,6 +176,11 @@ impl Server {
     /// Returns the addresses on which the server listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Returns the address of the pages for people and monitoring.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http_address
     }
 
     /// Stops the server: accepts no connection, answers what is in progress, and ends the
@@ -249,6 +267,7 @@ fn listen_unix(path: &std::path::Path) -> io::Result<std::os::unix::net::UnixLis
 struct Acceptor {
     shared: Arc<Shared>,
     listeners: Vec<std::net::TcpListener>,
+    http: Option<std::net::TcpListener>,
     #[cfg(unix)]
     unix: Option<std::os::unix::net::UnixListener>,
     senders: Vec<mpsc::UnboundedSender<Stream>>,
@@ -278,6 +297,9 @@ impl Acceptor {
                         }
                     });
                 }
+            }
+            if let Some(listener) = self.http {
+                tokio::spawn(crate::http::serve(listener, Arc::clone(&self.shared)));
             }
             #[cfg(unix)]
             if let Some(Ok(listener)) = self.unix.map(tokio::net::UnixListener::from_std) {

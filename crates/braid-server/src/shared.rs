@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use crate::acl::{Acl, User};
 use crate::channels::{Channels, Topic};
 use crate::keyspace::{Effects, Event, Keyspace};
+use crate::latency::Latency;
 use crate::options::ServerOptions;
 use crate::waiters::Waiters;
 
@@ -75,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) channels: Channels,
     pub(crate) clients: Mutex<BTreeMap<u64, Arc<Client>>>,
     pub(crate) counters: Counters,
+    /// How long writes take.
+    pub(crate) writes: Latency,
     pub(crate) started: Instant,
     /// Random name of this run of the server.
     pub(crate) run_id: String,
@@ -94,6 +97,7 @@ impl Shared {
             channels: Channels::default(),
             clients: Mutex::default(),
             counters: Counters::default(),
+            writes: Latency::default(),
             started: Instant::now(),
             run_id: format!("{:032x}{:08x}", fastrand::u128(..), fastrand::u32(..)),
             next_client: AtomicU64::new(1),

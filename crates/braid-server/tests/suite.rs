@@ -12,6 +12,8 @@ mod geo;
 mod keys;
 #[path = "suite/models.rs"]
 mod models;
+#[path = "suite/pages.rs"]
+mod pages;
 #[path = "suite/pubsub.rs"]
 mod pubsub;
 #[path = "suite/restart.rs"]

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use braid::Database;
-use braid_server::{Server, ServerError, ServerOptions};
+use braid_server::{Config, Server, ServerError};
 
 use super::log_place::LogPlaceArgs;
 use crate::failure::Failure;
+use crate::numbers::parse;
 use crate::output::Output;
 
 #[derive(Debug, clap::Args)]
@@ -18,20 +19,28 @@ pub(crate) struct ServeArgs {
     /// Directory of the database; created if it does not exist
     dir: PathBuf,
 
+    /// File of configuration in TOML; other arguments override it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
     #[command(flatten)]
     log: LogPlaceArgs,
 
-    /// Addresses to listen on
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", num_args = 1..)]
+    /// Addresses to listen on [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS", num_args = 1..)]
     bind: Vec<IpAddr>,
 
-    /// Port to listen on; 0 lets the system choose one
-    #[arg(long, default_value = "6379")]
-    port: u16,
+    /// Port to listen on; 0 lets the system choose one [default: 6379]
+    #[arg(long)]
+    port: Option<u16>,
 
     /// Path of a Unix socket to listen on as well
     #[arg(long, value_name = "PATH")]
     unixsocket: Option<PathBuf>,
+
+    /// Address of the pages for people and monitoring: /, /health and /metrics [default: none]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    http: Option<SocketAddr>,
 
     /// Password that clients have to give [default: the environment variable BRAID_REQUIREPASS]
     ///
@@ -47,45 +56,77 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
-    /// Most connections
-    #[arg(long, value_name = "COUNT", default_value = "10000")]
-    maxclients: usize,
+    /// Most connections [default: 10000]
+    #[arg(long, value_name = "COUNT")]
+    maxclients: Option<usize>,
 
-    /// Longest silence of a client before its connection ends; 0 for no limit
-    #[arg(long, value_name = "SECONDS", default_value = "0")]
-    timeout: u64,
+    /// Longest silence of a client before its connection ends; 0 for no limit [default: 0]
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
 
-    /// Memory for pages in MiB
-    #[arg(long, value_name = "MIB", default_value = "256", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
-    pool: u64,
+    /// Memory for pages in MiB [default: 256]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
+    pool: Option<u64>,
+}
+
+impl ServeArgs {
+    /// Returns the configuration: the file's, changed by the environment and the arguments.
+    fn config(&self) -> Result<(Config, LogPlaceArgs), Failure> {
+        let mut config = match &self.config {
+            Some(path) => Config::read(path).map_err(|error| Failure::Usage(error.to_string()))?,
+            None => Config::default(),
+        };
+        let mut log = self.log.clone();
+        log.log_directory = log.log_directory.or(config.log_directory.take());
+        if let (None, Some(device)) = (log.log_device, &config.log_device) {
+            let device = parse(device).map_err(|error| {
+                Failure::Usage(format!("log-device in the file of configuration: {error}"))
+            })?;
+            log.log_device = Some(device);
+        }
+        let options = &mut config.options;
+        let port = self.port.unwrap_or(options.bind[0].port());
+        let addresses = if self.bind.is_empty() {
+            options.bind.iter().map(SocketAddr::ip).collect()
+        } else {
+            self.bind.clone()
+        };
+        options.bind = addresses
+            .into_iter()
+            .map(|ip| SocketAddr::new(ip, port))
+            .collect();
+        fn set<T: Clone>(place: &mut T, given: &Option<T>) {
+            if let Some(value) = given {
+                place.clone_from(value);
+            }
+        }
+        let or = |given: &Option<PathBuf>, file: Option<PathBuf>| given.clone().or(file);
+        options.unixsocket = or(&self.unixsocket, options.unixsocket.take());
+        options.aclfile = or(&self.aclfile, options.aclfile.take());
+        options.http = self.http.or(options.http);
+        options.requirepass = self
+            .requirepass
+            .clone()
+            .or_else(|| std::env::var("BRAID_REQUIREPASS").ok())
+            .or(options.requirepass.take());
+        options.threads = self.threads.map(usize::from).or(options.threads);
+        set(&mut options.maxclients, &self.maxclients);
+        set(&mut options.timeout, &self.timeout.map(Duration::from_secs));
+        set(&mut config.pool_bytes, &self.pool.map(|mib| mib << 20));
+        Ok((config, log))
+    }
 }
 
 pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> {
+    let (config, log) = args.config()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|error| Failure::io("cannot handle signals", &error))?;
     }
-    let builder = Database::builder().pool_bytes((args.pool << 20) as usize);
-    let db = args.log.apply(builder).open(&args.dir)?;
-    let options = ServerOptions {
-        bind: args
-            .bind
-            .iter()
-            .map(|ip| SocketAddr::new(*ip, args.port))
-            .collect(),
-        unixsocket: args.unixsocket.clone(),
-        threads: args.threads.map(usize::from),
-        requirepass: args
-            .requirepass
-            .clone()
-            .or_else(|| std::env::var("BRAID_REQUIREPASS").ok()),
-        aclfile: args.aclfile.clone(),
-        maxclients: args.maxclients,
-        timeout: Duration::from_secs(args.timeout),
-        ..ServerOptions::default()
-    };
-    let server = Server::start(db.clone(), options)?;
+    let builder = Database::builder().pool_bytes(config.pool_bytes as usize);
+    let db = log.apply(builder).open(&args.dir)?;
+    let server = Server::start(db.clone(), config.options)?;
     let addresses: Vec<String> = server
         .addresses()
         .iter()
@@ -96,6 +137,9 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> 
         args.dir.display(),
         addresses.join(", ")
     ))?;
+    if let Some(address) = server.http_address() {
+        output.line_now(format_args!("pages at http://{address}/"))?;
+    }
     // Systemd waits for this with `Type=notify`; without systemd nothing happens.
     #[cfg(target_os = "linux")]
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);

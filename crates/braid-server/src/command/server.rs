@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::arguments::{integer, is, natural, timeout, unknown_subcommand, wrong_arity};
 use super::keys::DATABASES;
+use crate::config::{NOTIFICATION_CLASSES, notification_classes};
 use crate::failure::{Failure, Result};
 use crate::glob::matches;
 use crate::keyspace::Data;
@@ -138,20 +139,6 @@ fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Parses the classes of `notify-keyspace-events`, and returns them in a fixed order.
-fn notification_classes(text: &str) -> Option<String> {
-    const KNOWN: &str = "KEAg$lshzxetdmn";
-    if !text.chars().all(|class| KNOWN.contains(class)) {
-        return None;
-    }
-    Some(
-        KNOWN
-            .chars()
-            .filter(|class| text.contains(*class))
-            .collect(),
-    )
-}
-
 /// Changes one parameter.
 fn set_parameter(options: &mut ServerOptions, name: &str, value: &str) -> Result<(), String> {
     let number = || {
@@ -166,8 +153,7 @@ fn set_parameter(options: &mut ServerOptions, name: &str, value: &str) -> Result
         }
         "client-query-buffer-limit" => options.client_query_buffer_limit = number()?.max(1 << 20),
         "notify-keyspace-events" => {
-            options.notifications = notification_classes(value)
-                .ok_or("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")?;
+            options.notifications = notification_classes(value).ok_or(NOTIFICATION_CLASSES)?;
         }
         "requirepass" => options.requirepass = (!value.is_empty()).then(|| value.to_owned()),
         // What every write gets anyway, or what a server without eviction does.
@@ -299,7 +285,7 @@ fn memory_section(shared: &Shared, out: &mut String) -> Result<()> {
     let _ = write!(
         out,
         "used_memory:{0}\r\nused_memory_peak:{0}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\nversion_bytes:{1}\r\n",
-        stats.store.resident_pages * 4096,
+        stats.store.resident_pages * stats.store.page_size,
         stats.old_version_bytes,
     );
     Ok(())

@@ -56,6 +56,10 @@ impl TestServer {
         }
     }
 
+    pub(crate) fn http_address(&self) -> std::net::SocketAddr {
+        self.server.as_ref().unwrap().http_address().unwrap()
+    }
+
     pub(crate) fn stop(mut self) {
         self.server.take().unwrap().stop();
     }

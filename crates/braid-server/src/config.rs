@@ -1,0 +1,329 @@
+//! The file that configures a server.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::{self, Deserialize, Deserializer};
+
+use crate::options::ServerOptions;
+
+/// Why a file of configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Error of the system.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, names an unknown parameter, or gives one a wrong value.
+    #[error("{}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: Box<toml::de::Error>,
+    },
+}
+
+/// A number of bytes: an integer, or a text with a unit as in `redis.conf` (`"64mb"`; `k` is 1000,
+/// `kb` 1024).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bytes(u64);
+
+impl Bytes {
+    fn parse(text: &str) -> Option<Bytes> {
+        let lower = text.trim().to_ascii_lowercase();
+        let digits = lower.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = lower.split_at(digits);
+        let factor: u64 = match unit {
+            "" | "b" => 1,
+            "k" => 1000,
+            "kb" => 1 << 10,
+            "m" => 1_000_000,
+            "mb" => 1 << 20,
+            "g" => 1_000_000_000,
+            "gb" => 1 << 30,
+            _ => return None,
+        };
+        Some(Bytes(number.parse::<u64>().ok()?.checked_mul(factor)?))
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Bytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of bytes, such as 1048576 or \"1mb\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Bytes, E> {
+                let number = u64::try_from(number);
+                number
+                    .map(Bytes)
+                    .map_err(|_| E::custom("a number of bytes is not negative"))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Bytes, E> {
+                Bytes::parse(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// One address, or a list of them.
+#[derive(Debug, serde::Deserialize)]
+#[serde(
+    untagged,
+    expecting = "an address such as \"127.0.0.1\", or a list of addresses"
+)]
+enum Addresses {
+    One(IpAddr),
+    Several(Vec<IpAddr>),
+}
+
+/// What a file says; every parameter may be missing.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct File {
+    bind: Option<Addresses>,
+    port: Option<u16>,
+    unixsocket: Option<PathBuf>,
+    requirepass: Option<String>,
+    aclfile: Option<PathBuf>,
+    io_threads: Option<u16>,
+    maxclients: Option<u32>,
+    timeout: Option<u32>,
+    proto_max_bulk_len: Option<Bytes>,
+    client_query_buffer_limit: Option<Bytes>,
+    client_output_buffer_limit: Option<Bytes>,
+    notify_keyspace_events: Option<String>,
+    http: Option<SocketAddr>,
+    pool: Option<Bytes>,
+    log_directory: Option<PathBuf>,
+    log_device: Option<String>,
+}
+
+/// A server's configuration: the options of the server, and what concerns its database.
+///
+/// ```
+/// use braid_server::Config;
+/// let text = "port = 7000\nmaxclients = 50\npool = \"64mb\"";
+/// let config = Config::parse(text, "serve.toml".as_ref())?;
+/// assert_eq!(config.options.bind, ["127.0.0.1:7000".parse().unwrap()]);
+/// assert_eq!(config.pool_bytes, 64 << 20);
+/// # Ok::<(), braid_server::ConfigError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Options of the server.
+    pub options: ServerOptions,
+    /// Memory for pages in bytes.
+    pub pool_bytes: u64,
+    /// Directory of the log, if it is not with the data.
+    pub log_directory: Option<PathBuf>,
+    /// Device of the log, with the names that [`braid::device::DeviceChoice`] parses.
+    pub log_device: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            options: ServerOptions::default(),
+            pool_bytes: 256 << 20,
+            log_directory: None,
+            log_device: None,
+        }
+    }
+}
+
+impl Config {
+    /// Reads a file in TOML. The parameters have the names of `redis.conf` where the meaning is the
+    /// same; `docs/server.md` lists them. Those that the file does not name have their default.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`] and [`ConfigError::Parse`].
+    pub fn read(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Config::parse(&text, path)
+    }
+
+    /// Parses the text of a file; `path` is for errors.
+    ///
+    /// # Errors
+    /// [`ConfigError::Parse`].
+    pub fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
+        let wrong = |source| ConfigError::Parse {
+            path: path.to_owned(),
+            source: Box::new(source),
+        };
+        let file: File = toml::from_str(text).map_err(wrong)?;
+        let mut config = Config::default();
+        let options = &mut config.options;
+        let port = file.port.unwrap_or(options.bind[0].port());
+        let addresses = match file.bind {
+            None => vec![options.bind[0].ip()],
+            Some(Addresses::One(address)) => vec![address],
+            Some(Addresses::Several(addresses)) => addresses,
+        };
+        options.bind = addresses
+            .into_iter()
+            .map(|address| SocketAddr::new(address, port))
+            .collect();
+        options.unixsocket = file.unixsocket;
+        options.requirepass = file.requirepass;
+        options.aclfile = file.aclfile;
+        options.threads = file.io_threads.map(usize::from);
+        options.http = file.http;
+        set(
+            &mut options.maxclients,
+            file.maxclients.map(|count| count as usize),
+        );
+        let timeout = file
+            .timeout
+            .map(|seconds| Duration::from_secs(seconds.into()));
+        set(&mut options.timeout, timeout);
+        // What an address space cannot hold is no limit.
+        let bytes =
+            |bytes: Option<Bytes>| bytes.map(|Bytes(n)| usize::try_from(n).unwrap_or(usize::MAX));
+        let bulk = bytes(file.proto_max_bulk_len);
+        set(
+            &mut options.proto_max_bulk_len,
+            bulk.map(|len| len.clamp(1 << 20, braid::MAX_VALUE_LEN)),
+        );
+        set(
+            &mut options.client_query_buffer_limit,
+            bytes(file.client_query_buffer_limit).map(|limit| limit.max(1 << 20)),
+        );
+        set(
+            &mut options.client_output_buffer_limit,
+            bytes(file.client_output_buffer_limit).map(|limit| limit.max(1 << 20)),
+        );
+        if let Some(text) = file.notify_keyspace_events {
+            options.notifications = notification_classes(&text)
+                .ok_or_else(|| wrong(de::Error::custom(NOTIFICATION_CLASSES)))?;
+        }
+        set(&mut config.pool_bytes, file.pool.map(|Bytes(n)| n));
+        config.log_directory = file.log_directory;
+        config.log_device = file.log_device;
+        Ok(config)
+    }
+}
+
+fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
+    }
+}
+
+/// What is wrong with classes that `notification_classes` refuses.
+pub(crate) const NOTIFICATION_CLASSES: &str =
+    "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.";
+
+/// Parses the classes of `notify-keyspace-events`, and returns them in a fixed order.
+pub(crate) fn notification_classes(text: &str) -> Option<String> {
+    const KNOWN: &str = "KEAg$lshzxetdmn";
+    if !text.chars().all(|class| KNOWN.contains(class)) {
+        return None;
+    }
+    Some(
+        KNOWN
+            .chars()
+            .filter(|class| text.contains(*class))
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("serve.toml")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_parameter_is_read() {
+        let config = parse(
+            r#"
+            bind = ["0.0.0.0", "::1"]
+            port = 7000
+            unixsocket = "/run/braid.sock"
+            requirepass = "secret"
+            aclfile = "/etc/braid/users.acl"
+            io-threads = 3
+            maxclients = 7
+            timeout = 9
+            proto-max-bulk-len = "2mb"
+            client-query-buffer-limit = 3000000
+            client-output-buffer-limit = "4m"
+            notify-keyspace-events = "EKx"
+            http = "127.0.0.1:8080"
+            pool = "1gb"
+            log-directory = "/log"
+            log-device = "uring"
+            "#,
+        )
+        .unwrap();
+        let options = config.options;
+        assert_eq!(
+            options.bind,
+            [
+                "0.0.0.0:7000".parse().unwrap(),
+                "[::1]:7000".parse().unwrap()
+            ]
+        );
+        assert_eq!(options.unixsocket.unwrap().as_os_str(), "/run/braid.sock");
+        assert_eq!(options.requirepass.unwrap(), "secret");
+        assert_eq!(options.aclfile.unwrap().as_os_str(), "/etc/braid/users.acl");
+        assert_eq!(options.threads, Some(3));
+        assert_eq!(options.maxclients, 7);
+        assert_eq!(options.timeout, Duration::from_secs(9));
+        assert_eq!(options.proto_max_bulk_len, 2 << 20);
+        assert_eq!(options.client_query_buffer_limit, 3_000_000);
+        assert_eq!(options.client_output_buffer_limit, 4_000_000);
+        assert_eq!(options.notifications, "KEx");
+        assert_eq!(options.http, Some("127.0.0.1:8080".parse().unwrap()));
+        assert_eq!(config.pool_bytes, 1 << 30);
+        assert_eq!(config.log_directory.unwrap().as_os_str(), "/log");
+        assert_eq!(config.log_device.as_deref(), Some("uring"));
+    }
+
+    #[test]
+    fn an_empty_file_means_the_defaults() {
+        let (empty, default) = (parse("").unwrap(), Config::default());
+        assert_eq!(format!("{empty:?}"), format!("{default:?}"));
+    }
+
+    #[test]
+    fn wrong_files_say_where_and_why() {
+        for (text, expected) in [
+            ("prot = 1", "unknown field `prot`"),
+            ("port = 70000", "line 1"),
+            ("port = \"a\"", "invalid type"),
+            ("bind = \"nowhere\"", "an address such as"),
+            ("pool = \"3 apples\"", "such as 1048576 or \"1mb\""),
+            ("pool = -1", "not negative"),
+            ("pool = \"99999999999gb\"", "such as 1048576"),
+            ("notify-keyspace-events = \"?\"", "Invalid event class"),
+            ("port = 1\nport = 2", "duplicate key"),
+            ("port", "line 1"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with("serve.toml: "), "{error}");
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+}
