@@ -2,13 +2,16 @@
 # Runs the three paths to an NVMe drive in a virtual machine: io_uring, NVMe passthrough, and the driver
 # of braid-nvme over VFIO with an IOMMU; see docs/nvme.md.
 #
-#     scripts/guest-nvme.sh [paths|crash|crash-database|database]...
+#     scripts/guest-nvme.sh [paths|crash|crash-database|database|paper]...
 #
-# Each path writes, flushes and reads back. Then strace counts system calls: the driver over VFIO may
+# paths: each path writes, flushes and reads back. Then strace counts system calls: the driver over VFIO may
 # take none, and no interrupt, and passthrough one for each batch. Then the paths run in turns at
 # depth 1, 8 and 32, and the script prints the driver's requests per second and processor time
 # relative to the kernel's io_uring. Times of an emulated machine mean little, and their ratios more.
-# A second boot gives the kernel queues that it polls (IOPOLL).
+# A second boot gives the kernel queues that it polls (IOPOLL). crash: images of the drive at any
+# point of a program on a volume. database: the engine on each path. paper: `braid bench paper nvme`,
+# each point for EACH seconds (1), with RECORDS records (20000) and the numbers of CLIENTS. Without an
+# argument, paths and crash.
 #
 # ROUNDS=n sets the number of turns (3), PATHS=vfio runs one path, POLLED=0 leaves out the second
 # boot, ACCEL=kvm uses the processor's virtualization (default: emulation, which works everywhere).
@@ -31,7 +34,7 @@ fi
 guest_kernel
 guest_root "$work/nvme-root"
 case " $* " in
-    *" database "*)
+    *" database "* | *" paper "*)
         if [ -z "${BRAID:-}" ]; then
             cargo build --release -p braid-cli
             BRAID=${CARGO_TARGET_DIR:-target}/release/braid
@@ -43,7 +46,13 @@ guest_program "$EXAMPLES/nvme_probe" nvme_probe
 guest_program "$EXAMPLES/nvme_crash" nvme_crash
 [ ! -e "$EXAMPLES/nvme_database" ] || guest_program "$EXAMPLES/nvme_database" nvme_database
 guest_program "$(command -v strace)" strace
-guest_modules nvme vfio-pci vfio_iommu_type1
+case " $* " in
+    *" paper "*)
+        guest_needs e2fsprogs mkfs.ext4
+        guest_program "$(command -v mkfs.ext4)" mkfs.ext4
+        ;;
+esac
+guest_modules nvme vfio-pci vfio_iommu_type1 ext4 crc32c_generic
 guest_pack "$work/nvme-initrd.gz" <<'GUEST'
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -120,6 +129,17 @@ if [ "$(option task)" = database ]; then
     done
     [ "$(sort -u /tmp/sums | wc -l)" = 1 ] || finish "FAILED: the restored databases differ"
     run braid nvme fsck "$drive"
+    finish "done"
+fi
+if [ "$(option task)" = paper ]; then
+    mkfs.ext4 -q -F /dev/nvme1n1 && mount -t ext4 /dev/nvme1n1 /mnt || finish "FAILED: no file system"
+    run braid nvme format nvme:/dev/nvme0n1
+    run braid nvme format "vfio:$device"
+    # The figures are measured with direct I/O, in a directory that lost+found is not in.
+    braid bench paper nvme --dir /mnt/paper --memory-dir /tmp/memory --out /tmp/figures \
+        --drive nvme:/dev/nvme0n1 --drive nvme:/dev/ng0n1 --drive "vfio:$device" \
+        --seconds "$(option seconds)" --records "$(option records)" --threads "$(option threads)" ||
+        finish "FAILED: braid bench paper nvme"
     finish "done"
 fi
 # Prints the system calls per request: the difference of two runs, so that those of the start and the
@@ -265,10 +285,22 @@ database() {
     local path
     for path in $(tr ',' ' ' <<<"${PATHS:-uring,passthrough,vfio}"); do
         echo "a database over $path"
-        empty nvme0.img 1024
+        # TPC-C's tables grow; the image has holes.
+        empty nvme0.img $((1024 + 4 * ${TPCC_SECONDS:-5}))
         LIMIT=${LIMIT:-$((600 + ${TPCC_SECONDS:-5}))} boot "task=database polled=0 paths=$path tpcc=${TPCC_SECONDS:-5}" \
             "driver=file,node-name=n0,filename=$work/nvme0.img,discard=unmap"
     done
+}
+
+paper() {
+    echo "the paper's figures"
+    empty nvme0.img 2048
+    empty nvme1.img 2048
+    empty nvme2.img 2048
+    LIMIT=${LIMIT:-3600} boot "task=paper polled=0 paths=uring,passthrough,vfio seconds=${EACH:-1} records=${RECORDS:-20000} threads=${CLIENTS:-1,8,16,32,64}" \
+        "driver=file,node-name=n0,filename=$work/nvme0.img,discard=unmap" \
+        "driver=file,node-name=n1,filename=$work/nvme1.img,discard=unmap" \
+        "driver=file,node-name=n2,filename=$work/nvme2.img,discard=unmap"
 }
 
 for task in "$@"; do
@@ -281,8 +313,9 @@ for task in "$@"; do
         crash) crash crash nvme_crash 400 ;;
         crash-database) crash crash-database nvme_database 100 ;;
         database) database ;;
+        paper) paper ;;
         *)
-            echo "unknown: $task; expected paths, crash, crash-database or database" >&2
+            echo "unknown: $task; expected paths, crash, crash-database, database or paper" >&2
             exit 2
             ;;
     esac

@@ -222,3 +222,54 @@ fn controllers_are_listed_and_addresses_checked() {
         assert!(err.contains("no NVMe controller"), "{err}");
     }
 }
+
+#[test]
+fn the_paper_s_figures_are_measured_on_named_drives() {
+    // Room for a log, although the file is sparse.
+    let Some(fixture) = Fixture::with_length(4 << 30).format() else {
+        return;
+    };
+    let quick = [
+        "--seconds",
+        "0.01",
+        "--threads",
+        "1,2",
+        "--records",
+        "300",
+        "--dir",
+        "here",
+        "--drive",
+    ];
+    let measure = |drives: &[&str], code| {
+        let args = [&["bench", "paper", "nvme"], &quick[..], drives].concat();
+        fixture.run(&args, code)
+    };
+    let (out, _) = measure(&["drive"], 0);
+    assert!(out.contains("User-level NVMe: YCSB load (tra"), "{out}");
+    let csv = fixture.directory.path().join("paper-figures/nvme-load.csv");
+    let csv = fs::read_to_string(csv).unwrap();
+    let points = |series| csv.lines().filter(|line| line.starts_with(series)).count();
+    assert_eq!(points("io_uring on a file,"), 2, "{csv}");
+    assert_eq!(points("file system,"), 2, "{csv}");
+    let (out, _) = fixture.run(&["nvme", "info", "drive"], 0);
+    assert!(!out.contains("database"), "the database is removed: {out}");
+    // A database of this name is not the command's to remove.
+    let name = "nvme:drive/braid-paper-nvme";
+    fixture.run(
+        &[
+            "bench",
+            "u1",
+            "--dir",
+            name,
+            "--seconds",
+            "0.01",
+            "--records",
+            "100",
+        ],
+        0,
+    );
+    let (_, err) = measure(&["drive"], 1);
+    assert!(err.contains("braid nvme remove"), "{err}");
+    let (_, err) = measure(&["no drive"], 1);
+    assert!(err.contains("cannot open a drive"), "{err}");
+}

@@ -2,6 +2,10 @@
 //! first blocks.
 //!
 //!     nvme_probe uring:/dev/nvme0n1|passthrough:/dev/ng0n1|vfio:0000:00:04.0 [REQUESTS] [DEPTH] [IDLE_US]
+//!         [drive|heap]
+//!
+//! The bytes lie in memory of the drive (default), or on the heap, as an engine's buffers do: the driver
+//! over VFIO then copies them.
 //!
 //! A thread polls for IDLE_US microseconds before it lets the path wait; by default for so long that
 //! only system calls of the path count.
@@ -41,9 +45,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let blocks = Blocking::with_options(drive, options);
 
-    let data = check_contents(&blocks)?;
+    let mut data = check_contents(&blocks)?;
     println!("wrote, flushed and read back");
 
+    let buffers = arguments.get(4).map_or("drive", String::as_str);
+    if buffers == "heap" {
+        let mut heap = braid_nvme::DmaBuffer::on_heap(data.len(), 4096);
+        heap.copy_from_slice(&data);
+        data = heap;
+    }
     let pages: Vec<&[u8]> = data.chunks(4096).take(depth).collect();
     let batches = (requests / depth).max(1);
     let mut times = Vec::with_capacity(batches);
@@ -67,9 +77,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let micros = |share: usize| times[(times.len() - 1) * share / 100].as_secs_f64() * 1e6;
     let each = |value: f64| value / (batches * depth) as f64;
     println!(
-        "durable writes of 4 KiB, depth {depth}, idle {idle_us} us{polled}: {:.0} requests/s, \
-         batches p50 {:.0} us, p99 {:.0} us; per request {:.1} us of processor time, {:.3} context \
-         switches, {:.3} interrupts",
+        "durable writes of 4 KiB, depth {depth}, idle {idle_us} us{polled}, buffers of the {buffers}: \
+         {:.0} requests/s, batches p50 {:.0} us, p99 {:.0} us; per request {:.1} us of processor time, \
+         {:.3} context switches, {:.3} interrupts",
         (batches * depth) as f64 / time.as_secs_f64(),
         micros(50),
         micros(99),

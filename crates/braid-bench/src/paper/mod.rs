@@ -6,10 +6,12 @@
 //! - NVWAL (Kim et al.): a log of page differences in persistent memory, by the memory's latency;
 //! - GoldenX: checkpoints that write the cache lines that changed, and log and data on a disk or in
 //!   persistent memory;
-//! - NVWAL again, under SQLite: one-row transactions by the memory's latency, and by place.
+//! - NVWAL again, under SQLite: one-row transactions by the memory's latency, and by place;
+//! - user-level NVMe: YCSB on a file system and on each path to a drive, by clients.
 
 mod checkpoints;
 mod counter;
+mod nvme;
 mod nvwal;
 mod places;
 #[cfg(feature = "plots")]
@@ -57,11 +59,13 @@ pub enum Figure {
     GoldenxCla,
     /// NVWAL: SQLite's transactions on a log of page differences, by the memory's latency.
     NvwalSqlite,
+    /// User-level NVMe: YCSB load and A to D on each path to a drive, by clients.
+    Nvme,
 }
 
 impl Figure {
     /// All figures.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::PwalU1,
         Self::PwalU10,
         Self::PwalTrim,
@@ -73,6 +77,7 @@ impl Figure {
         Self::Nvwal,
         Self::GoldenxCla,
         Self::NvwalSqlite,
+        Self::Nvme,
     ];
 
     /// Returns the name on the command line.
@@ -90,6 +95,7 @@ impl Figure {
             Self::Nvwal => "nvwal",
             Self::GoldenxCla => "goldenx-cla",
             Self::NvwalSqlite => "nvwal-sqlite",
+            Self::Nvme => "nvme",
         }
     }
 
@@ -116,6 +122,16 @@ impl Figure {
                 "GoldenX: checkpoints by cache line; log and data on disk or in memory"
             }
             Self::NvwalSqlite => "NVWAL under SQLite, by latency of the memory and by place",
+            Self::Nvme => "user-level NVMe: YCSB load and A to D by path to the drive and clients",
+        }
+    }
+
+    /// Returns the numbers of threads of the figure's paper, or those that fit its question.
+    #[must_use]
+    pub fn default_threads(self) -> &'static [usize] {
+        match self {
+            Self::Nvme => &[1, 8, 16, 32, 64],
+            _ => &[1, 2, 4, 8, 16],
         }
     }
 }
@@ -132,6 +148,9 @@ pub struct PaperSpec {
     pub device: DeviceChoice,
     /// Duration of the measurement of each point.
     pub each: Duration,
+    /// Drives with a volume, such as `nvme:/dev/nvme0n1` and `vfio:0000:00:04.0`, for the figure of
+    /// user-level NVMe. If there is none, a file stands in for a drive.
+    pub drives: Vec<String>,
     /// Numbers of threads.
     pub threads: Vec<usize>,
     /// Number of records of the engine's workloads, or rows of NVWAL's figures: between two checkpoints,
@@ -311,6 +330,7 @@ fn measure_once(
                    `--features braid-bench/peer-sqlite`"
                 .to_owned(),
         }),
+        Figure::Nvme => nvme::by_clients(spec, progress),
     }
 }
 
@@ -346,6 +366,7 @@ mod tests {
             "nvwal-sqlite-insert" | "nvwal-sqlite-update" | "nvwal-sqlite-delete" => 7 * 5,
             "nvwal-sqlite-places" => 8 * 3,
             "nvwal-sqlite-bytes" => 3 * 3,
+            name if name.starts_with("nvme-") => threads,
             name if name.starts_with("goldenx-ycsb-") || name == "goldenx-tpcb" => 4 * threads,
             name => panic!("{name}"),
         }
@@ -356,6 +377,7 @@ mod tests {
             dir: dir.join("db"),
             memory_dir: dir.join("memory"),
             device: DeviceChoice::Memory,
+            drives: Vec::new(),
             each: Duration::from_millis(10),
             threads: vec![1, 2],
             records: Some(500),

@@ -29,13 +29,8 @@ pub(crate) struct PaperArgs {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     seconds: Duration,
 
-    /// Numbers of threads to measure with
-    #[arg(
-        long,
-        value_name = "N,...",
-        value_delimiter = ',',
-        default_value = "1,2,4,8,16"
-    )]
+    /// Numbers of threads to measure with [default: 1,2,4,8,16, or 1,8,16,32,64 clients of nvme]
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
     threads: Vec<usize>,
 
     /// Number of records of the engine's workloads [default: 65536, as in the papers], or of rows
@@ -55,6 +50,11 @@ pub(crate) struct PaperArgs {
     /// Number of measurements of each figure; each point is their median
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
     repeat: u8,
+
+    /// Drive for nvme, with a volume on it (braid nvme format): nvme:PATH or vfio:ADDRESS; repeat
+    /// the option for several [default: a file stands in for a drive]
+    #[arg(long = "drive", value_name = "DRIVE")]
+    drives: Vec<String>,
 
     /// Directory to measure in [default: a new one in TMPDIR or here, removed afterwards]
     #[arg(long)]
@@ -88,7 +88,7 @@ fn figures_parser() -> impl TypedValueParser<Value = Figures> {
 }
 
 pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> {
-    if args.threads.is_empty() || args.threads.iter().any(|n| !(1..=256).contains(n)) {
+    if args.threads.iter().any(|n| !(1..=256).contains(n)) {
         return Err(Failure::Usage(
             "invalid --threads: must be numbers from 1 to 256".into(),
         ));
@@ -117,11 +117,12 @@ pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> 
         None => Scratch::new(Some(&scratch.path().join("memory")), "")?,
         named => Scratch::new(named.as_deref(), "")?,
     };
-    let spec = PaperSpec {
+    let mut spec = PaperSpec {
         dir: scratch.path().join("run"),
         memory_dir: memory.path().join("run"),
         device: args.device,
         each: args.seconds,
+        drives: args.drives.clone(),
         threads: args.threads.clone(),
         records: args.records,
         in_flight: args.in_flight,
@@ -129,6 +130,9 @@ pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> 
         repeat: usize::from(args.repeat),
     };
     for &figure in &args.figure.0 {
+        if args.threads.is_empty() {
+            spec.threads = figure.default_threads().to_vec();
+        }
         let bar = output::bar(0, "measuring");
         let diagrams = braid_bench::measure_figure(figure, &spec, &mut |what| {
             bar.set_message(what.to_owned());

@@ -200,6 +200,7 @@ fn bench_paper_writes_tables_and_plots() {
         ("pwal-15", "pwal-15", "without trim"),
         ("nvwal", "nvwal-bytes", "update, differences"),
         ("goldenx-cla", "goldenx-cla-time", "changed lines, 437 ns"),
+        ("nvme", "nvme-ycsb-d-latency", "file system"),
     ] {
         let args = [&["bench", "paper", figure][..], &quick].concat();
         let output = braid_in(dir.path(), &args);
