@@ -2,6 +2,8 @@
 
 #[path = "suite/acl.rs"]
 mod acl;
+#[path = "suite/arguments.rs"]
+mod arguments;
 #[path = "suite/blocking.rs"]
 mod blocking;
 #[path = "suite/connections.rs"]
