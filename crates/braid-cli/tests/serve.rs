@@ -252,3 +252,54 @@ fn a_file_configures_the_server_and_arguments_override_it() {
     );
     assert!(!other.exists());
 }
+
+/// Starts the server as systemd does with the unit of `packaging/`, and waits for its report.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_unit_starts_a_server_that_reports_when_it_serves() {
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let unit = std::fs::read_to_string(packaging.join("braid.service")).unwrap();
+    assert!(unit.contains("\nType=notify\n"), "{unit}");
+    let start = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/braid "))
+        .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    // The file as it is, but for its paths and ports, which other programs may use.
+    let config = std::fs::read_to_string(packaging.join("serve.toml")).unwrap();
+    let config = config
+        .replace("/run/braid/", &place(""))
+        .replace("/etc/braid/", &place(""))
+        .replace("[\"127.0.0.1\", \"::1\"]", "\"127.0.0.1\"")
+        .replace("port = 6379", "port = 0")
+        .replace(":8379", ":0")
+        .replace("1gb", "32mb");
+    std::fs::write(place("serve.toml"), config).unwrap();
+    let args: Vec<String> = start
+        .split(' ')
+        .map(|arg| match arg {
+            "/etc/braid/serve.toml" => place("serve.toml"),
+            "/var/lib/braid/data" => place("data"),
+            other => other.to_owned(),
+        })
+        .collect();
+    let socket = std::os::unix::net::UnixDatagram::bind(place("notify")).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(args)
+        .env("NOTIFY_SOCKET", place("notify"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut report = [0; 64];
+    let len = socket.recv(&mut report);
+    let listens = std::os::unix::net::UnixStream::connect(place("braid.sock"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(report[..len.unwrap()].trim_ascii_end(), b"READY=1");
+    listens.unwrap();
+}
