@@ -6,12 +6,13 @@ use braid::{Durability, Ticket};
 use bytes::Bytes;
 
 use crate::acl::{Denied, Reason};
-use crate::command::{Command, Flag, Run, Transactional, describe, find};
+use crate::command::{Command, Run, Transactional, describe, find, keys_of};
 use crate::failure::{Failure, Result, Wait};
 use crate::keyspace::{Committed, Data, Scope};
 use crate::resp::{Protocol, Reply};
 use crate::session::{Queue, Session, Watched};
 use crate::shared::Shared;
+use crate::signature::Flag;
 
 /// What a command led to.
 #[derive(Debug)]
@@ -101,7 +102,7 @@ fn check(shared: &Shared, session: &Session, args: &[Bytes]) -> Result<&'static 
     if !session.is_authenticated && !command.is(Flag::NoAuth) {
         return Err("NOAUTH Authentication required.".to_owned());
     }
-    if let Err(denied) = session.user.check(command, args) {
+    if let Err(denied) = session.user.check(command, args, || keys_of(command, args)) {
         return Err(refuse(shared, session, "toplevel", command, &denied));
     }
     let subscribed = !session.subscriptions.is_empty() && session.protocol == Protocol::Resp2;
@@ -342,7 +343,7 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
         for ((command, args), done) in commands.iter().zip(&mut done) {
             data.select(session.database)?;
             // The rules may have changed since the command was queued.
-            if let Err(denied) = session.user.check(command, args) {
+            if let Err(denied) = session.user.check(command, args, || keys_of(command, args)) {
                 let text = refuse(shared, session, "multi", command, &denied);
                 replies.push(Reply::error(text));
                 continue;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::keyspace::Kind;
+use crate::kind::Kind;
 use crate::resp::Reply;
 
 /// Why a command fails: the client's mistake, or an error of the engine.

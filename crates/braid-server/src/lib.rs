@@ -16,12 +16,14 @@ mod failure;
 mod glob;
 mod http;
 mod keyspace;
+mod kind;
 mod latency;
 mod options;
 mod resp;
 mod server;
 mod session;
 mod shared;
+mod signature;
 mod waiters;
 
 pub use config::{Config, ConfigError};

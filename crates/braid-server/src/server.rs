@@ -124,7 +124,9 @@ impl Server {
             .threads
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
             .max(1);
-        let shared = Arc::new(Shared::new(keyspace, options));
+        let shared = Arc::new(Shared::new(keyspace, options, |name| {
+            crate::command::find(name.as_bytes()).is_some()
+        }));
         if let Some(path) = &aclfile
             && path.exists()
         {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::acl::{Acl, User};
+use crate::acl::{Acl, Knows, User};
 use crate::channels::{Channels, Topic};
 use crate::keyspace::{Effects, Event, Keyspace};
 use crate::latency::Latency;
@@ -70,7 +70,7 @@ impl Client {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) keyspace: Arc<Keyspace>,
-    pub(crate) options: RwLock<ServerOptions>,
+    options: RwLock<Arc<ServerOptions>>,
     pub(crate) acl: Acl,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) channels: Channels,
@@ -88,11 +88,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(keyspace: Keyspace, options: ServerOptions) -> Shared {
+    pub(crate) fn new(keyspace: Keyspace, options: ServerOptions, knows: Knows) -> Shared {
         Shared {
             keyspace: Arc::new(keyspace),
-            acl: Acl::new(options.requirepass.as_deref()),
-            options: RwLock::new(options),
+            acl: Acl::new(options.requirepass.as_deref(), knows),
+            options: RwLock::new(Arc::new(options)),
             waiters: Arc::default(),
             channels: Channels::default(),
             clients: Mutex::default(),
@@ -106,12 +106,16 @@ impl Shared {
         }
     }
 
-    /// Returns a copy of the options.
-    pub(crate) fn options(&self) -> ServerOptions {
+    /// Returns the options as they are now.
+    pub(crate) fn options(&self) -> Arc<ServerOptions> {
         self.options
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    pub(crate) fn set_options(&self, options: ServerOptions) {
+        *self.options.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(options);
     }
 
     pub(crate) fn new_client(&self) -> u64 {
@@ -144,15 +148,12 @@ impl Shared {
         if effects.events.is_empty() {
             return;
         }
-        let classes = {
-            let options = self.options.read().unwrap_or_else(PoisonError::into_inner);
-            options.notifications.clone()
-        };
+        let options = self.options();
         for event in effects.events {
             if event.name == "expired" {
                 self.counters.expired.fetch_add(1, Ordering::Relaxed);
             }
-            self.notify(&event, &classes);
+            self.notify(&event, &options.notifications);
         }
     }
 

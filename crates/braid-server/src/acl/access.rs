@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::selector::Access;
-use crate::command::{Command, Flag};
+use crate::signature::{Flag, Signature};
 
 /// Commands that write their keys and answer with something of what was there.
 const READS_AND_WRITES: [&str; 47] = [
@@ -69,7 +69,7 @@ const FROM_FIRST_TO_SECOND: [&str; 8] = [
 ];
 
 /// Returns what a command does with its `number`th key, counted from zero.
-pub(super) fn access(command: &Command, args: &[Bytes], number: usize) -> Access {
+pub(super) fn access(command: &Signature, args: &[Bytes], number: usize) -> Access {
     let name = command.name;
     if !command.is(Flag::Write) {
         return Access {

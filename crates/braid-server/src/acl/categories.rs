@@ -1,6 +1,6 @@
 //! Categories of commands, as rules and COMMAND INFO name them.
 
-use crate::command::{Command, Flag};
+use crate::signature::{Flag, Signature};
 
 /// All categories.
 pub(crate) const CATEGORIES: [&str; 21] = [
@@ -33,7 +33,7 @@ const DANGEROUS: [&str; 8] = [
 ];
 
 /// Returns whether a command belongs to a category.
-pub(crate) fn belongs(command: &Command, category: &str) -> bool {
+pub(crate) fn belongs(command: &Signature, category: &str) -> bool {
     match category {
         "read" => command.is(Flag::Readonly),
         "write" => command.is(Flag::Write),
@@ -48,7 +48,7 @@ pub(crate) fn belongs(command: &Command, category: &str) -> bool {
 }
 
 /// Returns the categories of a command.
-pub(crate) fn categories(command: &Command) -> impl Iterator<Item = &'static str> {
+pub(crate) fn categories(command: &Signature) -> impl Iterator<Item = &'static str> {
     CATEGORIES
         .into_iter()
         .filter(|category| belongs(command, category))

@@ -1,115 +1,127 @@
 //! Which commands a selector allows.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 
 use super::categories::{CATEGORIES, belongs};
-use crate::command::{Command, commands, find};
+use crate::signature::Signature;
 
-/// The commands that a selector allows.
+/// Whether there is a command with a name.
+pub(crate) type Knows = fn(&str) -> bool;
+
+/// What a rule is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Subject {
+    All,
+    Category(String),
+    /// A command, or the part of it whose first argument is this word.
+    Command(String, Option<String>),
+}
+
+/// A rule, as it was given in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    allow: bool,
+    text: String,
+    subject: Subject,
+}
+
+impl Rule {
+    fn all(allow: bool) -> Rule {
+        Rule {
+            allow,
+            text: "@all".to_owned(),
+            subject: Subject::All,
+        }
+    }
+
+    fn covers(&self, command: &Signature, args: &[Bytes]) -> bool {
+        match &self.subject {
+            Subject::All => true,
+            Subject::Category(category) => belongs(command, category),
+            Subject::Command(name, word) => {
+                let is_word = |word: &String| {
+                    let first = args.get(1);
+                    first.is_some_and(|first| first.eq_ignore_ascii_case(word.as_bytes()))
+                };
+                command.name == name && word.as_ref().is_none_or(is_word)
+            }
+        }
+    }
+}
+
+/// The commands that a selector allows: the last rule that covers a request decides.
 #[derive(Clone, Debug)]
 pub(super) struct CommandRules {
-    /// Whether each command is allowed, in the order of the table.
-    allowed: Vec<bool>,
-    /// By the position of a command: what is different if its first argument is this word.
-    subcommands: BTreeMap<usize, BTreeMap<String, bool>>,
-    /// The rules as they were given, without those that later ones replace.
-    rules: Vec<String>,
+    /// The first one covers all requests.
+    rules: Vec<Rule>,
 }
 
 impl Default for CommandRules {
     /// Allows nothing.
     fn default() -> Self {
         CommandRules {
-            allowed: vec![false; commands().len()],
-            subcommands: BTreeMap::new(),
-            rules: vec!["-@all".to_owned()],
+            rules: vec![Rule::all(false)],
         }
     }
-}
-
-fn position(command: &Command) -> Option<usize> {
-    commands()
-        .binary_search_by_key(&command.name, |known| known.name)
-        .ok()
 }
 
 impl CommandRules {
     pub(super) fn allow_all(&mut self, allow: bool) {
-        self.allowed.fill(allow);
-        self.subcommands.clear();
-        self.rules = vec![if allow { "+@all" } else { "-@all" }.to_owned()];
+        self.rules = vec![Rule::all(allow)];
     }
 
-    /// Applies `+NAME`, `-NAME`, `+NAME|WORD`, `+@CATEGORY` and the like; `rule` is the part after
+    /// Applies `+NAME`, `-NAME`, `+NAME|WORD`, `+@CATEGORY` and the like; `text` is the part after
     /// the sign. Returns `false` if there is no such command or category.
-    pub(super) fn apply(&mut self, allow: bool, rule: &str) -> bool {
-        let rule = rule.to_ascii_lowercase();
-        if rule == "@all" {
-            self.allow_all(allow);
-            return true;
-        }
-        if let Some(category) = rule.strip_prefix('@') {
-            if !CATEGORIES.contains(&category) {
-                return false;
+    pub(super) fn apply(&mut self, allow: bool, text: &str, knows: Knows) -> bool {
+        let text = text.to_ascii_lowercase();
+        let subject = match text.strip_prefix('@') {
+            Some("all") => {
+                self.allow_all(allow);
+                return true;
             }
-            for (at, command) in commands().iter().enumerate() {
-                if belongs(command, category) {
-                    self.allowed[at] = allow;
-                    self.subcommands.remove(&at);
-                }
+            Some(category) if CATEGORIES.contains(&category) => {
+                Subject::Category(category.to_owned())
             }
-        } else {
-            let (name, word) = match rule.split_once('|') {
-                Some((name, word)) => (name, Some(word)),
-                None => (rule.as_str(), None),
-            };
-            let Some(at) = find(name.as_bytes()).and_then(position) else {
-                return false;
-            };
-            match word {
-                None => {
-                    self.allowed[at] = allow;
-                    self.subcommands.remove(&at);
+            Some(_) => return false,
+            None => {
+                let (name, word) = match text.split_once('|') {
+                    Some((name, word)) => (name, Some(word.to_owned())),
+                    None => (text.as_str(), None),
+                };
+                if !knows(name) || word.as_deref() == Some("") {
+                    return false;
                 }
-                Some("") => return false,
-                Some(word) => {
-                    let words = self.subcommands.entry(at).or_default();
-                    words.insert(word.to_owned(), allow);
-                }
+                Subject::Command(name.to_owned(), word)
             }
-        }
-        let replaces = |old: &String| {
-            let old = &old[1..];
-            old == rule
-                || old
-                    .strip_prefix(&rule)
-                    .is_some_and(|rest| rest.starts_with('|'))
         };
-        self.rules.retain(|old| !replaces(old));
-        self.rules
-            .push(format!("{}{rule}", if allow { '+' } else { '-' }));
+        // The new rule decides wherever one of these did.
+        let is_replaced = |old: &str| {
+            let rest = old.strip_prefix(&text);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('|'))
+        };
+        self.rules.retain(|old| !is_replaced(&old.text));
+        self.rules.push(Rule {
+            allow,
+            text,
+            subject,
+        });
         true
     }
 
-    pub(super) fn allows(&self, command: &Command, args: &[Bytes]) -> bool {
-        let Some(at) = position(command) else {
-            return false;
-        };
-        let word = self.subcommands.get(&at).zip(args.get(1));
-        word.and_then(|(words, first)| {
-            let first = String::from_utf8_lossy(first).to_ascii_lowercase();
-            words.get(&first).copied()
-        })
-        .unwrap_or(self.allowed[at])
+    pub(super) fn allows(&self, command: &Signature, args: &[Bytes]) -> bool {
+        let mut newest_first = self.rules.iter().rev();
+        newest_first
+            .find(|rule| rule.covers(command, args))
+            .is_some_and(|rule| rule.allow)
     }
 
     pub(super) fn allows_all(&self) -> bool {
-        self.rules == ["+@all"]
+        self.rules == [Rule::all(true)]
     }
 
     pub(super) fn describe(&self) -> String {
-        self.rules.join(" ")
+        let shown = |rule: &Rule| format!("{}{}", if rule.allow { '+' } else { '-' }, rule.text);
+        let rules: Vec<_> = self.rules.iter().map(shown).collect();
+        rules.join(" ")
     }
 }

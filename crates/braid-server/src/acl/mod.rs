@@ -18,9 +18,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 
-use crate::command::{Command, Flag};
+use crate::signature::{Flag, Signature};
 
 pub(crate) use categories::{CATEGORIES, belongs, categories};
+pub(crate) use commands::Knows;
 pub(crate) use log::{Log, Reason};
 pub(crate) use rules::Rules;
 
@@ -86,15 +87,20 @@ impl User {
         *current = rules;
     }
 
-    /// Checks a request.
-    pub(crate) fn check(&self, command: &Command, args: &[Bytes]) -> Result<(), Denied> {
+    /// Checks a request; `keys` finds its keys.
+    pub(crate) fn check(
+        &self,
+        command: &Signature,
+        args: &[Bytes],
+        keys: impl FnOnce() -> Vec<Bytes>,
+    ) -> Result<(), Denied> {
         if self.may_do_everything.load(Ordering::Relaxed) || command.is(Flag::NoAuth) {
             return Ok(());
         }
         self.rules
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .check(command, args)
+            .check(command, args, &keys())
     }
 }
 
@@ -110,17 +116,20 @@ pub(crate) struct RuleError {
 #[derive(Debug)]
 pub(crate) struct Acl {
     users: RwLock<BTreeMap<String, Arc<User>>>,
+    knows: Knows,
     pub(crate) log: Log,
 }
 
 impl Acl {
-    /// Makes the user `default`, who may do everything, with a password if there is one.
-    pub(crate) fn new(password: Option<&str>) -> Acl {
+    /// Makes the user `default`, who may do everything, with a password if there is one. `knows` says
+    /// which commands there are.
+    pub(crate) fn new(password: Option<&str>, knows: Knows) -> Acl {
         let mut rules = Rules::everything();
         rules.set_password(password);
         let user = Arc::new(User::new(DEFAULT.to_owned(), rules));
         Acl {
             users: RwLock::new(BTreeMap::from([(DEFAULT.to_owned(), user)])),
+            knows,
             log: Log::default(),
         }
     }
@@ -157,7 +166,7 @@ impl Acl {
         let mut users = self.users.write().unwrap_or_else(PoisonError::into_inner);
         let existing = users.get(name);
         let mut changed = existing.map_or_else(Rules::default, |user| user.rules());
-        changed.apply_all(rules)?;
+        changed.apply_all(rules, self.knows)?;
         match existing {
             Some(user) => user.set(changed),
             None => {
@@ -212,7 +221,7 @@ impl Acl {
                 reason,
             };
             let mut parsed = Rules::default();
-            parsed.apply_all(&rules).map_err(wrong)?;
+            parsed.apply_all(&rules, self.knows).map_err(wrong)?;
             if wanted.insert(name.to_owned(), parsed).is_some() {
                 return Err(wrong("the user appears twice".to_owned()));
             }

@@ -6,8 +6,9 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::Denied;
+use super::commands::Knows;
 use super::selector::Selector;
-use crate::command::Command;
+use crate::signature::Signature;
 
 /// Digest of a password.
 type PasswordHash = [u8; 32];
@@ -92,7 +93,12 @@ impl Rules {
     }
 
     /// Checks a request; the denial that came closest to being allowed explains best.
-    pub(super) fn check(&self, command: &Command, args: &[Bytes]) -> Result<(), Denied> {
+    pub(super) fn check(
+        &self,
+        command: &Signature,
+        args: &[Bytes],
+        keys: &[Bytes],
+    ) -> Result<(), Denied> {
         let rank = |denied: &Denied| match denied {
             Denied::Command => 0,
             Denied::Key(_) => 1,
@@ -100,7 +106,7 @@ impl Rules {
         };
         let mut closest = Denied::Command;
         for selector in std::iter::once(&self.root).chain(&self.selectors) {
-            match selector.check(command, args) {
+            match selector.check(command, args, keys) {
                 Ok(()) => return Ok(()),
                 Err(denied) if rank(&denied) > rank(&closest) => closest = denied,
                 Err(_) => {}
@@ -111,7 +117,7 @@ impl Rules {
 
     /// Applies rules; returns what is wrong with the first bad one. A selector in parentheses may
     /// be spread over several words.
-    pub(super) fn apply_all(&mut self, rules: &[Bytes]) -> Result<(), String> {
+    pub(super) fn apply_all(&mut self, rules: &[Bytes], knows: Knows) -> Result<(), String> {
         let mut rules = rules.iter();
         while let Some(rule) = rules.next() {
             let wrong = |reason: &str, rule: &[u8]| {
@@ -119,7 +125,8 @@ impl Rules {
                 format!("Error in ACL SETUSER modifier '{shown}': {reason}")
             };
             if rule.first() != Some(&b'(') {
-                self.apply(rule).map_err(|reason| wrong(reason, rule))?;
+                self.apply(rule, knows)
+                    .map_err(|reason| wrong(reason, rule))?;
                 continue;
             }
             let mut whole = rule.to_vec();
@@ -139,7 +146,7 @@ impl Rules {
                 .filter(|word| !word.is_empty())
             {
                 selector
-                    .apply(word)
+                    .apply(word, knows)
                     .map_err(|reason| wrong(reason, &whole))?;
             }
             self.selectors.push(selector);
@@ -147,7 +154,7 @@ impl Rules {
         Ok(())
     }
 
-    fn apply(&mut self, rule: &[u8]) -> Result<(), &'static str> {
+    fn apply(&mut self, rule: &[u8], knows: Knows) -> Result<(), &'static str> {
         let lower = rule.to_ascii_lowercase();
         match lower.as_slice() {
             b"on" => self.is_on = true,
@@ -175,7 +182,7 @@ impl Rules {
                     let hash = from_hex(text).ok_or("The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters")?;
                     self.remove_password(&hash)?;
                 }
-                _ => self.root.apply(rule)?,
+                _ => self.root.apply(rule, knows)?,
             },
         }
         Ok(())

@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use super::Denied;
 use super::access::access;
-use super::commands::CommandRules;
-use crate::command::{Command, keys_of};
+use super::commands::{CommandRules, Knows};
 use crate::glob::matches;
+use crate::signature::Signature;
 
 /// What happens to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Selector {
     pub(super) fn everything() -> Selector {
         let mut selector = Selector::default();
         for rule in ["+@all", "~*", "&*"] {
-            let _ = selector.apply(rule.as_bytes());
+            let _ = selector.apply(rule.as_bytes(), |_| false);
         }
         selector
     }
@@ -94,7 +94,7 @@ impl Selector {
     }
 
     /// Applies one rule; returns what is wrong with it.
-    pub(super) fn apply(&mut self, rule: &[u8]) -> Result<(), &'static str> {
+    pub(super) fn apply(&mut self, rule: &[u8], knows: Knows) -> Result<(), &'static str> {
         const UNKNOWN: &str = "Unknown command or category name in ACL";
         let text = String::from_utf8_lossy(rule);
         let both = Access {
@@ -144,14 +144,14 @@ impl Selector {
                 [b'+', ..] => {
                     return self
                         .commands
-                        .apply(true, &text[1..])
+                        .apply(true, &text[1..], knows)
                         .then_some(())
                         .ok_or(UNKNOWN);
                 }
                 [b'-', ..] => {
                     return self
                         .commands
-                        .apply(false, &text[1..])
+                        .apply(false, &text[1..], knows)
                         .then_some(())
                         .ok_or(UNKNOWN);
                 }
@@ -162,15 +162,20 @@ impl Selector {
     }
 
     /// Checks a request.
-    pub(super) fn check(&self, command: &Command, args: &[Bytes]) -> Result<(), Denied> {
+    pub(super) fn check(
+        &self,
+        command: &Signature,
+        args: &[Bytes],
+        keys: &[Bytes],
+    ) -> Result<(), Denied> {
         if !self.commands.allows(command, args) {
             return Err(Denied::Command);
         }
         if !self.allows_all_keys() {
-            for (number, key) in keys_of(command, args).into_iter().enumerate() {
+            for (number, key) in keys.iter().enumerate() {
                 let wanted = access(command, args, number);
-                if !self.keys.iter().any(|pattern| pattern.allows(&key, wanted)) {
-                    return Err(Denied::Key(key));
+                if !self.keys.iter().any(|pattern| pattern.allows(key, wanted)) {
+                    return Err(Denied::Key(key.clone()));
                 }
             }
         }
@@ -180,7 +185,7 @@ impl Selector {
         Ok(())
     }
 
-    fn check_channels(&self, command: &Command, args: &[Bytes]) -> Result<(), Denied> {
+    fn check_channels(&self, command: &Signature, args: &[Bytes]) -> Result<(), Denied> {
         let (channels, is_pattern) = match command.name {
             "subscribe" | "ssubscribe" => (&args[1..], false),
             "publish" | "spublish" => (&args[1..2], false),

@@ -6,6 +6,7 @@ use std::time::UNIX_EPOCH;
 use bytes::Bytes;
 
 use super::arguments::{integer, is, unknown_subcommand, wrong_arity};
+use super::introspection::keys_of;
 use super::table::{commands, find};
 use crate::acl::{CATEGORIES, DEFAULT, User, belongs};
 use crate::failure::{Failure, Result};
@@ -165,10 +166,12 @@ fn dry_run(shared: &Shared, args: &[Bytes]) -> Result<Reply> {
     if !command.accepts(request.len()) {
         return Err(wrong_arity(command.name));
     }
-    Ok(match user.check(command, request) {
-        Ok(()) => Reply::OK,
-        Err(denied) => Reply::copied(denied.describe(user.name(), command.name)),
-    })
+    Ok(
+        match user.check(command, request, || keys_of(command, request)) {
+            Ok(()) => Reply::OK,
+            Err(denied) => Reply::copied(denied.describe(user.name(), command.name)),
+        },
+    )
 }
 
 fn file(shared: &Shared) -> Result<std::path::PathBuf> {

@@ -10,6 +10,7 @@ use crate::failure::{Failure, Result};
 use crate::resp::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
+use crate::signature::Signature;
 
 /// Returns the entry of COMMAND INFO.
 fn info(command: &Command) -> Reply {
@@ -37,7 +38,7 @@ fn info(command: &Command) -> Reply {
 }
 
 /// Returns the keys among the arguments of a request.
-pub(crate) fn keys_of(command: &Command, args: &[Bytes]) -> Vec<Bytes> {
+pub(crate) fn keys_of(command: &Signature, args: &[Bytes]) -> Vec<Bytes> {
     if matches!(
         command.name,
         "zunionstore"

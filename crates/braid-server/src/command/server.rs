@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -183,7 +182,7 @@ pub(super) fn config(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
     }
     if is(&args[1], "SET") && args.len() >= 4 && args.len().is_multiple_of(2) {
         // All or nothing.
-        let mut changed = shared.options();
+        let mut changed = ServerOptions::clone(&shared.options());
         for pair in args[2..].chunks_exact(2) {
             let name = text(&pair[0]);
             if !parameters(&changed).iter().any(|(known, _)| *known == name) {
@@ -206,10 +205,7 @@ pub(super) fn config(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
                 .acl
                 .set_default_password(changed.requirepass.as_deref());
         }
-        *shared
-            .options
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = changed;
+        shared.set_options(changed);
         return Ok(Reply::OK);
     }
     if is(&args[1], "RESETSTAT") && args.len() == 2 {

@@ -1,9 +1,10 @@
 //! The table of all commands.
 
 use super::{
-    Command, Flag, Run, Transactional, acl, bitfield, bits, connection, geo, hashes, hyperloglog,
+    Command, Run, Transactional, acl, bitfield, bits, connection, geo, hashes, hyperloglog,
     introspection, keys, lists, pubsub, scan, server, sets, sorted_sets, streams, strings,
 };
+use crate::signature::{Flag, Signature};
 
 /// Returns all commands, ordered by name.
 pub(crate) fn commands() -> &'static [Command] {
@@ -29,11 +30,13 @@ const fn command(
     run: Run,
 ) -> Command {
     Command {
-        name,
-        arity,
-        flags,
-        keys,
-        group,
+        signature: Signature {
+            name,
+            arity,
+            flags,
+            keys,
+            group,
+        },
         run,
     }
 }

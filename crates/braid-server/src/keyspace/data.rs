@@ -6,11 +6,12 @@ use std::sync::Arc;
 use braid::{Durability, Ticket, Transaction};
 use bytes::Bytes;
 
-use super::entry::{Body, Collection, Entry, Kind, StreamHead, read_u64};
+use super::entry::{Body, Collection, Entry, StreamHead, read_u64};
 use super::hashed;
 use super::view::{Bucket, View};
 use super::{Keyspace, now_ms};
 use crate::failure::{Failure, Result};
+use crate::kind::Kind;
 
 /// What happened to a key, for keyspace notifications.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,19 @@
 use super::support::{TestServer, script};
 
 #[test]
+fn errors_name_their_command() {
+    let server = TestServer::new();
+    let mut raw = server.raw();
+    raw.send("ZUNION 0 a\r\nZUNIONSTORE d 0 a\r\nZINTERSTORE d 0 a\r\nZDIFF 0 a\r\n");
+    for name in ["zunion", "zunionstore", "zinterstore", "zdiff"] {
+        assert_eq!(
+            raw.line(),
+            format!("-ERR at least 1 input key is needed for '{name}' command")
+        );
+    }
+}
+
+#[test]
 fn hashes() {
     let server = TestServer::new();
     script(

@@ -60,7 +60,7 @@ fn combine(
     how: Combine,
     stores: bool,
 ) -> Result<(Vec<Scored>, bool)> {
-    let (keys, mut options) = numbered_keys_of(args, how)?;
+    let (keys, mut options) = numbered_keys_of(args, how, stores)?;
     let mut weights = vec![1.0; keys.len()];
     let (mut aggregate, mut with_scores) = (Aggregate::Sum, false);
     while let Some(option) = options.next() {
@@ -133,13 +133,21 @@ fn combine(
     Ok((ordered, with_scores))
 }
 
-fn numbered_keys_of(args: &[Bytes], how: Combine) -> Result<(&[Bytes], Options<'_>)> {
-    numbered_keys(args).map_err(|failure| match (failure, how) {
-        (Failure::Client(text), Combine::Union) if text.contains("numkeys") => {
-            Failure::client("ERR at least 1 input key is needed for 'zunion' command")
+fn numbered_keys_of(args: &[Bytes], how: Combine, stores: bool) -> Result<(&[Bytes], Options<'_>)> {
+    numbered_keys(args).map_err(|failure| match failure {
+        Failure::Client(text) if text.contains("numkeys") => {
+            let name = match how {
+                Combine::Union => "zunion",
+                Combine::Intersection => "zinter",
+                Combine::Difference => "zdiff",
+            };
+            let store = if stores { "store" } else { "" };
+            Failure::client(format!(
+                "ERR at least 1 input key is needed for '{name}{store}' command"
+            ))
         }
-        (Failure::Client(text), _) if text.contains("than number of args") => Failure::SYNTAX,
-        (failure, _) => failure,
+        Failure::Client(text) if text.contains("than number of args") => Failure::SYNTAX,
+        failure => failure,
     })
 }
 
