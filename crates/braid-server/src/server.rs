@@ -99,18 +99,9 @@ impl Server {
         let keyspace = Keyspace::open(db)?;
         let mut listeners = Vec::new();
         for address in &options.bind {
-            listeners.push(listen(*address).map_err(|source| ServerError::Listen {
-                address: address.to_string(),
-                source,
-            })?);
+            listeners.push(listen(*address)?);
         }
-        let http = match options.http {
-            Some(address) => Some(listen(address).map_err(|source| ServerError::Listen {
-                address: address.to_string(),
-                source,
-            })?),
-            None => None,
-        };
+        let http = options.http.map(listen).transpose()?;
         let http_address = http
             .as_ref()
             .and_then(|listener| listener.local_addr().ok());
@@ -237,7 +228,14 @@ fn spawn(
         .map_err(ServerError::Thread)
 }
 
-fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+fn listen(address: SocketAddr) -> Result<std::net::TcpListener, ServerError> {
+    bind(address).map_err(|source| ServerError::Listen {
+        address: address.to_string(),
+        source,
+    })
+}
+
+fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let domain = socket2::Domain::for_address(address);
     let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
     // A restarted server must not wait for connections of its predecessor.

@@ -6,7 +6,7 @@ use super::selector::Access;
 use crate::signature::{Flag, Signature};
 
 /// Commands that write their keys and answer with something of what was there.
-const READS_AND_WRITES: [&str; 47] = [
+const READS_AND_WRITES: [&str; 40] = [
     "bitfield",
     "blmove",
     "blmpop",
@@ -18,14 +18,9 @@ const READS_AND_WRITES: [&str; 47] = [
     "bzpopmin",
     "decr",
     "decrby",
-    "eval",
-    "evalsha",
-    "fcall",
     "getdel",
     "getex",
     "getset",
-    "hgetdel",
-    "hgetex",
     "hincrby",
     "hincrbyfloat",
     "incr",
@@ -49,8 +44,6 @@ const READS_AND_WRITES: [&str; 47] = [
     "zmpop",
     "zpopmax",
     "zpopmin",
-    "copy",
-    "sort",
     "pfcount",
     "georadius",
     "georadiusbymember",
