@@ -2,6 +2,10 @@
 
 mod catalog;
 mod close;
+#[cfg(unix)]
+mod drive_faults;
+#[cfg(unix)]
+mod drive_order;
 mod histories;
 #[cfg(unix)]
 mod images;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use braid_rt::{narrow, to_usize};
 
-use super::ModelOptions;
 use super::memory::Memory;
+use super::{ModelFaults, ModelOptions};
 use crate::identify::IDENTIFY_LEN;
 use crate::memory::Blocks;
 
@@ -99,6 +99,14 @@ impl Device {
             late: Vec::new(),
             options,
         }
+    }
+
+    pub(super) fn options(&self) -> &ModelOptions {
+        &self.options
+    }
+
+    pub(super) fn set_faults(&mut self, faults: ModelFaults) {
+        self.options.faults = faults;
     }
 
     fn draw(&mut self, rate: u8) -> bool {

@@ -119,6 +119,25 @@ impl ModelHost {
         move |lba| blocks.newest(lba).to_vec()
     }
 
+    /// Returns a controller without faults that has what a power failure leaves now, as `seed`
+    /// determines.
+    pub fn after_restart(&self, seed: u64) -> Self {
+        let device = self.device.lock();
+        let next = Self::new(ModelOptions {
+            seed,
+            faults: ModelFaults::default(),
+            ..*device.options()
+        });
+        next.device.lock().blocks = device.blocks.survivors(seed);
+        drop(device);
+        next
+    }
+
+    /// Sets how the controller misbehaves from here on.
+    pub fn set_faults(&self, faults: ModelFaults) {
+        self.device.lock().set_faults(faults);
+    }
+
     /// Pulls the drive out.
     pub fn remove(&self) {
         self.device.lock().removed = true;
