@@ -19,6 +19,7 @@ mod keyspace;
 mod kind;
 mod latency;
 mod options;
+mod rdb;
 mod resp;
 mod server;
 mod session;

@@ -61,6 +61,21 @@ const FROM_FIRST_TO_SECOND: [&str; 8] = [
     "smove",
 ];
 
+/// Returns the pattern of a request of SORT that names keys by the elements: nothing says which keys
+/// those are.
+pub(super) fn pattern_of_keys<'a>(command: &Signature, args: &'a [Bytes]) -> Option<&'a Bytes> {
+    if !matches!(command.name, "sort" | "sort_ro") {
+        return None;
+    }
+    let is = |word: &Bytes, name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+    // A target with the name of an option is taken for the option, which only refuses more.
+    let options = args.get(2..)?.windows(2);
+    let mut patterns = options.filter(|pair| {
+        (is(&pair[0], "BY") && pair[1].contains(&b'*')) || (is(&pair[0], "GET") && pair[1] != "#")
+    });
+    patterns.next().map(|pair| &pair[1])
+}
+
 /// Returns what a command does with its `number`th key, counted from zero.
 pub(super) fn access(command: &Signature, args: &[Bytes], number: usize) -> Access {
     let name = command.name;
@@ -71,7 +86,7 @@ pub(super) fn access(command: &Signature, args: &[Bytes], number: usize) -> Acce
         };
     }
     let moves = FROM_FIRST_TO_SECOND.contains(&name);
-    if number == 0 && name == "copy" {
+    if number == 0 && matches!(name, "copy" | "sort") {
         return Access {
             reads: true,
             writes: false,

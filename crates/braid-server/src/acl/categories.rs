@@ -28,8 +28,8 @@ pub(crate) const CATEGORIES: [&str; 21] = [
 ];
 
 /// Commands that take long or tell much, although they change no setting.
-const DANGEROUS: [&str; 8] = [
-    "client", "flushall", "flushdb", "info", "keys", "role", "sort", "swapdb",
+const DANGEROUS: [&str; 10] = [
+    "client", "flushall", "flushdb", "info", "keys", "restore", "role", "sort", "sort_ro", "swapdb",
 ];
 
 /// Returns whether a command belongs to a category.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use bytes::Bytes;
 
 use super::Denied;
-use super::access::access;
+use super::access::{access, pattern_of_keys};
 use super::commands::{CommandRules, Knows};
 use crate::glob::matches;
 use crate::signature::Signature;
@@ -70,6 +70,12 @@ impl Selector {
 
     fn allows_all_keys(&self) -> bool {
         self.keys.iter().any(KeyPattern::is_everything)
+    }
+
+    fn reads_all_keys(&self) -> bool {
+        self.keys
+            .iter()
+            .any(|keys| keys.pattern == b"*" && keys.access.reads)
     }
 
     fn allows_all_channels(&self) -> bool {
@@ -177,6 +183,11 @@ impl Selector {
                 if !self.keys.iter().any(|pattern| pattern.allows(key, wanted)) {
                     return Err(Denied::Key(key.clone()));
                 }
+            }
+            if let Some(pattern) = pattern_of_keys(command, args)
+                && !self.reads_all_keys()
+            {
+                return Err(Denied::Key(pattern.clone()));
             }
         }
         if !self.allows_all_channels() {

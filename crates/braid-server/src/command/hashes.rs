@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::arguments::{float, integer, is, wrong_arity};
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Collection, Data, Kind};
+use crate::rdb::Field;
 use crate::resp::Reply;
 use crate::resp::number::{parse_f64, parse_i64};
 
@@ -12,7 +13,35 @@ fn at(data: &Data, hash: &Collection, field: &[u8]) -> Vec<u8> {
     data.keyspace.hashed_key(&hash.id.to_be_bytes(), field)
 }
 
-fn value(data: &mut Data, key: &[u8], field: &[u8]) -> Result<Option<Bytes>> {
+/// Returns all fields.
+pub(super) fn export(data: &Data, hash: &Collection) -> Result<Vec<Field>> {
+    let found = data.scan_elements(&hash.id.to_be_bytes(), 0, usize::MAX)?.1;
+    Ok(found
+        .into_iter()
+        .map(|(name, value)| Field {
+            name,
+            value,
+            expires: None,
+        })
+        .collect())
+}
+
+/// Builds a hash that no key has yet; `None` if a field is repeated.
+pub(super) fn import(data: &mut Data, fields: &[Field]) -> Result<Option<Collection>> {
+    let mut hash = data.new_collection(Kind::Hash);
+    for field in fields {
+        let at = at(data, &hash, &field.name);
+        if data.element(&at)?.is_some() {
+            return Ok(None);
+        }
+        data.put_element(&at, &field.value)?;
+        hash.len += 1;
+    }
+    Ok(Some(hash))
+}
+
+/// Returns the value of a field.
+pub(super) fn value(data: &mut Data, key: &[u8], field: &[u8]) -> Result<Option<Bytes>> {
     match data.collection(key, Kind::Hash)? {
         None => Ok(None),
         Some((_, hash)) => {

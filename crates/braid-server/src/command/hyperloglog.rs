@@ -1,6 +1,6 @@
 //! HyperLogLog: the number of different elements, with a standard error of 0.81 %.
 //!
-//! A value is a string in Redis' dense form: `HYLL`, eleven bytes of header, and 16,384 registers
+//! A value is a string, which is written in Redis' dense form and read in both forms: `HYLL`, eleven bytes of header, and 16,384 registers
 //! of six bits. Each element chooses a register by 14 bits of its hash, and the register keeps the
 //! longest run of zeros in the other bits. The estimate is Ertl's ("New cardinality estimation
 //! algorithms for HyperLogLog sketches", 2017), which needs no correction for small numbers.
@@ -28,10 +28,13 @@ impl Registers {
     }
 
     fn decode(text: &[u8]) -> Result<Registers> {
+        if let Some(runs) = text.get(HEADER..)
+            && text.starts_with(b"HYLL\x01")
+        {
+            return Registers::from_runs(runs).ok_or_else(invalid);
+        }
         if text.len() != LEN || !text.starts_with(b"HYLL\0") {
-            return Err(Failure::client(
-                "WRONGTYPE Key is not a valid HyperLogLog string value.",
-            ));
+            return Err(invalid());
         }
         let mut registers = Registers::new();
         // Four registers lie in three bytes, the first in the lowest bits.
@@ -43,6 +46,24 @@ impl Registers {
             }
         }
         Ok(registers)
+    }
+
+    /// Decodes Redis' sparse form: runs of registers that are zero or have the same value.
+    fn from_runs(runs: &[u8]) -> Option<Registers> {
+        let mut registers = Vec::with_capacity(REGISTERS);
+        let mut runs = runs.iter().map(|byte| usize::from(*byte));
+        while let Some(first) = runs.next() {
+            let (len, value) = match first >> 6 {
+                0 => (first & 0x3f, 0),
+                1 => ((first & 0x3f) << 8 | runs.next()?, 0),
+                _ => (first & 3, (first >> 2 & 0x1f) + 1),
+            };
+            if registers.len() + len + 1 > REGISTERS {
+                return None;
+            }
+            registers.resize(registers.len() + len + 1, value as u8);
+        }
+        (registers.len() == REGISTERS).then_some(Registers(registers))
     }
 
     fn encode(&self) -> Bytes {
@@ -93,6 +114,10 @@ impl Registers {
         // 1 / (2 ln 2)
         (std::f64::consts::LOG2_E / 2.0 * all * all / sum).round() as u64
     }
+}
+
+fn invalid() -> Failure {
+    Failure::client("WRONGTYPE Key is not a valid HyperLogLog string value.")
 }
 
 /// Sum of `x^(2^k) * 2^(k-1)`: what the registers that are zero contribute.
@@ -199,6 +224,17 @@ pub(super) fn pfmerge(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runs_of_registers() {
+        // 16,382 zeros, then 32, 32.
+        let runs = [0x7f, 0xfd, 0x80 | 31 << 2 | 1];
+        let registers = Registers::from_runs(&runs).unwrap();
+        assert_eq!(registers.0[16_381..], [0, 32, 32]);
+        assert!(Registers::from_runs(&runs[..2]).is_none());
+        assert!(Registers::from_runs(&runs[..1]).is_none());
+        assert!(Registers::from_runs(&[0x7f, 0xff, 0]).is_none());
+    }
 
     #[test]
     fn estimates_are_close() {

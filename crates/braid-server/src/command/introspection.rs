@@ -62,6 +62,9 @@ pub(crate) fn keys_of(command: &Signature, args: &[Bytes]) -> Vec<Bytes> {
     if matches!(command.name, "georadius" | "georadiusbymember") {
         return super::geo::keys_of(args);
     }
+    if command.name == "sort" {
+        return super::sort::keys_of(args);
+    }
     let (first, last, step) = command.keys;
     if first == 0 || step == 0 {
         return Vec::new();

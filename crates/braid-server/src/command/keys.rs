@@ -212,7 +212,7 @@ fn rename_to(data: &mut Data, from: &Bytes, to: &Bytes, only_new: bool) -> Resul
 }
 
 /// Tells waiting clients about a key that came with its elements.
-fn signal(data: &mut Data, key: &[u8], kind: Kind) {
+pub(super) fn signal(data: &mut Data, key: &[u8], kind: Kind) {
     if matches!(kind, Kind::List | Kind::SortedSet | Kind::Stream) {
         data.pushed(key, kind, usize::MAX);
     }

@@ -61,6 +61,46 @@ fn elements(data: &Data, list: &Collection, start: u64, stop: u64) -> Result<Vec
         .collect::<braid::Result<_>>()?)
 }
 
+/// Returns all elements.
+pub(super) fn all(data: &Data, list: &Collection) -> Result<Vec<Bytes>> {
+    if list.len == 0 {
+        Ok(Vec::new())
+    } else {
+        elements(data, list, 0, list.len - 1)
+    }
+}
+
+/// Builds a list that no key has yet.
+pub(super) fn build(data: &mut Data, values: &[Bytes]) -> Result<Collection> {
+    let mut list = data.new_collection(Kind::List);
+    for value in values {
+        push_one(data, &mut list, End::Right, value)?;
+    }
+    Ok(list)
+}
+
+/// Replaces a key by a new list; returns the number of elements.
+pub(super) fn store(
+    data: &mut Data,
+    key: &[u8],
+    values: &[Bytes],
+    event: &'static str,
+) -> Result<Reply> {
+    if let Some(old) = data.entry(key)? {
+        data.delete(key, &old)?;
+        if values.is_empty() {
+            data.notify('g', "del", key);
+        }
+    }
+    if !values.is_empty() {
+        let list = build(data, values)?;
+        data.put_collection(key, None, list)?;
+        data.notify('l', event, key);
+        data.pushed(key, Kind::List, values.len());
+    }
+    Ok(Reply::Integer(values.len() as i64))
+}
+
 fn push_one(data: &mut Data, list: &mut Collection, end: End, value: &[u8]) -> Result<()> {
     let position = match end {
         End::Left => {

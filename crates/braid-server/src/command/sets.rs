@@ -85,13 +85,30 @@ pub(super) fn scard(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     Ok(Reply::Integer(found.map_or(0, |(_, set)| set.len) as i64))
 }
 
+/// Returns all members.
+pub(super) fn all(data: &Data, set: &Collection) -> Result<Vec<Bytes>> {
+    let found = data.scan_elements(&set.id.to_be_bytes(), 0, usize::MAX)?.1;
+    Ok(found.into_iter().map(|(member, _)| member).collect())
+}
+
+/// Builds a set that no key has yet; `None` if a member is repeated.
+pub(super) fn build(data: &mut Data, members: &[Bytes]) -> Result<Option<Collection>> {
+    let mut set = data.new_collection(Kind::Set);
+    for member in members {
+        if contains(data, &set, member)? {
+            return Ok(None);
+        }
+        let at = at(data, &set, member);
+        data.put_element(&at, &[])?;
+        set.len += 1;
+    }
+    Ok(Some(set))
+}
+
 fn members(data: &mut Data, key: &[u8]) -> Result<Vec<Bytes>> {
     match data.collection(key, Kind::Set)? {
         None => Ok(Vec::new()),
-        Some((_, set)) => {
-            let found = data.scan_elements(&set.id.to_be_bytes(), 0, usize::MAX)?.1;
-            Ok(found.into_iter().map(|(member, _)| member).collect())
-        }
+        Some((_, set)) => all(data, &set),
     }
 }
 

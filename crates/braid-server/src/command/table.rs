@@ -1,8 +1,8 @@
 //! The table of all commands.
 
 use super::{
-    Command, Run, Transactional, acl, bitfield, bits, connection, geo, hashes, hyperloglog,
-    introspection, keys, lists, pubsub, scan, server, sets, sorted_sets, streams, strings,
+    Command, Run, Transactional, acl, bitfield, bits, connection, dump, geo, hashes, hyperloglog,
+    introspection, keys, lists, pubsub, scan, server, sets, sort, sorted_sets, streams, strings,
 };
 use crate::signature::{Flag, Signature};
 
@@ -71,6 +71,7 @@ const COMMANDS: &[Command] = &[
     command("decrby", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::decrby)),
     command("del", -2, &[Flag::Write], (1, -1, 1), "keyspace", Run::Data(keys::del)),
     command("discard", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Transactional::Discard)),
+    command("dump", 2, &[Flag::Readonly], (1, 1, 1), "keyspace", Run::Data(dump::dump)),
     command("echo", 2, &[Flag::Fast], (0, 0, 0), "connection", Run::Session(connection::echo)),
     command("exec", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Transactional::Exec)),
     command("exists", -2, &[Flag::Readonly, Flag::Fast], (1, -1, 1), "keyspace", Run::Data(keys::exists)),
@@ -159,6 +160,7 @@ const COMMANDS: &[Command] = &[
     command("rename", 3, &[Flag::Write], (1, 2, 1), "keyspace", Run::Data(keys::rename)),
     command("renamenx", 3, &[Flag::Write, Flag::Fast], (1, 2, 1), "keyspace", Run::Data(keys::renamenx)),
     command("reset", 1, &[Flag::Fast, Flag::Noscript, Flag::NoAuth], (0, 0, 0), "connection", Run::Session(connection::reset)),
+    command("restore", -4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "keyspace", Run::Data(dump::restore)),
     command("role", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "server", Run::Session(server::role)),
     command("rpop", -2, &[Flag::Write, Flag::Fast], (1, 1, 1), "list", Run::Data(lists::rpop)),
     command("rpoplpush", 3, &[Flag::Write, Flag::Denyoom], (1, 2, 1), "list", Run::Data(lists::rpoplpush)),
@@ -184,6 +186,8 @@ const COMMANDS: &[Command] = &[
     command("smembers", 2, &[Flag::Readonly], (1, 1, 1), "set", Run::Data(sets::smembers)),
     command("smismember", -3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::smismember)),
     command("smove", 4, &[Flag::Write, Flag::Fast], (1, 2, 1), "set", Run::Data(sets::smove)),
+    command("sort", -2, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "keyspace", Run::Data(sort::sort)),
+    command("sort_ro", -2, &[Flag::Readonly], (1, 1, 1), "keyspace", Run::Data(sort::sort_ro)),
     command("spop", -2, &[Flag::Write, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::spop)),
     command("spublish", 3, &[Flag::Pubsub, Flag::Fast], (0, 0, 0), "pubsub", Run::Session(pubsub::spublish)),
     command("srandmember", -2, &[Flag::Readonly], (1, 1, 1), "set", Run::Data(sets::srandmember)),

@@ -40,7 +40,7 @@ use siphasher::sip::SipHasher13;
 
 pub(crate) use crate::kind::Kind;
 pub(crate) use data::{Arrival, Committed, Data, Discarded, Effects, Event, Scope};
-pub(crate) use entry::{Body, Collection, Entry, read_u64, read_u128};
+pub(crate) use entry::{Body, Collection, Entry, StreamHead, read_u64, read_u128};
 pub(crate) use rank::{RankIndex, height};
 pub(crate) use sweep::Sweeper;
 pub(crate) use view::Bucket;

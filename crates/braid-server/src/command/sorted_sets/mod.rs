@@ -436,6 +436,24 @@ pub(in crate::command) fn score_of(
     SortedSet { data, set: *set }.score(member)
 }
 
+/// Returns all members in rank order.
+pub(in crate::command) fn all(data: &mut Data, set: &Collection) -> Result<Vec<Scored>> {
+    SortedSet { data, set: *set }.all()
+}
+
+/// Builds a sorted set that no key has yet; `None` if a member is repeated.
+pub(in crate::command) fn build(data: &mut Data, members: &[Scored]) -> Result<Option<Collection>> {
+    let set = data.new_collection(Kind::SortedSet);
+    let mut set = SortedSet { data, set };
+    for (member, score) in members {
+        if set.score(member)?.is_some() {
+            return Ok(None);
+        }
+        set.add(member, *score)?;
+    }
+    Ok(Some(set.set))
+}
+
 /// Returns the members with scores from `from` up to `to`, which is excluded.
 pub(in crate::command) fn by_score(
     data: &Data,

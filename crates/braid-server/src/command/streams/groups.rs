@@ -11,6 +11,7 @@ use super::id::{self, Id};
 use super::{CONSUMERS, GROUPS, PENDING, PENDING_OF, Stream, parse_ids};
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Arrival, Data, read_u64, read_u128};
+use crate::rdb::ConsumerValue;
 use crate::resp::Reply;
 
 /// A group of a stream.
@@ -130,6 +131,25 @@ pub(super) struct OpenGroup {
 }
 
 impl OpenGroup {
+    pub(super) fn new(group: Group) -> OpenGroup {
+        OpenGroup {
+            group,
+            consumers: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a consumer without what is pending for it.
+    pub(super) fn add_consumer(&mut self, stream: &Stream<'_>, from: &ConsumerValue) {
+        let consumer = Consumer {
+            name: from.name.clone(),
+            number: stream.data.keyspace.new_identity(),
+            seen: from.seen,
+            active: from.active,
+            pending: 0,
+        };
+        self.consumers.insert(from.name.clone(), consumer);
+    }
+
     pub(super) fn load(stream: &Stream<'_>, name: &Bytes) -> Result<Option<OpenGroup>> {
         let found = stream.data.element(&stream.at(GROUPS, name))?;
         Ok(found.map(|stored| OpenGroup {
@@ -312,15 +332,20 @@ impl OpenGroup {
             .collect()
     }
 
-    /// Stores the group and its consumers.
+    /// Stores the group and its consumers, and the header of the stream.
     pub(super) fn save(self, stream: &mut Stream<'_>) -> Result<()> {
+        self.store(stream)?;
+        stream.save()
+    }
+
+    /// Stores the group and its consumers.
+    pub(super) fn store(self, stream: &mut Stream<'_>) -> Result<()> {
         for (name, consumer) in &self.consumers {
             let at = self.consumer_at(stream, name);
             stream.data.put_element(&at, &consumer.encode())?;
         }
         let at = stream.at(GROUPS, &self.group.name);
-        stream.data.put_element(&at, &self.group.encode())?;
-        stream.save()
+        stream.data.put_element(&at, &self.group.encode())
     }
 
     /// Deletes a consumer with what is pending for it; returns the number of these entries.

@@ -13,6 +13,7 @@
 //! XINFO reports about entries that are gone.
 
 mod claim;
+mod dump;
 mod groups;
 mod id;
 mod info;
@@ -24,11 +25,12 @@ use bytes::{Buf, BufMut, Bytes};
 
 use super::arguments::{Options, integer, is, wrong_arity};
 use crate::failure::{Failure, Result};
-use crate::keyspace::{Collection, Data, Entry, Kind, read_u128};
+use crate::keyspace::{Collection, Data, Entry, Kind, StreamHead, read_u128};
 use crate::resp::Reply;
 use id::{Id, NewId};
 
 pub(super) use claim::{xautoclaim, xclaim};
+pub(super) use dump::{export, import};
 pub(super) use groups::{xack, xgroup, xpending};
 pub(super) use info::xinfo;
 pub(super) use read::{keys_of, xread, xreadgroup};
