@@ -56,13 +56,14 @@ pub(crate) fn mailbox(limit: usize) -> (Mailbox, Inbox) {
 fn size(message: &Reply) -> usize {
     match message {
         Reply::Push(parts) => parts.iter().map(size).sum(),
-        Reply::Bulk(bytes) => bytes.len() + 32,
+        Reply::Bulk(bytes) | Reply::Simple(bytes) => bytes.len() + 32,
         _ => 32,
     }
 }
 
 impl Mailbox {
-    fn send(&self, message: Reply) -> bool {
+    /// Sends a message; returns whether the reader gets it.
+    pub(crate) fn send(&self, message: Reply) -> bool {
         // Relaxed: an approximate bound; the channel orders the messages.
         let before = self.queued.fetch_add(size(&message), Ordering::Relaxed);
         // A reader that is too slow gets nothing more, and its connection ends.

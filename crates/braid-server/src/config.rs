@@ -107,6 +107,9 @@ struct File {
     client_query_buffer_limit: Option<Bytes>,
     client_output_buffer_limit: Option<Bytes>,
     notify_keyspace_events: Option<String>,
+    slowlog_log_slower_than: Option<i64>,
+    slowlog_max_len: Option<u32>,
+    latency_monitor_threshold: Option<u32>,
     http: Option<SocketAddr>,
     pool: Option<Bytes>,
     log_directory: Option<PathBuf>,
@@ -211,6 +214,19 @@ impl Config {
             &mut options.client_output_buffer_limit,
             bytes(file.client_output_buffer_limit).map(|limit| limit.max(1 << 20)),
         );
+        set(
+            &mut options.slowlog_log_slower_than,
+            file.slowlog_log_slower_than.map(slow_after),
+        );
+        set(
+            &mut options.slowlog_max_len,
+            file.slowlog_max_len.map(|len| len as usize),
+        );
+        let threshold = file.latency_monitor_threshold;
+        set(
+            &mut options.latency_monitor_threshold,
+            threshold.map(|millis| Duration::from_millis(millis.into())),
+        );
         if let Some(text) = file.notify_keyspace_events {
             options.notifications = notification_classes(&text)
                 .ok_or_else(|| wrong(de::Error::custom(NOTIFICATION_CLASSES)))?;
@@ -220,6 +236,11 @@ impl Config {
         config.log_device = file.log_device;
         Ok(config)
     }
+}
+
+/// Returns the duration that `slowlog-log-slower-than` means: microseconds, none if negative.
+pub(crate) fn slow_after(micros: i64) -> Option<Duration> {
+    u64::try_from(micros).ok().map(Duration::from_micros)
 }
 
 fn set<T>(place: &mut T, value: Option<T>) {
@@ -270,6 +291,9 @@ mod tests {
             client-query-buffer-limit = 3000000
             client-output-buffer-limit = "4m"
             notify-keyspace-events = "EKx"
+            slowlog-log-slower-than = -1
+            slowlog-max-len = 5
+            latency-monitor-threshold = 20
             http = "127.0.0.1:8080"
             pool = "1gb"
             log-directory = "/log"
@@ -295,6 +319,9 @@ mod tests {
         assert_eq!(options.client_query_buffer_limit, 3_000_000);
         assert_eq!(options.client_output_buffer_limit, 4_000_000);
         assert_eq!(options.notifications, "KEx");
+        assert_eq!(options.slowlog_log_slower_than, None);
+        assert_eq!(options.slowlog_max_len, 5);
+        assert_eq!(options.latency_monitor_threshold, Duration::from_millis(20));
         assert_eq!(options.http, Some("127.0.0.1:8080".parse().unwrap()));
         assert_eq!(config.pool_bytes, 1 << 30);
         assert_eq!(config.log_directory.unwrap().as_os_str(), "/log");

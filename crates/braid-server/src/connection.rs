@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
 use crate::channels::Inbox;
-use crate::executor::{Outcome, execute, execute_again};
+use crate::executor::{Outcome, execute, execute_again, is_postponed};
 use crate::failure::{Failure, Wait};
 use crate::resp::{Limits, Protocol, Reply, RequestParser};
 use crate::session::{Replies, Session};
@@ -67,6 +67,7 @@ enum Wake {
     Elements,
     TimedOut,
     Unblocked,
+    PauseChanged,
     Killed,
     Idle,
     Turn,
@@ -84,6 +85,8 @@ pub(crate) struct Connection {
     output: BytesMut,
     pending: VecDeque<Pending>,
     blocked: Option<Blocked>,
+    /// A request that waits until a pause has ended.
+    postponed: Option<Vec<Bytes>>,
     /// Bytes of output from which on a connection ends, and of input.
     output_limit: usize,
     input_limit: usize,
@@ -108,6 +111,7 @@ impl Connection {
             output: BytesMut::new(),
             pending: VecDeque::new(),
             blocked: None,
+            postponed: None,
             output_limit: options.client_output_buffer_limit,
             input_limit: options.client_query_buffer_limit,
             bulk_limit: i64::try_from(options.proto_max_bulk_len).unwrap_or(i64::MAX),
@@ -156,6 +160,10 @@ impl Connection {
     /// Executes requests that have arrived; returns how many.
     fn execute_some(&mut self) -> usize {
         let mut executed = 0;
+        if let Some(args) = self.postponed.take() {
+            executed += 1;
+            self.execute(args);
+        }
         while executed < TURN && self.may_execute() {
             let limits = if self.session.is_authenticated {
                 Limits {
@@ -183,12 +191,19 @@ impl Connection {
 
     fn may_execute(&self) -> bool {
         self.blocked.is_none()
+            && self.postponed.is_none()
             && !self.session.closes
             && self.pending.len() < PENDING_MAX
             && self.output.len() < OUTPUT_HIGH
     }
 
     fn execute(&mut self, args: Vec<Bytes>) {
+        if let Some(pause) = self.shared.pauses.current()
+            && is_postponed(&self.session, &args, &pause)
+        {
+            self.postponed = Some(args);
+            return;
+        }
         match execute(&self.shared, &mut self.session, &args) {
             Outcome::Reply(reply, ticket) => self.reply(reply, ticket),
             Outcome::Wait(wait) => self.block(args, wait),
@@ -272,7 +287,10 @@ impl Connection {
             return;
         };
         if front.ticket.is_some() {
-            self.shared.writes.record(front.since.elapsed());
+            let duration = front.since.elapsed();
+            self.shared.writes.record(duration);
+            let threshold = self.shared.thresholds.spike();
+            self.shared.spikes.add("commit", duration, threshold);
         }
         let reply = match outcome {
             Ok(()) => front.reply,
@@ -317,12 +335,14 @@ impl Connection {
         let reads = !self.session.closes && !has_more && self.input.len() < self.input_limit && {
             // While the output waits for its reader, only a waiting command reads further, to
             // notice the end of the connection.
-            self.may_execute() || self.blocked.is_some()
+            self.may_execute() || self.blocked.is_some() || self.postponed.is_some()
         };
         let deadline = self.blocked.as_ref().and_then(|blocked| blocked.deadline);
         let idle = self.idle.filter(|_| {
             self.blocked.is_none()
+                && self.postponed.is_none()
                 && self.pending.is_empty()
+                && !self.session.is_monitor
                 && self.session.subscriptions.is_empty()
         });
         let ticket = self
@@ -331,6 +351,7 @@ impl Connection {
             .and_then(|front| front.ticket.as_mut());
         let place = self.blocked.as_ref().map(|blocked| &blocked.place);
         let (waits_for_ticket, is_blocked) = (ticket.is_some(), place.is_some());
+        let is_postponed = self.postponed.is_some();
         tokio::select! {
             biased;
             () = self.client.kill.notified() => Wake::Killed,
@@ -339,6 +360,7 @@ impl Connection {
             message = self.inbox.receive() => Wake::Message(message),
             () = elements(place), if is_blocked => Wake::Elements,
             () = self.client.unblock.notified(), if is_blocked => Wake::Unblocked,
+            () = self.shared.pauses.changed(), if is_postponed => Wake::PauseChanged,
             () = tokio::task::yield_now(), if has_more => Wake::Turn,
             result = read(reader, &mut self.input), if reads => Wake::Read(result),
             () = sleep(deadline), if deadline.is_some() => Wake::TimedOut,
@@ -353,6 +375,7 @@ impl Connection {
                 // The client sends nothing more, and may still read the replies.
                 self.session.closes = true;
                 self.blocked = None;
+                self.postponed = None;
             }
             Wake::Read(Ok(_)) => {
                 return self.input.len() < self.input_limit;
@@ -360,7 +383,7 @@ impl Connection {
             Wake::Read(Err(_)) | Wake::Written(Err(_)) | Wake::Idle | Wake::Message(None) => {
                 return false;
             }
-            Wake::Written(Ok(_)) | Wake::Turn => {}
+            Wake::Written(Ok(_)) | Wake::Turn | Wake::PauseChanged => {}
             Wake::Durable(outcome) => self.finish_front(outcome),
             Wake::Message(Some(message)) => {
                 message.encode(self.session.protocol, &mut self.output);
@@ -392,7 +415,7 @@ impl Connection {
                     return false;
                 }
                 self.session.closes = true;
-                if self.blocked.take().is_some() {
+                if self.blocked.take().is_some() || self.postponed.take().is_some() {
                     self.reply(Reply::error("UNBLOCKED the server is stopping"), None);
                 }
             }
@@ -407,6 +430,9 @@ impl Drop for Connection {
             self.shared
                 .channels
                 .unsubscribe(topic, &name, self.session.id);
+        }
+        if self.session.is_monitor {
+            self.shared.monitors.remove(self.session.id);
         }
         self.shared.clients().remove(&self.session.id);
     }

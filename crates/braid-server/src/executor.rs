@@ -1,6 +1,7 @@
 //! Runs commands: finds them, checks that they may run, and gives them a transaction.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use braid::{Durability, Ticket};
 use bytes::Bytes;
@@ -9,6 +10,8 @@ use crate::acl::{Denied, Reason};
 use crate::command::{Command, Run, Transactional, describe, find, keys_of};
 use crate::failure::{Failure, Result, Wait};
 use crate::keyspace::{Committed, Data, Scope};
+use crate::observe::shown;
+use crate::pause::Pause;
 use crate::resp::{Protocol, Reply};
 use crate::session::{Queue, Session, Watched};
 use crate::shared::Shared;
@@ -68,6 +71,12 @@ fn execute_with(shared: &Shared, session: &mut Session, args: &[Bytes], reads: A
         }
     };
     session.last_command = command.name;
+    // A request that runs again was shown when it came.
+    if !shared.monitors.is_empty() && reads == Access::Read && !command.is(Flag::Admin) {
+        let args = shown(command.name, args);
+        let peer = shared.peer(session.id);
+        shared.monitors.show(session.database, &peer, &args);
+    }
     if let Some(queue) = &mut session.queue
         && !matches!(command.run, Run::Executor(_))
         && !matches!(command.name, "quit" | "reset")
@@ -79,10 +88,68 @@ fn execute_with(shared: &Shared, session: &mut Session, args: &[Bytes], reads: A
         queue.requests.push(args.to_vec());
         return Outcome::ready(Reply::Status("QUEUED"));
     }
-    match command.run {
+    let began = Instant::now();
+    let outcome = match command.run {
         Run::Session(run) => Outcome::ready(answer(run(shared, session, args))),
         Run::Data(run) => run_data(shared, session, command, run, args, reads),
         Run::Executor(which) => control(shared, session, which, args),
+    };
+    note(shared, session, command, args, began.elapsed(), &outcome);
+    outcome
+}
+
+/// Notes that a command has run, and how long it took without the device.
+fn note(
+    shared: &Shared,
+    session: &Session,
+    command: &Command,
+    args: &[Bytes],
+    duration: Duration,
+    outcome: &Outcome,
+) {
+    let has_failed = matches!(outcome, Outcome::Reply(Reply::Error(_), _));
+    shared
+        .statistics
+        .record(session.stripe, command.number, duration, has_failed);
+    if shared.thresholds.is_slow(duration) {
+        let limit = shared.options().slowlog_max_len;
+        let args = shown(command.name, args);
+        let peer = shared.peer(session.id);
+        let name = session.name.clone();
+        shared.slow_log.add(&args, duration, peer, name, limit);
+    }
+    let event = if command.is(Flag::Fast) {
+        "fast-command"
+    } else {
+        "command"
+    };
+    shared
+        .spikes
+        .add(event, duration, shared.thresholds.spike());
+}
+
+/// Returns whether a request waits until a pause has ended.
+pub(crate) fn is_postponed(session: &Session, args: &[Bytes], pause: &Pause) -> bool {
+    let Some(command) = args.first().and_then(|name| find(name)) else {
+        return false;
+    };
+    // Somebody has to be able to end the pause.
+    if matches!(command.name, "client" | "auth" | "hello") {
+        return false;
+    }
+    if pause.all {
+        return true;
+    }
+    let writes = |name: &Bytes| find(name).is_some_and(|command| command.is(Flag::Write));
+    match command.name {
+        "exec" => {
+            let queue = session.queue.as_ref();
+            queue.is_some_and(|queue| queue.requests.iter().any(|args| writes(&args[0])))
+        }
+        // Queued, and checked before EXEC.
+        _ if session.queue.is_some() => false,
+        "publish" | "spublish" => true,
+        _ => command.is(Flag::Write),
     }
 }
 

@@ -29,6 +29,16 @@ impl Latency {
         std::array::from_fn(|class| self.counts[class].load(Ordering::Relaxed))
     }
 
+    pub(crate) fn nanoseconds(&self) -> u64 {
+        self.nanoseconds.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn reset(&self) {
+        for count in self.counts.iter().chain([&self.nanoseconds]) {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Writes the classes as a histogram in the text format of Prometheus.
     pub(crate) fn write_prometheus(&self, name: &str, help: &str, out: &mut String) {
         let counts = self.counts();

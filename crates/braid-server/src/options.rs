@@ -37,6 +37,12 @@ pub struct ServerOptions {
     pub client_query_buffer_limit: usize,
     /// Most bytes of replies or messages that a client has not read.
     pub client_output_buffer_limit: usize,
+    /// Time from which on SLOWLOG keeps a command; `None` for none.
+    pub slowlog_log_slower_than: Option<Duration>,
+    /// Commands that SLOWLOG keeps.
+    pub slowlog_max_len: usize,
+    /// Time from which on LATENCY keeps an event; zero for none.
+    pub latency_monitor_threshold: Duration,
     /// Classes of keyspace notifications, as in `notify-keyspace-events`.
     pub notifications: String,
 }
@@ -55,6 +61,9 @@ impl Default for ServerOptions {
             proto_max_bulk_len: braid::MAX_VALUE_LEN,
             client_query_buffer_limit: 1 << 30,
             client_output_buffer_limit: 256 << 20,
+            slowlog_log_slower_than: Some(Duration::from_millis(10)),
+            slowlog_max_len: 128,
+            latency_monitor_threshold: Duration::ZERO,
             notifications: String::new(),
         }
     }

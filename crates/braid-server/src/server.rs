@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use crate::channels::mailbox;
 use crate::connection::Connection;
 use crate::keyspace::{Keyspace, Sweeper};
+use crate::observe::CommandStatistics;
 use crate::options::ServerOptions;
 use crate::resp::Protocol;
 use crate::session::{Replies, Session};
@@ -115,7 +116,8 @@ impl Server {
             .threads
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
             .max(1);
-        let shared = Arc::new(Shared::new(keyspace, options, |name| {
+        let statistics = CommandStatistics::new(threads, crate::command::commands().len());
+        let shared = Arc::new(Shared::new(keyspace, options, statistics, |name| {
             crate::command::find(name.as_bytes()).is_some()
         }));
         if let Some(path) = &aclfile
@@ -447,6 +449,7 @@ fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Connect
         watched: Vec::new(),
         subscriptions: std::collections::BTreeSet::new(),
         mailbox,
+        is_monitor: false,
         replies: Replies::default(),
         pending: 0,
         last_command: "",
@@ -460,14 +463,21 @@ fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Connect
 fn sweep(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
     let sweeper = Sweeper::new(Arc::clone(&shared.keyspace));
     loop {
+        // Nothing changes while clients are paused.
+        let is_paused = shared.pauses.current().is_some();
+        let began = Instant::now();
         // After an error the next interval tries again; INFO shows the database's health.
-        let has_more = match sweeper.step() {
-            Ok((effects, has_more)) => {
+        let has_more = match (!is_paused).then(|| sweeper.step()) {
+            Some(Ok((effects, has_more))) => {
                 shared.publish(effects);
                 has_more
             }
-            Err(_) => false,
+            Some(Err(_)) | None => false,
         };
+        let threshold = shared.thresholds.spike();
+        shared
+            .spikes
+            .add("expire-cycle", began.elapsed(), threshold);
         let stopped = stop.0.lock().unwrap_or_else(PoisonError::into_inner);
         if *stopped {
             return;

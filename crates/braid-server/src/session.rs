@@ -55,6 +55,8 @@ pub(crate) struct Session {
     pub(crate) watched: Vec<Watched>,
     pub(crate) subscriptions: BTreeSet<(Topic, Bytes)>,
     pub(crate) mailbox: Mailbox,
+    /// Whether the connection gets copies of all requests.
+    pub(crate) is_monitor: bool,
     pub(crate) replies: Replies,
     /// Sequence number of the newest write whose durability this connection has not seen.
     pub(crate) pending: u64,

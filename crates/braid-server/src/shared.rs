@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -12,7 +12,9 @@ use crate::acl::{Acl, Knows, User};
 use crate::channels::{Channels, Topic};
 use crate::keyspace::{Effects, Event, Keyspace};
 use crate::latency::Latency;
+use crate::observe::{CommandStatistics, Monitors, SlowLog, Spikes};
 use crate::options::ServerOptions;
+use crate::pause::Pauses;
 use crate::waiters::Waiters;
 
 /// Counters of the whole server.
@@ -66,6 +68,36 @@ impl Client {
     }
 }
 
+/// Durations from which on something is noted. Every command asks for them, so they are apart from the
+/// options.
+#[derive(Debug, Default)]
+pub(crate) struct Thresholds {
+    /// Nanoseconds from which on a command is slow; `u64::MAX` for never.
+    slow: AtomicU64,
+    /// Nanoseconds from which on LATENCY has an event; 0 for never.
+    spike: AtomicU64,
+}
+
+impl Thresholds {
+    fn set(&self, options: &ServerOptions) {
+        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let slow = options.slowlog_log_slower_than.map_or(u64::MAX, nanos);
+        // Relaxed: commands that run at the same time may still have the old ones.
+        self.slow.store(slow, Ordering::Relaxed);
+        self.spike
+            .store(nanos(options.latency_monitor_threshold), Ordering::Relaxed);
+    }
+
+    /// Returns whether a command that took this long is slow.
+    pub(crate) fn is_slow(&self, duration: Duration) -> bool {
+        duration.as_nanos() > u128::from(self.slow.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn spike(&self) -> Duration {
+        Duration::from_nanos(self.spike.load(Ordering::Relaxed))
+    }
+}
+
 /// State that all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -78,6 +110,12 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// How long writes take.
     pub(crate) writes: Latency,
+    pub(crate) statistics: CommandStatistics,
+    pub(crate) slow_log: SlowLog,
+    pub(crate) spikes: Spikes,
+    pub(crate) monitors: Monitors,
+    pub(crate) pauses: Pauses,
+    pub(crate) thresholds: Thresholds,
     pub(crate) started: Instant,
     /// Random name of this run of the server.
     pub(crate) run_id: String,
@@ -88,7 +126,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(keyspace: Keyspace, options: ServerOptions, knows: Knows) -> Shared {
+    pub(crate) fn new(
+        keyspace: Keyspace,
+        options: ServerOptions,
+        statistics: CommandStatistics,
+        knows: Knows,
+    ) -> Shared {
+        let thresholds = Thresholds::default();
+        thresholds.set(&options);
         Shared {
             keyspace: Arc::new(keyspace),
             acl: Acl::new(options.requirepass.as_deref(), knows),
@@ -98,6 +143,12 @@ impl Shared {
             clients: Mutex::default(),
             counters: Counters::default(),
             writes: Latency::default(),
+            statistics,
+            slow_log: SlowLog::default(),
+            spikes: Spikes::default(),
+            monitors: Monitors::default(),
+            pauses: Pauses::default(),
+            thresholds,
             started: Instant::now(),
             run_id: format!("{:032x}{:08x}", fastrand::u128(..), fastrand::u32(..)),
             next_client: AtomicU64::new(1),
@@ -115,6 +166,7 @@ impl Shared {
     }
 
     pub(crate) fn set_options(&self, options: ServerOptions) {
+        self.thresholds.set(&options);
         *self.options.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(options);
     }
 
@@ -125,6 +177,15 @@ impl Shared {
 
     pub(crate) fn clients(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the address of a client.
+    pub(crate) fn peer(&self, client: u64) -> String {
+        let clients = self.clients();
+        clients
+            .get(&client)
+            .map(|client| client.peer.clone())
+            .unwrap_or_default()
     }
 
     /// Asks the server to stop.

@@ -35,7 +35,7 @@ impl Flag {
 }
 
 /// What a command is called, and how it is used.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Signature {
     /// Name in lower case.
     pub(crate) name: &'static str,

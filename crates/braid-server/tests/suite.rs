@@ -8,6 +8,8 @@ mod arguments;
 mod blocking;
 #[path = "suite/connections.rs"]
 mod connections;
+#[path = "suite/diagnostics.rs"]
+mod diagnostics;
 #[path = "suite/dump.rs"]
 mod dump;
 #[path = "suite/geo.rs"]

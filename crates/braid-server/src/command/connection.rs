@@ -11,6 +11,7 @@ use super::arguments::{Options, integer, is, unknown_subcommand, wrong_arity};
 use super::keys::database;
 use crate::acl::{DEFAULT, Reason, User};
 use crate::failure::{Failure, Result};
+use crate::pause::Pause;
 use crate::resp::{Protocol, Reply};
 use crate::session::{Replies, Session};
 use crate::shared::{Client, Shared};
@@ -156,6 +157,9 @@ pub(super) fn hello(shared: &Shared, session: &mut Session, args: &[Bytes]) -> R
 pub(super) fn reset(shared: &Shared, session: &mut Session, _: &[Bytes]) -> Result<Reply> {
     for (topic, name) in std::mem::take(&mut session.subscriptions) {
         shared.channels.unsubscribe(topic, &name, session.id);
+    }
+    if std::mem::take(&mut session.is_monitor) {
+        shared.monitors.remove(session.id);
     }
     session.queue = None;
     session.watched.clear();
@@ -366,6 +370,24 @@ fn kill(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply>
     }
 }
 
+/// Lets requests wait: `CLIENT PAUSE milliseconds [WRITE | ALL]`.
+fn pause(shared: &Shared, args: &[Bytes]) -> Result<Reply> {
+    let wrong = || Failure::client("ERR timeout is not an integer or out of range");
+    let millis = integer(&args[2]).map_err(|_| wrong())?;
+    let millis = u64::try_from(millis).map_err(|_| Failure::client("ERR timeout is negative"))?;
+    let all = match args.get(3) {
+        None => true,
+        Some(mode) if is(mode, "ALL") => true,
+        Some(mode) if is(mode, "WRITE") => false,
+        Some(_) => return Err(Failure::SYNTAX),
+    };
+    let until = tokio::time::Instant::now()
+        .checked_add(Duration::from_millis(millis))
+        .ok_or_else(wrong)?;
+    shared.pauses.begin(Pause { until, all });
+    Ok(Reply::OK)
+}
+
 fn unblock(shared: &Shared, args: &[Bytes]) -> Result<Reply> {
     let id = integer(&args[2])?;
     let fails = match args.get(3) {
@@ -427,6 +449,13 @@ pub(super) fn client(shared: &Shared, session: &mut Session, args: &[Bytes]) -> 
         (b"list", _) => list(shared, args),
         (b"kill", 3..) => kill(shared, session, args),
         (b"unblock", 3 | 4) => unblock(shared, args),
+        (b"pause", 3 | 4) => pause(shared, args),
+        (b"unpause", 2) => {
+            shared.pauses.end();
+            Ok(Reply::OK)
+        }
+        // Nobody's client-side cache is kept up to date.
+        (b"getredir", 2) => Ok(Reply::Integer(-1)),
         (b"reply", 3) => {
             if is(&args[2], "ON") {
                 session.replies = Replies::On;

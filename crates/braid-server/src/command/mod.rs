@@ -5,6 +5,7 @@ mod arguments;
 mod bitfield;
 mod bits;
 mod connection;
+mod diagnostics;
 mod dump;
 mod geo;
 mod hashes;
@@ -12,6 +13,7 @@ mod hyperloglog;
 mod introspection;
 mod keys;
 mod lists;
+mod memory;
 mod pubsub;
 mod scan;
 mod server;
@@ -33,7 +35,7 @@ use crate::signature::Signature;
 
 pub(crate) use connection::describe;
 pub(crate) use introspection::keys_of;
-pub(crate) use table::find;
+pub(crate) use table::{commands, find};
 
 /// How a command runs.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +59,10 @@ pub(crate) enum Transactional {
 }
 
 /// A command.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Command {
+    /// Position in the table.
+    pub(crate) number: usize,
     pub(crate) signature: Signature,
     pub(crate) run: Run,
 }

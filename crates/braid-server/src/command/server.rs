@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use super::arguments::{integer, is, natural, timeout, unknown_subcommand, wrong_arity};
+use super::arguments::{integer, is, natural, timeout, unknown_subcommand};
 use super::keys::DATABASES;
-use crate::config::{NOTIFICATION_CLASSES, notification_classes};
+use super::table::commands;
+use crate::config::{NOTIFICATION_CLASSES, notification_classes, slow_after};
 use crate::failure::{Failure, Result};
 use crate::glob::matches;
-use crate::keyspace::Data;
 use crate::options::ServerOptions;
 use crate::resp::Reply;
 use crate::session::Session;
@@ -122,6 +122,10 @@ fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
             options.client_query_buffer_limit.to_string(),
         ),
         ("databases", DATABASES.to_string()),
+        (
+            "latency-monitor-threshold",
+            options.latency_monitor_threshold.as_millis().to_string(),
+        ),
         ("maxclients", options.maxclients.to_string()),
         ("maxmemory", "0".to_owned()),
         ("maxmemory-policy", "noeviction".to_owned()),
@@ -133,6 +137,13 @@ fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
             options.requirepass.clone().unwrap_or_default(),
         ),
         ("save", String::new()),
+        (
+            "slowlog-log-slower-than",
+            options
+                .slowlog_log_slower_than
+                .map_or("-1".to_owned(), |slow| slow.as_micros().to_string()),
+        ),
+        ("slowlog-max-len", options.slowlog_max_len.to_string()),
         ("timeout", options.timeout.as_secs().to_string()),
         ("unixsocket", shown(&options.unixsocket)),
     ]
@@ -151,6 +162,16 @@ fn set_parameter(options: &mut ServerOptions, name: &str, value: &str) -> Result
             options.proto_max_bulk_len = number()?.clamp(1 << 20, braid::MAX_VALUE_LEN);
         }
         "client-query-buffer-limit" => options.client_query_buffer_limit = number()?.max(1 << 20),
+        "slowlog-log-slower-than" => {
+            let micros: Result<i64, _> = value.parse();
+            let micros =
+                micros.map_err(|_| "argument couldn't be parsed into an integer".to_owned())?;
+            options.slowlog_log_slower_than = slow_after(micros);
+        }
+        "slowlog-max-len" => options.slowlog_max_len = number()?,
+        "latency-monitor-threshold" => {
+            options.latency_monitor_threshold = Duration::from_millis(number()? as u64);
+        }
         "notify-keyspace-events" => {
             options.notifications = notification_classes(value).ok_or(NOTIFICATION_CLASSES)?;
         }
@@ -220,6 +241,7 @@ pub(super) fn config(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
         ] {
             counter.store(0, Ordering::Relaxed);
         }
+        shared.statistics.reset();
         return Ok(Reply::OK);
     }
     if is(&args[1], "REWRITE") && args.len() == 2 {
@@ -233,13 +255,14 @@ pub(super) fn config(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
 /// A section of INFO.
 type Section = (&'static str, fn(&Shared, &mut String) -> Result<()>);
 
-const SECTIONS: [Section; 8] = [
+const SECTIONS: [Section; 9] = [
     ("server", server_section),
     ("clients", clients_section),
     ("memory", memory_section),
     ("persistence", persistence_section),
     ("stats", stats_section),
     ("replication", replication_section),
+    ("commandstats", commandstats_section),
     ("cluster", cluster_section),
     ("keyspace", keyspace_section),
 ];
@@ -338,14 +361,33 @@ fn keyspace_section(shared: &Shared, out: &mut String) -> Result<()> {
     Ok(())
 }
 
+/// How often each command ran, and how long it took.
+fn commandstats_section(shared: &Shared, out: &mut String) -> Result<()> {
+    for command in commands() {
+        if let Some(figures) = shared.statistics.of(command.number) {
+            let micros = figures.nanoseconds as f64 / 1e3;
+            let _ = write!(
+                out,
+                "cmdstat_{}:calls={},usec={micros:.0},usec_per_call={:.2},rejected_calls=0,failed_calls={}\r\n",
+                command.name,
+                figures.calls,
+                micros / figures.calls as f64,
+                figures.failed,
+            );
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn info(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
     let wanted = |name: &str| {
-        args.len() == 1
+        let is_default = name != "commandstats";
+        (args.len() == 1 && is_default)
             || args[1..].iter().any(|arg| {
                 is(arg, name)
-                    || ["all", "default", "everything"]
-                        .iter()
-                        .any(|all| is(arg, all))
+                    || (is(arg, "default") && is_default)
+                    || is(arg, "all")
+                    || is(arg, "everything")
             })
     };
     let mut out = String::new();
@@ -389,19 +431,4 @@ pub(super) fn debug(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply
         return Ok(Reply::OK);
     }
     Err(unknown_subcommand("debug", &args[1]))
-}
-
-pub(super) fn memory(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    if is(&args[1], "DOCTOR") || is(&args[1], "PURGE") {
-        return Ok(Reply::OK);
-    }
-    if !is(&args[1], "USAGE") {
-        return Err(unknown_subcommand("memory", &args[1]));
-    }
-    let key = args.get(2).ok_or_else(|| wrong_arity("memory|usage"))?;
-    // The bytes of a string; a collection's elements are not counted.
-    Ok(match data.entry(key)? {
-        None => Reply::Null,
-        Some(entry) => Reply::Integer((entry.encode().len() + key.len() + 16) as i64),
-    })
 }

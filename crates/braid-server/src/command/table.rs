@@ -1,8 +1,9 @@
 //! The table of all commands.
 
 use super::{
-    Command, Run, Transactional, acl, bitfield, bits, connection, dump, geo, hashes, hyperloglog,
-    introspection, keys, lists, pubsub, scan, server, sets, sort, sorted_sets, streams, strings,
+    Command, Run, Transactional, acl, bitfield, bits, connection, diagnostics, dump, geo, hashes,
+    hyperloglog, introspection, keys, lists, memory, pubsub, scan, server, sets, sort, sorted_sets,
+    streams, strings,
 };
 use crate::signature::{Flag, Signature};
 
@@ -30,6 +31,7 @@ const fn command(
     run: Run,
 ) -> Command {
     Command {
+        number: 0,
         signature: Signature {
             name,
             arity,
@@ -41,8 +43,18 @@ const fn command(
     }
 }
 
+/// Gives each command its position.
+const fn numbered<const N: usize>(mut table: [Command; N]) -> [Command; N] {
+    let mut at = 0;
+    while at < N {
+        table[at].number = at;
+        at += 1;
+    }
+    table
+}
+
 #[rustfmt::skip]
-const COMMANDS: &[Command] = &[
+static COMMANDS: &[Command] = &numbered([
     command("acl", -2, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(acl::acl)),
     command("append", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::append)),
     command("auth", -2, &[Flag::Fast, Flag::Noscript, Flag::NoAuth], (0, 0, 0), "connection", Run::Session(connection::auth)),
@@ -119,6 +131,7 @@ const COMMANDS: &[Command] = &[
     command("info", -1, &[Flag::Loading], (0, 0, 0), "server", Run::Session(server::info)),
     command("keys", 2, &[Flag::Readonly], (0, 0, 0), "keyspace", Run::Data(keys::keys)),
     command("lastsave", 1, &[Flag::Fast], (0, 0, 0), "server", Run::Session(server::lastsave)),
+    command("latency", -2, &[Flag::Admin, Flag::Noscript, Flag::Loading], (0, 0, 0), "server", Run::Session(diagnostics::latency)),
     command("lcs", -3, &[Flag::Readonly], (1, 2, 1), "string", Run::Data(strings::lcs)),
     command("lindex", 3, &[Flag::Readonly], (1, 1, 1), "list", Run::Data(lists::lindex)),
     command("linsert", 5, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "list", Run::Data(lists::linsert)),
@@ -134,8 +147,9 @@ const COMMANDS: &[Command] = &[
     command("lrem", 4, &[Flag::Write], (1, 1, 1), "list", Run::Data(lists::lrem)),
     command("lset", 4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "list", Run::Data(lists::lset)),
     command("ltrim", 4, &[Flag::Write], (1, 1, 1), "list", Run::Data(lists::ltrim)),
-    command("memory", -2, &[Flag::Readonly], (2, 2, 1), "server", Run::Data(server::memory)),
+    command("memory", -2, &[Flag::Readonly], (2, 2, 1), "server", Run::Data(memory::memory)),
     command("mget", -2, &[Flag::Readonly, Flag::Fast], (1, -1, 1), "string", Run::Data(strings::mget)),
+    command("monitor", 1, &[Flag::Admin, Flag::Noscript, Flag::NoMulti], (0, 0, 0), "server", Run::Session(diagnostics::monitor)),
     command("move", 3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::move_)),
     command("mset", -3, &[Flag::Write, Flag::Denyoom], (1, -1, 2), "string", Run::Data(strings::mset)),
     command("msetnx", -3, &[Flag::Write, Flag::Denyoom], (1, -1, 2), "string", Run::Data(strings::msetnx)),
@@ -183,6 +197,7 @@ const COMMANDS: &[Command] = &[
     command("sintercard", -3, &[Flag::Readonly], (0, 0, 0), "set", Run::Data(sets::sintercard)),
     command("sinterstore", -3, &[Flag::Write, Flag::Denyoom], (1, -1, 1), "set", Run::Data(sets::sinterstore)),
     command("sismember", 3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::sismember)),
+    command("slowlog", -2, &[Flag::Admin, Flag::Loading], (0, 0, 0), "server", Run::Session(diagnostics::slowlog)),
     command("smembers", 2, &[Flag::Readonly], (1, 1, 1), "set", Run::Data(sets::smembers)),
     command("smismember", -3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::smismember)),
     command("smove", 4, &[Flag::Write, Flag::Fast], (1, 2, 1), "set", Run::Data(sets::smove)),
@@ -258,7 +273,7 @@ const COMMANDS: &[Command] = &[
     command("zscore", 3, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "sortedset", Run::Data(sorted_sets::zscore)),
     command("zunion", -3, &[Flag::Readonly], (0, 0, 0), "sortedset", Run::Data(sorted_sets::combine::zunion)),
     command("zunionstore", -4, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "sortedset", Run::Data(sorted_sets::combine::zunionstore)),
-];
+]);
 
 #[cfg(test)]
 mod tests {
@@ -267,7 +282,8 @@ mod tests {
     #[test]
     fn names_are_found_in_any_case() {
         assert!(COMMANDS.windows(2).all(|pair| pair[0].name < pair[1].name));
-        for command in COMMANDS {
+        for (number, command) in COMMANDS.iter().enumerate() {
+            assert_eq!(command.number, number);
             let upper = command.name.to_uppercase();
             assert_eq!(
                 find(upper.as_bytes()).map(|found| found.name),

@@ -185,7 +185,7 @@ mod tests {
                         } else {
                             ["a", "3", "c", ""]
                         };
-                        (number << 64 | number % 3, fields(names))
+                        ((number << 64) | (number % 3), fields(names))
                     })
                     .collect(),
                 last: 300 << 64,

@@ -28,6 +28,8 @@ impl Protocol {
 pub(crate) enum Reply {
     /// A short text such as `OK`.
     Status(&'static str),
+    /// A short text that is not known at compile time. Line ends in it become spaces.
+    Simple(Bytes),
     /// An error, beginning with its code. Line ends in it become spaces.
     Error(Cow<'static, str>),
     Integer(i64),
@@ -81,6 +83,16 @@ impl Reply {
         let resp3 = protocol == Protocol::Resp3;
         match self {
             Reply::Status(text) => put_line(out, b'+', text.as_bytes()),
+            Reply::Simple(text) => {
+                let start = out.len() + 1;
+                put_line(out, b'+', text);
+                let end = out.len() - 2;
+                for byte in &mut out[start..end] {
+                    if matches!(byte, b'\r' | b'\n') {
+                        *byte = b' ';
+                    }
+                }
+            }
             Reply::Error(text) if text.contains(['\r', '\n']) => {
                 put_line(out, b'-', text.replace(['\r', '\n'], " ").as_bytes());
             }
@@ -220,6 +232,10 @@ mod tests {
         assert_eq!(
             encoded(&Reply::error("ERR a\r\nb"), Protocol::Resp2),
             "-ERR a  b\r\n"
+        );
+        assert_eq!(
+            encoded(&Reply::Simple("a\r\nb".into()), Protocol::Resp2),
+            "+a  b\r\n"
         );
         assert_eq!(
             encoded(&Reply::Verbatim("x".into()), Protocol::Resp3),

@@ -79,8 +79,7 @@ fn every_type_is_restored() {
     let server = TestServer::new();
     let connection = &mut server.connect();
     fill(connection);
-    for at in 0..LOOK.len() {
-        let key = LOOK[at].0;
+    for (at, (key, _)) in LOOK.iter().enumerate() {
         let payload = dump(connection, key);
         let copy = format!("{key}-{at}");
         restore(connection, &copy, &payload).unwrap();
@@ -226,8 +225,7 @@ fn redis_and_braid_restore_each_others_values() {
     }
     let version: String = run(&mut theirs, "INFO server");
     println!("{}", version.lines().nth(1).unwrap());
-    for at in 0..LOOK.len() {
-        let key = LOOK[at].0;
+    for (at, (key, _)) in LOOK.iter().enumerate() {
         let expected = look(ours, at, "");
         assert_eq!(look(&mut theirs, at, ""), expected, "{key}");
         let suffix = format!("-{at}");

@@ -1,0 +1,14 @@
+//! What the server notes about the commands that it runs: how long each takes, those that were slow,
+//! and copies for MONITOR.
+
+mod monitor;
+mod redact;
+mod slow_log;
+mod spikes;
+mod statistics;
+
+pub(crate) use monitor::Monitors;
+pub(crate) use redact::shown;
+pub(crate) use slow_log::SlowLog;
+pub(crate) use spikes::{History, Spikes};
+pub(crate) use statistics::CommandStatistics;

@@ -1,0 +1,242 @@
+//! SLOWLOG, LATENCY, MONITOR, MEMORY and CLIENT PAUSE.
+
+use std::collections::BTreeMap;
+
+use redis::Value;
+
+use super::support::{TestServer, run, script, show};
+
+#[test]
+fn slow_commands_are_kept() {
+    let server = TestServer::new();
+    let connection = &mut server.connect();
+    script(
+        connection,
+        "
+        CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 3
+        CLIENT SETNAME me
+        SET a 1
+        AUTH secret => (ERR)
+        CONFIG SET slowlog-log-slower-than -1
+        SET b 1
+        SLOWLOG LEN => 3
+        SLOWLOG GET -2 => (ERR)
+        SLOWLOG GET x => (ERR)
+        SLOWLOG LEN x => (ERR)
+        ",
+    );
+    let entries: Vec<(u64, u64, u64, Vec<String>, String, String)> =
+        run(connection, "SLOWLOG GET -1");
+    let commands: Vec<String> = entries.iter().map(|entry| entry.3.join(" ")).collect();
+    // The one that changed the threshold is not slow any more when it has run.
+    assert_eq!(
+        commands,
+        ["AUTH (redacted)", "SET a 1", "CLIENT SETNAME me"]
+    );
+    assert_eq!(entries[1].5, "me");
+    assert!(entries[1].4.starts_with("127.0.0.1:"));
+    assert!(entries[0].0 > entries[1].0);
+    script(
+        connection,
+        "SLOWLOG RESET\nSLOWLOG LEN => 0\nSLOWLOG GET => []",
+    );
+    assert_eq!(
+        show(connection, "CONFIG GET slowlog*"),
+        "[slowlog-log-slower-than -1 slowlog-max-len 3]"
+    );
+}
+
+#[test]
+fn durations_of_commands() {
+    let server = TestServer::new();
+    let connection = &mut server.connect();
+    for _ in 0..5 {
+        run::<()>(connection, "SET a 1");
+    }
+    script(connection, "SADD a 1 => (WRONGTYPE)");
+    let histogram: BTreeMap<String, BTreeMap<String, Value>> =
+        run(connection, "LATENCY HISTOGRAM set sadd get nosuchcommand");
+    assert_eq!(histogram.keys().collect::<Vec<_>>(), ["sadd", "set"]);
+    assert_eq!(histogram["set"]["calls"], Value::Int(5));
+    let info: String = run(connection, "INFO commandstats");
+    assert!(
+        info.contains("cmdstat_sadd:calls=1,") && info.contains("failed_calls=1"),
+        "{info}"
+    );
+    assert!(!run::<String>(connection, "INFO").contains("cmdstat"));
+    script(
+        connection,
+        "
+        LATENCY LATEST => []
+        LATENCY HISTORY commit => []
+        CONFIG SET latency-monitor-threshold 1
+        DEBUG SLEEP 0.002
+        ",
+    );
+    let latest: Vec<(String, u64, u64, u64)> = run(connection, "LATENCY LATEST");
+    let (_, time, last, longest) = latest.iter().find(|event| event.0 == "command").unwrap();
+    assert!(
+        *time > 1_600_000_000 && *last >= 2 && longest >= last,
+        "{latest:?}"
+    );
+    let history: Vec<(u64, u64)> = run(connection, "LATENCY HISTORY command");
+    assert_eq!(history.last(), Some(&(*time, *last)));
+    let report: String = run(connection, "LATENCY DOCTOR");
+    assert!(
+        report.contains("command: ") && report.contains("SLOWLOG GET"),
+        "{report}"
+    );
+    script(
+        connection,
+        "
+        CONFIG SET latency-monitor-threshold 0
+        LATENCY RESET nosuchevent => 0
+        LATENCY RESET command => 1
+        LATENCY HISTORY => (ERR)
+        LATENCY NOSUCH => (ERR)
+        CONFIG RESETSTAT
+        LATENCY HISTOGRAM set => []
+        ",
+    );
+}
+
+#[test]
+fn monitors_see_requests_without_passwords() {
+    let server = TestServer::new();
+    let mut raw = server.raw();
+    raw.send("MONITOR\r\n");
+    assert_eq!(raw.line(), "+OK");
+    let connection = &mut server.connect();
+    script(
+        connection,
+        "
+        SELECT 2
+        SET a 1
+        AUTH secret => (ERR)
+        CONFIG GET port => [port 0]
+        MULTI
+        GET a => QUEUED
+        EXEC => [1]
+        ",
+    );
+    let mut seen = Vec::new();
+    while !seen
+        .last()
+        .is_some_and(|line: &String| line.contains("EXEC"))
+    {
+        let line = raw.line();
+        let (stamp, request) = line.split_once("] ").unwrap();
+        assert!(
+            stamp.starts_with('+') && stamp.contains(" 127.0.0.1:"),
+            "{line}"
+        );
+        if !request.contains("SETINFO") {
+            seen.push(format!(
+                "{} {request}",
+                &stamp[stamp.find('[').unwrap() + 1..][..1]
+            ));
+        }
+    }
+    assert_eq!(
+        seen,
+        [
+            r#"0 "SELECT" "2""#,
+            r#"2 "SET" "a" "1""#,
+            r#"2 "AUTH" "(redacted)""#,
+            r#"2 "MULTI""#,
+            r#"2 "GET" "a""#,
+            r#"2 "EXEC""#,
+        ]
+    );
+    // The monitor goes on as any other connection after RESET.
+    raw.send("RESET\r\n");
+    while raw.line() != "+RESET" {}
+    run::<()>(connection, "SET a 2");
+    raw.send("PING\r\n");
+    loop {
+        // Copies from before may still come.
+        let line = raw.line();
+        assert!(!line.contains(r#""a" "2""#), "{line}");
+        if line == "+PONG" {
+            break;
+        }
+    }
+}
+
+#[test]
+fn paused_clients_wait() {
+    let server = TestServer::new();
+    let admin = &mut server.connect();
+    let mut raw = server.raw();
+    script(admin, "SET a 1\nCLIENT PAUSE 600000 WRITE");
+    // Reads are answered; the write waits, and everything after it.
+    raw.send("GET a\r\nINCR a\r\nGET a\r\n");
+    assert_eq!(raw.lines(2), ["$1", "1"]);
+    script(
+        admin,
+        "
+        GET a => 1
+        MULTI
+        GET a => QUEUED
+        EXEC => [1]
+        CLIENT UNPAUSE
+        ",
+    );
+    assert_eq!(raw.lines(3), [":2", "$1", "2"]);
+    // The pause of all ends by itself, and a longer one is not shortened.
+    script(admin, "CLIENT PAUSE 30 ALL\nCLIENT PAUSE 1 WRITE");
+    let began = std::time::Instant::now();
+    raw.send("GET a\r\n");
+    assert_eq!(raw.lines(2), ["$1", "2"]);
+    assert!(began.elapsed().as_millis() >= 20);
+    script(
+        admin,
+        "
+        CLIENT PAUSE x => (ERR)
+        CLIENT PAUSE -1 => (ERR)
+        CLIENT PAUSE 1 SOME => (ERR)
+        CLIENT PAUSE 600000
+        ",
+    );
+    raw.send("MULTI\r\nINCR a\r\nEXEC\r\n");
+    run::<()>(admin, "CLIENT UNPAUSE");
+    assert_eq!(raw.lines(4), ["+OK", "+QUEUED", "*1", ":3"]);
+    // A stop does not wait for the end of a pause.
+    run::<()>(admin, "CLIENT PAUSE 600000");
+    raw.send("GET a\r\n");
+    server.stop();
+    assert!(["", "-UNBLOCKED the server is stopping"].contains(&raw.line().as_str()));
+}
+
+#[test]
+fn memory_of_keys() {
+    let server = TestServer::new();
+    let connection = &mut server.connect();
+    script(
+        connection,
+        "MEMORY USAGE missing => nil\nMEMORY USAGE => (ERR)",
+    );
+    for member in 0..1_000 {
+        run::<()>(connection, &format!("SADD set member:{member:0100}"));
+    }
+    let all: u64 = run(connection, "MEMORY USAGE set SAMPLES 0");
+    let estimate: u64 = run(connection, "MEMORY USAGE set");
+    assert!((120_000..160_000).contains(&all), "{all}");
+    assert!(all.abs_diff(estimate) < 2_000, "{all} {estimate}");
+    let stats: BTreeMap<String, u64> = run(connection, "MEMORY STATS");
+    assert_eq!(stats["keys.count"], 1);
+    script(
+        connection,
+        "
+        MEMORY PURGE
+        MEMORY USAGE set SAMPLES -1 => (ERR)
+        MEMORY USAGE set FOO 1 => (ERR)
+        MEMORY NOSUCH => (ERR)
+        OBJECT FREQ set => (ERR)
+        OBJECT IDLETIME set => 0
+        CLIENT GETREDIR => -1
+        CLIENT NO-EVICT ON
+        CLIENT NO-TOUCH OFF
+        ",
+    );
+}
