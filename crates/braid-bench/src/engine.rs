@@ -44,6 +44,8 @@ pub struct Engine {
     pub log_directory: Option<PathBuf>,
     /// Device of the log, if it is another one than that of the data.
     pub log_device: Option<DeviceChoice>,
+    /// Microseconds for which a thread polls an NVMe drive before it sleeps.
+    pub nvme_idle_us: Option<u32>,
 }
 
 impl Engine {
@@ -67,6 +69,7 @@ impl Engine {
             preallocated_log_bytes: 0,
             log_directory: None,
             log_device: None,
+            nvme_idle_us: None,
         }
     }
 
@@ -102,6 +105,9 @@ impl Engine {
         }
         if let Some(mode) = self.pmem_commit {
             builder = builder.pmem_commit(mode);
+        }
+        if let Some(idle_us) = self.nvme_idle_us {
+            builder = builder.nvme_idle_us(idle_us);
         }
         if let Some(transactions) = self.group_size {
             builder = builder.group_size(transactions);

@@ -78,5 +78,5 @@ pub use uring::UringDevice;
 pub use volume::VolumeDevice;
 pub use volume_name::{
     VolumeFault, VolumeUse, has_file, is_volume_name, keep_volume_open, list_directory, resolve,
-    volume_fault,
+    set_volume_idle_us, volume_fault, volume_idle_us,
 };

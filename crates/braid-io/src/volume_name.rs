@@ -233,8 +233,8 @@ fn plain(refusal: Refusal, path: &Path) -> io::Error {
 }
 
 /// Opens the device of a name. It keeps the volume open, unless the name is locked: then the lock
-/// does, so that the drive is free after the lock, whatever handles still exist.
-/// (Except over VFIO, where each handle keeps the controller's registers mapped.)
+/// does, so that the drive is free after the lock, whatever handles still exist. (Except over VFIO,
+/// where each handle keeps the controller's registers mapped.)
 pub(crate) fn open(name: VolumeName) -> io::Result<VolumeDevice> {
     let path = name.path();
     let (keeps, volume) =
@@ -260,6 +260,38 @@ pub fn keep_volume_open(path: &Path) -> io::Result<Option<VolumeUse>> {
     };
     let begun = VolumeUse::begin(name, Hold::Open);
     Ok(Some(begun.map_err(|refusal| plain(refusal, path))?.0))
+}
+
+/// Applies `with` to the drive of a name on a volume that this process has open; `None` for a
+/// directory, and for a volume that is not open.
+fn with_drive<T>(path: &Path, with: impl FnOnce(&Blocking) -> T) -> io::Result<Option<T>> {
+    let Some(name) = VolumeName::of(path)? else {
+        return Ok(None);
+    };
+    let drive = name.resolve()?.drive;
+    let all = OPENED.lock();
+    Ok(all.get(&drive).map(|opened| with(opened.volume.drive())))
+}
+
+/// Returns the microseconds for which a thread polls the drive of a name on a volume before it
+/// sleeps; `None` for a directory, and for a volume that this process does not have open.
+///
+/// # Errors
+///
+/// The system's error, for example `NotFound`.
+pub fn volume_idle_us(path: &Path) -> io::Result<Option<u32>> {
+    with_drive(path, Blocking::idle_us)
+}
+
+/// Sets the microseconds for which a thread polls the drive of a name on a volume before it sleeps,
+/// for all databases on the volume. Has no effect on a directory, and on a volume that this process
+/// does not have open.
+///
+/// # Errors
+///
+/// The system's error, for example `NotFound`.
+pub fn set_volume_idle_us(path: &Path, idle_us: u32) -> io::Result<()> {
+    with_drive(path, |drive| drive.set_idle_us(idle_us)).map(drop)
 }
 
 /// Returns the names of the files in a directory, or of a database on a volume; none if the

@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_rt::{Condvar, Mutex, narrow, to_usize};
@@ -70,7 +71,9 @@ pub struct WriteAt<'a> {
 #[derive(Debug)]
 pub struct Blocking {
     drive: Arc<dyn Drive>,
-    options: BlockingOptions,
+    queues_max: usize,
+    /// [`BlockingOptions::idle_us`]. Relaxed: it orders nothing.
+    idle_us: AtomicU32,
     pool: Mutex<Pool>,
     returned: Condvar,
 }
@@ -99,7 +102,8 @@ impl Blocking {
     pub fn with_options(drive: Arc<dyn Drive>, options: BlockingOptions) -> Self {
         Self {
             drive,
-            options,
+            queues_max: options.queues_max,
+            idle_us: AtomicU32::new(options.idle_us),
             pool: Mutex::default(),
             returned: Condvar::default(),
         }
@@ -113,6 +117,19 @@ impl Blocking {
     /// Returns the drive's properties.
     pub fn info(&self) -> &DriveInfo {
         self.drive.info()
+    }
+
+    /// Returns the time for which a thread polls; see [`BlockingOptions::idle_us`].
+    pub fn idle_us(&self) -> u32 {
+        self.idle_us.load(Ordering::Relaxed)
+    }
+
+    /// Sets the time for which a thread polls, for all calls that begin to wait from now on; see
+    /// [`BlockingOptions::idle_us`].
+    pub fn set_idle_us(&self, idle_us: u32) {
+        if !braid_rt::mutant!("nvme_keep_idle_us") {
+            self.idle_us.store(idle_us, Ordering::Relaxed);
+        }
     }
 
     /// Allocates a zeroed buffer, if possible from memory that the drive can access.
@@ -311,8 +328,9 @@ impl Blocking {
         if queue.in_flight() == 0 || queue.poll(completions) > 0 {
             return;
         }
-        if self.options.idle_us > 0 && !braid_rt::simulation::is_on() {
-            let idle = Duration::from_micros(u64::from(self.options.idle_us));
+        let idle_us = self.idle_us();
+        if idle_us > 0 && !braid_rt::simulation::is_on() {
+            let idle = Duration::from_micros(u64::from(idle_us));
             let mut begun = None;
             loop {
                 for _ in 0..SPINS {
@@ -331,7 +349,7 @@ impl Blocking {
     }
 
     fn borrow(&self) -> Result<Box<dyn Queue>, DriveError> {
-        let limit = self.info().queues.min(self.options.queues_max).max(1);
+        let limit = self.info().queues.min(self.queues_max).max(1);
         let mut pool = self.pool.lock();
         loop {
             if let Some(queue) = pool.idle.pop() {

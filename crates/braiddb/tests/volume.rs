@@ -132,6 +132,35 @@ fn a_database_lives_on_a_volume() {
     place.expect_sound();
 }
 
+/// The databases of a process on a drive share its setting.
+#[test]
+fn the_time_for_which_threads_poll_is_an_option() {
+    let Some(place) = Place::new() else { return };
+    let (library, directory) = (place.name("library"), place.directory.path().join("db"));
+    let idle_us = |path: &PathBuf| braid_io::volume_idle_us(path).unwrap();
+    let db = builder().open(&library).unwrap();
+    assert_eq!(idle_us(&library), Some(20));
+    let other = place.name("other");
+    let second = builder().nvme_idle_us(0).open(&other).unwrap();
+    assert_eq!((idle_us(&library), idle_us(&other)), (Some(0), Some(0)));
+    fill(&db, 1);
+    check(&db, 1);
+    db.close().unwrap();
+    second.close().unwrap();
+    // Of the log, too, and of readers.
+    let db = builder()
+        .nvme_idle_us(70)
+        .log_directory(place.name("log"))
+        .open(&directory)
+        .unwrap();
+    assert_eq!(idle_us(&place.name("log")), Some(70));
+    assert_eq!(idle_us(&directory), None);
+    db.close().unwrap();
+    let reader = builder().nvme_idle_us(3).open_read_only(&library).unwrap();
+    assert_eq!(idle_us(&library), Some(3));
+    check(&reader, 1);
+}
+
 /// Backups are files. They are restored from a directory to a volume and back.
 #[test]
 fn backups_move_between_directories_and_volumes() {

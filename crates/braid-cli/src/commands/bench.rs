@@ -107,6 +107,11 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "KIND", value_parser = parse::<DeviceChoice>)]
     log_device: Option<DeviceChoice>,
 
+    /// Time for which a thread polls the NVMe drive of a volume before it sleeps; 0 to sleep at once
+    /// [default: 20]
+    #[arg(long, value_name = "MICROSECONDS")]
+    nvme_idle_us: Option<u32>,
+
     /// Number of records to load; accounts of a branch for tpcb; items for tpcc, where fewer than
     /// the standard's make all data smaller in proportion [default: 65536 for u1 and u10, 2048 for
     /// large, 1000000 for ycsb, scan and load, 100000 for bank, tpcb and tpcc]
@@ -285,6 +290,7 @@ impl WorkloadArgs {
         engine.device = self.device();
         engine.log_directory.clone_from(&self.log_directory);
         engine.log_device = self.log_device;
+        engine.nvme_idle_us = self.nvme_idle_us;
         engine.persist_latency = self.persist_ns.map(Duration::from_nanos);
         engine.strands = self.strands;
         engine.lanes = self.lanes;

@@ -64,6 +64,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
 
+    /// Time for which a thread polls the NVMe drive of a volume before it sleeps; 0 to sleep at once
+    /// [default: 20]
+    #[arg(long, value_name = "MICROSECONDS")]
+    nvme_idle_us: Option<u32>,
+
     /// Memory for pages in MiB [default: 256]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pool: Option<u64>,
@@ -124,7 +129,10 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> 
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|error| Failure::io("cannot handle signals", &error))?;
     }
-    let builder = Database::builder().pool_bytes(config.pool_bytes as usize);
+    let mut builder = Database::builder().pool_bytes(config.pool_bytes as usize);
+    if let Some(idle_us) = args.nvme_idle_us {
+        builder = builder.nvme_idle_us(idle_us);
+    }
     let db = log.apply(builder).open(&args.dir)?;
     let server = Server::start(db.clone(), config.options)?;
     let addresses: Vec<String> = server

@@ -1,4 +1,6 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use super::*;
 use crate::{Blocking, Completion, WriteAt};
@@ -243,4 +245,91 @@ fn a_batch_larger_than_the_drives_memory_is_performed() {
         memory.0.load(std::sync::atomic::Ordering::SeqCst),
         256 << 10
     );
+}
+
+/// A drive whose commands complete after some polls, or when the queue waits.
+#[derive(Debug)]
+struct Sluggish {
+    drive: MemoryDrive,
+    polls: u32,
+    waits: Arc<AtomicUsize>,
+}
+
+struct SluggishQueue {
+    queue: Box<dyn Queue>,
+    polls: u32,
+    left: u32,
+    waits: Arc<AtomicUsize>,
+}
+
+impl Drive for Sluggish {
+    fn info(&self) -> &DriveInfo {
+        self.drive.info()
+    }
+
+    fn open_queue(&self) -> Result<Box<dyn Queue>, DriveError> {
+        Ok(Box::new(SluggishQueue {
+            queue: self.drive.open_queue()?,
+            polls: self.polls,
+            left: self.polls,
+            waits: self.waits.clone(),
+        }))
+    }
+
+    fn allocate(&self, len: usize) -> Result<DmaBuffer, DriveError> {
+        self.drive.allocate(len)
+    }
+
+    fn accepts(&self, address: *const u8, len: usize) -> bool {
+        self.drive.accepts(address, len)
+    }
+}
+
+impl Queue for SluggishQueue {
+    unsafe fn submit(&mut self, command: Command) -> Result<(), DriveError> {
+        self.left = self.polls;
+        // SAFETY: the caller's promise.
+        unsafe { self.queue.submit(command) }
+    }
+
+    fn kick(&mut self) {
+        self.queue.kick();
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) -> usize {
+        if self.left > 0 {
+            self.left -= 1;
+            return 0;
+        }
+        self.queue.poll(completions)
+    }
+
+    fn wait(&mut self, completions: &mut Vec<Completion>, patience: Duration) -> usize {
+        self.waits.fetch_add(1, Ordering::SeqCst);
+        self.queue.wait(completions, patience)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+}
+
+#[test]
+fn a_thread_polls_as_long_as_it_is_told() {
+    let waits = Arc::new(AtomicUsize::new(0));
+    let drive = Sluggish {
+        drive: MemoryDrive::new(64),
+        polls: 20_000,
+        waits: waits.clone(),
+    };
+    let blocks = Blocking::new(Arc::new(drive));
+    assert_eq!(blocks.idle_us(), 20);
+    // For more than an hour: the completion comes sooner, and no thread sleeps.
+    blocks.set_idle_us(u32::MAX);
+    blocks.write(0, &block(1)).unwrap();
+    assert_eq!(waits.load(Ordering::SeqCst), 0);
+    blocks.set_idle_us(0);
+    blocks.write(0, &block(2)).unwrap();
+    assert_eq!(waits.load(Ordering::SeqCst), 1);
+    assert_eq!(blocks.idle_us(), 0);
 }

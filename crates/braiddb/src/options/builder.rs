@@ -53,6 +53,7 @@ pub struct Builder {
     pub(crate) pmem_commit: PmemCommit,
     pub(crate) pmem_lines: bool,
     pub(crate) pmem_in_place: bool,
+    pub(crate) nvme_idle_us: Option<u32>,
     pub(crate) group_size: u32,
     pub(crate) create_if_missing: bool,
     pub(crate) background: bool,
@@ -116,6 +117,7 @@ impl Default for Builder {
             pmem_commit: PmemCommit::default(),
             pmem_lines: true,
             pmem_in_place: true,
+            nvme_idle_us: None,
             group_size: LogOptions::default().group_size,
             create_if_missing: true,
             background: true,
@@ -551,6 +553,26 @@ impl Builder {
     /// ```
     pub fn pmem_in_place(mut self, on: bool) -> Self {
         self.pmem_in_place = on;
+        self
+    }
+
+    /// Sets for how many microseconds a thread that waits for an NVMe drive polls before it sleeps, for
+    /// a database on a volume (`nvme:DRIVE/NAME`, `vfio:ADDRESS/NAME`), and for its log there. Default
+    /// 20, which covers a fast drive; with 0, threads sleep at once. Longer polling saves the wake-up
+    /// at each request to a slow drive, and occupies a processor meanwhile. All databases of the
+    /// process on a drive share the newest setting. It has no effect on directories.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// let builder = braid::Database::builder().pool_bytes(4 << 20);
+    /// let db = builder.nvme_idle_us(100).open(path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn nvme_idle_us(mut self, idle_us: u32) -> Self {
+        self.nvme_idle_us = Some(idle_us);
         self
     }
 

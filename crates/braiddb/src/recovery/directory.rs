@@ -56,6 +56,7 @@ pub(crate) fn open_directory(path: &Path, mut options: Builder) -> Result<Arc<In
     options.directory = braid_io::resolve(path).ok();
     let attached = log_directory::attach(path, device, &options)?;
     options.log_place = attached.place;
+    set_idle(path, &options)?;
     let locks = (attached.lock, lock);
     let opened = open_device(attached.device, Some(Box::new(locks)), options);
     opened.map_err(|error| name_directory(path, error))
@@ -73,8 +74,21 @@ pub(crate) fn open_directory_read_only(path: &Path, mut options: Builder) -> Res
     options.directory = braid_io::resolve(path).ok();
     let (source, place) = read_source(path, &options)?;
     options.log_place = place;
+    set_idle(path, &options)?;
     let opened = open_source(Arc::new(source), options, None);
     opened.map_err(|error| name_directory(path, error))
+}
+
+/// Sets for how long threads poll the drives of the data and of the log, which are open.
+fn set_idle(path: &Path, options: &Builder) -> Result<()> {
+    let Some(idle_us) = options.nvme_idle_us else {
+        return Ok(());
+    };
+    let log = options.log_place.as_ref().map(|place| &*place.directory);
+    for path in std::iter::once(path).chain(log) {
+        braid_io::set_volume_idle_us(path, idle_us).map_err(|e| opening(path, e))?;
+    }
+    Ok(())
 }
 
 /// Opens a directory for reading. With a reader table, writers are not excluded; without one, a
