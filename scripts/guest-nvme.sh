@@ -2,7 +2,7 @@
 # Runs the three paths to an NVMe drive in a virtual machine: io_uring, NVMe passthrough, and the driver
 # of braid-nvme over VFIO with an IOMMU; see docs/nvme.md.
 #
-#     scripts/guest-nvme.sh [paths|crash|crash-database|database|paper]...
+#     scripts/guest-nvme.sh [paths|crash|crash-database|database|format|paper]...
 #
 # paths: each path writes, flushes and reads back. Then strace counts system calls: the driver over VFIO may
 # take none, and no interrupt, and passthrough one for each batch. Then the paths run in turns at
@@ -34,7 +34,7 @@ fi
 guest_kernel
 guest_root "$work/nvme-root"
 case " $* " in
-    *" database "* | *" paper "*)
+    *" database "* | *" format "* | *" paper "*)
         if [ -z "${BRAID:-}" ]; then
             cargo build --release -p braid-cli
             BRAID=${CARGO_TARGET_DIR:-target}/release/braid
@@ -140,6 +140,55 @@ if [ "$(option task)" = paper ]; then
         --drive nvme:/dev/nvme0n1 --drive nvme:/dev/ng0n1 --drive "vfio:$device" \
         --seconds "$(option seconds)" --records "$(option records)" --threads "$(option threads)" ||
         finish "FAILED: braid bench paper nvme"
+    finish "done"
+fi
+if [ "$(option task)" = format ]; then
+    # Refused with a reason, whatever the path: refused REASON ARGUMENT...
+    refused() {
+        local reason=$1
+        shift
+        if braid nvme format "$@" >/tmp/out 2>&1 || ! grep -q "$reason" /tmp/out; then
+            cat /tmp/out
+            finish "FAILED: format $* is not refused for: $reason"
+        fi
+        echo "guest: format $* refused: $reason"
+    }
+    block=/dev/nvme0n1
+    printf 'n\np\n1\n\n\nw\n' | fdisk "$block" >/dev/null 2>&1
+    for pause in 1 2 3 4 5; do [ -e "${block}p1" ] || sleep 1; done
+    [ -e "${block}p1" ] || finish "FAILED: no partition"
+    mkfs.ext2 "${block}p1" >/dev/null || finish "FAILED: mkfs.ext2"
+    for name in "$block" /dev/ng0n1; do refused "partition table" "$name"; done
+    mount "${block}p1" /mnt || finish "FAILED: mount"
+    for name in "$block" "${block}p1" /dev/ng0n1; do refused "mounted at /mnt" "$name" --force; done
+    # The drive with the root file system: of a process whose root is there.
+    mkdir /mnt/proc /mnt/sys /mnt/dev /mnt/tmp
+    for part in /bin /lib /lib64 /usr; do [ ! -e "$part" ] || cp -a "$part" /mnt; done
+    for part in proc sys dev; do mount -o bind "/$part" "/mnt/$part"; done
+    for name in "$block" /dev/ng0n1; do
+        chroot /mnt braid nvme format "$name" --force >/tmp/out 2>&1 && finish "FAILED: the root is lost"
+        grep -q "the drive with the root file system" /tmp/out || { cat /tmp/out; finish "FAILED: $name"; }
+        echo "guest: format $name --force refused: the root file system"
+    done
+    for part in proc sys dev; do umount "/mnt/$part"; done
+    umount /mnt
+    mkswap "${block}p1" >/dev/null && swapon "${block}p1" || finish "FAILED: swapon"
+    for name in "$block" /dev/ng0n1; do refused "swap space" "$name" --force; done
+    swapoff "${block}p1"
+    mkfs.ext2 "$block" >/dev/null
+    for name in "$block" /dev/ng0n1; do refused "ext2, ext3 or ext4" "$name"; done
+    run braid nvme format "$block" --force
+    for name in "$block" /dev/ng0n1; do refused "a Braid volume" "$name"; done
+    # A controller whose namespace is mounted stays where it is.
+    mkfs.ext2 "$block" >/dev/null && mount "$block" /mnt || finish "FAILED: mount"
+    address=$(basename "$(readlink /sys/class/nvme/nvme0/device)")
+    braid nvme bind "$address" >/tmp/out 2>&1 && finish "FAILED: a mounted drive is bound"
+    grep -q "mounted at /mnt" /tmp/out || { cat /tmp/out; finish "FAILED: bind"; }
+    umount /mnt
+    run braid nvme bind "$address"
+    refused "ext2, ext3 or ext4" "vfio:$address"
+    run braid nvme format "vfio:$address" --force
+    refused "a Braid volume" "vfio:$address"
     finish "done"
 fi
 # Prints the system calls per request: the difference of two runs, so that those of the start and the
@@ -303,6 +352,12 @@ paper() {
         "driver=file,node-name=n2,filename=$work/nvme2.img,discard=unmap"
 }
 
+format() {
+    empty nvme0.img 256
+    boot "task=format polled=0 paths=uring" \
+        "driver=file,node-name=n0,filename=$work/nvme0.img,discard=unmap"
+}
+
 for task in "$@"; do
     case $task in
         paths)
@@ -313,9 +368,10 @@ for task in "$@"; do
         crash) crash crash nvme_crash 400 ;;
         crash-database) crash crash-database nvme_database 100 ;;
         database) database ;;
+        format) format ;;
         paper) paper ;;
         *)
-            echo "unknown: $task; expected paths, crash, crash-database, database or paper" >&2
+            echo "unknown: $task; expected paths, crash, crash-database, database, format or paper" >&2
             exit 2
             ;;
     esac

@@ -273,3 +273,146 @@ fn the_paper_s_figures_are_measured_on_named_drives() {
     let (_, err) = measure(&["no drive"], 1);
     assert!(err.contains("cannot open a drive"), "{err}");
 }
+
+/// A loop device over the fixture's file.
+struct Loop(PathBuf);
+
+impl Loop {
+    /// `None` where loop devices are not permitted.
+    fn new(fixture: &Fixture) -> Option<Self> {
+        let file = fixture.file();
+        let device = tool("losetup", &["--show", "-f", "-P", file.to_str().unwrap()])?;
+        Some(Self(device.trim().into()))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    /// The drive is refused with a reason, and does not change.
+    #[track_caller]
+    fn expect_refused(&self, fixture: &Fixture, options: &[&str], reason: &str) {
+        let before = fs::read(fixture.file()).unwrap();
+        let args = [&["nvme", "format", self.path()], options].concat();
+        let (_, err) = fixture.run(&args, 1);
+        assert!(err.contains(reason), "{reason}: {err}");
+        assert!(fs::read(fixture.file()).unwrap() == before, "{reason}");
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        tool("losetup", &["-d", self.path()]);
+    }
+}
+
+/// A mounted file system.
+struct Mount(tempfile::TempDir);
+
+impl Mount {
+    fn new(fixture: &Fixture, device: &str) -> Option<Self> {
+        let at = tempfile::tempdir_in(fixture.directory.path()).unwrap();
+        tool("mount", &[device, at.path().to_str().unwrap()])?;
+        Some(Self(at))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        tool("umount", &[self.0.path().to_str().unwrap()]);
+    }
+}
+
+/// Runs a program of the system; prints why if it does not work.
+fn tool(program: &str, args: &[&str]) -> Option<String> {
+    // Not every user has the administrator's programs in the path.
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let run = std::process::Command::new("env")
+        .arg(format!("PATH={path}"))
+        .arg(program)
+        .args(args)
+        .output();
+    match run {
+        Ok(output) if output.status.success() => Some(stdout(&output)),
+        Ok(output) => {
+            println!("SKIPPED: {program} {args:?}: {}", stderr(&output));
+            None
+        }
+        Err(error) => {
+            println!("SKIPPED: {program}: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_drive_with_a_file_system_or_swap_space_is_refused() {
+    let fixture = Fixture::new();
+    let Some(drive) = Loop::new(&fixture) else {
+        return;
+    };
+    let made = tool("mkfs.ext4", &["-q", "-F", drive.path()]);
+    if made.is_some() {
+        drive.expect_refused(&fixture, &[], "an ext2, ext3 or ext4 file system");
+        if let Some(mounted) = Mount::new(&fixture, drive.path()) {
+            tool("sync", &[]);
+            let (_, err) = fixture.run(&["nvme", "format", drive.path(), "--force"], 1);
+            assert!(err.contains("it is mounted at "), "{err}");
+            assert!(err.contains("--force does not do"), "{err}");
+            assert!(mounted.0.path().join("lost+found").exists());
+        }
+    }
+    if tool("mkswap", &["-f", drive.path()]).is_some() {
+        drive.expect_refused(&fixture, &[], "swap space");
+    }
+    fixture.run(&["nvme", "format", drive.path(), "--force"], 0);
+    // Another volume.
+    drive.expect_refused(&fixture, &[], "a Braid volume");
+}
+
+/// The partitions are devices of their own.
+#[test]
+fn a_drive_with_partitions_is_refused() {
+    let fixture = Fixture::new();
+    // One partition of type Linux, from sector 2,048 on.
+    let mut table = vec![0; 512];
+    table[510..].copy_from_slice(&[0x55, 0xaa]);
+    table[450] = 0x83;
+    table[454..458].copy_from_slice(&2048u32.to_le_bytes());
+    table[458..462].copy_from_slice(&65_536u32.to_le_bytes());
+    fixture.write(0, &table);
+    let Some(drive) = Loop::new(&fixture) else {
+        return;
+    };
+    drive.expect_refused(&fixture, &[], "an MBR partition table");
+    let part = format!("{}p1", drive.path());
+    let made = tool("mkfs.ext4", &["-q", "-F", &part]);
+    if made.is_some()
+        && let Some(mounted) = Mount::new(&fixture, &part)
+    {
+        for device in [drive.path(), &part] {
+            let (_, err) = fixture.run(&["nvme", "format", device, "--force"], 1);
+            assert!(err.contains("it is mounted at "), "{device}: {err}");
+        }
+        assert!(mounted.0.path().join("lost+found").exists());
+    }
+    drive.expect_refused(&fixture, &[], "an MBR partition table");
+}
+
+/// Not even by force: the databases of the other process would be lost under it.
+#[test]
+fn a_drive_that_another_process_has_open_is_refused() {
+    let fixture = Fixture::new();
+    let Some(drive) = Loop::new(&fixture) else {
+        return;
+    };
+    fixture.run(&["nvme", "format", drive.path()], 0);
+    let held = braid_nvme::DriveName::Path(drive.0.clone()).open().unwrap();
+    drive.expect_refused(
+        &fixture,
+        &["--force"],
+        "another process or handle has it open",
+    );
+    drop(held);
+    fixture.run(&["nvme", "fsck", drive.path()], 0);
+}
