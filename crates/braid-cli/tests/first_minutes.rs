@@ -308,3 +308,19 @@ fn messages_say_what_to_do() {
     );
     assert!(!said.contains("; verify the database"), "{said}");
 }
+
+/// Opening starts over, so it is no damage.
+#[test]
+fn an_interrupted_creation_is_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bank");
+    std::fs::create_dir(&path).unwrap();
+    std::fs::write(path.join("CREATING"), "").unwrap();
+    let output = braid_in(dir.path(), &["verify", "bank"]);
+    expect_code(&output, 0);
+    let text = stdout(&output);
+    assert!(
+        text.contains("the creation of bank was interrupted"),
+        "{text}"
+    );
+}

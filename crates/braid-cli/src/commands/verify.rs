@@ -138,7 +138,7 @@ pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
         }
     });
     let report = report.inspect_err(|_| spinner.finish_and_clear())?;
-    if damages == 0 {
+    if damages == 0 && !report.creation_interrupted {
         // Entries on damaged pages cannot be read, so they are checked only if no page is damaged.
         let undecodable = undecodable(dir, &spinner, &mut |what| {
             damages += 1;
@@ -157,6 +157,13 @@ pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
             "{}: {count} place{plural} damaged",
             dir.display()
         )));
+    }
+    if report.creation_interrupted {
+        return output.line(format_args!(
+            "note: the creation of {} was interrupted, so it contains nothing; opening it for writing \
+             starts over",
+            dir.display()
+        ));
     }
     if report.torn_superblocks > 0 {
         output.line(

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use braid::{Database, Error, Result, Ticket, offline};
 use braid_nvme::crash::{AnnotatedDrive, sample};
 use braid_nvme::volume::fsck;
-use braid_nvme::{Blocking, Drive, MemoryDrive};
+use braid_nvme::{Blocking, Drive, DriveName, MemoryDrive};
 use fastrand::Rng;
 
 pub use work::{Counts, THREADS, Tables, Work};
@@ -183,8 +183,7 @@ pub fn check<R: Read>(
                     format!("after {noted:?}")
                 })
             };
-            // An interrupted creation leaves files that only an opening understands.
-            if noted.is_some() && checked.images.is_multiple_of(VERIFIED) && verify(image)? {
+            if checked.images.is_multiple_of(VERIFIED) && verify(image, noted.is_some())? {
                 checked.verified += 1;
             }
             let db = recover(work, image).map_err(|error| format!("{}: {error}", what()))?;
@@ -225,9 +224,9 @@ fn recover(work: Work, drive: &MemoryDrive) -> std::result::Result<Database, Str
 }
 
 /// Verifies the database of a drive by its name, with a file that stands in for the drive. Returns
-/// whether that was possible: the file system may lack direct I/O, and the database may not have been
-/// created.
-fn verify(drive: &MemoryDrive) -> std::result::Result<bool, String> {
+/// whether that was possible: the file system may lack direct I/O, and before its creation
+/// (`created`), the database may be missing or unfinished.
+fn verify(drive: &MemoryDrive, created: bool) -> std::result::Result<bool, String> {
     const PART: u64 = 128;
     let text = |error: io::Error| error.to_string();
     let file = tempfile::NamedTempFile::new().map_err(text)?;
@@ -244,12 +243,18 @@ fn verify(drive: &MemoryDrive) -> std::result::Result<bool, String> {
         Ok(())
     };
     write(file.as_file()).map_err(text)?;
+    if DriveName::Path(file.path().to_owned()).open().is_err() {
+        return Ok(false);
+    }
     let name = format!("nvme:{}/{NAME}", file.path().display());
     let mut findings = Vec::new();
     match offline::verify(&name, &mut |finding| findings.push(finding)) {
-        Ok(report) if report.damages == 0 => Ok(true),
-        Ok(_) => Err(format!("verify: {}", findings.join("; "))),
-        Err(Error::NotADatabase { .. } | Error::Io { .. }) => Ok(false),
+        Ok(report) if report.damages > 0 => Err(format!("verify: {}", findings.join("; "))),
+        Ok(report) if created && report.creation_interrupted => {
+            Err("verify: the creation was interrupted, although it had ended".into())
+        }
+        Ok(_) => Ok(true),
+        Err(Error::NotADatabase { .. }) if !created => Ok(false),
         Err(error) => Err(format!("verify: {error}")),
     }
 }

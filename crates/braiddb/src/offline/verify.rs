@@ -12,7 +12,10 @@ use crate::error::{Error, Result};
 use crate::format::meta::Meta;
 use crate::format::redo;
 use crate::options::Builder;
-use crate::recovery::{locking, log_directory, opening, read_source};
+use crate::recovery::{
+    CREATING_FILE, Contents, DATA_FILE, UNFINISHED, inspect, locking, log_directory, opening,
+    read_source,
+};
 use crate::services::readers::{Attempt, Pins};
 
 /// Result of [`verify`].
@@ -46,6 +49,9 @@ pub struct VerifyReport {
     /// no damage: the other superblock and the log lead to every transaction, and the next checkpoint
     /// replaces the torn one.
     pub torn_superblocks: u64,
+    /// Whether the creation of the database was interrupted. That is no damage, and there is nothing to
+    /// check: the next opening for writing removes the files and starts over.
+    pub creation_interrupted: bool,
 }
 
 /// The locks of a database that is not open.
@@ -77,14 +83,16 @@ impl Offline {
 
     /// As [`Offline::device`], without the directory of the log.
     pub(crate) fn data_device(path: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
-        Self::check(path)?;
+        Self::check(path, &[DATA_FILE])?;
         Self::lock(path)
     }
 
-    /// Refuses a place without a database.
-    fn check(path: &Path) -> Result<()> {
-        if braid_io::has_file(path, "data.braid").map_err(|error| opening(path, error))? {
-            return Ok(());
+    /// Refuses a place that has none of these files of a database.
+    fn check(path: &Path, names: &[&str]) -> Result<()> {
+        for name in names {
+            if braid_io::has_file(path, name).map_err(|error| opening(path, error))? {
+                return Ok(());
+            }
         }
         Err(Error::NotADatabase {
             path: path.to_owned(),
@@ -101,14 +109,27 @@ impl Offline {
 
     /// Opens the newest state; another process may write meanwhile.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        Self::check(path)?;
-        let (source, _) = read_source(path, &Builder::default())?;
-        let (mut offline, pins) = source.open_with(None, Self::attempt)?;
-        offline._pins = pins;
-        Ok(offline)
+        Self::open_created(path)?.ok_or_else(|| Error::NotADatabase {
+            path: path.to_owned(),
+            reason: UNFINISHED.into(),
+        })
     }
 
-    fn attempt(attempt: &Attempt) -> Result<Self> {
+    /// As [`Offline::open`]; `None` if the creation of the database was interrupted.
+    fn open_created(path: &Path) -> Result<Option<Self>> {
+        Self::check(path, &[DATA_FILE, CREATING_FILE])?;
+        let (source, _) = read_source(path, &Builder::default())?;
+        let (offline, pins) = source.open_with(None, Self::attempt)?;
+        Ok(offline.map(|offline| Self {
+            _pins: pins,
+            ..offline
+        }))
+    }
+
+    fn attempt(attempt: &Attempt) -> Result<Option<Self>> {
+        if let Contents::Unfinished(_) = inspect(&*attempt.device)? {
+            return Ok(None);
+        }
         let device = attempt.device.clone();
         let options = StoreOptions {
             pool_bytes: POOL_BYTES,
@@ -126,18 +147,19 @@ impl Offline {
             None => Log::recover(device, options, &start, &|_| {})?,
             Some(durable) => Log::recover_up_to(device, options, &start, durable, &|_| {})?,
         };
-        Ok(Self {
+        Ok(Some(Self {
             _pins: None,
             store,
             recovered,
             meta,
-        })
+        }))
     }
 }
 
 /// Checks a database: all checksums, the order of the trees, the accounting of blocks, and the
 /// chains of the log. Writes nothing. Calls `sink` with each damage. While another process writes,
-/// this checks the newest checkpoint and the durable log.
+/// this checks the newest checkpoint and the durable log. A database whose creation was interrupted
+/// has nothing to check; see [`VerifyReport::creation_interrupted`].
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {
@@ -155,8 +177,12 @@ impl Offline {
 /// prevent the check.
 pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    let offline = match Offline::open(path.as_ref()) {
-        Ok(offline) => offline,
+    let offline = match Offline::open_created(path.as_ref()) {
+        Ok(Some(offline)) => offline,
+        Ok(None) => {
+            report.creation_interrupted = true;
+            return Ok(report);
+        }
         Err(error @ Error::Corrupted { .. }) => {
             sink(error.finding());
             report.damages = 1;

@@ -25,7 +25,10 @@ use crate::services::backup::RESTORING_FILE;
 use crate::services::copies::Copies;
 
 /// Name of the marker, which exists while a database is being created.
-pub(super) const CREATING_FILE: &str = "CREATING";
+pub(crate) const CREATING_FILE: &str = "CREATING";
+
+/// Why a database whose creation was interrupted cannot be read.
+pub(crate) const UNFINISHED: &str = "its creation was interrupted; open it for writing once";
 
 const MAGIC: &[u8; 8] = b"BRAIDNEW";
 const MARKER_BYTES: usize = 4096;

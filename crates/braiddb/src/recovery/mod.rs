@@ -19,6 +19,7 @@ mod recover;
 pub(crate) mod replay;
 mod view;
 
+pub(crate) use self::contents::{CREATING_FILE, Contents, UNFINISHED, inspect};
 pub(crate) use self::create::create;
 pub(crate) use self::directory::{
     locking, open_directory, open_directory_read_only, opening, read_source,
@@ -26,4 +27,4 @@ pub(crate) use self::directory::{
 pub(crate) use self::open::open_device;
 pub(crate) use self::view::open_source;
 
-const DATA_FILE: &str = "data.braid";
+pub(crate) const DATA_FILE: &str = "data.braid";

@@ -6,7 +6,7 @@ use std::time::Instant;
 use braid_io::Gate;
 
 use super::DATA_FILE;
-use super::contents::{Contents, inspect};
+use super::contents::{Contents, UNFINISHED, inspect};
 use super::recover::recover;
 use crate::error::{Error, Result};
 use crate::options::Builder;
@@ -47,10 +47,7 @@ fn recover_view(attempt: &Attempt, options: &Builder, began: Instant) -> Result<
         Contents::Database { .. } => {}
         Contents::Foreign(reason) => return Err(not_there(reason)),
         Contents::Nothing => return Err(not_there(format!("there is no {DATA_FILE} in it"))),
-        Contents::Unfinished(_) => {
-            let reason = "its creation was interrupted; open it for writing once";
-            return Err(not_there(reason.into()));
-        }
+        Contents::Unfinished(_) => return Err(not_there(UNFINISHED.into())),
     }
     let gate = Gate::new(None);
     let device = gate.device(attempt.device.clone());

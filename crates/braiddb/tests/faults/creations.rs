@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use braid::{Database, Error};
+use braid::{Database, Error, offline};
 use braid_io::{AlignedBuf, Device, OpenMode, SimDevice};
 
 use super::{assert_holds, fill, open_sim};
@@ -224,4 +224,43 @@ fn an_interrupted_creation_with_an_archive_starts_over() {
         assert_eq!(fill(&db, 10, 5).0.len(), 5);
     }
     assert!(interrupted > 20, "{interrupted}");
+}
+
+/// Copies all files to a directory.
+fn copy_to(device: &SimDevice, directory: &std::path::Path) {
+    for (name, bytes) in contents(device) {
+        fs::write(directory.join(name), bytes).unwrap();
+    }
+}
+
+/// Opening starts an interrupted creation over, so it is no damage.
+#[test]
+fn verify_notes_an_interrupted_creation() {
+    let (mut unfinished, mut with_data_file) = (0, 0);
+    for image in (1..40).filter_map(interrupted_creation) {
+        let directory = tempfile::tempdir().unwrap();
+        copy_to(&image, directory.path());
+        let has = |name| directory.path().join(name).exists();
+        let (has_marker, has_data_file) = (has("CREATING"), has("data.braid"));
+        let mut findings = Vec::new();
+        let verified = offline::verify(directory.path(), &mut |finding| findings.push(finding));
+        assert_eq!(findings, Vec::<String>::new());
+        match verified {
+            Ok(report) => {
+                assert_eq!(report.damages, 0);
+                // A creation that completed except for its marker is a database.
+                let is_database = Database::open_read_only(directory.path()).is_ok();
+                assert_eq!(report.creation_interrupted, !is_database);
+                unfinished += u32::from(report.creation_interrupted);
+                with_data_file += u32::from(report.creation_interrupted && has_data_file);
+            }
+            Err(Error::NotADatabase { .. }) => assert!(!has_marker && !has_data_file),
+            Err(error) => panic!("{error}"),
+        }
+        let db = Database::builder().pool_bytes(1 << 20);
+        db.open(directory.path()).unwrap().close().unwrap();
+        let report = offline::verify(directory.path(), &mut |what| panic!("{what}")).unwrap();
+        assert!(!report.creation_interrupted);
+    }
+    assert!(with_data_file > 0 && unfinished > with_data_file);
 }
