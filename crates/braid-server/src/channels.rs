@@ -170,6 +170,17 @@ impl Channels {
         receivers
     }
 
+    /// Returns how many subscribers a message would have.
+    #[cfg(feature = "scripts")]
+    pub(crate) fn receivers(&self, topic: Topic, channel: &Bytes) -> usize {
+        let topics = self.lock();
+        let matching = topics.iter().filter(|((kind, name), _)| {
+            let is_pattern = topic == Topic::Channel && *kind == Topic::Pattern;
+            (*kind == topic && name == channel) || (is_pattern && matches(name, channel))
+        });
+        matching.map(|(_, subscribers)| subscribers.len()).sum()
+    }
+
     /// Returns the channels with subscribers that match a pattern.
     pub(crate) fn names(&self, topic: Topic, pattern: Option<&Bytes>) -> Vec<Bytes> {
         let topics = self.lock();

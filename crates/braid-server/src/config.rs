@@ -107,6 +107,8 @@ struct File {
     client_query_buffer_limit: Option<Bytes>,
     client_output_buffer_limit: Option<Bytes>,
     notify_keyspace_events: Option<String>,
+    lua_time_limit: Option<u32>,
+    script_memory_limit: Option<Bytes>,
     slowlog_log_slower_than: Option<i64>,
     slowlog_max_len: Option<u32>,
     latency_monitor_threshold: Option<u32>,
@@ -222,6 +224,15 @@ impl Config {
             &mut options.slowlog_max_len,
             file.slowlog_max_len.map(|len| len as usize),
         );
+        let limit = file.lua_time_limit;
+        set(
+            &mut options.lua_time_limit,
+            limit.map(|millis| Duration::from_millis(millis.into())),
+        );
+        set(
+            &mut options.script_memory_limit,
+            bytes(file.script_memory_limit).map(|limit| limit.max(1 << 20)),
+        );
         let threshold = file.latency_monitor_threshold;
         set(
             &mut options.latency_monitor_threshold,
@@ -293,6 +304,8 @@ mod tests {
             notify-keyspace-events = "EKx"
             slowlog-log-slower-than = -1
             slowlog-max-len = 5
+            lua-time-limit = 70
+            script-memory-limit = "8mb"
             latency-monitor-threshold = 20
             http = "127.0.0.1:8080"
             pool = "1gb"
@@ -321,6 +334,8 @@ mod tests {
         assert_eq!(options.notifications, "KEx");
         assert_eq!(options.slowlog_log_slower_than, None);
         assert_eq!(options.slowlog_max_len, 5);
+        assert_eq!(options.lua_time_limit, Duration::from_millis(70));
+        assert_eq!(options.script_memory_limit, 8 << 20);
         assert_eq!(options.latency_monitor_threshold, Duration::from_millis(20));
         assert_eq!(options.http, Some("127.0.0.1:8080".parse().unwrap()));
         assert_eq!(config.pool_bytes, 1 << 30);

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use braid::{Durability, Ticket};
 use bytes::Bytes;
 
-use crate::acl::{Denied, Reason};
-use crate::command::{Command, Run, Transactional, describe, find, keys_of};
+use crate::command::{Command, Run, Transactional, find, keys_of, refuse, run_or_undo};
 use crate::failure::{Failure, Result, Wait};
 use crate::keyspace::{Committed, Data, Scope};
 use crate::observe::shown;
@@ -91,7 +90,10 @@ fn execute_with(shared: &Shared, session: &mut Session, args: &[Bytes], reads: A
     let began = Instant::now();
     let outcome = match command.run {
         Run::Session(run) => Outcome::ready(answer(run(shared, session, args))),
-        Run::Data(run) => run_data(shared, session, command, run, args, reads),
+        Run::Data(run) => run_data(shared, session, command, reads, |data, _| run(data, args)),
+        Run::Script(run) => run_data(shared, session, command, reads, |data, session| {
+            run(shared, session, data, args)
+        }),
         Run::Executor(which) => control(shared, session, which, args),
     };
     note(shared, session, command, args, began.elapsed(), &outcome);
@@ -140,7 +142,7 @@ pub(crate) fn is_postponed(session: &Session, args: &[Bytes], pause: &Pause) -> 
     if pause.all {
         return true;
     }
-    let writes = |name: &Bytes| find(name).is_some_and(|command| command.is(Flag::Write));
+    let writes = |name: &Bytes| find(name).is_some_and(Command::may_write);
     match command.name {
         "exec" => {
             let queue = session.queue.as_ref();
@@ -149,7 +151,7 @@ pub(crate) fn is_postponed(session: &Session, args: &[Bytes], pause: &Pause) -> 
         // Queued, and checked before EXEC.
         _ if session.queue.is_some() => false,
         "publish" | "spublish" => true,
-        _ => command.is(Flag::Write),
+        _ => command.may_write(),
     }
 }
 
@@ -192,30 +194,10 @@ fn check(shared: &Shared, session: &Session, args: &[Bytes]) -> Result<&'static 
             command.name
         ));
     }
-    if shared.is_stopping() && command.is(Flag::Write) {
+    if shared.is_stopping() && command.may_write() {
         return Err("ERR the server is stopping".to_owned());
     }
     Ok(command)
-}
-
-/// Logs that a user may not do something, and returns the error.
-fn refuse(
-    shared: &Shared,
-    session: &Session,
-    context: &'static str,
-    command: &Command,
-    denied: &Denied,
-) -> String {
-    let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
-    let (reason, object) = match denied {
-        Denied::Command => (Reason::Command, command.name.to_owned()),
-        Denied::Key(key) => (Reason::Key, text(key)),
-        Denied::Channel(channel) => (Reason::Channel, text(channel)),
-    };
-    let user = session.user.name();
-    let client = describe(shared, session.id);
-    shared.acl.log.add(reason, context, object, user, client);
-    format!("NOPERM {}", denied.describe(user, command.name))
 }
 
 fn unknown(args: &[Bytes]) -> String {
@@ -249,7 +231,9 @@ fn transact(
     let (database, durability) = (session.database, session.durability);
     if access == Access::Read && sees_own_writes(shared, session) {
         let mut data = shared.keyspace.durable(database)?;
-        return Ok((body(&mut data, session)?, None));
+        let reply = body(&mut data, session)?;
+        shared.publish(data.effects);
+        return Ok((reply, None));
     }
     let scope = Scope {
         database,
@@ -272,16 +256,15 @@ fn run_data(
     shared: &Shared,
     session: &mut Session,
     command: &'static Command,
-    run: fn(&mut Data, &[Bytes]) -> Result<Reply>,
-    args: &[Bytes],
     reads: Access,
+    body: impl FnMut(&mut Data, &mut Session) -> Result<Reply>,
 ) -> Outcome {
-    let access = if command.is(Flag::Write) {
+    let access = if command.may_write() {
         Access::Write
     } else {
         reads
     };
-    match transact(shared, session, access, |data, _| run(data, args)) {
+    match transact(shared, session, access, body) {
         Ok((reply, ticket)) => {
             count_hits(shared, command, &reply);
             Outcome::Reply(reply, ticket)
@@ -391,7 +374,7 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
         .iter()
         .filter_map(|args| Some((find(&args[0])?, args)))
         .collect();
-    let writes = commands.iter().any(|(command, _)| command.is(Flag::Write));
+    let writes = commands.iter().any(|(command, _)| command.may_write());
     // Replies of commands without data, which must not run twice if the transaction is retried.
     let mut done: Vec<Option<Reply>> = vec![None; commands.len()];
     let access = if writes || !watched.is_empty() {
@@ -416,7 +399,8 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
                 continue;
             }
             replies.push(match command.run {
-                Run::Data(run) => run_queued(data, run, args)?,
+                Run::Data(run) => run_or_undo(data, |data| run(data, args))?,
+                Run::Script(run) => run_or_undo(data, |data| run(shared, session, data, args))?,
                 Run::Session(run) if command.name == "select" => answer(run(shared, session, args)),
                 Run::Session(run) => done
                     .get_or_insert_with(|| answer(run(shared, session, args)))
@@ -429,24 +413,5 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
     match result {
         Ok((reply, ticket)) => Outcome::Reply(reply, ticket),
         Err(failure) => Outcome::ready(failure.to_reply()),
-    }
-}
-
-/// Runs a command of a MULTI. If it fails, it has changed nothing, and the others still run.
-fn run_queued(
-    data: &mut Data,
-    run: fn(&mut Data, &[Bytes]) -> Result<Reply>,
-    args: &[Bytes],
-) -> Result<Reply> {
-    let mark = data.mark();
-    match run(data, args) {
-        Ok(reply) => Ok(reply),
-        Err(Failure::Engine(error)) => Err(error.into()),
-        Err(failure) => {
-            if let Some(mark) = mark {
-                data.roll_back(mark)?;
-            }
-            Ok(failure.to_reply())
-        }
     }
 }

@@ -86,6 +86,16 @@ impl Failure {
         self
     }
 
+    /// Returns the text that tells what failed.
+    #[cfg(feature = "scripts")]
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Failure::Client(text) => text.clone().into_owned(),
+            Failure::Engine(error) => error.to_string(),
+            Failure::Wait(_) => "there is nothing yet".to_owned(),
+        }
+    }
+
     /// Returns the reply that tells the client.
     pub(crate) fn to_reply(&self) -> Reply {
         match self {

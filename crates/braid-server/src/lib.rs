@@ -23,6 +23,8 @@ mod options;
 mod pause;
 mod rdb;
 mod resp;
+#[cfg(feature = "scripts")]
+mod script;
 mod server;
 mod session;
 mod shared;

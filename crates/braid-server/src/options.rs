@@ -43,6 +43,10 @@ pub struct ServerOptions {
     pub slowlog_max_len: usize,
     /// Time from which on LATENCY keeps an event; zero for none.
     pub latency_monitor_threshold: Duration,
+    /// Longest time that a script may run; what a longer one did is undone.
+    pub lua_time_limit: Duration,
+    /// Memory that the scripts of one thread may use, in bytes.
+    pub script_memory_limit: usize,
     /// Classes of keyspace notifications, as in `notify-keyspace-events`.
     pub notifications: String,
 }
@@ -64,6 +68,8 @@ impl Default for ServerOptions {
             slowlog_log_slower_than: Some(Duration::from_millis(10)),
             slowlog_max_len: 128,
             latency_monitor_threshold: Duration::ZERO,
+            lua_time_limit: Duration::from_secs(5),
+            script_memory_limit: 64 << 20,
             notifications: String::new(),
         }
     }

@@ -47,6 +47,9 @@ pub enum ServerError {
     /// The file of users is wrong.
     #[error("{0}")]
     Users(String),
+    /// A library of functions in the database cannot be loaded.
+    #[error("cannot load the functions of the database: {0}")]
+    Functions(String),
     /// The database failed.
     #[error(transparent)]
     Database(#[from] braid::Error),
@@ -117,9 +120,19 @@ impl Server {
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
             .max(1);
         let statistics = CommandStatistics::new(threads, crate::command::commands().len());
-        let shared = Arc::new(Shared::new(keyspace, options, statistics, |name| {
-            crate::command::find(name.as_bytes()).is_some()
-        }));
+        #[cfg(feature = "scripts")]
+        let scripts = crate::script::Scripts::open(&keyspace.db)?;
+        let shared = Arc::new(Shared::new(
+            keyspace,
+            options,
+            statistics,
+            #[cfg(feature = "scripts")]
+            scripts,
+            |name| crate::command::find(name.as_bytes()).is_some(),
+        ));
+        #[cfg(feature = "scripts")]
+        crate::command::load_functions(&shared)
+            .map_err(|failure| ServerError::Functions(failure.describe()))?;
         if let Some(path) = &aclfile
             && path.exists()
         {

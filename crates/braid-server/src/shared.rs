@@ -15,6 +15,8 @@ use crate::latency::Latency;
 use crate::observe::{CommandStatistics, Monitors, SlowLog, Spikes};
 use crate::options::ServerOptions;
 use crate::pause::Pauses;
+#[cfg(feature = "scripts")]
+use crate::script::Scripts;
 use crate::waiters::Waiters;
 
 /// Counters of the whole server.
@@ -116,6 +118,8 @@ pub(crate) struct Shared {
     pub(crate) monitors: Monitors,
     pub(crate) pauses: Pauses,
     pub(crate) thresholds: Thresholds,
+    #[cfg(feature = "scripts")]
+    pub(crate) scripts: Scripts,
     pub(crate) started: Instant,
     /// Random name of this run of the server.
     pub(crate) run_id: String,
@@ -130,6 +134,7 @@ impl Shared {
         keyspace: Keyspace,
         options: ServerOptions,
         statistics: CommandStatistics,
+        #[cfg(feature = "scripts")] scripts: Scripts,
         knows: Knows,
     ) -> Shared {
         let thresholds = Thresholds::default();
@@ -149,6 +154,8 @@ impl Shared {
             monitors: Monitors::default(),
             pauses: Pauses::default(),
             thresholds,
+            #[cfg(feature = "scripts")]
+            scripts,
             started: Instant::now(),
             run_id: format!("{:032x}{:08x}", fastrand::u128(..), fastrand::u32(..)),
             next_client: AtomicU64::new(1),
@@ -206,6 +213,15 @@ impl Shared {
     /// Tells other connections what a committed transaction did.
     pub(crate) fn publish(&self, effects: Effects) {
         self.waiters.wake(&effects.arrivals);
+        for message in &effects.messages {
+            let topic = if message.is_shard {
+                Topic::Shard
+            } else {
+                Topic::Channel
+            };
+            self.channels
+                .publish(topic, &message.channel, &message.text);
+        }
         if effects.events.is_empty() {
             return;
         }

@@ -24,6 +24,9 @@ mod pages;
 mod pubsub;
 #[path = "suite/restart.rs"]
 mod restart;
+#[cfg(feature = "scripts")]
+#[path = "suite/scripts.rs"]
+mod scripts;
 #[path = "suite/streams.rs"]
 mod streams;
 #[path = "suite/strings.rs"]

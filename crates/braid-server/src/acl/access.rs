@@ -79,6 +79,12 @@ pub(super) fn pattern_of_keys<'a>(command: &Signature, args: &'a [Bytes]) -> Opt
 /// Returns what a command does with its `number`th key, counted from zero.
 pub(super) fn access(command: &Signature, args: &[Bytes], number: usize) -> Access {
     let name = command.name;
+    if matches!(name, "eval" | "evalsha" | "fcall") {
+        return Access {
+            reads: true,
+            writes: true,
+        };
+    }
     if !command.is(Flag::Write) {
         return Access {
             reads: true,

@@ -53,6 +53,12 @@ pub(crate) fn keys_of(command: &Signature, args: &[Bytes]) -> Vec<Bytes> {
             | "zmpop"
             | "blmpop"
             | "bzmpop"
+            | "eval"
+            | "eval_ro"
+            | "evalsha"
+            | "evalsha_ro"
+            | "fcall"
+            | "fcall_ro"
     ) {
         return numbered(command.name, args);
     }
@@ -83,7 +89,8 @@ pub(crate) fn keys_of(command: &Signature, args: &[Bytes]) -> Vec<Bytes> {
 /// Returns the keys that a number announces.
 fn numbered(name: &str, args: &[Bytes]) -> Vec<Bytes> {
     let stores = name.ends_with("store");
-    let at = if stores || name.starts_with('b') {
+    let is_script = name.starts_with("eval") || name.starts_with("fcall");
+    let at = if stores || is_script || name.starts_with('b') {
         2
     } else {
         1
@@ -178,7 +185,7 @@ mod tests {
                 .chain(arguments.split(' '))
                 .map(|word| Bytes::from_static(word.as_bytes()))
                 .collect();
-            let is_data = matches!(command.run, Run::Data(_));
+            let is_data = matches!(command.run, Run::Data(_) | Run::Script(_));
             assert_eq!(
                 keys_of(command, &request).is_empty(),
                 !(is_data || command.name == "watch") || without_keys.contains(&command.name),

@@ -7,6 +7,8 @@ mod bits;
 mod connection;
 mod diagnostics;
 mod dump;
+#[cfg(feature = "scripts")]
+mod functions;
 mod geo;
 mod hashes;
 mod hyperloglog;
@@ -16,6 +18,8 @@ mod lists;
 mod memory;
 mod pubsub;
 mod scan;
+#[cfg(feature = "scripts")]
+mod scripting;
 mod server;
 mod sets;
 mod sort;
@@ -26,14 +30,17 @@ mod table;
 
 use bytes::Bytes;
 
-use crate::failure::Result;
+use crate::acl::{Denied, Reason};
+use crate::failure::{Failure, Result};
 use crate::keyspace::Data;
 use crate::resp::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::signature::Signature;
+use crate::signature::{Flag, Signature};
 
 pub(crate) use connection::describe;
+#[cfg(feature = "scripts")]
+pub(crate) use functions::load_all as load_functions;
 pub(crate) use introspection::keys_of;
 pub(crate) use table::{commands, find};
 
@@ -44,6 +51,9 @@ pub(crate) enum Run {
     Data(fn(&mut Data, &[Bytes]) -> Result<Reply>),
     /// Without data.
     Session(fn(&Shared, &mut Session, &[Bytes]) -> Result<Reply>),
+    /// A script, whose commands use the data and the connection.
+    #[cfg_attr(not(feature = "scripts"), allow(dead_code))]
+    Script(fn(&Shared, &mut Session, &mut Data, &[Bytes]) -> Result<Reply>),
     /// By the executor itself: MULTI, EXEC, DISCARD, WATCH, UNWATCH.
     Executor(Transactional),
 }
@@ -67,10 +77,57 @@ pub(crate) struct Command {
     pub(crate) run: Run,
 }
 
+impl Command {
+    /// Returns whether the command may change data.
+    pub(crate) fn may_write(&self) -> bool {
+        let is_script = matches!(self.run, Run::Script(_));
+        self.is(Flag::Write) || (is_script && !self.is(Flag::Readonly))
+    }
+}
+
 impl std::ops::Deref for Command {
     type Target = Signature;
 
     fn deref(&self) -> &Signature {
         &self.signature
+    }
+}
+
+/// Logs that a user may not do something, and returns the error.
+pub(crate) fn refuse(
+    shared: &Shared,
+    session: &Session,
+    context: &'static str,
+    command: &Command,
+    denied: &Denied,
+) -> String {
+    let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+    let (reason, object) = match denied {
+        Denied::Command => (Reason::Command, command.name.to_owned()),
+        Denied::Key(key) => (Reason::Key, text(key)),
+        Denied::Channel(channel) => (Reason::Channel, text(channel)),
+    };
+    let user = session.user.name();
+    let client = describe(shared, session.id);
+    shared.acl.log.add(reason, context, object, user, client);
+    format!("NOPERM {}", denied.describe(user, command.name))
+}
+
+/// Runs a command of a MULTI or a script. If it fails, it has changed nothing, and the others still
+/// run.
+pub(crate) fn run_or_undo(
+    data: &mut Data,
+    run: impl FnOnce(&mut Data) -> Result<Reply>,
+) -> Result<Reply> {
+    let mark = data.mark();
+    match run(data) {
+        Ok(reply) => Ok(reply),
+        Err(Failure::Engine(error)) => Err(error.into()),
+        Err(failure) => {
+            if let Some(mark) = mark {
+                data.roll_back(mark)?;
+            }
+            Ok(failure.to_reply())
+        }
     }
 }

@@ -126,6 +126,10 @@ fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
             "latency-monitor-threshold",
             options.latency_monitor_threshold.as_millis().to_string(),
         ),
+        (
+            "lua-time-limit",
+            options.lua_time_limit.as_millis().to_string(),
+        ),
         ("maxclients", options.maxclients.to_string()),
         ("maxmemory", "0".to_owned()),
         ("maxmemory-policy", "noeviction".to_owned()),
@@ -142,6 +146,10 @@ fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
             options
                 .slowlog_log_slower_than
                 .map_or("-1".to_owned(), |slow| slow.as_micros().to_string()),
+        ),
+        (
+            "script-memory-limit",
+            options.script_memory_limit.to_string(),
         ),
         ("slowlog-max-len", options.slowlog_max_len.to_string()),
         ("timeout", options.timeout.as_secs().to_string()),
@@ -168,6 +176,10 @@ fn set_parameter(options: &mut ServerOptions, name: &str, value: &str) -> Result
                 micros.map_err(|_| "argument couldn't be parsed into an integer".to_owned())?;
             options.slowlog_log_slower_than = slow_after(micros);
         }
+        "lua-time-limit" => {
+            options.lua_time_limit = Duration::from_millis(number()?.max(1) as u64);
+        }
+        "script-memory-limit" => options.script_memory_limit = number()?.max(1 << 20),
         "slowlog-max-len" => options.slowlog_max_len = number()?,
         "latency-monitor-threshold" => {
             options.latency_monitor_threshold = Duration::from_millis(number()? as u64);
@@ -307,6 +319,15 @@ fn memory_section(shared: &Shared, out: &mut String) -> Result<()> {
         stats.store.resident_pages * stats.store.page_size,
         stats.old_version_bytes,
     );
+    #[cfg(feature = "scripts")]
+    {
+        let (count, bytes) = shared.scripts.size();
+        let _ = write!(
+            out,
+            "number_of_cached_scripts:{count}\r\nused_memory_scripts:{bytes}\r\nnumber_of_libraries:{}\r\n",
+            shared.scripts.libraries().len(),
+        );
+    }
     Ok(())
 }
 

@@ -5,6 +5,8 @@ use super::{
     hyperloglog, introspection, keys, lists, memory, pubsub, scan, server, sets, sort, sorted_sets,
     streams, strings,
 };
+#[cfg(feature = "scripts")]
+use super::{functions, scripting};
 use crate::signature::{Flag, Signature};
 
 /// Returns all commands, ordered by name.
@@ -85,13 +87,20 @@ static COMMANDS: &[Command] = &numbered([
     command("discard", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Transactional::Discard)),
     command("dump", 2, &[Flag::Readonly], (1, 1, 1), "keyspace", Run::Data(dump::dump)),
     command("echo", 2, &[Flag::Fast], (0, 0, 0), "connection", Run::Session(connection::echo)),
+    #[cfg(feature = "scripts")] command("eval", -3, &[Flag::Noscript], (0, 0, 0), "scripting", Run::Script(scripting::eval)),
+    #[cfg(feature = "scripts")] command("eval_ro", -3, &[Flag::Readonly, Flag::Noscript], (0, 0, 0), "scripting", Run::Script(scripting::eval)),
+    #[cfg(feature = "scripts")] command("evalsha", -3, &[Flag::Noscript], (0, 0, 0), "scripting", Run::Script(scripting::evalsha)),
+    #[cfg(feature = "scripts")] command("evalsha_ro", -3, &[Flag::Readonly, Flag::Noscript], (0, 0, 0), "scripting", Run::Script(scripting::evalsha)),
     command("exec", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Transactional::Exec)),
     command("exists", -2, &[Flag::Readonly, Flag::Fast], (1, -1, 1), "keyspace", Run::Data(keys::exists)),
     command("expire", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::expire)),
     command("expireat", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::expireat)),
     command("expiretime", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::expiretime)),
+    #[cfg(feature = "scripts")] command("fcall", -3, &[Flag::Noscript], (0, 0, 0), "scripting", Run::Script(scripting::fcall)),
+    #[cfg(feature = "scripts")] command("fcall_ro", -3, &[Flag::Readonly, Flag::Noscript], (0, 0, 0), "scripting", Run::Script(scripting::fcall)),
     command("flushall", -1, &[Flag::Write], (0, 0, 0), "keyspace", Run::Data(keys::flushall)),
     command("flushdb", -1, &[Flag::Write], (0, 0, 0), "keyspace", Run::Data(keys::flushdb)),
+    #[cfg(feature = "scripts")] command("function", -2, &[Flag::Noscript, Flag::NoMulti], (0, 0, 0), "scripting", Run::Session(functions::function)),
     command("geoadd", -5, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "geo", Run::Data(geo::geoadd)),
     command("geodist", -4, &[Flag::Readonly], (1, 1, 1), "geo", Run::Data(geo::geodist)),
     command("geohash", -2, &[Flag::Readonly], (1, 1, 1), "geo", Run::Data(geo::geohash)),
@@ -184,6 +193,7 @@ static COMMANDS: &[Command] = &numbered([
     command("save", 1, &[Flag::Admin, Flag::Noscript, Flag::NoMulti], (0, 0, 0), "server", Run::Session(server::save)),
     command("scan", -2, &[Flag::Readonly], (0, 0, 0), "keyspace", Run::Data(scan::scan)),
     command("scard", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::scard)),
+    #[cfg(feature = "scripts")] command("script", -2, &[Flag::Noscript], (0, 0, 0), "scripting", Run::Session(scripting::script)),
     command("sdiff", -2, &[Flag::Readonly], (1, -1, 1), "set", Run::Data(sets::sdiff)),
     command("sdiffstore", -3, &[Flag::Write, Flag::Denyoom], (1, -1, 1), "set", Run::Data(sets::sdiffstore)),
     command("select", 2, &[Flag::Fast], (0, 0, 0), "connection", Run::Session(connection::select)),

@@ -23,11 +23,21 @@ pub(crate) struct Event {
     pub(crate) key: Bytes,
 }
 
+/// A message for the subscribers of a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) is_shard: bool,
+    pub(crate) channel: Bytes,
+    pub(crate) text: Bytes,
+}
+
 /// What other connections learn once the transaction has committed.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) events: Vec<Event>,
     pub(crate) arrivals: Vec<Arrival>,
+    /// Messages of a script.
+    pub(crate) messages: Vec<Message>,
 }
 
 /// Something for which clients may wait. Keys are named with the number of their database.
@@ -473,6 +483,7 @@ impl Data {
                 added: self.added.clone(),
                 events: self.effects.events.len(),
                 arrivals: self.effects.arrivals.len(),
+                messages: self.effects.messages.len(),
             }),
         }
     }
@@ -483,6 +494,7 @@ impl Data {
         self.added = mark.added;
         self.effects.events.truncate(mark.events);
         self.effects.arrivals.truncate(mark.arrivals);
+        self.effects.messages.truncate(mark.messages);
         Ok(())
     }
 
@@ -510,6 +522,7 @@ pub(crate) struct Mark {
     added: BTreeMap<u64, i64>,
     events: usize,
     arrivals: usize,
+    messages: usize,
 }
 
 /// What an entry of `garbage` names.

@@ -39,6 +39,8 @@ use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 
 pub(crate) use crate::kind::Kind;
+#[cfg(feature = "scripts")]
+pub(crate) use data::Message;
 pub(crate) use data::{Arrival, Committed, Data, Discarded, Effects, Event, Scope};
 pub(crate) use entry::{Body, Collection, Entry, StreamHead, read_u64, read_u128};
 pub(crate) use rank::{RankIndex, height};

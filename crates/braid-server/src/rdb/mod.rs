@@ -13,7 +13,10 @@ mod write;
 
 use bytes::{BufMut, Bytes};
 
-use read::Reader;
+#[cfg(feature = "scripts")]
+pub(crate) use write::put_string;
+
+pub(crate) use read::Reader;
 
 /// Newest version that is read: Redis 7.4.
 const NEWEST: u16 = 12;

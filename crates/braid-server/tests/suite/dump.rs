@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redis::Connection;
 
 use super::models::seed;
-use super::support::{TestServer, run, script, show};
+use super::support::{TestServer, redis_server, run, script, show};
 
 /// Requests that fill keys with values of all types.
 const FILL: &str = "
@@ -182,29 +182,10 @@ fn damaged_payloads_change_nothing() {
 /// Redis and this server read each other's payloads, if Redis is installed.
 #[test]
 fn redis_and_braid_restore_each_others_values() {
-    let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("redis.sock");
-    let log = std::fs::File::create(dir.path().join("log")).unwrap();
-    let started = std::process::Command::new("redis-server")
-        .args(["--port", "0", "--save", "", "--unixsocket"])
-        .arg(&socket)
-        .stdout(log)
-        .spawn();
-    let Ok(mut process) = started else {
+    let Some((mut theirs, _process)) = redis_server() else {
         println!("SKIPPED: redis-server is not installed");
         return;
     };
-    let client = redis::Client::open(format!("unix://{}", socket.display())).unwrap();
-    // The connection is refused until Redis has started.
-    let mut theirs = (0..1_000)
-        .find_map(|_| {
-            let connection = client.get_connection();
-            if connection.is_err() {
-                std::thread::park_timeout(std::time::Duration::from_millis(10));
-            }
-            connection.ok()
-        })
-        .unwrap();
     let server = TestServer::new();
     let ours = &mut server.connect();
     fill(ours);
@@ -237,8 +218,6 @@ fn redis_and_braid_restore_each_others_values() {
         restore(&mut theirs, &copy, &payload).unwrap();
         assert_eq!(look(&mut theirs, at, &suffix), expected, "{key} to Redis");
     }
-    process.kill().unwrap();
-    process.wait().unwrap();
 }
 
 #[test]

@@ -119,7 +119,7 @@ pub(crate) fn show(connection: &mut Connection, words: &str) -> String {
     }
 }
 
-fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     match value {
         Value::Nil => "nil".to_owned(),
         Value::Int(number) => number.to_string(),
@@ -149,4 +149,36 @@ pub(crate) fn script(connection: &mut Connection, lines: &str) {
         let (words, expected) = line.split_once("=>").unwrap_or((line, "OK"));
         assert_eq!(show(connection, words), expected.trim(), "{line}");
     }
+}
+
+/// A process that ends with the test.
+pub(crate) struct Process(std::process::Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts Redis on a Unix socket; `None` if it is not installed.
+pub(crate) fn redis_server() -> Option<(Connection, Process)> {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("redis.sock");
+    let process = std::process::Command::new("redis-server")
+        .args(["--port", "0", "--save", "", "--unixsocket"])
+        .arg(&socket)
+        .stdout(std::process::Stdio::null())
+        .spawn();
+    let process = Process(process.ok()?);
+    let client = redis::Client::open(format!("unix://{}", socket.display())).unwrap();
+    // The connection is refused until Redis has started.
+    let connection = (0..1_000).find_map(|_| {
+        let connection = client.get_connection();
+        if connection.is_err() {
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        connection.ok()
+    });
+    Some((connection.expect("Redis starts"), process))
 }
