@@ -257,6 +257,16 @@ pub trait File: Send + Sync + fmt::Debug {
     /// `StorageFull` or the medium's error; see invariant I8.
     fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()>;
 
+    /// Writes `mark` and then the buffers from `offset`, as [`File::write_durable_at`] does, but
+    /// nothing of the mark before all of the buffers are durable.
+    ///
+    /// # Errors
+    /// As [`File::write_durable_at`].
+    fn write_marked_at(&self, mark: &[u8], bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.write_durable_at(bufs, offset + mark.len() as u64)?;
+        self.write_durable_at(&[mark], offset)
+    }
+
     /// Makes all completed writes and the length durable.
     ///
     /// # Errors

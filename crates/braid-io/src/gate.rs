@@ -299,6 +299,11 @@ impl File for GatedFile {
         self.gate.pass(|| self.inner.write_durable_at(bufs, offset))
     }
 
+    fn write_marked_at(&self, mark: &[u8], bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.gate
+            .pass(|| self.inner.write_marked_at(mark, bufs, offset))
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.gate.pass(|| self.inner.sync())
     }

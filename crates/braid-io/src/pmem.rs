@@ -163,6 +163,23 @@ fn write_mapped(
     Ok(())
 }
 
+/// Writes buffers durably after the place of `mark`, and then the mark at `offset`.
+fn write_mapped_marked(
+    mapping: &Mapping,
+    mark: &[u8],
+    bufs: &[&[u8]],
+    offset: u64,
+) -> Result<(), FenceError> {
+    let fences = !braid_rt::mutant!("pmem_mark_without_waiting");
+    let begin = offset + mark.len() as u64;
+    if fences {
+        write_mapped(mapping, bufs, begin, true)?;
+    } else {
+        store_mapped(mapping, bufs, begin);
+    }
+    write_mapped(mapping, &[mark], offset, true)
+}
+
 /// Performs writes as [`write_mapped`] does, with one fence for all.
 fn write_mapped_batch(mapping: &Mapping, ops: &[WriteOp<'_>]) -> Result<(), FenceError> {
     for op in ops {
@@ -249,14 +266,20 @@ impl PmemFile {
 
     /// Writes the buffers, and ends with a fence if `durable` or if a fence makes no system call.
     fn write(&self, bufs: &[&[u8]], offset: u64, durable: bool) -> io::Result<()> {
-        let end = end_of(offset, bufs.iter().map(|buf| buf.len()).sum())?;
-        if end > self.len.load(Ordering::Acquire) {
-            self.resize(end, false)?;
-        }
-        if !self.is_mapped(end) {
+        let len = bufs.iter().map(|buf| buf.len()).sum();
+        if !self.make_room(end_of(offset, len)?)? {
             return self.write_unmapped(bufs, offset, durable);
         }
         write_mapped(&self.mapping, bufs, offset, durable).map_err(unfenced)
+    }
+
+    /// Makes the file as long as `end`. Returns whether all bytes before it are mapped.
+    #[inline]
+    fn make_room(&self, end: u64) -> io::Result<bool> {
+        if end > self.len.load(Ordering::Acquire) {
+            self.resize(end, false)?;
+        }
+        Ok(self.is_mapped(end))
     }
 
     /// Writes buffers that end after the last mapped page.
@@ -368,6 +391,19 @@ impl File for PmemFile {
     fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
         self.write(bufs, offset, true)
             .map_err(self.posix.named("write"))
+    }
+
+    fn write_marked_at(&self, mark: &[u8], bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        let begin = end_of(offset, mark.len())?;
+        let end = end_of(begin, bufs.iter().map(|buf| buf.len()).sum());
+        let write = || {
+            if !self.make_room(end?)? {
+                self.write_unmapped(bufs, begin, true)?;
+                return self.write(&[mark], offset, true);
+            }
+            write_mapped_marked(&self.mapping, mark, bufs, offset).map_err(unfenced)
+        };
+        write().map_err(self.posix.named("write"))
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
@@ -526,6 +562,39 @@ mod tests {
         }
         write_mapped_batch(&mapping, &ops).unwrap();
         assert!(memory.crash(Survivors::Nothing).bytes() == expected);
+    }
+
+    /// A crash that leaves any part of a mark leaves everything that the mark stands for.
+    #[test]
+    fn a_mark_is_stored_after_what_it_stands_for() {
+        let bufs: [&[u8]; 2] = [&[1; 3 * LINE], &[2; LINE]];
+        let mark = [3; LINE];
+        let (offset, end) = (2 * LINE, 7 * LINE);
+        let mut expected = vec![0; 1 << 13];
+        expected[offset + LINE..offset + 4 * LINE].fill(1);
+        expected[offset + 4 * LINE..end].fill(2);
+        let (mut marked, mut unmarked) = (0, 0);
+        for (operation, seed) in (0..8).flat_map(|n| (0..20).map(move |seed| (n, seed))) {
+            let options = SimulatedOptions::default().capacity(1 << 13);
+            let memory = SimulatedMemory::new(1 << 13, options);
+            let mapping = Mapping::simulated(&memory);
+            memory.power_off_at(memory.operations() + operation);
+            let written = write_mapped_marked(&mapping, &mark, &bufs, offset as u64);
+            let left = memory.crash(Survivors::Random(seed)).bytes();
+            let is_marked = left[offset..offset + LINE].contains(&3);
+            assert!(is_marked || written.is_err());
+            let rest = offset + LINE..end;
+            assert!(
+                !is_marked || left[rest.clone()] == expected[rest],
+                "operation {operation}, seed {seed}"
+            );
+            *(if is_marked {
+                &mut marked
+            } else {
+                &mut unmarked
+            }) += 1;
+        }
+        assert!(marked > 0 && unmarked > 0, "{marked} and {unmarked}");
     }
 
     /// A write is durable when it returns, and a crash in the middle of one changes no other bytes.

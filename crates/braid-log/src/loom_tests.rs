@@ -612,9 +612,9 @@ fn flushes_are_acknowledged_by_their_numbers() {
                 for group in 1..=2 {
                     let flush = order.assign();
                     durable[flush.get() as usize - 1].store(true, Relaxed);
-                    let empty = FlushGroup::empty(GroupNo::new(group), flush);
-                    let lane = LaneId::new(lane);
-                    for group in order.finish(Ready::from([FlushGroup { lane, ..empty }])) {
+                    let mut group = FlushGroup::empty(GroupNo::new(group), flush);
+                    group.lane = LaneId::new(lane);
+                    for group in order.finish(Ready::from([group])) {
                         let below = &durable[..group.flush.get() as usize];
                         assert!(below.iter().all(|durable| durable.load(Relaxed)));
                         acknowledged.fetch_add(1, Relaxed);

@@ -73,6 +73,14 @@ pub(crate) fn parts(at: usize, bytes: &[u8], mut each: impl FnMut(usize, Part<'_
 #[inline]
 pub(crate) fn store(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     let words = &words[..(at + bytes.len()).div_ceil(WORD)];
+    let (whole, tail) = bytes.as_chunks::<WORD>();
+    if at.is_multiple_of(WORD) && tail.is_empty() {
+        // What logs and pages consist of.
+        for (word, bytes) in words[at / WORD..].iter().zip(whole) {
+            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+        return;
+    }
     parts(at, bytes, |index, part| part.store(&words[index]));
 }
 

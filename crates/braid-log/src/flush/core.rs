@@ -110,7 +110,7 @@ pub(crate) struct Core {
     pub(crate) lanes: Box<[Lane]>,
     progress: CachePadded<Progress>,
     /// Further acknowledgement state that the protocol requires.
-    pub(crate) acknowledgement: Acknowledgement<FlushGroup>,
+    pub(crate) acknowledgement: Acknowledgement<Box<FlushGroup>>,
     /// Whether a pending commit holds the durable seqno back: the next commit that finishes
     /// recomputes it.
     stalled: CachePadded<AtomicBool>,

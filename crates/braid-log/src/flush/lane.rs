@@ -8,12 +8,14 @@ use std::time::Instant;
 use braid_io::AlignedBuf;
 use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
+use smallvec::SmallVec;
 
 use crate::base::event::{Event, GroupWords};
 use crate::base::numbers::{FlushNo, GroupNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
 use crate::buffer::strand::Slot;
 use crate::flush::reservation::LaneSpace;
+use crate::format::BLOCK;
 use crate::format::segment::{Segment, SegmentHeader};
 use crate::options::LogOptions;
 use crate::protocol::gwsn::{Flush, Ready};
@@ -102,7 +104,7 @@ pub(crate) struct FirstFlush {
     pub(crate) mark: (Segment, AlignedBuf),
 }
 
-/// The chunks of one flush.
+/// The chunks of one flush. Boxed, since it is moved often.
 #[derive(Debug)]
 pub(crate) struct FlushGroup {
     pub(crate) lane: LaneId,
@@ -111,7 +113,8 @@ pub(crate) struct FlushGroup {
     pub(crate) offset: u64,
     /// The further writes, if this is its segment's first flush.
     pub(crate) first: Option<Box<FirstFlush>>,
-    pub(crate) chunks: Vec<SealedChunk>,
+    /// Few lanes have several strands with something to flush at the same time.
+    pub(crate) chunks: SmallVec<[SealedChunk; 1]>,
     /// The offset after the chunks.
     pub(crate) end: u64,
     pub(crate) last: SeqNo,
@@ -121,7 +124,22 @@ pub(crate) struct FlushGroup {
     pub(crate) flush: FlushNo,
 }
 
-impl Flush for FlushGroup {
+impl FlushGroup {
+    /// Makes this flush the first of a fresh segment, whose header it also writes.
+    pub(crate) fn begin_segment(&mut self, first: Box<FirstFlush>, segment: &Segment) {
+        self.first = Some(first);
+        self.segment = segment.clone();
+        self.offset = 0;
+        self.end = BLOCK as u64;
+    }
+
+    /// Bytes on the medium.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.end - self.offset
+    }
+}
+
+impl Flush for Box<FlushGroup> {
     fn lane(&self) -> LaneId {
         self.lane
     }
@@ -134,10 +152,10 @@ impl Flush for FlushGroup {
 #[cfg(test)]
 impl FlushGroup {
     /// A group without chunks, for tests.
-    pub(crate) fn empty(group: GroupNo, flush: FlushNo) -> Self {
+    pub(crate) fn empty(group: GroupNo, flush: FlushNo) -> Box<Self> {
         use braid_io::{Device, MemoryDevice, OpenMode};
         let file = MemoryDevice::new().open("x", OpenMode::CreateNew);
-        Self {
+        Box::new(Self {
             lane: LaneId::new(0),
             group,
             segment: Segment {
@@ -147,12 +165,12 @@ impl FlushGroup {
             },
             offset: 0,
             first: None,
-            chunks: Vec::new(),
+            chunks: SmallVec::new(),
             end: 0,
             last: SeqNo::new(group.get()),
             sealed_at: None,
             flush,
-        }
+        })
     }
 }
 
@@ -171,7 +189,7 @@ pub(crate) struct Completion {
     /// The last group that was acknowledged.
     acknowledged: GroupNo,
     /// Finished groups after one that is not finished.
-    waiting: BTreeMap<GroupNo, FlushGroup>,
+    waiting: BTreeMap<GroupNo, Box<FlushGroup>>,
 }
 
 impl Completion {
@@ -190,7 +208,7 @@ impl Completion {
     }
 
     /// Adds a finished group. Returns the groups that may now be acknowledged, in order.
-    pub(crate) fn finish(&mut self, group: FlushGroup) -> Ready<FlushGroup> {
+    pub(crate) fn finish(&mut self, group: Box<FlushGroup>) -> Ready<Box<FlushGroup>> {
         assert!(
             group.group > self.acknowledged,
             "a flush group finishes once"
@@ -325,7 +343,13 @@ impl Lane {
 
     /// Indices of the lane's strands.
     pub(crate) fn strands(&self) -> impl Iterator<Item = StrandId> {
-        self.strands.clone().step_by(self.step).map(StrandId::new)
+        // `step_by` would divide first, which takes longer than the loop.
+        let (mut next, end, step) = (self.strands.start, self.strands.end, self.step);
+        std::iter::from_fn(move || {
+            let strand = (next < end).then(|| StrandId::new(next));
+            next += step;
+            strand
+        })
     }
 
     /// Whether a flush is in flight. `SeqCst`: see [`Lane::release`].

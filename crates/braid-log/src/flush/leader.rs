@@ -70,73 +70,59 @@ impl Core {
 
     /// Takes the contents of the lane's strands as chunks in sequence, as far as the segment has
     /// room. Also returns the actions that waited for the flush's number.
-    fn seal_group(&self, lane: &Lane) -> Result<(FlushGroup, Vec<Action>), LogError> {
+    fn seal_group(&self, lane: &Lane) -> Result<(Box<FlushGroup>, Vec<Action>), LogError> {
         let mut seal = lane.seal.lock();
         // SeqCst: cleared before the strands are read, see `request_flush`.
         if lane.wanted.load(Ordering::Relaxed) {
             lane.wanted.store(false, Ordering::SeqCst);
         }
-        let mut load = Load {
-            start: seal.offset,
-            end: seal.offset,
+        let mut group = Box::new(FlushGroup {
+            lane: lane.index,
+            group: seal.group,
+            segment: seal.segment.clone(),
+            offset: seal.offset,
             first: None,
-            chunks: Vec::with_capacity(self.strands.len()),
-        };
+            chunks: SmallVec::new(),
+            end: seal.offset,
+            last: SeqNo::NONE,
+            sealed_at: None,
+            flush: FlushNo::NONE,
+        });
         let (flush, numbered) = if self.protocol.has_closed_flushes() {
-            self.take_closed(lane, &mut seal, &mut load)?
+            self.take_closed(lane, &mut seal, &mut group)?
         } else {
             for index in lane.strands() {
                 let mut state = self.strands[index].lock();
-                self.take_from(lane, &mut seal, index, &mut state, &mut load)?;
+                self.take_from(lane, &mut seal, index, &mut state, &mut group)?;
             }
             (FlushNo::NONE, Vec::new())
         };
         // The headers are made outside the strands' latches.
-        let Load {
-            start,
-            end,
-            first,
-            mut chunks,
-        } = load;
         let sealed_at = self.timing.read(seal.group);
-        let mut more = chunks.len();
-        for chunk in &mut chunks {
+        let (mut more, mut log_records) = (group.chunks.len(), 0);
+        for SealedChunk { strand, slot } in &mut group.chunks {
             more -= 1;
-            let (opened, queued) = (chunk.slot.opened, &lane.counters.queue_nanos);
+            let (opened, queued) = (slot.opened, &lane.counters.queue_nanos);
             self.timing.add(queued, opened, sealed_at);
             let place = FlushPlace { flush, more };
-            seal.link = self.seal_chunk(lane, &seal, place, chunk.strand, &mut chunk.slot);
+            seal.link = self.seal_chunk(lane, &seal, place, *strand, slot);
             seal.chunk += 1;
+            log_records += slot.log_records;
+            group.last = group.last.max(slot.last);
         }
-        let log_records = chunks.iter().map(|chunk| chunk.slot.log_records).sum();
-        lane.set_last_flush(log_records, end - start);
-        if !chunks.is_empty() {
-            LaneCounters::add_latched(&lane.counters.written_bytes, end - start);
+        group.sealed_at = sealed_at;
+        group.flush = flush;
+        lane.set_last_flush(log_records, group.bytes());
+        if !group.chunks.is_empty() {
+            LaneCounters::add_latched(&lane.counters.written_bytes, group.bytes());
             LaneCounters::add_latched(&lane.counters.flushes, 1);
         }
-        let group = seal.group;
-        seal.offset = end;
+        seal.offset = group.end;
         seal.group = seal.group.next();
-        lane.set_sealed(group);
+        lane.set_sealed(group.group);
         lane.segment_left
-            .store(seal.segment.len - end, Ordering::Release);
+            .store(seal.segment.len - group.end, Ordering::Release);
         self.refresh_space(lane);
-        let group = FlushGroup {
-            lane: lane.index,
-            group,
-            segment: seal.segment.clone(),
-            offset: start,
-            first,
-            last: chunks
-                .iter()
-                .map(|chunk| chunk.slot.last)
-                .max()
-                .unwrap_or(SeqNo::NONE),
-            chunks,
-            end,
-            sealed_at,
-            flush,
-        };
         Ok((group, numbered))
     }
 
@@ -147,17 +133,17 @@ impl Core {
         &self,
         lane: &Lane,
         seal: &mut SealState,
-        load: &mut Load,
+        group: &mut FlushGroup,
     ) -> Result<(FlushNo, Vec<Action>), LogError> {
         // All latches are held at once. Every thread acquires them in the order of the strands.
         let latches = lane.strands().map(|index| self.strands[index].lock());
         let mut latches: Vec<_> = latches.collect();
         let bytes: u64 = latches.iter().map(|state| state.unsealed_bytes()).sum();
-        if bytes > seal.segment.len - load.end {
-            load.begin_segment(self.next_segment(lane, seal)?);
+        if bytes > seal.segment.len - group.end {
+            group.begin_segment(self.next_segment(lane, seal)?, &seal.segment);
         }
         for (index, state) in lane.strands().zip(&mut latches) {
-            self.take_from(lane, seal, index, state, load)?;
+            self.take_from(lane, seal, index, state, group)?;
         }
         let mut numbered = Vec::new();
         for state in &mut latches {
@@ -169,7 +155,7 @@ impl Core {
         }
         let flush = match self.acknowledgement.flushes() {
             // While the latches are held: a later append may depend on the records taken here.
-            Some(order) if !load.chunks.is_empty() => order.assign(),
+            Some(order) if !group.chunks.is_empty() => order.assign(),
             _ => FlushNo::NONE,
         };
         Ok((flush, numbered))
@@ -182,23 +168,23 @@ impl Core {
         seal: &mut SealState,
         index: StrandId,
         state: &mut StrandState,
-        load: &mut Load,
+        group: &mut FlushGroup,
     ) -> Result<(), LogError> {
         // A later group takes everything appended to this strand from here on. (A later group also
         // takes slots that do not fit now; their waiters check again.)
         state.set_group(seal.group.next());
         loop {
-            let slot = match self.strands[index].take(state, seal.segment.len - load.end) {
+            let slot = match self.strands[index].take(state, seal.segment.len - group.end) {
                 Taken::Slot(slot) => slot,
                 Taken::Nothing => return Ok(()),
-                Taken::TooLarge if load.chunks.is_empty() => {
-                    load.begin_segment(self.next_segment(lane, seal)?);
+                Taken::TooLarge if group.chunks.is_empty() => {
+                    group.begin_segment(self.next_segment(lane, seal)?, &seal.segment);
                     continue;
                 }
                 Taken::TooLarge => return Ok(()),
             };
-            load.end += slot.chunk_bytes() as u64;
-            load.chunks.push(SealedChunk {
+            group.end += slot.chunk_bytes() as u64;
+            group.chunks.push(SealedChunk {
                 strand: index,
                 slot,
             });
@@ -293,10 +279,10 @@ impl Core {
         if let Some(first) = &group.first {
             bufs.push(&first.header[..BLOCK]);
         }
-        bufs.extend(group.chunks.iter_mut().map(|chunk| {
-            let bytes = chunk.slot.chunk_bytes();
-            &chunk.slot.buf.finished()[..bytes]
-        }));
+        for SealedChunk { slot, .. } in &mut group.chunks {
+            let bytes = slot.chunk_bytes();
+            bufs.push(&slot.buf.finished()[..bytes]);
+        }
         order::write(&*group.segment.file, &bufs, group.offset, self.pmem_commit).map_err(
             |error| {
                 let name = segment_name(lane.index, group.segment.sequence);
@@ -320,7 +306,7 @@ impl Core {
     }
 
     /// Completes a durable flush: lets the next one start, then acknowledges its transactions.
-    fn complete(&self, lane: &Lane, group: FlushGroup) {
+    fn complete(&self, lane: &Lane, group: Box<FlushGroup>) {
         // A group waits for every earlier group to finish: acknowledgement is by prefix.
         let mut ready = {
             let mut completion = lane.completion.lock();
@@ -372,25 +358,6 @@ impl Core {
         lane.groups.wake_one(filling);
         // Rare: a thread whose own bytes are durable waits for other threads' bytes.
         self.stall.notify();
-    }
-}
-
-/// The contents of a flush.
-struct Load {
-    /// The offsets in the segment at which its bytes begin and end.
-    start: u64,
-    end: u64,
-    /// The further writes, if it is the segment's first flush.
-    first: Option<Box<FirstFlush>>,
-    chunks: Vec<SealedChunk>,
-}
-
-impl Load {
-    /// Makes this flush the first of a fresh segment, whose header it also writes.
-    fn begin_segment(&mut self, first: Box<FirstFlush>) {
-        self.first = Some(first);
-        self.start = 0;
-        self.end = BLOCK as u64;
     }
 }
 

@@ -40,30 +40,27 @@ pub(crate) fn write(
     let Some((first, others)) = bufs.split_first() else {
         return Ok(());
     };
-    let (mark, rest) = first.split_at(MARK.min(first.len()));
-    let mark_first = braid_rt::mutant!("pmem_store_mark_before_records");
     if order == PmemCommit::Checksum {
         return file.write_durable_at(bufs, offset);
     }
-    if mark_first {
+    let (mark, rest) = first.split_at(MARK.min(first.len()));
+    if braid_rt::mutant!("pmem_store_mark_before_records") {
         file.write_durable_at(&[mark], offset)?;
     }
-    let records = offset + mark.len() as u64;
-    if order == PmemCommit::Lazy {
-        let all: SmallVec<[&[u8]; 4]> = iter::once(rest).chain(others.iter().copied()).collect();
-        file.write_durable_at(&all, records)?;
-    } else {
+    if order == PmemCommit::Eager {
         let mut at = offset;
         for (index, buf) in bufs.iter().enumerate() {
             let skip = if index == 0 { mark.len() } else { 0 };
             write_each_record(file, buf, skip, at)?;
             at += buf.len() as u64;
         }
+        return file.write_durable_at(&[mark], offset);
     }
-    if mark_first {
-        return Ok(());
+    if others.is_empty() {
+        return file.write_marked_at(mark, &[rest], offset);
     }
-    file.write_durable_at(&[mark], offset)
+    let rest: SmallVec<[&[u8]; 4]> = iter::once(rest).chain(others.iter().copied()).collect();
+    file.write_marked_at(mark, &rest, offset)
 }
 
 /// Writes the lines of each log record of a chunk durably, one record after the other, without the
