@@ -6,6 +6,7 @@
 //! log, or of one of the volume's directory. A checkpoint that fails lets the log continue.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use braid::{Builder, Database, Result, Table, Ticket};
@@ -248,4 +249,74 @@ fn threads_are_told_what_the_drive_made_durable() {
     }
     println!("{sum:?}");
     assert!(sum.flushes + sum.writes > 0, "{sum:?}");
+}
+
+/// Notices writes of the same blocks that are in flight at once: a drive performs them in any order.
+#[derive(Debug, Default)]
+struct Overlaps {
+    in_flight: Mutex<Vec<(u64, u64)>>,
+    submitted: AtomicU64,
+    found: Mutex<Vec<String>>,
+}
+
+impl Observer for Overlaps {
+    fn submitting(&self, command: &Command, data: &[u8]) -> std::result::Result<(), DriveError> {
+        if !matches!(command.kind, CommandKind::Write { .. }) {
+            return Ok(());
+        }
+        let (start, end) = (command.lba, command.lba + u64::from(command.blocks));
+        let mut in_flight = self.in_flight.lock().unwrap();
+        if let Some(other) = in_flight.iter().find(|o| o.0 < end && start < o.1) {
+            let what = format!("blocks {start}..{end} and {}..{}", other.0, other.1);
+            self.found.lock().unwrap().push(what);
+        }
+        in_flight.push((start, end));
+        drop(in_flight);
+        let now = self.submitted.fetch_add(1, Ordering::SeqCst);
+        // A slow write of a segment's header lets the next segment begin meanwhile.
+        if data.starts_with(b"BRAIDLOG") {
+            let waits = |_: &u32| self.submitted.load(Ordering::SeqCst) < now + 8;
+            (0..60)
+                .take_while(waits)
+                .for_each(|_| std::thread::yield_now());
+        }
+        Ok(())
+    }
+
+    fn completed(&self, target: Target, _result: &std::result::Result<(), DriveError>) {
+        let range = (target.lba, target.lba + u64::from(target.blocks));
+        let mut in_flight = self.in_flight.lock().unwrap();
+        if let Some(at) = in_flight.iter().position(|other| *other == range) {
+            in_flight.swap_remove(at);
+        }
+    }
+}
+
+/// Large records begin a segment with almost each flush, and several flushes are in flight.
+#[test]
+fn no_two_writes_of_a_block_are_in_flight() {
+    const THREADS: u64 = 4;
+    for seed in 0..8 {
+        let memory = MemoryDrive::new((48 << 20) / 512);
+        let observed = ObservedDrive::new(Arc::new(memory), Overlaps::default());
+        let work = Work::new(seed);
+        work.format(Arc::new(observed.clone())).unwrap();
+        let db = work.open(Arc::new(observed.clone())).unwrap();
+        let table: Table<u64, Vec<u8>> = db.open_table("large").unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (db, table) = (&db, &table);
+                scope.spawn(move || {
+                    let mut random = Rng::with_seed(seed << 8 | thread);
+                    for number in (thread..40).step_by(THREADS as usize) {
+                        let value = vec![number as u8; random.usize(20_000..60_000)];
+                        db.transact(|tx| tx.insert(table, &number, &value)).unwrap();
+                    }
+                });
+            }
+        });
+        db.close().unwrap();
+        let found = observed.observer().found.lock().unwrap();
+        assert_eq!(*found, Vec::<String>::new(), "seed {seed}");
+    }
 }

@@ -113,10 +113,7 @@ impl Core {
                 }
                 return Err(error);
             }
-            if !braid_rt::mutant!("mark_no_successor") {
-                let (before, header) = &first.mark;
-                before.write_header(lane.index, header)?;
-            }
+            Self::finish_segment_begin(lane, &seal.segment, *first)?;
             lane.begin_at(&seal);
         }
         Ok(())

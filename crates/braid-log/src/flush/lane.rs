@@ -14,6 +14,7 @@ use crate::base::event::{Event, GroupWords};
 use crate::base::numbers::{FlushNo, GroupNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
 use crate::buffer::strand::Slot;
+use crate::flush::header::HeaderOrder;
 use crate::flush::reservation::LaneSpace;
 use crate::format::BLOCK;
 use crate::format::segment::{Segment, SegmentHeader};
@@ -35,6 +36,7 @@ pub(crate) struct SealState {
     pub(crate) segment: Segment,
     /// The segment's header.
     pub(crate) header: SegmentHeader,
+    pub(crate) header_order: HeaderOrder,
     pub(crate) offset: u64,
     /// Sequence number of the next chunk.
     pub(crate) chunk: u64,
@@ -68,6 +70,7 @@ impl SealState {
     pub(crate) fn move_to(&mut self, end: LaneEnd) {
         self.segment = end.segment;
         self.header = end.header;
+        self.header_order = HeaderOrder::written();
         self.offset = end.offset;
         self.chunk = end.chunk;
         self.link = end.link;
@@ -99,9 +102,12 @@ pub(crate) struct SealedChunk {
 pub(crate) struct FirstFlush {
     /// The header block, together with the chunks.
     pub(crate) header: AlignedBuf,
-    /// The previous segment, and its header block with the successor mark, written after the
-    /// chunks.
-    pub(crate) mark: (Segment, AlignedBuf),
+    pub(crate) header_order: HeaderOrder,
+    /// The previous segment.
+    pub(crate) before: Segment,
+    pub(crate) before_order: HeaderOrder,
+    /// The header block of the previous segment with the successor mark, written after the chunks.
+    pub(crate) mark: AlignedBuf,
 }
 
 /// The chunks of one flush. Boxed, since it is moved often.
@@ -306,6 +312,8 @@ impl Lane {
         let seal = SealState {
             segment: at.segment,
             header: at.header,
+            // A creation writes the first header before any flush.
+            header_order: HeaderOrder::written(),
             offset: at.offset,
             chunk: at.chunk,
             link: at.link,

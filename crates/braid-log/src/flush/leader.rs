@@ -10,12 +10,13 @@ use crate::base::callbacks::Action;
 use crate::base::numbers::{FlushNo, SeqNo, StrandId};
 use crate::buffer::strand::{Slot, StrandState, Taken};
 use crate::flush::core::Core;
+use crate::flush::header::HeaderOrder;
 use crate::flush::lane::{FirstFlush, FlushGroup, Lane, LaneCounters, SealState, SealedChunk};
 use crate::flush::order;
 use crate::format::BLOCK;
 use crate::format::chunk::ChunkHeader;
 use crate::format::padding::Padding;
-use crate::format::segment::{SegmentHeader, segment_name};
+use crate::format::segment::{Segment, SegmentHeader, segment_name};
 
 impl Core {
     /// Performs one flush of a lane, if there is something to flush and a permit for it.
@@ -260,15 +261,15 @@ impl Core {
             successor: None,
         };
         let device = &*self.device;
-        let before = std::mem::replace(&mut seal.segment, segment);
+        let header_order = HeaderOrder::unwritten();
         seal.offset = BLOCK as u64;
         // Boxed, since flushes are moved often and few have one.
         let first = Box::new(FirstFlush {
             header: header.encode(device),
-            mark: (
-                before,
-                seal.header.marked(header.incarnation).encode(device),
-            ),
+            header_order: header_order.clone(),
+            before: std::mem::replace(&mut seal.segment, segment),
+            before_order: std::mem::replace(&mut seal.header_order, header_order),
+            mark: seal.header.marked(header.incarnation).encode(device),
         });
         seal.header = header;
         Ok(first)
@@ -293,15 +294,31 @@ impl Core {
                 )
             },
         )?;
-        // Before the flush counts as finished: nothing in a segment is acknowledged until the
-        // previous segment's mark is written. The previous segment still exists, since no
-        // checkpoint can cover the records of this flush.
-        match &group.first {
-            Some(first) if !braid_rt::mutant!("mark_no_successor") => {
-                let (before, header) = &first.mark;
-                before.write_header(lane.index, header)
-            }
-            _ => Ok(()),
+        drop(bufs);
+        match group.first.take() {
+            Some(first) => Self::finish_segment_begin(lane, &group.segment, *first),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the successor marks that follow a segment's first flush, before the flush counts as
+    /// finished: nothing in a segment is acknowledged until the previous segment's mark is written.
+    /// The previous segment still exists, since no checkpoint can cover the records of this flush.
+    pub(crate) fn finish_segment_begin(
+        lane: &Lane,
+        segment: &Segment,
+        first: FirstFlush,
+    ) -> Result<(), LogError> {
+        if let Some(mark) = first.header_order.finish() {
+            braid_rt::coverage_point("flush: a mark waits for its header");
+            segment.write_header(lane.index, &mark)?;
+        }
+        if braid_rt::mutant!("mark_no_successor") {
+            return Ok(());
+        }
+        match first.before_order.mark(first.mark) {
+            Some(mark) => first.before.write_header(lane.index, &mark),
+            None => Ok(()),
         }
     }
 

@@ -3,12 +3,13 @@
 //! `core` defines the state, `Core`, and how a number becomes durable. The other methods of `Core`
 //! are in the files of their subjects: `reservation` reserves log space, `begin` performs the first
 //! write of an incarnation, and `leader` leads flushes. `order` is the order in
-//! which a flush becomes durable. `lane` is the state of one lane, and
-//! `threads` are the log's own threads.
+//! which a flush becomes durable, and `header` the order of the writes to a segment's header. `lane`
+//! is the state of one lane, and `threads` are the log's own threads.
 
 pub(crate) mod backpressure;
 pub(crate) mod begin;
 pub(crate) mod core;
+pub(crate) mod header;
 pub(crate) mod lane;
 pub(crate) mod leader;
 pub(crate) mod order;
