@@ -104,6 +104,19 @@ impl<'a> Page<'a> {
         true
     }
 
+    /// Copies whole words from an index on to the beginning of `out`. Returns `false`, without a
+    /// copy, if they do not lie in the page or have no room.
+    #[inline]
+    pub(crate) fn copy_words_out(&self, index: usize, words: usize, out: &mut [u8]) -> bool {
+        let words = self.0.get(index..index.saturating_add(words));
+        let Some(words) = words.filter(|words| words.len() * 8 <= out.len()) else {
+            return false;
+        };
+        // SAFETY: `out` has room for all bytes of the words.
+        unsafe { copy_out(words, out.as_mut_ptr()) };
+        true
+    }
+
     /// A value's bytes in a buffer of exactly their length.
     #[inline]
     pub(crate) fn to_vec(self, index: usize, len: usize) -> Vec<u8> {
@@ -218,15 +231,23 @@ impl<'a> Page<'a> {
 #[inline]
 unsafe fn append_words(words: &[AtomicU64], len: usize, out: &mut Vec<u8>) {
     let before = out.len();
-    // SAFETY: `before <= capacity`.
-    let start = unsafe { out.as_mut_ptr().add(before) };
+    // SAFETY: `before <= capacity`, and there is capacity for the words.
+    unsafe { copy_out(words, out.as_mut_ptr().add(before)) };
+    // SAFETY: `copy_out` wrote these bytes.
+    unsafe { out.set_len(before + len) };
+}
+
+/// Copies words to memory.
+///
+/// # Safety
+/// All bytes of the words can be written at `out`.
+#[inline]
+unsafe fn copy_out(words: &[AtomicU64], out: *mut u8) {
     for (i, word) in words.iter().enumerate() {
         let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-        // SAFETY: `i < words.len()`: there is capacity for these eight bytes.
-        unsafe { start.add(i * 8).cast::<[u8; 8]>().write_unaligned(bytes) };
+        // SAFETY: `i < words.len()`: these eight bytes can be written.
+        unsafe { out.add(i * 8).cast::<[u8; 8]>().write_unaligned(bytes) };
     }
-    // SAFETY: the loop above wrote these bytes.
-    unsafe { out.set_len(before + len) };
 }
 
 /// A private page outside of the pool.
@@ -328,6 +349,9 @@ mod tests {
             page.read_padded(10, a.len(), &mut out);
             prop_assert!(page.append_words(10, a.len().div_ceil(8), &mut out));
             out.truncate(a.len() * 3);
+            let mut padded = vec![1; a.len().next_multiple_of(8)];
+            prop_assert!(page.copy_words_out(10, a.len().div_ceil(8), &mut padded));
+            prop_assert_eq!(&padded[..a.len()], &a[..]);
             prop_assert_eq!(out, [&a[..], &a, &a].concat());
         }
     }
@@ -360,5 +384,17 @@ mod tests {
             assert!(!page.append_words(index, words, &mut out) && out.is_empty());
         }
         assert!(page.append_words(WORDS - 1, 1, &mut out) && out.len() == 8);
+        let mut out = [7; 16];
+        for (index, words) in [
+            (WORDS - 1, 2),
+            (WORDS, 1),
+            (usize::MAX, 1),
+            (0, usize::MAX),
+            (0, 3),
+        ] {
+            assert!(!page.copy_words_out(index, words, &mut out) && out == [7; 16]);
+        }
+        assert!(page.copy_words_out(WORDS - 1, 1, &mut out));
+        assert_eq!(out, [[0; 8], [7; 8]].concat()[..]);
     }
 }

@@ -326,6 +326,13 @@ impl<'a> Node<'a> {
         self.0.to_padded_vec(record.value_at, record.stored_len())
     }
 
+    /// Copies the bytes of [`Node::stored_value`] to `out`, if it has room for whole words.
+    #[inline]
+    pub(crate) fn copy_stored_value(self, record: &LeafRecord, out: &mut [u8]) -> bool {
+        self.0
+            .copy_words_out(record.value_at, words_of(record.stored_len()), out)
+    }
+
     /// Appends the bytes of [`Node::stored_value`] to `out`.
     #[inline]
     pub(crate) fn append_stored_value(self, record: &LeafRecord, out: &mut Vec<u8>) {

@@ -106,6 +106,14 @@ impl OldRecord<'_> {
         }
     }
 
+    /// Copies the record's value, unless it is a large one, to the beginning of `out`, which needs
+    /// room for whole words. Returns whether it did.
+    #[inline]
+    pub fn copy_value(&self, out: &mut [u8]) -> bool {
+        let Self { node, record, .. } = *self;
+        !record.is_overflow() && node.copy_stored_value(&record, out)
+    }
+
     /// Keeps the record's value for older snapshots: appends it to `out`, or returns it if it is a
     /// large one, whose pages are then not freed with the record.
     ///

@@ -14,9 +14,10 @@
 
 use braid_log::SeqNo;
 use braid_rt::narrow;
-use braid_store::DetachedValue;
+use braid_store::{DetachedValue, OldRecord, StoreError};
 use smallvec::SmallVec;
 
+use crate::base::written::Written;
 use crate::mvcc::registry::OpenSnapshots;
 
 /// Largest block of memory that glibc merges with others only later (fast bins, on 64-bit
@@ -89,14 +90,7 @@ impl OldVersion {
     /// Makes this a version written by commit `begin` and replaced by commit `end`. `bytes` are the
     /// key, of `key_len` bytes, and the value.
     #[inline]
-    pub(crate) fn set(
-        &mut self,
-        table: u32,
-        key_len: usize,
-        bytes: &[u8],
-        begin: SeqNo,
-        end: SeqNo,
-    ) {
+    fn set(&mut self, table: u32, key_len: usize, bytes: &[u8], begin: SeqNo, end: SeqNo) {
         debug_assert!(begin < end, "versions follow each other: {begin} {end}");
         self.table = table;
         self.key_len = narrow(key_len);
@@ -112,13 +106,41 @@ impl OldVersion {
         }
     }
 
+    /// As [`OldVersion::set`], for the record that commit `end` is about to replace, whose key and
+    /// value have room in this version's own block. Copies the value once, from the leaf. Returns
+    /// `false`, without a change that matters, if they have no room.
+    #[inline]
+    fn set_inline(
+        &mut self,
+        table: u32,
+        key: &[u8],
+        old: &OldRecord<'_>,
+        begin: SeqNo,
+        end: SeqNo,
+    ) -> bool {
+        debug_assert!(begin < end, "versions follow each other: {begin} {end}");
+        let Some((key_room, value_room)) = self.inline.split_at_mut_checked(key.len()) else {
+            return false;
+        };
+        if !old.copy_value(value_room) {
+            return false;
+        }
+        key_room.copy_from_slice(key);
+        self.table = table;
+        self.key_len = narrow(key.len());
+        self.begin = begin;
+        self.end = end;
+        self.len = key.len() + old.inline_len();
+        true
+    }
+
     #[inline]
     fn bytes(&self) -> &[u8] {
         self.inline.get(..self.len).unwrap_or(&self.long)
     }
 
     /// Sets a large value, which is stored in its own pages.
-    pub(crate) fn set_large(&mut self, value: DetachedValue) {
+    fn set_large(&mut self, value: DetachedValue) {
         self.large = Some(value);
     }
 
@@ -380,7 +402,7 @@ pub(crate) struct SpareVersions {
     /// The memory of `versions`, in bytes.
     bytes: usize,
     /// Where a version's key and value are put together.
-    pub(crate) scratch: Vec<u8>,
+    scratch: Vec<u8>,
     /// Lists of chains that became short.
     #[allow(clippy::vec_box, reason = "they move between lists")]
     lists: Vec<Box<Newer>>,
@@ -412,10 +434,45 @@ impl SpareVersions {
         self.large.reserve(count);
     }
 
+    /// Makes a version of the record that commit `end` is about to replace, with this key.
+    #[inline]
+    pub(crate) fn fill(
+        &mut self,
+        version: &mut OldVersion,
+        table: u32,
+        key: &[u8],
+        old: &OldRecord<'_>,
+        end: SeqNo,
+    ) -> Result<(), StoreError> {
+        let begin = old.meta().seqno();
+        if version.set_inline(table, key, old, begin, end) {
+            return Ok(());
+        }
+        self.fill_long(version, table, key, old, end)
+    }
+
+    /// As [`SpareVersions::fill`], for a value that is large, or has no room in the version's block.
+    #[inline(never)]
+    fn fill_long(
+        &mut self,
+        version: &mut OldVersion,
+        table: u32,
+        key: &[u8],
+        old: &OldRecord<'_>,
+        end: SeqNo,
+    ) -> Result<(), StoreError> {
+        let bytes = self.begin(key, old.inline_len());
+        if let Some(large) = old.keep_value(bytes)? {
+            version.set_large(large);
+        }
+        version.set(table, key.len(), bytes, old.meta().seqno(), end);
+        Ok(())
+    }
+
     /// Begins a version: returns an empty buffer with room for the key and a value of `value_len`
     /// bytes, for [`OldVersion::set`], with the key in it.
     #[inline]
-    pub(crate) fn begin(&mut self, key: &[u8], value_len: usize) -> &mut Vec<u8> {
+    fn begin(&mut self, key: &[u8], value_len: usize) -> &mut Vec<u8> {
         self.scratch.clear();
         // Values are copied in whole words.
         let room = key.len() + value_len + size_of::<u64>();

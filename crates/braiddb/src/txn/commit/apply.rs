@@ -51,17 +51,10 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
                 }
                 if !meta.tombstone {
                     let mut replaced = gc.spare.take();
-                    let (len, before) = (old.inline_len(), meta.seqno());
-                    let bytes = gc.spare.begin(key, len);
-                    match old.keep_value(bytes) {
-                        Ok(None) => {}
-                        Ok(Some(large)) => replaced.set_large(large),
-                        Err(error) => {
-                            failed = Some(error.into());
-                            return keep;
-                        }
+                    if let Err(error) = gc.spare.fill(&mut replaced, table.id, key, &old, seqno) {
+                        failed = Some(error.into());
+                        return keep;
                     }
-                    replaced.set(table.id, key.len(), bytes, before, seqno);
                     gc.versions += 1;
                     gc.bytes += replaced.space();
                     oldest = replaced.hint();
