@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use braid_io::MemoryDevice;
-use braid_store::{Change, LeafHint, Store, StoreOptions, Tree};
+use braid_store::{Change, LeafHint, OldRecord, Store, StoreOptions, Tree};
 
 const KEYS: u32 = if cfg!(miri) { 60 } else { 2_000 };
 
@@ -56,8 +56,9 @@ fn a_leaf_hint_of_anything_does_no_harm() {
             let shrinks = version / 5_000 % 2 == 1;
             if rng.bool() {
                 tree.approach(hint, &key, levels);
-                if rng.bool() {
-                    tree.locate(&mut hints[rng.usize(..6)], &key, &mut levels);
+                let other = &mut hints[rng.usize(..6)];
+                if rng.bool() && other.is_of(tree, &key) {
+                    tree.locate(other, &key, &mut levels);
                 }
             }
             let hint = &mut hints[rng.usize(..6)];
@@ -83,7 +84,9 @@ fn a_leaf_hint_of_anything_does_no_harm() {
                         version,
                         value: &value,
                     };
-                    let before = tree.modify_at(hint, &key, |old| (put, old.map(|o| o.meta())));
+                    let is_own = hint.is_of(tree, &key);
+                    let meta = |old: Option<OldRecord<'_>>| (put, old.map(|o| o.meta()));
+                    let before = tree.modify_near(hint, is_own, &key, meta);
                     let before = before.unwrap().map(|meta| meta.version);
                     let replaced = model.insert(key, (version, value));
                     assert_eq!(before, replaced.map(|(version, _)| version));

@@ -35,7 +35,7 @@ pub struct LeafHint {
 }
 
 /// A key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct Name {
     len: u8,
     bytes: [u64; 2],
@@ -75,13 +75,25 @@ impl LeafHint {
 
     #[inline]
     fn has_key(&self, key: &[u8]) -> bool {
-        self.name.is_some() && self.name == Name::of(key)
+        // The first bytes first: hints are mostly compared with another key.
+        self.name.is_some_and(|name| {
+            usize::from(name.len) == key.len()
+                && name.bytes[0] == head8(key)
+                && name.bytes[1] == head8_after(key, 8)
+        })
     }
 
     #[inline]
     fn place(&self) -> Slot {
         let slot = self.slot as usize;
         if self.is_there { Ok(slot) } else { Err(slot) }
+    }
+
+    #[inline]
+    fn set_place(&mut self, place: Slot) {
+        self.is_located = true;
+        self.is_there = place.is_ok();
+        self.slot = narrow(place.unwrap_or_else(|slot| slot));
     }
 
     /// Updates the hint after a change of the leaf. `in_place`: all keys keep their places.
@@ -116,6 +128,22 @@ impl Tree {
         }
     }
 
+    /// Like [`Tree::recall`], for a hint that [is of](LeafHint::is_of) this key and tree: comparing
+    /// them again would take as long as finding the leaf.
+    #[inline(always)]
+    pub(super) fn recall_own(&self, hint: &LeafHint, key: &[u8]) -> Option<(ReadPage<'_>, Slot)> {
+        debug_assert!(hint.is_of(self, key), "the caller knows whose hint it is");
+        let leaf = self.pool.read_resident(hint.leaf.page)?;
+        if leaf.version() != hint.leaf.version && !braid_rt::mutant!("recall_a_changed_leaf") {
+            return None;
+        }
+        if hint.is_located {
+            return Some((leaf, hint.place()));
+        }
+        let node = Node(leaf.page());
+        node.is_leaf().then(|| (leaf, node.search(key)))
+    }
+
     /// Returns the place that a hint records; `None` if the leaf changed since, or the hint is for
     /// another key.
     #[inline(always)]
@@ -144,22 +172,26 @@ impl Tree {
     }
 
     /// Descends to the leaf of a key, if all nodes above it are in memory, and begins to bring the
-    /// leaf into the processor's caches. Waits for neither. Sets `hint` to the leaf.
+    /// leaf into the processor's caches. Waits for neither. Sets `hint` to the leaf, and returns
+    /// whether it did.
     ///
     /// `levels` is the number of levels above the leaves, as [`Tree::locate`] learned it: the leaf
     /// itself would have to be read to recognize it.
     #[inline]
-    pub fn approach(&self, hint: &mut LeafHint, key: &[u8], levels: u8) {
-        if key.len() <= NAME_MAX
-            && let Some(leaf) = self.find_above(key, levels)
-        {
-            leaf.page().prefetch(0, SEARCHED);
-            leaf.prefetch_latch();
-            *hint = LeafHint {
-                is_located: false,
-                ..self.leaf_hint(&leaf, key, Err(0))
-            };
+    pub fn approach(&self, hint: &mut LeafHint, key: &[u8], levels: u8) -> bool {
+        if key.len() > NAME_MAX {
+            return false;
         }
+        let Some(leaf) = self.find_above(key, levels) else {
+            return false;
+        };
+        leaf.page().prefetch(0, SEARCHED);
+        leaf.prefetch_latch();
+        *hint = LeafHint {
+            is_located: false,
+            ..self.leaf_hint(&leaf, key, Err(0))
+        };
+        true
     }
 
     /// Returns the node that is this number of levels below the root, on the way to a key.
@@ -180,18 +212,19 @@ impl Tree {
     }
 
     /// Finds the place of a key in the leaf to which [`Tree::approach`] led, and begins to bring its
-    /// record into the processor's caches. Corrects `levels` if that was no leaf.
+    /// record into the processor's caches. Corrects `levels` if that was no leaf. The hint [is
+    /// of](LeafHint::is_of) this key and tree.
     #[inline]
     pub fn locate(&self, hint: &mut LeafHint, key: &[u8], levels: &mut u8) {
-        if hint.is_located || !hint.is_of(self, key) {
+        if hint.is_located {
             return;
         }
-        match self.recall(hint, key) {
+        match self.recall_own(hint, key) {
             Some((leaf, place)) => {
                 if let Ok(slot) = place {
                     Node(leaf.page()).prefetch_record_for_write(slot);
                 }
-                *hint = self.leaf_hint(&leaf, key, place);
+                hint.set_place(place);
             }
             None => *levels = self.count_levels(key, *levels),
         }
@@ -287,7 +320,7 @@ mod tests {
     fn locate(tree: &Tree, hint: &mut LeafHint, key: u32, levels: &mut u8) -> bool {
         let key = key.to_be_bytes();
         *hint = LeafHint::default();
-        tree.approach(hint, &key, *levels);
+        assert!(tree.approach(hint, &key, *levels));
         tree.locate(hint, &key, levels);
         hint.is_of(tree, &key) && hint.is_located
     }
@@ -299,19 +332,21 @@ mod tests {
         assert!(!locate(&tree, &mut hint, 20, &mut levels), "the root");
         assert_eq!(levels, 1, "corrected");
         for key in [20_u32, 25] {
-            tree.approach(&mut hint, &key.to_be_bytes(), levels);
+            assert!(tree.approach(&mut hint, &key.to_be_bytes(), levels));
             assert!(hint.is_of(&tree, &key.to_be_bytes()) && !hint.is_located);
             assert!(is_known(&tree, &hint, key), "after a search of the leaf");
             assert!(!is_known(&other, &hint, key), "that is another tree");
-            tree.locate(&mut hint, &30_u32.to_be_bytes(), &mut levels);
-            assert!(!hint.is_located, "that is another key");
+            assert!(
+                !hint.is_of(&tree, &30_u32.to_be_bytes()),
+                "that is another key"
+            );
             tree.locate(&mut hint, &key.to_be_bytes(), &mut levels);
             assert!(hint.is_located);
             let place = tree.recall(&hint, &key.to_be_bytes()).unwrap().1;
             assert_eq!(place.is_ok(), key == 20);
             let descended = Node(tree.descend(&key.to_be_bytes()).unwrap().page());
             assert_eq!(place, descended.search(&key.to_be_bytes()));
-            tree.approach(&mut hint, &key.to_be_bytes(), levels);
+            assert!(tree.approach(&mut hint, &key.to_be_bytes(), levels));
             put(&tree, &mut LeafHint::default(), 30, &[8; 500]);
             tree.locate(&mut hint, &key.to_be_bytes(), &mut levels);
             assert!(!hint.is_located && !is_known(&tree, &hint, key));
@@ -332,7 +367,7 @@ mod tests {
     fn the_leaf_of_a_key_of_more_than_sixteen_bytes_is_not_approached() {
         let (_store, tree, _) = trees();
         let mut hint = LeafHint::default();
-        tree.approach(&mut hint, &[1; 17], 1);
+        assert!(!tree.approach(&mut hint, &[1; 17], 1));
         assert_eq!(hint.root, 0);
     }
 }

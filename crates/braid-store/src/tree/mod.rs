@@ -410,14 +410,29 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Tree::modify`].
+    #[inline]
     pub fn modify_at<'v, R>(
         &self,
         hint: &mut LeafHint,
         key: &[u8],
         decide: impl FnOnce(Option<OldRecord<'_>>) -> (Change<'v>, R),
     ) -> Result<R, StoreError> {
+        self.modify_near(hint, false, key, decide)
+    }
+
+    /// [`Tree::modify_at`]. `is_own`: the hint [is of](LeafHint::is_of) this key and tree.
+    ///
+    /// # Errors
+    /// As [`Tree::modify`].
+    pub fn modify_near<'v, R>(
+        &self,
+        hint: &mut LeafHint,
+        is_own: bool,
+        key: &[u8],
+        decide: impl FnOnce(Option<OldRecord<'_>>) -> (Change<'v>, R),
+    ) -> Result<R, StoreError> {
         let (mut leaf, found, long) = if key.len() <= SHORT_KEY_MAX {
-            let (leaf, found) = self.latch_at(hint, key)?;
+            let (leaf, found) = self.latch_at(hint, is_own, key)?;
             (leaf, found, None)
         } else {
             self.latch_long(key)?
@@ -457,8 +472,18 @@ impl Tree {
 
     /// [`Tree::latch_leaf`] that tries `hint` first.
     #[inline(always)]
-    fn latch_at(&self, hint: &LeafHint, key: &[u8]) -> Result<(WritePage<'_>, Slot), StoreError> {
-        if let Some((leaf, place)) = self.recall(hint, key)
+    fn latch_at(
+        &self,
+        hint: &LeafHint,
+        is_own: bool,
+        key: &[u8],
+    ) -> Result<(WritePage<'_>, Slot), StoreError> {
+        let recalled = if is_own {
+            self.recall_own(hint, key)
+        } else {
+            self.recall(hint, key)
+        };
+        if let Some((leaf, place)) = recalled
             && let Some(leaf) = leaf.upgrade()
         {
             return Ok((leaf, place));

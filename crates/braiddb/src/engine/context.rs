@@ -13,7 +13,7 @@ use hashbrown::HashTable;
 
 use braid_store::{RecordMeta, SHORT_KEY_MAX, Stamp, WriterRoom, layer_entries};
 
-use super::hint_cache::HintCache;
+use super::hint_cache::{HintCache, HintTag};
 use super::savepoints::Savepoints;
 use crate::base::written::Written;
 use crate::format::redo::{self, Redo};
@@ -48,6 +48,8 @@ fn filter_bit(hash: u64) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     pub(crate) hash: u64,
+    /// The leaf hint that the write was given.
+    pub(crate) hint: HintTag,
     /// Index into the context's tables.
     pub(crate) table: u32,
     record_at: u32,
@@ -147,6 +149,7 @@ impl WriteSet {
         let index = narrow(self.writes.len());
         self.writes.push(Write {
             hash,
+            hint: HintTag::NONE,
             table,
             record_at,
             key_at: narrow(extent.key_at),
@@ -167,6 +170,14 @@ impl WriteSet {
         }
         if self.writes.len() > LINEAR_MAX {
             self.index(hash, index);
+        }
+    }
+
+    /// Sets the leaf hint of the last write.
+    #[inline]
+    pub(crate) fn set_hint(&mut self, hint: HintTag) {
+        if let Some(last) = self.writes.last_mut() {
+            last.hint = hint;
         }
     }
 

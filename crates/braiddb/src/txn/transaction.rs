@@ -12,7 +12,7 @@ use braid_store::ValueRef;
 
 use crate::base::written::Written;
 use crate::engine::context::Context;
-use crate::engine::hint_cache::LOCATED_MAX;
+use crate::engine::hint_cache::{HintTag, LOCATED_MAX};
 use crate::engine::{Engine, PooledContext};
 use crate::error::{Error, Result};
 use crate::format::redo;
@@ -263,11 +263,14 @@ impl Transaction {
             .prefetch_for_write(engine.locks.bucket_of(hash));
         let table = state.table_index(core);
         // Hints of further writes would replace these before the commit.
-        if state.writes.len() < LOCATED_MAX {
-            state.hints.approach(hash, key, table, &core.tree);
-        }
+        let hint = if state.writes.len() < LOCATED_MAX {
+            state.hints.approach(hash, key, table, &core.tree)
+        } else {
+            HintTag::NONE
+        };
         engine.lock_write(state, core, key, hash)?;
         state.writes.put(hash, table, core.id, key, value);
+        state.writes.set_hint(hint);
         Ok(())
     }
 

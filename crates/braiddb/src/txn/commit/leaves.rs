@@ -74,6 +74,7 @@ fn locate_records(state: &mut Context) {
     for write in state.writes.live().take(LOCATED_MAX) {
         let tree = &state.tables[write.table as usize].tree;
         let key = state.writes.key(write);
-        state.hints.locate(write.hash, key, write.table, tree);
+        let hints = &mut state.hints;
+        hints.locate(write.hint, write.hash, key, write.table, tree);
     }
 }
