@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// Number of entries of a chunk.
 const CHUNK: usize = 256;
 
-type Chunk<T> = Box<[Option<T>]>;
+type Chunk<T> = Box<[Option<T>; CHUNK]>;
 
 /// A double-ended queue in chunks of the same length. It grows and shrinks by a chunk, while a
 /// [`VecDeque`] copies all its entries when it grows, during which its lock is held.
@@ -45,7 +45,7 @@ impl<T> ChunkedQueue<T> {
     /// Returns an empty chunk.
     fn chunk(&mut self) -> Chunk<T> {
         let spare = self.spare.take();
-        spare.unwrap_or_else(|| std::iter::repeat_with(|| None).take(CHUNK).collect())
+        spare.unwrap_or_else(|| Box::new([const { None }; CHUNK]))
     }
 
     fn slot(&self, at: usize) -> Option<&T> {
@@ -62,15 +62,6 @@ impl<T> ChunkedQueue<T> {
     pub(crate) fn range(&self, from: usize, at_most: usize) -> impl Iterator<Item = &T> {
         let until = self.len.min(from.saturating_add(at_most));
         (from..until).filter_map(|at| self.slot(at))
-    }
-
-    /// Prefetches an entry.
-    #[inline]
-    pub(crate) fn prefetch(&self, at: usize) {
-        let at = self.head + at;
-        if let Some(chunk) = self.chunks.get(at / CHUNK) {
-            braid_rt::prefetch(&raw const chunk[at % CHUNK]);
-        }
     }
 
     #[cold]
@@ -110,15 +101,44 @@ impl<T> ChunkedQueue<T> {
     pub(crate) fn pop_front_if(&mut self, condition: impl FnOnce(&T) -> bool) -> Option<T> {
         let first = &mut self.chunks.front_mut()?[self.head];
         let entry = first.take_if(|first| condition(first))?;
-        self.advance();
+        self.advance(1);
         Some(entry)
     }
 
-    /// Counts the removal of the first entry.
+    /// Removes entries from the front, at most `at_most`, up to the first one that does not meet a
+    /// condition, and passes them to `take`. Returns their number.
     #[inline]
-    fn advance(&mut self) {
-        self.head += 1;
-        self.len -= 1;
+    pub(crate) fn drain_front(
+        &mut self,
+        at_most: usize,
+        condition: impl Fn(&T) -> bool,
+        mut take: impl FnMut(T),
+    ) -> usize {
+        let mut drained = 0;
+        while let Some(chunk) = self.chunks.front_mut() {
+            let left = CHUNK.min(self.head + (at_most - drained));
+            let mut removed = 0;
+            for slot in &mut chunk[self.head..left] {
+                let Some(entry) = slot.take_if(|entry| condition(entry)) else {
+                    break;
+                };
+                take(entry);
+                removed += 1;
+            }
+            drained += removed;
+            self.advance(removed);
+            if removed == 0 || drained == at_most || self.head > 0 {
+                break;
+            }
+        }
+        drained
+    }
+
+    /// Counts the removal of the first entries, all of which are in one chunk.
+    #[inline]
+    fn advance(&mut self, removed: usize) {
+        self.head += removed;
+        self.len -= removed;
         if self.head == CHUNK {
             self.head = 0;
             self.spare = self.chunks.pop_front();
@@ -156,6 +176,18 @@ mod tests {
                     if first.is_some() {
                         model.pop_front();
                     }
+                }
+                6 => {
+                    let at_most = (state >> 50) as usize % 400;
+                    let is_old = |entry: &u64| step - entry > 100;
+                    let mut drained = Vec::new();
+                    let count = queue.drain_front(at_most, is_old, |entry| drained.push(entry));
+                    assert_eq!(count, drained.len());
+                    for entry in &drained {
+                        assert_eq!(Some(*entry), model.pop_front());
+                    }
+                    let more = model.front().is_some_and(is_old);
+                    assert!(count == at_most || !more, "step {step}");
                 }
                 _ => assert_eq!(queue.pop_front(), model.pop_front()),
             }

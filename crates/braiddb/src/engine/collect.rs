@@ -9,6 +9,7 @@ use braid_store::{Change, Record};
 use super::Engine;
 use crate::base::written::Written;
 use crate::mvcc::gc::{GcBuffer, RetiredChain, Shard, Tombstone};
+use crate::mvcc::versions::SpareVersions;
 use crate::schema::table::TableCore;
 
 /// Maximum number of queue entries, and of versions of one chain, that one step examines. A commit
@@ -21,8 +22,11 @@ pub(super) const STEP_MAX: usize = 64;
 /// than one with each commit. The background thread collects fewer entries.
 const RAISE_FROM: usize = 16;
 
-/// Number of chains between the one that a commit trims and the one that it prefetches meanwhile.
-const AHEAD: usize = 4;
+/// Number of chains that a commit takes from the queue, and prefetches, before it trims the first
+/// of them. Their last use is a flush ago.
+const TOGETHER: usize = 8;
+
+const _: () = assert!(STEP_MAX.is_multiple_of(TOGETHER));
 
 impl Engine {
     /// Adds what a commit replaced and removed to this thread's shard, and takes one step of
@@ -192,43 +196,55 @@ impl Engine {
             return false;
         };
         let is_more = shard.take_due_tombstones(watermark, STEP_MAX, &mut buffer.due);
-        for _ in 0..STEP_MAX {
-            let Some(RetiredChain { bucket, .. }) = shard.pop_due_chain(watermark) else {
-                return is_more;
-            };
-            self.prefetch_chains(shard);
-            let mut chain = self.locks.versions(bucket).lock();
-            let (trimmed, left) = chain.trim(watermark, STEP_MAX, &mut buffer.spare);
-            let oldest = chain.hint();
-            drop(chain);
-            shard.count_dropped(trimmed);
-            let Some(end) = left else {
-                continue;
-            };
-            let rest = RetiredChain {
-                end,
-                bucket,
-                oldest,
-            };
-            if end <= watermark {
-                shard.retire_chain_first(rest);
-                return true;
+        let mut chains = [RetiredChain::default(); TOGETHER];
+        for _ in 0..STEP_MAX / TOGETHER {
+            let taken = self.take_chains(shard, watermark, &mut chains);
+            for at in 0..taken {
+                let bucket = chains[at].bucket;
+                let mut chain = self.locks.versions(bucket).lock();
+                let (trimmed, left) = chain.trim(watermark, STEP_MAX, &mut buffer.spare);
+                shard.count_dropped(trimmed);
+                let Some(end) = left else {
+                    continue;
+                };
+                let rest = RetiredChain {
+                    end,
+                    bucket,
+                    oldest: chain.hint(),
+                };
+                drop(chain);
+                if end <= watermark {
+                    let later = chains[at + 1..taken].iter().rev();
+                    later.for_each(|&chain| shard.retire_chain_first(chain));
+                    shard.retire_chain_first(rest);
+                    return true;
+                }
+                shard.retire_chain(rest);
             }
-            shard.retire_chain(rest);
+            if taken < TOGETHER {
+                return is_more;
+            }
         }
         true
     }
 
-    /// Prefetches what collecting the chains after the first ones will access. Their last use is a
-    /// flush ago, and each would be waited for several times: for its entry in the queue, its
-    /// bucket and its oldest version.
+    /// Takes chains that the watermark has reached from a shard, and prefetches what trimming them
+    /// will access. Returns their number.
     #[inline]
-    fn prefetch_chains(&self, shard: &Shard) {
-        shard.prefetch_chain(2 * AHEAD);
-        if let Some(later) = shard.chains(AHEAD, 1).next() {
-            self.locks.prefetch_for_write(later.bucket);
-            later.oldest.prefetch();
-        }
+    fn take_chains(
+        &self,
+        shard: &mut Shard,
+        watermark: SeqNo,
+        chains: &mut [RetiredChain; TOGETHER],
+    ) -> usize {
+        let mut places = chains.iter_mut();
+        shard.take_due_chains(watermark, TOGETHER, |chain| {
+            self.locks.prefetch_for_write(chain.bucket);
+            chain.oldest.prefetch();
+            if let Some(place) = places.next() {
+                *place = chain;
+            }
+        })
     }
 
     /// Drops versions between open snapshots from the chains that have become long.
@@ -249,10 +265,18 @@ impl Engine {
     /// Frees what was trimmed. Call without any lock.
     #[inline]
     pub(super) fn free_trimmed(&self, buffer: &mut GcBuffer) {
-        while let Some(large) = buffer.spare.large.pop() {
+        if buffer.spare.is_worth_shedding() {
+            self.shed(&mut buffer.spare);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn shed(&self, spare: &mut SpareVersions) {
+        while let Some(large) = spare.large.pop() {
             self.store.free_detached(large);
         }
-        buffer.spare.shed();
+        spare.shed();
     }
 
     /// Purges tombstones. A commit that may not read pages leaves those whose leaves are not in

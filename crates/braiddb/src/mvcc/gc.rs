@@ -18,7 +18,7 @@ pub(crate) const SHARDS: usize = 16;
 
 /// The versions of a bucket of the lock table, the oldest of which commit `end` replaced, or an
 /// earlier one.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RetiredChain {
     pub(crate) end: SeqNo,
     pub(crate) bucket: usize,
@@ -67,6 +67,8 @@ pub(crate) struct Shard {
     /// Roughly in the order of `end`. Their space is not counted: it is small compared with that of
     /// the versions.
     chains: ChunkedQueue<RetiredChain>,
+    /// The `end` of the first chain, [`SeqNo::MAX`] if there is none: each commit looks at it.
+    first_chain: SeqNo,
     /// Roughly in the order of `end`.
     tombstones: ChunkedQueue<Tombstone>,
     /// Tombstones that can be collected, but whose leaves are not in memory. The background thread
@@ -86,6 +88,7 @@ impl Default for Shard {
     fn default() -> Self {
         Self {
             chains: ChunkedQueue::default(),
+            first_chain: SeqNo::MAX,
             tombstones: ChunkedQueue::default(),
             cold: ChunkedQueue::default(),
             versions: 0,
@@ -99,6 +102,9 @@ impl Shard {
     /// Adds versions to collect once the watermark reaches their `end`.
     #[inline]
     pub(crate) fn retire_chain(&mut self, chain: RetiredChain) {
+        if self.chains.is_empty() {
+            self.first_chain = chain.end;
+        }
         self.chains.push_back(chain);
     }
 
@@ -110,6 +116,7 @@ impl Shard {
 
     /// Adds versions that are collected next.
     pub(crate) fn retire_chain_first(&mut self, chain: RetiredChain) {
+        self.first_chain = chain.end;
         self.chains.push_front(chain);
     }
 
@@ -151,12 +158,6 @@ impl Shard {
         self.chains.range(from, at_most)
     }
 
-    /// Prefetches the queue's entry of a chain.
-    #[inline]
-    pub(crate) fn prefetch_chain(&self, at: usize) {
-        self.chains.prefetch(at);
-    }
-
     /// The tombstones from index `from` on, at most `at_most`.
     pub(crate) fn tombstones(
         &self,
@@ -175,24 +176,29 @@ impl Shard {
     /// Returns the `end` of the entry that is due first.
     #[inline]
     pub(crate) fn first_end(&self) -> Option<SeqNo> {
-        let chain = self.chains.front().map(|first| first.end);
-        if self.tombstones.is_empty() {
-            return chain;
-        }
-        let tombstone = self.tombstones.front().map(|first| first.end);
-        match (chain, tombstone) {
-            (Some(chain), Some(tombstone)) => Some(chain.min(tombstone)),
-            (chain, tombstone) => chain.or(tombstone),
-        }
+        let tombstone = self.tombstones.front();
+        let first = tombstone.map_or(SeqNo::MAX, |first| first.end);
+        let first = first.min(self.first_chain);
+        (first != SeqNo::MAX).then_some(first)
     }
 
-    /// Removes the first chain if the watermark has reached its `end`.
+    /// Removes chains that the watermark has reached, at most `at_most`, and passes them to `take`.
+    /// Returns their number.
     #[inline]
-    pub(crate) fn pop_due_chain(&mut self, watermark: SeqNo) -> Option<RetiredChain> {
-        if self.chains.len() == 1 && braid_rt::mutant!("keep_the_last_version") {
-            return None;
+    pub(crate) fn take_due_chains(
+        &mut self,
+        watermark: SeqNo,
+        mut at_most: usize,
+        take: impl FnMut(RetiredChain),
+    ) -> usize {
+        if braid_rt::mutant!("keep_the_last_version") {
+            at_most = at_most.min(self.chains.len().saturating_sub(1));
         }
-        self.chains.pop_front_if(|chain| chain.end <= watermark)
+        let is_due = |chain: &RetiredChain| chain.end <= watermark;
+        let taken = self.chains.drain_front(at_most, is_due, take);
+        let first = self.chains.front();
+        self.first_chain = first.map_or(SeqNo::MAX, |first| first.end);
+        taken
     }
 
     /// Moves tombstones that the watermark has reached to `due`, at most `at_most`. Returns whether
@@ -227,13 +233,9 @@ impl Shard {
         buffer: &mut GcBuffer,
     ) -> bool {
         let is_more = self.take_due_tombstones(watermark, at_most, &mut buffer.due);
-        for _ in 0..at_most {
-            let Some(chain) = self.pop_due_chain(watermark) else {
-                return is_more;
-            };
-            buffer.chains.push(chain.bucket);
-        }
-        true
+        let chains = &mut buffer.chains;
+        let taken = self.take_due_chains(watermark, at_most, |chain| chains.push(chain.bucket));
+        is_more || taken == at_most
     }
 
     pub(crate) fn cold_len(&self) -> usize {
@@ -282,15 +284,19 @@ impl GcBuffer {
             .wrapping_add(std::mem::take(&mut self.versions));
         shard.bytes += std::mem::take(&mut self.bytes);
         // One by one: a commit usually has one, and `drain` is slow for few.
-        for _ in 0..at_most {
-            let Some(chain) = self.retired.pop() else {
-                break;
-            };
+        let mut left = at_most;
+        while left > 0
+            && let Some(chain) = self.retired.pop()
+        {
             shard.retire_chain(chain);
+            left -= 1;
         }
-        if self.tombstones.is_empty() {
-            return;
+        if !self.tombstones.is_empty() {
+            self.add_tombstones(shard, at_most);
         }
+    }
+
+    fn add_tombstones(&mut self, shard: &mut Shard, at_most: usize) {
         let left = self.tombstones.len().saturating_sub(at_most);
         for tombstone in self.tombstones.drain(left..).rev() {
             shard.retire(tombstone);

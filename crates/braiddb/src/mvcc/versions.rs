@@ -481,8 +481,13 @@ impl SpareVersions {
         &mut self.scratch
     }
 
-    /// Frees what is not worth keeping. Call without any lock.
+    /// Whether [`SpareVersions::shed`], or the caller, has something to free.
     #[inline]
+    pub(crate) fn is_worth_shedding(&self) -> bool {
+        self.bytes > Self::BYTES_MAX || !self.lists.is_empty() || !self.large.is_empty()
+    }
+
+    /// Frees what is not worth keeping. Call without any lock.
     pub(crate) fn shed(&mut self) {
         while self.bytes > Self::BYTES_MAX {
             drop(self.take());
@@ -490,8 +495,11 @@ impl SpareVersions {
         self.lists.clear();
     }
 
+    #[inline]
     fn put(&mut self, mut version: Box<OldVersion>) {
-        self.large.extend(version.large.take());
+        if let Some(large) = version.large.take() {
+            self.large.push(large);
+        }
         self.bytes += version.memory();
         self.versions.push(version);
         if braid_rt::mutant!("free_versions_under_locks") {
