@@ -13,6 +13,7 @@ pub mod atomic;
 mod futex;
 mod hold;
 mod huge;
+mod latch;
 mod lock;
 mod mutant;
 mod narrow;
@@ -26,6 +27,7 @@ mod user;
 pub use futex::{wait, wake_all, wake_one};
 pub use hold::{Held, HoldTime, LongestHold};
 pub use huge::{HUGE_PAGE, HugeSlice, advise_huge_pages};
+pub use latch::{Latch, LatchGuard};
 pub use lock::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };

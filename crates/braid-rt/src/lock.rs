@@ -111,7 +111,7 @@ impl<T: fmt::Debug> fmt::Debug for RwLock<T> {
 
 /// Retries until the lock is acquired. Its holder is a task that the scheduler interrupted.
 #[cold]
-fn simulated<G>(mut lock: impl FnMut() -> Option<G>) -> G {
+pub(crate) fn simulated<G>(mut lock: impl FnMut() -> Option<G>) -> G {
     simulation::yield_point();
     loop {
         if let Some(guard) = lock() {

@@ -8,7 +8,7 @@ pub(crate) use braid_rt::thread::{Backoff, spin_loop};
 
 #[cfg(all(test, loom))]
 pub(crate) use braid_loom::{
-    AtomicU64, AtomicUsize, Backoff, Condvar, Mutex, MutexGuard, spin_loop,
+    AtomicU64, AtomicUsize, Backoff, Condvar, Mutex, Mutex as Latch, MutexGuard, spin_loop,
 };
 #[cfg(not(all(test, loom)))]
-pub(crate) use braid_rt::{Condvar, Mutex, MutexGuard};
+pub(crate) use braid_rt::{Condvar, Latch, Mutex, MutexGuard};

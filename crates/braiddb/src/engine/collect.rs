@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use braid_log::SeqNo;
-use braid_rt::Mutex;
+use braid_rt::Latch;
 use braid_store::{Change, Record};
 
 use super::Engine;
@@ -100,7 +100,7 @@ impl Engine {
     /// back, and neither for the chains nor for the allocator.
     fn collect_step_of(
         &self,
-        shard: &Mutex<Shard>,
+        shard: &Latch<Shard>,
         left: &mut usize,
         buffer: &mut GcBuffer,
     ) -> bool {
@@ -284,7 +284,7 @@ impl Engine {
     /// and the rest are due again.
     #[cold]
     #[inline(never)]
-    fn purge_due(&self, shard: &Mutex<Shard>, due: &mut Vec<Tombstone>, reads_pages: bool) -> bool {
+    fn purge_due(&self, shard: &Latch<Shard>, due: &mut Vec<Tombstone>, reads_pages: bool) -> bool {
         let mut due = due.drain(..);
         while let Some(tombstone) = due.next() {
             let is_cold = !reads_pages
@@ -350,7 +350,7 @@ mod tests {
 
     use braid_io::SimDevice;
     use braid_log::SeqNo;
-    use braid_rt::Mutex;
+    use braid_rt::Latch;
 
     use super::STEP_MAX;
     use crate::mvcc::gc::{GcBuffer, RetiredChain, Shard};
@@ -551,7 +551,7 @@ mod tests {
         drop(old);
         std::thread::scope(|scope| {
             let collector = scope.spawn(|| engine.collect_all_versions());
-            let is_free = |shard: &Mutex<Shard>| {
+            let is_free = |shard: &Latch<Shard>| {
                 let shard = shard.try_lock();
                 shard.is_some_and(|shard| shard.first_end().is_none())
             };

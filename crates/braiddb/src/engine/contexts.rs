@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-use braid_rt::Mutex;
 use braid_rt::atomic::{AtomicU64, Ordering};
+use braid_rt::{Latch, Mutex};
 use crossbeam_utils::CachePadded;
 
 use super::Engine;
@@ -57,7 +57,7 @@ pub(super) fn cell(context: Context) -> RefCell<Box<Context>> {
 
 /// Contexts of ended transactions, by thread, for reuse.
 pub(super) struct ContextPool {
-    shards: Box<[CachePadded<Mutex<Vec<PooledContext>>>]>,
+    shards: Box<[CachePadded<Latch<Vec<PooledContext>>>]>,
     next: AtomicU64,
 }
 
@@ -70,7 +70,7 @@ impl ContextPool {
     }
 
     #[inline(always)]
-    fn shard(&self) -> &Mutex<Vec<PooledContext>> {
+    fn shard(&self) -> &Latch<Vec<PooledContext>> {
         &self.shards[braid_rt::thread::index() % SHARDS]
     }
 }

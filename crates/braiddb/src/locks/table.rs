@@ -29,7 +29,7 @@ use braid_rt::{HugeSlice, to_usize};
 use hashbrown::HashTable;
 
 use super::wait_graph::{Grace, NOBODY, Outlook, Owner, User, WaitGraph};
-use crate::base::sync::{AtomicU64, Backoff, Condvar, Mutex, MutexGuard, spin_loop};
+use crate::base::sync::{AtomicU64, Backoff, Condvar, Latch, Mutex, MutexGuard, spin_loop};
 use crate::mvcc::versions::VersionChain;
 
 const HELD: u64 = 1;
@@ -113,7 +113,7 @@ struct Bucket {
     /// acquired and before it is released, `NOBODY`.
     owner: AtomicU64,
     crowd: Mutex<Option<Box<Crowd>>>,
-    versions: Mutex<VersionChain>,
+    versions: Latch<VersionChain>,
 }
 
 impl Bucket {
@@ -122,7 +122,7 @@ impl Bucket {
             word: AtomicU64::new(0),
             owner: AtomicU64::new(NOBODY),
             crowd: Mutex::default(),
-            versions: Mutex::default(),
+            versions: Latch::default(),
         }
     }
 
@@ -351,7 +351,7 @@ impl LockTable {
     }
 
     /// Returns the old versions of the keys of a bucket.
-    pub(crate) fn versions(&self, bucket: usize) -> &Mutex<VersionChain> {
+    pub(crate) fn versions(&self, bucket: usize) -> &Latch<VersionChain> {
         &self.buckets[bucket].versions
     }
 

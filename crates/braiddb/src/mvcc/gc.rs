@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use braid_log::SeqNo;
-use braid_rt::Mutex;
+use braid_rt::{Latch, Mutex};
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
@@ -340,7 +340,7 @@ type RequestCollection = Box<dyn Fn() + Send + Sync>;
 
 /// Versions and tombstones that wait for the watermark, by thread.
 pub(crate) struct Gc {
-    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    shards: Box<[CachePadded<Latch<Shard>>]>,
     /// Highest sequence number of a removal whose tombstone was purged.
     purged: AtomicU64,
     /// Requests a collection from the background thread.
@@ -369,7 +369,7 @@ impl Gc {
     }
 
     /// This thread's shard.
-    pub(crate) fn shard(&self) -> &Mutex<Shard> {
+    pub(crate) fn shard(&self) -> &Latch<Shard> {
         &self.shards[braid_rt::thread::index() % SHARDS]
     }
 
@@ -380,7 +380,7 @@ impl Gc {
     }
 
     /// The shards of all threads.
-    pub(crate) fn shards(&self) -> impl Iterator<Item = &Mutex<Shard>> {
+    pub(crate) fn shards(&self) -> impl Iterator<Item = &Latch<Shard>> {
         self.shards.iter().map(|shard| &**shard)
     }
 
