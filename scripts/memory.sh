@@ -46,7 +46,7 @@ miri_ci() {
     # Tests of code with `unsafe`: buffers, pages, parts of a buffer, memory in huge pages; not a
     # database's contexts, which take minutes to reach.
     miri -p braid-rt -p braid-io -p braid-pmem -p braid-nvwal -p braid-log -p braid-store --lib -- \
-        huge::tests::a words:: simulated::tests::a shared_buffer:: consolidation:: commit_slots:: strand:: nonsense heads space::tests::b sim::tests::f
+        huge::tests::a latch::tests::a words:: simulated::tests::a shared_buffer:: consolidation:: commit_slots:: strand:: nonsense heads words_below space::tests::b sim::tests::f
 }
 
 miri_all() {
