@@ -6,8 +6,10 @@ pub(crate) use braid_rt::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
 
 #[cfg(all(test, loom))]
 pub(crate) use braid_loom::*;
+#[cfg(all(test, loom))]
+pub(crate) use braid_loom::{Mutex as Latch, MutexGuard as LatchGuard};
 #[cfg(not(all(test, loom)))]
-pub(crate) use braid_rt::{Mutex, MutexGuard};
+pub(crate) use braid_rt::{Latch, LatchGuard, Mutex};
 #[cfg(not(all(test, loom)))]
 pub(crate) use braid_rt::{
     thread::{Backoff, spin_loop},

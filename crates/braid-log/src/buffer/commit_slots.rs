@@ -211,24 +211,28 @@ impl CommitSlots {
     #[inline]
     fn try_take_slot(&self, thread: usize) -> Option<CommitSlot> {
         let first = thread % MAX_COMMIT_SLOTS;
-        for index in (first..MAX_COMMIT_SLOTS).chain(0..first) {
-            // Relaxed: only grows, and a stale value only repeats the `fetch_max`.
-            if index >= self.used.load(Ordering::Relaxed) {
-                // SeqCst: before the slot is taken, so before the assignment; a scan that misses
-                // this has read the counter before this commit's assignment.
-                self.used.fetch_max(index + 1, Ordering::SeqCst);
-            }
-            let bound = self.last_seqno().next();
-            // SeqCst: pairs with `oldest`, see the type.
-            let taken =
-                self.slots[index]
-                    .seqno
-                    .replace(FREE, bound, Ordering::SeqCst, Ordering::Relaxed);
-            if taken {
-                return Some(CommitSlot(index));
-            }
+        // Nearly always the first one: a thread commits one transaction at a time.
+        if self.try_take(first) {
+            return Some(CommitSlot(first));
         }
-        None
+        let mut others = (first + 1..MAX_COMMIT_SLOTS).chain(0..first);
+        let found = others.find(|&index| self.try_take(index));
+        found.map(CommitSlot)
+    }
+
+    /// Takes a slot, if it is free.
+    #[inline]
+    fn try_take(&self, index: usize) -> bool {
+        // Relaxed: only grows, and a stale value only repeats the `fetch_max`.
+        if index >= self.used.load(Ordering::Relaxed) {
+            // SeqCst: before the slot is taken, so before the assignment; a scan that misses this
+            // has read the counter before this commit's assignment.
+            self.used.fetch_max(index + 1, Ordering::SeqCst);
+        }
+        let bound = self.last_seqno().next();
+        // SeqCst: pairs with `oldest`, see the type.
+        let seqno = &self.slots[index].seqno;
+        seqno.replace(FREE, bound, Ordering::SeqCst, Ordering::Relaxed)
     }
 
     /// Assigns `count` consecutive numbers, or, where they are assigned by lane, one whose

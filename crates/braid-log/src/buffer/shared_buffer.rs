@@ -101,9 +101,12 @@ impl SharedBuffer {
     /// a buffer is so long ago that its lines have left the processor's caches.
     #[inline]
     fn prefetch(&self, len: usize) {
-        let end = self.buf.as_non_null().as_ptr().wrapping_add(self.end);
-        for line in 1..=(len / LINE + 1).min(PREFETCHED_MAX) {
-            braid_rt::prefetch_for_write(end.wrapping_add(line * LINE));
+        let mut line = self.buf.as_non_null().as_ptr().wrapping_add(self.end);
+        let mut left = (len / LINE + 1).min(PREFETCHED_MAX);
+        while left > 0 {
+            line = line.wrapping_add(LINE);
+            braid_rt::prefetch_for_write(line);
+            left -= 1;
         }
     }
 

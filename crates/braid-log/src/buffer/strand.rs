@@ -11,7 +11,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::base::callbacks::Action;
 use crate::base::numbers::{GroupNo, LaneId, SeqNo, StrandId};
-use crate::base::sync::{AtomicBool, AtomicU32, Counter, Mutex, MutexGuard, spin_loop};
+use crate::base::sync::{AtomicBool, AtomicU32, Counter, Latch, LatchGuard, spin_loop};
 use crate::base::timing::Timing;
 use crate::buffer::commit_slots::Unflushed;
 use crate::buffer::consolidation::Consolidation;
@@ -158,7 +158,7 @@ pub(crate) struct Strand {
     pub(crate) lane: LaneId,
     /// See [`Strand::whole_record_bytes`]. It orders nothing, so loom does not model it.
     whole_record_bytes: braid_rt::atomic::AtomicUsize,
-    state: Mutex<StrandState>,
+    state: Latch<StrandState>,
     /// The least number in `state.unflushed`, for threads without the latch.
     unflushed: Unflushed,
     /// Whether there are bytes that no flush has taken.
@@ -206,7 +206,7 @@ impl Strand {
         Self {
             lane,
             whole_record_bytes: braid_rt::atomic::AtomicUsize::new(used.slot_bytes - SLOT_OVERHEAD),
-            state: Mutex::new(StrandState {
+            state: Latch::new(StrandState {
                 free,
                 active: None,
                 full: VecDeque::new(),
@@ -290,7 +290,7 @@ impl Strand {
         self.state.lock().group
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, StrandState> {
+    pub(crate) fn lock(&self) -> LatchGuard<'_, StrandState> {
         self.state.lock()
     }
 
@@ -503,7 +503,7 @@ impl Strand {
     /// Acquires the latch unless it stays busy. (The paper tries once. A thread that joins a group
     /// waits until its leader has run, and a flush waits until all members have run: with more
     /// threads than cores this takes long.)
-    fn try_lock(&self) -> Option<MutexGuard<'_, StrandState>> {
+    fn try_lock(&self) -> Option<LatchGuard<'_, StrandState>> {
         (0..TRIES).find_map(|_| {
             let state = self.state.try_lock();
             if state.is_none() {

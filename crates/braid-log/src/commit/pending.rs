@@ -36,8 +36,9 @@ pub struct PendingCommit<'a> {
     signature: u64,
     /// How long the commit holds back what is acknowledged.
     holds: Holds,
-    /// The stream with the bytes of a large commit.
-    stream: Option<Stream<'a>>,
+    /// The stream with the bytes of a large commit. Boxed, so that a small commit is moved with a
+    /// few instructions.
+    stream: Option<Box<Stream<'a>>>,
 }
 
 /// The part of a pending commit during which it holds back what is acknowledged.
@@ -57,7 +58,7 @@ impl<'a> PendingCommit<'a> {
         strand_handle: &'a Arc<StrandHandle>,
         slot: CommitSlot,
         reservation: Reservation,
-        stream: Option<Stream<'a>>,
+        stream: Option<Box<Stream<'a>>>,
     ) -> Self {
         Self {
             strand_handle,

@@ -203,8 +203,9 @@ impl Log {
         {
             // After the reservation, which may wait for a checkpoint.
             let written = Stream::write(strand_handle, payload, &mut reservation);
-            stream =
-                Some(written.inspect_err(|_| core.unreserve(strand_handle.lane, reservation))?);
+            let written =
+                written.inspect_err(|_| core.unreserve(strand_handle.lane, reservation))?;
+            stream = Some(Box::new(written));
         }
         // In memory, each thread flushes its own strand and reads the state of the others.
         let hint = if core.is_memory {
