@@ -29,7 +29,7 @@ const TOGETHER: usize = 8;
 const _: () = assert!(STEP_MAX.is_multiple_of(TOGETHER));
 
 impl Engine {
-    /// Adds what a commit replaced and removed to this thread's shard, and takes one step of
+    /// Counts a commit, adds what it replaced and removed to this thread's shard, and takes one step of
     /// collecting the shard, or as many as a large transaction adds.
     #[inline]
     pub(crate) fn collect_versions(&self, buffer: &mut GcBuffer) {
@@ -47,6 +47,7 @@ impl Engine {
         let shard = self.gc.shard();
         let exceeds = {
             let mut shard = shard.lock();
+            shard.commits += 1;
             buffer.add_to(&mut shard, STEP_MAX);
             self.collect_due(&mut shard, buffer);
             shard.take_excess()

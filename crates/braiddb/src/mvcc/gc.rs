@@ -74,6 +74,9 @@ pub(crate) struct Shard {
     /// Tombstones that can be collected, but whose leaves are not in memory. The background thread
     /// collects them, so that no commit reads a page for another one's removal.
     cold: ChunkedQueue<Tombstone>,
+    /// Number of transactions that this shard's threads committed. Here, because each commit holds
+    /// the shard anyway: an atomic counter would cost as much as the latch.
+    pub(crate) commits: u64,
     /// Number of versions that this shard's threads added to chains, minus those that they dropped.
     /// Modulo the size of the type, since one thread may drop what another added.
     pub(crate) versions: usize,
@@ -91,6 +94,7 @@ impl Default for Shard {
             first_chain: SeqNo::MAX,
             tombstones: ChunkedQueue::default(),
             cold: ChunkedQueue::default(),
+            commits: 0,
             versions: 0,
             bytes: 0,
             bytes_max: isize::MAX,
@@ -402,6 +406,11 @@ impl Gc {
             let mut shard = shard.lock();
             shard.bytes_max = shard.bytes.saturating_add(growth);
         }
+    }
+
+    /// Returns the number of transactions that have committed writes.
+    pub(crate) fn commits(&self) -> u64 {
+        self.shards().map(|shard| shard.lock().commits).sum()
     }
 
     /// Returns the number of versions and tombstones, and the space that they take, in bytes.

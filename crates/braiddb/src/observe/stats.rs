@@ -13,7 +13,7 @@ const SHARDS: usize = 16;
 
 #[derive(Debug, Default)]
 struct Shard {
-    commits: AtomicU64,
+    read_only_commits: AtomicU64,
     conflicts: AtomicU64,
     checkpoints: AtomicU64,
     snapshots_ended: AtomicU64,
@@ -21,7 +21,7 @@ struct Shard {
 
 /// Sums of the event counters.
 pub(crate) struct Counts {
-    pub(crate) commits: u64,
+    pub(crate) read_only_commits: u64,
     pub(crate) conflicts: u64,
     pub(crate) checkpoints: u64,
     pub(crate) snapshots_ended: u64,
@@ -42,8 +42,11 @@ impl Counters {
 
     // Relaxed throughout: the counts order nothing.
 
-    pub(crate) fn commit(&self) {
-        self.shard().commits.fetch_add(1, Ordering::Relaxed);
+    /// Counts a commit without writes; [`crate::mvcc::gc::Gc::commits`] counts the others.
+    pub(crate) fn read_only_commit(&self) {
+        self.shard()
+            .read_only_commits
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn conflict(&self) {
@@ -62,7 +65,7 @@ impl Counters {
     /// Returns the current counts.
     pub(crate) fn counts(&self) -> Counts {
         Counts {
-            commits: self.sum(|s| &s.commits),
+            read_only_commits: self.sum(|s| &s.read_only_commits),
             conflicts: self.sum(|s| &s.conflicts),
             checkpoints: self.sum(|s| &s.checkpoints),
             snapshots_ended: self.sum(|s| &s.snapshots_ended),

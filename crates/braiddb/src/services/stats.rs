@@ -21,7 +21,7 @@ impl Instance {
             log_bytes_to_recover: self.checkpoints.log_bytes_to_recover(log.written_bytes),
             checkpoint_failing: engine.health.is_checkpoint_failing(),
             poisoned: engine.poisoned().is_some(),
-            commits: counts.commits,
+            commits: engine.gc.commits() + counts.read_only_commits,
             conflicts: counts.conflicts,
             checkpoints: counts.checkpoints,
             snapshots,

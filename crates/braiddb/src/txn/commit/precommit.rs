@@ -80,7 +80,6 @@ impl PooledContext {
             (Durability::Immediate, false) => pending.finish_async(),
             _ => pending.finish(),
         };
-        engine.counters.commit();
         engine.collect_versions(&mut state.gc);
         Ok(Precommitted { seqno, ticket })
     }
@@ -108,7 +107,7 @@ fn precommit_reads(
     }
     engine.check_shown(|| state.reads.newest)?;
     engine.unlock_all(state);
-    engine.counters.commit();
+    engine.counters.read_only_commit();
     let seqno = state.reads.newest;
     Ok(Precommitted {
         seqno,
