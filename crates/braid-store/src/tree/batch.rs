@@ -140,7 +140,10 @@ fn keep<'w, 'a, 'k>(
     let mut kept = 0;
     for i in 0..ways.len() {
         if continues(&mut ways[i]) {
-            ways.swap(kept, i);
+            // Nearly always, all ways continue, and stay where they are.
+            if kept < i {
+                ways.swap(kept, i);
+            }
             kept += 1;
         }
     }
