@@ -219,7 +219,7 @@ fn acknowledged_transactions_were_durable_before_the_drive_failed() {
 /// precede the database's knowledge of it; but no transaction is acknowledged before its own bytes
 /// are durable.
 #[test]
-fn threads_are_told_what_the_drive_made_durable() {
+fn threads_see_what_the_drive_made_durable() {
     const THREADS: u64 = 3;
     let mut sum = Sum::default();
     for seed in 0..14 {

@@ -315,7 +315,7 @@ impl Queue for SluggishQueue {
 }
 
 #[test]
-fn a_thread_polls_as_long_as_it_is_told() {
+fn a_thread_polls_as_long_as_the_option_says() {
     let waits = Arc::new(AtomicUsize::new(0));
     let drive = Sluggish {
         drive: MemoryDrive::new(64),
