@@ -109,6 +109,12 @@ struct File {
     notify_keyspace_events: Option<String>,
     lua_time_limit: Option<u32>,
     script_memory_limit: Option<Bytes>,
+    backup_directory: Option<PathBuf>,
+    backup_full_every: Option<u16>,
+    archive_directory: Option<PathBuf>,
+    archive_interval: Option<u32>,
+    log_format: Option<LogFormat>,
+    loglevel: Option<LogLevel>,
     slowlog_log_slower_than: Option<i64>,
     slowlog_max_len: Option<u32>,
     latency_monitor_threshold: Option<u32>,
@@ -116,6 +122,28 @@ struct File {
     pool: Option<Bytes>,
     log_directory: Option<PathBuf>,
     log_device: Option<String>,
+}
+
+/// How the server writes its log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// An object of JSON in each line.
+    Json,
+}
+
+/// Least importance of the lines of a log, with the names of `redis.conf`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum LogLevel {
+    Debug,
+    Verbose,
+    Notice,
+    Warning,
+    Nothing,
 }
 
 /// A server's configuration: the options of the server, and what concerns its database.
@@ -138,6 +166,14 @@ pub struct Config {
     pub log_directory: Option<PathBuf>,
     /// Device of the log, with the names that [`braid::device::DeviceChoice`] parses.
     pub log_device: Option<String>,
+    /// Directory of the archive of the log, see [`braid::Builder::archive`].
+    pub archive_directory: Option<PathBuf>,
+    /// Time between two updates of the archive.
+    pub archive_interval: Duration,
+    /// How the server writes its log.
+    pub log_format: LogFormat,
+    /// Least importance of the lines of the log; `None` for no log.
+    pub log_level: Option<tracing::Level>,
 }
 
 impl Default for Config {
@@ -147,6 +183,10 @@ impl Default for Config {
             pool_bytes: 256 << 20,
             log_directory: None,
             log_device: None,
+            archive_directory: None,
+            archive_interval: Duration::from_secs(1),
+            log_format: LogFormat::Text,
+            log_level: Some(tracing::Level::INFO),
         }
     }
 }
@@ -176,9 +216,93 @@ impl Config {
         };
         let file: File = toml::from_str(text).map_err(wrong)?;
         let mut config = Config::default();
+        if let Some(text) = &file.notify_keyspace_events {
+            config.options.notifications = notification_classes(text)
+                .ok_or_else(|| wrong(de::Error::custom(NOTIFICATION_CLASSES)))?;
+        }
+        file.set_limits(&mut config.options);
+        file.set_records(&mut config);
+        file.set_places(&mut config);
+        Ok(config)
+    }
+}
+
+/// Returns a number of bytes; what an address space cannot hold is no limit.
+fn bytes(bytes: Option<Bytes>) -> Option<usize> {
+    bytes.map(|Bytes(n)| usize::try_from(n).unwrap_or(usize::MAX))
+}
+
+fn millis(millis: Option<u32>) -> Option<Duration> {
+    millis.map(|millis| Duration::from_millis(millis.into()))
+}
+
+fn seconds(seconds: Option<u32>) -> Option<Duration> {
+    seconds.map(|seconds| Duration::from_secs(seconds.into()))
+}
+
+impl File {
+    /// Sets limits of memory and time.
+    fn set_limits(&self, options: &mut ServerOptions) {
+        const LEAST: usize = 1 << 20;
+        set(
+            &mut options.maxclients,
+            self.maxclients.map(|count| count as usize),
+        );
+        set(&mut options.timeout, seconds(self.timeout));
+        let bulk = bytes(self.proto_max_bulk_len);
+        set(
+            &mut options.proto_max_bulk_len,
+            bulk.map(|len| len.clamp(LEAST, braid::MAX_VALUE_LEN)),
+        );
+        for (limit, given) in [
+            (
+                &mut options.client_query_buffer_limit,
+                self.client_query_buffer_limit,
+            ),
+            (
+                &mut options.client_output_buffer_limit,
+                self.client_output_buffer_limit,
+            ),
+            (&mut options.script_memory_limit, self.script_memory_limit),
+        ] {
+            set(limit, bytes(given).map(|limit| limit.max(LEAST)));
+        }
+        set(&mut options.lua_time_limit, millis(self.lua_time_limit));
+    }
+
+    /// Sets what the server notes and logs.
+    fn set_records(&self, config: &mut Config) {
         let options = &mut config.options;
-        let port = file.port.unwrap_or(options.bind[0].port());
-        let addresses = match file.bind {
+        set(
+            &mut options.slowlog_log_slower_than,
+            self.slowlog_log_slower_than.map(slow_after),
+        );
+        set(
+            &mut options.slowlog_max_len,
+            self.slowlog_max_len.map(|len| len as usize),
+        );
+        set(
+            &mut options.latency_monitor_threshold,
+            millis(self.latency_monitor_threshold),
+        );
+        set(&mut config.log_format, self.log_format);
+        set(
+            &mut config.log_level,
+            self.loglevel.map(|level| match level {
+                LogLevel::Debug => Some(tracing::Level::TRACE),
+                LogLevel::Verbose => Some(tracing::Level::DEBUG),
+                LogLevel::Notice => Some(tracing::Level::INFO),
+                LogLevel::Warning => Some(tracing::Level::WARN),
+                LogLevel::Nothing => None,
+            }),
+        );
+    }
+
+    /// Sets addresses, files and directories, and what concerns the database.
+    fn set_places(self, config: &mut Config) {
+        let options = &mut config.options;
+        let port = self.port.unwrap_or(options.bind[0].port());
+        let addresses = match self.bind {
             None => vec![options.bind[0].ip()],
             Some(Addresses::One(address)) => vec![address],
             Some(Addresses::Several(addresses)) => addresses,
@@ -187,65 +311,23 @@ impl Config {
             .into_iter()
             .map(|address| SocketAddr::new(address, port))
             .collect();
-        options.unixsocket = file.unixsocket;
-        options.requirepass = file.requirepass;
-        options.aclfile = file.aclfile;
-        options.threads = file.io_threads.map(usize::from);
-        options.http = file.http;
+        options.unixsocket = self.unixsocket;
+        options.requirepass = self.requirepass;
+        options.aclfile = self.aclfile;
+        options.threads = self.io_threads.map(usize::from);
+        options.http = self.http;
+        options.backup_directory = self.backup_directory;
         set(
-            &mut options.maxclients,
-            file.maxclients.map(|count| count as usize),
+            &mut options.backup_full_every,
+            self.backup_full_every
+                .map(|count| usize::from(count).max(1)),
         );
-        let timeout = file
-            .timeout
-            .map(|seconds| Duration::from_secs(seconds.into()));
-        set(&mut options.timeout, timeout);
-        // What an address space cannot hold is no limit.
-        let bytes =
-            |bytes: Option<Bytes>| bytes.map(|Bytes(n)| usize::try_from(n).unwrap_or(usize::MAX));
-        let bulk = bytes(file.proto_max_bulk_len);
-        set(
-            &mut options.proto_max_bulk_len,
-            bulk.map(|len| len.clamp(1 << 20, braid::MAX_VALUE_LEN)),
-        );
-        set(
-            &mut options.client_query_buffer_limit,
-            bytes(file.client_query_buffer_limit).map(|limit| limit.max(1 << 20)),
-        );
-        set(
-            &mut options.client_output_buffer_limit,
-            bytes(file.client_output_buffer_limit).map(|limit| limit.max(1 << 20)),
-        );
-        set(
-            &mut options.slowlog_log_slower_than,
-            file.slowlog_log_slower_than.map(slow_after),
-        );
-        set(
-            &mut options.slowlog_max_len,
-            file.slowlog_max_len.map(|len| len as usize),
-        );
-        let limit = file.lua_time_limit;
-        set(
-            &mut options.lua_time_limit,
-            limit.map(|millis| Duration::from_millis(millis.into())),
-        );
-        set(
-            &mut options.script_memory_limit,
-            bytes(file.script_memory_limit).map(|limit| limit.max(1 << 20)),
-        );
-        let threshold = file.latency_monitor_threshold;
-        set(
-            &mut options.latency_monitor_threshold,
-            threshold.map(|millis| Duration::from_millis(millis.into())),
-        );
-        if let Some(text) = file.notify_keyspace_events {
-            options.notifications = notification_classes(&text)
-                .ok_or_else(|| wrong(de::Error::custom(NOTIFICATION_CLASSES)))?;
-        }
-        set(&mut config.pool_bytes, file.pool.map(|Bytes(n)| n));
-        config.log_directory = file.log_directory;
-        config.log_device = file.log_device;
-        Ok(config)
+        set(&mut config.pool_bytes, self.pool.map(|Bytes(n)| n));
+        config.log_directory = self.log_directory;
+        config.log_device = self.log_device;
+        config.archive_directory = self.archive_directory;
+        let interval = self.archive_interval.map(|seconds| seconds.max(1));
+        set(&mut config.archive_interval, seconds(interval));
     }
 }
 
@@ -304,6 +386,12 @@ mod tests {
             notify-keyspace-events = "EKx"
             slowlog-log-slower-than = -1
             slowlog-max-len = 5
+            backup-directory = "/backups"
+            backup-full-every = 3
+            archive-directory = "/archive"
+            archive-interval = 10
+            log-format = "json"
+            loglevel = "warning"
             lua-time-limit = 70
             script-memory-limit = "8mb"
             latency-monitor-threshold = 20
@@ -334,6 +422,12 @@ mod tests {
         assert_eq!(options.notifications, "KEx");
         assert_eq!(options.slowlog_log_slower_than, None);
         assert_eq!(options.slowlog_max_len, 5);
+        assert_eq!(options.backup_directory.unwrap().as_os_str(), "/backups");
+        assert_eq!(options.backup_full_every, 3);
+        assert_eq!(config.archive_directory.unwrap().as_os_str(), "/archive");
+        assert_eq!(config.archive_interval, Duration::from_secs(10));
+        assert_eq!(config.log_format, LogFormat::Json);
+        assert_eq!(config.log_level, Some(tracing::Level::WARN));
         assert_eq!(options.lua_time_limit, Duration::from_millis(70));
         assert_eq!(options.script_memory_limit, 8 << 20);
         assert_eq!(options.latency_monitor_threshold, Duration::from_millis(20));

@@ -118,6 +118,8 @@ fn note(
         let args = shown(command.name, args);
         let peer = shared.peer(session.id);
         let name = session.name.clone();
+        let micros = duration.as_micros() as u64;
+        tracing::info!(command = command.name, micros, peer, "slow command");
         shared.slow_log.add(&args, duration, peer, name, limit);
     }
     let event = if command.is(Flag::Fast) {

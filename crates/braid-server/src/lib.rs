@@ -7,6 +7,7 @@
 //! `docs/server.md` in the repository describes the commands and the differences from Redis.
 
 mod acl;
+mod backups;
 mod channels;
 mod command;
 mod config;
@@ -31,6 +32,6 @@ mod shared;
 mod signature;
 mod waiters;
 
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, LogFormat};
 pub use options::ServerOptions;
 pub use server::{Server, ServerError};

@@ -47,6 +47,10 @@ pub struct ServerOptions {
     pub lua_time_limit: Duration,
     /// Memory that the scripts of one thread may use, in bytes.
     pub script_memory_limit: usize,
+    /// Directory in which SAVE and BGSAVE make backups; without it they take a checkpoint.
+    pub backup_directory: Option<PathBuf>,
+    /// One backup in so many is full; the others contain what has changed since the one before.
+    pub backup_full_every: usize,
     /// Classes of keyspace notifications, as in `notify-keyspace-events`.
     pub notifications: String,
 }
@@ -70,6 +74,8 @@ impl Default for ServerOptions {
             latency_monitor_threshold: Duration::ZERO,
             lua_time_limit: Duration::from_secs(5),
             script_memory_limit: 64 << 20,
+            backup_directory: None,
+            backup_full_every: 7,
             notifications: String::new(),
         }
     }

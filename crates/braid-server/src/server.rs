@@ -220,6 +220,7 @@ impl Server {
         if let Some(sweeper) = self.sweeper.take() {
             let _ = sweeper.join();
         }
+        self.shared.backups.join();
         if let Some(path) = self.unixsocket.take() {
             let _ = std::fs::remove_file(path);
         }
@@ -485,7 +486,11 @@ fn sweep(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
                 shared.publish(effects);
                 has_more
             }
-            Some(Err(_)) | None => false,
+            Some(Err(failure)) => {
+                tracing::error!("expired keys and garbage remain: {failure:?}");
+                false
+            }
+            None => false,
         };
         let threshold = shared.thresholds.spike();
         shared

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use crate::acl::{Acl, Knows, User};
+use crate::backups::Backups;
 use crate::channels::{Channels, Topic};
 use crate::keyspace::{Effects, Event, Keyspace};
 use crate::latency::Latency;
@@ -100,6 +101,11 @@ impl Thresholds {
     }
 }
 
+/// Returns whether any event is published: without a kind of channel none is.
+fn wants_events(options: &ServerOptions) -> bool {
+    options.notifications.contains(['K', 'E'])
+}
+
 /// State that all connections share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -118,6 +124,7 @@ pub(crate) struct Shared {
     pub(crate) monitors: Monitors,
     pub(crate) pauses: Pauses,
     pub(crate) thresholds: Thresholds,
+    pub(crate) backups: Arc<Backups>,
     #[cfg(feature = "scripts")]
     pub(crate) scripts: Scripts,
     pub(crate) started: Instant,
@@ -131,7 +138,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(
-        keyspace: Keyspace,
+        mut keyspace: Keyspace,
         options: ServerOptions,
         statistics: CommandStatistics,
         #[cfg(feature = "scripts")] scripts: Scripts,
@@ -139,6 +146,7 @@ impl Shared {
     ) -> Shared {
         let thresholds = Thresholds::default();
         thresholds.set(&options);
+        *keyspace.notifies.get_mut() = wants_events(&options);
         Shared {
             keyspace: Arc::new(keyspace),
             acl: Acl::new(options.requirepass.as_deref(), knows),
@@ -154,6 +162,7 @@ impl Shared {
             monitors: Monitors::default(),
             pauses: Pauses::default(),
             thresholds,
+            backups: Arc::default(),
             #[cfg(feature = "scripts")]
             scripts,
             started: Instant::now(),
@@ -173,6 +182,8 @@ impl Shared {
     }
 
     pub(crate) fn set_options(&self, options: ServerOptions) {
+        let notifies = wants_events(&options);
+        self.keyspace.notifies.store(notifies, Ordering::Relaxed);
         self.thresholds.set(&options);
         *self.options.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(options);
     }
@@ -222,14 +233,15 @@ impl Shared {
             self.channels
                 .publish(topic, &message.channel, &message.text);
         }
+        if effects.expired > 0 {
+            let expired = &self.counters.expired;
+            expired.fetch_add(effects.expired, Ordering::Relaxed);
+        }
         if effects.events.is_empty() {
             return;
         }
         let options = self.options();
         for event in effects.events {
-            if event.name == "expired" {
-                self.counters.expired.fetch_add(1, Ordering::Relaxed);
-            }
             self.notify(&event, &options.notifications);
         }
     }

@@ -18,6 +18,8 @@ mod geo;
 mod keys;
 #[path = "suite/models.rs"]
 mod models;
+#[path = "suite/operations.rs"]
+mod operations;
 #[path = "suite/pages.rs"]
 mod pages;
 #[path = "suite/pubsub.rs"]

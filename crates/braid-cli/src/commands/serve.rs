@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use braid::Database;
-use braid_server::{Config, Server, ServerError};
+use braid::{Database, Health};
+use braid_server::{Config, LogFormat, Server, ServerError};
 
 use super::log_place::LogPlaceArgs;
 use crate::failure::Failure;
@@ -129,7 +129,18 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> 
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|error| Failure::io("cannot handle signals", &error))?;
     }
-    let mut builder = Database::builder().pool_bytes(config.pool_bytes as usize);
+    start_log(&config);
+    let mut builder = Database::builder()
+        .pool_bytes(config.pool_bytes as usize)
+        .on_health_change(|health| match health {
+            Health::Good => tracing::info!("the database is healthy"),
+            health => tracing::warn!(?health, "the health of the database has changed"),
+        });
+    if let Some(archive) = &config.archive_directory {
+        builder = builder
+            .archive(archive)
+            .archive_interval(config.archive_interval);
+    }
     if let Some(idle_us) = args.nvme_idle_us {
         builder = builder.nvme_idle_us(idle_us);
     }
@@ -145,6 +156,7 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> 
         args.dir.display(),
         addresses.join(", ")
     ))?;
+    tracing::info!(addresses = addresses.join(", "), "serving");
     if let Some(address) = server.http_address() {
         output.line_now(format_args!("pages at http://{address}/"))?;
     }
@@ -154,8 +166,24 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> 
     // Relaxed: the flag carries nothing but itself.
     server.run(|| stop.load(Ordering::Relaxed));
     output.line_now(format_args!("{}: stopping", args.dir.display()))?;
+    tracing::info!("stopping");
     db.close()?;
     Ok(())
+}
+
+/// Writes the log to standard error from now on.
+fn start_log(config: &Config) {
+    let Some(level) = config.log_level else {
+        return;
+    };
+    let log = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr);
+    // A program has one log; the tests of this one may have another.
+    let _ = match config.log_format {
+        LogFormat::Text => log.with_ansi(false).try_init(),
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    };
 }
 
 impl From<ServerError> for Failure {

@@ -16,6 +16,7 @@ mod introspection;
 mod keys;
 mod lists;
 mod memory;
+mod operations;
 mod pubsub;
 mod scan;
 #[cfg(feature = "scripts")]

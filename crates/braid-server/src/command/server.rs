@@ -67,19 +67,6 @@ pub(super) fn role(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
     ]))
 }
 
-/// Every answered write is durable, so a save is a checkpoint, which shortens recovery.
-pub(super) fn save(shared: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
-    shared.keyspace.db.checkpoint()?;
-    Ok(Reply::OK)
-}
-
-pub(super) fn lastsave(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Ok(Reply::Integer(now.as_secs() as i64))
-}
-
 pub(super) fn shutdown(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply> {
     for word in &args[1..] {
         if !["NOSAVE", "SAVE", "NOW", "FORCE"]
@@ -112,6 +99,8 @@ fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
         ("aclfile", shown(&options.aclfile)),
         ("appendfsync", "always".to_owned()),
         ("appendonly", "yes".to_owned()),
+        ("backup-directory", shown(&options.backup_directory)),
+        ("backup-full-every", options.backup_full_every.to_string()),
         ("bind", bind.join(" ")),
         (
             "client-output-buffer-limit",
@@ -180,6 +169,7 @@ fn set_parameter(options: &mut ServerOptions, name: &str, value: &str) -> Result
             options.lua_time_limit = Duration::from_millis(number()?.max(1) as u64);
         }
         "script-memory-limit" => options.script_memory_limit = number()?.max(1 << 20),
+        "backup-full-every" => options.backup_full_every = number()?.max(1),
         "slowlog-max-len" => options.slowlog_max_len = number()?,
         "latency-monitor-threshold" => {
             options.latency_monitor_threshold = Duration::from_millis(number()? as u64);
@@ -335,10 +325,20 @@ fn persistence_section(shared: &Shared, out: &mut String) -> Result<()> {
     let db = &shared.keyspace.db;
     let health = db.health();
     let is_good = matches!(health, braid::Health::Good);
+    let report = shared.backups.report();
+    let last = report.last.duration_since(UNIX_EPOCH);
     let _ = write!(
         out,
-        "loading:0\r\naof_enabled:1\r\naof_last_write_status:{}\r\nrdb_bgsave_in_progress:0\r\nrdb_last_bgsave_status:ok\r\nhealth:{health:?}\r\ndurable_seqno:{}\r\n",
+        "loading:0\r\naof_enabled:1\r\naof_last_write_status:{}\r\nrdb_bgsave_in_progress:{}\r\nrdb_last_save_time:{}\r\nrdb_last_bgsave_status:{}\r\nrdb_last_bgsave_time_sec:{}\r\nhealth:{health:?}\r\ndurable_seqno:{}\r\n",
         if is_good { "ok" } else { "err" },
+        u8::from(report.is_running),
+        last.unwrap_or_default().as_secs(),
+        if report.failure.is_none() {
+            "ok"
+        } else {
+            "err"
+        },
+        report.took.map_or(-1, |took| took.as_secs() as i64),
         db.durable_seqno(),
     );
     Ok(())

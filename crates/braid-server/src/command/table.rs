@@ -2,8 +2,8 @@
 
 use super::{
     Command, Run, Transactional, acl, bitfield, bits, connection, diagnostics, dump, geo, hashes,
-    hyperloglog, introspection, keys, lists, memory, pubsub, scan, server, sets, sort, sorted_sets,
-    streams, strings,
+    hyperloglog, introspection, keys, lists, memory, operations, pubsub, scan, server, sets, sort,
+    sorted_sets, streams, strings,
 };
 #[cfg(feature = "scripts")]
 use super::{functions, scripting};
@@ -60,7 +60,7 @@ static COMMANDS: &[Command] = &numbered([
     command("acl", -2, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(acl::acl)),
     command("append", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::append)),
     command("auth", -2, &[Flag::Fast, Flag::Noscript, Flag::NoAuth], (0, 0, 0), "connection", Run::Session(connection::auth)),
-    command("bgsave", -1, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(server::save)),
+    command("bgsave", -1, &[Flag::Admin, Flag::Noscript, Flag::NoMulti], (0, 0, 0), "server", Run::Session(operations::bgsave)),
     command("bitcount", -2, &[Flag::Readonly], (1, 1, 1), "bitmap", Run::Data(bits::bitcount)),
     command("bitfield", -2, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "bitmap", Run::Data(bitfield::bitfield)),
     command("bitfield_ro", -2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "bitmap", Run::Data(bitfield::bitfield_ro)),
@@ -69,7 +69,10 @@ static COMMANDS: &[Command] = &numbered([
     command("blmove", 6, &[Flag::Write, Flag::Denyoom, Flag::Blocking], (1, 2, 1), "list", Run::Data(lists::blmove)),
     command("blmpop", -5, &[Flag::Write, Flag::Blocking], (0, 0, 0), "list", Run::Data(lists::blmpop)),
     command("blpop", -3, &[Flag::Write, Flag::Blocking], (1, -2, 1), "list", Run::Data(lists::blpop)),
+    command("braid.archive", 1, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(operations::archive)),
+    command("braid.changes", -2, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(operations::changes)),
     command("braid.durability", -1, &[Flag::Noscript], (0, 0, 0), "connection", Run::Session(connection::durability)),
+    command("braid.feed", -2, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(operations::feed)),
     command("brpop", -3, &[Flag::Write, Flag::Blocking], (1, -2, 1), "list", Run::Data(lists::brpop)),
     command("brpoplpush", 4, &[Flag::Write, Flag::Denyoom, Flag::Blocking], (1, 2, 1), "list", Run::Data(lists::brpoplpush)),
     command("bzmpop", -5, &[Flag::Write, Flag::Blocking], (0, 0, 0), "sortedset", Run::Data(sorted_sets::pop::bzmpop)),
@@ -139,7 +142,7 @@ static COMMANDS: &[Command] = &numbered([
     command("incrbyfloat", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::incrbyfloat)),
     command("info", -1, &[Flag::Loading], (0, 0, 0), "server", Run::Session(server::info)),
     command("keys", 2, &[Flag::Readonly], (0, 0, 0), "keyspace", Run::Data(keys::keys)),
-    command("lastsave", 1, &[Flag::Fast], (0, 0, 0), "server", Run::Session(server::lastsave)),
+    command("lastsave", 1, &[Flag::Fast], (0, 0, 0), "server", Run::Session(operations::lastsave)),
     command("latency", -2, &[Flag::Admin, Flag::Noscript, Flag::Loading], (0, 0, 0), "server", Run::Session(diagnostics::latency)),
     command("lcs", -3, &[Flag::Readonly], (1, 2, 1), "string", Run::Data(strings::lcs)),
     command("lindex", 3, &[Flag::Readonly], (1, 1, 1), "list", Run::Data(lists::lindex)),
@@ -190,7 +193,7 @@ static COMMANDS: &[Command] = &numbered([
     command("rpush", -3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "list", Run::Data(lists::rpush)),
     command("rpushx", -3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "list", Run::Data(lists::rpushx)),
     command("sadd", -3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::sadd)),
-    command("save", 1, &[Flag::Admin, Flag::Noscript, Flag::NoMulti], (0, 0, 0), "server", Run::Session(server::save)),
+    command("save", 1, &[Flag::Admin, Flag::Noscript, Flag::NoMulti], (0, 0, 0), "server", Run::Session(operations::save)),
     command("scan", -2, &[Flag::Readonly], (0, 0, 0), "keyspace", Run::Data(scan::scan)),
     command("scard", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "set", Run::Data(sets::scard)),
     #[cfg(feature = "scripts")] command("script", -2, &[Flag::Noscript], (0, 0, 0), "scripting", Run::Session(scripting::script)),

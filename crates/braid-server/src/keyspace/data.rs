@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use braid::{Durability, Ticket, Transaction};
 use bytes::Bytes;
@@ -35,6 +36,8 @@ pub(crate) struct Message {
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) events: Vec<Event>,
+    /// Number of keys that were found expired.
+    pub(crate) expired: u64,
     pub(crate) arrivals: Vec<Arrival>,
     /// Messages of a script.
     pub(crate) messages: Vec<Message>,
@@ -199,6 +202,7 @@ impl Data {
         if entry.expires.is_some_and(|expires| expires <= self.now) {
             if self.writes {
                 self.delete(key, &entry)?;
+                self.effects.expired += 1;
                 self.notify('x', "expired", key);
             }
             return Ok(None);
@@ -349,6 +353,19 @@ impl Data {
         )?)
     }
 
+    /// Leaves the elements that begin with one of these prefixes to the background (S2). The identity is
+    /// one that nothing else has. Prefixes have at most 255 bytes.
+    pub(crate) fn discard_parts(&mut self, identity: u64, prefixes: &[Vec<u8>]) -> Result<()> {
+        let mut what = vec![Discarded::Parts as u8];
+        for prefix in prefixes {
+            debug_assert!(prefix.len() < 256);
+            what.push(prefix.len() as u8);
+            what.extend_from_slice(prefix);
+        }
+        let at = identity.to_be_bytes();
+        Ok(self.view.put(&self.keyspace.garbage, &at, &what)?)
+    }
+
     /// Keeps `deadlines` up to date (S3).
     fn move_deadline(&mut self, key: &[u8], before: Option<u64>, after: Option<u64>) -> Result<()> {
         if let Some(before) = before {
@@ -455,8 +472,12 @@ impl Data {
         self.keyspace.elements.clone()
     }
 
-    /// Records an event of the selected database.
+    /// Records an event of the selected database, if somebody wants notifications.
     pub(crate) fn notify(&mut self, class: char, name: &'static str, key: &[u8]) {
+        // Relaxed: a command that runs while the classes change may be of before or after.
+        if !self.keyspace.notifies.load(Ordering::Relaxed) {
+            return;
+        }
         self.effects.events.push(Event {
             class,
             name,
@@ -482,6 +503,7 @@ impl Data {
                 savepoint: tx.savepoint(),
                 added: self.added.clone(),
                 events: self.effects.events.len(),
+                expired: self.effects.expired,
                 arrivals: self.effects.arrivals.len(),
                 messages: self.effects.messages.len(),
             }),
@@ -493,6 +515,7 @@ impl Data {
         self.view.transaction()?.rollback_to(&mark.savepoint)?;
         self.added = mark.added;
         self.effects.events.truncate(mark.events);
+        self.effects.expired = mark.expired;
         self.effects.arrivals.truncate(mark.arrivals);
         self.effects.messages.truncate(mark.messages);
         Ok(())
@@ -521,6 +544,7 @@ pub(crate) struct Mark {
     savepoint: braid::Savepoint,
     added: BTreeMap<u64, i64>,
     events: usize,
+    expired: u64,
     arrivals: usize,
     messages: usize,
 }
@@ -531,6 +555,8 @@ pub(crate) struct Mark {
 pub(crate) enum Discarded {
     Collection = 1,
     Namespace = 2,
+    /// Elements of a collection that begin with certain prefixes.
+    Parts = 3,
 }
 
 /// Returns the key in `deadlines`.

@@ -7,7 +7,7 @@
 //! | `elements` | identity of a collection, then what its type needs | see the type's module |
 //! | `deadlines` | time of expiration, namespace, key | nothing |
 //! | `sizes` | namespace, stripe | number of keys that this stripe added |
-//! | `garbage` | identity of a collection or namespace | which of the two |
+//! | `garbage` | identity of a collection, a namespace, or a part of a collection | which of them |
 //! | `meta` | name | secret of the hash, incarnation |
 //!
 //! Rules:
@@ -32,7 +32,7 @@ mod sweep;
 mod view;
 
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid::{Database, Readable};
 use bytes::Bytes;
@@ -60,6 +60,8 @@ pub(crate) struct Keyspace {
     pub(crate) deadlines: Bucket,
     pub(crate) sizes: Bucket,
     pub(crate) garbage: Bucket,
+    /// Whether events of keys are recorded.
+    pub(crate) notifies: AtomicBool,
     /// Secret of the hash: clients cannot choose keys that collide.
     secret: [u8; 16],
     /// Next identity.
@@ -98,6 +100,7 @@ impl Keyspace {
             deadlines: db.open_table("deadlines")?,
             sizes: db.open_table("sizes")?,
             garbage: db.open_table("garbage")?,
+            notifies: AtomicBool::new(false),
             secret,
             next: AtomicU64::new(incarnation << IDENTITY_BITS),
             db,

@@ -31,6 +31,10 @@ impl Sweeper {
     /// Removes one batch of expired keys and one of garbage. Returns the effects, and whether
     /// there may be more.
     pub(crate) fn step(&self) -> Result<(Effects, bool)> {
+        // A server without work commits nothing, so its log and its device rest.
+        if !self.has_work()? {
+            return Ok((Effects::default(), false));
+        }
         // Nobody waits for these transactions.
         let scope = Scope {
             database: 0,
@@ -39,7 +43,7 @@ impl Sweeper {
             durability: Durability::Buffered(Duration::from_millis(100)),
         };
         let expired = self.keyspace.transact(scope, |data| {
-            let expired = expired_keys(data)?;
+            let expired = expired_keys(data, BATCH)?;
             for expired in &expired {
                 data.namespace = expired.namespace;
                 data.database = database_of(data, expired.namespace)?;
@@ -57,6 +61,18 @@ impl Sweeper {
     }
 }
 
+impl Sweeper {
+    /// Returns whether there is something to remove in the durable state.
+    fn has_work(&self) -> Result<bool> {
+        let data = self.keyspace.durable(0)?;
+        if !expired_keys(&data, 1)?.is_empty() {
+            return Ok(true);
+        }
+        let mut garbage = data.view.prefix(&data.keyspace.garbage, &[])?;
+        Ok(garbage.next().transpose()?.is_some())
+    }
+}
+
 /// A key that has expired.
 struct Expired {
     namespace: u64,
@@ -65,14 +81,14 @@ struct Expired {
     deadline: Vec<u8>,
 }
 
-/// Returns some keys that have expired.
-fn expired_keys(data: &Data) -> Result<Vec<Expired>> {
+/// Returns up to `count` keys that have expired.
+fn expired_keys(data: &Data, count: usize) -> Result<Vec<Expired>> {
     let end = Bound::Excluded((data.now + 1).to_be_bytes().to_vec());
     let entries = data
         .view
         .range(&data.keyspace.deadlines, Bound::Unbounded, end)?;
     let mut expired = Vec::new();
-    for entry in entries.take(BATCH) {
+    for entry in entries.take(count) {
         let (at, _) = entry?;
         if at.len() >= 16 {
             expired.push(Expired {
@@ -109,6 +125,11 @@ fn remove_garbage(data: &mut Data) -> Result<bool> {
         return Ok(false);
     };
     let keyspace = Arc::clone(&data.keyspace);
+    if let Some((kind, prefixes)) = what.split_first()
+        && *kind == Discarded::Parts as u8
+    {
+        return remove_parts(data, &at, prefixes);
+    }
     let is_namespace = what.first() == Some(&(Discarded::Namespace as u8));
     let table = if is_namespace {
         &keyspace.keys
@@ -146,4 +167,106 @@ fn remove_garbage(data: &mut Data) -> Result<bool> {
         data.view.remove(&keyspace.garbage, &at)?;
     }
     Ok(true)
+}
+
+/// Removes a batch of the elements that begin with one of these prefixes, each of which follows its
+/// length.
+fn remove_parts(data: &mut Data, at: &[u8], mut prefixes: &[u8]) -> Result<bool> {
+    let table = data.elements();
+    let mut room = BATCH;
+    while let Some((len, rest)) = prefixes.split_first() {
+        let (prefix, rest) = rest.split_at(rest.len().min(usize::from(*len)));
+        prefixes = rest;
+        let found: Vec<_> = data
+            .view
+            .prefix(&table, prefix)?
+            .take(room)
+            .map(|entry| entry.map(|(key, _)| key))
+            .collect::<braid::Result<_>>()?;
+        for key in &found {
+            data.view.remove(&table, key)?;
+        }
+        room -= found.len();
+        if room == 0 {
+            return Ok(true);
+        }
+    }
+    let garbage = data.keyspace.garbage.clone();
+    data.view.remove(&garbage, at)?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use braid::Database;
+
+    use super::*;
+
+    #[test]
+    fn an_idle_server_commits_nothing() {
+        let db = Database::in_memory().unwrap();
+        let keyspace = Arc::new(Keyspace::open(db.clone()).unwrap());
+        let sweeper = Sweeper::new(Arc::clone(&keyspace));
+        let scope = Scope {
+            database: 0,
+            stripe: 0,
+            writes: true,
+            durability: Durability::Immediate,
+        };
+        let put = |expires| {
+            let body = Body::String(bytes::Bytes::from_static(b"x"));
+            let put = |data: &mut Data| data.put(b"a", None, body.clone(), expires);
+            keyspace
+                .transact(scope, put)
+                .unwrap()
+                .ticket
+                .wait()
+                .unwrap();
+        };
+        put(Some(u64::MAX));
+        let before = db.stats().commits;
+        for _ in 0..3 {
+            assert!(!sweeper.step().unwrap().1);
+        }
+        assert_eq!(db.stats().commits, before);
+        // What expires is removed, and the server rests again.
+        let remove = |data: &mut Data| {
+            let old = data.entry(b"a")?;
+            old.map_or(Ok(()), |old| data.delete(b"a", &old))
+        };
+        keyspace
+            .transact(scope, remove)
+            .unwrap()
+            .ticket
+            .wait()
+            .unwrap();
+        put(Some(1));
+        let (effects, _) = sweeper.step().unwrap();
+        assert_eq!(effects.expired, 1);
+        db.wait_durable(db.stats().commits).unwrap();
+        assert_eq!(keyspace.durable(0).unwrap().len().unwrap(), 0);
+        let before = db.stats().commits;
+        sweeper.step().unwrap();
+        assert_eq!(db.stats().commits, before);
+    }
+    #[test]
+    fn events_are_recorded_only_if_somebody_wants_them() {
+        let keyspace = Arc::new(Keyspace::open(Database::in_memory().unwrap()).unwrap());
+        let scope = Scope {
+            database: 0,
+            stripe: 0,
+            writes: true,
+            durability: Durability::Immediate,
+        };
+        for (notifies, expected) in [(false, 0), (true, 1)] {
+            keyspace
+                .notifies
+                .store(notifies, std::sync::atomic::Ordering::Relaxed);
+            let committed = keyspace.transact(scope, |data| {
+                data.notify('g', "del", b"a");
+                Ok(())
+            });
+            assert_eq!(committed.unwrap().effects.events.len(), expected);
+        }
+    }
 }

@@ -366,21 +366,10 @@ impl OpenGroup {
         Ok(Some(ids.len() as u64))
     }
 
-    /// Deletes the group with its consumers and what is pending.
+    /// Deletes the group. Its consumers and what is pending are left to the background.
     fn destroy(self, stream: &mut Stream<'_>) -> Result<()> {
-        let table = stream.data.elements();
-        for kind in [CONSUMERS, PENDING, PENDING_OF] {
-            let prefix = self.group.prefix(stream, kind);
-            let found: Vec<Bytes> = stream
-                .data
-                .view
-                .prefix(&table, &prefix)?
-                .map(|entry| entry.map(|(at, _)| at))
-                .collect::<braid::Result<_>>()?;
-            for at in found {
-                stream.data.remove_element(&at)?;
-            }
-        }
+        let prefixes = [CONSUMERS, PENDING, PENDING_OF].map(|kind| self.group.prefix(stream, kind));
+        stream.data.discard_parts(self.group.number, &prefixes)?;
         let at = stream.at(GROUPS, &self.group.name);
         stream.data.remove_element(&at)?;
         stream.head.extra -= 1;

@@ -156,6 +156,8 @@ pub(in crate::command) fn xreadgroup(data: &mut Data, args: &[Bytes]) -> Result<
         let mut stream = Stream::open(data, key)?.ok_or_else(no_group)?;
         let mut group = OpenGroup::load(&stream, group_name)?.ok_or_else(no_group)?;
         let now = stream.data.now;
+        // Nothing is written, and so nothing committed, unless the consumer is new or gets something.
+        let mut changes = group.consumer(&stream, consumer)?.is_none();
         group.consumer_or_new(&mut stream, consumer)?.seen = now;
         let reply = match after {
             Some(after) => Some(history(
@@ -167,11 +169,15 @@ pub(in crate::command) fn xreadgroup(data: &mut Data, args: &[Bytes]) -> Result<
             )?),
             None => {
                 let items = deliver(&mut stream, &mut group, consumer, &request)?;
+                changes |= !items.is_empty();
                 (!items.is_empty()).then(|| items_reply(items))
             }
         };
         let has_more = group.group.last < stream.last() && stream.head.len > 0;
-        group.save(&mut stream)?;
+        changes |= matches!(&reply, Some(Reply::Array(entries)) if !entries.is_empty());
+        if changes {
+            group.save(&mut stream)?;
+        }
         if let Some(reply) = reply {
             replies.push((Reply::Bulk(key.clone()), reply));
             if has_more {
