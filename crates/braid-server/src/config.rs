@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer};
 
-use crate::options::ServerOptions;
+use crate::options::{ServerOptions, TlsClients};
 
 /// Why a file of configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -91,12 +91,26 @@ enum Addresses {
     Several(Vec<IpAddr>),
 }
 
+/// Words of `tls-auth-clients`.
+#[derive(Clone, Copy, Debug, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Clients {
+    Yes,
+    No,
+    Optional,
+}
+
 /// What a file says; every parameter may be missing.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct File {
     bind: Option<Addresses>,
     port: Option<u16>,
+    tls_port: Option<u16>,
+    tls_cert_file: Option<PathBuf>,
+    tls_key_file: Option<PathBuf>,
+    tls_ca_cert_file: Option<PathBuf>,
+    tls_auth_clients: Option<Clients>,
     unixsocket: Option<PathBuf>,
     requirepass: Option<String>,
     aclfile: Option<PathBuf>,
@@ -307,10 +321,26 @@ impl File {
             Some(Addresses::One(address)) => vec![address],
             Some(Addresses::Several(addresses)) => addresses,
         };
-        options.bind = addresses
-            .into_iter()
-            .map(|address| SocketAddr::new(address, port))
-            .collect();
+        let on = |port| {
+            let on_port = |address: &IpAddr| SocketAddr::new(*address, port);
+            addresses.iter().map(on_port).collect::<Vec<_>>()
+        };
+        options.tls_bind = self
+            .tls_port
+            .filter(|port| *port > 0)
+            .map(on)
+            .unwrap_or_default();
+        // As in redis.conf: no connections without TLS.
+        let is_tls_only = self.port == Some(0) && !options.tls_bind.is_empty();
+        options.bind = if is_tls_only { Vec::new() } else { on(port) };
+        options.tls_cert_file = self.tls_cert_file;
+        options.tls_key_file = self.tls_key_file;
+        options.tls_ca_cert_file = self.tls_ca_cert_file;
+        options.tls_auth_clients = match self.tls_auth_clients {
+            None | Some(Clients::Yes) => TlsClients::Yes,
+            Some(Clients::No) => TlsClients::No,
+            Some(Clients::Optional) => TlsClients::Optional,
+        };
         options.unixsocket = self.unixsocket;
         options.requirepass = self.requirepass;
         options.aclfile = self.aclfile;
@@ -435,6 +465,39 @@ mod tests {
         assert_eq!(config.pool_bytes, 1 << 30);
         assert_eq!(config.log_directory.unwrap().as_os_str(), "/log");
         assert_eq!(config.log_device.as_deref(), Some("uring"));
+    }
+
+    #[test]
+    fn parameters_of_tls_are_read() {
+        let text = r#"
+            bind = ["0.0.0.0", "::1"]
+            tls-port = 7001
+            tls-cert-file = "/etc/server.crt"
+            tls-key-file = "/etc/server.key"
+            tls-ca-cert-file = "/etc/ca.crt"
+            tls-auth-clients = "optional"
+            "#;
+        let options = parse(text).unwrap().options;
+        let tls = [
+            "0.0.0.0:7001".parse().unwrap(),
+            "[::1]:7001".parse().unwrap(),
+        ];
+        assert_eq!(options.tls_bind, tls);
+        assert_eq!(
+            options.tls_cert_file.unwrap().as_os_str(),
+            "/etc/server.crt"
+        );
+        assert_eq!(options.tls_key_file.unwrap().as_os_str(), "/etc/server.key");
+        assert_eq!(options.tls_ca_cert_file.unwrap().as_os_str(), "/etc/ca.crt");
+        assert_eq!(options.tls_auth_clients, TlsClients::Optional);
+    }
+
+    #[test]
+    fn port_zero_with_tls_means_tls_only() {
+        let options = parse("port = 0\ntls-port = 7").unwrap().options;
+        assert_eq!((options.bind.len(), options.tls_bind.len()), (0, 1));
+        let options = parse("port = 0").unwrap().options;
+        assert_eq!((options.bind.len(), options.tls_bind.len()), (1, 0));
     }
 
     #[test]

@@ -30,8 +30,10 @@ mod server;
 mod session;
 mod shared;
 mod signature;
+#[cfg(feature = "tls")]
+mod tls;
 mod waiters;
 
 pub use config::{Config, ConfigError, LogFormat};
-pub use options::ServerOptions;
+pub use options::{ServerOptions, TlsClients};
 pub use server::{Server, ServerError};

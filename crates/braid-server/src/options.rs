@@ -4,6 +4,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Whether clients with TLS need a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsClients {
+    /// Each needs one of a known authority.
+    #[default]
+    Yes,
+    /// None needs one, and one that is sent is not looked at.
+    No,
+    /// None needs one, and one that is sent has to be of a known authority.
+    Optional,
+}
+
 /// Options of a [`Server`](crate::Server), with the names and defaults of `redis.conf` where the
 /// meaning is the same.
 ///
@@ -16,6 +28,16 @@ use std::time::Duration;
 pub struct ServerOptions {
     /// Addresses on which the server listens; port 0 lets the system choose a port.
     pub bind: Vec<SocketAddr>,
+    /// Addresses on which the server listens for connections with TLS, which needs the feature `tls`.
+    pub tls_bind: Vec<SocketAddr>,
+    /// Certificate of the server, with those that lead to its authority, in PEM.
+    pub tls_cert_file: Option<PathBuf>,
+    /// Key of the certificate in PEM.
+    pub tls_key_file: Option<PathBuf>,
+    /// Certificates of the authorities of clients in PEM.
+    pub tls_ca_cert_file: Option<PathBuf>,
+    /// Whether clients need a certificate.
+    pub tls_auth_clients: TlsClients,
     /// Path of a Unix socket on which the server also listens.
     pub unixsocket: Option<PathBuf>,
     /// Threads that serve connections; `None` for one per processor.
@@ -59,6 +81,11 @@ impl Default for ServerOptions {
     fn default() -> Self {
         ServerOptions {
             bind: vec![SocketAddr::from(([127, 0, 0, 1], 6379))],
+            tls_bind: Vec::new(),
+            tls_cert_file: None,
+            tls_key_file: None,
+            tls_ca_cert_file: None,
+            tls_auth_clients: TlsClients::Yes,
             unixsocket: None,
             threads: None,
             requirepass: None,

@@ -20,6 +20,8 @@ use crate::options::ServerOptions;
 use crate::resp::Protocol;
 use crate::session::{Replies, Session};
 use crate::shared::{Client, Shared};
+#[cfg(feature = "tls")]
+use crate::tls::TlsAcceptor;
 
 /// Time between two looks for expired keys and garbage.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
@@ -44,6 +46,9 @@ pub enum ServerError {
     /// A thread cannot be started.
     #[error("cannot start a thread of the server: {0}")]
     Thread(io::Error),
+    /// TLS is not configured as it has to be.
+    #[error("{0}")]
+    Tls(String),
     /// The file of users is wrong.
     #[error("{0}")]
     Users(String),
@@ -59,6 +64,8 @@ pub enum ServerError {
 #[derive(Debug)]
 enum Stream {
     Tcp(std::net::TcpStream, SocketAddr),
+    #[cfg(feature = "tls")]
+    Tls(std::net::TcpStream, SocketAddr, TlsAcceptor),
     #[cfg(unix)]
     Unix(std::os::unix::net::UnixStream),
 }
@@ -85,6 +92,7 @@ enum Stream {
 pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<SocketAddr>,
+    tls_addresses: Vec<SocketAddr>,
     http_address: Option<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
     sweeper: Option<JoinHandle<()>>,
@@ -101,43 +109,28 @@ impl Server {
     /// errors of the database.
     pub fn start(db: Database, options: ServerOptions) -> Result<Server, ServerError> {
         let keyspace = Keyspace::open(db)?;
-        let mut listeners = Vec::new();
-        for address in &options.bind {
-            listeners.push(listen(*address)?);
+        let listeners = listen_on(&options.bind)?;
+        #[cfg(feature = "tls")]
+        let tls = (!options.tls_bind.is_empty())
+            .then(|| TlsAcceptor::new(&options).map_err(ServerError::Tls))
+            .transpose()?;
+        #[cfg(not(feature = "tls"))]
+        if !options.tls_bind.is_empty() {
+            let reason = "this program was built without TLS: build it with `--features tls`";
+            return Err(ServerError::Tls(reason.to_owned()));
         }
+        let tls_listeners = listen_on(&options.tls_bind)?;
         let http = options.http.map(listen).transpose()?;
+        let (addresses, tls_addresses) = (addresses(&listeners), addresses(&tls_listeners));
         let http_address = http
             .as_ref()
             .and_then(|listener| listener.local_addr().ok());
-        let addresses = listeners
-            .iter()
-            .filter_map(|listener| listener.local_addr().ok())
-            .collect();
         let unixsocket = options.unixsocket.clone();
-        let aclfile = options.aclfile.clone();
         let threads = options
             .threads
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
             .max(1);
-        let statistics = CommandStatistics::new(threads, crate::command::commands().len());
-        #[cfg(feature = "scripts")]
-        let scripts = crate::script::Scripts::open(&keyspace.db)?;
-        let shared = Arc::new(Shared::new(
-            keyspace,
-            options,
-            statistics,
-            #[cfg(feature = "scripts")]
-            scripts,
-            |name| crate::command::find(name.as_bytes()).is_some(),
-        ));
-        #[cfg(feature = "scripts")]
-        crate::command::load_functions(&shared)
-            .map_err(|failure| ServerError::Functions(failure.describe()))?;
-        if let Some(path) = &aclfile
-            && path.exists()
-        {
-            shared.acl.load(path).map_err(ServerError::Users)?;
-        }
+        let shared = Arc::new(share(keyspace, options, threads)?);
         let mut workers = Vec::new();
         let mut senders = Vec::new();
         for number in 0..threads {
@@ -159,6 +152,8 @@ impl Server {
         let acceptor = Acceptor {
             shared: Arc::clone(&shared),
             listeners,
+            #[cfg(feature = "tls")]
+            tls: tls.map(|acceptor| (acceptor, tls_listeners)),
             http,
             #[cfg(unix)]
             unix,
@@ -173,6 +168,7 @@ impl Server {
         Ok(Server {
             shared,
             addresses,
+            tls_addresses,
             http_address,
             workers,
             sweeper: Some(sweeper),
@@ -184,6 +180,11 @@ impl Server {
     /// Returns the addresses on which the server listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Returns the addresses on which the server listens for connections with TLS.
+    pub fn tls_addresses(&self) -> &[SocketAddr] {
+        &self.tls_addresses
     }
 
     /// Returns the address of the pages for people and monitoring.
@@ -244,6 +245,44 @@ fn spawn(
         .map_err(ServerError::Thread)
 }
 
+/// Makes the state that all connections share, with the users and functions that are stored.
+fn share(
+    keyspace: Keyspace,
+    options: ServerOptions,
+    threads: usize,
+) -> Result<Shared, ServerError> {
+    let aclfile = options.aclfile.clone();
+    let statistics = CommandStatistics::new(threads, crate::command::commands().len());
+    #[cfg(feature = "scripts")]
+    let scripts = crate::script::Scripts::open(&keyspace.db)?;
+    let shared = Shared::new(
+        keyspace,
+        options,
+        statistics,
+        #[cfg(feature = "scripts")]
+        scripts,
+        |name| crate::command::find(name.as_bytes()).is_some(),
+    );
+    #[cfg(feature = "scripts")]
+    crate::command::load_functions(&shared)
+        .map_err(|failure| ServerError::Functions(failure.describe()))?;
+    if let Some(path) = &aclfile
+        && path.exists()
+    {
+        shared.acl.load(path).map_err(ServerError::Users)?;
+    }
+    Ok(shared)
+}
+
+fn listen_on(addresses: &[SocketAddr]) -> Result<Vec<std::net::TcpListener>, ServerError> {
+    addresses.iter().copied().map(listen).collect()
+}
+
+fn addresses(listeners: &[std::net::TcpListener]) -> Vec<SocketAddr> {
+    let addresses = listeners.iter().map(std::net::TcpListener::local_addr);
+    addresses.filter_map(Result::ok).collect()
+}
+
 fn listen(address: SocketAddr) -> Result<std::net::TcpListener, ServerError> {
     bind(address).map_err(|source| ServerError::Listen {
         address: address.to_string(),
@@ -283,6 +322,8 @@ fn listen_unix(path: &std::path::Path) -> io::Result<std::os::unix::net::UnixLis
 struct Acceptor {
     shared: Arc<Shared>,
     listeners: Vec<std::net::TcpListener>,
+    #[cfg(feature = "tls")]
+    tls: Option<(TlsAcceptor, Vec<std::net::TcpListener>)>,
     http: Option<std::net::TcpListener>,
     #[cfg(unix)]
     unix: Option<std::os::unix::net::UnixListener>,
@@ -297,21 +338,14 @@ impl Acceptor {
         runtime.block_on(async {
             let (sender, mut accepted) = mpsc::unbounded_channel::<Stream>();
             for listener in self.listeners {
-                let sender = sender.clone();
-                if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
-                    tokio::spawn(async move {
-                        loop {
-                            match listener
-                                .accept()
-                                .await
-                                .and_then(|(stream, peer)| Ok((stream.into_std()?, peer)))
-                            {
-                                Ok((stream, peer)) => drop(sender.send(Stream::Tcp(stream, peer))),
-                                // Out of descriptors: a connection has to end first.
-                                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-                            }
-                        }
-                    });
+                accept_on(listener, sender.clone(), Stream::Tcp);
+            }
+            #[cfg(feature = "tls")]
+            if let Some((acceptor, listeners)) = self.tls {
+                for listener in listeners {
+                    let acceptor = acceptor.clone();
+                    let make = move |stream, peer| Stream::Tls(stream, peer, acceptor.clone());
+                    accept_on(listener, sender.clone(), make);
                 }
             }
             if let Some(listener) = self.http {
@@ -352,6 +386,27 @@ impl Acceptor {
     }
 }
 
+/// Accepts connections and sends them on as `make` makes them.
+fn accept_on(
+    listener: std::net::TcpListener,
+    sender: mpsc::UnboundedSender<Stream>,
+    make: impl Fn(std::net::TcpStream, SocketAddr) -> Stream + Send + 'static,
+) {
+    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
+        return;
+    };
+    tokio::spawn(async move {
+        loop {
+            let accepted = listener.accept().await;
+            match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
+                Ok((stream, peer)) => drop(sender.send(make(stream, peer))),
+                // Out of descriptors: a connection has to end first.
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    });
+}
+
 async fn reject(stream: Stream) {
     let text = b"-ERR max number of clients reached\r\n";
     match stream {
@@ -360,6 +415,9 @@ async fn reject(stream: Stream) {
                 let _ = stream.write_all(text).await;
             }
         }
+        // A handshake for the sake of an error would cost too much.
+        #[cfg(feature = "tls")]
+        Stream::Tls(..) => {}
         #[cfg(unix)]
         Stream::Unix(stream) => {
             if let Ok(mut stream) = tokio::net::UnixStream::from_std(stream) {
@@ -415,6 +473,15 @@ async fn run(connection: Connection, stream: Stream) {
                 connection.run(stream).await;
             }
         }
+        #[cfg(feature = "tls")]
+        Stream::Tls(stream, _, acceptor) => {
+            let _ = stream.set_nodelay(true);
+            if let Ok(stream) = tokio::net::TcpStream::from_std(stream)
+                && let Some(stream) = acceptor.accept(stream).await
+            {
+                connection.run(stream).await;
+            }
+        }
         #[cfg(unix)]
         Stream::Unix(stream) => {
             if let Ok(stream) = tokio::net::UnixStream::from_std(stream) {
@@ -429,6 +496,8 @@ fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Connect
     let options = shared.options();
     let (peer, local) = match stream {
         Stream::Tcp(stream, peer) => (peer.to_string(), stream.local_addr().ok()?.to_string()),
+        #[cfg(feature = "tls")]
+        Stream::Tls(stream, peer, _) => (peer.to_string(), stream.local_addr().ok()?.to_string()),
         #[cfg(unix)]
         Stream::Unix(_) => {
             let path = options.unixsocket.as_ref()?.display().to_string();

@@ -35,6 +35,9 @@ mod streams;
 mod strings;
 #[path = "suite/support.rs"]
 mod support;
+#[cfg(feature = "tls")]
+#[path = "suite/tls.rs"]
+mod tls;
 #[path = "suite/transactions.rs"]
 mod transactions;
 #[path = "suite/types.rs"]

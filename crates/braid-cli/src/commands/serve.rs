@@ -90,16 +90,8 @@ impl ServeArgs {
             log.log_device = Some(device);
         }
         let options = &mut config.options;
-        let port = self.port.unwrap_or(options.bind[0].port());
-        let addresses = if self.bind.is_empty() {
-            options.bind.iter().map(SocketAddr::ip).collect()
-        } else {
-            self.bind.clone()
-        };
-        options.bind = addresses
-            .into_iter()
-            .map(|ip| SocketAddr::new(ip, port))
-            .collect();
+        bind(&mut options.bind, &self.bind, self.port);
+        bind(&mut options.tls_bind, &self.bind, None);
         fn set<T: Clone>(place: &mut T, given: &Option<T>) {
             if let Some(value) = given {
                 place.clone_from(value);
@@ -119,6 +111,21 @@ impl ServeArgs {
         set(&mut options.timeout, &self.timeout.map(Duration::from_secs));
         set(&mut config.pool_bytes, &self.pool.map(|mib| mib << 20));
         Ok((config, log))
+    }
+}
+
+/// Changes addresses of the file as the arguments say. A server that only listens with TLS has none
+/// without.
+fn bind(addresses: &mut Vec<SocketAddr>, given: &[IpAddr], port: Option<u16>) {
+    let Some(first) = addresses.first() else {
+        return;
+    };
+    let port = port.unwrap_or(first.port());
+    if !given.is_empty() {
+        *addresses = given.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
+    }
+    for address in addresses {
+        address.set_port(port);
     }
 }
 
@@ -150,6 +157,12 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> 
         .addresses()
         .iter()
         .map(SocketAddr::to_string)
+        .chain(
+            server
+                .tls_addresses()
+                .iter()
+                .map(|address| format!("{address} (TLS)")),
+        )
         .collect();
     output.line_now(format_args!(
         "{}: serving on {}",

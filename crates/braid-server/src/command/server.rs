@@ -141,6 +141,17 @@ fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
             options.script_memory_limit.to_string(),
         ),
         ("slowlog-max-len", options.slowlog_max_len.to_string()),
+        ("tls-auth-clients", {
+            let clients = format!("{:?}", options.tls_auth_clients);
+            clients.to_lowercase()
+        }),
+        ("tls-ca-cert-file", shown(&options.tls_ca_cert_file)),
+        ("tls-cert-file", shown(&options.tls_cert_file)),
+        ("tls-key-file", shown(&options.tls_key_file)),
+        ("tls-port", {
+            let first = options.tls_bind.first();
+            first.map_or(0, |address| address.port()).to_string()
+        }),
         ("timeout", options.timeout.as_secs().to_string()),
         ("unixsocket", shown(&options.unixsocket)),
     ]
