@@ -12,6 +12,8 @@ mod connections;
 mod diagnostics;
 #[path = "suite/dump.rs"]
 mod dump;
+#[path = "suite/fields.rs"]
+mod fields;
 #[path = "suite/geo.rs"]
 mod geo;
 #[path = "suite/keys.rs"]

@@ -6,7 +6,7 @@ use super::selector::Access;
 use crate::signature::{Flag, Signature};
 
 /// Commands that write their keys and answer with something of what was there.
-const READS_AND_WRITES: [&str; 40] = [
+const READS_AND_WRITES: [&str; 42] = [
     "bitfield",
     "blmove",
     "blmpop",
@@ -21,6 +21,8 @@ const READS_AND_WRITES: [&str; 40] = [
     "getdel",
     "getex",
     "getset",
+    "hgetdel",
+    "hgetex",
     "hincrby",
     "hincrbyfloat",
     "incr",

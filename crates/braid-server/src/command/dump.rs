@@ -51,6 +51,10 @@ pub(super) fn dump(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         return Ok(Reply::Null);
     };
     let value = value(data, &entry)?;
+    // The time of every field has passed.
+    if matches!(&value, Value::Hash(fields) if fields.is_empty()) {
+        return Ok(Reply::Null);
+    }
     Ok(Reply::Bulk(rdb::encode(&value)))
 }
 

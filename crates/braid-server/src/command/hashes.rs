@@ -9,21 +9,20 @@ use crate::rdb::Field;
 use crate::resp::Reply;
 use crate::resp::number::{parse_f64, parse_i64};
 
-fn at(data: &Data, hash: &Collection, field: &[u8]) -> Vec<u8> {
+pub(super) fn at(data: &Data, hash: &Collection, field: &[u8]) -> Vec<u8> {
     data.keyspace.hashed_key(&hash.id.to_be_bytes(), field)
 }
 
 /// Returns all fields.
 pub(super) fn export(data: &Data, hash: &Collection) -> Result<Vec<Field>> {
-    let found = data.scan_elements(&hash.id.to_be_bytes(), 0, usize::MAX)?.1;
-    Ok(found
-        .into_iter()
-        .map(|(name, value)| Field {
+    let fields = live(data, hash)?.into_iter().map(|(name, value)| {
+        Ok(Field {
+            expires: data.field_time(hash, &name)?,
             name,
             value,
-            expires: None,
         })
-        .collect())
+    });
+    fields.collect()
 }
 
 /// Builds a hash that no key has yet; `None` if a field is repeated.
@@ -35,30 +34,48 @@ pub(super) fn import(data: &mut Data, fields: &[Field]) -> Result<Option<Collect
             return Ok(None);
         }
         data.put_element(&at, &field.value)?;
+        data.set_field_time(&mut hash, &field.name, field.expires)?;
         hash.len += 1;
     }
     Ok(Some(hash))
 }
 
+/// Returns the value of a field, unless its time has passed.
+pub(super) fn value_in(data: &Data, hash: &Collection, field: &[u8]) -> Result<Option<Bytes>> {
+    let found = data.element(&at(data, hash, field))?;
+    let time = match found {
+        Some(_) => data.field_time(hash, field)?,
+        None => None,
+    };
+    Ok(found.filter(|_| time.is_none_or(|time| time > data.now)))
+}
+
 /// Returns the value of a field.
 pub(super) fn value(data: &mut Data, key: &[u8], field: &[u8]) -> Result<Option<Bytes>> {
-    match data.collection(key, Kind::Hash)? {
+    match data.hash(key)? {
         None => Ok(None),
-        Some((_, hash)) => {
-            let at = at(data, &hash, field);
-            data.element(&at)
-        }
+        Some((_, hash)) => value_in(data, &hash, field),
     }
 }
 
-/// Sets fields; returns how many are new.
-fn set_fields(data: &mut Data, key: &[u8], pairs: &[Bytes]) -> Result<i64> {
-    let (old, mut hash) = data.collection_or_new(key, Kind::Hash)?;
+/// Sets fields; returns how many are new. Fields that exist keep their times or lose them.
+pub(super) fn set_fields(
+    data: &mut Data,
+    key: &[u8],
+    pairs: &[Bytes],
+    keeps_times: bool,
+) -> Result<i64> {
+    let (old, mut hash) = match data.hash(key)? {
+        Some((entry, hash)) => (Some(entry), hash),
+        None => (None, data.new_collection(Kind::Hash)),
+    };
     let mut added = 0;
     for pair in pairs.chunks_exact(2) {
         let at = at(data, &hash, &pair[0]);
         if data.element(&at)?.is_none() {
             added += 1;
+        } else if !keeps_times {
+            data.set_field_time(&mut hash, &pair[0], None)?;
         }
         data.put_element(&at, &pair[1])?;
     }
@@ -72,14 +89,19 @@ pub(super) fn hset(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     if !args.len().is_multiple_of(2) {
         return Err(wrong_arity("hset"));
     }
-    Ok(Reply::Integer(set_fields(data, &args[1], &args[2..])?))
+    Ok(Reply::Integer(set_fields(
+        data,
+        &args[1],
+        &args[2..],
+        false,
+    )?))
 }
 
 pub(super) fn hmset(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     if !args.len().is_multiple_of(2) {
         return Err(wrong_arity("hmset"));
     }
-    set_fields(data, &args[1], &args[2..])?;
+    set_fields(data, &args[1], &args[2..], false)?;
     Ok(Reply::OK)
 }
 
@@ -87,7 +109,7 @@ pub(super) fn hsetnx(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     if value(data, &args[1], &args[2])?.is_some() {
         return Ok(Reply::Integer(0));
     }
-    set_fields(data, &args[1], &args[2..])?;
+    set_fields(data, &args[1], &args[2..], false)?;
     Ok(Reply::Integer(1))
 }
 
@@ -96,31 +118,26 @@ pub(super) fn hget(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 }
 
 pub(super) fn hmget(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let found = data.collection(&args[1], Kind::Hash)?;
+    let found = data.hash(&args[1])?;
     let mut values = Vec::with_capacity(args.len() - 2);
     for field in &args[2..] {
         values.push(match &found {
             None => Reply::Null,
-            Some((_, hash)) => {
-                let at = at(data, hash, field);
-                Reply::optional(data.element(&at)?)
-            }
+            Some((_, hash)) => Reply::optional(value_in(data, hash, field)?),
         });
     }
     Ok(Reply::Array(values))
 }
 
 pub(super) fn hdel(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let Some((entry, mut hash)) = data.collection(&args[1], Kind::Hash)? else {
+    let Some((entry, mut hash)) = data.hash(&args[1])? else {
         return Ok(Reply::Integer(0));
     };
     let mut removed = 0;
     for field in &args[2..] {
-        let at = at(data, &hash, field);
-        removed += u64::from(data.remove_element(&at)?);
+        removed += u64::from(data.remove_field(&mut hash, field)?);
     }
     if removed > 0 {
-        hash.len = hash.len.saturating_sub(removed);
         data.notify('h', "hdel", &args[1]);
         data.put_collection(&args[1], Some(&entry), hash)?;
     }
@@ -128,8 +145,11 @@ pub(super) fn hdel(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 }
 
 pub(super) fn hlen(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let found = data.collection(&args[1], Kind::Hash)?;
-    Ok(Reply::Integer(found.map_or(0, |(_, hash)| hash.len) as i64))
+    let Some((_, hash)) = data.hash(&args[1])? else {
+        return Ok(Reply::Integer(0));
+    };
+    let expired = data.expired_fields(&hash, usize::MAX)?.len() as u64;
+    Ok(Reply::Integer(hash.len.saturating_sub(expired) as i64))
 }
 
 pub(super) fn hexists(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
@@ -143,11 +163,21 @@ pub(super) fn hstrlen(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     Ok(Reply::Integer(len as i64))
 }
 
+/// Returns the fields whose time has not passed, with their values.
+fn live(data: &Data, hash: &Collection) -> Result<Vec<(Bytes, Bytes)>> {
+    let expired = data.expired_fields(hash, usize::MAX)?;
+    let mut fields = data.scan_elements(&hash.id.to_be_bytes(), 0, usize::MAX)?.1;
+    if !expired.is_empty() {
+        fields.retain(|(name, _)| !expired.contains(name));
+    }
+    Ok(fields)
+}
+
 /// Returns all fields with their values.
 fn all(data: &mut Data, key: &[u8]) -> Result<Vec<(Bytes, Bytes)>> {
-    match data.collection(key, Kind::Hash)? {
+    match data.hash(key)? {
         None => Ok(Vec::new()),
-        Some((_, hash)) => Ok(data.scan_elements(&hash.id.to_be_bytes(), 0, usize::MAX)?.1),
+        Some((_, hash)) => live(data, &hash),
     }
 }
 
@@ -182,7 +212,12 @@ pub(super) fn hincrby(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         }
     };
     let after = before.checked_add(by).ok_or(Failure::OVERFLOW)?;
-    set_fields(data, &args[1], &[args[2].clone(), after.to_string().into()])?;
+    set_fields(
+        data,
+        &args[1],
+        &[args[2].clone(), after.to_string().into()],
+        true,
+    )?;
     Ok(Reply::Integer(after))
 }
 
@@ -201,7 +236,7 @@ pub(super) fn hincrbyfloat(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         ));
     }
     let text = Bytes::from(super::strings::decimal(after));
-    set_fields(data, &args[1], &[args[2].clone(), text.clone()])?;
+    set_fields(data, &args[1], &[args[2].clone(), text.clone()], true)?;
     Ok(Reply::Bulk(text))
 }
 
@@ -212,18 +247,30 @@ pub(super) fn hrandfield(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         Some(word) if is(word, "WITHVALUES") && args.len() == 4 => true,
         Some(_) => return Err(Failure::SYNTAX),
     };
-    let found = data.collection(&args[1], Kind::Hash)?;
+    let found = data.hash(&args[1])?;
+    let has_expired = match &found {
+        Some((_, hash)) => !data.expired_fields(hash, 1)?.is_empty(),
+        None => false,
+    };
     let Some(count) = count else {
         let Some((_, hash)) = found else {
             return Ok(Reply::Null);
         };
+        if has_expired {
+            let field = fastrand::choice(live(data, &hash)?);
+            return Ok(Reply::optional(field.map(|(field, _)| field)));
+        }
         let field = data.sample_element(&hash.id.to_be_bytes(), hash.len)?;
         return Ok(Reply::optional(field.map(|(field, _)| field)));
     };
     let Some((_, hash)) = found else {
         return Ok(Reply::Array(Vec::new()));
     };
-    let chosen = super::sets::choose(data, &hash.id.to_be_bytes(), hash.len, count)?;
+    let chosen = if has_expired {
+        choose_live(live(data, &hash)?, count)?
+    } else {
+        super::sets::choose(data, &hash.id.to_be_bytes(), hash.len, count)?
+    };
     Ok(Reply::Array(if with_values {
         chosen
             .into_iter()
@@ -235,4 +282,18 @@ pub(super) fn hrandfield(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
             .map(|(field, _)| Reply::Bulk(field))
             .collect()
     }))
+}
+
+/// Returns `count` different fields in random order, or `-count` that may repeat.
+fn choose_live(mut fields: Vec<(Bytes, Bytes)>, count: i64) -> Result<Vec<(Bytes, Bytes)>> {
+    if !(i64::MIN / 2..=i64::MAX / 2).contains(&count) {
+        return Err(Failure::client("ERR value is out of range"));
+    }
+    if count < 0 {
+        let repeated = (0..count.unsigned_abs()).map_while(|_| fastrand::choice(&fields).cloned());
+        return Ok(repeated.collect());
+    }
+    fastrand::shuffle(&mut fields);
+    fields.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+    Ok(fields)
 }

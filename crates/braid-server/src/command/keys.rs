@@ -33,7 +33,7 @@ impl ExpiryUnit {
 }
 
 /// Returns milliseconds since 1970; 0 for every time before.
-fn absolute(now: u64, time: i64, unit: ExpiryUnit) -> Option<u64> {
+pub(super) fn absolute(now: u64, time: i64, unit: ExpiryUnit) -> Option<u64> {
     let ms = match unit {
         ExpiryUnit::Seconds | ExpiryUnit::UnixSeconds => time.checked_mul(1000)?,
         ExpiryUnit::Milliseconds | ExpiryUnit::UnixMilliseconds => time,

@@ -7,6 +7,7 @@ mod bits;
 mod connection;
 mod diagnostics;
 mod dump;
+mod fields;
 #[cfg(feature = "scripts")]
 mod functions;
 mod geo;

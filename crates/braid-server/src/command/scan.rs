@@ -1,5 +1,7 @@
 //! SCAN, HSCAN, SSCAN and ZSCAN: cursors that need no memory in the server.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 
 use super::arguments::{Options, integer, is};
@@ -98,10 +100,14 @@ fn members(
     };
     let mut at = collection.id.to_be_bytes().to_vec();
     at.extend_from_slice(prefix);
+    let expired = match kind {
+        Kind::Hash => data.expired_fields(&collection, usize::MAX)?,
+        _ => HashSet::new(),
+    };
     let (next, members) = data.scan_elements(&at, options.cursor, options.count)?;
     let mut found = Vec::with_capacity(members.len() * 2);
     for (name, stored) in members {
-        if options.accepts(&name) {
+        if options.accepts(&name) && !expired.contains(&name) {
             found.push(Reply::Bulk(name));
             if let Some(value) = value
                 && !options.no_values

@@ -303,6 +303,13 @@ impl Data {
         if old.is_none() {
             *self.added.entry(self.namespace).or_default() += 1;
         }
+        if let Body::Collection(hash) = &body
+            && hash.kind == Kind::Hash
+            && hash.extra > 0
+            && old.is_none_or(|old| !old.owns(hash.id))
+        {
+            self.register_field_times(key, hash)?;
+        }
         let entry = Entry {
             body,
             expires,

@@ -13,7 +13,7 @@ pub(crate) struct Collection {
     pub(crate) id: u64,
     /// Number of elements; at least 1, except of a stream.
     pub(crate) len: u64,
-    /// List: index of the first element. Sorted set: levels of its rank index. Stream: number of
+    /// List: index of the first element. Hash: number of fields that expire. Sorted set: levels of its rank index. Stream: number of
     /// its groups.
     pub(crate) extra: i64,
     /// Ids of a stream; zeros for other types.
@@ -62,6 +62,11 @@ impl Entry {
             Body::String(_) => Kind::String,
             Body::Collection(collection) => collection.kind,
         }
+    }
+
+    /// Returns whether the value is the collection with this identity.
+    pub(crate) fn owns(&self, id: u64) -> bool {
+        matches!(self.body, Body::Collection(collection) if collection.id == id)
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

@@ -32,6 +32,10 @@ pub(crate) fn scan(
     for entry in view.prefix_from(table, prefix, from)? {
         let (key, value) = entry?;
         let at = read_u64(&key[prefix.len()..]);
+        // What lies after all positions are no names.
+        if at >> 63 == 1 {
+            break;
+        }
         // Names with equal hashes belong to one step, because a cursor cannot point between them.
         if found.len() >= count && last != Some(at) {
             return Ok((at, found));
@@ -89,10 +93,7 @@ fn collect(
         key.extend_from_slice(&position.to_be_bytes());
         key
     };
-    let to = end.map_or_else(
-        || braid::prefix_bounds(prefix).1,
-        |end| Bound::Excluded(at(end)),
-    );
+    let to = Bound::Excluded(at(end.unwrap_or(1 << 63)));
     for entry in view.range(table, Bound::Included(at(start)), to)? {
         let (key, value) = entry?;
         if window.len() == WINDOW_MAX {

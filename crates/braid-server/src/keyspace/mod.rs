@@ -6,6 +6,7 @@
 //! | `keys` | namespace, hash, key | an [`Entry`](entry::Entry): type, expiration, and a string or a collection's identity |
 //! | `elements` | identity of a collection, then what its type needs | see the type's module |
 //! | `deadlines` | time of expiration, namespace, key | nothing |
+//! | `field_deadlines` | earliest time of a field, namespace, key of the hash | nothing |
 //! | `sizes` | namespace, stripe | number of keys that this stripe added |
 //! | `garbage` | identity of a collection, a namespace, or a part of a collection | which of them |
 //! | `meta` | name | secret of the hash, incarnation |
@@ -20,12 +21,15 @@
 //!   way round, in every committed state.
 //! - **S4** The sum of a namespace's stripes in `sizes` is the number of its entries in `keys`.
 //!
+//! S5 is in `fields`.
+//!
 //! Keys and members are ordered by a keyed hash first. A cursor of SCAN is therefore a position
 //! among the hashes: it needs no memory in the server, survives restarts, and every element that
 //! exists during the whole scan is returned. The same order gives fair random members.
 
 mod data;
 mod entry;
+mod fields;
 mod hashed;
 mod rank;
 mod sweep;
@@ -58,6 +62,7 @@ pub(crate) struct Keyspace {
     pub(crate) keys: Bucket,
     pub(crate) elements: Bucket,
     pub(crate) deadlines: Bucket,
+    pub(crate) field_deadlines: Bucket,
     pub(crate) sizes: Bucket,
     pub(crate) garbage: Bucket,
     /// Whether events of keys are recorded.
@@ -98,6 +103,7 @@ impl Keyspace {
             keys: db.open_table("keys")?,
             elements: db.open_table("elements")?,
             deadlines: db.open_table("deadlines")?,
+            field_deadlines: db.open_table("field_deadlines")?,
             sizes: db.open_table("sizes")?,
             garbage: db.open_table("garbage")?,
             notifies: AtomicBool::new(false),

@@ -9,7 +9,9 @@ use braid::Durability;
 use super::Keyspace;
 use super::data::{Data, Discarded, Effects, Scope};
 use super::entry::{Body, Entry, read_u64};
+use super::view::Bucket;
 use crate::failure::Result;
+use crate::kind::Kind;
 
 /// Elements that one transaction removes: so few that other transactions do not notice.
 const BATCH: usize = 256;
@@ -43,21 +45,25 @@ impl Sweeper {
             durability: Durability::Buffered(Duration::from_millis(100)),
         };
         let expired = self.keyspace.transact(scope, |data| {
-            let expired = expired_keys(data, BATCH)?;
+            let keyspace = Arc::clone(&data.keyspace);
+            let expired = due(data, &keyspace.deadlines, BATCH)?;
             for expired in &expired {
                 data.namespace = expired.namespace;
                 data.database = database_of(data, expired.namespace)?;
                 // Reading a key that has expired deletes the key and its deadline (S3).
                 if data.entry(&expired.key)?.is_some() {
                     // A deadline that no key has would be found again and again.
-                    let deadlines = data.keyspace.deadlines.clone();
-                    data.view.remove(&deadlines, &expired.deadline)?;
+                    data.view.remove(&keyspace.deadlines, &expired.deadline)?;
                 }
             }
             Ok(expired.len())
         })?;
+        let fields = self.keyspace.transact(scope, expire_fields)?;
         let removed = self.keyspace.transact(scope, remove_garbage)?;
-        Ok((expired.effects, expired.result == BATCH || removed.result))
+        let mut effects = expired.effects;
+        effects.events.extend(fields.effects.events);
+        let has_more = expired.result == BATCH || fields.result || removed.result;
+        Ok((effects, has_more))
     }
 }
 
@@ -65,40 +71,72 @@ impl Sweeper {
     /// Returns whether there is something to remove in the durable state.
     fn has_work(&self) -> Result<bool> {
         let data = self.keyspace.durable(0)?;
-        if !expired_keys(&data, 1)?.is_empty() {
-            return Ok(true);
+        let deadlines = [&data.keyspace.deadlines, &data.keyspace.field_deadlines];
+        for table in deadlines {
+            if !due(&data, table, 1)?.is_empty() {
+                return Ok(true);
+            }
         }
         let mut garbage = data.view.prefix(&data.keyspace.garbage, &[])?;
         Ok(garbage.next().transpose()?.is_some())
     }
 }
 
-/// A key that has expired.
-struct Expired {
+/// A key whose time has come.
+struct Due {
     namespace: u64,
     key: Vec<u8>,
     /// Key of the entry in `deadlines`.
     deadline: Vec<u8>,
 }
 
-/// Returns up to `count` keys that have expired.
-fn expired_keys(data: &Data, count: usize) -> Result<Vec<Expired>> {
+/// Returns up to `count` entries of a table of deadlines whose time has come.
+fn due(data: &Data, table: &Bucket, count: usize) -> Result<Vec<Due>> {
     let end = Bound::Excluded((data.now + 1).to_be_bytes().to_vec());
-    let entries = data
-        .view
-        .range(&data.keyspace.deadlines, Bound::Unbounded, end)?;
-    let mut expired = Vec::new();
+    let entries = data.view.range(table, Bound::Unbounded, end)?;
+    let mut due = Vec::new();
     for entry in entries.take(count) {
         let (at, _) = entry?;
         if at.len() >= 16 {
-            expired.push(Expired {
+            due.push(Due {
                 namespace: read_u64(&at[8..]),
                 key: at[16..].to_vec(),
                 deadline: at.to_vec(),
             });
         }
     }
-    Ok(expired)
+    Ok(due)
+}
+
+/// Removes fields of hashes whose time has passed; returns whether there may be more.
+fn expire_fields(data: &mut Data) -> Result<bool> {
+    let keyspace = Arc::clone(&data.keyspace);
+    let due = due(data, &keyspace.field_deadlines, BATCH)?;
+    let mut room = BATCH;
+    for hash in &due {
+        if room == 0 {
+            return Ok(true);
+        }
+        data.namespace = hash.namespace;
+        data.database = database_of(data, hash.namespace)?;
+        // The hash may be gone, or be of another key now, which has an entry of its own (S5).
+        data.view
+            .remove(&keyspace.field_deadlines, &hash.deadline)?;
+        let Some(entry) = data.entry(&hash.key)? else {
+            continue;
+        };
+        let Body::Collection(found) = entry.body else {
+            continue;
+        };
+        if found.kind != Kind::Hash || found.extra == 0 {
+            continue;
+        }
+        if let Some(left) = data.purge_fields(&hash.key, &entry, found, room)? {
+            room = room.saturating_sub((found.len - left.len) as usize);
+            data.register_field_times(&hash.key, &left)?;
+        }
+    }
+    Ok(due.len() == BATCH)
 }
 
 /// Returns the number of the database that has this namespace, for the event.
