@@ -281,7 +281,7 @@ mod tests {
         put(Some(1));
         let (effects, _) = sweeper.step().unwrap();
         assert_eq!(effects.expired, 1);
-        db.wait_durable(db.stats().commits).unwrap();
+        db.sync().unwrap();
         assert_eq!(keyspace.durable(0).unwrap().len().unwrap(), 0);
         let before = db.stats().commits;
         sweeper.step().unwrap();
