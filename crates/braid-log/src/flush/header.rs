@@ -53,7 +53,7 @@ impl HeaderOrder {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
