@@ -303,3 +303,46 @@ fn the_unit_starts_a_server_that_reports_when_it_serves() {
     assert_eq!(report[..len.unwrap()].trim_ascii_end(), b"READY=1");
     listens.unwrap();
 }
+
+/// The log is lines of JSON if the file says so, with what the server did and the archive that it has.
+#[test]
+fn the_log_can_be_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    std::fs::create_dir(place("backups")).unwrap();
+    let config = format!(
+        "port = 0\nio-threads = 1\npool = \"32mb\"\nlog-format = \"json\"\nbackup-directory = '{}'\n\
+         archive-directory = '{}'\narchive-interval = 3600\n",
+        place("backups"),
+        place("archive"),
+    );
+    std::fs::write(place("serve.toml"), config).unwrap();
+    let log = std::fs::File::create(place("log")).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(["serve", "--config", &place("serve.toml"), &place("db")])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    let mut client = Client::connect(line.trim().rsplit(' ').next().unwrap());
+    assert_eq!(client.ask("SET a 1"), "+OK");
+    assert_eq!(client.ask("SAVE"), "+OK");
+    assert!(client.ask("BRAID.ARCHIVE").starts_with(':'));
+    client.send("SHUTDOWN\r\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(std::fs::read_dir(place("archive")).unwrap().count() > 0);
+    let log = std::fs::read_to_string(place("log")).unwrap();
+    let messages: Vec<String> = log
+        .lines()
+        .map(|line| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            assert!(line["timestamp"].is_string() && line["level"].is_string());
+            line["message"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(messages, ["serving", "backup made", "stopping"], "{log}");
+}

@@ -141,6 +141,8 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> 
         .pool_bytes(config.pool_bytes as usize)
         .on_health_change(|health| match health {
             Health::Good => tracing::info!("the database is healthy"),
+            // The server has stopped, as its log says.
+            Health::Closed => {}
             health => tracing::warn!(?health, "the health of the database has changed"),
         });
     if let Some(archive) = &config.archive_directory {
