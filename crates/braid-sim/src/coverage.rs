@@ -72,6 +72,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("foreign marker in the directory", LONG),
     ("flipped bit in the data file", LONG),
     ("flipped bit in the log", LONG),
+    ("flush: a mark waits for its header", LONG),
     ("gap rule: a dependency in another lane is lost", LONG),
     ("gap rule: flushes after a gap", LONG),
     ("gap rule: numbers after a gap", LONG),
