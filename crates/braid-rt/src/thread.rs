@@ -159,6 +159,26 @@ pub fn index() -> usize {
     })
 }
 
+/// As [`index`], among the threads that commit. In the numbering of all threads, two threads that
+/// commit at the same time could both have odd numbers, and share one of two strands.
+#[inline]
+pub fn committer() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    if simulation::is_on() {
+        return simulation::task().index();
+    }
+    NUMBER.with(|number| {
+        if number.get() == usize::MAX {
+            // Relaxed: only uniqueness matters.
+            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        number.get()
+    })
+}
+
 /// Number of threads that can run in parallel.
 pub fn parallelism() -> usize {
     if simulation::is_on() {
@@ -204,5 +224,8 @@ mod tests {
         assert!(!handle.is_current());
         handle.join().unwrap();
         assert_eq!(index(), index());
+        assert_eq!(committer(), committer());
+        let committers = scatter(4, |_| committer());
+        assert!((1..4).all(|i| !committers[..i].contains(&committers[i])));
     }
 }

@@ -223,9 +223,9 @@ fn a_commit_lasts_with_all_that_it_depends_on() {
 
 /// Runs `work` on a thread that uses the other one of two strands.
 fn on_another_strand(work: impl Fn() + Sync) {
-    let own = braid_rt::thread::index();
+    let own = braid_rt::thread::committer();
     let run = || {
-        let other = braid_rt::thread::index() % 2 != own % 2;
+        let other = braid_rt::thread::committer() % 2 != own % 2;
         if other {
             work();
         }

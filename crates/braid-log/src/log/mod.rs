@@ -190,7 +190,7 @@ impl Log {
             None => 0,
         };
         let bytes = payload_len(payload) + dependencies;
-        let thread = braid_rt::thread::index();
+        let thread = braid_rt::thread::committer();
         let strand_handles = &self.0.strand_handles;
         let strand_handle = &strand_handles[thread % strand_handles.len()];
         let lane = &core.lanes[strand_handle.lane];
