@@ -75,7 +75,7 @@ pub(crate) fn store(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     let words = &words[..(at + bytes.len()).div_ceil(WORD)];
     let (whole, tail) = bytes.as_chunks::<WORD>();
     if at.is_multiple_of(WORD) && tail.is_empty() {
-        // What logs and pages consist of.
+        // Logs and pages consist of whole words.
         for (word, bytes) in words[at / WORD..].iter().zip(whole) {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::LocalKey;
 use std::time::Duration;
 
 use crate::simulation;
@@ -147,16 +148,7 @@ pub fn index() -> usize {
     thread_local! {
         static INDEX: Cell<usize> = const { Cell::new(usize::MAX) };
     }
-    if simulation::is_on() {
-        return simulation::task().index();
-    }
-    INDEX.with(|index| {
-        if index.get() == usize::MAX {
-            // Relaxed: only uniqueness matters.
-            index.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        index.get()
-    })
+    number(&INDEX, &NEXT)
 }
 
 /// As [`index`], among the threads that commit. In the numbering of all threads, two threads that
@@ -165,18 +157,22 @@ pub fn index() -> usize {
 pub fn committer() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+        static COMMITTER: Cell<usize> = const { Cell::new(usize::MAX) };
     }
+    number(&COMMITTER, &NEXT)
+}
+
+/// Returns the calling thread's number, which it draws from `next` at its first call.
+#[inline]
+fn number(own: &'static LocalKey<Cell<usize>>, next: &AtomicUsize) -> usize {
     if simulation::is_on() {
         return simulation::task().index();
     }
-    NUMBER.with(|number| {
-        if number.get() == usize::MAX {
-            // Relaxed: only uniqueness matters.
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        number.get()
-    })
+    if own.get() == usize::MAX {
+        // Relaxed: only uniqueness matters.
+        own.set(next.fetch_add(1, Ordering::Relaxed));
+    }
+    own.get()
 }
 
 /// Number of threads that can run in parallel.

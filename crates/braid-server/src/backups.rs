@@ -9,41 +9,41 @@ use std::time::{Duration, Instant, SystemTime};
 use braid::backup::BackupInfo;
 use braid::{Database, Error};
 
-/// What is known of the backups of this run of the server.
+/// The backups of this run of the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub(crate) is_running: bool,
+    /// When the newest one was made, or the server started.
+    pub(crate) last: SystemTime,
+    /// Why the last one failed.
+    pub(crate) failure: Option<String>,
+    pub(crate) took: Option<Duration>,
+}
+
 #[derive(Debug)]
 struct State {
-    is_running: bool,
-    /// When the newest one was made, or the server started.
-    last: SystemTime,
-    /// Why the last one failed.
-    failure: Option<String>,
-    took: Option<Duration>,
+    report: Report,
+    /// Makes a backup for BGSAVE.
     thread: Option<JoinHandle<()>>,
 }
 
-/// What SAVE and BGSAVE have done.
+/// Makes the backups for SAVE and BGSAVE, one at a time.
 #[derive(Debug)]
 pub(crate) struct Backups {
     state: Mutex<State>,
 }
 
-/// What is known of the backups.
-#[derive(Clone, Debug)]
-pub(crate) struct Report {
-    pub(crate) is_running: bool,
-    pub(crate) last: SystemTime,
-    pub(crate) failure: Option<String>,
-    pub(crate) took: Option<Duration>,
-}
-
 impl Default for Backups {
     fn default() -> Self {
+        let report = Report {
+            is_running: false,
+            last: SystemTime::now(),
+            failure: None,
+            took: None,
+        };
         Backups {
             state: Mutex::new(State {
-                is_running: false,
-                last: SystemTime::now(),
-                failure: None,
-                took: None,
+                report,
                 thread: None,
             }),
         }
@@ -65,35 +65,29 @@ impl Backups {
     }
 
     pub(crate) fn report(&self) -> Report {
-        let state = self.lock();
-        Report {
-            is_running: state.is_running,
-            last: state.last,
-            failure: state.failure.clone(),
-            took: state.took,
-        }
+        self.lock().report.clone()
     }
 
     /// Reserves the turn to make a backup; returns whether nobody else has it.
     pub(crate) fn begin(&self) -> bool {
-        !std::mem::replace(&mut self.lock().is_running, true)
+        !std::mem::replace(&mut self.lock().report.is_running, true)
     }
 
     /// Makes a backup in the turn that [`Backups::begin`] reserved.
     pub(crate) fn make(&self, db: &Database, plan: &Plan) -> braid::Result<()> {
         let began = Instant::now();
         let result = make(db, plan);
-        let mut state = self.lock();
-        state.is_running = false;
-        state.took = Some(began.elapsed());
-        state.failure = result.as_ref().err().map(Error::to_string);
+        let report = &mut self.lock().report;
+        report.is_running = false;
+        report.took = Some(began.elapsed());
+        report.failure = result.as_ref().err().map(Error::to_string);
         match &result {
             Ok(Some(path)) => tracing::info!(path = %path.display(), "backup made"),
             Ok(None) => {}
             Err(error) => tracing::error!(%error, "backup failed"),
         }
         if result.is_ok() {
-            state.last = SystemTime::now();
+            report.last = SystemTime::now();
         }
         result.map(drop)
     }
@@ -105,7 +99,7 @@ impl Backups {
 
     /// Gives back the turn if the backup cannot begin.
     pub(crate) fn cancel(&self) {
-        self.lock().is_running = false;
+        self.lock().report.is_running = false;
     }
 
     /// Waits for the backup that is being made.

@@ -50,7 +50,7 @@ impl Latency {
             let _ = writeln!(out, "{name}_bucket{{le=\"{bound}\"}} {sum}");
         }
         sum += counts[CLASSES - 1];
-        let seconds = self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9;
+        let seconds = self.nanoseconds() as f64 / 1e9;
         let _ = write!(
             out,
             "{name}_bucket{{le=\"+Inf\"}} {sum}\n{name}_sum {seconds}\n{name}_count {sum}\n"

@@ -177,7 +177,7 @@ impl History {
         let mut refused = 0;
         for _ in 0..150 {
             if self.random.u32(..12) == 0 {
-                // The log goes on after a failed checkpoint, which is not tried again.
+                // A failed checkpoint does not stop the log, and nobody tries it again.
                 if let Err(error) = db.checkpoint() {
                     self.count(name(&error));
                 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::arguments::{Options, integer, natural, wrong_arity};
-use super::hashes::{at, set_fields, value_in};
+use super::hashes::{set_fields, value_in};
 use super::keys::{ExpiryUnit, absolute, deadline};
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Collection, Data};
@@ -324,7 +324,7 @@ pub(super) fn hsetex(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     for pair in pairs.chunks_exact(2) {
         let exists = match &hash {
             None => false,
-            Some(hash) => data.element(&at(data, hash, &pair[0]))?.is_some(),
+            Some(hash) => data.element(&data.member_at(hash, &pair[0]))?.is_some(),
         };
         if (only_new && exists) || (only_old && !exists) {
             return Ok(Reply::Integer(0));

@@ -9,10 +9,6 @@ use crate::rdb::Field;
 use crate::resp::Reply;
 use crate::resp::number::{parse_f64, parse_i64};
 
-pub(super) fn at(data: &Data, hash: &Collection, field: &[u8]) -> Vec<u8> {
-    data.keyspace.hashed_key(&hash.id.to_be_bytes(), field)
-}
-
 /// Returns all fields.
 pub(super) fn export(data: &Data, hash: &Collection) -> Result<Vec<Field>> {
     let fields = live(data, hash)?.into_iter().map(|(name, value)| {
@@ -29,7 +25,7 @@ pub(super) fn export(data: &Data, hash: &Collection) -> Result<Vec<Field>> {
 pub(super) fn import(data: &mut Data, fields: &[Field]) -> Result<Option<Collection>> {
     let mut hash = data.new_collection(Kind::Hash);
     for field in fields {
-        let at = at(data, &hash, &field.name);
+        let at = data.member_at(&hash, &field.name);
         if data.element(&at)?.is_some() {
             return Ok(None);
         }
@@ -42,7 +38,7 @@ pub(super) fn import(data: &mut Data, fields: &[Field]) -> Result<Option<Collect
 
 /// Returns the value of a field, unless its time has passed.
 pub(super) fn value_in(data: &Data, hash: &Collection, field: &[u8]) -> Result<Option<Bytes>> {
-    let found = data.element(&at(data, hash, field))?;
+    let found = data.element(&data.member_at(hash, field))?;
     let time = match found {
         Some(_) => data.field_time(hash, field)?,
         None => None,
@@ -71,7 +67,7 @@ pub(super) fn set_fields(
     };
     let mut added = 0;
     for pair in pairs.chunks_exact(2) {
-        let at = at(data, &hash, &pair[0]);
+        let at = data.member_at(&hash, &pair[0]);
         if data.element(&at)?.is_none() {
             added += 1;
         } else if !keeps_times {

@@ -27,7 +27,7 @@ struct Caller<'a> {
     is_readonly: bool,
 }
 
-/// Why a command of a script is not run; the script goes on.
+/// The error that a script gets for a command that it must not run; the script continues.
 type Refusal = &'static str;
 
 impl Caller<'_> {
@@ -126,7 +126,7 @@ pub(super) fn limits(shared: &Shared, killed: Arc<AtomicBool>) -> Limits {
     }
 }
 
-/// What is run, and with which arguments.
+/// A call of a script or a function: its name, its arguments and its kind.
 struct Invocation<'a> {
     name: &'a str,
     args: &'a [Bytes],

@@ -9,15 +9,11 @@ use crate::failure::{Failure, Result};
 use crate::keyspace::{Collection, Data, Kind};
 use crate::resp::Reply;
 
-fn at(data: &Data, set: &Collection, member: &[u8]) -> Vec<u8> {
-    data.keyspace.hashed_key(&set.id.to_be_bytes(), member)
-}
-
 pub(super) fn sadd(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let (old, mut set) = data.collection_or_new(&args[1], Kind::Set)?;
     let mut added = 0;
     for member in &args[2..] {
-        let at = at(data, &set, member);
+        let at = data.member_at(&set, member);
         if data.element(&at)?.is_none() {
             data.put_element(&at, &[])?;
             added += 1;
@@ -38,7 +34,7 @@ fn remove(data: &mut Data, key: &[u8], members: &[Bytes], event: &'static str) -
     };
     let mut removed = 0;
     for member in members {
-        let at = at(data, &set, member);
+        let at = data.member_at(&set, member);
         removed += u64::from(data.remove_element(&at)?);
     }
     if removed > 0 {
@@ -56,7 +52,7 @@ pub(super) fn srem(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 }
 
 fn contains(data: &Data, set: &Collection, member: &[u8]) -> Result<bool> {
-    Ok(data.element(&at(data, set, member))?.is_some())
+    Ok(data.element(&data.member_at(set, member))?.is_some())
 }
 
 pub(super) fn sismember(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
@@ -98,7 +94,7 @@ pub(super) fn build(data: &mut Data, members: &[Bytes]) -> Result<Option<Collect
         if contains(data, &set, member)? {
             return Ok(None);
         }
-        let at = at(data, &set, member);
+        let at = data.member_at(&set, member);
         data.put_element(&at, &[])?;
         set.len += 1;
     }
@@ -324,7 +320,7 @@ fn store(data: &mut Data, args: &[Bytes], how: Combine, event: &'static str) -> 
     if !members.is_empty() {
         let mut set = data.new_collection(Kind::Set);
         for member in &members {
-            let at = at(data, &set, member);
+            let at = data.member_at(&set, member);
             data.put_element(&at, &[])?;
         }
         set.len = members.len() as u64;

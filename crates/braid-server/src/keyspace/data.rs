@@ -462,6 +462,11 @@ impl Data {
         )?)
     }
 
+    /// Returns the place of a field of a hash, or of a member of a set, among the elements.
+    pub(crate) fn member_at(&self, collection: &Collection, name: &[u8]) -> Vec<u8> {
+        self.keyspace.hashed_key(&collection.id.to_be_bytes(), name)
+    }
+
     pub(crate) fn element(&self, at: &[u8]) -> Result<Option<Bytes>> {
         Ok(self.view.get(&self.keyspace.elements, at)?)
     }

@@ -37,10 +37,6 @@ fn prefix(hash: &Collection, mark: u8) -> Vec<u8> {
 }
 
 impl Data {
-    fn field_at(&self, hash: &Collection, field: &[u8]) -> Vec<u8> {
-        self.keyspace.hashed_key(&hash.id.to_be_bytes(), field)
-    }
-
     fn time_at(&self, hash: &Collection, field: &[u8]) -> Vec<u8> {
         self.keyspace.hashed_key(&prefix(hash, BY_FIELD), field)
     }
@@ -89,7 +85,7 @@ impl Data {
 
     /// Removes a field and its time; returns whether there was one.
     pub(crate) fn remove_field(&mut self, hash: &mut Collection, field: &[u8]) -> Result<bool> {
-        let at = self.field_at(hash, field);
+        let at = self.member_at(hash, field);
         if !self.remove_element(&at)? {
             return Ok(false);
         }

@@ -32,7 +32,7 @@ pub(crate) fn scan(
     for entry in view.prefix_from(table, prefix, from)? {
         let (key, value) = entry?;
         let at = read_u64(&key[prefix.len()..]);
-        // What lies after all positions are no names.
+        // Keys after the last position are not those of names.
         if at >> 63 == 1 {
             break;
         }

@@ -65,9 +65,7 @@ impl Sweeper {
         let has_more = expired.result == BATCH || fields.result || removed.result;
         Ok((effects, has_more))
     }
-}
 
-impl Sweeper {
     /// Returns whether there is something to remove in the durable state.
     fn has_work(&self) -> Result<bool> {
         let data = self.keyspace.durable(0)?;
@@ -267,7 +265,7 @@ mod tests {
             assert!(!sweeper.step().unwrap().1);
         }
         assert_eq!(db.stats().commits, before);
-        // What expires is removed, and the server rests again.
+        // The sweeper removes the expired key, and then commits nothing again.
         let remove = |data: &mut Data| {
             let old = data.entry(b"a")?;
             old.map_or(Ok(()), |old| data.delete(b"a", &old))
@@ -287,6 +285,7 @@ mod tests {
         sweeper.step().unwrap();
         assert_eq!(db.stats().commits, before);
     }
+
     #[test]
     fn events_are_recorded_only_if_somebody_wants_them() {
         let keyspace = Arc::new(Keyspace::open(Database::in_memory().unwrap()).unwrap());

@@ -269,7 +269,7 @@ fn unpack(packed: &[u8], len: usize) -> Result<Bytes> {
         }
         let distance = ((control & 0x1f) << 8 | next()?) + 1;
         let from = out.len().checked_sub(distance).ok_or(Malformed::Value)?;
-        // What is copied may overlap with what it makes.
+        // The copied bytes may overlap with those that the copy appends.
         for at in from..from + count + 2 {
             out.push(out[at]);
         }

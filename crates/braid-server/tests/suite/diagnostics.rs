@@ -148,7 +148,7 @@ fn monitors_see_requests_without_passwords() {
             r#"2 "EXEC""#,
         ]
     );
-    // The monitor goes on as any other connection after RESET.
+    // After RESET, the monitor's connection serves requests like any other.
     raw.send("RESET\r\n");
     while raw.line() != "+RESET" {}
     run::<()>(connection, "SET a 2");

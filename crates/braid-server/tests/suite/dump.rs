@@ -94,7 +94,7 @@ fn every_type_is_restored() {
         run::<()>(connection, &format!("DEL {copy}"));
         assert_eq!(run::<i64>(connection, &format!("EXISTS {key}")), 1);
     }
-    // Groups go on where they were.
+    // Groups of a restored stream continue after the last element that they delivered.
     let payload = dump(connection, "stream");
     restore(connection, "s", &payload).unwrap();
     script(

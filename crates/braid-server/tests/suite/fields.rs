@@ -112,7 +112,7 @@ fn expired_fields_are_gone() {
     let db = Database::in_memory().unwrap();
     let server = TestServer::with(db.clone(), |_| {});
     let connection = &mut server.connect();
-    // While clients are paused, nothing is removed in the background, and reads go on.
+    // While clients are paused, the background removes nothing, and reads continue.
     let mut raw = server.raw();
     script(connection, "HSET h a 1 b 2 c 3 => 3\nHSET all a 1 => 1");
     let soon = now_ms() + 1;

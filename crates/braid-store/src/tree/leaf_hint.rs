@@ -133,10 +133,7 @@ impl Tree {
     #[inline(always)]
     pub(super) fn recall_own(&self, hint: &LeafHint, key: &[u8]) -> Option<(ReadPage<'_>, Slot)> {
         debug_assert!(hint.is_of(self, key), "the caller knows whose hint it is");
-        let leaf = self.pool.read_resident(hint.leaf.page)?;
-        if leaf.version() != hint.leaf.version && !braid_rt::mutant!("recall_a_changed_leaf") {
-            return None;
-        }
+        let leaf = self.read_hinted(hint)?;
         if hint.is_located {
             return Some((leaf, hint.place()));
         }
@@ -151,24 +148,24 @@ impl Tree {
         if hint.root != self.root {
             return None;
         }
-        let has_key = hint.has_key(key);
-        if !has_key && !hint.is_of_many {
+        if hint.has_key(key) {
+            return self.recall_own(hint, key);
+        }
+        if !hint.is_of_many {
             return None;
         }
-        let leaf = self.pool.read_resident(hint.leaf.page)?;
-        if leaf.version() != hint.leaf.version && !braid_rt::mutant!("recall_a_changed_leaf") {
-            return None;
-        }
-        if has_key && hint.is_located {
-            return Some((leaf, hint.place()));
-        }
+        let leaf = self.read_hinted(hint)?;
         let node = Node(leaf.page());
-        let is_here = if has_key {
-            node.is_leaf()
-        } else {
-            node.is_between_fences(key)
-        };
-        is_here.then(|| (leaf, node.search(key)))
+        node.is_between_fences(key)
+            .then(|| (leaf, node.search(key)))
+    }
+
+    /// Returns the leaf of a hint, if it is in memory and did not change since.
+    #[inline(always)]
+    fn read_hinted(&self, hint: &LeafHint) -> Option<ReadPage<'_>> {
+        let leaf = self.pool.read_resident(hint.leaf.page)?;
+        let is_unchanged = leaf.version() == hint.leaf.version;
+        (is_unchanged || braid_rt::mutant!("recall_a_changed_leaf")).then_some(leaf)
     }
 
     /// Descends to the leaf of a key, if all nodes above it are in memory, and begins to bring the
