@@ -132,7 +132,7 @@ pub(crate) fn prepare_first(
         max_log_bytes: 0,
         ..options.clone()
     };
-    let prepared = pool.prepare_while(device, &unlimited, quota, || pool.ready() == 0);
+    let prepared = pool.prepare_while(device, &unlimited, quota, 0, || pool.ready() == 0);
     prepared.map(drop)
 }
 

@@ -436,8 +436,13 @@ impl Core {
     ) -> Result<(), LogError> {
         self.prepare_with(lane, payload, || {
             let (device, options) = (&*self.device, &self.options);
+            let needed = match payload as usize {
+                // The margin covers it.
+                ..=SMALL_PAYLOAD => 0,
+                _ => worst_case(payload, options.slot_bytes),
+            };
             lane.pool
-                .prepare_while(device, options, &self.quota, wanted)
+                .prepare_while(device, options, &self.quota, needed, wanted)
         })
     }
 

@@ -15,6 +15,9 @@ use crate::segments::new_file::NewFile;
 use crate::segments::quota::Quota;
 use crate::segments::state::{PoolFiles, State};
 
+/// The greatest part of a segment made in need that may stay unused, as its divisor.
+const UNUSABLE_PART: u64 = 4;
+
 /// The segments of one lane.
 #[derive(Debug)]
 pub(crate) struct SegmentPool {
@@ -201,7 +204,7 @@ impl SegmentPool {
         if wanted() {
             braid_rt::coverage_point("log: segments are preallocated");
         }
-        if let Err(error) = self.prepare_while(device, options, quota, wanted) {
+        if let Err(error) = self.prepare_while(device, options, quota, 0, wanted) {
             self.take_back(first, device, quota);
             return Err(error);
         }
@@ -269,18 +272,21 @@ impl SegmentPool {
         quota: &Quota,
     ) -> Result<bool, LogError> {
         let before = self.prepared();
-        self.prepare_while(device, options, quota, || self.prepared() == before)
+        self.prepare_while(device, options, quota, 0, || self.prepared() == before)
     }
 
-    /// Like [`SegmentPool::prepare`], repeated while `wanted` returns true; `wanted` is evaluated
-    /// while no other thread prepares.
+    /// Like [`SegmentPool::prepare`] for a commit that needs `needed` bytes, repeated while `wanted`
+    /// returns true; `wanted` is evaluated while no other thread prepares.
     pub(crate) fn prepare_while(
         &self,
         device: &dyn Device,
         options: &LogOptions,
         quota: &Quota,
+        needed: u64,
         wanted: impl Fn() -> bool,
     ) -> Result<bool, LogError> {
+        let unusable = BLOCK as u64 + self.slot;
+        let whole = (needed + unusable).max(UNUSABLE_PART * unusable);
         loop {
             let (refused, prepared) = {
                 let _work = self.work.lock();
@@ -289,7 +295,9 @@ impl SegmentPool {
                         return Ok(true);
                     }
                     let prepared = self.prepared();
-                    match self.prepare_locked(device, options, quota, State::urgent_len) {
+                    match self
+                        .prepare_locked(device, options, quota, |state| state.urgent_len(whole))
+                    {
                         Ok(true) => {}
                         refused => break (refused, prepared),
                     }

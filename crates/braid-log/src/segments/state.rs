@@ -98,16 +98,24 @@ impl State {
 
     /// The length of a segment that a commit or a flush lacks: short while a longer one is made
     /// ahead, so that its own file is all that the commit waits for, and long enough that a fast
-    /// writer does not divide the log into hundreds of files.
-    pub(super) fn urgent_len(&self) -> u64 {
+    /// writer does not divide the log into hundreds of files. At least `whole`, so that one segment
+    /// suffices for a large commit, and the ends of short segments do not use up the limit.
+    pub(super) fn urgent_len(&self, whole: u64) -> u64 {
         let len = self.next_len();
         if self.ahead == 0 || self.preallocated || braid_rt::mutant!("make_long_files_in_need") {
             return len;
         }
         braid_rt::coverage_point("log: a commit makes a segment beside one made ahead");
+        let whole = if braid_rt::mutant!("make_many_short_segments") {
+            0
+        } else {
+            whole
+        };
         (len / URGENT_PART)
+            .max(whole)
             .next_multiple_of(BLOCK as u64)
             .max(self.least)
+            .min(len)
     }
 
     /// Whether all segments that are being prepared have at least `least` bytes.

@@ -245,12 +245,22 @@ fn a_commit_makes_a_short_segment_while_a_long_one_is_made() {
         asked.recv().unwrap();
         assert!(pool.prepare(&device, &options, &quota).unwrap());
         let first = pool.take().unwrap();
-        assert_eq!(first.len, options.first_segment_bytes());
+        assert!(first.len < long / 2, "{}", first.len);
+        // Three quarters of it can certainly be used.
+        assert!(pool.usable(&first) * 4 >= first.len * 3, "{}", first.len);
+        // A large commit makes one segment, and not several short ones.
+        let needed = 150 << 10;
+        let wanted = || pool.ready_room() < needed;
+        let made = pool.prepare_while(&device, &options, &quota, needed, wanted);
+        assert!(made.unwrap());
+        assert_eq!(pool.ready(), 1);
+        let second = pool.take().unwrap();
+        assert!(second.len < long, "{}", second.len);
         allow.send(()).unwrap();
         assert!(ahead.join().unwrap().unwrap());
-        let second = pool.take().unwrap();
-        assert_eq!(second.sequence, first.sequence + 1);
-        assert!(second.len >= long, "{}", second.len);
+        let third = pool.take().unwrap();
+        assert_eq!(third.sequence, first.sequence + 2);
+        assert!(third.len >= long, "{}", third.len);
     });
     let left = device.list().unwrap();
     assert!(!left.iter().any(|entry| is_unfinished_name(&entry.name)));
@@ -284,7 +294,7 @@ fn a_commit_waits_for_a_long_segment_that_took_the_room() {
                 tries.lock().send(()).unwrap();
                 pool.ready() == 0
             };
-            pool.prepare_while(&device, &options, &quota, wanted)
+            pool.prepare_while(&device, &options, &quota, 0, wanted)
         });
         tried.recv().unwrap();
         // The commit releases the lock once it was refused.
