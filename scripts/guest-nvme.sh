@@ -2,7 +2,7 @@
 # Runs the three paths to an NVMe drive in a virtual machine: io_uring, NVMe passthrough, and the driver
 # of braid-nvme over VFIO with an IOMMU; see docs/nvme.md.
 #
-#     scripts/guest-nvme.sh [paths|crash|crash-database|database|format|paper]...
+#     scripts/guest-nvme.sh [paths|crash|crash-database|database|format|paper|pull]...
 #
 # paths: each path writes, flushes and reads back. Then strace counts system calls: the driver over VFIO may
 # take none, and no interrupt, and passthrough one for each batch. Then the paths run in turns at
@@ -10,8 +10,9 @@
 # relative to the kernel's io_uring. Times of an emulated machine mean little, and their ratios more.
 # A second boot gives the kernel queues that it polls (IOPOLL). crash: images of the drive at any
 # point of a program on a volume. database: the engine on each path. paper: `braid bench paper nvme`,
-# each point for EACH seconds (1), with RECORDS records (20000) and the numbers of CLIENTS. Without an
-# argument, paths and crash.
+# each point for EACH seconds (1), with RECORDS records (20000) and the numbers of CLIENTS. pull: the
+# drive loses its power under a database (PULLS times on each path, 3), as if it had been pulled out, and
+# another boot recovers the database. Without an argument, paths, crash and crash-database.
 #
 # ROUNDS=n sets the number of turns (3), PATHS=vfio runs one path, POLLED=0 leaves out the second
 # boot, ACCEL=kvm uses the processor's virtualization (default: emulation, which works everywhere).
@@ -27,7 +28,7 @@ guest_needs strace strace
 if [ -z "${EXAMPLES:-}" ]; then
     cargo build --release -p braid-nvme --example nvme_probe --example nvme_crash
     case " $* " in
-        *" crash-database "*) cargo build --release -p braid-sim --example nvme_database ;;
+        *" crash-database "* | *" pull "*) cargo build --release -p braid-sim --example nvme_database ;;
     esac
     EXAMPLES=${CARGO_TARGET_DIR:-target}/release/examples
 fi
@@ -50,6 +51,12 @@ case " $* " in
     *" format "* | *" paper "*)
         guest_needs e2fsprogs mkfs.ext4
         guest_program "$(command -v mkfs.ext4)" mkfs.ext4
+        ;;
+esac
+case " $* " in
+    *" pull "*)
+        guest_needs pciutils setpci
+        guest_program "$(command -v setpci)" setpci
         ;;
 esac
 guest_modules nvme vfio-pci vfio_iommu_type1 ext4 crc32c_generic
@@ -104,6 +111,28 @@ case $(option task) in
         finish "done"
         ;;
 esac
+if [ "$(option task)" = pull ]; then
+    : >/tmp/pulled
+    nvme_database pull "$drive" "$(option seed)" >/tmp/pulled 2>&1 &
+    worker=$!
+    for pause in $(seq 600); do
+        grep -q working /tmp/pulled && break
+        sleep 0.1
+    done
+    grep -q working /tmp/pulled || { cat /tmp/pulled; finish "FAILED: $drive does not work"; }
+    sleep "0.$(option pause)"
+    # The port switches the slot's power and its indicator off: the drive is gone at once, unannounced.
+    setpci -s "$(option port)" CAP_EXP+18.w=0700:0700
+    wait $worker || { cat /tmp/pulled; finish "FAILED: $drive"; }
+    sed 's/^/guest: /' /tmp/pulled
+    finish "done"
+fi
+if [ "$(option task)" = recover ]; then
+    nvme_database recover "$drive" "$(option seed)" $(option counts | tr ',' ' ') >/tmp/out 2>&1 ||
+        { cat /tmp/out; finish "FAILED: recover $drive"; }
+    sed 's/^/guest: /' /tmp/out
+    finish "done"
+fi
 run() {
     echo "guest: $*"
     # No terminal, so no progress.
@@ -224,10 +253,12 @@ GUEST
 
 # Boots with kernel arguments and drives: boot ARGUMENTS BLOCKDEV...
 boot() {
-    local arguments=$1 drives=() drive
+    local arguments=$1 drives=() drive count=0 bus=${PORT:+,bus=socket}
     shift
+    [ -z "${PORT:-}" ] || drives+=(-device "pcie-root-port,id=socket,addr=$PORT,slot=1")
     for drive in "$@"; do
-        drives+=(-blockdev "$drive" -device "nvme,serial=braid${#drives[@]},drive=n$((${#drives[@]} / 4)),max_ioqpairs=8")
+        drives+=(-blockdev "$drive" -device "nvme,serial=braid$count,drive=n$count,max_ioqpairs=8$bus")
+        count=$((count + 1))
     done
     # Clock readings are no system calls with the processor's own clock, as on real machines; an
     # emulated one does not trust it unless it is told to. On a busy machine, an emulated timer is too
@@ -352,6 +383,27 @@ paper() {
         "driver=file,node-name=n2,filename=$work/nvme2.img,discard=unmap"
 }
 
+# The drive loses its power under a database, and the next boot recovers the database.
+pull() {
+    local path seed
+    for path in $(tr ',' ' ' <<<"${PATHS:-uring,passthrough,vfio}"); do
+        for seed in $(seq "${SEED:-1}" $((${SEED:-1} + ${PULLS:-3} - 1))); do
+            echo "a drive that is pulled out: $path, seed $seed"
+            empty nvme0.img 64
+            local drive="driver=file,node-name=n0,filename=$work/nvme0.img,discard=unmap" counts
+            PORT=05.0 boot "task=pull polled=0 paths=$path seed=$seed pause=$((seed * 37 % 100)) port=00:05.0" "$drive"
+            # Registers of a missing device read as zeros in QEMU, and as ones on a real machine. So over
+            # VFIO, the commands reach their time limit before the driver fails to reset the controller.
+            grep -q '^guest: error: .*\(the drive is gone\|the drive did not answer\)' "$work/nvme-output" || {
+                echo "FAILED: no thread reports that the drive is gone" >&2
+                exit 1
+            }
+            counts=$(sed -n 's/^guest: acknowledged: //p' "$work/nvme-output" | tr ' ' ',')
+            boot "task=recover polled=0 paths=$path seed=$seed counts=$counts" "$drive"
+        done
+    done
+}
+
 format() {
     empty nvme0.img 256
     boot "task=format polled=0 paths=uring" \
@@ -370,8 +422,9 @@ for task in "$@"; do
         database) database ;;
         format) format ;;
         paper) paper ;;
+        pull) pull ;;
         *)
-            echo "unknown: $task; expected paths, crash, crash-database, database, format or paper" >&2
+            echo "unknown: $task; expected paths, crash, crash-database, database, format, paper or pull" >&2
             exit 2
             ;;
     esac

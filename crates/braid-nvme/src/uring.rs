@@ -17,7 +17,8 @@ use io_uring::{cqueue, opcode, squeue, types};
 
 use crate::ring::{Encoding, Outcome, RingQueue};
 use crate::{
-    Command, CommandKind, DmaBuffer, Drive, DriveError, DriveInfo, DrivePath, Queue, check_command,
+    Command, CommandKind, DmaBuffer, Drive, DriveError, DriveInfo, DrivePath, Queue, Target,
+    check_command,
 };
 
 /// Options of [`UringDrive`].
@@ -203,6 +204,15 @@ struct Plain {
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
 impl Plain {
+    /// The error of a command that failed. Of a drive that is gone, the kernel reports an I/O error as
+    /// for a medium that failed, but it also sets the size to 0.
+    fn failure(&self, target: Target, error: DriveError) -> DriveError {
+        match rustix::fs::seek(&*self.file, rustix::fs::SeekFrom::End(0)) {
+            Ok(0) => DriveError::Removed { target },
+            _ => error,
+        }
+    }
+
     fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
@@ -251,10 +261,13 @@ impl Encoding for Plain {
         match u64::try_from(result) {
             Ok(_) if !transfers => Outcome::Done(Ok(())),
             // The device, or the file, has become shorter.
-            Ok(0) => Outcome::Done(Err(DriveError::OutOfRange {
+            Ok(0) => Outcome::Done(Err(self.failure(
                 target,
-                capacity: self.info.blocks,
-            })),
+                DriveError::OutOfRange {
+                    target,
+                    capacity: self.info.blocks,
+                },
+            ))),
             Ok(part) if done + part >= self.bytes(command).1 => Outcome::Done(Ok(())),
             Ok(part) => Outcome::Partly(done + part),
             Err(_) => match -result {
@@ -262,7 +275,9 @@ impl Encoding for Plain {
                 libc::EOPNOTSUPP if command.kind == CommandKind::Deallocate => {
                     Outcome::Done(Ok(()))
                 }
-                errno => Outcome::Done(Err(DriveError::of_errno(target, errno))),
+                errno => Outcome::Done(Err(
+                    self.failure(target, DriveError::of_errno(target, errno))
+                )),
             },
         }
     }
@@ -285,7 +300,9 @@ impl Encoding for Plain {
             CommandKind::Read | CommandKind::Write { .. } => return None,
         };
         let target = command.target();
-        Some(result.map_err(|errno| DriveError::of_errno(target, errno.raw_os_error())))
+        Some(result.map_err(|errno| {
+            self.failure(target, DriveError::of_errno(target, errno.raw_os_error()))
+        }))
     }
 }
 
@@ -348,6 +365,12 @@ mod tests {
         assert!(matches!(
             blocks.read(512, &mut whole[..4096]),
             Err(DriveError::OutOfRange { .. })
+        ));
+        // As the kernel does with a drive that is gone.
+        file.as_file().set_len(0).unwrap();
+        assert!(matches!(
+            blocks.read(0, &mut whole[..4096]),
+            Err(DriveError::Removed { .. })
         ));
     }
 

@@ -9,8 +9,10 @@ mod work;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
+use std::thread::ScopedJoinHandle;
 
 use braid::{Database, Error, Result, Ticket, offline};
 use braid_nvme::crash::{AnnotatedDrive, sample};
@@ -41,9 +43,12 @@ pub struct Checked {
     pub verified: u64,
 }
 
-/// What was acknowledged, noted in the record whenever it changes.
+/// Called with the transactions that are acknowledged, whenever their number changes.
+type Note<'a> = &'a (dyn Fn(&Counts) -> Result<()> + Sync);
+
+/// What was acknowledged, noted whenever it changes.
 struct Acknowledged<'a> {
-    drive: &'a AnnotatedDrive,
+    note: Note<'a>,
     counts: Mutex<Counts>,
 }
 
@@ -52,10 +57,7 @@ impl Acknowledged<'_> {
         // The note is written under the lock, so that the last one contains all earlier ones.
         let mut counts = self.counts.lock().expect("nobody panics with it");
         change(&mut counts);
-        let noted = self
-            .drive
-            .acknowledge(&counts.map(u64::to_le_bytes).concat());
-        noted.map_err(|error| failed("write a note", error.into()))
+        (self.note)(&counts)
     }
 }
 
@@ -81,8 +83,12 @@ pub fn run(drive: &AnnotatedDrive, seed: u64, transactions: u64) -> Result<()> {
     drive
         .acknowledge(&[])
         .map_err(|error| failed("write a note", error.into()))?;
+    let note = |counts: &Counts| {
+        let noted = drive.acknowledge(&counts.map(u64::to_le_bytes).concat());
+        noted.map_err(|error| failed("write a note", error.into()))
+    };
     let acknowledged = Acknowledged {
-        drive,
+        note: &note,
         counts: Mutex::default(),
     };
     for round in 0..ROUNDS {
@@ -94,20 +100,8 @@ pub fn run(drive: &AnnotatedDrive, seed: u64, transactions: u64) -> Result<()> {
         };
         acknowledged.note(|_| {})?;
         let numbers = 1 + transactions * round / ROUNDS..=transactions * (round + 1) / ROUNDS;
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..THREADS)
-                .map(|thread| {
-                    let (db, tables, numbers) = (&db, &tables, numbers.clone());
-                    let acknowledged = &acknowledged;
-                    scope.spawn(move || client(work, db, tables, thread, numbers, acknowledged))
-                })
-                .collect();
-            // All threads are joined, whatever the first ones return.
-            let joined = threads.into_iter().map(|thread| thread.join());
-            let outcomes: Vec<_> = joined.collect();
-            let mut outcomes = outcomes.into_iter();
-            outcomes.try_for_each(|outcome| outcome.expect("no client panics"))
-        })?;
+        let outcomes = clients(work, &db, &tables, &numbers, &acknowledged);
+        outcomes.into_iter().try_for_each(|outcome| outcome)?;
         // Without an error every time, and sometimes without the checkpoint of a `close`.
         if round % 2 == 0 {
             drop(tables);
@@ -117,13 +111,105 @@ pub fn run(drive: &AnnotatedDrive, seed: u64, transactions: u64) -> Result<()> {
     Ok(())
 }
 
+/// Performs the transactions of all threads, and returns their outcomes.
+fn clients(
+    work: Work,
+    db: &Database,
+    tables: &Tables,
+    numbers: &RangeInclusive<u64>,
+    acknowledged: &Acknowledged<'_>,
+) -> Vec<Result<()>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let numbers = numbers.clone();
+                scope.spawn(move || client(work, db, tables, thread, numbers, acknowledged))
+            })
+            .collect();
+        let join = |thread: ScopedJoinHandle<'_, _>| thread.join().expect("no client panics");
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// The end of [`run_until_failure`].
+#[derive(Debug)]
+pub struct Failure {
+    /// Transactions of each thread that were acknowledged.
+    pub acknowledged: Counts,
+    /// The error with which each thread ended.
+    pub errors: Vec<Error>,
+}
+
+/// Creates a volume and a database on a drive, and performs transactions until the drive fails.
+/// Erases the drive. `note` is called with the transactions that are acknowledged, whenever their
+/// number changes. [`check_after_failure`] checks the database later.
+///
+/// # Errors
+///
+/// The database's error, if it cannot be created.
+pub fn run_until_failure(
+    drive: Arc<dyn Drive>,
+    seed: u64,
+    note: impl Fn(&Counts) + Sync,
+) -> Result<Failure> {
+    let work = Work::new(seed);
+    let formatted = work.format(drive.clone());
+    formatted.map_err(|error| failed("format the drive", error))?;
+    let db = work.open(drive)?;
+    let tables = work.prepare(&db)?;
+    let note = |counts: &Counts| {
+        note(counts);
+        Ok(())
+    };
+    let acknowledged = Acknowledged {
+        note: &note,
+        counts: Mutex::default(),
+    };
+    let outcomes = clients(work, &db, &tables, &(1..=u64::MAX), &acknowledged);
+    let errors = outcomes.into_iter().filter_map(std::result::Result::err);
+    Ok(Failure {
+        errors: errors.collect(),
+        acknowledged: acknowledged
+            .counts
+            .into_inner()
+            .expect("nobody panics with it"),
+    })
+}
+
+/// Opens the database that [`run_until_failure`] left with this seed, and checks that it has every
+/// acknowledged transaction, each whole, and commits another one.
+///
+/// # Errors
+///
+/// A description of what is wrong.
+pub fn check_after_failure(
+    drive: Arc<dyn Drive>,
+    seed: u64,
+    acknowledged: &Counts,
+) -> std::result::Result<Counts, String> {
+    let work = Work::new(seed);
+    let report = fsck(&Blocking::new(drive.clone()));
+    let report = report.map_err(|error| format!("fsck: {error}"))?;
+    if let Some(fault) = report.faults.first() {
+        return Err(format!("fsck: {fault}"));
+    }
+    let text = |error: Error| error.to_string();
+    let db = work.open(drive).map_err(text)?;
+    let counts = work.check(&db, acknowledged, PENDING as u64 + 1)?;
+    let tables = Tables::open(&db).map_err(text)?;
+    db.transact(|tx| work.perform(tx, &tables, 0, counts[0] + 1))
+        .map_err(text)?;
+    db.close().map_err(text)?;
+    Ok(counts)
+}
+
 /// Performs transactions of one thread.
 fn client(
     work: Work,
     db: &Database,
     tables: &Tables,
     thread: usize,
-    numbers: std::ops::RangeInclusive<u64>,
+    numbers: RangeInclusive<u64>,
     acknowledged: &Acknowledged<'_>,
 ) -> Result<()> {
     let mut tickets: VecDeque<(u64, Ticket)> = VecDeque::new();
