@@ -10,40 +10,48 @@ use std::time::{Duration, Instant};
 use crate::common::{braid, expect_code, stderr};
 
 /// A running server.
-struct Served {
-    child: Child,
-    address: String,
+pub(crate) struct Served {
+    pub(crate) child: Child,
+    pub(crate) address: String,
     output: BufReader<std::process::ChildStdout>,
 }
 
-fn serve(dir: &Path) -> Served {
-    serve_with(dir, &["--port", "0", "--threads", "2", "--pool", "32"])
-}
-
-fn serve_with(dir: &Path, options: &[&str]) -> Served {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_braid"))
-        .arg("serve")
-        .args(options)
-        .arg(dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut output = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    output.read_line(&mut line).unwrap();
-    let address = line.trim().rsplit(' ').next().unwrap().to_owned();
-    Served {
-        child,
-        address,
-        output,
+impl Served {
+    /// Starts a server whose output is a pipe, and waits until it serves.
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let address = line.trim().rsplit(' ').next().unwrap().to_owned();
+        Served {
+            child,
+            address,
+            output,
+        }
     }
 }
 
-struct Client(BufReader<TcpStream>);
+pub(crate) fn serve(dir: &Path) -> Served {
+    serve_with(dir, &["--port", "0", "--threads", "2", "--pool", "32"])
+}
+
+/// Returns the command that serves a database.
+pub(crate) fn command(dir: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+    command.arg("serve").args(options).arg(dir);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+fn serve_with(dir: &Path, options: &[&str]) -> Served {
+    Served::start(command(dir, options))
+}
+
+pub(crate) struct Client(BufReader<TcpStream>);
 
 impl Client {
-    fn connect(address: &str) -> Self {
+    pub(crate) fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
@@ -51,20 +59,36 @@ impl Client {
         Client(BufReader::new(stream))
     }
 
-    fn send(&mut self, text: &str) -> std::io::Result<()> {
+    pub(crate) fn send(&mut self, text: &str) -> std::io::Result<()> {
         self.0.get_mut().write_all(text.as_bytes())
     }
 
-    /// Reads a line; an error at the end of the connection.
-    fn line(&mut self) -> std::io::Result<String> {
+    /// Reads a line; an error at the end of the connection, also within a line.
+    pub(crate) fn line(&mut self) -> std::io::Result<String> {
         let mut line = String::new();
-        if self.0.read_line(&mut line)? == 0 {
+        self.0.read_line(&mut line)?;
+        if !line.ends_with('\n') {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         Ok(line.trim_end().to_owned())
     }
 
-    fn ask(&mut self, text: &str) -> String {
+    /// Reads a reply, and shows it: lists in brackets, texts without their length.
+    pub(crate) fn reply(&mut self) -> std::io::Result<String> {
+        let line = self.line()?;
+        let len = || line[1..].parse::<i64>().unwrap();
+        match line.as_bytes()[0] {
+            b'$' | b'*' if len() < 0 => Ok("nil".to_owned()),
+            b'$' => self.line(),
+            b'*' => {
+                let items: Result<Vec<_>, _> = (0..len()).map(|_| self.reply()).collect();
+                Ok(format!("[{}]", items?.join(" ")))
+            }
+            _ => Ok(line),
+        }
+    }
+
+    pub(crate) fn ask(&mut self, text: &str) -> String {
         self.send(&format!("{text}\r\n")).unwrap();
         self.line().unwrap()
     }
@@ -158,7 +182,7 @@ fn answered_transactions_survive_kills() {
 }
 
 /// Stops a server by a command, and expects that it ends well.
-fn stop(served: &mut Served, command: &str) {
+pub(crate) fn stop(served: &mut Served, command: &str) {
     let mut client = Client::connect(&served.address);
     client.send(&format!("{command}\r\n")).unwrap();
     assert!(client.line().is_err());
@@ -311,7 +335,7 @@ fn the_log_can_be_json() {
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     std::fs::create_dir(place("backups")).unwrap();
     let config = format!(
-        "port = 0\nio-threads = 1\npool = \"32mb\"\nlog-format = \"json\"\nbackup-directory = '{}'\n\
+        "port = 0\nio-threads = 1\npool = \"32mb\"\nslowlog-log-slower-than = -1\nlog-format = \"json\"\nbackup-directory = '{}'\n\
          archive-directory = '{}'\narchive-interval = 3600\n",
         place("backups"),
         place("archive"),

@@ -11,6 +11,7 @@ mod pmem_database;
 mod readers;
 mod records;
 mod serve;
+mod serve_kills;
 mod shell;
 mod terminal;
 mod unwritable;
