@@ -1,7 +1,7 @@
 //! SLOWLOG, LATENCY and MONITOR.
 
 use std::fmt::Write;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
@@ -87,6 +87,17 @@ pub(super) fn latency(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Resul
             });
             Ok(Reply::Array(samples.collect()))
         }
+        (b"graph", 3) => {
+            let events = shared.spikes.all();
+            let found = events.into_iter().find(|(name, _)| is(&args[2], name));
+            let (name, history) = found.ok_or_else(|| {
+                let shown = String::from_utf8_lossy(&args[2]).into_owned();
+                Failure::client(format!("ERR No samples available for event '{shown}'"))
+            })?;
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            let now = now.unwrap_or_default().as_secs();
+            Ok(Reply::Verbatim(history.graph(name, now)))
+        }
         (b"reset", _) => {
             let names = &args[2..];
             let is_meant = |name: &str| names.is_empty() || names.iter().any(|arg| is(arg, name));
@@ -99,9 +110,9 @@ pub(super) fn latency(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Resul
         (b"histogram", _) => Ok(histogram(shared, &args[2..])),
         (b"help", 2) => Ok(help(&[
             "LATENCY <subcommand> [<arg> ...]. Subcommands are:",
-            "DOCTOR, HISTOGRAM [<command> ...], HISTORY <event>, LATEST, RESET [<event> ...], HELP",
+            "DOCTOR, GRAPH <event>, HISTOGRAM [<command> ...], HISTORY <event>, LATEST, RESET [<event> ...], HELP",
         ])),
-        (b"latest" | b"history" | b"doctor", _) => {
+        (b"latest" | b"history" | b"graph" | b"doctor", _) => {
             let name = String::from_utf8_lossy(&subcommand).into_owned();
             Err(wrong_arity(&format!("latency|{name}")))
         }

@@ -1,6 +1,7 @@
 //! What the server notes about the commands that it runs: how long each takes, those that were slow,
 //! and copies for MONITOR.
 
+mod graph;
 mod monitor;
 mod redact;
 mod slow_log;

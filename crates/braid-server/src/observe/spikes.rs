@@ -16,6 +16,31 @@ pub(crate) struct History {
     pub(crate) longest: u64,
 }
 
+impl History {
+    /// Draws the samples as a graph, each labelled by its age at `now`.
+    pub(crate) fn graph(&self, name: &str, now: u64) -> String {
+        let millis = || self.samples.iter().map(|(_, millis)| *millis);
+        let (high, low) = (millis().max().unwrap_or(0), millis().min().unwrap_or(0));
+        let age = |time: u64| match now.saturating_sub(time) {
+            seconds @ ..60 => format!("{seconds}s"),
+            seconds @ ..3600 => format!("{}m", seconds / 60),
+            seconds @ ..86400 => format!("{}h", seconds / 3600),
+            seconds => format!("{}d", seconds / 86400),
+        };
+        let columns: Vec<_> = self
+            .samples
+            .iter()
+            .map(|(time, millis)| (*millis, age(*time)))
+            .collect();
+        format!(
+            "{name} - high {high} ms, low {low} ms (all time high {} ms)\n{}\n{}",
+            self.longest,
+            "-".repeat(80),
+            super::graph::draw(&columns)
+        )
+    }
+}
+
 /// Times that were longer than a threshold.
 #[derive(Debug, Default)]
 pub(crate) struct Spikes {
@@ -71,6 +96,28 @@ impl Spikes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_graph_has_extremes_and_ages() {
+        let spikes = Spikes::default();
+        for (time, millis) in [
+            (0, 90),
+            (100_000, 5),
+            (200_000, 9),
+            (203_000, 7),
+            (203_001, 7),
+        ] {
+            spikes.add_at("x", time, millis);
+        }
+        let graph = spikes.all()[0].1.graph("x", 203_005);
+        let lines: Vec<&str> = graph.lines().collect();
+        assert_eq!(lines[0], "x - high 90 ms, low 5 ms (all time high 90 ms)");
+        assert_eq!(lines[1].len(), 80);
+        assert_eq!(
+            &lines[2..],
+            ["#", "|", "|", "|____", "21554", "dd0ss", "  m", ""]
+        );
+    }
 
     #[test]
     fn the_longest_of_a_second_is_kept() {

@@ -81,6 +81,12 @@ fn durations_of_commands() {
     );
     let history: Vec<(u64, u64)> = run(connection, "LATENCY HISTORY command");
     assert_eq!(history.last(), Some(&(*time, *last)));
+    let graph: String = run(connection, "LATENCY GRAPH command");
+    let extremes = format!(" ms (all time high {longest} ms)\n");
+    assert!(
+        graph.starts_with("command - high ") && graph.contains(&extremes),
+        "{graph}"
+    );
     let report: String = run(connection, "LATENCY DOCTOR");
     assert!(
         report.contains("command: ") && report.contains("SLOWLOG GET"),
@@ -93,6 +99,8 @@ fn durations_of_commands() {
         LATENCY RESET nosuchevent => 0
         LATENCY RESET command => 1
         LATENCY HISTORY => (ERR)
+        LATENCY GRAPH => (ERR)
+        LATENCY GRAPH command => (ERR)
         LATENCY NOSUCH => (ERR)
         CONFIG RESETSTAT
         LATENCY HISTOGRAM set => []
