@@ -11,6 +11,8 @@ mod pmem_database;
 mod readers;
 mod records;
 mod serve;
+#[cfg(target_os = "linux")]
+mod serve_clients;
 mod serve_kills;
 mod shell;
 mod terminal;

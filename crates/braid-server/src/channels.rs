@@ -53,19 +53,11 @@ pub(crate) fn mailbox(limit: usize) -> (Mailbox, Inbox) {
     )
 }
 
-fn size(message: &Reply) -> usize {
-    match message {
-        Reply::Push(parts) => parts.iter().map(size).sum(),
-        Reply::Bulk(bytes) | Reply::Simple(bytes) => bytes.len() + 32,
-        _ => 32,
-    }
-}
-
 impl Mailbox {
     /// Sends a message; returns whether the reader gets it.
     pub(crate) fn send(&self, message: Reply) -> bool {
         // Relaxed: an approximate bound; the channel orders the messages.
-        let before = self.queued.fetch_add(size(&message), Ordering::Relaxed);
+        let before = self.queued.fetch_add(message.weight(), Ordering::Relaxed);
         // A reader that is too slow gets nothing more, and its connection ends.
         before <= self.limit && self.sender.send(message).is_ok()
     }
@@ -93,7 +85,7 @@ impl Inbox {
         if self.has_overflowed() {
             return None;
         }
-        self.queued.fetch_sub(size(&message), Ordering::Relaxed);
+        self.queued.fetch_sub(message.weight(), Ordering::Relaxed);
         Some(message)
     }
 }

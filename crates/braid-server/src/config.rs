@@ -117,12 +117,14 @@ struct File {
     io_threads: Option<u16>,
     maxclients: Option<u32>,
     timeout: Option<u32>,
+    tcp_keepalive: Option<u32>,
     proto_max_bulk_len: Option<Bytes>,
     client_query_buffer_limit: Option<Bytes>,
     client_output_buffer_limit: Option<Bytes>,
     notify_keyspace_events: Option<String>,
     lua_time_limit: Option<u32>,
     script_memory_limit: Option<Bytes>,
+    tracking_table_max_keys: Option<u32>,
     backup_directory: Option<PathBuf>,
     backup_full_every: Option<u16>,
     archive_directory: Option<PathBuf>,
@@ -136,6 +138,7 @@ struct File {
     pool: Option<Bytes>,
     log_directory: Option<PathBuf>,
     log_device: Option<String>,
+    nvme_idle_us: Option<u32>,
 }
 
 /// How the server writes its log.
@@ -180,6 +183,9 @@ pub struct Config {
     pub log_directory: Option<PathBuf>,
     /// Device of the log, with the names that [`braid::device::DeviceChoice`] parses.
     pub log_device: Option<String>,
+    /// Microseconds for which a thread polls an NVMe drive before it sleeps, see
+    /// [`braid::Builder::nvme_idle_us`]; `None` for the engine's default.
+    pub nvme_idle_us: Option<u32>,
     /// Directory of the archive of the log, see [`braid::Builder::archive`].
     pub archive_directory: Option<PathBuf>,
     /// Time between two updates of the archive.
@@ -197,6 +203,7 @@ impl Default for Config {
             pool_bytes: 256 << 20,
             log_directory: None,
             log_device: None,
+            nvme_idle_us: None,
             archive_directory: None,
             archive_interval: Duration::from_secs(1),
             log_format: LogFormat::Text,
@@ -262,7 +269,12 @@ impl File {
             &mut options.maxclients,
             self.maxclients.map(|count| count as usize),
         );
+        set(
+            &mut options.tracking_table_max_keys,
+            self.tracking_table_max_keys.map(|count| count as usize),
+        );
         set(&mut options.timeout, seconds(self.timeout));
+        set(&mut options.tcp_keepalive, seconds(self.tcp_keepalive));
         let bulk = bytes(self.proto_max_bulk_len);
         set(
             &mut options.proto_max_bulk_len,
@@ -355,6 +367,7 @@ impl File {
         set(&mut config.pool_bytes, self.pool.map(|Bytes(n)| n));
         config.log_directory = self.log_directory;
         config.log_device = self.log_device;
+        config.nvme_idle_us = self.nvme_idle_us;
         config.archive_directory = self.archive_directory;
         let interval = self.archive_interval.map(|seconds| seconds.max(1));
         set(&mut config.archive_interval, seconds(interval));
@@ -410,6 +423,7 @@ mod tests {
             io-threads = 3
             maxclients = 7
             timeout = 9
+            tcp-keepalive = 60
             proto-max-bulk-len = "2mb"
             client-query-buffer-limit = 3000000
             client-output-buffer-limit = "4m"
@@ -424,11 +438,13 @@ mod tests {
             loglevel = "warning"
             lua-time-limit = 70
             script-memory-limit = "8mb"
+            tracking-table-max-keys = 12
             latency-monitor-threshold = 20
             http = "127.0.0.1:8080"
             pool = "1gb"
             log-directory = "/log"
             log-device = "uring"
+            nvme-idle-us = 40
             "#,
         )
         .unwrap();
@@ -446,6 +462,7 @@ mod tests {
         assert_eq!(options.threads, Some(3));
         assert_eq!(options.maxclients, 7);
         assert_eq!(options.timeout, Duration::from_secs(9));
+        assert_eq!(options.tcp_keepalive, Duration::from_secs(60));
         assert_eq!(options.proto_max_bulk_len, 2 << 20);
         assert_eq!(options.client_query_buffer_limit, 3_000_000);
         assert_eq!(options.client_output_buffer_limit, 4_000_000);
@@ -460,11 +477,13 @@ mod tests {
         assert_eq!(config.log_level, Some(tracing::Level::WARN));
         assert_eq!(options.lua_time_limit, Duration::from_millis(70));
         assert_eq!(options.script_memory_limit, 8 << 20);
+        assert_eq!(options.tracking_table_max_keys, 12);
         assert_eq!(options.latency_monitor_threshold, Duration::from_millis(20));
         assert_eq!(options.http, Some("127.0.0.1:8080".parse().unwrap()));
         assert_eq!(config.pool_bytes, 1 << 30);
         assert_eq!(config.log_directory.unwrap().as_os_str(), "/log");
         assert_eq!(config.log_device.as_deref(), Some("uring"));
+        assert_eq!(config.nvme_idle_us, Some(40));
     }
 
     #[test]

@@ -19,10 +19,10 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
-use crate::channels::Inbox;
+use crate::channels::{Inbox, Topic};
 use crate::executor::{Outcome, execute, execute_again, is_postponed};
 use crate::failure::{Failure, Wait};
-use crate::resp::{Limits, Protocol, Reply, RequestParser};
+use crate::resp::{CHANGED_CHANNEL, Limits, Protocol, Reply, RequestParser};
 use crate::session::{Replies, Session};
 use crate::shared::{Client, Shared};
 use crate::waiters::Place;
@@ -45,6 +45,7 @@ struct Pending {
     reply: Reply,
     protocol: Protocol,
     ticket: Option<Ticket>,
+    weight: usize,
     /// When the command had run.
     since: Instant,
 }
@@ -84,6 +85,8 @@ pub(crate) struct Connection {
     input: BytesMut,
     output: BytesMut,
     pending: VecDeque<Pending>,
+    /// About how many bytes of replies are pending.
+    pending_bytes: usize,
     blocked: Option<Blocked>,
     /// A request that waits until a pause has ended.
     postponed: Option<Vec<Bytes>>,
@@ -110,6 +113,7 @@ impl Connection {
             input: BytesMut::new(),
             output: BytesMut::new(),
             pending: VecDeque::new(),
+            pending_bytes: 0,
             blocked: None,
             postponed: None,
             output_limit: options.client_output_buffer_limit,
@@ -194,7 +198,7 @@ impl Connection {
             && self.postponed.is_none()
             && !self.session.closes
             && self.pending.len() < PENDING_MAX
-            && self.output.len() < OUTPUT_HIGH
+            && self.output.len() + self.pending_bytes < OUTPUT_HIGH
     }
 
     fn execute(&mut self, args: Vec<Bytes>) {
@@ -229,10 +233,13 @@ impl Connection {
             reply.encode(protocol, &mut self.output);
             return;
         }
+        let weight = reply.weight();
+        self.pending_bytes += weight;
         self.pending.push_back(Pending {
             reply,
             protocol,
             ticket,
+            weight,
             since: Instant::now(),
         });
     }
@@ -286,6 +293,7 @@ impl Connection {
         let Some(front) = self.pending.pop_front() else {
             return;
         };
+        self.pending_bytes -= front.weight;
         if front.ticket.is_some() {
             let duration = front.since.elapsed();
             self.shared.writes.record(duration);
@@ -368,6 +376,20 @@ impl Connection {
         }
     }
 
+    /// Encodes a message. Messages about keys that another client keeps are for subscribers of their
+    /// channel only, if the protocol does not tell messages from replies.
+    fn show(&mut self, message: &Reply) {
+        let protocol = self.session.protocol;
+        let channel = (Topic::Channel, Bytes::from_static(CHANGED_CHANNEL));
+        if matches!(message, Reply::Tracking(_))
+            && protocol == Protocol::Resp2
+            && !self.session.subscriptions.contains(&channel)
+        {
+            return;
+        }
+        message.encode(protocol, &mut self.output);
+    }
+
     /// Reacts to what happened; returns whether the connection continues.
     fn handle(&mut self, wake: Wake) -> bool {
         match wake {
@@ -386,11 +408,11 @@ impl Connection {
             Wake::Written(Ok(_)) | Wake::Turn | Wake::PauseChanged => {}
             Wake::Durable(outcome) => self.finish_front(outcome),
             Wake::Message(Some(message)) => {
-                message.encode(self.session.protocol, &mut self.output);
+                self.show(&message);
                 while self.output.len() < OUTPUT_HIGH
                     && let Some(message) = self.inbox.try_receive()
                 {
-                    message.encode(self.session.protocol, &mut self.output);
+                    self.show(&message);
                 }
             }
             Wake::Elements => self.try_again(),
@@ -431,6 +453,7 @@ impl Drop for Connection {
                 .channels
                 .unsubscribe(topic, &name, self.session.id);
         }
+        self.shared.stop_tracking(&mut self.session);
         if self.session.is_monitor {
             self.shared.monitors.remove(self.session.id);
         }

@@ -87,6 +87,8 @@ fn execute_with(shared: &Shared, session: &mut Session, args: &[Bytes], reads: A
         queue.requests.push(args.to_vec());
         return Outcome::ready(Reply::Status("QUEUED"));
     }
+    // Before it reads: changes that the command does not see are told to the client.
+    remember(shared, session, command, args);
     let began = Instant::now();
     let outcome = match command.run {
         Run::Session(run) => Outcome::ready(answer(run(shared, session, args))),
@@ -97,7 +99,29 @@ fn execute_with(shared: &Shared, session: &mut Session, args: &[Bytes], reads: A
         Run::Executor(which) => control(shared, session, which, args),
     };
     note(shared, session, command, args, began.elapsed(), &outcome);
+    // CLIENT CACHING is about the next command, which may be a whole transaction.
+    if let Some(caching) = &mut session.caching
+        && session.queue.is_none()
+        && command.name != "client"
+        && !matches!(outcome, Outcome::Wait(_))
+    {
+        caching.next = None;
+    }
     outcome
+}
+
+/// Notes the keys that a command is about to read, if the client keeps what it reads. Of a script
+/// these are the keys that it declares.
+fn remember(shared: &Shared, session: &Session, command: &Command, args: &[Bytes]) {
+    if session.caching.is_none() || !session.keeps_reads() {
+        return;
+    }
+    if command.is(Flag::Readonly) || matches!(command.run, Run::Script(_)) {
+        let keys = keys_of(command, args);
+        let limit = shared.options().tracking_table_max_keys;
+        let find = |client| shared.mailbox(client);
+        shared.tracking.remember(session.id, keys, limit, find);
+    }
 }
 
 /// Notes that a command has run, and how long it took without the device.
@@ -234,7 +258,7 @@ fn transact(
     if access == Access::Read && sees_own_writes(shared, session) {
         let mut data = shared.keyspace.durable(database)?;
         let reply = body(&mut data, session)?;
-        shared.publish(data.effects);
+        shared.publish(data.effects, None);
         return Ok((reply, None));
     }
     let scope = Scope {
@@ -248,7 +272,7 @@ fn transact(
         session.database = database;
         body(data, session)
     })?;
-    shared.publish(committed.effects);
+    shared.publish(committed.effects, Some(session.id));
     session.pending = session.pending.max(committed.ticket.seqno());
     let ticket = (durability == Durability::Immediate).then_some(committed.ticket);
     Ok((committed.result, ticket))
@@ -384,6 +408,9 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
     } else {
         Access::Read
     };
+    for (command, args) in &commands {
+        remember(shared, session, command, args);
+    }
     let result = transact(shared, session, access, |data, session| {
         for watched in &watched {
             data.select(watched.database)?;

@@ -32,6 +32,7 @@ mod shared;
 mod signature;
 #[cfg(feature = "tls")]
 mod tls;
+mod tracking;
 mod waiters;
 
 pub use config::{Config, ConfigError, LogFormat};

@@ -53,6 +53,8 @@ pub struct ServerOptions {
     pub maxclients: usize,
     /// Longest silence of a client before its connection ends; zero for no limit.
     pub timeout: Duration,
+    /// Silence of a client after which the system asks whether it is still there; zero for never.
+    pub tcp_keepalive: Duration,
     /// Longest argument in bytes.
     pub proto_max_bulk_len: usize,
     /// Most bytes of requests that a connection may have sent and the server has not executed.
@@ -73,6 +75,9 @@ pub struct ServerOptions {
     pub backup_directory: Option<PathBuf>,
     /// One backup in so many is full; the others contain what has changed since the one before.
     pub backup_full_every: usize,
+    /// Most keys that clients keep and of whose changes they are told, counted for each client; zero for
+    /// no limit. Beyond it, keys count as changed.
+    pub tracking_table_max_keys: usize,
     /// Classes of keyspace notifications, as in `notify-keyspace-events`.
     pub notifications: String,
 }
@@ -93,6 +98,7 @@ impl Default for ServerOptions {
             http: None,
             maxclients: 10_000,
             timeout: Duration::ZERO,
+            tcp_keepalive: Duration::from_secs(300),
             proto_max_bulk_len: braid::MAX_VALUE_LEN,
             client_query_buffer_limit: 1 << 30,
             client_output_buffer_limit: 256 << 20,
@@ -103,6 +109,7 @@ impl Default for ServerOptions {
             script_memory_limit: 64 << 20,
             backup_directory: None,
             backup_full_every: 7,
+            tracking_table_max_keys: 1_000_000,
             notifications: String::new(),
         }
     }

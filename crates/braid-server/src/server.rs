@@ -96,6 +96,7 @@ pub struct Server {
     http_address: Option<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
     sweeper: Option<JoinHandle<()>>,
+    tracker: Option<JoinHandle<()>>,
     sweeper_stop: Arc<(Mutex<bool>, Condvar)>,
     unixsocket: Option<PathBuf>,
 }
@@ -165,6 +166,15 @@ impl Server {
             let (shared, stop) = (Arc::clone(&shared), Arc::clone(&sweeper_stop));
             move || sweep(&shared, &stop)
         })?;
+        let tracker = spawn("track".to_owned(), {
+            let shared = Arc::clone(&shared);
+            move || {
+                let db = &shared.keyspace.db;
+                // An error means that the log has failed, or that the database is closed.
+                let wait = |seqno| drop(db.wait_durable(seqno));
+                shared.tracking.run(wait, |client| shared.mailbox(client));
+            }
+        })?;
         Ok(Server {
             shared,
             addresses,
@@ -172,6 +182,7 @@ impl Server {
             http_address,
             workers,
             sweeper: Some(sweeper),
+            tracker: Some(tracker),
             sweeper_stop,
             unixsocket,
         })
@@ -220,6 +231,10 @@ impl Server {
         changed.notify_all();
         if let Some(sweeper) = self.sweeper.take() {
             let _ = sweeper.join();
+        }
+        if let Some(tracker) = self.tracker.take() {
+            self.shared.tracking.stop();
+            let _ = tracker.join();
         }
         self.shared.backups.join();
         if let Some(path) = self.unixsocket.take() {
@@ -465,17 +480,32 @@ fn work(shared: &Arc<Shared>, stripe: u16, mut streams: mpsc::UnboundedReceiver<
     });
 }
 
+/// Sends small replies at once, and lets the system notice clients that have vanished without a
+/// word. A socket that refuses that works all the same.
+fn prepare(stream: &std::net::TcpStream, shared: &Shared) {
+    let _ = stream.set_nodelay(true);
+    let silence = shared.options().tcp_keepalive;
+    if !silence.is_zero() {
+        // As in Redis: the questions after the first are a third of the time apart.
+        let between = (silence / 3).max(Duration::from_secs(1));
+        let probes = socket2::TcpKeepalive::new()
+            .with_time(silence)
+            .with_interval(between);
+        let _ = socket2::SockRef::from(stream).set_tcp_keepalive(&probes);
+    }
+}
+
 async fn run(connection: Connection, stream: Stream) {
     match stream {
         Stream::Tcp(stream, _) => {
-            let _ = stream.set_nodelay(true);
+            prepare(&stream, &connection.shared);
             if let Ok(stream) = tokio::net::TcpStream::from_std(stream) {
                 connection.run(stream).await;
             }
         }
         #[cfg(feature = "tls")]
         Stream::Tls(stream, _, acceptor) => {
-            let _ = stream.set_nodelay(true);
+            prepare(&stream, &connection.shared);
             if let Ok(stream) = tokio::net::TcpStream::from_std(stream)
                 && let Some(stream) = acceptor.accept(stream).await
             {
@@ -509,6 +539,7 @@ fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Connect
     let (mailbox, inbox) = mailbox(options.client_output_buffer_limit);
     let (user, is_authenticated) = shared.acl.default_user();
     let client = Arc::new(Client {
+        mailbox: mailbox.clone(),
         user: Mutex::new(Arc::clone(&user)),
         peer,
         local,
@@ -534,6 +565,7 @@ fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Connect
         mailbox,
         is_monitor: false,
         replies: Replies::default(),
+        caching: None,
         pending: 0,
         last_command: "",
         closes: false,
@@ -552,7 +584,7 @@ fn sweep(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
         // After an error the next interval tries again; INFO shows the database's health.
         let has_more = match (!is_paused).then(|| sweeper.step()) {
             Some(Ok((effects, has_more))) => {
-                shared.publish(effects);
+                shared.publish(effects, None);
                 has_more
             }
             Some(Err(failure)) => {

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use crate::acl::User;
 use crate::channels::{Mailbox, Topic};
 use crate::resp::Protocol;
+use crate::tracking::{Mode, Opt};
 
 /// A key that WATCH named, as it was.
 #[derive(Clone, Debug)]
@@ -38,6 +39,14 @@ pub(crate) enum Replies {
     Skip,
 }
 
+/// What the client of a connection keeps of what it reads.
+#[derive(Debug)]
+pub(crate) struct Caching {
+    pub(crate) mode: Mode,
+    /// What CLIENT CACHING said about the next command.
+    pub(crate) next: Option<bool>,
+}
+
 /// State of one connection.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -58,6 +67,8 @@ pub(crate) struct Session {
     /// Whether the connection gets copies of all requests.
     pub(crate) is_monitor: bool,
     pub(crate) replies: Replies,
+    /// Whether the client keeps what it reads, and learns of changes.
+    pub(crate) caching: Option<Caching>,
     /// Sequence number of the newest write whose durability this connection has not seen.
     pub(crate) pending: u64,
     pub(crate) last_command: &'static str,
@@ -68,6 +79,18 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// Returns whether the client keeps what the present command reads.
+    pub(crate) fn keeps_reads(&self) -> bool {
+        self.caching.as_ref().is_some_and(|caching| {
+            caching.mode.prefixes.is_none()
+                && match caching.mode.opt {
+                    Opt::All => true,
+                    Opt::In => caching.next == Some(true),
+                    Opt::Out => caching.next != Some(false),
+                }
+        })
+    }
+
     /// Returns the number of subscriptions that PUBLISH serves, or of those to shards.
     pub(crate) fn subscribed(&self, shards: bool) -> usize {
         self.subscriptions

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::acl::{Acl, Knows, User};
 use crate::backups::Backups;
-use crate::channels::{Channels, Topic};
+use crate::channels::{Channels, Mailbox, Topic};
 use crate::keyspace::{Effects, Event, Keyspace};
 use crate::latency::Latency;
 use crate::observe::{CommandStatistics, Monitors, SlowLog, Spikes};
@@ -18,6 +18,7 @@ use crate::options::ServerOptions;
 use crate::pause::Pauses;
 #[cfg(feature = "scripts")]
 use crate::script::Scripts;
+use crate::tracking::Tracking;
 use crate::waiters::Waiters;
 
 /// Counters of the whole server.
@@ -45,6 +46,9 @@ pub(crate) struct ClientInfo {
     pub(crate) watched: usize,
     pub(crate) protocol: i64,
     pub(crate) is_blocked: bool,
+    /// Whether the client is told of changes of all keys with certain prefixes, and which client gets
+    /// the messages; `None` if it is told nothing.
+    pub(crate) tracking: Option<(bool, Option<u64>)>,
 }
 
 /// How other connections see a connection, and end it.
@@ -53,6 +57,8 @@ pub(crate) struct Client {
     pub(crate) peer: String,
     pub(crate) local: String,
     pub(crate) since: Instant,
+    /// Messages to the connection.
+    pub(crate) mailbox: Mailbox,
     /// User of the connection.
     pub(crate) user: Mutex<Arc<User>>,
     /// State as of the last command.
@@ -114,6 +120,7 @@ pub(crate) struct Shared {
     pub(crate) acl: Acl,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) channels: Channels,
+    pub(crate) tracking: Tracking,
     pub(crate) clients: Mutex<BTreeMap<u64, Arc<Client>>>,
     pub(crate) counters: Counters,
     /// How long writes take.
@@ -153,6 +160,7 @@ impl Shared {
             options: RwLock::new(Arc::new(options)),
             waiters: Arc::default(),
             channels: Channels::default(),
+            tracking: Tracking::default(),
             clients: Mutex::default(),
             counters: Counters::default(),
             writes: Latency::default(),
@@ -221,8 +229,21 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Tells other connections what a committed transaction did.
-    pub(crate) fn publish(&self, effects: Effects) {
+    /// Returns where messages to a connection are left; `None` if the connection is gone.
+    pub(crate) fn mailbox(&self, client: u64) -> Option<Mailbox> {
+        let clients = self.clients();
+        clients.get(&client).map(|client| client.mailbox.clone())
+    }
+
+    /// Tells other connections what a committed transaction did, which a client wrote, or the server
+    /// itself.
+    pub(crate) fn publish(&self, effects: Effects, writer: Option<u64>) {
+        if effects.is_write && Tracking::is_wanted(&self.keyspace.tracks) {
+            let mut changes = effects.changes;
+            // The transaction began when nobody was told of changes.
+            changes.everything |= !effects.is_tracked;
+            self.tracking.changed(changes, writer);
+        }
         self.waiters.wake(&effects.arrivals);
         for message in &effects.messages {
             let topic = if message.is_shard {

@@ -4,6 +4,8 @@
 mod acl;
 #[path = "suite/arguments.rs"]
 mod arguments;
+#[path = "suite/bad_clients.rs"]
+mod bad_clients;
 #[path = "suite/blocking.rs"]
 mod blocking;
 #[path = "suite/connections.rs"]
@@ -40,6 +42,8 @@ mod support;
 #[cfg(feature = "tls")]
 #[path = "suite/tls.rs"]
 mod tls;
+#[path = "suite/tracking.rs"]
+mod tracking;
 #[path = "suite/transactions.rs"]
 mod transactions;
 #[path = "suite/types.rs"]

@@ -109,6 +109,7 @@ impl ServeArgs {
         options.threads = self.threads.map(usize::from).or(options.threads);
         set(&mut options.maxclients, &self.maxclients);
         set(&mut options.timeout, &self.timeout.map(Duration::from_secs));
+        config.nvme_idle_us = self.nvme_idle_us.or(config.nvme_idle_us);
         set(&mut config.pool_bytes, &self.pool.map(|mib| mib << 20));
         Ok((config, log))
     }
@@ -137,6 +138,8 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> 
             .map_err(|error| Failure::io("cannot handle signals", &error))?;
     }
     start_log(&config);
+    #[cfg(unix)]
+    allow_connections(config.options.maxclients);
     let mut builder = Database::builder()
         .pool_bytes(config.pool_bytes as usize)
         .on_health_change(|health| match health {
@@ -150,7 +153,7 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> 
             .archive(archive)
             .archive_interval(config.archive_interval);
     }
-    if let Some(idle_us) = args.nvme_idle_us {
+    if let Some(idle_us) = config.nvme_idle_us {
         builder = builder.nvme_idle_us(idle_us);
     }
     let db = log.apply(builder).open(&args.dir)?;
@@ -184,6 +187,37 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> 
     tracing::info!("stopping");
     db.close()?;
     Ok(())
+}
+
+/// Raises the limit of open files as far as the system lets, so that so many clients can connect:
+/// shells and systemd start programs with a limit of 1024.
+#[cfg(unix)]
+fn allow_connections(clients: usize) {
+    /// Files of the database, listeners, and what the runtime opens.
+    const OTHERS: libc::rlim_t = 256;
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: both calls access the structure during the call only.
+    let is_enough = unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
+            return;
+        }
+        let wanted = (clients as libc::rlim_t).saturating_add(OTHERS);
+        if limit.rlim_cur < wanted {
+            limit.rlim_cur = wanted.min(limit.rlim_max);
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+        limit.rlim_cur >= wanted
+    };
+    if !is_enough {
+        tracing::warn!(
+            files = %limit.rlim_cur,
+            clients,
+            "the limit of open files is too low for so many clients: raise it, or lower maxclients"
+        );
+    }
 }
 
 /// Writes the log to standard error from now on.

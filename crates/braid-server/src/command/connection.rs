@@ -8,6 +8,7 @@ use braid::Durability;
 use bytes::Bytes;
 
 use super::arguments::{Options, integer, is, unknown_subcommand, wrong_arity};
+use super::caching;
 use super::keys::database;
 use crate::acl::{DEFAULT, Reason, User};
 use crate::failure::{Failure, Result};
@@ -168,6 +169,7 @@ pub(super) fn reset(shared: &Shared, session: &mut Session, _: &[Bytes]) -> Resu
     session.name = Bytes::new();
     session.durability = Durability::Immediate;
     session.replies = Replies::On;
+    shared.stop_tracking(session);
     let (user, is_authenticated) = shared.acl.default_user();
     session.is_authenticated = is_authenticated;
     become_user(shared, session, user);
@@ -229,12 +231,20 @@ fn line(id: u64, client: &Client) -> String {
     if info.is_blocked {
         flags.push('b');
     }
+    let mut redirect = -1;
+    if let Some((is_broadcast, target)) = info.tracking {
+        flags.push('t');
+        if is_broadcast {
+            flags.push('B');
+        }
+        redirect = target.map_or(0, |target| target as i64);
+    }
     if flags.is_empty() {
         flags.push('N');
     }
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     format!(
-        "id={id} addr={} laddr={} fd=0 name={} age={} idle={idle} flags={flags} db={} sub={} psub=0 ssub={} multi={} watch={} cmd={} user={} resp={} lib-name={} lib-ver={}",
+        "id={id} addr={} laddr={} fd=0 name={} age={} idle={idle} flags={flags} db={} sub={} psub=0 ssub={} multi={} watch={} cmd={} user={} redir={redirect} resp={} lib-name={} lib-ver={}",
         client.peer,
         client.local,
         text(&info.name),
@@ -454,8 +464,10 @@ pub(super) fn client(shared: &Shared, session: &mut Session, args: &[Bytes]) -> 
             shared.pauses.end();
             Ok(Reply::OK)
         }
-        // Nobody's client-side cache is kept up to date.
-        (b"getredir", 2) => Ok(Reply::Integer(-1)),
+        (b"getredir", 2) => Ok(caching::redirect(session)),
+        (b"tracking", 3..) => caching::tracking(shared, session, args),
+        (b"trackinginfo", _) => caching::tracking_info(shared, session, args),
+        (b"caching", 3) => caching::caching(session, args),
         (b"reply", 3) => {
             if is(&args[2], "ON") {
                 session.replies = Replies::On;

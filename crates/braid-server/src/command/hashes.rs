@@ -282,9 +282,7 @@ pub(super) fn hrandfield(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 
 /// Returns `count` different fields in random order, or `-count` that may repeat.
 fn choose_live(mut fields: Vec<(Bytes, Bytes)>, count: i64) -> Result<Vec<(Bytes, Bytes)>> {
-    if !(i64::MIN / 2..=i64::MAX / 2).contains(&count) {
-        return Err(Failure::client("ERR value is out of range"));
-    }
+    super::sets::check_random_count(count)?;
     if count < 0 {
         let repeated = (0..count.unsigned_abs()).map_while(|_| fastrand::choice(&fields).cloned());
         return Ok(repeated.collect());

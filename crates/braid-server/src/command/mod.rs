@@ -4,6 +4,7 @@ mod acl;
 mod arguments;
 mod bitfield;
 mod bits;
+mod caching;
 mod connection;
 mod diagnostics;
 mod dump;

@@ -141,6 +141,7 @@ fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
             options.script_memory_limit.to_string(),
         ),
         ("slowlog-max-len", options.slowlog_max_len.to_string()),
+        ("tcp-keepalive", options.tcp_keepalive.as_secs().to_string()),
         ("tls-auth-clients", {
             let clients = format!("{:?}", options.tls_auth_clients);
             clients.to_lowercase()
@@ -153,6 +154,10 @@ fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
             first.map_or(0, |address| address.port()).to_string()
         }),
         ("timeout", options.timeout.as_secs().to_string()),
+        (
+            "tracking-table-max-keys",
+            options.tracking_table_max_keys.to_string(),
+        ),
         ("unixsocket", shown(&options.unixsocket)),
     ]
 }
@@ -166,6 +171,8 @@ fn set_parameter(options: &mut ServerOptions, name: &str, value: &str) -> Result
     match name {
         "maxclients" => options.maxclients = number()?.max(1),
         "timeout" => options.timeout = Duration::from_secs(number()? as u64),
+        "tracking-table-max-keys" => options.tracking_table_max_keys = number()?,
+        "tcp-keepalive" => options.tcp_keepalive = Duration::from_secs(number()? as u64),
         "proto-max-bulk-len" => {
             options.proto_max_bulk_len = number()?.clamp(1 << 20, braid::MAX_VALUE_LEN);
         }
@@ -304,10 +311,11 @@ fn server_section(shared: &Shared, out: &mut String) -> Result<()> {
 fn clients_section(shared: &Shared, out: &mut String) -> Result<()> {
     let _ = write!(
         out,
-        "connected_clients:{}\r\nmaxclients:{}\r\nblocked_clients:{}\r\n",
+        "connected_clients:{}\r\nmaxclients:{}\r\nblocked_clients:{}\r\ntracking_clients:{}\r\n",
         shared.clients().len(),
         shared.options().maxclients,
         shared.waiters.len(),
+        shared.tracking.figures().clients,
     );
     Ok(())
 }
@@ -358,15 +366,21 @@ fn persistence_section(shared: &Shared, out: &mut String) -> Result<()> {
 fn stats_section(shared: &Shared, out: &mut String) -> Result<()> {
     let counters = &shared.counters;
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let tracking = shared.tracking.figures();
     let _ = write!(
         out,
-        "total_connections_received:{}\r\ntotal_commands_processed:{}\r\nrejected_connections:{}\r\nexpired_keys:{}\r\nevicted_keys:0\r\nkeyspace_hits:{}\r\nkeyspace_misses:{}\r\n",
+        "total_connections_received:{}\r\ntotal_commands_processed:{}\r\nrejected_connections:{}\r\nexpired_keys:{}\r\nevicted_keys:0\r\nkeyspace_hits:{}\r\nkeyspace_misses:{}\r\n\
+         tracking_total_keys:{}\r\ntracking_total_items:{}\r\ntracking_total_prefixes:{}\r\ntracking_evicted_keys:{}\r\n",
         count(&counters.connections),
         count(&counters.commands),
         count(&counters.rejected),
         count(&counters.expired),
         count(&counters.hits),
         count(&counters.misses),
+        tracking.keys,
+        tracking.items,
+        tracking.prefixes,
+        tracking.evicted,
     );
     Ok(())
 }

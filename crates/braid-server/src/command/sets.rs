@@ -130,6 +130,19 @@ pub(super) fn smove(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     Ok(Reply::Integer(1))
 }
 
+/// Most elements that a negative count asks for: the reply is in memory as a whole, however small the
+/// collection is.
+const REPEATED_MAX: i64 = 1 << 20;
+
+/// Checks how many random elements a client wants.
+pub(super) fn check_random_count(count: i64) -> Result<()> {
+    if (-REPEATED_MAX..=i64::MAX / 2).contains(&count) {
+        Ok(())
+    } else {
+        Err(Failure::client("ERR value is out of range"))
+    }
+}
+
 /// Returns `count` different random elements of a collection with members by hash, or `-count`
 /// that may repeat.
 pub(super) fn choose(
@@ -138,9 +151,7 @@ pub(super) fn choose(
     len: u64,
     count: i64,
 ) -> Result<Vec<(Bytes, Bytes)>> {
-    if !(i64::MIN / 2..=i64::MAX / 2).contains(&count) {
-        return Err(Failure::client("ERR value is out of range"));
-    }
+    check_random_count(count)?;
     let wanted = count.unsigned_abs();
     if count < 0 {
         return (0..wanted)

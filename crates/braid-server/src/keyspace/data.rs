@@ -13,6 +13,7 @@ use super::view::{Bucket, View};
 use super::{Keyspace, now_ms};
 use crate::failure::{Failure, Result};
 use crate::kind::Kind;
+use crate::tracking::Changes;
 
 /// What happened to a key, for keyspace notifications.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +42,11 @@ pub(crate) struct Effects {
     pub(crate) arrivals: Vec<Arrival>,
     /// Messages of a script.
     pub(crate) messages: Vec<Message>,
+    /// Whether the transaction may have changed something.
+    pub(crate) is_write: bool,
+    /// Whether `changes` has the changed keys.
+    pub(crate) is_tracked: bool,
+    pub(crate) changes: Changes,
 }
 
 /// Something for which clients may wait. Keys are named with the number of their database.
@@ -119,11 +125,15 @@ impl Keyspace {
             let (database, stripe) = (scope.database, scope.stripe);
             let mut data = Data::new(Arc::clone(self), view, database, stripe, now)?;
             data.writes = scope.writes;
+            data.effects.is_write = scope.writes;
+            data.effects.is_tracked = scope.writes && self.tracks.load(Ordering::SeqCst);
             let result = body(&mut data)?;
             data.finish()?;
+            let ticket = data.view.commit()?;
+            data.effects.changes.seqno = ticket.seqno();
             Ok(Committed {
                 result,
-                ticket: data.view.commit()?,
+                ticket,
                 effects: data.effects,
             })
         };
@@ -177,6 +187,7 @@ impl Data {
             self.namespace = namespace;
         }
         self.effects.arrivals.push(Arrival::Database(database));
+        self.effects.changes.everything = true;
         Ok(())
     }
 
@@ -315,6 +326,7 @@ impl Data {
             expires,
             stamp: fastrand::u64(..),
         };
+        self.changed(key);
         let at = self.keyspace.key(self.namespace, key);
         Ok(self.view.put(&self.keyspace.keys, &at, &entry.encode())?)
     }
@@ -330,6 +342,7 @@ impl Data {
     /// Deletes a key without its elements: they are gone, or belong to another key now.
     pub(crate) fn delete_entry(&mut self, key: &[u8], entry: &Entry) -> Result<()> {
         self.move_deadline(key, entry.expires, None)?;
+        self.changed(key);
         if entry.kind() == Kind::Stream {
             self.effects.arrivals.push(Arrival::Gone {
                 key: (self.database, Bytes::copy_from_slice(key)),
@@ -498,6 +511,13 @@ impl Data {
         });
     }
 
+    /// Records that a key has changed, if somebody wants to know.
+    fn changed(&mut self, key: &[u8]) {
+        if self.effects.is_tracked {
+            self.effects.changes.keys.push(Bytes::copy_from_slice(key));
+        }
+    }
+
     /// Records that clients may be waiting for the new elements of a key.
     pub(crate) fn pushed(&mut self, key: &[u8], kind: Kind, count: usize) {
         self.effects.arrivals.push(Arrival::Elements {
@@ -518,6 +538,7 @@ impl Data {
                 expired: self.effects.expired,
                 arrivals: self.effects.arrivals.len(),
                 messages: self.effects.messages.len(),
+                changed: self.effects.changes.keys.len(),
             }),
         }
     }
@@ -530,6 +551,7 @@ impl Data {
         self.effects.expired = mark.expired;
         self.effects.arrivals.truncate(mark.arrivals);
         self.effects.messages.truncate(mark.messages);
+        self.effects.changes.keys.truncate(mark.changed);
         Ok(())
     }
 
@@ -559,6 +581,7 @@ pub(crate) struct Mark {
     expired: u64,
     arrivals: usize,
     messages: usize,
+    changed: usize,
 }
 
 /// What an entry of `garbage` names.

@@ -67,6 +67,8 @@ pub(crate) struct Keyspace {
     pub(crate) garbage: Bucket,
     /// Whether events of keys are recorded.
     pub(crate) notifies: AtomicBool,
+    /// Whether changed keys are recorded.
+    pub(crate) tracks: AtomicBool,
     /// Secret of the hash: clients cannot choose keys that collide.
     secret: [u8; 16],
     /// Next identity.
@@ -107,6 +109,7 @@ impl Keyspace {
             sizes: db.open_table("sizes")?,
             garbage: db.open_table("garbage")?,
             notifies: AtomicBool::new(false),
+            tracks: AtomicBool::new(false),
             secret,
             next: AtomicU64::new(incarnation << IDENTITY_BITS),
             db,

@@ -4,5 +4,5 @@ pub(crate) mod number;
 mod reply;
 mod request;
 
-pub(crate) use reply::{Protocol, Reply};
+pub(crate) use reply::{CHANGED_CHANNEL, Notice, Protocol, Reply};
 pub(crate) use request::{Limits, RequestParser};

@@ -23,6 +23,22 @@ impl Protocol {
     }
 }
 
+/// A message to a client that keeps what it has read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Notice {
+    /// These keys have changed; any keys if there are none.
+    Changed {
+        keys: Option<Vec<Bytes>>,
+        /// Whether the client gets the message for another one.
+        is_redirected: bool,
+    },
+    /// The client that got the messages is gone.
+    Broken(u64),
+}
+
+/// Channel of the messages to clients of RESP2.
+pub(crate) const CHANGED_CHANNEL: &[u8] = b"__redis__:invalidate";
+
 /// A reply to a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
@@ -52,6 +68,8 @@ pub(crate) enum Reply {
     Push(Vec<Reply>),
     /// Members with scores: a list of pairs in RESP3, alternating members and scores in RESP2.
     Scored(Vec<(Bytes, f64)>),
+    /// A message about keys that a client keeps; in RESP2 a message of a channel.
+    Tracking(Notice),
     /// Several replies to one command, as SUBSCRIBE gives.
     Several(Vec<Reply>),
 }
@@ -76,6 +94,34 @@ impl Reply {
 
     pub(crate) fn error(text: impl Into<Cow<'static, str>>) -> Reply {
         Reply::Error(text.into())
+    }
+
+    /// Returns about how many bytes the reply takes.
+    pub(crate) fn weight(&self) -> usize {
+        const EACH: usize = 32;
+        let pairs = |pairs: &[(Reply, Reply)]| {
+            let weights = pairs
+                .iter()
+                .map(|(key, value)| key.weight() + value.weight());
+            weights.sum::<usize>()
+        };
+        let list = |list: &[Reply]| list.iter().map(Reply::weight).sum::<usize>();
+        let content = match self {
+            Reply::Simple(bytes) | Reply::Bulk(bytes) => bytes.len(),
+            Reply::Error(text) => text.len(),
+            Reply::Verbatim(text) => text.len(),
+            Reply::Array(replies)
+            | Reply::Set(replies)
+            | Reply::Push(replies)
+            | Reply::Several(replies) => list(replies),
+            Reply::Map(entries) | Reply::Pairs(entries) => pairs(entries),
+            Reply::Scored(members) => members.iter().map(|(member, _)| member.len() + EACH).sum(),
+            Reply::Tracking(Notice::Changed {
+                keys: Some(keys), ..
+            }) => keys.iter().map(|key| key.len() + EACH).sum(),
+            _ => 0,
+        };
+        content + EACH
     }
 
     /// Appends the encoded reply.
@@ -146,12 +192,45 @@ impl Reply {
                     Reply::Double(*score).encode(protocol, out);
                 }
             }
+            Reply::Tracking(notice) => notice.encode(protocol, out),
             Reply::Several(replies) => {
                 for reply in replies {
                     reply.encode(protocol, out);
                 }
             }
         }
+    }
+}
+
+impl Notice {
+    fn encode(&self, protocol: Protocol, out: &mut BytesMut) {
+        let text = |text: &'static [u8]| Reply::Bulk(Bytes::from_static(text));
+        let resp3 = protocol == Protocol::Resp3;
+        let parts = match self {
+            Notice::Changed {
+                keys,
+                is_redirected,
+            } => {
+                let keys = match keys {
+                    Some(keys) => Reply::bulks(keys.iter().cloned()),
+                    None => Reply::Null,
+                };
+                if resp3 {
+                    vec![text(b"invalidate"), keys]
+                } else if *is_redirected {
+                    vec![text(b"message"), text(CHANGED_CHANNEL), keys]
+                } else {
+                    // Such a client has no place for messages.
+                    return;
+                }
+            }
+            Notice::Broken(client) if resp3 => {
+                let client = Reply::Integer(*client as i64);
+                vec![text(b"tracking-redir-broken"), client]
+            }
+            Notice::Broken(_) => return,
+        };
+        Reply::Push(parts).encode(protocol, out);
     }
 }
 

@@ -71,6 +71,14 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
+    pub(crate) fn stream(&self) -> &TcpStream {
+        self.reader.get_ref()
+    }
+
+    pub(crate) fn stream_mut(&mut self) -> &mut TcpStream {
+        self.reader.get_mut()
+    }
+
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.reader.get_mut().write_all(bytes.as_ref()).unwrap();
     }
