@@ -14,6 +14,9 @@ mod config;
 mod connection;
 mod executor;
 mod failure;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod glob;
 mod http;
 mod keyspace;

@@ -261,7 +261,7 @@ fn spawn(
 }
 
 /// Makes the state that all connections share, with the users and functions that are stored.
-fn share(
+pub(crate) fn share(
     keyspace: Keyspace,
     options: ServerOptions,
     threads: usize,

@@ -6,6 +6,7 @@ mod decoders;
 mod log;
 mod operations;
 mod salvage;
+mod server;
 mod store;
 
 /// A function of bytes that must not panic, hang, or allocate much memory.
@@ -22,7 +23,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 20] = [
     decoders::SEGMENT_HEADER,
     decoders::CHUNK,
     decoders::LOG_RECORDS,
@@ -37,6 +38,12 @@ pub const TARGETS: [Target; 14] = [
     salvage::SALVAGE,
     backup::BACKUP,
     operations::OPERATIONS,
+    server::SERVER_REQUESTS,
+    server::SERVER_SESSION,
+    server::SERVER_ARGUMENTS,
+    server::SERVER_RESTORE,
+    server::SERVER_CONFIG,
+    server::SERVER_ACL,
 ];
 
 /// Scripts at the start of each image's corpus: each kind of edit, with and without repaired

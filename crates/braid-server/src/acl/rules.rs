@@ -145,6 +145,11 @@ impl Rules {
                 .split(|byte| *byte == b' ')
                 .filter(|word| !word.is_empty())
             {
+                // In the description of the selector, which ACL SAVE writes, it would be the end.
+                if word.ends_with(b")") {
+                    let reason = "a word of a selector cannot end with a parenthesis";
+                    return Err(wrong(reason, &whole));
+                }
                 selector
                     .apply(word, knows)
                     .map_err(|reason| wrong(reason, &whole))?;

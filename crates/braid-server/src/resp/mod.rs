@@ -5,4 +5,6 @@ mod reply;
 mod request;
 
 pub(crate) use reply::{CHANGED_CHANNEL, Notice, Protocol, Reply};
+#[cfg(feature = "fuzzing")]
+pub(crate) use request::ProtocolError;
 pub(crate) use request::{Limits, RequestParser};
