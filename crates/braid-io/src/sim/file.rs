@@ -49,6 +49,7 @@ impl SimFile {
             offset: to_usize(offset),
             bytes,
             durable,
+            overwritten: Vec::new(),
         };
         if !braid_rt::simulation::is_on() {
             let mut state = device.own();

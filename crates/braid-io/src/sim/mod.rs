@@ -9,7 +9,8 @@
 //!
 //! If one thread uses the device, every operation is complete when it returns. Under
 //! [`braid_rt::simulation`], operations take time: several are in flight at once, end in any order,
-//! and are torn together when the power fails; a sync covers the data written before it began.
+//! and are torn together when the power fails; a sync covers the data written before it began. Two
+//! writes of a sector that are in flight at once land in either order, whichever ends first.
 
 mod blocks;
 mod content;

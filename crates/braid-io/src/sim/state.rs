@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use braid_rt::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,34 @@ pub(super) struct Write {
     pub(super) offset: usize,
     pub(super) bytes: Blocks,
     pub(super) durable: bool,
+    /// Parts that hold the bytes of a write that ended while this one was in flight: the device
+    /// performed this one first.
+    pub(super) overwritten: Vec<Range<usize>>,
+}
+
+impl Write {
+    fn place(&self) -> Range<usize> {
+        self.offset..self.offset + self.bytes.len()
+    }
+
+    /// The write of what is not overwritten, as writes of its parts.
+    fn visible(self, unit: usize) -> Vec<Self> {
+        if self.overwritten.is_empty() {
+            return vec![self];
+        }
+        let is_visible = |part: &Range<usize>| {
+            let start = self.offset + part.start;
+            !self.overwritten.iter().any(|range| range.contains(&start))
+        };
+        let parts = self.bytes.parts(unit).filter(is_visible);
+        let write = |part: Range<usize>| Self {
+            offset: self.offset + part.start,
+            bytes: Blocks::of(&[self.bytes.get(part)]),
+            overwritten: Vec::new(),
+            ..self
+        };
+        parts.map(write).collect()
+    }
 }
 
 /// The steps at which a kind of operation fails.
@@ -172,15 +201,13 @@ impl State {
     /// Ends the process: the system still completes some of the writes in flight, and tears others.
     pub(super) fn kill(&mut self) {
         self.crashed = true;
-        for write in std::mem::take(&mut self.writes).into_values() {
+        for write in self.writes.values_mut() {
+            write.durable = false;
+        }
+        while let Some((_, write)) = self.writes.pop_first() {
             let torn = self.rng.bool();
-            self.put(
-                &Write {
-                    durable: false,
-                    ..write
-                },
-                torn,
-            );
+            self.overtake(&write);
+            self.put(write, torn);
         }
     }
 
@@ -191,7 +218,7 @@ impl State {
             braid_rt::coverage_point("device: the power fails in the middle of a write");
         }
         for write in std::mem::take(&mut self.writes).into_values() {
-            self.put(&write, true);
+            self.put(write, true);
         }
     }
 
@@ -247,13 +274,26 @@ impl State {
         }
     }
 
-    /// Makes the bytes of a write visible to reads: all of them, or, if torn, any of their sectors.
-    fn put(&mut self, write: &Write, torn: bool) {
+    /// The unit in which writes overwrite each other.
+    fn whole_unit(&self, id: usize) -> usize {
+        self.block_size_of_file(id).min(SECTOR)
+    }
+
+    /// Makes the bytes of a write visible to reads: all that are not overwritten, or, if torn, any
+    /// of their sectors.
+    fn put(&mut self, write: Write, torn: bool) {
+        let unit = self.whole_unit(write.file);
+        for part in write.visible(unit) {
+            self.put_visible(&part, torn);
+        }
+    }
+
+    fn put_visible(&mut self, write: &Write, torn: bool) {
         self.remember_pages(write);
         let unit = if torn {
             self.torn_unit(write.file)
         } else {
-            self.block_size_of_file(write.file).min(SECTOR)
+            self.whole_unit(write.file)
         };
         let content = &mut self.contents[write.file];
         let end = write.offset + write.bytes.len();
@@ -313,7 +353,7 @@ impl State {
         if let Err(error) = self.step(Step::Write) {
             if was_on {
                 // The write that was in flight at that moment.
-                self.put(&write, true);
+                self.put(write, true);
             }
             return Err(error);
         }
@@ -326,8 +366,28 @@ impl State {
     /// Ends a write, unless the power failed before.
     pub(super) fn end(&mut self, write: u64) -> io::Result<()> {
         let write = self.writes.remove(&write).ok_or_else(crashed)?;
-        self.put(&write, false);
+        self.overtake(&write);
+        self.put(write, false);
         Ok(())
+    }
+
+    /// Decides which parts of the writes in flight the medium performed before those of a write that
+    /// ends. A durable write lands after a volatile one that ended: both orders are possible, and this
+    /// one needs no third content.
+    fn overtake(&mut self, ended: &Write) {
+        let unit = self.whole_unit(ended.file);
+        let place = ended.place();
+        for other in self.writes.values_mut() {
+            if other.file != ended.file || (other.durable && !ended.durable) {
+                continue;
+            }
+            let both = place.start.max(other.offset)..place.end.min(other.place().end);
+            for start in both.clone().step_by(unit) {
+                if self.rng.bool() {
+                    other.overwritten.push(start..(start + unit).min(both.end));
+                }
+            }
+        }
     }
 
     /// Makes everything durable, as the operating system does in time.
@@ -378,9 +438,10 @@ impl State {
                 let write = Write {
                     file,
                     bytes,
+                    overwritten: write.overwritten.clone(),
                     ..*write
                 };
-                next.put(&write, true);
+                next.put(write, true);
             }
         }
         next.contents.iter_mut().for_each(Content::inherit);

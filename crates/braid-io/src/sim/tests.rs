@@ -252,6 +252,65 @@ fn under_a_simulation_writes_end_in_any_order_and_syncs_cover_earlier_ones() {
     assert!(outcomes.len() == 4, "{outcomes:?}");
 }
 
+/// Whichever of two writes ends first: the medium keeps what it shows, and a durable write is not lost
+/// to a volatile one that ended before.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no coroutines")]
+fn under_a_simulation_writes_in_flight_to_a_block_land_in_either_order() {
+    use braid_rt::{simulation, thread};
+    let mut outcomes = std::collections::BTreeMap::<_, u32>::new();
+    for seed in 0..400 {
+        // Bit by bit: which of the two is durable.
+        let durable = [seed & 1 != 0, seed & 2 != 0];
+        let options = simulation::Options {
+            seed,
+            steps_max: 10_000,
+            stalls: 0,
+        };
+        let (outcome, _) = simulation::run(&options, move || {
+            let device = SimDevice::new(seed);
+            let file = device.open("f", OpenMode::CreateNew).unwrap();
+            file.write_at(&[&block(9)], 0).unwrap();
+            file.sync().unwrap();
+            device.sync_directory().unwrap();
+            let ended = Mutex::new(Vec::new());
+            thread::scatter(2, |i| {
+                let bytes = block(i as u8);
+                let bytes = [&bytes[..BLOCK]];
+                let write = if durable[i] {
+                    file.write_durable_at(&bytes, 0)
+                } else {
+                    file.write_at(&bytes, 0)
+                };
+                write.unwrap();
+                ended.lock().push(i);
+            });
+            if !durable[0] && !durable[1] {
+                file.sync().unwrap();
+            }
+            let shown = bytes_of(&device, "f").unwrap()[0];
+            let kept = bytes_of(&device.after_crash(), "f").unwrap()[0];
+            let last = ended.lock()[1];
+            (last as u8, shown, kept)
+        });
+        let (last, shown, kept) = outcome.unwrap();
+        assert!(shown < 2, "seed {seed}");
+        if durable[0] == durable[1] {
+            assert_eq!(kept, shown, "seed {seed}");
+        } else {
+            let keeps = u8::from(durable[1]);
+            assert!(kept == keeps || kept == shown, "seed {seed}");
+        }
+        *outcomes.entry((durable, last, shown)).or_default() += 1;
+    }
+    for durable in [[false, false], [true, true]] {
+        for (last, shown) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let count = outcomes.get(&(durable, last, shown));
+            assert!(count.is_some(), "{durable:?} {last} {shown}: {outcomes:?}");
+        }
+    }
+}
+
 /// Persistent memory: a crash tears a write into words, and a durable write is whole.
 #[test]
 fn cache_lines_are_torn_into_words() {
