@@ -35,7 +35,7 @@ def test_log_directory(tmp_path: Path) -> None:
         {"protocol": "serial"},
         {"protocol": "gsn", "strands": 2, "lanes": 2},
         {"protocol": "epoch", "epoch": timedelta(milliseconds=1)},
-        {"device": "file", "segment_bytes": 1 << 20, "discard": True},
+        {"device": "file", "segment_bytes": 1 << 20, "discard": True, "numa": False},
         {"device": "memory"},
         {"pool_bytes": 1 << 20, "checkpoint_log_bytes": 1 << 20, "max_log_bytes": 1 << 28, "preallocated_log_bytes": 1 << 26},
         {"durability": "none"},

@@ -339,6 +339,9 @@ typedef enum {
   // `BRAID_DEVICE_MEMORY`. Default: as recorded in the database, for a new one as
   // `BRAID_OPTION_DEVICE`.
   BRAID_OPTION_LOG_DEVICE = 27,
+  // Whether memory and threads are placed on the nodes of a machine with several memory nodes
+  // (NUMA): 1 (the default) or 0.
+  BRAID_OPTION_NUMA = 28,
 } braid_option;
 
 // Point to which a database is restored.

@@ -5,12 +5,16 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+use braid_rt::numa;
+
 /// A zero-initialised byte buffer whose address is aligned to a power of two.
 ///
 /// Dereferences to its bytes.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     layout: Layout,
+    /// Whether its pages are kept on a memory node.
+    is_placed: bool,
 }
 
 impl AlignedBuf {
@@ -39,7 +43,18 @@ impl AlignedBuf {
         let Some(ptr) = NonNull::new(ptr) else {
             handle_alloc_error(layout)
         };
-        Self { ptr, layout }
+        Self {
+            ptr,
+            layout,
+            is_placed: false,
+        }
+    }
+
+    /// Moves the buffer's pages to a [memory node](braid_rt::numa), on which they stay until the
+    /// buffer is freed. Has no effect on a machine with one node.
+    pub fn place(&mut self, node: usize) {
+        self.is_placed = true;
+        numa::move_to(node, self);
     }
 
     /// Returns the address of the first byte, for writing parts of the buffer from several threads.
@@ -68,6 +83,9 @@ impl DerefMut for AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
+        if self.is_placed {
+            numa::forget(self.ptr.as_ptr(), self.layout.size());
+        }
         // SAFETY: allocated in `with_align` by the same allocator with the same layout.
         unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
     }

@@ -41,7 +41,6 @@ mod posix;
 mod readers;
 mod sim;
 mod split;
-mod topology;
 mod torn;
 #[cfg(uring)]
 mod uring;
@@ -52,6 +51,7 @@ mod volume;
 mod volume_name;
 
 pub use aligned::AlignedBuf;
+pub use braid_rt::{Cpu, Node, Topology};
 pub use catching::CatchingDevice;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
 pub use directory::{DEFAULT_FILE_MODE, create_file, open_input};
@@ -71,7 +71,6 @@ pub use posix::FileDevice;
 pub use readers::{Announcement, READERS_FILE_NAME, ReaderGuard, ReaderNeeds, ReaderTable};
 pub use sim::{Claim, FileCopies, FileFaults, MediaFaults, SimDevice};
 pub use split::SplitDevice;
-pub use topology::{Cpu, Node, Topology};
 pub use torn::{identity_words, may_be_torn};
 #[cfg(uring)]
 pub use uring::UringDevice;

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use braid_io::Device;
+use braid_rt::numa;
 
 use crate::format::BLOCK;
 use crate::format::padding::is_memory;
@@ -147,6 +148,9 @@ pub struct LogOptions {
     /// Give released segments back to the device (punch holes and delete) instead of recycling
     /// them.
     pub discard: bool,
+    /// Place the strands' buffers and the flushers on the machine's memory nodes, if it has several
+    /// and the number of strands, or lanes, is a multiple of theirs.
+    pub numa: bool,
 }
 
 impl Default for LogOptions {
@@ -154,7 +158,7 @@ impl Default for LogOptions {
         let cores = braid_rt::thread::parallelism();
         Self {
             protocol: ProtocolKind::default(),
-            strands: cores.clamp(1, 16),
+            strands: numa::whole(cores.clamp(1, 16)),
             lanes: 1,
             segment_bytes: 32 << 20,
             slot_bytes: 512 << 10,
@@ -166,6 +170,7 @@ impl Default for LogOptions {
             epoch: Duration::from_millis(40),
             pmem_commit: PmemCommit::default(),
             discard: false,
+            numa: true,
         }
     }
 }

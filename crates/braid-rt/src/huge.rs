@@ -9,6 +9,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
+use crate::numa;
+
 /// The size and the boundary of huge pages on the common systems.
 pub const HUGE_PAGE: usize = 2 << 20;
 
@@ -31,6 +33,8 @@ pub fn advise_huge_pages(start: *const u8, len: usize) {
 pub struct HugeSlice<T> {
     start: NonNull<T>,
     len: usize,
+    /// Whether its pages are spread over the memory nodes.
+    is_spread: bool,
 }
 
 impl<T> HugeSlice<T> {
@@ -47,10 +51,24 @@ impl<T> HugeSlice<T> {
     }
 
     /// Creates a slice whose elements `make` returns.
-    pub fn from_fn(len: usize, mut make: impl FnMut(usize) -> T) -> Self {
+    pub fn from_fn(len: usize, make: impl FnMut(usize) -> T) -> Self {
+        Self::placed(len, false, make)
+    }
+
+    /// As [`HugeSlice::from_fn`], with the pages of a large slice [spread](crate::numa::spread) over
+    /// all memory nodes.
+    pub fn spread(len: usize, make: impl FnMut(usize) -> T) -> Self {
+        Self::placed(len, true, make)
+    }
+
+    fn placed(len: usize, is_spread: bool, mut make: impl FnMut(usize) -> T) -> Self {
         let Some(layout) = Self::layout(len) else {
             let start = NonNull::dangling();
-            return Self { start, len };
+            return Self {
+                start,
+                len,
+                is_spread: false,
+            };
         };
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc(layout) };
@@ -59,12 +77,21 @@ impl<T> HugeSlice<T> {
         };
         // Before the memory is used.
         advise_huge_pages(memory, layout.size());
+        // A small slice lies among other objects, which a policy of the system would also move.
+        let is_spread = is_spread && layout.align() >= HUGE_PAGE;
+        if is_spread {
+            numa::spread(memory, layout.size());
+        }
         for at in 0..len {
             // SAFETY: the allocation has room for `len` elements. (If `make` panics, the memory is
             // not freed, which is safe.)
             unsafe { start.add(at).write(make(at)) };
         }
-        Self { start, len }
+        Self {
+            start,
+            len,
+            is_spread,
+        }
     }
 }
 
@@ -84,6 +111,9 @@ impl<T> Drop for HugeSlice<T> {
         // SAFETY: as in `deref`, and no reference to the elements is left.
         unsafe { slice.drop_in_place() };
         if let Some(layout) = Self::layout(self.len) {
+            if self.is_spread {
+                numa::forget(self.start.as_ptr().cast(), layout.size());
+            }
             // SAFETY: allocated in `from_fn` with this layout.
             unsafe { dealloc(self.start.as_ptr().cast(), layout) };
         }

@@ -1,4 +1,4 @@
-//! Threads, locks, sleep, time, prefetching and huge pages for Braid's crates.
+//! Threads, locks, sleep, time, prefetching, huge pages and memory nodes for Braid's crates.
 //!
 //! They are the system's (`parking_lot`, futexes, `std::thread`), unless [`simulation::run`]
 //! replaces them: then all threads are tasks of one thread, a seed decides which task runs at each
@@ -17,11 +17,13 @@ mod latch;
 mod lock;
 mod mutant;
 mod narrow;
+pub mod numa;
 mod prefetch;
 mod process;
 pub mod simulation;
 pub mod thread;
 mod time;
+mod topology;
 mod user;
 
 pub use futex::{wait, wake_all, wake_one};
@@ -38,4 +40,5 @@ pub use prefetch::{prefetch, prefetch_for_write};
 pub use process::Process;
 pub use simulation::{coverage_point, yield_point};
 pub use time::{entropy, now, now_plus, sleep, wall_clock};
+pub use topology::{Cpu, Node, Topology};
 pub use user::{Deliberate, call_user, panic_deliberately};

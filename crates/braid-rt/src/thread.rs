@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::LocalKey;
 use std::time::Duration;
 
+use crate::numa::Numbering;
 use crate::simulation;
 use crate::user::message;
 
@@ -20,7 +20,12 @@ enum Handle {
     Task(simulation::TaskId),
 }
 
-/// Starts a thread.
+thread_local! {
+    /// Whether the engine started this thread.
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Starts a thread of the engine.
 ///
 /// # Errors
 /// If the system cannot create a thread.
@@ -29,7 +34,11 @@ pub fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<JoinHa
         return Ok(JoinHandle(Handle::Task(simulation::spawn(name, f))));
     }
     let builder = std::thread::Builder::new().name(name.to_owned());
-    Ok(JoinHandle(Handle::Thread(builder.spawn(f)?)))
+    let own = move || {
+        IS_OWN.set(true);
+        f();
+    };
+    Ok(JoinHandle(Handle::Thread(builder.spawn(own)?)))
 }
 
 /// Starts a thread that other threads depend on. If `f` panics, the thread calls `died` with the
@@ -140,37 +149,37 @@ pub fn spin_loop() {
     }
 }
 
-/// Returns a small number for the calling thread, dense over the process, to spread threads over
-/// shared structures.
+/// Returns a number for the calling thread, dense over the threads of the process that the engine
+/// did not start, to spread threads over shared structures. On a machine with several memory nodes,
+/// the number contains the thread's [node](crate::numa).
 #[inline]
 pub fn index() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    static NUMBERS: Numbering = Numbering::new();
     thread_local! {
         static INDEX: Cell<usize> = const { Cell::new(usize::MAX) };
     }
-    number(&INDEX, &NEXT)
+    number(&INDEX, &NUMBERS)
 }
 
 /// As [`index`], among the threads that commit. In the numbering of all threads, two threads that
 /// commit at the same time could both have odd numbers, and share one of two strands.
 #[inline]
 pub fn committer() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    static NUMBERS: Numbering = Numbering::new();
     thread_local! {
         static COMMITTER: Cell<usize> = const { Cell::new(usize::MAX) };
     }
-    number(&COMMITTER, &NEXT)
+    number(&COMMITTER, &NUMBERS)
 }
 
-/// Returns the calling thread's number, which it draws from `next` at its first call.
+/// Returns the calling thread's number, which it draws from `numbers` at its first call.
 #[inline]
-fn number(own: &'static LocalKey<Cell<usize>>, next: &AtomicUsize) -> usize {
+fn number(own: &'static LocalKey<Cell<usize>>, numbers: &Numbering) -> usize {
     if simulation::is_on() {
         return simulation::task().index();
     }
     if own.get() == usize::MAX {
-        // Relaxed: only uniqueness matters.
-        own.set(next.fetch_add(1, Ordering::Relaxed));
+        own.set(numbers.next(IS_OWN.get()));
     }
     own.get()
 }
@@ -197,7 +206,13 @@ pub fn scatter<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec
     }
     std::thread::scope(|scope| {
         let work = &work;
-        let threads: Vec<_> = (0..threads).map(|i| scope.spawn(move || work(i))).collect();
+        let own = |i| {
+            move || {
+                IS_OWN.set(true);
+                work(i)
+            }
+        };
+        let threads: Vec<_> = (0..threads).map(|i| scope.spawn(own(i))).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, T>| match thread.join() {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),

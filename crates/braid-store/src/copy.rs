@@ -250,9 +250,7 @@ mod tests {
     const KEYS: u32 = if cfg!(miri) { 60 } else { 3_000 };
 
     /// A pool with room for all of them.
-    const OPTIONS: StoreOptions = StoreOptions {
-        pool_bytes: 8 << 20,
-    };
+    const OPTIONS: StoreOptions = StoreOptions::of_pool(8 << 20);
 
     fn checkpoint(store: &Store) {
         let mut checkpoint = store.begin_checkpoint(b"meta".to_vec()).unwrap();

@@ -25,13 +25,23 @@ use crate::tree::{DetachedValue, DroppedTree, Tree, dropped};
 pub struct StoreOptions {
     /// Memory for pages, in bytes: from 512 KiB to [`POOL_BYTES_MAX`](crate::POOL_BYTES_MAX).
     pub pool_bytes: usize,
+    /// Spread the memory for pages over the machine's memory nodes, if it has several.
+    pub numa: bool,
+}
+
+impl StoreOptions {
+    /// The default options with a buffer pool of this many bytes.
+    pub const fn of_pool(pool_bytes: usize) -> Self {
+        Self {
+            pool_bytes,
+            numa: true,
+        }
+    }
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self {
-            pool_bytes: 256 << 20,
-        }
+        Self::of_pool(256 << 20)
     }
 }
 
@@ -156,7 +166,7 @@ impl Store {
     }
 
     fn assemble(file: DataFile, options: StoreOptions, root: Root) -> Result<Self, StoreError> {
-        let pool = Pool::new(file, options.pool_bytes, root.next_page)?;
+        let pool = Pool::new(file, options.pool_bytes, options.numa, root.next_page)?;
         pool.file.room.set_root(root.blob_blocks.len());
         if root.trees.keys().any(|id| id & LAYERS != 0) {
             pool.file.room.expect_long_keys();
@@ -455,6 +465,13 @@ impl Store {
     /// Returns the number of pages that the buffer pool can hold.
     pub fn pool_pages(&self) -> usize {
         self.inner.pool.frame_count()
+    }
+
+    /// Adds the bytes of the buffer pool that lie on each memory node to `bytes`, which has an
+    /// element for [each](braid_rt::numa::nodes). Memory that no page was in yet lies nowhere.
+    /// Returns whether the system told it.
+    pub fn count_pool(&self, bytes: &mut [u64]) -> bool {
+        self.inner.pool.count(bytes)
     }
 
     /// Counts and sizes.

@@ -10,9 +10,7 @@ use bytes::Bytes;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-const SMALL_POOL: StoreOptions = StoreOptions {
-    pool_bytes: 512 << 10,
-};
+const SMALL_POOL: StoreOptions = StoreOptions::of_pool(512 << 10);
 
 const TREE: u32 = 5;
 

@@ -12,9 +12,7 @@ use bytes::Bytes;
 type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
 /// A pool so small that pages are loaded and evicted all the time.
-const SMALL_POOL: StoreOptions = StoreOptions {
-    pool_bytes: 512 << 10,
-};
+const SMALL_POOL: StoreOptions = StoreOptions::of_pool(512 << 10);
 
 const TREE: u32 = 5;
 

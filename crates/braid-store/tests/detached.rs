@@ -10,9 +10,7 @@ use std::sync::mpsc;
 use braid_io::MemoryDevice;
 use braid_store::{Change, Checkpoint, DetachedValue, Store, StoreOptions, Tree};
 
-const SMALL_POOL: StoreOptions = StoreOptions {
-    pool_bytes: 1 << 20,
-};
+const SMALL_POOL: StoreOptions = StoreOptions::of_pool(1 << 20);
 
 type Model = BTreeMap<u8, Vec<u8>>;
 
@@ -191,9 +189,7 @@ fn values_last_as_long_as_they_are_held_and_no_checkpoint_has_them() {
 
 #[test]
 fn a_checkpoint_writes_nothing_of_a_value_that_was_replaced_before_it() {
-    let options = StoreOptions {
-        pool_bytes: 16 << 20,
-    };
+    let options = StoreOptions::of_pool(16 << 20);
     let store = Store::create(Arc::new(MemoryDevice::new()), options).unwrap();
     let tree = store.tree(1).unwrap();
     let mut held = Vec::new();

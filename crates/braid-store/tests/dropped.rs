@@ -5,9 +5,7 @@ use std::sync::Arc;
 use braid_io::SimDevice;
 use braid_store::{Change, Store, StoreOptions, Tree};
 
-const SMALL_POOL: StoreOptions = StoreOptions {
-    pool_bytes: 1 << 20,
-};
+const SMALL_POOL: StoreOptions = StoreOptions::of_pool(1 << 20);
 
 fn checkpoint(store: &Store) {
     let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use braid_io::MemoryDevice;
 use braid_store::{Change, Estimate, PAGE_SIZE, Store, StoreOptions, Tree};
 
-const POOL: StoreOptions = StoreOptions {
-    pool_bytes: 64 << 20,
-};
+const POOL: StoreOptions = StoreOptions::of_pool(64 << 20);
 
 fn tree(keys: impl IntoIterator<Item = u32>, value: impl Fn(u32) -> Vec<u8>) -> (Store, Tree) {
     let store = Store::create(Arc::new(MemoryDevice::new()), POOL).unwrap();

@@ -11,9 +11,7 @@ use braid_store::{Change, Direction, PAGE_SIZE, Store, StoreError, StoreOptions,
 use bytes::Bytes;
 
 /// The smallest allowed pool.
-const SMALL_POOL: StoreOptions = StoreOptions {
-    pool_bytes: 512 << 10,
-};
+const SMALL_POOL: StoreOptions = StoreOptions::of_pool(512 << 10);
 
 /// The faults that [`FaultyDevice`] injects.
 #[derive(Default)]

@@ -9,9 +9,7 @@ use braid_store::{Change, LeafHint, OldRecord, Store, StoreOptions, Tree};
 const KEYS: u32 = if cfg!(miri) { 60 } else { 2_000 };
 
 /// A pool smaller than the trees.
-const POOL: StoreOptions = StoreOptions {
-    pool_bytes: 512 << 10,
-};
+const POOL: StoreOptions = StoreOptions::of_pool(512 << 10);
 
 fn key(number: u32) -> Vec<u8> {
     let mut key = format!("{number:06}").into_bytes();

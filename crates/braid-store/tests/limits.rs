@@ -11,9 +11,7 @@ use braid_store::{
 
 use crate::sparse::SparseDevice;
 
-const OPTIONS: StoreOptions = StoreOptions {
-    pool_bytes: 1 << 20,
-};
+const OPTIONS: StoreOptions = StoreOptions::of_pool(1 << 20);
 
 /// The numbers of a file's blocks at which a narrower type, or a field of an older format, would
 /// end.

@@ -16,9 +16,7 @@ use bytes::Bytes;
 type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-const POOL: StoreOptions = StoreOptions {
-    pool_bytes: 1 << 20,
-};
+const POOL: StoreOptions = StoreOptions::of_pool(1 << 20);
 
 const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
@@ -551,9 +549,7 @@ fn a_key_whose_change_needs_a_damaged_page_is_unreadable() {
 /// that never exist.
 #[test]
 fn readers_see_stable_keys_while_layers_come_and_go() {
-    let options = StoreOptions {
-        pool_bytes: 512 << 10,
-    };
+    let options = StoreOptions::of_pool(512 << 10);
     let store = Store::create(Arc::new(MemoryDevice::new()), options).unwrap();
     let tree = store.tree(3).unwrap();
     // In one leaf and in several; the links before the ends are shared or not.

@@ -147,9 +147,7 @@ fn a_page_takes_few_bytes_of_memory() {
 
 fn check_memory(one_free_of: u64) {
     let (device, pages) = file_with_many_pages(one_free_of);
-    let options = StoreOptions {
-        pool_bytes: POOL_BYTES,
-    };
+    let options = StoreOptions::of_pool(POOL_BYTES);
     let (before, resident_before) = (in_use(), status("VmRSS:"));
     let (store, _) = Store::open(device.clone(), options.clone()).unwrap();
     assert_eq!(store.stats().pages, PAGES - 1);

@@ -12,9 +12,7 @@ use bytes::Bytes;
 
 type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
-const SMALL_POOL: StoreOptions = StoreOptions {
-    pool_bytes: 1 << 20,
-};
+const SMALL_POOL: StoreOptions = StoreOptions::of_pool(1 << 20);
 
 fn random_key(rng: &mut fastrand::Rng, space: u32) -> Vec<u8> {
     let mut key = format!("key-{:06}", rng.u32(..space)).into_bytes();

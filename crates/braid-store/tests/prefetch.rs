@@ -58,12 +58,7 @@ fn a_failed_prefetch_is_reported_by_the_read() {
         bytes[5_000] ^= 1;
         file.write_at(&[&bytes], offset).unwrap();
         // The opening reports a damaged map.
-        if let Ok((store, _)) = Store::open(
-            device.clone(),
-            StoreOptions {
-                pool_bytes: LARGE_POOL,
-            },
-        ) {
+        if let Ok((store, _)) = Store::open(device.clone(), StoreOptions::of_pool(LARGE_POOL)) {
             let tree = store.tree(TREE).unwrap();
             prefetch(&tree, &(0..KEYS).collect::<Vec<_>>());
             for key in 0..KEYS {

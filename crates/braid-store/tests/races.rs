@@ -13,9 +13,7 @@ use braid_store::{Change, Direction, Found, LeafHint, RecordMeta, Store, StoreOp
 use bytes::Bytes;
 
 /// The smallest pool, so that pages are evicted and loaded all the time.
-const SMALL_POOL: StoreOptions = StoreOptions {
-    pool_bytes: 512 << 10,
-};
+const SMALL_POOL: StoreOptions = StoreOptions::of_pool(512 << 10);
 
 const fn scaled(full: u64, miri: u64) -> u64 {
     if cfg!(miri) { miri } else { full }

@@ -9,9 +9,7 @@ use braid_io::{AlignedBuf, Device, MemoryDevice, OpenMode};
 use braid_store::{Change, Direction, PAGE_SIZE, Salvage, Store, StoreError, StoreOptions};
 
 const DATA: &str = "data.braid";
-const POOL: StoreOptions = StoreOptions {
-    pool_bytes: 512 << 10,
-};
+const POOL: StoreOptions = StoreOptions::of_pool(512 << 10);
 
 type Contents = BTreeMap<(u32, Vec<u8>), Vec<u8>>;
 

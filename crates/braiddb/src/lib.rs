@@ -98,6 +98,7 @@
 //! | commit mode of persistent memory | lazy | [`Builder::pmem_commit`] |
 //! | checkpoints in persistent memory write cache lines | true | [`Builder::pmem_lines`] |
 //! | pages in persistent memory are read in place | true | [`Builder::pmem_in_place`] |
+//! | memory and threads are placed on memory nodes | true | [`Builder::numa`] |
 //! | commits in a group | 0 | [`Builder::group_size`]; 0: a flush begins when none is in flight |
 //! | an epoch of the `epoch` protocol | 40ms | [`Builder::epoch`], 10 µs to 10 s |
 //! | isolation | Serializable | [`TransactionOptions::isolation`] |
@@ -242,6 +243,7 @@ pub mod stats {
     pub use braid_store::StoreStats;
 
     pub use crate::database::estimate::{Estimate, TableStats};
+    pub use crate::observe::placement::NodePlacement;
     pub use crate::observe::recovery::{RecoveryProgress, RecoveryReport};
     pub use crate::observe::stats::GateHold;
     pub use crate::services::compact::CompactReport;
@@ -393,6 +395,7 @@ mod tests {
             ("pmem_commit`]", builder.pmem_commit.to_string()),
             ("pmem_lines`]", builder.pmem_lines.to_string()),
             ("pmem_in_place`]", builder.pmem_in_place.to_string()),
+            ("numa`]", builder.numa.to_string()),
             ("group_size`]", builder.group_size.to_string()),
             ("Builder::epoch`]", format!("{:?}", builder.epoch)),
             ("isolation`]", format!("{:?}", options.isolation)),
@@ -400,6 +403,7 @@ mod tests {
         ] {
             assert_eq!(listed(what), truth, "{what}");
         }
-        assert_eq!(log.strands, 16.min(braid_rt::thread::parallelism()));
+        let strands = 16.min(braid_rt::thread::parallelism());
+        assert_eq!(log.strands, braid_rt::numa::whole(strands));
     }
 }

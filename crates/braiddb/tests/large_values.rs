@@ -158,9 +158,7 @@ impl History {
 
     /// Every block that a checkpoint allocates is in a tree or free.
     fn assert_sound(&self) {
-        let options = StoreOptions {
-            pool_bytes: 1 << 20,
-        };
+        let options = StoreOptions::of_pool(1 << 20);
         let (store, _) = Store::open(Arc::new(self.device.clone()), options).unwrap();
         let mut found = Vec::new();
         store.verify(&mut |damage| found.push(damage.what)).unwrap();

@@ -65,6 +65,7 @@ class _Options(TypedDict, total=False):
     pmem_in_place: bool
     create_if_missing: bool
     discard: bool
+    numa: bool
     file_mode: int
     lock_timeout: timedelta
     max_version_bytes: int

@@ -107,6 +107,9 @@ pub enum braid_option {
     /// `BRAID_DEVICE_MEMORY`. Default: as recorded in the database, for a new one as
     /// `BRAID_OPTION_DEVICE`.
     BRAID_OPTION_LOG_DEVICE = 27,
+    /// Whether memory and threads are placed on the nodes of a machine with several memory nodes
+    /// (NUMA): 1 (the default) or 0.
+    BRAID_OPTION_NUMA = 28,
 }
 
 /// How the medium of a database is accessed.
@@ -188,6 +191,8 @@ impl Options {
             builder.background_threads(flag()?)
         } else if is(BRAID_OPTION_DISCARD) {
             builder.discard(flag()?)
+        } else if is(BRAID_OPTION_NUMA) {
+            builder.numa(flag()?)
         } else if is(BRAID_OPTION_READ_ONLY) {
             read_only = flag()?;
             builder

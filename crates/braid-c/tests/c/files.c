@@ -192,6 +192,7 @@ static void refused(const char *dir) {
         OK(braid_options_set(options, BRAID_OPTION_PREALLOCATED_LOG_BYTES, 64 << 20));
         OK(braid_options_set(options, BRAID_OPTION_BACKGROUND_THREADS, 0));
         OK(braid_options_set(options, BRAID_OPTION_DISCARD, 1));
+        OK(braid_options_set(options, BRAID_OPTION_NUMA, 0));
         braid_db *db = open_db(NULL, BRAID_OK, options);
         braid_stats stats;
         OK(braid_db_stats(db, &stats));

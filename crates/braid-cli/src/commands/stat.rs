@@ -137,6 +137,12 @@ fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Fai
         "durable_up_to": stats.durable_seqno,
         "recovered_transactions": recovery.transactions,
         "recovered_log_bytes": recovery.log_bytes,
+        "memory_nodes": db.placement().iter().map(|node| serde_json::json!({
+            "node": node.node,
+            "strand_bytes": node.strand_bytes,
+            "pool_bytes": node.pool_bytes,
+            "lock_bytes": node.lock_bytes,
+        })).collect::<Vec<_>>(),
     }))
 }
 
@@ -217,5 +223,17 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
             ),
         ),
     ]);
+    let placement = db.placement();
+    if placement.len() > 1 {
+        rows.extend(placement.iter().map(|node| {
+            let parts = format!(
+                "{} of log buffers, {} of the buffer pool, {} of locks",
+                mib(node.strand_bytes),
+                mib(node.pool_bytes),
+                mib(node.lock_bytes)
+            );
+            ("memory node", format!("{}: {parts}", node.node))
+        }));
+    }
     Ok(rows)
 }

@@ -13,9 +13,7 @@ use crate::edit::{Image, Input, Outcome};
 /// The tree whose keys are in layers.
 const LAYERED: u32 = 9;
 
-const SMALL_POOL: StoreOptions = StoreOptions {
-    pool_bytes: 512 << 10,
-};
+const SMALL_POOL: StoreOptions = StoreOptions::of_pool(512 << 10);
 
 /// More leaves than any image has pages: a longer scan runs in a cycle.
 const LEAVES_MAX: usize = 1_000;

@@ -52,6 +52,11 @@ impl SharedBuffer {
         }
     }
 
+    /// The address and the length of the memory.
+    pub(crate) fn memory(&self) -> (usize, usize) {
+        (self.buf.as_non_null().as_ptr().addr(), self.buf.len())
+    }
+
     /// Bytes that are handed out.
     pub(crate) fn len(&self) -> usize {
         self.end

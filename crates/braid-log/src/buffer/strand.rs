@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use braid_io::Device;
-use braid_rt::narrow;
+use braid_rt::{narrow, numa};
 use crossbeam_utils::CachePadded;
 
 use crate::base::callbacks::Action;
@@ -171,11 +171,13 @@ pub(crate) struct Strand {
     consolidation: Option<Consolidation<Request, Share>>,
     /// Log records that were appended together with others.
     pub(crate) consolidated: Counter,
+    /// The slots' addresses and lengths, to count their bytes while flushes own them.
+    memory: Box<[(usize, usize)]>,
 }
 
 impl Strand {
     /// Creates a strand with slots of `slot_bytes`, of which `used` are used until the strand
-    /// [grows](Strand::grow).
+    /// [grows](Strand::grow). The slots lie on the memory node `node`, if there is one.
     pub(crate) fn new(
         device: &dyn Device,
         lane: LaneId,
@@ -183,12 +185,20 @@ impl Strand {
         used: BufferLimits,
         unflushed: Unflushed,
         group: GroupNo,
+        node: Option<usize>,
     ) -> Self {
-        let free = (0..SLOTS_PER_STRAND)
+        let allocate = || {
+            let mut buf = device.allocate(slot_bytes);
+            if let Some(node) = node {
+                buf.place(node);
+            }
+            buf
+        };
+        let free: Vec<Slot> = (0..SLOTS_PER_STRAND)
             .rev()
             .map(|id| {
                 let mut slot = Slot {
-                    buf: SharedBuffer::new(device.allocate(slot_bytes)),
+                    buf: SharedBuffer::new(allocate()),
                     id,
                     padding: Padding::of(device),
                     previous: SeqNo::NONE,
@@ -203,8 +213,10 @@ impl Strand {
                 slot
             })
             .collect();
+        let memory = free.iter().map(|slot| slot.buf.memory()).collect();
         Self {
             lane,
+            memory,
             whole_record_bytes: braid_rt::atomic::AtomicUsize::new(used.slot_bytes - SLOT_OVERHEAD),
             state: Latch::new(StrandState {
                 free,
@@ -222,6 +234,13 @@ impl Strand {
             consolidation: None,
             consolidated: Counter::new(0),
         }
+    }
+
+    /// Adds the bytes of the slots on each memory node. Returns whether the system told it.
+    pub(crate) fn count(&self, bytes: &mut [u64]) -> bool {
+        let mut slots = self.memory.iter();
+        // Only the system gets the addresses.
+        slots.all(|(start, len)| numa::count(std::ptr::without_provenance(*start), *len, bytes))
     }
 
     /// Selects the flushes that are timed.
@@ -655,7 +674,42 @@ mod tests {
             limits,
             CommitSlots::new(SeqNo::NONE, 1, None).unflushed(StrandId::new(0)),
             GroupNo::new(1),
+            None,
         )
+    }
+
+    /// On a machine with one node, all slots lie there; `scripts/guest-numa.sh` runs this on machines
+    /// with several.
+    #[test]
+    fn slots_lie_on_the_strands_memory_node() {
+        const SLOT: usize = 512 << 10;
+        let limits = BufferLimits {
+            slot_bytes: SLOT,
+            slots: SLOTS_PER_STRAND,
+        };
+        for node in 0..numa::nodes() {
+            let strand = Strand::new(
+                &MemoryDevice::new(),
+                LaneId::new(0),
+                SLOT,
+                limits,
+                CommitSlots::new(SeqNo::NONE, 1, None).unflushed(StrandId::new(0)),
+                GroupNo::new(1),
+                Some(node),
+            );
+            // A flush owns one of them.
+            assert!(append(&strand, 1, 1_000).is_some());
+            let taken = strand.take(&mut strand.lock(), SLOT as u64);
+            assert!(matches!(taken, Taken::Slot(_)));
+            let mut bytes = vec![0; numa::nodes()];
+            if !strand.count(&mut bytes) {
+                eprintln!("skipped: the system does not tell where memory lies");
+                return;
+            }
+            // A slot need not begin with a page of the system.
+            let least = (SLOTS_PER_STRAND * SLOT) as u64 / 100 * 99;
+            assert!(bytes[node] >= least, "node {node}: {bytes:?}");
+        }
     }
 
     fn append(strand: &Strand, seqno: u64, len: usize) -> Option<GroupNo> {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use braid_io::Device;
-use braid_rt::{Process, RwLock};
+use braid_rt::{Process, RwLock, numa};
 use crossbeam_utils::CachePadded;
 
 use crate::LogError;
@@ -188,8 +188,10 @@ impl Core {
                 let used = lanes[lane.get()].log_space.buffers(&options);
                 let unflushed = commit_slots.unflushed(StrandId::new(index));
                 let (bytes, group) = (options.slot_bytes, GroupNo::new(1));
+                // Strand `i` belongs to threads with an index of `i` modulo the number of strands.
+                let node = numa::node_of(index, options.strands).filter(|_| options.numa);
                 let strand =
-                    Strand::new(&*device, lane, bytes, used, unflushed, group).timed(timing);
+                    Strand::new(&*device, lane, bytes, used, unflushed, group, node).timed(timing);
                 CachePadded::new(if protocol.consolidates() {
                     strand.consolidating()
                 } else {

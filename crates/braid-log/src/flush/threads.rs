@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use braid_rt::thread::{self, JoinHandle};
-use braid_rt::{Condvar, Mutex};
+use braid_rt::{Condvar, Mutex, numa};
 
 use crate::flush::core::Core;
 use crate::flush::lane::Lane;
@@ -24,6 +24,11 @@ pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle>> {
         .map(|index| {
             let name = format!("braid-log-{index}");
             spawn(core, &name, move |core| {
+                // The lane's strands belong to the same node.
+                let node = numa::node_of(index, core.lanes.len());
+                if let Some(node) = node.filter(|_| core.options.numa) {
+                    numa::run_on(node);
+                }
                 flush_loop(core, &core.lanes[index])
             })
         })

@@ -572,6 +572,13 @@ impl Log {
         }
     }
 
+    /// Adds the bytes of the strands' buffers that lie on each memory node to `bytes`, which has an
+    /// element for [each](braid_rt::numa::nodes). Returns whether the system told it.
+    pub fn count_buffers(&self, bytes: &mut [u64]) -> bool {
+        let mut strands = self.core().strands.iter();
+        strands.all(|strand| strand.count(bytes))
+    }
+
     /// Returns counters of the log since it was opened. They are read one by one, not at one
     /// instant.
     pub fn stats(&self) -> LogStats {

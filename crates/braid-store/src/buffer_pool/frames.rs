@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use braid_rt::{HUGE_PAGE, advise_huge_pages};
+use braid_rt::{HUGE_PAGE, advise_huge_pages, numa};
 
 use crate::page::{PAGE_SIZE, Page, WORDS};
 use crate::sync::AtomicU64;
@@ -17,6 +17,8 @@ pub(crate) struct Frames {
     /// The allocation that contains the frames.
     memory: NonNull<u8>,
     layout: Layout,
+    /// Whether the frames are spread over the memory nodes.
+    is_spread: bool,
     /// The blocks of a data file in memory, which are read in place.
     blocks: NonNull<[AtomicU64; WORDS]>,
     blocks_count: usize,
@@ -51,9 +53,21 @@ impl Frames {
             count,
             memory,
             layout,
+            is_spread: false,
             blocks: NonNull::dangling(),
             blocks_count: 0,
         })
+    }
+
+    /// Spreads the frames over the machine's memory nodes, since threads of all of them use them.
+    pub(crate) fn spread(&mut self) {
+        self.is_spread = true;
+        numa::spread(self.memory.as_ptr(), self.layout.size());
+    }
+
+    /// Adds the bytes of the frames on each memory node. Returns whether the system told it.
+    pub(crate) fn count_bytes(&self, bytes: &mut [u64]) -> bool {
+        numa::count(self.start.as_ptr().cast(), self.count * PAGE_SIZE, bytes)
     }
 
     /// Adds the words of a data file, whose blocks are then read in place.
@@ -116,6 +130,9 @@ impl Frames {
 
 impl Drop for Frames {
     fn drop(&mut self) {
+        if self.is_spread {
+            numa::forget(self.memory.as_ptr(), self.layout.size());
+        }
         // SAFETY: allocated in `new` with this layout.
         unsafe { dealloc(self.memory.as_ptr(), self.layout) }
     }

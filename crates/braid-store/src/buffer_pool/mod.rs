@@ -141,12 +141,25 @@ pub(crate) struct PoolCounters {
 }
 
 impl Pool {
-    pub(crate) fn new(file: DataFile, pool_bytes: usize, next: PageId) -> Result<Self, StoreError> {
+    /// Adds the bytes of the frames on each memory node; see [`Store::count_pool`](crate::Store).
+    pub(crate) fn count(&self, bytes: &mut [u64]) -> bool {
+        self.frames.count_bytes(bytes)
+    }
+
+    pub(crate) fn new(
+        file: DataFile,
+        pool_bytes: usize,
+        is_spread: bool,
+        next: PageId,
+    ) -> Result<Self, StoreError> {
         let count = frames_for(pool_bytes)?;
         let mut frames = Frames::new(count).ok_or_else(|| StoreError::Options {
             option: "pool_bytes",
             reason: format!("cannot allocate {pool_bytes} bytes of memory; choose a smaller pool"),
         })?;
+        if is_spread {
+            frames.spread();
+        }
         in_place::add_blocks(&mut frames, &file);
         let mut free = NumberSet::default();
         let mut has_pages = false;

@@ -25,7 +25,7 @@ fn checkpoint(store: &Store) {
 }
 
 fn filled(device: &SimDevice, pool_bytes: usize) -> Store {
-    let options = StoreOptions { pool_bytes };
+    let options = StoreOptions::of_pool(pool_bytes);
     let store = Store::create(Arc::new(device.clone()), options).unwrap();
     put(&store.tree(1).unwrap(), 0..KEYS, 3_000);
     checkpoint(&store);
@@ -128,9 +128,7 @@ fn the_leaves_of_the_map_with_changed_pages_are_written() {
     // All pages change, also those at the ends of the leaves.
     put(&tree, 0..KEYS, 2_900);
     checkpoint(&store);
-    let options = StoreOptions {
-        pool_bytes: 32 << 20,
-    };
+    let options = StoreOptions::of_pool(32 << 20);
     let image = Arc::new(device.after_crash());
     let (opened, _) = Store::open(image, options).unwrap();
     let report = opened.verify(&mut |damage| panic!("{}", damage.what));

@@ -156,9 +156,7 @@ mod tests {
     use crate::page_table::PAGES_MAX;
     use crate::{Store, StoreOptions};
 
-    const OPTIONS: StoreOptions = StoreOptions {
-        pool_bytes: 1 << 20,
-    };
+    const OPTIONS: StoreOptions = StoreOptions::of_pool(1 << 20);
 
     /// Creates a file with one checkpoint.
     fn published() -> Arc<MemoryDevice> {

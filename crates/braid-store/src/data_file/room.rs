@@ -269,9 +269,7 @@ mod tests {
     use super::*;
     use crate::{Change, DetachedValue, Store, StoreError, StoreOptions};
 
-    const OPTIONS: StoreOptions = StoreOptions {
-        pool_bytes: 512 << 10,
-    };
+    const OPTIONS: StoreOptions = StoreOptions::of_pool(512 << 10);
 
     /// The expected surplus when no thread is active and no checkpoint is open.
     fn expected(store: &Store, promised: u64) -> i64 {

@@ -371,9 +371,7 @@ mod tests {
     use super::*;
     use crate::{Change, Store, StoreOptions};
 
-    const OPTIONS: StoreOptions = StoreOptions {
-        pool_bytes: 1 << 20,
-    };
+    const OPTIONS: StoreOptions = StoreOptions::of_pool(1 << 20);
 
     fn publish(store: &Store, version: u64) -> Result<(), crate::StoreError> {
         let put = Change::Put {

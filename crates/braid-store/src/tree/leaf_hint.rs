@@ -269,9 +269,7 @@ mod tests {
 
     /// A store with two trees; the first has keys 0, 10, 20 and so on.
     fn trees() -> (Store, Tree, Tree) {
-        let options = StoreOptions {
-            pool_bytes: 1 << 20,
-        };
+        let options = StoreOptions::of_pool(1 << 20);
         let store = Store::create(Arc::new(MemoryDevice::new()), options).unwrap();
         let (tree, other) = (store.tree(1).unwrap(), store.tree(2).unwrap());
         (0..50).for_each(|i| put(&tree, &mut LeafHint::default(), i * 10, &[7; 500]));

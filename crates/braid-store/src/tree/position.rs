@@ -197,8 +197,11 @@ mod tests {
 
     /// A store with two trees; the first has keys 0, 10, 20 and so on.
     fn trees(pool_bytes: usize, keys: u32) -> (Store, Tree, Tree) {
-        let store =
-            Store::create(Arc::new(MemoryDevice::new()), StoreOptions { pool_bytes }).unwrap();
+        let store = Store::create(
+            Arc::new(MemoryDevice::new()),
+            StoreOptions::of_pool(pool_bytes),
+        )
+        .unwrap();
         let (tree, other) = (store.tree(1).unwrap(), store.tree(2).unwrap());
         (0..keys).for_each(|i| put(&tree, i * 10));
         (store, tree, other)

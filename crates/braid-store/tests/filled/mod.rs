@@ -40,9 +40,7 @@ fn checkpoint(store: &Store) {
 /// A device with all keys in version 1.
 pub(crate) fn filled() -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new());
-    let options = StoreOptions {
-        pool_bytes: LARGE_POOL,
-    };
+    let options = StoreOptions::of_pool(LARGE_POOL);
     let store = Store::create(device.clone(), options).unwrap();
     let tree = store.tree(TREE).unwrap();
     (0..KEYS).for_each(|key| put(&tree, key, 1));
@@ -52,7 +50,7 @@ pub(crate) fn filled() -> Arc<MemoryDevice> {
 
 /// Opens the store that [`filled`] created.
 pub(crate) fn open(device: &Arc<MemoryDevice>, pool_bytes: usize) -> (Store, Tree) {
-    let (store, _) = Store::open(device.clone(), StoreOptions { pool_bytes }).unwrap();
+    let (store, _) = Store::open(device.clone(), StoreOptions::of_pool(pool_bytes)).unwrap();
     let tree = store.tree(TREE).unwrap();
     (store, tree)
 }

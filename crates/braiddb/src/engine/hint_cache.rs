@@ -131,9 +131,7 @@ mod tests {
 
     #[test]
     fn a_write_finds_its_own_hint_until_another_use_of_it() {
-        let options = StoreOptions {
-            pool_bytes: 1 << 20,
-        };
+        let options = StoreOptions::of_pool(1 << 20);
         let store = Store::create(Arc::new(MemoryDevice::new()), options).unwrap();
         let tree = store.tree(1).unwrap();
         let mut hints = HintCache::default();

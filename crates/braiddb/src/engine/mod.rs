@@ -11,6 +11,7 @@ mod flush_timer;
 mod health;
 pub(crate) mod hint_cache;
 mod holds;
+mod placement;
 mod savepoints;
 mod tables;
 mod unlock;
@@ -105,7 +106,7 @@ impl Engine {
             deferred_unlocks: DeferredUnlocks::new(parts.log.options().strands),
             log: parts.log,
             store: parts.store,
-            locks: LockTable::for_pool(options.pool_bytes),
+            locks: LockTable::for_pool(options.pool_bytes, options.numa),
             snapshots: SnapshotRegistry::new(),
             gc: Gc::new(),
             tables: parts.tables,

@@ -305,12 +305,26 @@ pub(crate) struct LockTable {
 
 impl LockTable {
     /// Creates a lock table for a database with a buffer pool of `bytes` bytes.
-    pub(crate) fn for_pool(bytes: usize) -> Self {
+    /// Its buckets are spread over the machine's memory nodes if `numa` says so.
+    pub(crate) fn for_pool(bytes: usize, numa: bool) -> Self {
         if braid_rt::simulation::is_on() {
             return Self::new(1 << (braid_rt::entropy() % (BUCKETS_MAX_SIMULATED_LOG2 + 1)));
         }
         let buckets = (bytes / POOL_BYTES_PER_BUCKET).next_power_of_two();
-        Self::new(buckets.clamp(BUCKETS_MIN, BUCKETS_MAX))
+        let buckets = buckets.clamp(BUCKETS_MIN, BUCKETS_MAX);
+        if !numa {
+            return Self::new(buckets);
+        }
+        Self {
+            buckets: HugeSlice::spread(buckets, |_| Bucket::new()),
+            graph: WaitGraph::default(),
+        }
+    }
+
+    /// Adds the bytes of the buckets on each memory node. Returns whether the system told it.
+    pub(crate) fn count(&self, bytes: &mut [u64]) -> bool {
+        let start = self.buckets.as_ptr().cast();
+        braid_rt::numa::count(start, size_of_val(&*self.buckets), bytes)
     }
 
     /// Creates a lock table with `buckets` buckets, a power of two.

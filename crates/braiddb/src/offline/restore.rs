@@ -339,9 +339,7 @@ impl<'a> Restore<'a> {
             meta.encode(&start, None),
             exists,
         )?;
-        let store_options = StoreOptions {
-            pool_bytes: self.pool_bytes,
-        };
+        let store_options = StoreOptions::of_pool(self.pool_bytes);
         let (store, _) = Store::open(device.clone(), store_options)?;
         let transactions = match &archive {
             None => 0,

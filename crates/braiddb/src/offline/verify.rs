@@ -131,9 +131,7 @@ impl Offline {
             return Ok(None);
         }
         let device = attempt.device.clone();
-        let options = StoreOptions {
-            pool_bytes: POOL_BYTES,
-        };
+        let options = StoreOptions::of_pool(POOL_BYTES);
         let (store, meta) = Store::open_read_only(device.clone(), options)?;
         attempt.check_checkpoint(store.stats().checkpoint_sequence)?;
         let (meta, start) = Meta::decode(&meta)?;

@@ -58,6 +58,7 @@ pub struct Builder {
     pub(crate) create_if_missing: bool,
     pub(crate) background: bool,
     pub(crate) discard: bool,
+    pub(crate) numa: bool,
     pub(crate) progress: Option<ProgressCallback>,
     pub(crate) health_listener: Option<HealthCallback>,
     pub(crate) read_only: bool,
@@ -122,6 +123,7 @@ impl Default for Builder {
             create_if_missing: true,
             background: true,
             discard: false,
+            numa: true,
             progress: None,
             health_listener: None,
             read_only: false,
@@ -663,6 +665,32 @@ impl Builder {
     /// ```
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
+        self
+    }
+}
+
+/// # Memory nodes
+impl Builder {
+    /// Sets whether memory and threads are placed on the nodes of a machine with several memory
+    /// nodes (NUMA). Default `true`. It has no effect on a machine with one node.
+    ///
+    /// A thread belongs to the node on which it first used the engine, and commits through a strand
+    /// whose buffers lie there: the default number of strands is rounded up to a multiple of the
+    /// number of nodes. With as many lanes as nodes, or a multiple, the threads that flush in the
+    /// background run on the lanes' nodes. What threads of all nodes use, the buffer pool and the
+    /// table of locks, is spread over the nodes. [`Database::placement`](crate::Database::placement)
+    /// shows where memory lies.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+    /// let db = builder.numa(false).open_on(device)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn numa(mut self, numa: bool) -> Self {
+        self.numa = numa;
         self
     }
 }

@@ -35,6 +35,7 @@ pub(super) fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
             FlushMode::Callers
         },
         discard: options.discard,
+        numa: options.numa,
         pmem_commit: options.pmem_commit,
         group_size: options.group_size,
         epoch: options.epoch,

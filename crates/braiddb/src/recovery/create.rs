@@ -59,6 +59,7 @@ pub(crate) fn create(
     let log = Log::create_as(device.clone(), log_options, seqno, identity)?;
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
+        numa: options.numa,
     };
     let store = Store::create_as(device.clone(), store_options, identity)?;
     store.write_lines(options.pmem_lines);

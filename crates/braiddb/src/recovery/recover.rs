@@ -156,6 +156,7 @@ fn open_checkpoint(
 ) -> Result<Opened> {
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
+        numa: options.numa,
     };
     let (store, meta) = if options.read_only {
         Store::open_read_only(device.clone(), store_options)?

@@ -292,13 +292,7 @@ mod tests {
 
     fn store() -> Store {
         let device = Arc::new(MemoryDevice::new());
-        Store::create(
-            device,
-            StoreOptions {
-                pool_bytes: 1 << 20,
-            },
-        )
-        .unwrap()
+        Store::create(device, StoreOptions::of_pool(1 << 20)).unwrap()
     }
 
     fn redo<'a>(table: u32, key: &'a [u8], value: Option<&'a [u8]>) -> Redo<'a> {

@@ -10,9 +10,7 @@ use crate::{Change, Store, StoreOptions};
 const KEYS: u32 = if cfg!(miri) { 200 } else { 20_000 };
 
 /// The smallest pool: less than a quarter of the pages.
-const SMALL: StoreOptions = StoreOptions {
-    pool_bytes: 512 << 10,
-};
+const SMALL: StoreOptions = StoreOptions::of_pool(512 << 10);
 
 fn pmem(seed: u64) -> SimDevice {
     let device = SimDevice::new(seed);

@@ -9,9 +9,7 @@ use crate::{Change, Store, StoreOptions, StoreStats};
 
 const KEYS: u32 = if cfg!(miri) { 100 } else { 3_000 };
 
-const OPTIONS: StoreOptions = StoreOptions {
-    pool_bytes: 4 << 20,
-};
+const OPTIONS: StoreOptions = StoreOptions::of_pool(4 << 20);
 
 fn pmem(seed: u64) -> SimDevice {
     let device = SimDevice::new(seed);

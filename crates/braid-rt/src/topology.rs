@@ -38,7 +38,7 @@ pub struct Node {
 /// [`std::thread::available_parallelism`] counts.
 ///
 /// ```
-/// let topology = braid_io::Topology::read();
+/// let topology = braid_rt::Topology::read();
 /// assert!(topology.allowed_cpus().count() >= 1);
 /// println!("{topology}");
 /// ```
@@ -177,20 +177,27 @@ impl std::fmt::Display for Topology {
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 fn is_allowed(cpu: usize) -> bool {
-    // If the set cannot be read (the machine has more processors than it contains), all are
-    // allowed.
-    static ALLOWED: std::sync::OnceLock<Option<rustix::thread::CpuSet>> =
-        std::sync::OnceLock::new();
-    let set = ALLOWED.get_or_init(|| rustix::thread::sched_getaffinity(None).ok());
+    const CPUS: usize = 8 * size_of::<libc::cpu_set_t>();
+    static ALLOWED: std::sync::OnceLock<Option<libc::cpu_set_t>> = std::sync::OnceLock::new();
+    let set = ALLOWED.get_or_init(|| {
+        // SAFETY: a set consists of integers.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the system writes at most the size of the set.
+        let outcome = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+        (outcome == 0).then_some(set)
+    });
     match set {
-        Some(set) => cpu < rustix::thread::CpuSet::MAX_CPU && set.is_set(cpu),
+        // SAFETY: the number is one of the set.
+        Some(set) => cpu < CPUS && unsafe { libc::CPU_ISSET(cpu, set) },
+        // If the set cannot be read (the machine has more processors than it contains), all are
+        // allowed.
         None => true,
     }
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(all(target_os = "linux", not(miri))))]
 fn is_allowed(_: usize) -> bool {
     true
 }
@@ -226,7 +233,7 @@ fn mem_total(meminfo: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -240,9 +247,8 @@ mod tests {
     }
 
     /// Two sockets of one core with two hardware threads each, one node for each socket, and a node
-    /// with memory only. This process may use the second socket and one thread of the first.
-    #[test]
-    fn a_machine_of_several_nodes() {
+    /// with memory only.
+    pub(crate) fn machine(allowed: &dyn Fn(usize) -> bool) -> (tempfile::TempDir, Topology) {
         let mut files = vec![
             ("cpu/online", "0-3\n"),
             ("node/online", "0,2-3\n"),
@@ -253,6 +259,8 @@ mod tests {
                 "Node 0 MemTotal:       1024 kB\nNode 0 MemFree: 5 kB\n",
             ),
             ("node/node2/cpulist", "1,3\n"),
+            ("node/node2/meminfo", "Node 2 MemTotal: 1024 kB\n"),
+            ("node/node3/meminfo", "Node 3 MemTotal: 1024 kB\n"),
             ("node/node2/distance", "21 10 40\n"),
             ("node/node3/cpulist", "\n"),
             ("node/node3/distance", "30 40 10\n"),
@@ -282,7 +290,13 @@ mod tests {
             files.extend([(core, "5\n"), (package, "1\n")]);
         }
         let dir = tree(&files);
-        let topology = Topology::read_from(dir.path(), &|cpu| cpu != 0).unwrap();
+        let topology = Topology::read_from(dir.path(), allowed).unwrap();
+        (dir, topology)
+    }
+
+    #[test]
+    fn a_machine_of_several_nodes() {
+        let (_dir, topology) = machine(&|cpu| cpu != 0);
         let of = |id: usize| topology.cpus()[id];
         assert_eq!((of(0).core, of(0).package, of(0).node), (0, 0, 0));
         assert_eq!((of(1).core, of(1).package, of(1).node), (1, 1, 2));
