@@ -183,6 +183,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("seen whole after a failure", LONG),
     ("states recovered", LONG),
     ("the health listener panics", LONG),
+    ("the last log files removed", LONG),
     ("store: a checkpoint abandoned", LONG),
     ("store: a checkpoint's pages can't be written", LONG),
     ("store: a freed page waits for the checkpoint", LONGER),

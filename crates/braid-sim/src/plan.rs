@@ -64,7 +64,7 @@ pub struct Plan {
     /// others, and the device fails meanwhile.
     pub tight: bool,
     /// One in this many steps leaves its thread without a processor for a while; 0 for none.
-    pub stalls: u32,
+    pub stalls: u16,
     /// Whether clients make typical mistakes of programs: callbacks, closures and the health
     /// listener panic.
     pub careless: bool,
@@ -82,6 +82,9 @@ pub struct Plan {
     /// Whether the database lies in a volume on a drive: without readers in other processes, an
     /// archive, and changes to single files from outside, which a volume does not offer.
     pub nvme: bool,
+    /// Whether each value nearly fills a log file, several flushes are in flight, and some of the
+    /// device's operations take very long: so writes end in another order than they began.
+    pub bulky: bool,
     /// Whether the device lies about durability: then the checker should report violations.
     pub lies: bool,
 }
@@ -106,6 +109,9 @@ impl Plan {
         }
         if plan.seesaw {
             plan.with_seesaw()
+        } else if Rng::with_seed(seed ^ 0xb01c).u32(..24) == 0 {
+            // From its own generator, so that the plans of other seeds are unchanged.
+            plan.with_bulky_values()
         } else if rng.u32(..10) == 0 {
             plan.with_small_pool()
         } else {
@@ -148,6 +154,7 @@ impl Plan {
             tight: false,
             pmem: false,
             nvme: false,
+            bulky: false,
             lies: false,
             reopens: rng.u32(..8) == 0,
             // From its own generator, so that the rest of a seed's plan is unchanged.
@@ -187,6 +194,33 @@ impl Plan {
             large: false,
             crashes: false,
             errors: false,
+            ..self
+        }
+    }
+
+    /// Flushes that begin a log file each, and overtake each other. The order of the two writes of a
+    /// file's header matters only if the later files are then missing, which is also checked.
+    fn with_bulky_values(self) -> Self {
+        Self {
+            rounds: self.rounds.max(2),
+            clients: 8,
+            transactions: 24,
+            keys: 8,
+            strands: 1,
+            lanes: 1,
+            large: true,
+            checkpoints: false,
+            crashes: true,
+            errors: false,
+            media_faults: false,
+            tamper: false,
+            loads: false,
+            feed: false,
+            copies: false,
+            archive: false,
+            reopens: false,
+            limited: false,
+            bulky: true,
             ..self
         }
     }
@@ -278,6 +312,7 @@ impl Plan {
             "short_snapshots" => self.short_snapshots = parse(name, value)?,
             "pmem" => self.pmem = parse(name, value)?,
             "nvme" => self.nvme = parse(name, value)?,
+            "bulky" => self.bulky = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
@@ -299,7 +334,7 @@ impl Plan {
             .pmem_commit(PmemCommit::ALL[(self.seed % 3) as usize])
             .pmem_lines(self.seed % 16 != 3)
             .pmem_in_place(self.seed % 16 != 11)
-            .flushes_in_flight(rng.usize(1..4))
+            .flushes_in_flight(rng.usize(1..4).max(if self.bulky { 2 } else { 1 }))
             .epoch(std::time::Duration::from_micros(rng.u64(50..2_000)));
         let builder = match self.max_log_bytes(segment) {
             None => builder.checkpoint_log_bytes(due),
@@ -383,6 +418,7 @@ impl Plan {
         add(&|p| p.limited = false);
         add(&|p| p.short_snapshots = false);
         add(&|p| p.seesaw = false);
+        add(&|p| p.bulky = false);
         add(&|p| p.careless = false);
         add(&|p| p.tight = false);
         add(&|p| p.stalls = 0);
@@ -435,6 +471,7 @@ impl fmt::Display for Plan {
             short_snapshots,
             pmem,
             nvme,
+            bulky,
             lies,
         } = self;
         write!(
@@ -445,7 +482,7 @@ impl fmt::Display for Plan {
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
              careless={careless},readers={readers},long={long},limited={limited},\
-             short_snapshots={short_snapshots},pmem={pmem},nvme={nvme},lies={lies}"
+             short_snapshots={short_snapshots},pmem={pmem},nvme={nvme},bulky={bulky},lies={lies}"
         )
     }
 }

@@ -9,6 +9,9 @@ pub type TxId = u64;
 /// Set in the names of transactions whose values are large.
 pub(crate) const LARGE: TxId = 1 << 40;
 
+/// Set in the names of transactions whose values nearly fill a log file.
+pub(crate) const BULKY: TxId = 1 << 41;
+
 /// A key of the table that transactions work on.
 pub type Key = u8;
 
@@ -34,6 +37,7 @@ impl Version {
     fn padding(&self, mut take: impl FnMut(&[u8]) -> bool) {
         let mut rng = fastrand::Rng::with_seed(self.writer());
         let mut len = match rng.u32(..64) {
+            _ if self.writer() & BULKY != 0 => rng.usize(30_000..60_000),
             0..20 if self.writer() & LARGE != 0 => rng.usize(5_000..60_000),
             0 => rng.usize(4_000..20_000),
             1..6 => rng.usize(500..3_000),

@@ -228,6 +228,15 @@ const FOUND: &[(Protocol, &str, &str)] = &[
          tight=false,stalls=0,careless=false,readers=false,long=true,limited=true,short_snapshots=false,lies=false",
         "a damaged page that a new long key needed, and its readers did not, closed the whole database",
     ),
+    (
+        Protocol::Aether,
+        "seed=1128,rounds=3,clients=8,transactions=24,keys=8,strands=1,lanes=1,snapshot=false,large=true,\
+         checkpoints=false,crashes=true,errors=false,media_faults=false,tamper=false,savepoints=false,compressed=false,\
+         leases=false,named=false,loads=false,feed=false,copies=false,archive=false,reopens=false,seesaw=false,\
+         tight=false,stalls=64,careless=false,readers=true,long=true,limited=false,short_snapshots=false,pmem=false,\
+         nvme=false,bulky=true,lies=false",
+        "a segment's header overwrote its successor mark (a mutant that few histories catch)",
+    ),
 ];
 
 #[test]

@@ -247,6 +247,11 @@ impl SimDevice {
         self.state.lock().log_block = Some(bytes);
     }
 
+    /// Lets one in this many operations take much longer, under a simulation; 64 by default.
+    pub fn set_spikes(&self, one_in: u32) {
+        self.state.lock().spikes = Some(one_in);
+    }
+
     /// Limits the bytes of all files together; `None` for no limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state.lock().capacity = bytes;
@@ -278,8 +283,9 @@ impl SimDevice {
             return;
         }
         let time = {
-            let rng = &mut self.state.lock().rng;
-            let spike = if rng.u32(..SPIKES) == 0 { 50 } else { 1 };
+            let state = &mut *self.state.lock();
+            let (rng, spikes) = (&mut state.rng, state.spikes.unwrap_or(SPIKES));
+            let spike = if rng.u32(..spikes) == 0 { 50 } else { 1 };
             Duration::from_nanos(rng.u64(micros.start * 1_000..micros.end * 1_000)) * spike
         };
         braid_rt::sleep(time);

@@ -87,6 +87,8 @@ pub(super) struct State {
     /// Files with syncs in flight, under a simulation.
     pub(super) syncs: Vec<usize>,
     pub(super) rng: fastrand::Rng,
+    /// One in this many operations takes much longer, if it is set.
+    pub(super) spikes: Option<u32>,
     pub(super) steps: u64,
     pub(super) crash_at: Option<u64>,
     pub(super) crashed: bool,
@@ -430,6 +432,7 @@ impl State {
             lies: self.lies,
             block: self.block,
             log_block: self.log_block,
+            spikes: self.spikes,
             ..State::default()
         };
         for write in self.writes.values() {
@@ -529,6 +532,7 @@ impl State {
             left.stale.get_or_insert_default();
         }
         left.lies = self.lies;
+        left.spikes = self.spikes;
         left.durable_names = left.names.clone();
         left
     }

@@ -1,10 +1,16 @@
 //! Events while no process has the database open: damage, and another configuration.
 
+use std::sync::Arc;
+
 use braid::Protocol;
-use braid_io::{FileFaults, MediaFaults, SimDevice};
+use braid_io::{Device, FileFaults, MediaFaults, SimDevice};
+use fastrand::Rng;
 
 use super::History;
+use crate::check::Violation;
 use crate::foreign;
+use crate::record::Round;
+use crate::tables::Tables;
 
 /// The bytes of a block of the data file.
 const BLOCK: usize = 8192;
@@ -59,6 +65,34 @@ impl History {
             FileFaults::Gone => "a log file removed",
             FileFaults::Older => "a log file replaced by an earlier copy",
         });
+    }
+
+    /// Checks that the loss of the last log files is noticed, however many are lost: the database
+    /// refuses to open, or it has every acknowledged transaction of the round.
+    pub(super) fn check_without_last_log_files(
+        &mut self,
+        round: &Round,
+        protocol: Protocol,
+    ) -> Result<(), Violation> {
+        let files = self.device.list().unwrap_or_default().into_iter();
+        let mut names: Vec<String> = files.map(|file| file.name).collect();
+        names.retain(|name| name.ends_with(".seg"));
+        names.sort_unstable();
+        for kept in 1..names.len() {
+            let device = self.device.after_kill();
+            for gone in &names[kept..] {
+                device.remove(gone).expect("a new device works");
+            }
+            let builder = self.plan.builder(&mut Rng::with_seed(self.plan.seed));
+            let opened = builder.open_on(Arc::new(device));
+            let found = opened.and_then(|db| Tables::existing(&db)?.found_in(&db.snapshot()));
+            self.count("the last log files removed");
+            if let Ok(found) = found {
+                let checked = self.check(round, Some(&found), protocol);
+                checked.map_err(|error| format!("without {} and later: {error}", names[kept]))?;
+            }
+        }
+        Ok(())
     }
 
     /// Damages a sector or a page of the log or the data file.

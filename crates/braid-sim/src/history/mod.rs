@@ -24,7 +24,7 @@ use crate::check::Violation;
 use crate::drive;
 use crate::foreign::Foreign;
 use crate::plan::Plan;
-use crate::record::{LARGE, Round, TxId};
+use crate::record::{BULKY, LARGE, Round, TxId};
 
 /// Steps of the scheduler after which a history counts as endless. Some histories with stalls take
 /// a million: a task that waits for a lock spins, and all spinning tasks take steps while the
@@ -66,7 +66,7 @@ pub fn run(plan: &Plan) -> Result<Outcome, Failed> {
     let options = simulation::Options {
         seed: plan.seed,
         steps_max: STEPS_MAX,
-        stalls: plan.stalls,
+        stalls: plan.stalls.into(),
     };
     let own = plan.clone();
     let (result, report) = simulation::run(&options, move || {
@@ -149,6 +149,9 @@ impl History {
         if plan.lies {
             device.lie();
         }
+        if plan.bulky {
+            device.set_spikes(6);
+        }
         if plan.nvme {
             drive::format(&device, plan.seed);
         }
@@ -158,7 +161,11 @@ impl History {
             foreign: Foreign::new(plan.seed),
             rng: Rng::with_seed(plan.seed ^ 0x0415_7017),
             device,
-            next: if plan.large { LARGE } else { 0 },
+            next: match (plan.bulky, plan.large) {
+                (true, _) => BULKY,
+                (false, true) => LARGE,
+                (false, false) => 0,
+            },
             plan,
             phase: Arc::new(Mutex::new((Phase::Opening, None))),
             outcome: Outcome::default(),
@@ -185,6 +192,12 @@ impl History {
         let mut before: Option<(Round, Protocol)> = None;
         let mut left: Option<Left> = None;
         for _ in 0..self.plan.rounds {
+            if let Some((round, protocol)) = before
+                .as_ref()
+                .filter(|_| self.plan.bulky && self.has_written)
+            {
+                self.check_without_last_log_files(round, *protocol)?;
+            }
             let contents = match self.open()? {
                 Opened::Open(contents) => contents,
                 Opened::Refused => return Ok(()),
