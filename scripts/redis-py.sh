@@ -28,16 +28,7 @@ if [[ ! -d $work/redis-$version ]]; then
     sed -i 's/^        r\.acl_deluser(username)/        pass/' "$work/redis-$version/tests/test_commands.py"
 fi
 
-cargo build --quiet -p braid-cli
-rm -rf "$work/db"
-target/debug/braid serve "$work/db" --port 0 >"$work/server.log" &
-server=$!
-trap 'kill $server 2>/dev/null || true; wait $server 2>/dev/null || true' EXIT
-until grep -q 'serving on' "$work/server.log"; do
-    kill -0 $server || { printf 'the server did not start\n'; exit 1; }
-    read -r -t 0.05 _ <> <(:) || true
-done
-address=$(sed -n 's/.*serving on //p' "$work/server.log")
+source scripts/start-server.sh
 
 left_out=$(sed 's/#.*//; s/ *$//; /^$/d' scripts/redis-py.exceptions | paste -sd'|' | sed 's/|/ or /g')
 cd "$work/redis-$version"

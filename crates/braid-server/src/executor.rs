@@ -87,7 +87,7 @@ fn execute_with(shared: &Shared, session: &mut Session, args: &[Bytes], reads: A
         queue.requests.push(args.to_vec());
         return Outcome::ready(Reply::Status("QUEUED"));
     }
-    // Before it reads: changes that the command does not see are told to the client.
+    // Before the command reads, so that the client learns of each change that the command misses.
     remember(shared, session, command, args);
     let began = Instant::now();
     let outcome = match command.run {

@@ -1,5 +1,5 @@
-//! What fuzzers of the parsers call. Each function panics if it finds a defect. Not a part of the
-//! interface.
+//! Entry points for fuzzers of the parsers. Each function panics if it finds a defect. They are no
+//! part of the interface.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::options::ServerOptions;
 use crate::rdb;
 use crate::resp::{Limits, Protocol, ProtocolError, Reply, RequestParser};
 use crate::server::share;
-use crate::session::{Replies, Session};
+use crate::session::Session;
 use crate::shared::Shared;
 
 /// Longest value of the state that programs work on: a command may make one of this length.
@@ -400,7 +400,7 @@ fn run_requests(requests: Vec<Vec<Bytes>>) {
     };
     for key in keys {
         let Reply::Bulk(key) = key else {
-            panic!("a key that is none: {key:?}");
+            panic!("KEYS lists no key, but {key:?}");
         };
         let dumped = ask(&[b"DUMP", &key]);
         assert!(!matches!(dumped, Reply::Error(_)), "{key:?}: {dumped:?}");
@@ -434,26 +434,8 @@ fn new_session(shared: &Shared) -> Session {
     let (mailbox, inbox) = mailbox(VALUE_MAX);
     // Messages to the session are not read.
     drop(inbox);
-    let (user, is_authenticated) = shared.acl.default_user();
     Session {
-        id: shared.new_client(),
-        name: Bytes::new(),
-        library: Default::default(),
-        protocol: Protocol::default(),
-        database: 0,
-        is_authenticated,
-        user,
         durability: Durability::None,
-        queue: None,
-        watched: Vec::new(),
-        subscriptions: Default::default(),
-        mailbox,
-        is_monitor: false,
-        replies: Replies::default(),
-        caching: None,
-        pending: 0,
-        last_command: "",
-        closes: false,
-        stripe: 0,
+        ..Session::new(shared.new_client(), &shared.acl, mailbox, 0)
     }
 }

@@ -75,8 +75,8 @@ pub struct ServerOptions {
     pub backup_directory: Option<PathBuf>,
     /// One backup in so many is full; the others contain what has changed since the one before.
     pub backup_full_every: usize,
-    /// Most keys that clients keep and of whose changes they are told, counted for each client; zero for
-    /// no limit. Beyond it, keys count as changed.
+    /// Most keys that the server remembers for clients that keep what they read, counted for each
+    /// client; zero for no limit. Beyond it, keys count as changed.
     pub tracking_table_max_keys: usize,
     /// Classes of keyspace notifications, as in `notify-keyspace-events`.
     pub notifications: String,

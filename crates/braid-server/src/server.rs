@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use braid::{Database, Durability};
+use braid::Database;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
@@ -17,8 +17,7 @@ use crate::connection::Connection;
 use crate::keyspace::{Keyspace, Sweeper};
 use crate::observe::CommandStatistics;
 use crate::options::ServerOptions;
-use crate::resp::Protocol;
-use crate::session::{Replies, Session};
+use crate::session::Session;
 use crate::shared::{Client, Shared};
 #[cfg(feature = "tls")]
 use crate::tls::TlsAcceptor;
@@ -537,10 +536,10 @@ fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Connect
     shared.counters.connections.fetch_add(1, Ordering::Relaxed);
     let id = shared.new_client();
     let (mailbox, inbox) = mailbox(options.client_output_buffer_limit);
-    let (user, is_authenticated) = shared.acl.default_user();
+    let session = Session::new(id, &shared.acl, mailbox, stripe);
     let client = Arc::new(Client {
-        mailbox: mailbox.clone(),
-        user: Mutex::new(Arc::clone(&user)),
+        mailbox: session.mailbox.clone(),
+        user: Mutex::new(Arc::clone(&session.user)),
         peer,
         local,
         since: Instant::now(),
@@ -550,27 +549,6 @@ fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Connect
         unblock_fails: false.into(),
     });
     shared.clients().insert(id, Arc::clone(&client));
-    let session = Session {
-        id,
-        name: bytes::Bytes::new(),
-        library: Default::default(),
-        protocol: Protocol::default(),
-        database: 0,
-        is_authenticated,
-        user,
-        durability: Durability::default(),
-        queue: None,
-        watched: Vec::new(),
-        subscriptions: std::collections::BTreeSet::new(),
-        mailbox,
-        is_monitor: false,
-        replies: Replies::default(),
-        caching: None,
-        pending: 0,
-        last_command: "",
-        closes: false,
-        stripe,
-    };
     Some(Connection::new(Arc::clone(shared), session, inbox, client))
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use braid::Durability;
 use bytes::Bytes;
 
-use crate::acl::User;
+use crate::acl::{Acl, User};
 use crate::channels::{Mailbox, Topic};
 use crate::resp::Protocol;
 use crate::tracking::{Mode, Opt};
@@ -79,6 +79,32 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// Returns the state of a connection that has not sent anything.
+    pub(crate) fn new(id: u64, acl: &Acl, mailbox: Mailbox, stripe: u16) -> Self {
+        let (user, is_authenticated) = acl.default_user();
+        Self {
+            id,
+            name: Bytes::new(),
+            library: Default::default(),
+            protocol: Protocol::default(),
+            database: 0,
+            is_authenticated,
+            user,
+            durability: Durability::default(),
+            queue: None,
+            watched: Vec::new(),
+            subscriptions: BTreeSet::new(),
+            mailbox,
+            is_monitor: false,
+            replies: Replies::default(),
+            caching: None,
+            pending: 0,
+            last_command: "",
+            closes: false,
+            stripe,
+        }
+    }
+
     /// Returns whether the client keeps what the present command reads.
     pub(crate) fn keeps_reads(&self) -> bool {
         self.caching.as_ref().is_some_and(|caching| {

@@ -46,7 +46,7 @@ pub(crate) struct ClientInfo {
     pub(crate) watched: usize,
     pub(crate) protocol: i64,
     pub(crate) is_blocked: bool,
-    /// Whether the client is told of changes of all keys with certain prefixes, and which client gets
+    /// Whether the client learns of changes of all keys with certain prefixes, and which client gets
     /// the messages; `None` if it is told nothing.
     pub(crate) tracking: Option<(bool, Option<u64>)>,
 }

@@ -1,4 +1,4 @@
-//! Caches of clients: which client has read which key, and who learns of a change.
+//! Caches of clients: which client has read which key, and which clients learn of a change.
 //!
 //! Readers see the durable state. A client that learned of a change before it is durable would read
 //! the old value again and keep it, so a thread of its own waits for the durability of each change,
@@ -83,7 +83,7 @@ struct Table {
     pairs: usize,
 }
 
-/// Who has read which key.
+/// The clients that have read each key.
 #[derive(Debug)]
 pub(crate) struct Tracking {
     table: Mutex<Table>,
@@ -268,20 +268,16 @@ impl Tracking {
 
 impl Tracked {
     fn send(&mut self, keys: Option<Vec<Bytes>>, find: &impl Fn(u64) -> Option<Mailbox>) {
+        let changed = Reply::Tracking(Notice::Changed {
+            keys,
+            is_redirected: self.mode.redirect.is_some(),
+        });
         let Some(target) = self.mode.redirect else {
-            let is_redirected = false;
-            self.mailbox.send(Reply::Tracking(Notice::Changed {
-                keys,
-                is_redirected,
-            }));
+            self.mailbox.send(changed);
             return;
         };
         if let Some(mailbox) = find(target) {
-            let is_redirected = true;
-            mailbox.send(Reply::Tracking(Notice::Changed {
-                keys,
-                is_redirected,
-            }));
+            mailbox.send(changed);
         } else if !std::mem::replace(&mut self.knows_broken, true) {
             self.mailbox.send(Reply::Tracking(Notice::Broken(target)));
         }

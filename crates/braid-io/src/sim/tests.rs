@@ -218,23 +218,34 @@ fn sectors_fail() {
     );
 }
 
+/// Runs a history on a device with a durable file of nines, under a simulation.
+fn simulated<T: Send + 'static>(
+    seed: u64,
+    history: impl FnOnce(&SimDevice, &dyn File) -> T + Send + 'static,
+) -> T {
+    let options = braid_rt::simulation::Options {
+        seed,
+        steps_max: 10_000,
+        stalls: 0,
+    };
+    let (outcome, _) = braid_rt::simulation::run(&options, move || {
+        let device = SimDevice::new(seed);
+        let file = device.open("f", OpenMode::CreateNew).unwrap();
+        file.write_at(&[&block(9)], 0).unwrap();
+        file.sync().unwrap();
+        device.sync_directory().unwrap();
+        history(&device, &*file)
+    });
+    outcome.unwrap()
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no coroutines")]
 fn under_a_simulation_writes_end_in_any_order_and_syncs_cover_earlier_ones() {
-    use braid_rt::{simulation, thread};
+    use braid_rt::thread;
     let outcomes: std::collections::BTreeSet<Vec<u8>> = (0..200)
         .map(|seed| {
-            let options = simulation::Options {
-                seed,
-                steps_max: 10_000,
-                stalls: 0,
-            };
-            let (outcome, _) = simulation::run(&options, move || {
-                let device = SimDevice::new(seed);
-                let file = device.open("f", OpenMode::CreateNew).unwrap();
-                file.write_at(&[&block(9)], 0).unwrap();
-                file.sync().unwrap();
-                device.sync_directory().unwrap();
+            let bytes = simulated(seed, |device, file| {
                 let done = thread::scatter(3, |i| {
                     if i == 2 {
                         return file.sync().is_ok();
@@ -245,7 +256,6 @@ fn under_a_simulation_writes_end_in_any_order_and_syncs_cover_earlier_ones() {
                 assert_eq!(done, [true; 3]);
                 bytes_of(&device.after_crash(), "f").unwrap()
             });
-            let bytes = outcome.unwrap();
             [bytes[0], bytes[BLOCK]].to_vec()
         })
         .collect();
@@ -257,22 +267,12 @@ fn under_a_simulation_writes_end_in_any_order_and_syncs_cover_earlier_ones() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no coroutines")]
 fn under_a_simulation_writes_in_flight_to_a_block_land_in_either_order() {
-    use braid_rt::{simulation, thread};
+    use braid_rt::thread;
     let mut outcomes = std::collections::BTreeMap::<_, u32>::new();
     for seed in 0..400 {
         // Bit by bit: which of the two is durable.
         let durable = [seed & 1 != 0, seed & 2 != 0];
-        let options = simulation::Options {
-            seed,
-            steps_max: 10_000,
-            stalls: 0,
-        };
-        let (outcome, _) = simulation::run(&options, move || {
-            let device = SimDevice::new(seed);
-            let file = device.open("f", OpenMode::CreateNew).unwrap();
-            file.write_at(&[&block(9)], 0).unwrap();
-            file.sync().unwrap();
-            device.sync_directory().unwrap();
+        let (last, shown, kept) = simulated(seed, move |device, file| {
             let ended = Mutex::new(Vec::new());
             thread::scatter(2, |i| {
                 let bytes = block(i as u8);
@@ -288,12 +288,11 @@ fn under_a_simulation_writes_in_flight_to_a_block_land_in_either_order() {
             if !durable[0] && !durable[1] {
                 file.sync().unwrap();
             }
-            let shown = bytes_of(&device, "f").unwrap()[0];
+            let shown = bytes_of(device, "f").unwrap()[0];
             let kept = bytes_of(&device.after_crash(), "f").unwrap()[0];
             let last = ended.lock()[1];
             (last as u8, shown, kept)
         });
-        let (last, shown, kept) = outcome.unwrap();
         assert!(shown < 2, "seed {seed}");
         if durable[0] == durable[1] {
             assert_eq!(kept, shown, "seed {seed}");

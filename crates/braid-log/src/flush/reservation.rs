@@ -436,13 +436,7 @@ impl Core {
     ) -> Result<(), LogError> {
         self.prepare_with(lane, payload, || {
             let (device, options) = (&*self.device, &self.options);
-            // The margin covers a small one.
-            let is_small = payload <= SMALL_PAYLOAD as u64;
-            let needed = if is_small {
-                0
-            } else {
-                worst_case(payload, options.slot_bytes)
-            };
+            let needed = worst_case(payload, options.slot_bytes);
             lane.pool
                 .prepare_while(device, options, &self.quota, needed, wanted)
         })

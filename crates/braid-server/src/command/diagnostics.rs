@@ -1,14 +1,14 @@
 //! SLOWLOG, LATENCY and MONITOR.
 
 use std::fmt::Write;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::arguments::{integer, is, unknown_subcommand, wrong_arity};
 use super::table::{commands, find};
 use crate::failure::{Failure, Result};
-use crate::observe::History;
+use crate::observe::{self, History};
 use crate::resp::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
@@ -94,9 +94,8 @@ pub(super) fn latency(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Resul
                 let shown = String::from_utf8_lossy(&args[2]).into_owned();
                 Failure::client(format!("ERR No samples available for event '{shown}'"))
             })?;
-            let now = SystemTime::now().duration_since(UNIX_EPOCH);
-            let now = now.unwrap_or_default().as_secs();
-            Ok(Reply::Verbatim(history.graph(name, now)))
+            let now = observe::since_1970();
+            Ok(Reply::Verbatim(history.graph(name, now.as_secs())))
         }
         (b"reset", _) => {
             let names = &args[2..];

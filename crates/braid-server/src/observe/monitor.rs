@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
@@ -45,9 +44,7 @@ impl Monitors {
 
     /// Sends a request to the clients; `source` is the address of its client, or `lua`.
     pub(crate) fn show(&self, database: u32, source: &str, args: &[Bytes]) {
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since = super::since_1970();
         let line = line(
             since.as_secs(),
             since.subsec_micros(),

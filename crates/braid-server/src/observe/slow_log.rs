@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -42,12 +42,11 @@ impl SlowLog {
         name: Bytes,
         limit: usize,
     ) {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let args = shortened(args);
         let (next, entries) = &mut *self.lock();
         entries.push_front(SlowCommand {
             id: *next,
-            time: since.unwrap_or_default().as_secs(),
+            time: super::since_1970().as_secs(),
             duration,
             args,
             peer,

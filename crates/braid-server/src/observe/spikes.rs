@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Samples of each event that are kept.
 const SAMPLES_MAX: usize = 160;
@@ -57,9 +57,8 @@ impl Spikes {
         if threshold.is_zero() || duration < threshold {
             return;
         }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        self.add_at(event, since.unwrap_or_default().as_secs(), millis);
+        self.add_at(event, super::since_1970().as_secs(), millis);
     }
 
     fn add_at(&self, event: &'static str, time: u64, millis: u64) {

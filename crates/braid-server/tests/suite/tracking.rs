@@ -106,7 +106,7 @@ fn expiration_and_flushes_are_changes() {
     }
 }
 
-/// A client that reads again when it is told has the newest value in the end: it is told after the
+/// A client that reads again after each message has the newest value in the end: it gets one after the
 /// change is durable, because readers do not see it before.
 #[test]
 fn a_cache_is_never_stale() {

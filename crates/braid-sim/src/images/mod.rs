@@ -46,7 +46,7 @@ pub struct Checked {
 /// Called with the transactions that are acknowledged, whenever their number changes.
 type Note<'a> = &'a (dyn Fn(&Counts) -> Result<()> + Sync);
 
-/// What was acknowledged, noted whenever it changes.
+/// The acknowledged transactions, noted whenever they change.
 struct Acknowledged<'a> {
     note: Note<'a>,
     counts: Mutex<Counts>,
