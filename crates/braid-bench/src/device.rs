@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::BenchError;
 use crate::bare_log::{BareLogReport, bare_log};
+use crate::exchange::exchange_ns;
 use crate::tally::{histogram, nanos};
 
 /// Size of each file that is written; preallocated, then overwritten circularly.
@@ -60,6 +61,9 @@ pub struct DeviceReport {
     pub device: String,
     /// The machine: numbers of processors, cores and NUMA nodes.
     pub machine: String,
+    /// Nanoseconds in which a cache line goes from one processor to another; `None` with a single
+    /// processor. Threads that commit at once pay this for each line that they share.
+    pub exchange_ns: Option<f64>,
     /// Durable writes of 4 KiB per second, one at a time: the limit of one waiting thread.
     pub durable_4k_per_s: f64,
     /// All measurements.
@@ -109,6 +113,7 @@ pub fn measure_device(
     Ok(DeviceReport {
         device: device.kind().to_string(),
         machine: Topology::read().to_string(),
+        exchange_ns: exchange_ns(),
         durable_4k_per_s: durable.map_or(0.0, |row| row.ops_per_s),
         rows,
         bare_log: logs,

@@ -24,6 +24,7 @@ mod driver;
 mod engine;
 pub mod engines;
 mod error;
+mod exchange;
 mod ledger;
 mod load;
 mod paper;

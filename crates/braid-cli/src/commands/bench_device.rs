@@ -57,8 +57,11 @@ pub(crate) fn run(args: &DeviceArgs, output: &mut Output) -> Result<(), Failure>
 }
 
 fn print(report: &DeviceReport, output: &mut Output) -> Result<(), Failure> {
+    let exchange = report.exchange_ns.map_or_else(String::new, |ns| {
+        format!("; a cache line goes to another processor in {ns:.0} ns")
+    });
     output.line(format_args!(
-        "machine: {}\ndevice: {}; {} durable 4 KiB writes a second, one at a time",
+        "machine: {}{exchange}\ndevice: {}; {} durable 4 KiB writes a second, one at a time",
         report.machine,
         report.device,
         grouped(report.durable_4k_per_s as u64)
