@@ -81,6 +81,14 @@ pub enum BenchError {
         /// Its own error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A server that is measured over a socket cannot be reached, or answered with an error.
+    #[error("cannot measure the server at {address}: {source}")]
+    Server {
+        /// Address of the server.
+        address: String,
+        /// Its error, or that of the connection.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A workload used an ability that the engine lacks: a defect of the workload.
     #[error("cannot run on {engine}: it has no {what}")]
     Unable {

@@ -29,6 +29,7 @@ mod ledger;
 mod load;
 mod paper;
 mod records;
+pub mod remote;
 mod report;
 mod runner;
 mod spec;
@@ -66,6 +67,9 @@ pub use zipf::{Zipf, scatter};
 /// Profile that this build was compiled with: `fat`, `release`, `dist`, or `debug` (unoptimized).
 /// Compare figures of one profile only.
 pub const PROFILE: &str = env!("BRAID_PROFILE");
+
+/// Whether this build measures servers over a socket: the feature `connect`.
+pub const CONNECTS: bool = cfg!(feature = "connect");
 
 /// Whether this build draws plots: the feature `plots`.
 pub const PLOTS: bool = cfg!(feature = "plots");

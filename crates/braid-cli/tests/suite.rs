@@ -3,6 +3,8 @@
 mod cli;
 mod common;
 mod compare;
+#[cfg(feature = "connect")]
+mod connect;
 mod false_dax;
 mod first_minutes;
 mod nvme;

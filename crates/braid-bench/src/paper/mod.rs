@@ -7,7 +7,8 @@
 //! - GoldenX: checkpoints that write the cache lines that changed, and log and data on a disk or in
 //!   persistent memory;
 //! - NVWAL again, under SQLite: one-row transactions by the memory's latency, and by place;
-//! - user-level NVMe: YCSB on a file system and on each path to a drive, by clients.
+//! - user-level NVMe: YCSB on a file system and on each path to a drive, by clients;
+//! - servers for Redis clients: YCSB over their sockets, by clients.
 
 mod checkpoints;
 mod counter;
@@ -17,6 +18,7 @@ mod places;
 #[cfg(feature = "plots")]
 mod plot;
 mod protocols;
+mod server;
 #[cfg(all(unix, feature = "peer-sqlite"))]
 mod sqlite;
 mod sustained;
@@ -61,11 +63,13 @@ pub enum Figure {
     NvwalSqlite,
     /// User-level NVMe: YCSB load and A to D on each path to a drive, by clients.
     Nvme,
+    /// Servers for Redis clients: YCSB load and A to F over their sockets, by clients.
+    Server,
 }
 
 impl Figure {
     /// All figures.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::PwalU1,
         Self::PwalU10,
         Self::PwalTrim,
@@ -78,6 +82,7 @@ impl Figure {
         Self::GoldenxCla,
         Self::NvwalSqlite,
         Self::Nvme,
+        Self::Server,
     ];
 
     /// Returns the name on the command line.
@@ -96,13 +101,18 @@ impl Figure {
             Self::GoldenxCla => "goldenx-cla",
             Self::NvwalSqlite => "nvwal-sqlite",
             Self::Nvme => "nvme",
+            Self::Server => "server",
         }
     }
 
-    /// Whether this build can measure the figure: SQLite is not in every build.
+    /// Whether this build can measure the figure: SQLite and a client are not in every build.
     #[must_use]
     pub fn is_available(self) -> bool {
-        self != Self::NvwalSqlite || cfg!(all(unix, feature = "peer-sqlite"))
+        match self {
+            Self::NvwalSqlite => cfg!(all(unix, feature = "peer-sqlite")),
+            Self::Server => crate::CONNECTS,
+            _ => true,
+        }
     }
 
     /// Returns what the figure shows.
@@ -123,6 +133,7 @@ impl Figure {
             }
             Self::NvwalSqlite => "NVWAL under SQLite, by latency of the memory and by place",
             Self::Nvme => "user-level NVMe: YCSB load and A to D by path to the drive and clients",
+            Self::Server => "servers for Redis clients: YCSB load and A to F by clients",
         }
     }
 
@@ -130,7 +141,7 @@ impl Figure {
     #[must_use]
     pub fn default_threads(self) -> &'static [usize] {
         match self {
-            Self::Nvme => &[1, 8, 16, 32, 64],
+            Self::Nvme | Self::Server => &[1, 8, 16, 32, 64],
             _ => &[1, 2, 4, 8, 16],
         }
     }
@@ -151,6 +162,8 @@ pub struct PaperSpec {
     /// Drives with a volume, such as `nvme:/dev/nvme0n1` and `vfio:0000:00:04.0`, for the figure of
     /// user-level NVMe. If there is none, a file stands in for a drive.
     pub drives: Vec<String>,
+    /// Servers for the figure of servers: the name of each in the figure, and its address.
+    pub servers: Vec<(String, String)>,
     /// Numbers of threads.
     pub threads: Vec<usize>,
     /// Number of records of the engine's workloads, or rows of NVWAL's figures: between two checkpoints,
@@ -331,6 +344,7 @@ fn measure_once(
                 .to_owned(),
         }),
         Figure::Nvme => nvme::by_clients(spec, progress),
+        Figure::Server => server::by_clients(spec, progress),
     }
 }
 
@@ -378,6 +392,7 @@ mod tests {
             memory_dir: dir.join("memory"),
             device: DeviceChoice::Memory,
             drives: Vec::new(),
+            servers: Vec::new(),
             each: Duration::from_millis(10),
             threads: vec![1, 2],
             records: Some(500),
@@ -431,7 +446,7 @@ mod tests {
         for figure in Figure::ALL {
             if !matches!(
                 figure,
-                Figure::Nvwal | Figure::GoldenxCla | Figure::NvwalSqlite
+                Figure::Nvwal | Figure::GoldenxCla | Figure::NvwalSqlite | Figure::Server
             ) {
                 draw(figure, &spec, dir.path());
             }
@@ -512,6 +527,13 @@ mod tests {
             assert!((4_120.0..9_000.0).contains(&stock), "{operation}: {stock}");
             assert!(of("recommended") < stock / 2.0, "{operation}");
         }
+    }
+
+    #[test]
+    fn a_figure_of_servers_without_servers_says_how_to_name_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = measure_figure(Figure::Server, &spec(dir.path()), &mut |_| ()).unwrap_err();
+        assert!(error.to_string().contains("--server braid="), "{error}");
     }
 
     #[cfg(not(all(unix, feature = "peer-sqlite")))]

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use fastrand::Rng;
 
 use self::bulk::BulkClient;
-use self::plan::{Generator, Plan};
 use self::uniform::UniformClient;
 use self::ycsb::YcsbClient;
 use crate::driver::{Check, Client, Driver};
@@ -20,6 +19,9 @@ use crate::sum::fold;
 use crate::{BenchError, LoadProgress, Spec, Workload};
 
 pub use self::plan::MAX_SCAN;
+#[cfg(feature = "connect")]
+pub(crate) use self::plan::Op;
+pub(crate) use self::plan::{Generator, Plan};
 
 /// Table of the records.
 const RECORDS: TableId = 0;

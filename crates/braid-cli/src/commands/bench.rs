@@ -13,6 +13,7 @@ use braid_bench::{BareLogReport, Driver, Engine, Report, Spec, Workload};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::bench_compare::{self, CompareArgs};
+use super::bench_connect;
 use super::bench_device::{self, DeviceArgs};
 use super::bench_kill;
 use super::bench_paper::{self, PaperArgs};
@@ -67,6 +68,18 @@ pub(crate) struct WorkloadArgs {
     /// protocol, device and log apply to Braid
     #[arg(long, value_name = "NAME", default_value = BRAID)]
     pub(super) engine: String,
+
+    /// Run ycsb, u1 or u10 over a socket instead, on a server for Redis clients: HOST:PORT, the path of a Unix
+    /// socket, or a URL such as redis://USER:PASSWORD@HOST:PORT. Each thread is a client. The options
+    /// of the engine do not apply, and the records stay in the server
+    #[arg(long, value_name = "ADDRESS",
+          conflicts_with_all = ["engine", "dir", "kill", "feed", "with_limit", "check"])]
+    pub(super) connect: Option<String>,
+
+    /// Operations per second of all clients of --connect together, begun at fixed times, from which
+    /// latencies count [default: each client begins an operation when its last one has ended]
+    #[arg(long, value_name = "N", requires = "connect")]
+    pub(super) rate: Option<f64>,
 
     /// Commit protocol: serial, aether, epoch, glsn, gwsn-strict, gwsn or gsn; an existing database
     /// is switched to it
@@ -214,15 +227,27 @@ pub(crate) struct WorkloadArgs {
 
     /// Print one JSON object on one line
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
+
+/// The name that YCSB has for the workload of inserts.
+const YCSB_LOAD: &str = "ycsb-load";
 
 /// Name of the engine in every build.
 const BRAID: &str = "braid";
 
 pub(super) fn workload_parser() -> impl TypedValueParser<Value = Workload> {
-    let values = Workload::ALL.map(|w| PossibleValue::new(w.name()).help(w.description()));
-    PossibleValuesParser::new(values).try_map(|name| name.parse::<Workload>())
+    let values = Workload::ALL.map(|w| {
+        let value = PossibleValue::new(w.name()).help(w.description());
+        match w {
+            Workload::YcsbInsert => value.alias(YCSB_LOAD),
+            _ => value,
+        }
+    });
+    PossibleValuesParser::new(values).try_map(|name| match name.as_str() {
+        YCSB_LOAD => Ok(Workload::YcsbInsert),
+        name => name.parse::<Workload>(),
+    })
 }
 
 impl WorkloadArgs {
@@ -324,6 +349,9 @@ pub(crate) fn run(args: &BenchArgs, output: &mut Output) -> Result<(), Failure> 
 }
 
 fn run_workload(args: &WorkloadArgs, output: &mut Output) -> Result<(), Failure> {
+    if let Some(address) = &args.connect {
+        return bench_connect::run(args, address, output);
+    }
     let spec = args.spec();
     spec.check()?;
     args.check_latency()?;

@@ -29,7 +29,8 @@ pub(crate) struct PaperArgs {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
     seconds: Duration,
 
-    /// Numbers of threads to measure with [default: 1,2,4,8,16, or 1,8,16,32,64 clients of nvme]
+    /// Numbers of threads to measure with [default: 1,2,4,8,16, or 1,8,16,32,64 clients of nvme
+    /// and server]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     threads: Vec<usize>,
 
@@ -56,6 +57,11 @@ pub(crate) struct PaperArgs {
     #[arg(long = "drive", value_name = "DRIVE")]
     drives: Vec<String>,
 
+    /// Server to measure for the figure server: HOST:PORT, the path of a Unix socket, or a URL, after
+    /// the name that it has in the figure; repeat the option for several
+    #[arg(long = "server", value_name = "NAME=ADDRESS", value_parser = parse_server)]
+    servers: Vec<(String, String)>,
+
     /// Directory to measure in [default: a new one in TMPDIR or here, removed afterwards]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -75,16 +81,27 @@ pub(crate) struct PaperArgs {
 struct Figures(Vec<Figure>);
 
 fn figures_parser() -> impl TypedValueParser<Value = Figures> {
-    let all = PossibleValue::new("all").help("all of them that this build has");
+    let all = PossibleValue::new("all").help("all of them that this build has, except server");
     let one = Figure::ALL.map(|f| PossibleValue::new(f.name()).help(f.description()));
     PossibleValuesParser::new(one.into_iter().chain([all])).map(|name| {
         let chosen = Figure::ALL.into_iter();
+        // Servers run elsewhere, so that one command cannot measure them along with the rest.
+        let is_of_all = |f: &Figure| f.is_available() && *f != Figure::Server;
         Figures(
             chosen
-                .filter(|f| (name == "all" && f.is_available()) || name == f.name())
+                .filter(|f| (name == "all" && is_of_all(f)) || name == f.name())
                 .collect(),
         )
     })
+}
+
+fn parse_server(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, address)) if !name.is_empty() && !address.is_empty() => {
+            Ok((name.to_owned(), address.to_owned()))
+        }
+        _ => Err("must be a name and an address, like braid=localhost:6379".to_owned()),
+    }
 }
 
 pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> {
@@ -123,6 +140,7 @@ pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> 
         device: args.device,
         each: args.seconds,
         drives: args.drives.clone(),
+        servers: args.servers.clone(),
         threads: args.threads.clone(),
         records: args.records,
         in_flight: args.in_flight,

@@ -3,6 +3,7 @@
 pub(crate) mod backup;
 pub(crate) mod bench;
 mod bench_compare;
+mod bench_connect;
 mod bench_device;
 mod bench_kill;
 mod bench_paper;
