@@ -214,7 +214,10 @@ fn names_behave_like_a_directory() {
             .into_iter()
             .map(|entry| (entry.name, entry.len))
             .collect();
-        assert_eq!(list, [("b".to_owned(), 4096)]);
+        // A mapped file grows by whole pages of the system, which have up to 64 KiB.
+        let (name, len) = &list[0];
+        assert!(list.len() == 1 && name == "b", "{list:?}");
+        assert!([4096, 16384, 65536].contains(len), "{list:?}");
         device.remove("b").unwrap();
         assert_eq!(device.remove("b").unwrap_err().kind(), ErrorKind::NotFound);
     });
@@ -373,8 +376,8 @@ fn a_name_without_a_volume_says_what_is_there() {
     file.as_file().set_len(16 << 20).unwrap();
     let name = format!("nvme:{}/a", file.path().display());
     let error = open_directory(Path::new(&name), DeviceChoice::Auto).unwrap_err();
-    if error.kind() == ErrorKind::InvalidInput {
-        // The file system has no direct I/O.
+    if [ErrorKind::InvalidInput, ErrorKind::Unsupported].contains(&error.kind()) {
+        // The file system has no direct I/O, or the system no io_uring.
         return println!("SKIPPED: {error}");
     }
     assert!(error.to_string().contains("begins with zeros"), "{error}");
