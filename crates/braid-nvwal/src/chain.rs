@@ -32,7 +32,13 @@ pub(crate) struct Chain {
     head: u64,
     salt: Salt,
     blocks: Vec<u64>,
+    /// Bytes of the open transaction that the mapping does not have yet, and their position.
+    held: Vec<u8>,
+    held_at: u64,
 }
+
+/// Most bytes that are held: a few pages of the system, so that a large transaction takes no memory.
+const HELD: usize = 1 << 16;
 
 impl Chain {
     pub(crate) fn new(header: &LogHeader, generation: u64) -> Self {
@@ -42,6 +48,8 @@ impl Chain {
             head: header.head(),
             salt: header.salt(generation),
             blocks: Vec::new(),
+            held: Vec::new(),
+            held_at: 0,
         }
     }
 
@@ -155,7 +163,7 @@ impl Chain {
         }
     }
 
-    /// Reads bytes of the log.
+    /// Reads bytes of the log, held ones included.
     ///
     /// # Panics
     ///
@@ -168,6 +176,14 @@ impl Chain {
                 result = self.mapping.read(offset, &mut bytes[part]);
             }
         });
+        let end = position + bytes.len() as u64;
+        let from = position.max(self.held_at);
+        let to = end.min(self.held_at + self.held.len() as u64);
+        if from < to {
+            let held = to_usize(from - self.held_at)..to_usize(to - self.held_at);
+            let part = to_usize(from - position)..to_usize(to - position);
+            bytes[part].copy_from_slice(&self.held[held]);
+        }
         result
     }
 
@@ -176,6 +192,35 @@ impl Chain {
         self.pieces(range, |offset, part| {
             self.mapping.write(offset, &bytes[part]);
         });
+    }
+
+    /// Keeps bytes that follow the held ones, for [`write_held`](Self::write_held).
+    pub(crate) fn hold(&mut self, position: u64, bytes: &[u8]) {
+        let follows = position == self.held_at + self.held.len() as u64;
+        if !follows || self.held.len() + bytes.len() > HELD {
+            self.write_held();
+            self.held_at = position;
+        }
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// Writes the held bytes.
+    pub(crate) fn write_held(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        self.write(self.held_at, &held);
+        self.held = held;
+        self.held_at += self.held.len() as u64;
+        self.held.clear();
+    }
+
+    /// Forgets what is held from a position on, since other bytes will be there.
+    pub(crate) fn cut(&mut self, position: u64) {
+        self.held
+            .truncate(to_usize(position.saturating_sub(self.held_at)));
+    }
+
+    pub(crate) fn has_held(&self) -> bool {
+        !self.held.is_empty()
     }
 
     pub(crate) fn flush(&self, range: Range<u64>) {

@@ -78,6 +78,8 @@
 //! - **R10: one process at a time has the turn to write.** A process that takes its turn recovers what
 //!   it does not know yet, and stores the number of its opening durably before it appends. A process
 //!   that finds another number has lost its turn, and its open transaction.
+//! - **R11: what is shown is in the mapping.** With [`WriterOptions::gather`], the writer holds the records
+//!   of the open transaction, and writes them before it shows or flushes the transaction.
 
 #![cfg_attr(
     not(test),

@@ -108,6 +108,9 @@ pub struct WriterOptions {
     /// [checksum](CommitMode::Checksum). The mark lies in another page, which a fence writes
     /// separately where it is a system call. A log that loses these bytes looks like a shorter one.
     pub mark_interval: u64,
+    /// Writes the records of a transaction at once, when it commits, where a write is a system call
+    /// ([`MapOptions::prewritten`](braid_pmem::MapOptions::prewritten)). Costs a copy of each record.
+    pub gather: bool,
 }
 
 impl Default for WriterOptions {
@@ -118,6 +121,7 @@ impl Default for WriterOptions {
             whole_pages: false,
             cached_pages: 1024,
             mark_interval: 0,
+            gather: false,
         }
     }
 }
@@ -155,6 +159,13 @@ impl WriterOptions {
     #[must_use]
     pub fn mark_interval(mut self, bytes: u64) -> Self {
         self.mark_interval = bytes;
+        self
+    }
+
+    /// Sets [`gather`](Self::gather).
+    #[must_use]
+    pub fn gather(mut self, gather: bool) -> Self {
+        self.gather = gather;
         self
     }
 }

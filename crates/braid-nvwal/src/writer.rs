@@ -299,7 +299,11 @@ impl Writer {
         }
         let salt = self.view.chain.salt();
         let earlier = seal(record, salt, position, self.earlier);
-        self.view.chain.write(position, record);
+        if self.options.gather {
+            self.view.chain.hold(position, record);
+        } else {
+            self.view.chain.write(position, record);
+        }
         if self.options.mode == CommitMode::Eager {
             self.flush_to(next)?;
         }
@@ -310,6 +314,7 @@ impl Writer {
 
     /// Makes the log durable up to a position, with one fence.
     fn flush_to(&mut self, position: u64) -> Result<(), LogError> {
+        self.view.chain.write_held();
         if !mutant!("nvwal_skip_flush_before_mark") {
             self.view.chain.flush(self.durable.min(position)..position);
         }
@@ -423,7 +428,12 @@ impl Writer {
 
     fn put_commit(&mut self, tag: u64) -> Result<(), LogError> {
         let mut record = encode_commit(tag, self.opening, self.earlier);
-        self.put(&mut record).map(|_| ())
+        self.put(&mut record)?;
+        // R11
+        if !mutant!("nvwal_show_what_is_held") {
+            self.view.chain.write_held();
+        }
+        Ok(())
     }
 
     /// Makes transactions up to a position durable.
@@ -483,6 +493,10 @@ impl Writer {
 
     /// Shows readers the open transaction, which is committed.
     fn show(&mut self, tag: u64) -> Mark {
+        debug_assert!(
+            !self.view.chain.has_held() || cfg!(braid_mutants),
+            "R11: other processes would not find the transaction"
+        );
         self.view.index.commit();
         self.steps.clear();
         self.view.end = End {
@@ -538,6 +552,7 @@ impl Writer {
         }
         self.view.index.roll_back_to(frames);
         self.steps.truncate(frames);
+        self.view.chain.cut(tail);
         (self.tail, self.earlier) = (tail, earlier);
         // Other records will be there.
         self.durable = self.durable.min(tail);

@@ -159,18 +159,21 @@ fn join(
 }
 
 /// The options that suit a kind of memory. In a file, a fence is a system call that waits for the
-/// device: a commit has one, and it writes no page besides those of the log's end.
+/// device: a commit has one, and it writes no page besides those of the log's end. A write is one, too:
+/// a transaction has one.
 fn writer_options(kind: MappingKind, mode: Option<Mode>) -> WriterOptions {
     match kind {
         MappingKind::File => WriterOptions::default()
             .mode(mode.map_or(CommitMode::Checksum, |mode| mode.commits))
-            .mark_interval(FILE_BLOCK),
+            .mark_interval(FILE_BLOCK)
+            .gather(true),
         // Tests use both ways.
         #[cfg(test)]
         MappingKind::Simulated if mode.is_some_and(|mode| mode.commits == CommitMode::Checksum) => {
             WriterOptions::default()
                 .mode(CommitMode::Checksum)
                 .mark_interval(4096)
+                .gather(true)
         }
         _ => WriterOptions::default().mode(mode.map_or(CommitMode::default(), |mode| mode.commits)),
     }

@@ -84,7 +84,8 @@ impl History {
         let options = WriterOptions::default()
             .chain_limit(4)
             .mode(modes[0])
-            .mark_interval([0, 2000][usize::from(seed % 2 == 1)]);
+            .mark_interval([0, 2000][usize::from(seed % 2 == 1)])
+            .gather(seed % 3 == 1);
         let (memory, region) = new_memory();
         // Small enough to be full now and then.
         let log = log_options().max_bytes(8192);

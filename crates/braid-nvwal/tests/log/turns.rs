@@ -105,6 +105,58 @@ fn two_members(options: &WriterOptions) -> (SimulatedMemory, Member, Member) {
 }
 
 #[test]
+fn gathered_records_reach_other_processes_when_they_commit() {
+    for mode in [CommitMode::Checksum, CommitMode::Lazy, CommitMode::Eager] {
+        let options = WriterOptions::default()
+            .mode(mode)
+            .gather(true)
+            .cached_pages(0);
+        let (_, mut first, mut second) = two_members(&options);
+        first.take_turn().unwrap();
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut image = page_of(7);
+        for number in 1..40 {
+            // One that is rolled back, and then more than are held at once in some.
+            let cut = first.log.append(9, &page_of(200), number).unwrap();
+            let mut found = page_of(0);
+            first.log.read_frame(cut, &mut found).unwrap();
+            assert_eq!(found, page_of(200));
+            first.log.roll_back();
+            assert!(first.log.read_frame(cut, &mut found).is_err());
+            let count = if number % 13 == 0 { 60 } else { 3 };
+            let mut images = Vec::new();
+            for page in 0..count {
+                edit(&mut image, &mut random);
+                images.push((page % 5, image.clone()));
+            }
+            second.refresh().unwrap();
+            let before = second.frames.clone();
+            let mut appended = Vec::new();
+            for (page, image) in &images {
+                let at = first.log.append(*page, image, number).unwrap();
+                appended.push((at, image));
+                second.refresh().unwrap();
+                assert_eq!(second.frames, before);
+            }
+            for (at, image) in &appended {
+                first.log.read_frame(*at, &mut found).unwrap();
+                assert_eq!(&&found, image);
+            }
+            first.log.commit_unsynced(u64::from(number)).unwrap();
+            second.refresh().unwrap();
+            for (at, image) in &appended {
+                second.log.read_frame(*at, &mut found).unwrap();
+                assert_eq!(&&found, image);
+            }
+            if number % 5 == 0 {
+                first.log.new_generation().unwrap();
+            }
+        }
+        assert!(first.log.stats().commits > 30);
+    }
+}
+
+#[test]
 fn a_turn_passes_on_with_everything_committed() {
     let (_, mut first, mut second) = two_members(&WriterOptions::default());
     let is_lost = |result| matches!(result, Err(LogError::TurnLost { .. }));
