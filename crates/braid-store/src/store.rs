@@ -27,6 +27,9 @@ pub struct StoreOptions {
     pub pool_bytes: usize,
     /// Spread the memory for pages over the machine's memory nodes, if it has several.
     pub numa: bool,
+    /// Distinguishes the store from others whose trees the same caller uses: what was learned of a
+    /// tree of one is no hint for a tree of another.
+    pub number: u8,
 }
 
 impl StoreOptions {
@@ -35,6 +38,7 @@ impl StoreOptions {
         Self {
             pool_bytes,
             numa: true,
+            number: 0,
         }
     }
 }
@@ -166,7 +170,8 @@ impl Store {
     }
 
     fn assemble(file: DataFile, options: StoreOptions, root: Root) -> Result<Self, StoreError> {
-        let pool = Pool::new(file, options.pool_bytes, options.numa, root.next_page)?;
+        let of_pool = (options.pool_bytes, options.numa, options.number);
+        let pool = Pool::new(file, of_pool, root.next_page)?;
         pool.file.room.set_root(root.blob_blocks.len());
         if root.trees.keys().any(|id| id & LAYERS != 0) {
             pool.file.room.expect_long_keys();
@@ -350,10 +355,17 @@ impl Store {
         (writes, bytes): (usize, usize),
         removes_only: impl FnOnce() -> bool,
     ) -> Result<(), StoreError> {
-        if writer.suffices(writes, bytes) && self.inner.pool.file.room.surplus() >= 0 {
+        if self.admits(writer, (writes, bytes)) {
             return Ok(());
         }
         self.admit_slowly(writer, (writes, bytes), removes_only())
+    }
+
+    /// Whether [`Store::admit`] would admit a transaction without a change: its writer has enough
+    /// room, and the file is not short of blocks.
+    #[inline]
+    pub fn admits(&self, writer: &WriterRoom, (writes, bytes): (usize, usize)) -> bool {
+        writer.suffices(writes, bytes) && self.inner.pool.file.room.surplus() >= 0
     }
 
     #[cold]
@@ -395,6 +407,7 @@ impl Store {
     /// Releases the room that a writer no longer needs, except a little for its next transaction.
     #[inline]
     pub fn trim_room(&self, writer: &mut WriterRoom) {
+        debug_assert!(!writer.is_divided(), "its parts are trimmed instead");
         if writer.is_large() {
             self.inner.pool.file.room.add(writer.reduce_to_kept());
         }
@@ -402,6 +415,7 @@ impl Store {
 
     /// Releases all room that a writer was promised.
     pub fn release_room(&self, writer: &mut WriterRoom) {
+        debug_assert!(!writer.is_divided(), "its parts are released instead");
         self.inner.pool.file.room.add(writer.reduce(0));
     }
 
@@ -424,9 +438,7 @@ impl Store {
     /// Whether there is room to purge a key's obsolete record from its tree. Otherwise a checkpoint
     /// makes room.
     pub fn has_room_to_purge(&self, key: &[u8]) -> bool {
-        let file = &self.inner.pool.file;
-        let floor = file.room.for_purge(key.len());
-        file.room.surplus() >= floor || file.grow(floor).is_ok()
+        self.inner.pool.file.has_room_to_purge(key)
     }
 
     /// Releases the space by which the data file was extended, except for dirty pages and writers.
@@ -455,6 +467,12 @@ impl Store {
     #[inline]
     pub fn may_miss_pages(&self) -> bool {
         self.inner.pool.may_miss()
+    }
+
+    /// Sets the hint of [`Store::may_miss_pages`], for a caller that reads other stores along with
+    /// this one.
+    pub fn expect_misses(&self) {
+        self.inner.pool.expect_misses();
     }
 
     /// Updates the hint of [`Store::may_miss_pages`]; to be called now and then.

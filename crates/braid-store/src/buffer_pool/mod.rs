@@ -82,6 +82,8 @@ fn frames_for(pool_bytes: usize) -> Result<usize, StoreError> {
 /// The buffer pool; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Pool {
+    /// Number of the store.
+    pub(crate) number: u8,
     pub(crate) file: DataFile,
     frames: Frames,
     info: Box<[FrameInfo]>,
@@ -148,8 +150,7 @@ impl Pool {
 
     pub(crate) fn new(
         file: DataFile,
-        pool_bytes: usize,
-        is_spread: bool,
+        (pool_bytes, is_spread, number): (usize, bool, u8),
         next: PageId,
     ) -> Result<Self, StoreError> {
         let count = frames_for(pool_bytes)?;
@@ -173,6 +174,7 @@ impl Pool {
         let room = file.room.clone();
         room.take_for_map(next);
         Ok(Self {
+            number,
             file,
             frames,
             info: (0..count).map(|_| FrameInfo::default()).collect(),
@@ -198,6 +200,11 @@ impl Pool {
     pub(crate) fn may_miss(&self) -> bool {
         // Relaxed: a caller that is wrong only takes longer.
         self.may_miss.load(Ordering::Relaxed)
+    }
+
+    /// Sets [`Pool::may_miss`].
+    pub(crate) fn expect_misses(&self) {
+        self.may_miss.store(true, Ordering::Relaxed);
     }
 
     /// Updates [`Pool::may_miss`].

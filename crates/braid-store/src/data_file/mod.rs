@@ -441,6 +441,13 @@ impl DataFile {
         }
     }
 
+    /// Whether there is room to purge a key's obsolete record from its tree. Extends the file if
+    /// necessary.
+    pub(crate) fn has_room_to_purge(&self, key: &[u8]) -> bool {
+        let floor = self.room.for_purge(key.len());
+        self.room.surplus() >= floor || self.grow(floor).is_ok()
+    }
+
     /// Extends the file until the surplus is not below a floor. Ignores errors of the medium other
     /// than a lack of space: the next write reports them.
     ///

@@ -86,16 +86,32 @@ pub struct WriterRoom {
     blocks: u64,
 }
 
+/// The number of blocks that stands for a divided promise: as a signed number less than any need,
+/// as an unsigned one more than any writer keeps.
+const DIVIDED: u64 = u64::MAX;
+
 impl WriterRoom {
+    /// Returns a promise that stands for those of several stores, which the caller keeps elsewhere.
+    /// It suffices for no transaction and is always large, so that a writer of a single store finds
+    /// out with the comparisons that it makes anyway.
+    pub fn divided() -> Self {
+        Self { blocks: DIVIDED }
+    }
+
+    /// Whether the promise stands for those of several stores.
+    pub fn is_divided(&self) -> bool {
+        self.blocks == DIVIDED
+    }
+
     /// Whether the promise suffices for a transaction.
     #[inline]
     pub(crate) fn suffices(&self, writes: usize, bytes: usize) -> bool {
-        need_at_most(writes, bytes) <= self.blocks
+        need_at_most(writes, bytes).cast_signed() <= self.blocks.cast_signed()
     }
 
-    /// Whether there is more than a writer keeps.
+    /// Whether there is more than a writer keeps; see [`Store::trim_room`](crate::Store::trim_room).
     #[inline]
-    pub(crate) fn is_large(&self) -> bool {
+    pub fn is_large(&self) -> bool {
         self.blocks > KEPT_MAX
     }
 
@@ -317,6 +333,16 @@ mod tests {
             kept.drain(..).for_each(|value| store.free_detached(value));
         }
         Ok(())
+    }
+
+    #[test]
+    fn a_divided_promise_suffices_for_nothing_and_is_large() {
+        let divided = WriterRoom::divided();
+        assert!(divided.is_divided() && divided.is_large());
+        assert!(!divided.suffices(0, 0) && !divided.suffices(1 << 40, 1 << 50));
+        let own = WriterRoom { blocks: 8 };
+        assert!(!own.is_divided() && !own.is_large());
+        assert!(own.suffices(0, 0) && !own.suffices(1, 0));
     }
 
     /// The pages that one change takes out of the surplus, in a tree of short and long keys.

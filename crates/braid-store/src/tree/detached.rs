@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::overflow;
+use super::{Tree, overflow};
 use crate::buffer_pool::Pool;
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, PageId};
 
-/// A large value that was removed from its tree, and stays readable until it is passed to
+/// A large value that was removed from its tree, and stays readable with
+/// [`Tree::read_detached`](crate::Tree::read_detached) until it is passed to
 /// [`Store::free_detached`](crate::Store::free_detached). If it is dropped instead, its pages take
 /// space until the store is reopened.
 #[derive(Clone, Debug)]
@@ -61,5 +62,21 @@ impl DetachedValue {
 
     pub(crate) fn free(&self, pool: &Pool) {
         self.pages().iter().for_each(|&id| pool.free_detached(id));
+    }
+}
+
+impl Tree {
+    /// Reads a replaced large value of this tree that was not freed.
+    ///
+    /// # Errors
+    /// What reading pages can fail with.
+    pub fn read_detached(&self, value: &DetachedValue) -> Result<Bytes, StoreError> {
+        value.read(&self.pool)
+    }
+
+    /// Whether there is room to purge a key's obsolete record; see
+    /// [`Store::has_room_to_purge`](crate::Store::has_room_to_purge).
+    pub fn has_room_to_purge(&self, key: &[u8]) -> bool {
+        self.pool.file.has_room_to_purge(key)
     }
 }

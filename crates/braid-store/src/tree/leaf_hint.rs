@@ -7,10 +7,10 @@
 
 use braid_rt::narrow;
 
-use super::{LEVELS_MAX, SEARCHED, Stamp, Tree};
+use super::{LEVELS_MAX, SEARCHED, Stamp, Tree, TreeName};
 use crate::buffer_pool::{ReadPage, WritePage};
 use crate::node::{KIND_INNER, Node};
-use crate::page::{PageId, head8, head8_after};
+use crate::page::{head8, head8_after};
 
 /// Longest key whose place is recorded. For a longer key only its leaf is recorded: comparing the
 /// key would read parts of the leaf that may be far from the value and from each other.
@@ -22,7 +22,7 @@ const NAME_MAX: usize = 16;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeafHint {
     /// Names the tree. No tree has page 0.
-    root: PageId,
+    tree: TreeName,
     leaf: Stamp,
     /// The key, if it is short and was not just inserted.
     name: Option<Name>,
@@ -64,7 +64,7 @@ impl LeafHint {
     /// Whether the hint is for this key in this tree.
     #[inline]
     pub fn is_of(&self, tree: &Tree, key: &[u8]) -> bool {
-        self.root == tree.root && self.has_key(key)
+        self.tree == tree.name && self.has_key(key)
     }
 
     /// Whether the last two changed keys were in this leaf, as the next one may be.
@@ -105,7 +105,7 @@ impl LeafHint {
             self.name = None;
         }
         self.is_of_many = self.leaf.page == page;
-        self.root = tree.root;
+        self.tree = tree.name;
         self.leaf = Stamp {
             page,
             version: leaf.version_after(),
@@ -118,7 +118,7 @@ impl Tree {
     #[inline]
     pub(super) fn leaf_hint(&self, leaf: &ReadPage<'_>, key: &[u8], place: Slot) -> LeafHint {
         LeafHint {
-            root: self.root,
+            tree: self.name,
             leaf: Stamp::of(leaf),
             name: Name::of(key),
             is_there: place.is_ok(),
@@ -145,7 +145,7 @@ impl Tree {
     /// another key.
     #[inline(always)]
     pub(super) fn recall(&self, hint: &LeafHint, key: &[u8]) -> Option<(ReadPage<'_>, Slot)> {
-        if hint.root != self.root {
+        if hint.tree != self.name {
             return None;
         }
         if hint.has_key(key) {
@@ -276,6 +276,27 @@ mod tests {
         (store, tree, other)
     }
 
+    /// Page ids, and so roots, of two stores may be equal, and so may the versions of the pages.
+    #[test]
+    fn a_hint_of_one_store_is_none_for_another() {
+        let tree_of = |number| {
+            let options = StoreOptions {
+                number,
+                ..StoreOptions::of_pool(1 << 20)
+            };
+            let store = Store::create(Arc::new(MemoryDevice::new()), options).unwrap();
+            let tree = store.tree(1).unwrap();
+            put(&tree, &mut LeafHint::default(), 20, &[7; 500]);
+            (store, tree)
+        };
+        let ((_one, tree), (_other, other)) = (tree_of(0), tree_of(1));
+        assert_eq!(tree.root, other.root);
+        let mut hint = LeafHint::default();
+        read(&tree, &mut hint, 20);
+        assert!(is_known(&tree, &hint, 20));
+        assert!(!is_known(&other, &hint, 20));
+    }
+
     #[test]
     fn a_key_that_was_read_is_known_until_its_leaf_changes() {
         let (_store, tree, other) = trees();
@@ -363,6 +384,6 @@ mod tests {
         let (_store, tree, _) = trees();
         let mut hint = LeafHint::default();
         assert!(!tree.approach(&mut hint, &[1; 17], 1));
-        assert_eq!(hint.root, 0);
+        assert_eq!(hint.tree, TreeName::default());
     }
 }

@@ -150,6 +150,20 @@ const SEARCHED: usize = 64;
 /// More levels than any tree has: a longer descent is a cycle.
 const LEVELS_MAX: usize = 64;
 
+/// Names a tree among those of several stores: its root, and in the highest byte the number of its
+/// store. Page ids need fewer bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct TreeName(u64);
+
+impl TreeName {
+    fn of(pool: &Pool, root: PageId) -> Self {
+        if braid_rt::mutant!("confuse_the_trees_of_two_stores") {
+            return Self(root);
+        }
+        Self(root | u64::from(pool.number) << 56)
+    }
+}
+
 /// An ordered map from keys to versioned values. Cheap to clone; all methods may be called from any
 /// thread.
 #[derive(Clone, Debug)]
@@ -158,6 +172,8 @@ pub struct Tree {
     /// The tree's number in its store.
     id: u32,
     pub(crate) root: PageId,
+    /// Distinguishes the tree from those of all stores with other numbers.
+    name: TreeName,
     /// The keys that the tree's nodes can't hold; a tree of layers has none.
     long: Option<Arc<LongKeys>>,
 }
@@ -165,10 +181,12 @@ pub struct Tree {
 impl Tree {
     pub(crate) fn new(pool: Arc<Pool>, id: u32, root: PageId, long: Arc<LongKeys>) -> Self {
         let long = Some(long);
+        let name = TreeName::of(&pool, root);
         Self {
             pool,
             id,
             root,
+            name,
             long,
         }
     }
@@ -176,10 +194,12 @@ impl Tree {
     /// The tree that holds the layers of long keys of the tree with this number.
     fn of_layers(pool: Arc<Pool>, id: u32, root: PageId) -> Self {
         let long = None;
+        let name = TreeName::of(&pool, root);
         Self {
             pool,
             id,
             root,
+            name,
             long,
         }
     }

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::ops::Bound;
 
 use super::scan::Direction;
-use super::{Stamp, Tree};
+use super::{Stamp, Tree, TreeName};
 use crate::buffer_pool::ReadPage;
 use crate::error::StoreError;
 use crate::node::{FIRST_SLOT, Node};
@@ -21,7 +21,7 @@ use crate::page::{LINE_WORDS, Page, PageId, WORDS};
 /// The position at which a scan continues after a step; see [`Tree::scan_leaf`].
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
-    root: PageId,
+    tree: TreeName,
     parent: Stamp,
     /// The position of the leaf among the parent's children.
     child: usize,
@@ -109,13 +109,13 @@ impl Tree {
         position: Position,
     ) -> Result<Option<Reached<'_>>, StoreError> {
         let Position {
-            root,
+            tree,
             parent,
             child,
         } = position;
         let is_same = |page: &ReadPage<'_>| {
             let is_unchanged = page.version() == parent.version;
-            root == self.root && (is_unchanged || braid_rt::mutant!("follow_a_changed_parent"))
+            tree == self.name && (is_unchanged || braid_rt::mutant!("follow_a_changed_parent"))
         };
         let Some(parent) = self.pool.read_resident(parent.page).filter(is_same) else {
             return Ok(None);
@@ -133,7 +133,7 @@ impl Tree {
 
     pub(super) fn position(&self, branch: Branch<'_>) -> Position {
         Position {
-            root: self.root,
+            tree: self.name,
             parent: Stamp::of(&branch.parent),
             child: branch.child,
         }
