@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::options::TransactionOptions;
 use crate::read::snapshot::Readable;
 use crate::schema::entry::{
-    CATALOG_ID, CatalogEntry, FIRST_ID, ID_END, NAMES, NEXT_ID, damaged, loaded_key, name_key,
-    table_of_entry,
+    CATALOG_ID, CatalogEntry, FIRST_ID, NAMES, NEXT_ID, SpaceEntry, damaged, ids_of_space,
+    loaded_key, name_key, next_id_key, space_key, table_of_entry,
 };
 use crate::schema::table::{Table, TableCore};
 use crate::txn::transaction::Transaction;
@@ -130,7 +130,7 @@ impl Catalog<'_> {
     fn core(&self, name: &str, entry: CatalogEntry) -> Result<Arc<TableCore>> {
         // Creating a tree changes pages.
         let _gate = self.engine.page_gate.read();
-        let tree = self.engine.store.tree(entry.id)?;
+        let tree = self.engine.store_of(entry.id)?.tree(entry.id)?;
         let core = TableCore::new(
             entry.id,
             self.engine.tables.identity,
@@ -178,14 +178,16 @@ impl Catalog<'_> {
         Ok(Some(core))
     }
 
+    /// Creates a table in a tablespace.
     pub(crate) fn create(
         &self,
+        space: u8,
         name: &str,
         types: String,
         options: TableOptions,
     ) -> Result<Arc<TableCore>> {
         let mut tx = self.begin();
-        let id = self.take_id(&mut tx)?;
+        let id = self.take_id(&mut tx, space)?;
         let entry = CatalogEntry { id, types, options };
         tx.insert(&self.table(), &name_key(name)?, &entry.encode())?;
         tx.commit()?;
@@ -198,12 +200,13 @@ impl Catalog<'_> {
         Ok(core)
     }
 
-    /// Assigns a number to a new table.
-    pub(crate) fn take_id(&self, tx: &mut Transaction) -> Result<u32> {
+    /// Assigns a number to a new table of a tablespace.
+    pub(crate) fn take_id(&self, tx: &mut Transaction, space: u8) -> Result<u32> {
         let catalog = self.table();
-        let next: Option<Bytes> = tx.get_for_update(&catalog, NEXT_ID)?;
+        let (key, ids) = (next_id_key(space), ids_of_space(space));
+        let next: Option<Bytes> = tx.get_for_update(&catalog, &key[..])?;
         let id = match next {
-            None => FIRST_ID,
+            None => ids.start,
             Some(bytes) => {
                 let bytes = bytes[..]
                     .try_into()
@@ -211,13 +214,31 @@ impl Catalog<'_> {
                 u32::from_le_bytes(bytes)
             }
         };
-        if id >= ID_END {
+        if !ids.contains(&id) {
             return Err(Error::OutOfSpace {
                 what: "all table numbers are in use".into(),
             });
         }
-        tx.insert(&catalog, NEXT_ID, &(id + 1).to_le_bytes())?;
+        tx.insert(&catalog, &key[..], &(id + 1).to_le_bytes())?;
         Ok(id)
+    }
+
+    /// Adds a tablespace whose files are durable.
+    pub(crate) fn add_space(&self, number: u8, name: &str, identity: u128) -> Result<()> {
+        let name = name.to_owned();
+        let entry = SpaceEntry { identity, name };
+        let mut tx = self.begin();
+        tx.insert(&self.table(), &space_key(number)[..], &entry.encode())?;
+        tx.commit()?;
+        Ok(())
+    }
+
+    /// Removes a tablespace without tables.
+    pub(crate) fn remove_space(&self, number: u8) -> Result<()> {
+        let mut tx = self.begin();
+        tx.remove(&self.table(), &space_key(number)[..])?;
+        tx.commit()?;
+        Ok(())
     }
 
     /// Creates the table of a loaded tree, which a checkpoint has made durable, by giving it a

@@ -187,6 +187,12 @@ pub mod changes {
     pub use crate::services::changes::{Change, ChangeSet, Changes, Feed};
 }
 
+/// Tablespaces: [`Database::create_tablespace`].
+pub mod tablespace {
+    pub use crate::error::TablespaceError;
+    pub use crate::options::TablespaceOptions;
+}
+
 /// The media that a database can be on, and the interface for your own.
 ///
 /// [`Builder::device`] chooses how files are accessed; [`Builder::open_on`] opens a database on any
@@ -245,7 +251,7 @@ pub mod stats {
     pub use crate::database::estimate::{Estimate, TableStats};
     pub use crate::observe::placement::NodePlacement;
     pub use crate::observe::recovery::{RecoveryProgress, RecoveryReport};
-    pub use crate::observe::stats::GateHold;
+    pub use crate::observe::stats::{GateHold, TablespaceStats};
     pub use crate::services::compact::CompactReport;
 }
 

@@ -31,6 +31,7 @@ mod readers;
 mod salvage;
 mod savepoints;
 mod table_options;
+mod tablespaces;
 mod transact_async;
 mod transactions;
 mod upgrade;

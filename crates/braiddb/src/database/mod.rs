@@ -10,6 +10,7 @@ mod open;
 mod refresh;
 mod snapshots;
 mod tables;
+mod tablespaces;
 mod transact;
 mod ttl;
 

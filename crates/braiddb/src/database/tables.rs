@@ -6,7 +6,7 @@ use super::Database;
 use crate::base::table_options::TableOptions;
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
-use crate::schema::entry::name_key;
+use crate::schema::entry::{MAIN_SPACE, name_key};
 use crate::schema::table::{Table, TableCore, type_names};
 use crate::types::{Key, Value};
 
@@ -32,7 +32,7 @@ impl Database {
     /// [`Error::InvalidTableName`], [`Error::TableTypeMismatch`] if the table has other types, or
     /// those of a commit.
     pub fn open_table<K: Key, V: Value>(&self, name: &str) -> Result<Table<K, V>> {
-        self.find_or_create(name, TableOptions::default())
+        self.find_or_create(MAIN_SPACE, name, TableOptions::default())
     }
 
     /// Opens a table with these options, or creates it durably if it does not exist.
@@ -61,12 +61,13 @@ impl Database {
         options: TableOptions,
     ) -> Result<Table<K, V>> {
         options.check()?;
-        let table: Table<K, V> = self.find_or_create(name, options)?;
+        let table: Table<K, V> = self.find_or_create(MAIN_SPACE, name, options)?;
         table.check_options(options)
     }
 
-    fn find_or_create<K: Key, V: Value>(
+    pub(super) fn find_or_create<K: Key, V: Value>(
         &self,
+        space: u8,
         name: &str,
         options: TableOptions,
     ) -> Result<Table<K, V>> {
@@ -78,7 +79,7 @@ impl Database {
         match catalog.find_in(&change, name)? {
             Some(core) => Table::of_core(core),
             None => {
-                let core = catalog.create(name, Table::<K, V>::types(), options)?;
+                let core = catalog.create(space, name, Table::<K, V>::types(), options)?;
                 Ok(Table::new(core))
             }
         }
@@ -203,7 +204,9 @@ impl Database {
                 asked,
             }),
             Some(core) => Ok(Table::new(core)),
-            None => Ok(Table::new(catalog.create(name, asked, options)?)),
+            None => Ok(Table::new(
+                catalog.create(MAIN_SPACE, name, asked, options)?,
+            )),
         }
     }
 
@@ -281,7 +284,7 @@ impl<K: Key, V: Value> Table<K, V> {
     }
 
     /// Returns the table if it was created with these options.
-    fn check_options(self, asked: TableOptions) -> Result<Self> {
+    pub(super) fn check_options(self, asked: TableOptions) -> Result<Self> {
         if self.core.options.encode() == asked.encode() {
             return Ok(self);
         }

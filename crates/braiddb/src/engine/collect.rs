@@ -274,8 +274,11 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn shed(&self, spare: &mut SpareVersions) {
-        while let Some(large) = spare.large.pop() {
-            self.store.free_detached(large);
+        while let Some((table, large)) = spare.large.pop() {
+            // The pages of a dropped tablespace are gone.
+            if let Ok(store) = self.store_of(table) {
+                store.free_detached(large);
+            }
         }
         spare.shed();
     }
@@ -309,7 +312,7 @@ impl Engine {
     fn purge(&self, tombstone: &Tombstone) -> bool {
         let end = tombstone.end;
         // The next checkpoint frees room.
-        if !self.store.has_room_to_purge(&tombstone.key) {
+        if !tombstone.table.tree.has_room_to_purge(&tombstone.key) {
             return false;
         }
         // A checkpoint must not switch the epoch while a page changes.

@@ -15,12 +15,14 @@ use braid_store::{RecordMeta, SHORT_KEY_MAX, Stamp, WriterRoom, layer_entries};
 
 use super::hint_cache::{HintCache, HintTag};
 use super::savepoints::Savepoints;
+use super::spaces::SpaceRoom;
 use crate::base::written::Written;
 use crate::format::redo::{self, Redo};
 use crate::locks::wait_graph::{Owner, User, next_owner};
 use crate::mvcc::gc::GcBuffer;
 use crate::mvcc::range_reads::RangeReads;
 use crate::mvcc::registry::Registration;
+use crate::schema::entry::{MAIN_SPACE, space_of};
 use crate::schema::table::TableCore;
 
 /// Maximum number of writes for which a linear search beats a hash table.
@@ -59,6 +61,18 @@ pub(crate) struct Write {
     pub(crate) removes: bool,
     /// Whether a later write of the same key replaced this one.
     superseded: bool,
+}
+
+/// What some writes need of a data file.
+#[derive(Debug, Default)]
+pub(crate) struct WriteExtent {
+    /// Number of writes, including superseded ones.
+    pub(crate) writes: usize,
+    /// Number of bytes that they take in the log.
+    pub(crate) bytes: usize,
+    /// Number of entries that they may add for long keys.
+    pub(crate) entries: usize,
+    pub(crate) removes_only: bool,
 }
 
 /// The writes of a transaction. The redo buffer already has the log's format.
@@ -262,6 +276,26 @@ impl WriteSet {
         let long = self.writes.iter().filter(|w| key_len(w) > SHORT_KEY_MAX);
         let put = long.filter(|w| !w.superseded && !w.removes);
         put.map(|w| layer_entries(key_len(w))).sum()
+    }
+
+    /// Returns the extent of the writes to some of the context's tables.
+    pub(crate) fn extent_of(&self, is_one: impl Fn(u32) -> bool) -> WriteExtent {
+        let mut extent = WriteExtent {
+            removes_only: true,
+            ..WriteExtent::default()
+        };
+        for write in self.writes.iter().filter(|write| is_one(write.table)) {
+            extent.writes += 1;
+            extent.bytes += (write.end - write.record_at) as usize;
+            if write.superseded {
+                continue;
+            }
+            extent.removes_only &= write.removes;
+            if !write.removes {
+                extent.entries += layer_entries(self.key(write).len());
+            }
+        }
+        extent
     }
 
     pub(crate) fn key(&self, write: &Write) -> &[u8] {
@@ -497,6 +531,8 @@ pub(crate) struct Context {
     /// Room in the data file reserved for the transactions' writes, kept from one transaction to
     /// the next.
     pub(crate) room: WriterRoom,
+    /// That room for each tablespace, if `room` is divided.
+    pub(crate) rooms: Vec<SpaceRoom>,
     pub(crate) gc: GcBuffer,
 }
 
@@ -517,6 +553,7 @@ impl Context {
             time: None,
             encoded: Vec::new(),
             room: WriterRoom::default(),
+            rooms: Vec::new(),
             gc: GcBuffer::default(),
         }
     }
@@ -534,6 +571,9 @@ impl Context {
     pub(crate) fn table_index(&mut self, table: &Arc<TableCore>) -> u32 {
         let found = self.tables.iter().position(|t| Arc::ptr_eq(t, table));
         narrow(found.unwrap_or_else(|| {
+            if space_of(table.id) != MAIN_SPACE {
+                self.divide_room();
+            }
             self.tables.push(table.clone());
             self.tables.len() - 1
         }))

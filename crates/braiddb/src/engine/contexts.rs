@@ -39,8 +39,7 @@ impl Drop for PooledContext {
             self.engine.unlock_all(state);
             self.engine.close_snapshot(state);
         }
-        let room = &mut self.state.get_mut().room;
-        self.engine.store.release_room(room);
+        self.engine.release_room(self.state.get_mut());
     }
 }
 
@@ -145,10 +144,10 @@ impl Engine {
     pub(crate) fn release_idle_room(&self) {
         for shard in &self.contexts.shards {
             for context in &mut *shard.lock() {
-                self.store.release_room(&mut context.state.get_mut().room);
+                self.release_room(context.state.get_mut());
             }
         }
-        self.store.give_room_back();
+        self.stores().for_each(|store| store.give_room_back());
     }
 
     /// Empties the pool, whose contexts refer back to the engine.

@@ -13,6 +13,7 @@ pub(crate) mod hint_cache;
 mod holds;
 mod placement;
 mod savepoints;
+pub(crate) mod spaces;
 mod tables;
 mod unlock;
 mod version_limit;
@@ -40,12 +41,16 @@ use self::flush_timer::FlushTimer;
 pub(crate) use self::health::ArchiveError;
 use self::health::HealthWatch;
 use self::holds::Holds;
+use self::spaces::Spaces;
 pub(crate) use self::tables::{TableMap, Tables};
 
 /// State that all transactions and snapshots of an open database share.
 pub(crate) struct Engine {
     pub(crate) log: Log,
+    /// The store of the main tablespace.
     pub(crate) store: Store,
+    /// The other tablespaces.
+    pub(crate) spaces: Spaces,
     pub(crate) locks: LockTable,
     pub(crate) deferred_unlocks: DeferredUnlocks,
     pub(crate) snapshots: SnapshotRegistry,
@@ -85,6 +90,7 @@ pub(crate) struct Settings {
 pub(crate) struct EngineParts {
     pub(crate) log: Log,
     pub(crate) store: Store,
+    pub(crate) spaces: Spaces,
     pub(crate) tables: Tables,
     pub(crate) lock_release: LockRelease,
     pub(crate) opened_at: SeqNo,
@@ -106,6 +112,7 @@ impl Engine {
             deferred_unlocks: DeferredUnlocks::new(parts.log.options().strands),
             log: parts.log,
             store: parts.store,
+            spaces: parts.spaces,
             locks: LockTable::for_pool(options.pool_bytes, options.numa),
             snapshots: SnapshotRegistry::new(),
             gc: Gc::new(),

@@ -11,7 +11,7 @@ impl Engine {
         let none = || vec![0; numa::nodes()];
         let (mut strands, mut pool, mut locks) = (none(), none(), none());
         let told = self.log.count_buffers(&mut strands)
-            && self.store.count_pool(&mut pool)
+            && self.stores().all(|store| store.count_pool(&mut pool))
             && self.locks.count(&mut locks);
         if !told {
             return Vec::new();

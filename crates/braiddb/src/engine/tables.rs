@@ -107,12 +107,13 @@ impl Engine {
         let _freeing = self.tables.freeing.lock();
         while let Some(core) = self.take_unused_table() {
             let goes_on = || !self.is_closed();
-            match self.store.find_dropped(core.id, &goes_on) {
+            let store = self.store_of(core.id)?;
+            match store.find_dropped(core.id, &goes_on) {
                 Ok(Some(dropped)) => {
                     let gate = self.page_gate.read();
-                    self.store.detach_dropped(&dropped);
+                    store.detach_dropped(&dropped);
                     drop(gate);
-                    self.store.free_dropped(dropped)?;
+                    store.free_dropped(dropped)?;
                 }
                 Ok(None) => return Ok(()),
                 Err(error) => {

@@ -1,6 +1,7 @@
 //! Errors of database operations, with advice.
 
 mod backup;
+mod tablespace;
 
 use std::fmt;
 use std::io;
@@ -13,6 +14,7 @@ use braid_log::LogError;
 use braid_store::StoreError;
 
 pub use self::backup::BackupError;
+pub use self::tablespace::TablespaceError;
 
 /// The result of a database operation.
 ///
@@ -402,6 +404,10 @@ pub enum Error {
     #[error(transparent)]
     Backup(BackupError),
 
+    /// A tablespace cannot be created, opened or dropped.
+    #[error(transparent)]
+    Tablespace(TablespaceError),
+
     /// The database was closed. A commit that fails with this wrote nothing.
     #[error("the database is closed; open it again")]
     Closed,
@@ -660,7 +666,51 @@ mod tests {
             Error::FeedNotFound { .. } => Error::SnapshotNotFound { name: name() },
             Error::SnapshotNotFound { .. } => Error::OpenedReadOnly,
             Error::OpenedReadOnly => Error::Backup(BackupError::Nothing),
-            Error::Backup(_) => Error::Closed,
+            Error::Backup(_) => Error::Tablespace(TablespaceError::NotFound { name: name() }),
+            Error::Tablespace(TablespaceError::NotFound { .. }) => {
+                Error::Tablespace(TablespaceError::Exists { name: name() })
+            }
+            Error::Tablespace(TablespaceError::Exists { .. }) => {
+                Error::Tablespace(TablespaceError::InvalidName { name: name() })
+            }
+            Error::Tablespace(TablespaceError::InvalidName { .. }) => {
+                let (name, max) = (name(), 63);
+                Error::Tablespace(TablespaceError::TooMany { name, max })
+            }
+            Error::Tablespace(TablespaceError::TooMany { .. }) => {
+                let (name, table) = (name(), name());
+                Error::Tablespace(TablespaceError::NotEmpty { name, table })
+            }
+            Error::Tablespace(TablespaceError::NotEmpty { .. }) => {
+                let (table, asked, found) = (name(), name(), "main".into());
+                Error::Tablespace(TablespaceError::OtherTablespace {
+                    table,
+                    asked,
+                    found,
+                })
+            }
+            Error::Tablespace(TablespaceError::OtherTablespace { .. }) => {
+                let (name, path, reason) = (name(), path(), text());
+                Error::Tablespace(TablespaceError::Missing { name, path, reason })
+            }
+            Error::Tablespace(TablespaceError::Missing { .. }) => {
+                let (name, path) = (name(), PathBuf::new());
+                Error::Tablespace(TablespaceError::OtherState {
+                    name,
+                    path,
+                    found: 1,
+                    expected: 2,
+                })
+            }
+            Error::Tablespace(TablespaceError::OtherState { .. }) => {
+                Error::Tablespace(TablespaceError::Unsupported {
+                    operation: "make a backup",
+                    name: name(),
+                    advice: "export its tables",
+                })
+            }
+            // The others have the text of `Missing`.
+            Error::Tablespace(_) => Error::Closed,
             Error::Closed => Error::Forked,
             Error::Forked => Error::io("cannot open /db", io::ErrorKind::PermissionDenied.into()),
             Error::Io { .. } => return None,

@@ -9,6 +9,10 @@ const FORMAT: u16 = 2;
 
 /// The same format with a second log position: the one from which log is kept.
 const FORMAT_RETAINING: u16 = 3;
+
+/// The format of a database with further tablespaces: the stamp of the checkpoint precedes the log
+/// positions, of which the second may be absent.
+const FORMAT_SPACES: u16 = 4;
 const MAGIC: [u8; 6] = *b"BRAIDm";
 const FIXED_LEN: usize = 6 + 2 + 1 + 2 + 2;
 
@@ -22,14 +26,17 @@ pub(crate) struct Meta {
 
 impl Meta {
     /// Encodes the metadata for a superblock whose log begins at `start`, and is kept from
-    /// `retained` on, if that is another position.
+    /// `retained` on, if that is another position. `stamp` is the checkpoint's if there are further
+    /// tablespaces, otherwise 0.
     pub(crate) fn encode(
         &self,
         start: &CheckpointPosition,
         retained: Option<&CheckpointPosition>,
+        stamp: u64,
     ) -> Vec<u8> {
         let retained = retained.filter(|retained| *retained != start);
         let format = match retained {
+            _ if stamp != 0 => FORMAT_SPACES,
             None => FORMAT,
             Some(_) => FORMAT_RETAINING,
         };
@@ -38,6 +45,9 @@ impl Meta {
         bytes.push(self.protocol.id());
         bytes.extend(self.strands.to_le_bytes());
         bytes.extend(self.lanes.to_le_bytes());
+        if stamp != 0 {
+            bytes.extend(stamp.to_le_bytes());
+        }
         bytes.extend(start.encode());
         bytes.extend(retained.map(CheckpointPosition::encode).unwrap_or_default());
         bytes
@@ -45,14 +55,11 @@ impl Meta {
 
     /// Decodes a superblock's metadata, whose checksum the store has verified.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, CheckpointPosition)> {
-        Self::decode_all(bytes).map(|(meta, start, _)| (meta, start))
+        Self::decode_all(bytes).map(|all| (all.meta, all.start))
     }
 
-    /// As [`Meta::decode`]; also returns the position from which log is kept beyond what recovery
-    /// needs.
-    pub(crate) fn decode_all(
-        bytes: &[u8],
-    ) -> Result<(Self, CheckpointPosition, Option<CheckpointPosition>)> {
+    /// As [`Meta::decode`], with the parts that only some databases have.
+    pub(crate) fn decode_all(bytes: &[u8]) -> Result<Decoded> {
         let damaged = || Error::Corrupted {
             what: "the description of the database is malformed".into(),
             location: "data.braid, superblock".into(),
@@ -63,10 +70,10 @@ impl Meta {
         }
         let u16_at = |at: usize| u16::from_le_bytes([fixed[at], fixed[at + 1]]);
         let format = u16_at(6);
-        if format != FORMAT && format != FORMAT_RETAINING {
+        if ![FORMAT, FORMAT_RETAINING, FORMAT_SPACES].contains(&format) {
             return Err(Error::Incompatible {
                 what: format!(
-                    "cannot open the database: it has format {format}, this build reads {FORMAT_RETAINING}; use a matching version",
+                    "cannot open the database: it has format {format}, this build reads {FORMAT_SPACES}; use a matching version",
                 ),
             });
         }
@@ -83,17 +90,40 @@ impl Meta {
             strands: u16_at(9),
             lanes: u16_at(11),
         };
-        let (start, rest) =
-            CheckpointPosition::decode_first(&bytes[FIXED_LEN..]).map_err(|_| damaged())?;
+        let (stamp, rest) = match format {
+            FORMAT_SPACES => {
+                let (stamp, rest) = bytes[FIXED_LEN..].split_first_chunk().ok_or_else(damaged)?;
+                (u64::from_le_bytes(*stamp), rest)
+            }
+            _ => (0, &bytes[FIXED_LEN..]),
+        };
+        let (start, rest) = CheckpointPosition::decode_first(rest).map_err(|_| damaged())?;
         let retained = match (format, rest) {
-            (FORMAT, []) => None,
-            (FORMAT_RETAINING, rest) => {
+            (FORMAT | FORMAT_SPACES, []) => None,
+            (FORMAT_RETAINING | FORMAT_SPACES, rest) => {
                 Some(CheckpointPosition::decode(rest).map_err(|_| damaged())?)
             }
             _ => return Err(damaged()),
         };
-        Ok((meta, start, retained))
+        Ok(Decoded {
+            meta,
+            start,
+            retained,
+            stamp,
+        })
     }
+}
+
+/// The metadata of a superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Decoded {
+    pub(crate) meta: Meta,
+    /// Where the log begins.
+    pub(crate) start: CheckpointPosition,
+    /// The position from which log is kept beyond what recovery needs.
+    pub(crate) retained: Option<CheckpointPosition>,
+    /// The checkpoint's stamp if there are further tablespaces, otherwise 0.
+    pub(crate) stamp: u64,
 }
 
 #[cfg(test)]
@@ -117,16 +147,25 @@ mod tests {
             flush: braid_log::FlushNo::NONE,
             lanes: Vec::new(),
         };
-        let (decoded, decoded_start) = Meta::decode(&meta().encode(&start, Some(&start))).unwrap();
+        let (decoded, decoded_start) =
+            Meta::decode(&meta().encode(&start, Some(&start), 0)).unwrap();
         let older = CheckpointPosition {
             seqno: SeqNo::new(17),
             ..start.clone()
         };
-        let retaining = meta().encode(&start, Some(&older));
-        let decoded_all = Meta::decode_all(&retaining).unwrap();
-        assert_eq!(decoded_all, (meta(), start, Some(older)));
-        for len in 0..retaining.len() {
-            assert!(Meta::decode(&retaining[..len]).is_err(), "{len}");
+        let without_end = meta().encode(&start, None, 7).len();
+        for (retained, stamp) in [(None, 7), (Some(older.clone()), 0), (Some(older), 7)] {
+            let bytes = meta().encode(&start, retained.as_ref(), stamp);
+            let expected = Decoded {
+                meta: meta(),
+                start: start.clone(),
+                retained: retained.clone(),
+                stamp,
+            };
+            assert_eq!(Meta::decode_all(&bytes).unwrap(), expected);
+            for len in (0..bytes.len()).filter(|len| stamp == 0 || *len != without_end) {
+                assert!(Meta::decode(&bytes[..len]).is_err(), "{len}");
+            }
         }
         assert_eq!(decoded, meta());
         assert_eq!(decoded_start.seqno.get(), 42);
@@ -139,7 +178,7 @@ mod tests {
             flush: braid_log::FlushNo::NONE,
             lanes: Vec::new(),
         };
-        let mut bytes = meta().encode(&start, None);
+        let mut bytes = meta().encode(&start, None, 0);
         for len in 0..bytes.len() {
             assert!(
                 matches!(Meta::decode(&bytes[..len]), Err(Error::Corrupted { .. })),

@@ -3,3 +3,4 @@
 pub(crate) mod meta;
 pub(crate) mod note;
 pub(crate) mod redo;
+pub(crate) mod space;

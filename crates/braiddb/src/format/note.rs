@@ -1,11 +1,12 @@
-//! Notes: small records in separate files, each one block long and replaced atomically.
+//! Notes: small records in separate files, which are replaced atomically. Most are one block long; a
+//! list has as many blocks as it needs.
 //!
 //! | bytes | field |
 //! |---|---|
 //! | 0..8 | magic, which names the record and its format |
-//! | 8..12 | CRC-32C of bytes 16..4096 |
+//! | 8..12 | CRC-32C of bytes 16 to the end |
 //! | 12..16 | zero |
-//! | 16.. | the record's fields, then zeroes |
+//! | 16.. | the record's fields, then zeroes up to a multiple of 4096 bytes |
 
 use std::io;
 
@@ -13,6 +14,9 @@ use braid_io::{Device, OpenMode};
 
 const BLOCK: usize = 4096;
 const HEADER: usize = 16;
+
+/// Greatest length of a list.
+const LIST_BYTES_MAX: usize = 1 << 20;
 
 /// Content of a note's file.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,6 +53,35 @@ pub(crate) fn read<const N: usize>(
         Some(fields) if block[..8] == magic && block[8..12] == crc => Found::Fields(*fields),
         _ => Found::Damaged,
     })
+}
+
+/// Reads the note `name`, of whatever length, with the zeroes after its fields.
+///
+/// # Errors
+/// Those of the medium; a missing file is none. `Ok(Err(()))`: the file is damaged.
+pub(crate) fn read_list(
+    device: &dyn Device,
+    name: &str,
+    magic: [u8; 8],
+) -> io::Result<Option<Result<Vec<u8>, ()>>> {
+    let file = match device.open(name, OpenMode::Existing) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
+    if len == 0 || len > LIST_BYTES_MAX || !len.is_multiple_of(BLOCK) {
+        return Ok(Some(Err(())));
+    }
+    let mut block = device.allocate(len);
+    file.read_at(&mut block[..len], 0)?;
+    let crc = crc32c::crc32c(&block[HEADER..len]).to_le_bytes();
+    let is_intact = block[..8] == magic && block[8..12] == crc;
+    Ok(Some(if is_intact {
+        Ok(block[HEADER..len].to_vec())
+    } else {
+        Err(())
+    }))
 }
 
 /// Returns whether the file of a note is blank, or has only a part of a note, because its writing was
@@ -88,12 +121,13 @@ pub(crate) fn write(
         }
         opened => opened?,
     };
-    let mut block = device.allocate(BLOCK);
+    let len = (HEADER + fields.len()).next_multiple_of(BLOCK);
+    let mut block = device.allocate(len);
     block[..8].copy_from_slice(&magic);
     block[HEADER..HEADER + fields.len()].copy_from_slice(fields);
-    let crc = crc32c::crc32c(&block[HEADER..BLOCK]);
+    let crc = crc32c::crc32c(&block[HEADER..len]);
     block[8..12].copy_from_slice(&crc.to_le_bytes());
-    file.write_at(&[&block[..BLOCK]], 0)?;
+    file.write_at(&[&block[..len]], 0)?;
     file.sync()?;
     device.rename(&unfinished, name)?;
     device.sync_directory()
@@ -140,6 +174,32 @@ mod tests {
         }
         file.set_len(0).unwrap();
         assert_eq!(read(), Found::Damaged);
+    }
+
+    #[test]
+    fn a_list_has_as_many_blocks_as_it_needs_and_damage_is_detected() {
+        let device = MemoryDevice::new();
+        let read = || read_list(&device, "N", MAGIC).unwrap();
+        assert_eq!(read(), None);
+        for len in [0, 1, BLOCK - HEADER, BLOCK, 3 * BLOCK] {
+            let fields = vec![7; len];
+            write(&device, "N", MAGIC, &fields).unwrap();
+            let found = read().unwrap().unwrap();
+            assert!(found.starts_with(&fields) && found[len..].iter().all(|byte| *byte == 0));
+        }
+        let file = device.open("N", OpenMode::Existing).unwrap();
+        let len = usize::try_from(file.len().unwrap()).unwrap();
+        let mut blocks = device.allocate(len);
+        for at in [0, 9, 17, len - 1] {
+            file.read_at(&mut blocks[..len], 0).unwrap();
+            blocks[at] ^= 1;
+            file.write_at(&[&blocks[..len]], 0).unwrap();
+            assert_eq!(read(), Some(Err(())), "byte {at}");
+            blocks[at] ^= 1;
+            file.write_at(&[&blocks[..len]], 0).unwrap();
+        }
+        file.set_len(len as u64 - 1).unwrap();
+        assert_eq!(read(), Some(Err(())));
     }
 
     #[test]

@@ -406,8 +406,8 @@ pub(crate) struct SpareVersions {
     /// Lists of chains that became short.
     #[allow(clippy::vec_box, reason = "they move between lists")]
     lists: Vec<Box<Newer>>,
-    /// Large values of trimmed versions, which the caller frees.
-    pub(crate) large: Vec<DetachedValue>,
+    /// Large values of trimmed versions, each with its table's number; the caller frees them.
+    pub(crate) large: Vec<(u32, DetachedValue)>,
 }
 
 impl SpareVersions {
@@ -498,7 +498,7 @@ impl SpareVersions {
     #[inline]
     fn put(&mut self, mut version: Box<OldVersion>) {
         if let Some(large) = version.large.take() {
-            self.large.push(large);
+            self.large.push((version.table, large));
         }
         self.bytes += version.memory();
         self.versions.push(version);

@@ -334,8 +334,8 @@ mod tests {
         let own = format!("{stats:#?}");
         let (log, store) = (format!("{:#?}", stats.log), format!("{:#?}", stats.store));
         let own = fields(&own).map(str::to_owned);
-        let own =
-            own.filter(|name| !["protocol", "log", "store", "gate_holds"].contains(&name.as_str()));
+        let others = ["protocol", "log", "store", "gate_holds", "tablespaces"];
+        let own = own.filter(|name| !others.contains(&name.as_str()));
         let log = fields(&log).map(|name| format!("log.{name}"));
         let store = fields(&store).map(|name| format!("store.{name}"));
         let there: BTreeSet<String> = own.chain(log).chain(store).collect();

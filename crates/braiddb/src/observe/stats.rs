@@ -1,5 +1,6 @@
 //! Statistics of a database.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use braid_rt::atomic::{AtomicU64, Ordering};
@@ -125,8 +126,10 @@ pub struct Stats {
     pub poisoned: bool,
     /// The log's counters.
     pub log: LogStats,
-    /// The store's counters.
+    /// The store's counters: those of the main tablespace, if there are others.
     pub store: StoreStats,
+    /// The other tablespaces.
+    pub tablespaces: Vec<TablespaceStats>,
     /// Sequence number up to which the log is archived, if there is an archive; see
     /// [`crate::Builder::archive`].
     pub archived: Option<u64>,
@@ -134,6 +137,27 @@ pub struct Stats {
     pub changes_kept_from: u64,
     /// For how long work other than a commit has held what commits wait for, by gate.
     pub gate_holds: Vec<GateHold>,
+}
+
+/// A tablespace other than the main one; see
+/// [`Database::create_tablespace`](crate::Database::create_tablespace).
+///
+/// ```
+/// let db = braid::Database::in_memory()?;
+/// for tablespace in db.stats().tablespaces {
+///     println!("{} has {} bytes", tablespace.name, tablespace.store.file_bytes);
+/// }
+/// # Ok::<(), braid::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TablespaceStats {
+    /// The name.
+    pub name: String,
+    /// The directory; `None` on a device of the caller.
+    pub directory: Option<PathBuf>,
+    /// The counters of its store.
+    pub store: StoreStats,
 }
 
 /// The longest time for which work other than a commit, such as a checkpoint or the collection of old

@@ -336,7 +336,7 @@ impl<'a> Restore<'a> {
         writer.finish(
             next_page,
             manifest.trees.clone(),
-            meta.encode(&start, None),
+            meta.encode(&start, None, 0),
             exists,
         )?;
         let store_options = StoreOptions::of_pool(self.pool_bytes);
@@ -559,7 +559,7 @@ fn begin_log(
     };
     let log = Log::create_as(device.clone(), options, SeqNo::new(seqno), identity)?;
     let start: CheckpointPosition = log.quiesce(|start| start);
-    let mut checkpoint = store.begin_checkpoint(meta.encode(&start, None))?;
+    let mut checkpoint = store.begin_checkpoint(meta.encode(&start, None, 0))?;
     checkpoint.write(&|_| {})?;
     checkpoint.publish()?;
     log.close()?;

@@ -24,6 +24,7 @@ use crate::offline::verify::{Locks, Offline};
 use crate::options::Builder;
 use crate::recovery;
 use crate::recovery::replay::{Removal, Replay, gathered_bytes_max};
+use crate::recovery::tablespaces;
 use crate::schema::entry::{CATALOG_ID, ID_END};
 use crate::services::Instance;
 
@@ -120,6 +121,8 @@ pub(crate) fn salvage_device(
         report.losses += u64::from(matches!(finding, Finding::Lost(_)));
         sink(finding);
     };
+    let advice = "open it, or restore a copy of all its directories";
+    tablespaces::check_none(&*device, "salvage the database", advice)?;
     let mut source = Salvage::open(device.clone())?;
     for note in source.notes() {
         tell(Finding::Damaged(note.clone()));

@@ -14,7 +14,7 @@ use crate::format::redo;
 use crate::options::Builder;
 use crate::recovery::{
     CREATING_FILE, Contents, DATA_FILE, UNFINISHED, inspect, locking, log_directory, opening,
-    read_source,
+    read_source, tablespaces,
 };
 use crate::services::readers::{Attempt, Pins};
 
@@ -131,6 +131,11 @@ impl Offline {
             return Ok(None);
         }
         let device = attempt.device.clone();
+        tablespaces::check_none(
+            &*device,
+            "read the files of the database",
+            "open it instead",
+        )?;
         let options = StoreOptions::of_pool(POOL_BYTES);
         let (store, meta) = Store::open_read_only(device.clone(), options)?;
         attempt.check_checkpoint(store.stats().checkpoint_sequence)?;

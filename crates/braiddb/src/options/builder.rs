@@ -8,6 +8,7 @@ use braid_io::{CatchingDevice, Device, DeviceChoice};
 use braid_log::{LogOptions, PmemCommit, ProtocolKind};
 
 use super::clock::Clock;
+use super::tablespace::SpacePlace;
 use crate::observe::health::{Health, HealthCallback};
 use crate::observe::recovery::RecoveryProgress;
 
@@ -42,6 +43,8 @@ pub struct Builder {
     pub(crate) log_device: Option<DeviceChoice>,
     /// The log's directory, if it is another one than the database's; known once that is open.
     pub(crate) log_place: Option<LogPlace>,
+    /// Present places of tablespaces, by name.
+    pub(crate) tablespaces: Vec<(String, SpacePlace)>,
     pub(crate) file_mode: u32,
     pub(crate) pool_bytes: usize,
     pub(crate) segment_bytes: u64,
@@ -107,6 +110,7 @@ impl Default for Builder {
             log_directory: None,
             log_device: None,
             log_place: None,
+            tablespaces: Vec::new(),
             file_mode: braid_io::DEFAULT_FILE_MODE,
             pool_bytes: 256 << 20,
             segment_bytes: 32 << 20,
@@ -178,6 +182,55 @@ impl Builder {
     /// ```
     pub fn file_mode(mut self, mode: u32) -> Self {
         self.file_mode = mode;
+        self
+    }
+
+    /// Names the present directory of a tablespace, after the directory was moved or mounted
+    /// elsewhere, or copied together with the database. The database records the directory, so later
+    /// openings need no option. Has no effect if there is no such tablespace.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, old, new) = (dir.path().join("db"), dir.path().join("old"), dir.path().join("new"));
+    /// use braid::tablespace::TablespaceOptions;
+    /// let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// let db = builder.clone().open(&path)?;
+    /// db.create_tablespace("fast", TablespaceOptions::in_directory(&old).pool_bytes(1 << 20))?;
+    /// db.close()?;
+    /// std::fs::rename(&old, &new).unwrap();
+    /// let db = builder.tablespace_directory("fast", &new).open(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tablespace_directory(mut self, name: &str, path: impl AsRef<Path>) -> Self {
+        let place = SpacePlace::Directory(path.as_ref().to_owned());
+        self.tablespaces.push((name.to_owned(), place));
+        self
+    }
+
+    /// Sets the device of a tablespace that was created with
+    /// [`TablespaceOptions::on_device`](crate::tablespace::TablespaceOptions::on_device). Has no
+    /// effect if there is no such tablespace.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use std::sync::Arc;
+    /// use braid::device::MemoryDevice;
+    /// use braid::tablespace::TablespaceOptions;
+    /// let (main, fast) = (Arc::new(MemoryDevice::new()), Arc::new(MemoryDevice::new()));
+    /// let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// let db = builder.clone().open_on(main.clone())?;
+    /// let options = TablespaceOptions::on_device(fast.clone()).pool_bytes(1 << 20);
+    /// db.create_tablespace("fast", options)?;
+    /// db.close()?;
+    /// let db = builder.tablespace_device("fast", fast).open_on(main)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tablespace_device(mut self, name: &str, device: Arc<dyn Device>) -> Self {
+        let place = SpacePlace::device(device);
+        self.tablespaces.push((name.to_owned(), place));
         self
     }
 

@@ -2,6 +2,7 @@
 
 mod builder;
 mod clock;
+mod tablespace;
 mod transaction;
 mod validate;
 
@@ -9,5 +10,7 @@ pub(crate) use self::builder::ArchivePlace;
 pub use self::builder::Builder;
 pub(crate) use self::builder::LogPlace;
 pub(crate) use self::clock::{Clock, millis};
+pub(crate) use self::tablespace::SpacePlace;
+pub use self::tablespace::TablespaceOptions;
 pub use self::transaction::{Durability, Isolation, TransactionOptions};
 pub(crate) use self::validate::check_file_mode;

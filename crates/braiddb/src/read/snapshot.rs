@@ -610,7 +610,7 @@ impl Engine {
         };
         // The snapshot retains the value's pages, so they can be read without the lock.
         drop(chain);
-        let value = self.store.read_detached(&large)?;
+        let value = table.tree.read_detached(&large)?;
         Ok(Some(take(ValueRef::from(&value))))
     }
 

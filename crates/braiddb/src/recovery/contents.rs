@@ -19,7 +19,7 @@ use braid_io::{AlignedBuf, Device, Entry, LOCK_FILE_NAME, OpenMode, READERS_FILE
 use braid_log::Log;
 use braid_store::DataFileCreation;
 
-use super::{DATA_FILE, log_directory};
+use super::{DATA_FILE, log_directory, tablespaces};
 use crate::error::{Error, Result};
 use crate::services::backup::RESTORING_FILE;
 use crate::services::copies::Copies;
@@ -74,6 +74,11 @@ pub(crate) fn inspect(device: &dyn Device) -> Result<Contents> {
     if has(RESTORING_FILE) {
         return Ok(Contents::Foreign(
             "a restore into it did not finish; empty it and restore again".into(),
+        ));
+    }
+    if has(tablespaces::OWNER_FILE) {
+        return Ok(Contents::Foreign(
+            "it is a tablespace of a database; open the database's own directory".into(),
         ));
     }
     if has(DATA_FILE) {

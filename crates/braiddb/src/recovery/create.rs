@@ -10,10 +10,12 @@ use braid_store::{Store, StoreOptions};
 use super::assemble::{catalog, log_options, open_archive, retention};
 use super::contents::{self, sync_names};
 use super::log_directory;
+use crate::engine::spaces::Spaces;
 use crate::error::Result;
 use crate::format::meta::Meta;
 use crate::observe::recovery::RecoveryReport;
 use crate::options::Builder;
+use crate::schema::entry::MAIN_SPACE;
 use crate::schema::table::Identity;
 use crate::services::copies::Copies;
 use crate::services::readers::Readers;
@@ -60,6 +62,7 @@ pub(crate) fn create(
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
         numa: options.numa,
+        number: MAIN_SPACE,
     };
     let store = Store::create_as(device.clone(), store_options, identity)?;
     store.write_lines(options.pmem_lines);
@@ -77,6 +80,7 @@ pub(crate) fn create(
     let parts = Parts {
         log,
         store,
+        spaces: Spaces::default(),
         meta,
         catalog,
         retention,

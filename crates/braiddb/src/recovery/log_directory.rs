@@ -35,7 +35,7 @@ const OWNER_MAGIC: [u8; 8] = *b"BRAIDLO\x01";
 /// Bytes of a note for its fields.
 const FIELDS: usize = 4080;
 
-/// A note: the identity of the log, a directory, and how the log's device is accessed.
+/// A note: the identity of the log or of a tablespace, a directory, and how its device is accessed.
 ///
 /// | bytes | field |
 /// |---|---|
@@ -44,10 +44,10 @@ const FIELDS: usize = 4080;
 /// | 18..20 | length of the device's name |
 /// | 20.. | the directory's name, the device's name |
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Note {
-    identity: u128,
-    directory: PathBuf,
-    device: DeviceChoice,
+pub(super) struct Note {
+    pub(super) identity: u128,
+    pub(super) directory: PathBuf,
+    pub(super) device: DeviceChoice,
 }
 
 impl Note {
@@ -85,7 +85,11 @@ impl Note {
     }
 
     /// Reads a note. `Ok(Err(..))`: there is none, or it is damaged.
-    fn read(device: &dyn Device, name: &str, magic: [u8; 8]) -> Result<Result<Self, Missing>> {
+    pub(super) fn read(
+        device: &dyn Device,
+        name: &str,
+        magic: [u8; 8],
+    ) -> Result<Result<Self, Missing>> {
         let found = note::read::<FIELDS>(device, name, magic);
         Ok(
             match found.map_err(|e| Error::io(format!("cannot read {name}"), e))? {
@@ -96,7 +100,7 @@ impl Note {
         )
     }
 
-    fn write(&self, device: &dyn Device, name: &str, magic: [u8; 8]) -> Result<()> {
+    pub(super) fn write(&self, device: &dyn Device, name: &str, magic: [u8; 8]) -> Result<()> {
         let written = note::write(device, name, magic, &self.encode()?);
         written.map_err(|e| Error::io(format!("cannot write {name}"), e))
     }
@@ -104,7 +108,7 @@ impl Note {
 
 /// Why a note has no contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Missing {
+pub(super) enum Missing {
     Absent,
     Damaged,
 }

@@ -17,6 +17,7 @@ mod meta;
 mod open;
 mod recover;
 pub(crate) mod replay;
+pub(crate) mod tablespaces;
 mod view;
 
 pub(crate) use self::contents::{CREATING_FILE, Contents, UNFINISHED, inspect};

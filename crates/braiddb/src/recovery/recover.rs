@@ -17,16 +17,18 @@ use super::assemble::{catalog, log_options, open_archive, retention};
 use super::contents::sync_names;
 use super::meta::apply_options;
 use super::replay::{Removal, Replay, Replayed, gathered_bytes_max};
+use super::tablespaces::{self, Chosen, Listed, MainState};
 use crate::catalog::Catalog;
 use crate::engine::Engine;
+use crate::engine::spaces::Spaces;
 use crate::error::{Error, Result};
-use crate::format::meta::Meta;
+use crate::format::meta::{Decoded, Meta};
 use crate::mvcc::gc::Tombstone;
 use crate::observe::recovery::{RecoveryProgress, RecoveryReport};
 use crate::observe::trace::{Phase, call_user};
 use crate::options::Builder;
 use crate::read::leaves::Leaves;
-use crate::schema::entry::CATALOG_ID;
+use crate::schema::entry::{CATALOG_ID, MAIN_SPACE};
 use crate::schema::table::{Identity, TableCore};
 use crate::services::changes::load_feeds;
 use crate::services::copies::Copies;
@@ -53,11 +55,18 @@ pub(super) fn recover(
     let phase = Phase::recovery();
     let progress = Progress { options, began };
     let opened = open_checkpoint(&device, options, readers.as_deref(), attempt)?;
-    let replay = Replaying::new(&opened.store, options);
+    let main = MainState {
+        stamp: opened.stamp,
+        seqno: opened.start.seqno,
+    };
+    let listed = open_spaces(gate, &*device, options, &opened, &main)?;
+    let others = tablespaces::opened(&listed);
+    let replay = Replaying::new(&opened.store, &others, options);
     let mut recovered = scan_log(&device, options, &opened, attempt, &progress, &replay)?;
     let scan = braid_rt::now() - began;
     phase.scanned(recovered.scanned_bytes());
     let (replayed, transactions) = replay.finish(&recovered, options, &progress)?;
+    let chosen = choose_spaces(listed, &opened, recovered.cut)?;
     if !options.read_only {
         // Check the catalog before anything is written: without it, the database is opened
         // read-only.
@@ -80,7 +89,8 @@ pub(super) fn recover(
         duration: Duration::ZERO,
     };
     let opened_at = recovered.cut;
-    let log = begin_log(recovered, &opened.store, options)?;
+    let stores = std::iter::once(&opened.store).chain(others.iter().map(|(_, store)| store));
+    let log = begin_log(recovered, stores.cloned().collect(), options)?;
     if let Some(readers) = &readers {
         readers.open(&log);
     }
@@ -96,6 +106,7 @@ pub(super) fn recover(
     let parts = Parts {
         log,
         store: opened.store,
+        spaces: Spaces::new(chosen.spaces.clone()),
         meta: opened.meta,
         catalog,
         retention,
@@ -108,7 +119,11 @@ pub(super) fn recover(
         readers,
     };
     let instance = Instance::new(parts, options);
+    instance.checkpoints.set_stamp(opened.stamp);
     finish(&instance, options, opened.start.seqno, replayed)?;
+    chosen
+        .settle(&instance)
+        .inspect_err(|_| instance.abandon())?;
     if opened.switched {
         braid_rt::coverage_point("opening: another protocol");
         // The new incarnation of the log already uses the new protocol. After this checkpoint,
@@ -116,6 +131,40 @@ pub(super) fn recover(
         instance.checkpoint().inspect_err(|_| instance.abandon())?;
     }
     Ok(instance)
+}
+
+/// Opens the tablespaces other than the main one.
+fn open_spaces(
+    gate: &Gate,
+    device: &dyn Device,
+    options: &Builder,
+    opened: &Opened,
+    main: &MainState,
+) -> Result<Vec<Listed>> {
+    if options.read_only {
+        tablespaces::check_none(
+            device,
+            "open the database read-only",
+            "open it for writing, when no other process has it open",
+        )?;
+    }
+    let listed = tablespaces::open_listed(gate, device, options, main)?;
+    if !listed.is_empty() {
+        if options.archive.is_some() {
+            tablespaces::check_none(device, "archive the log", "open it without an archive")?;
+        }
+        tablespaces::check_early(&listed, &opened.store.tree(CATALOG_ID)?)?;
+    }
+    Ok(listed)
+}
+
+/// Returns the tablespaces that the recovered catalog has.
+fn choose_spaces(listed: Vec<Listed>, opened: &Opened, cut: SeqNo) -> Result<Chosen> {
+    // Before the first tablespace exists, a checkpoint has a stamp.
+    if listed.is_empty() && opened.stamp == 0 {
+        return Ok(Chosen::default());
+    }
+    tablespaces::choose(listed, &opened.store.tree(CATALOG_ID)?, cut)
 }
 
 /// Reports the progress of a recovery to the caller's callback.
@@ -144,6 +193,8 @@ struct Opened {
     start: CheckpointPosition,
     /// An older log position, from which log is kept for an archive or a feed.
     kept_from: Option<CheckpointPosition>,
+    /// The stamp of the checkpoint; 0 without further tablespaces.
+    stamp: u64,
     /// Whether the open requests another protocol.
     switched: bool,
 }
@@ -157,6 +208,7 @@ fn open_checkpoint(
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
         numa: options.numa,
+        number: MAIN_SPACE,
     };
     let (store, meta) = if options.read_only {
         Store::open_read_only(device.clone(), store_options)?
@@ -172,13 +224,19 @@ fn open_checkpoint(
     if let Some(readers) = readers {
         readers.pin_older(&store, checkpoint)?;
     }
-    let (mut meta, start, kept_from) = Meta::decode_all(&meta)?;
+    let Decoded {
+        mut meta,
+        start,
+        retained,
+        stamp,
+    } = Meta::decode_all(&meta)?;
     let switched = apply_options(options, &mut meta)?;
     Ok(Opened {
         store,
         meta,
         start,
-        kept_from,
+        kept_from: retained,
+        stamp,
         switched,
     })
 }
@@ -234,14 +292,15 @@ struct Replaying<'a> {
 }
 
 impl<'a> Replaying<'a> {
-    fn new(store: &'a Store, options: &Builder) -> Self {
+    fn new(store: &'a Store, spaces: &'a [(u8, Store)], options: &Builder) -> Self {
         let bytes_max = gathered_bytes_max(options.pool_bytes);
+        let replay = if options.read_only {
+            Replay::around_damage(store, bytes_max)
+        } else {
+            Replay::new(store, bytes_max)
+        };
         Self {
-            replay: if options.read_only {
-                Replay::around_damage(store, bytes_max)
-            } else {
-                Replay::new(store, bytes_max)
-            },
+            replay: replay.with_spaces(spaces),
             threads: if options.background {
                 braid_rt::thread::parallelism()
             } else {
@@ -302,11 +361,11 @@ fn keep_log(
 
 /// Opens the recovered log for appending. The log begins its new incarnation with the first write,
 /// after the checkpoint that recovery found is durable.
-fn begin_log(recovered: Recovered, store: &Store, options: &Builder) -> Result<Log> {
+fn begin_log(recovered: Recovered, stores: Vec<Store>, options: &Builder) -> Result<Log> {
     let log = recovered.into_idle_log()?;
-    log.before_begin({
-        let store = store.clone();
-        move || store.settle().map_err(as_log_error)
+    log.before_begin(move || {
+        let mut stores = stores.iter();
+        stores.try_for_each(|store| store.settle().map_err(as_log_error))
     });
     if options.preallocated_log_bytes > 0 || braid_rt::mutant!("begin_at_once") {
         log.begin()?;
@@ -418,13 +477,15 @@ fn still_there(
 fn remove_dead_tables(engine: &Arc<Engine>) -> Result<()> {
     let mut alive: HashSet<u32> = Catalog::of(engine).ids()?.into_iter().collect();
     alive.insert(CATALOG_ID);
-    for id in engine.store.tree_ids() {
-        if !alive.contains(&id) {
-            braid_rt::coverage_point("opening: a tree that no table refers to");
-            match engine.store.drop_tree(id) {
-                // Pages that cannot be found stay allocated; nothing else is lost.
-                Err(StoreError::Corrupted { .. }) => {}
-                dropped => dropped?,
+    for store in engine.stores() {
+        for id in store.tree_ids() {
+            if !alive.contains(&id) {
+                braid_rt::coverage_point("opening: a tree that no table refers to");
+                match store.drop_tree(id) {
+                    // Pages that cannot be found stay allocated; nothing else is lost.
+                    Err(StoreError::Corrupted { .. }) => {}
+                    dropped => dropped?,
+                }
             }
         }
     }
@@ -432,14 +493,14 @@ fn remove_dead_tables(engine: &Arc<Engine>) -> Result<()> {
 }
 
 fn retire_tombstones(engine: &Engine, removals: Vec<Removal>) {
-    let alive: HashSet<u32> = engine.store.tree_ids().into_iter().collect();
+    let alive: HashSet<u32> = engine.stores().flat_map(|store| store.tree_ids()).collect();
     let mut cores: Vec<Arc<TableCore>> = Vec::new();
     for (table, key, version) in removals {
         let known = cores.iter().find(|core| core.id == table).cloned();
         let core = known.or_else(|| {
             let tree = alive
                 .contains(&table)
-                .then(|| engine.store.tree(table).ok())
+                .then(|| engine.store_of(table).ok()?.tree(table).ok())
                 .flatten()?;
             let core = TableCore::new(
                 table,

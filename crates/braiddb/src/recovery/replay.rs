@@ -18,6 +18,7 @@ use super::gathered::{BYTES_MAX, Found, Gathered, Write};
 use crate::base::written::Written;
 use crate::error::{Error, Result};
 use crate::format::redo::{self, Redo};
+use crate::schema::entry::{MAIN_SPACE, space_of};
 
 const PARTITIONS: usize = 64;
 
@@ -51,6 +52,8 @@ pub(crate) type Removal = (u32, Box<[u8]>, SeqNo);
 /// Replay in progress; see the module documentation.
 pub(crate) struct Replay<'a> {
     store: &'a Store,
+    /// The stores of the tablespaces other than the main one, by number.
+    spaces: &'a [(u8, Store)],
     partitions: Vec<Mutex<Gathered>>,
     partition_bytes_max: usize,
     /// Trees of the tables with the lowest numbers, each looked up once.
@@ -79,6 +82,7 @@ impl<'a> Replay<'a> {
     pub(crate) fn new(store: &'a Store, bytes_max: usize) -> Self {
         Self {
             store,
+            spaces: &[],
             partition_bytes_max: (bytes_max / PARTITIONS).min(BYTES_MAX),
             partitions: (0..PARTITIONS).map(|_| Mutex::default()).collect(),
             trees: (0..256).map(|_| OnceLock::new()).collect(),
@@ -94,6 +98,23 @@ impl<'a> Replay<'a> {
         Self {
             skips_damage: true,
             ..Self::new(store, bytes_max)
+        }
+    }
+
+    /// Replays the writes to tables in these tablespaces, too; those to tables in others are skipped:
+    /// such a tablespace was dropped.
+    pub(crate) fn with_spaces(self, spaces: &'a [(u8, Store)]) -> Self {
+        Self { spaces, ..self }
+    }
+
+    /// Returns the store of a table; `None` if its tablespace is not there.
+    fn store_of(&self, table: u32) -> Option<&'a Store> {
+        match space_of(table) {
+            MAIN_SPACE => Some(self.store),
+            number => {
+                let found = self.spaces.iter().find(|(space, _)| *space == number);
+                found.map(|(_, store)| store)
+            }
         }
     }
 
@@ -226,6 +247,10 @@ impl<'a> Replay<'a> {
     fn apply_one(&self, write: &Write<'_>, hint: &mut LeafHint) -> Result<()> {
         let version = write.version.get();
         let Redo { table, key, value } = write.redo;
+        if self.store_of(table).is_none() {
+            // To a tablespace that was dropped.
+            return Ok(());
+        }
         self.with_tree(table, |tree| {
             Ok(tree.modify_at(hint, key, |old| {
                 let change = match (old, value) {
@@ -251,7 +276,8 @@ impl<'a> Replay<'a> {
 
     fn with_tree<R>(&self, id: u32, f: impl FnOnce(&Tree) -> Result<R>) -> Result<R> {
         let Some(slot) = self.trees.get(id as usize) else {
-            return f(&self.store.tree(id)?);
+            let store = self.store_of(id).unwrap_or(self.store);
+            return f(&store.tree(id)?);
         };
         match slot.get() {
             Some(tree) => f(tree),

@@ -2,13 +2,93 @@
 
 use crate::base::limits::MAX_TABLE_NAME_LEN;
 use crate::base::table_options::TableOptions;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TablespaceError};
 
 /// Number of the catalog and of its tree.
 pub(crate) const CATALOG_ID: u32 = 1;
 
 /// Upper bound (exclusive) of table numbers: redo records have 31 bits for one.
 pub(crate) const ID_END: u32 = u32::MAX >> 1;
+
+/// First number of the tables in tablespaces other than the main one. Bits 24 to 29 of such a number
+/// are the tablespace's, so a log record leads to the store of its table by itself.
+pub(crate) const SPACED_IDS: u32 = 1 << 30;
+
+const SPACE_SHIFT: u32 = 24;
+
+/// Most tablespaces, the main one included.
+pub(crate) const SPACES_MAX: u8 = 64;
+
+/// Number of the main tablespace: the database's own data file, which has the catalog.
+pub(crate) const MAIN_SPACE: u8 = 0;
+
+/// Returns the number of the tablespace of a table.
+#[inline]
+pub(crate) fn space_of(table_id: u32) -> u8 {
+    if table_id < SPACED_IDS {
+        MAIN_SPACE
+    } else {
+        ((table_id >> SPACE_SHIFT) & 0x3f) as u8
+    }
+}
+
+/// Returns the numbers of the tables that a tablespace can have.
+pub(crate) fn ids_of_space(space: u8) -> std::ops::Range<u32> {
+    if space == MAIN_SPACE {
+        return FIRST_ID..SPACED_IDS;
+    }
+    let first = SPACED_IDS | u32::from(space) << SPACE_SHIFT;
+    first..(first + (1 << SPACE_SHIFT)).min(ID_END)
+}
+
+/// First byte of the keys under which the next table number of a tablespace is stored.
+const NEXT_IDS: u8 = b'T';
+
+/// Returns the key under which the next table number of a tablespace is stored.
+pub(crate) fn next_id_key(space: u8) -> Vec<u8> {
+    match space {
+        MAIN_SPACE => NEXT_ID.to_vec(),
+        space => vec![NEXT_IDS, space],
+    }
+}
+
+/// First byte of the keys that contain the numbers of tablespaces.
+pub(crate) const SPACES: u8 = b'S';
+
+pub(crate) fn space_key(space: u8) -> [u8; 2] {
+    [SPACES, space]
+}
+
+/// Checks that a tablespace may be given this name.
+pub(crate) fn check_space_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > MAX_TABLE_NAME_LEN {
+        let name = name.to_owned();
+        return Err(Error::Tablespace(TablespaceError::InvalidName { name }));
+    }
+    Ok(())
+}
+
+/// Catalog entry of a tablespace.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SpaceEntry {
+    pub(crate) identity: u128,
+    pub(crate) name: String,
+}
+
+impl SpaceEntry {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        [&self.identity.to_le_bytes()[..], self.name.as_bytes()].concat()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let entry = bytes.split_first_chunk().and_then(|(identity, name)| {
+            let name = std::str::from_utf8(name).ok()?.to_owned();
+            let identity = u128::from_le_bytes(*identity);
+            Some(Self { identity, name })
+        });
+        entry.ok_or_else(|| damaged("an entry of a tablespace is malformed"))
+    }
+}
 
 /// Key under which the next table number is stored.
 pub(crate) const NEXT_ID: &[u8] = &[0];
@@ -94,4 +174,36 @@ pub(crate) fn table_of_entry(key: &[u8], value: &[u8]) -> Option<(u32, String, T
     let entry = CatalogEntry::decode(value).ok()?;
     let name = String::from_utf8_lossy(name).into_owned();
     Some((entry.id, name, entry.options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_table_contains_that_of_its_tablespace() {
+        let mut end = 0;
+        for space in MAIN_SPACE..SPACES_MAX {
+            let ids = ids_of_space(space);
+            assert!(ids.start >= end && ids.len() > 1 << 23, "{space}: {ids:?}");
+            for id in [ids.start, ids.start + 1, ids.end - 1] {
+                assert_eq!(space_of(id), space, "{id}");
+            }
+            end = ids.end;
+        }
+        assert_eq!(end, ID_END);
+        assert_eq!(space_of(CATALOG_ID), MAIN_SPACE);
+    }
+
+    #[test]
+    fn an_entry_of_a_tablespace_is_decoded_as_it_was_encoded() {
+        let entry = SpaceEntry {
+            identity: 5 << 77,
+            name: "fast".into(),
+        };
+        let bytes = entry.encode();
+        assert_eq!(SpaceEntry::decode(&bytes).unwrap(), entry);
+        assert!(SpaceEntry::decode(&bytes[..15]).is_err());
+        assert!(SpaceEntry::decode(&[0xff; 17]).is_err());
+    }
 }

@@ -23,6 +23,7 @@ use crate::base::table_options::TableOptions;
 use crate::catalog::Catalog;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::schema::entry::MAIN_SPACE;
 use crate::schema::table::Table;
 use crate::schema::value_format::ValueFormat;
 use crate::txn::transaction::{Transaction, check_key};
@@ -131,7 +132,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             let catalog = Catalog::of(engine);
             catalog.check_name_is_free(&change, name)?;
             let mut tx = Transaction::begin(engine, Default::default());
-            let id = catalog.take_id(&mut tx)?;
+            let id = catalog.take_id(&mut tx, MAIN_SPACE)?;
             (id, tx.commit()?.seqno())
         };
         Ok(Self {

@@ -1,10 +1,15 @@
 //! Checkpoints: when they are due, and writing them.
 
-use braid_store::{Checkpoint, CheckpointReport};
+use std::sync::Arc;
+
+use braid_log::SeqNo;
+use braid_store::{Checkpoint, CheckpointProgress, CheckpointReport};
 
 use super::instance::Instance;
 use super::pacing::Pace;
+use crate::engine::spaces::Space;
 use crate::error::Result;
+use crate::format::space::SpaceMeta;
 use crate::observe::trace::Phase;
 
 impl Instance {
@@ -21,8 +26,9 @@ impl Instance {
     /// checkpoint may make room: blocks that the newest checkpoint replaced are free only after the
     /// next.
     pub(crate) fn lacks_checkpoint(&self) -> bool {
-        let store = &self.engine.store;
-        store.has_refused() && (self.is_checkpoint_due() || store.has_dirty_pages())
+        let engine = &self.engine;
+        let is_any_dirty = || engine.stores().any(|store| store.has_dirty_pages());
+        engine.has_refused() && (self.is_checkpoint_due() || is_any_dirty())
     }
 
     /// Whether a transaction was committed since the newest checkpoint.
@@ -58,14 +64,14 @@ impl Instance {
         self.checkpoint_with(Pace::WithLog, |_| {})
     }
 
-    /// Writes a checkpoint that makes the data file as short as it can.
+    /// Writes a checkpoint that makes the data files as short as it can.
     pub(crate) fn shrinking_checkpoint(&self) -> Result<()> {
         let _one_at_a_time = self.hold_checkpoints();
         self.engine.check_open()?;
         self.checkpoint_with(Pace::Full, Checkpoint::shrink)
     }
 
-    fn checkpoint_with(&self, pace: Pace, prepare: impl FnOnce(&mut Checkpoint)) -> Result<()> {
+    fn checkpoint_with(&self, pace: Pace, prepare: impl Fn(&mut Checkpoint)) -> Result<()> {
         let phase = Phase::checkpoint();
         let report = self
             .write_checkpoint(pace, prepare)
@@ -85,7 +91,7 @@ impl Instance {
     fn write_checkpoint(
         &self,
         pace: Pace,
-        prepare: impl FnOnce(&mut Checkpoint),
+        prepare: impl Fn(&mut Checkpoint),
     ) -> Result<CheckpointReport> {
         let (log, store) = (&self.engine.log, &self.engine.store);
         // Commits may wait for log space until this is dropped: after the release below, or after
@@ -106,34 +112,45 @@ impl Instance {
         // No transaction changes pages while the epoch switches.
         let gate = self.engine.page_gate.write();
         let gate = self.engine.holds.page_gate.of(gate);
+        let spaces = self.engine.spaces.all();
+        let stamp = self.new_stamp(&spaces);
         let begun = calm.quiesce(|start| {
             // I8: a transaction that could not be applied poisons the log before it leaves its
             // commit slot, so the check detects it here, and its pages are in no image.
             self.check_publishable()?;
             let kept_from = self.retention.begin_checkpoint(&start, archived);
-            let meta = self.checkpoints.meta.encode(&start, Some(&kept_from));
+            let meta = self.checkpoints.meta;
+            let meta = meta.encode(&start, Some(&kept_from), stamp);
             let checkpoint = store.begin_checkpoint(meta)?;
-            Ok::<_, crate::Error>((start, kept_from, checkpoint))
+            // All tablespaces at the same instant, so that one position in the log is that of all.
+            let others = self.begin_others(&spaces, stamp, start.seqno)?;
+            Ok::<_, crate::Error>((start, kept_from, checkpoint, others))
         });
         drop(gate);
         drop(calm);
-        let (start, kept_from, mut checkpoint) = begun?;
+        let (start, kept_from, mut checkpoint, mut others) = begun?;
         prepare(&mut checkpoint);
+        others.iter_mut().for_each(&prepare);
         if braid_rt::mutant!("reuse_log_before_checkpoint") {
             log.release(&start)?;
         }
         if log.durable_seqno() < start.seqno {
             braid_rt::coverage_point("checkpoint: waits for the log");
         }
-        checkpoint.write(&|progress| {
-            // Then follow the syncs and the page map.
-            run.note_progress(progress.pages_written, progress.pages_total / 4 * 5 + 1);
-            self.publish_stats();
-            self.look_for_readers();
-            if pace == Pace::WithLog {
-                self.pause_checkpoint(&run, progress, log_bytes);
-            }
-        })?;
+        let parts = others.len() as u64 + 1;
+        let all = others.iter_mut().chain([&mut checkpoint]);
+        for (part, checkpoint) in (0..).zip(all) {
+            checkpoint.write(&|progress| {
+                let progress = part_of(progress, part, parts);
+                // Then follow the syncs and the page map.
+                run.note_progress(progress.pages_written, progress.pages_total / 4 * 5 + 1);
+                self.publish_stats();
+                self.look_for_readers();
+                if pace == Pace::WithLog {
+                    self.pause_checkpoint(&run, progress, log_bytes);
+                }
+            })?;
+        }
         // I5: log before checkpoint. Everything in the images is durable in the log before a
         // durable superblock refers to them.
         let durable = log.ticket(start.seqno).wait();
@@ -147,7 +164,18 @@ impl Instance {
         // I8: a failure since the epoch switch affects no image, but nothing is published after a
         // failure.
         self.check_publishable()?;
+        // The main tablespace last: as long as its superblock is the old one, recovery replays the
+        // log from the old checkpoint on, into all tablespaces.
+        if braid_rt::mutant!("publish_the_main_tablespace_first") {
+            let report = self.publish_checkpoint(checkpoint)?;
+            publish_others(others)?;
+            self.checkpoints.set_stamp(stamp);
+            self.checkpoints.set_published(start.seqno, log_bytes);
+            return Ok(report);
+        }
+        publish_others(others)?;
         let report = self.publish_checkpoint(checkpoint)?;
+        self.checkpoints.set_stamp(stamp);
         self.keep_log_for_readers(replaced);
         self.checkpoints.set_published(start.seqno, log_bytes);
         self.engine.health.set_checkpoint_error(None);
@@ -157,6 +185,36 @@ impl Instance {
         log.release(&kept_from)?;
         self.look_for_readers();
         Ok(report)
+    }
+
+    /// Returns a stamp for a checkpoint of these tablespaces and the main one; 0 if there are none.
+    fn new_stamp(&self, spaces: &[Arc<Space>]) -> u64 {
+        if spaces.is_empty() {
+            return 0;
+        }
+        let stamps = std::iter::repeat_with(braid_rt::entropy);
+        let mut fresh = stamps.filter(|stamp| ![0, self.checkpoints.stamp()].contains(stamp));
+        fresh.next().expect("random numbers do not end")
+    }
+
+    /// Begins a checkpoint of each tablespace other than the main one.
+    fn begin_others(
+        &self,
+        spaces: &[Arc<Space>],
+        stamp: u64,
+        seqno: SeqNo,
+    ) -> Result<Vec<Checkpoint>> {
+        let begin = |space: &Arc<Space>| {
+            let meta = SpaceMeta {
+                identity: space.identity,
+                number: space.number,
+                stamp,
+                follows: self.checkpoints.stamp(),
+                seqno,
+            };
+            Ok(space.store.begin_checkpoint(meta.encode())?)
+        };
+        spaces.iter().map(begin).collect()
     }
 
     /// Publishes a checkpoint, and keeps the pages that it replaces if readers in other processes
@@ -187,6 +245,22 @@ impl Instance {
             readers.keep_log(sequence, seqno, &self.retention);
         }
     }
+}
+
+/// Publishes the checkpoints of the tablespaces other than the main one.
+fn publish_others(others: Vec<Checkpoint>) -> Result<()> {
+    for checkpoint in others {
+        checkpoint.publish()?;
+    }
+    Ok(())
+}
+
+/// Returns the progress of all tablespaces' checkpoints, given that of one, each of which counts as
+/// much as the others.
+fn part_of(mut progress: CheckpointProgress, part: u64, parts: u64) -> CheckpointProgress {
+    progress.pages_written += part * progress.pages_total;
+    progress.pages_total *= parts;
+    progress
 }
 
 #[cfg(all(test, not(loom)))]

@@ -23,6 +23,8 @@ pub(crate) struct Checkpoints {
     checkpointed: AtomicU64,
     /// Sequence number up to which checkpoints contain every transaction.
     covered: AtomicU64,
+    /// Stamp of the newest checkpoint of the main tablespace; 0 without further tablespaces.
+    stamp: AtomicU64,
     /// Bytes of log written before the newest published checkpoint.
     log_bytes_at_checkpoint: AtomicU64,
     /// Bytes of log that were replayed by the open and that no checkpoint covers yet.
@@ -38,6 +40,7 @@ impl Checkpoints {
             log_bytes_due,
             checkpointed: AtomicU64::new(0),
             covered: AtomicU64::new(0),
+            stamp: AtomicU64::new(0),
             log_bytes_at_checkpoint: AtomicU64::new(0),
             replayed_bytes: AtomicU64::new(0),
         }
@@ -72,6 +75,17 @@ impl Checkpoints {
         self.log_bytes_at_checkpoint
             .store(log_bytes, Ordering::Relaxed);
         self.replayed_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Records the stamp of the newest published checkpoint.
+    pub(crate) fn set_stamp(&self, stamp: u64) {
+        // Relaxed, here and below: only the holder of `running` uses it.
+        self.stamp.store(stamp, Ordering::Relaxed);
+    }
+
+    /// Returns the stamp of the newest published checkpoint.
+    pub(super) fn stamp(&self) -> u64 {
+        self.stamp.load(Ordering::Relaxed)
     }
 
     /// Returns the sequence number of the newest published checkpoint.

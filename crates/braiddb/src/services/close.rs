@@ -52,10 +52,17 @@ impl Instance {
     /// Shuts the gate (I9), which releases the lock on the directory.
     fn release(&self) {
         self.engine.empty_pool();
-        self.engine.store.give_room_back();
+        self.engine
+            .stores()
+            .for_each(|store| store.give_room_back());
         self.files.gate.shut(|| {
             // Old handles may still read, and reads in place pass no gate (I9).
-            self.engine.store.read_in_place(false);
+            self.engine
+                .stores()
+                .for_each(|store| store.read_in_place(false));
+            for space in self.engine.spaces.all() {
+                space.lock.lock().take();
+            }
             self.publisher.unpublish();
             self.archive.release();
             if let Some(readers) = &self.readers {

@@ -24,16 +24,16 @@ type Repack = fn(&Tree, &[u8]) -> std::result::Result<Option<Vec<u8>>, StoreErro
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompactReport {
-    /// Length of the data file before, in bytes.
+    /// Length of the data files of all tablespaces before, in bytes.
     pub bytes_before: u64,
-    /// Length of the data file afterwards, in bytes.
+    /// Length of the data files afterwards, in bytes.
     pub bytes_after: u64,
     /// Number of checkpoints written.
     pub checkpoints: u32,
 }
 
 impl Instance {
-    /// Makes the data file as short as possible.
+    /// Makes the data files as short as possible.
     pub(crate) fn compact(&self) -> Result<CompactReport> {
         let engine = &self.engine;
         engine.check_writable()?;
@@ -63,7 +63,10 @@ impl Instance {
     }
 
     fn data_file_bytes(&self) -> u64 {
-        self.engine.store.stats().file_bytes
+        self.engine
+            .stores()
+            .map(|store| store.stats().file_bytes)
+            .sum()
     }
 
     /// Moves records together, so that no leaf is much emptier than necessary.
@@ -74,10 +77,13 @@ impl Instance {
         for name in catalog.names()? {
             cores.extend(catalog.find(&name)?);
         }
-        let mut room = WriterRoom::default();
-        let filled = cores.iter().try_for_each(|core| {
+        cores.iter().try_for_each(|core| {
+            let store = engine.store_of(core.id)?;
+            let mut room = WriterRoom::default();
             let mut fill = |repack| self.fill_leaves_of(core, &mut room, repack);
-            match fill(Tree::repack).and_then(|()| fill(Tree::repack_long_keys)) {
+            let filled = fill(Tree::repack).and_then(|()| fill(Tree::repack_long_keys));
+            store.release_room(&mut room);
+            match filled {
                 // Damaged pages, and pages for which there is no space, stay unchanged. A table may
                 // be dropped meanwhile.
                 Err(
@@ -85,9 +91,7 @@ impl Instance {
                 ) => Ok(()),
                 filled => filled,
             }
-        });
-        engine.store.release_room(&mut room);
-        filled
+        })
     }
 
     fn fill_leaves_of(
@@ -125,9 +129,8 @@ impl Instance {
         let _gate = self.engine.page_gate.read();
         self.engine.check_writable()?;
         core.check_alive()?;
-        self.engine
-            .store
-            .admit(room, (PAGES_PER_STEP, 0), || false)?;
+        let store = self.engine.store_of(core.id)?;
+        store.admit(room, (PAGES_PER_STEP, 0), || false)?;
         Ok(repack(&core.tree, from)?)
     }
 }

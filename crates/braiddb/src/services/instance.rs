@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use braid_io::Gate;
+use braid_io::{DeviceChoice, Gate};
 use braid_log::{Log, SeqNo};
 use braid_store::Store;
 
@@ -18,7 +18,9 @@ use super::retention::Retention;
 use super::threads::Maintenance;
 use super::ttl::Sweeps;
 use crate::catalog::list_tables;
+use crate::engine::spaces::Spaces;
 use crate::engine::{Engine, EngineParts, Tables};
+use crate::error::{Error, Result, TablespaceError};
 use crate::format::meta::Meta;
 use crate::observe::recovery::RecoveryReport;
 use crate::options::{Builder, LogPlace};
@@ -54,12 +56,23 @@ pub(crate) struct Files {
     /// The directory of the log, if it is another one.
     pub(crate) log: Option<LogPlace>,
     pub(crate) mode: u32,
+    pub(crate) defaults: SpaceDefaults,
+}
+
+/// Options of the opening that also apply to a tablespace that is created later.
+#[derive(Debug)]
+pub(crate) struct SpaceDefaults {
+    pub(crate) device: DeviceChoice,
+    pub(crate) numa: bool,
+    pub(crate) pmem_lines: bool,
+    pub(crate) pmem_in_place: bool,
 }
 
 /// Components of an open database.
 pub(crate) struct Parts {
     pub(crate) log: Log,
     pub(crate) store: Store,
+    pub(crate) spaces: Spaces,
     pub(crate) meta: Meta,
     pub(crate) catalog: Arc<TableCore>,
     pub(crate) retention: Retention,
@@ -79,6 +92,7 @@ impl Instance {
         let engine = EngineParts {
             log: parts.log,
             store: parts.store,
+            spaces: parts.spaces,
             tables: Tables::new(parts.catalog, parts.identity, list_tables),
             lock_release: parts.meta.protocol.lock_release(),
             opened_at: parts.opened_at,
@@ -102,9 +116,46 @@ impl Instance {
                 directory: options.directory.clone(),
                 log: options.log_place.clone(),
                 mode: options.file_mode,
+                defaults: SpaceDefaults {
+                    device: options.device,
+                    numa: options.numa,
+                    pmem_lines: options.pmem_lines,
+                    pmem_in_place: options.pmem_in_place,
+                },
             },
             recovery: parts.recovery,
         })
+    }
+}
+
+impl Instance {
+    /// Refuses tablespaces other than the main one in a database with an archive.
+    pub(crate) fn check_can_have_spaces(&self, name: &str) -> Result<()> {
+        if self.archive.is_on() {
+            let name = name.to_owned();
+            return Err(Error::Tablespace(TablespaceError::Unsupported {
+                operation: "archive the log",
+                name,
+                advice: "open it without an archive",
+            }));
+        }
+        Ok(())
+    }
+
+    /// Refuses an operation that knows the main tablespace only.
+    pub(crate) fn check_has_no_spaces(
+        &self,
+        operation: &'static str,
+        advice: &'static str,
+    ) -> Result<()> {
+        let Some(space) = self.engine.spaces.all().into_iter().next() else {
+            return Ok(());
+        };
+        Err(Error::Tablespace(TablespaceError::Unsupported {
+            operation,
+            name: space.name.clone(),
+            advice,
+        }))
     }
 }
 

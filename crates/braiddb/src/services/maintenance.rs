@@ -79,7 +79,7 @@ impl Instance {
         engine.report_health();
         self.publish_stats();
         self.look_for_readers();
-        engine.store.note_residency();
+        engine.note_residency();
         let is_requested = self.maintenance.checkpoint.take_request();
         let is_half_full = self.maintenance.checkpoint.take_early_look();
         if engine.poisoned().is_some() {

@@ -53,7 +53,7 @@ impl Instance {
             return;
         }
         let is_urgent =
-            || self.checkpoints.has_waiter() || run.is_urgent() || self.engine.store.has_refused();
+            || self.checkpoints.has_waiter() || run.is_urgent() || self.engine.has_refused();
         if is_urgent() {
             braid_rt::coverage_point("checkpoint: somebody waits for a paced one");
         } else {

@@ -1,9 +1,20 @@
 //! Collection and publication of the statistics.
 
+use std::sync::Arc;
+
 use braid_log::SeqNo;
 
 use super::instance::Instance;
-use crate::observe::stats::Stats;
+use crate::engine::spaces::Space;
+use crate::observe::stats::{Stats, TablespaceStats};
+
+fn stats_of(space: &Arc<Space>) -> TablespaceStats {
+    TablespaceStats {
+        name: space.name.clone(),
+        directory: space.directory.clone(),
+        store: space.store.stats(),
+    }
+}
 
 impl Instance {
     /// Publishes the statistics if they are due.
@@ -34,6 +45,7 @@ impl Instance {
             log,
             protocol: self.checkpoints.meta.protocol,
             store: engine.store.stats(),
+            tablespaces: engine.spaces.all().iter().map(stats_of).collect(),
             archived: self.archive.archived().map(SeqNo::get),
             changes_kept_from: self.retention.oldest().get(),
             gate_holds: engine.gate_holds(),

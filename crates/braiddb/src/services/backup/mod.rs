@@ -134,6 +134,7 @@ impl<'a> Backup<'a> {
     /// `….partial` remains then.
     pub fn to_path(self, path: impl AsRef<Path>) -> Result<BackupReport> {
         self.instance.engine.check_open()?;
+        self.check_supported()?;
         let files = &self.instance.files;
         check_outside(files.directory.as_deref(), path.as_ref())?;
         let log = files.log.as_ref().map(|log| log.directory.as_path());
@@ -153,6 +154,7 @@ impl<'a> Backup<'a> {
     /// As [`Backup::to_path`], and those of the writer as [`Error::Io`](crate::Error::Io).
     pub fn to_writer(self, writer: &mut dyn Write) -> Result<BackupReport> {
         self.instance.engine.check_open()?;
+        self.check_supported()?;
         let parent = self.read_parent()?;
         let report = self.copy(parent, writer)?;
         writer.flush().map_err(failed)?;
@@ -184,6 +186,11 @@ impl<'a> Backup<'a> {
             .into());
         }
         Ok(Some(manifest))
+    }
+
+    fn check_supported(&self) -> Result<()> {
+        let advice = "close the database and copy all of its directories, or export its tables";
+        self.instance.check_has_no_spaces("make a backup", advice)
     }
 
     fn copy(&self, parent: Option<Manifest>, writer: &mut dyn Write) -> Result<BackupReport> {

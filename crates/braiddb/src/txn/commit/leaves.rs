@@ -33,7 +33,8 @@ pub(super) fn load_leaves(engine: &Engine, state: &mut Context) {
         // Now, so that applying them loads no leaf twice.
         state.writes.sort();
     }
-    let left = engine.store.pool_pages() / 4;
+    let least = engine.stores().map(|store| store.pool_pages()).min();
+    let left = least.unwrap_or_default() / 4;
     load(&state.tables, &state.writes, 0..state.writes.len(), left);
 }
 

@@ -96,7 +96,7 @@ impl PooledContext {
     /// Aborts a transaction whose commit failed.
     #[cold]
     fn fail(mut self, error: &Error) {
-        self.engine.store.trim_room(&mut self.state.get_mut().room);
+        self.engine.trim_room(self.state.get_mut());
         // A conflict says nothing about the database's health, and conflicting transactions must
         // not contend for a shared counter.
         if error.is_retryable() || self.engine.is_inherited() {

@@ -65,7 +65,7 @@ impl PooledContext {
             state.gc.clear();
             return Err(fail_logged(engine, pending, &error));
         }
-        engine.store.trim_room(&mut state.room);
+        engine.trim_room(state);
         if engine.settings.lock_release == LockRelease::Precommit {
             engine.unlock_all(state);
         } else {
@@ -143,10 +143,11 @@ fn admit_large(engine: &Engine, state: &mut Context, bytes: usize) -> Result<()>
 /// Admits a transaction whose long keys add at most `entries` entries to the layers.
 #[inline(always)]
 fn admit_entries(engine: &Engine, state: &mut Context, entries: usize, bytes: usize) -> Result<()> {
-    let writes = &state.writes;
-    let size = (writes.len() + entries, bytes);
-    let removes_only = || writes.live().all(|write| write.removes);
-    Ok(engine.store.admit(&mut state.room, size, removes_only)?)
+    let size = (state.writes.len() + entries, bytes);
+    if engine.store.admits(&state.room, size) {
+        return Ok(());
+    }
+    engine.admit_slowly(state, size)
 }
 
 /// Checks a transaction that has its sequence number, and passes its dependencies to the log. After

@@ -1,0 +1,147 @@
+//! Creating, listing and dropping tablespaces, and the tables in them.
+
+use super::Database;
+use crate::base::table_options::TableOptions;
+use crate::error::{Error, Result, TablespaceError};
+use crate::options::TablespaceOptions;
+use crate::recovery::tablespaces;
+use crate::schema::entry::{MAIN_SPACE, space_of};
+use crate::schema::table::Table;
+use crate::types::{Key, Value};
+
+/// Name of the main tablespace in messages.
+const MAIN: &str = "main";
+
+impl Database {
+    /// Creates a tablespace: a data file of its own, in another directory or on another device, with
+    /// a page pool of its own. Tables that are created in it with [`Database::open_table_in`] are
+    /// stored there. All tables share the log, so a transaction may write to tables of several
+    /// tablespaces, and is durable and atomic as any other. A database has at most 63.
+    ///
+    /// The database records the directory, and locks it as long as it is open. If the directory is
+    /// missing, or belongs to another database or to another state of this one, the database cannot
+    /// be opened; see [`TablespaceError`]. A tablespace that is full refuses only the transactions
+    /// that write to it.
+    ///
+    /// A database with tablespaces does not support backups, archives, read-only opening (so no
+    /// readers in other processes) and salvage yet: these fail with
+    /// [`TablespaceError::Unsupported`]. Earlier versions of Braid do not open it.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, disk) = (dir.path().join("db"), dir.path().join("disk"));
+    /// use braid::tablespace::TablespaceOptions;
+    /// let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// let options = TablespaceOptions::in_directory(&disk).pool_bytes(1 << 20);
+    /// db.create_tablespace("disk", options)?;
+    /// let history = db.open_table_in::<u64, String>("disk", "history", Default::default())?;
+    /// let current = db.open_table::<u64, String>("current")?;
+    /// db.transact(|tx| {
+    ///     tx.insert(&history, &1, "created")?;
+    ///     tx.insert(&current, &1, "created")
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Tablespace`] if there is one of this name, or the directory or device is not empty;
+    /// [`Error::Locked`] if the directory is in use; [`Error::InvalidOption`]; those of a checkpoint
+    /// and of a commit. After [`Error::Poisoned`], only the next opening knows whether the
+    /// tablespace exists.
+    pub fn create_tablespace(&self, name: &str, options: TablespaceOptions) -> Result<()> {
+        tablespaces::create_tablespace(self.instance(), name, &options)
+    }
+
+    /// Drops a tablespace without tables, and removes its files. Its directory stays.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, disk) = (dir.path().join("db"), dir.path().join("disk"));
+    /// use braid::tablespace::TablespaceOptions;
+    /// let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// let options = TablespaceOptions::in_directory(&disk).pool_bytes(1 << 20);
+    /// db.create_tablespace("disk", options)?;
+    /// db.drop_tablespace("disk")?;
+    /// assert!(db.tablespace_names().is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Tablespace`] if there is none of this name, or a table is in it; those of a commit;
+    /// [`Error::Io`] if a file cannot be removed: the tablespace does not exist any more, and the
+    /// next opening removes the file.
+    pub fn drop_tablespace(&self, name: &str) -> Result<()> {
+        tablespaces::drop_tablespace(self.instance(), name)
+    }
+
+    /// Returns the names of the tablespaces, in the order of their numbers.
+    /// [`Stats::tablespaces`](crate::Stats::tablespaces) says more about them.
+    pub fn tablespace_names(&self) -> Vec<String> {
+        let spaces = self.engine().spaces.all();
+        spaces.iter().map(|space| space.name.clone()).collect()
+    }
+
+    /// Opens a table, or creates it durably in a tablespace if it does not exist.
+    /// [`Database::open_table`] also opens it, in whatever tablespace it is.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, disk) = (dir.path().join("db"), dir.path().join("disk"));
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// # use braid::tablespace::TablespaceOptions;
+    /// # db.create_tablespace("disk", TablespaceOptions::in_directory(&disk).pool_bytes(1 << 20))?;
+    /// let t = db.open_table_in::<u64, String>("disk", "t", Default::default())?;
+    /// assert_eq!(db.tablespace_of(&t)?.as_deref(), Some("disk"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Tablespace`] if there is no such tablespace, or the table is in another one;
+    /// otherwise as [`Database::open_table_with`].
+    pub fn open_table_in<K: Key, V: Value>(
+        &self,
+        tablespace: &str,
+        name: &str,
+        options: TableOptions,
+    ) -> Result<Table<K, V>> {
+        options.check()?;
+        let engine = self.engine();
+        engine.check_open()?;
+        let space = engine.spaces.named(tablespace).ok_or_else(|| {
+            Error::Tablespace(TablespaceError::NotFound {
+                name: tablespace.to_owned(),
+            })
+        })?;
+        let table: Table<K, V> = self.find_or_create(space.number, name, options)?;
+        if space_of(table.core.id) != space.number {
+            let found = self.tablespace_of(&table)?;
+            return Err(Error::Tablespace(TablespaceError::OtherTablespace {
+                table: name.to_owned(),
+                asked: tablespace.to_owned(),
+                found: found.unwrap_or_else(|| MAIN.to_owned()),
+            }));
+        }
+        table.check_options(options)
+    }
+
+    /// Returns the name of a table's tablespace; `None` if the table is in the database's own
+    /// directory.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTable`], [`Error::TableDropped`] or [`Error::Closed`].
+    pub fn tablespace_of<K: Key, V: Value>(&self, table: &Table<K, V>) -> Result<Option<String>> {
+        let engine = self.engine();
+        let core = engine.table_here(&table.core)?;
+        let number = space_of(core.id);
+        if number == MAIN_SPACE {
+            return Ok(None);
+        }
+        Ok(engine.spaces.get(number).map(|space| space.name.clone()))
+    }
+}

@@ -1,0 +1,251 @@
+//! Tablespaces: stores of their own for some of the tables, which share the log.
+//!
+//! A table's number contains that of its tablespace ([`space_of`]), and its handle leads to its tree.
+//! So a transaction or a reader needs this list only to reserve room, and to find the store of a
+//! table that is opened, dropped or replayed. The main tablespace, [`Engine::store`], is not in it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use braid_io::{DeviceChoice, DirectoryLock};
+use braid_rt::{Mutex, RwLock};
+use braid_store::{Store, WriterRoom};
+
+use super::Engine;
+use super::context::Context;
+use crate::error::{Error, Result};
+use crate::schema::entry::{MAIN_SPACE, SPACES_MAX, damaged, space_of};
+
+/// A tablespace other than the main one.
+pub(crate) struct Space {
+    pub(crate) number: u8,
+    pub(crate) name: String,
+    /// Random; the same in the list of tablespaces and in the tablespace's files.
+    pub(crate) identity: u128,
+    pub(crate) store: Store,
+    /// The directory, with links resolved; `None` on a device that the caller provides.
+    pub(crate) directory: Option<PathBuf>,
+    /// How the directory is accessed.
+    pub(crate) access: DeviceChoice,
+    pub(crate) pool_bytes: usize,
+    /// The lock on the directory, until the database is closed.
+    pub(crate) lock: Mutex<Option<DirectoryLock>>,
+}
+
+impl fmt::Debug for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Space")
+            .field("number", &self.number)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The tablespaces of an open database, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Spaces(RwLock<List>);
+
+#[derive(Debug, Default)]
+struct List {
+    spaces: Vec<Arc<Space>>,
+    /// Set of the numbers in use since the database was opened. Old versions of a dropped table may
+    /// refer to its tablespace by the number, so no other tablespace gets it meanwhile.
+    used: u64,
+}
+
+impl Spaces {
+    pub(crate) fn new(spaces: Vec<Arc<Space>>) -> Self {
+        let new = Self::default();
+        spaces.into_iter().for_each(|space| new.add(space));
+        new
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Space>> {
+        self.0.read().spaces.clone()
+    }
+
+    fn find(&self, mut is_it: impl FnMut(&Space) -> bool) -> Option<Arc<Space>> {
+        let list = self.0.read();
+        list.spaces.iter().find(|space| is_it(space)).cloned()
+    }
+
+    pub(crate) fn get(&self, number: u8) -> Option<Arc<Space>> {
+        self.find(|space| space.number == number)
+    }
+
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<Space>> {
+        self.find(|space| space.name == name)
+    }
+
+    /// Returns the least number for a new tablespace that `is_free`.
+    pub(crate) fn unused(&self, is_free: impl Fn(&u8) -> bool) -> Option<u8> {
+        let used = self.0.read().used;
+        let mut numbers = (MAIN_SPACE + 1..SPACES_MAX).filter(|number| used >> number & 1 == 0);
+        numbers.find(is_free)
+    }
+
+    pub(crate) fn add(&self, space: Arc<Space>) {
+        let mut list = self.0.write();
+        list.used |= 1 << space.number;
+        list.spaces.push(space);
+        list.spaces.sort_by_key(|space| space.number);
+    }
+
+    pub(crate) fn remove(&self, number: u8) {
+        let mut list = self.0.write();
+        list.spaces.retain(|space| space.number != number);
+    }
+}
+
+/// Room in the data file of one tablespace, reserved for the transactions of a context.
+#[derive(Debug)]
+pub(crate) struct SpaceRoom {
+    space: u8,
+    room: WriterRoom,
+}
+
+impl Context {
+    /// Notes that the context uses a table of a tablespace other than the main one: from now on, it
+    /// has room in each tablespace by itself.
+    #[cold]
+    pub(super) fn divide_room(&mut self) {
+        if !self.room.is_divided() {
+            let room = std::mem::replace(&mut self.room, WriterRoom::divided());
+            let space = MAIN_SPACE;
+            self.rooms.push(SpaceRoom { space, room });
+        }
+    }
+}
+
+impl Engine {
+    /// Returns the store of a tablespace.
+    pub(crate) fn store_of_space(&self, number: u8) -> Option<Store> {
+        if number == MAIN_SPACE {
+            return Some(self.store.clone());
+        }
+        self.spaces.get(number).map(|space| space.store.clone())
+    }
+
+    /// Returns the store of a table.
+    pub(crate) fn store_of(&self, table_id: u32) -> Result<Store> {
+        let store = self.store_of_space(space_of(table_id));
+        store.ok_or_else(|| damaged("a table belongs to a tablespace that does not exist"))
+    }
+
+    /// Returns the stores of all tablespaces, the main one first.
+    pub(crate) fn stores(&self) -> impl Iterator<Item = Store> + use<> {
+        let others = self.spaces.all();
+        let others = others.into_iter().map(|space| space.store.clone());
+        std::iter::once(self.store.clone()).chain(others)
+    }
+
+    /// Updates the hints whether pages may be missing in memory.
+    pub(crate) fn note_residency(&self) {
+        self.stores().for_each(|store| store.note_residency());
+    }
+
+    /// Whether a transaction was refused for lack of room since the newest checkpoint.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.stores().any(|store| store.has_refused())
+    }
+
+    /// Admits a transaction for which its context's room in the main tablespace does not suffice, or
+    /// that may write to others; see [`Store::admit`].
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn admit_slowly(&self, state: &mut Context, size: (usize, usize)) -> Result<()> {
+        if state.room.is_divided() {
+            return self.admit_in_each(state);
+        }
+        let writes = &state.writes;
+        let removes_only = || writes.live().all(|write| write.removes);
+        Ok(self.store.admit(&mut state.room, size, removes_only)?)
+    }
+
+    /// Reserves room in each tablespace to which a transaction writes. If one is full, only the
+    /// transactions that write to it fail.
+    fn admit_in_each(&self, state: &mut Context) -> Result<()> {
+        let Context {
+            writes,
+            tables,
+            rooms,
+            ..
+        } = state;
+        let mut spaces: Vec<u8> = tables.iter().map(|table| space_of(table.id)).collect();
+        spaces.sort_unstable();
+        spaces.dedup();
+        for space in spaces {
+            let extent = writes.extent_of(|table| space_of(tables[table as usize].id) == space);
+            if extent.writes == 0 {
+                continue;
+            }
+            let store = self.store_of_space(space);
+            let store = store.ok_or_else(|| damaged("a written table's tablespace is missing"))?;
+            if extent.entries > 0 {
+                store.expect_long_keys();
+            }
+            if store.may_miss_pages() {
+                // The transaction loads its leaves, of whatever tablespace, if the main one asks.
+                self.store.expect_misses();
+            }
+            let index = rooms.iter().position(|room| room.space == space);
+            let index = index.unwrap_or_else(|| {
+                let room = WriterRoom::default();
+                rooms.push(SpaceRoom { space, room });
+                rooms.len() - 1
+            });
+            let size = (extent.writes + extent.entries, extent.bytes);
+            let room = &mut rooms[index].room;
+            if braid_rt::mutant!("admit_in_the_main_tablespace_only") && space != MAIN_SPACE {
+                continue;
+            }
+            let admitted = store.admit(room, size, || extent.removes_only);
+            admitted.map_err(|error| self.name_space(space, error.into()))?;
+        }
+        Ok(())
+    }
+
+    /// Adds the name of a tablespace to the error of its lack of space.
+    fn name_space(&self, space: u8, error: Error) -> Error {
+        match (error, self.spaces.get(space)) {
+            (Error::OutOfSpace { what }, Some(space)) => Error::OutOfSpace {
+                what: format!("{what} in tablespace {:?}", space.name),
+            },
+            (error, _) => error,
+        }
+    }
+
+    /// Releases the room that a context no longer needs, except a little for its next transaction.
+    #[inline]
+    pub(crate) fn trim_room(&self, state: &mut Context) {
+        if state.room.is_large() {
+            self.trim_large_room(state);
+        }
+    }
+
+    #[cold]
+    fn trim_large_room(&self, state: &mut Context) {
+        if !state.room.is_divided() {
+            return self.store.trim_room(&mut state.room);
+        }
+        for SpaceRoom { space, room } in &mut state.rooms {
+            if let Some(store) = self.store_of_space(*space) {
+                store.trim_room(room);
+            }
+        }
+    }
+
+    /// Releases all room that a context was promised.
+    pub(crate) fn release_room(&self, state: &mut Context) {
+        if !state.room.is_divided() {
+            return self.store.release_room(&mut state.room);
+        }
+        for SpaceRoom { space, mut room } in state.rooms.drain(..) {
+            // A tablespace that was dropped needs none.
+            if let Some(store) = self.store_of_space(space) {
+                store.release_room(&mut room);
+            }
+        }
+    }
+}

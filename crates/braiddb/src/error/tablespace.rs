@@ -1,0 +1,151 @@
+//! Errors of tablespaces, with advice.
+
+use std::path::{Path, PathBuf};
+
+/// Reason why a tablespace cannot be created, opened or dropped, other than a failing medium; in
+/// [`crate::Error::Tablespace`].
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let db = braid::Database::in_memory()?;
+/// use braid::Error;
+/// use braid::tablespace::TablespaceError;
+///
+/// let dropped = db.drop_tablespace("fast");
+/// assert!(matches!(dropped, Err(Error::Tablespace(TablespaceError::NotFound { .. }))));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TablespaceError {
+    /// There is no tablespace of this name.
+    #[error("there is no tablespace {name:?}; check the name, or create it")]
+    NotFound {
+        /// The requested name.
+        name: String,
+    },
+    /// There is already a tablespace of this name.
+    #[error("cannot create tablespace {name:?}: it exists; choose another name")]
+    Exists {
+        /// The requested name.
+        name: String,
+    },
+    /// The name is empty or over [`crate::MAX_TABLE_NAME_LEN`].
+    #[error("invalid tablespace name {name:?}: must be 1 to {max} bytes long", max = crate::base::limits::MAX_TABLE_NAME_LEN)]
+    InvalidName {
+        /// The requested name.
+        name: String,
+    },
+    /// The database has as many tablespaces as it can have.
+    #[error(
+        "cannot create tablespace {name:?}: the database has {max}, the most that it can have; drop one first"
+    )]
+    TooMany {
+        /// The requested name.
+        name: String,
+        /// The limit, without the main tablespace.
+        max: usize,
+    },
+    /// The tablespace contains a table, or a dropped table that a handle, a scan or a transaction
+    /// still uses.
+    #[error(
+        "cannot drop tablespace {name:?}: it contains table {table:?}; drop the table and its handles first"
+    )]
+    NotEmpty {
+        /// The tablespace's name.
+        name: String,
+        /// A table in it.
+        table: String,
+    },
+    /// The table exists in another tablespace.
+    #[error(
+        "cannot open table {table:?} in tablespace {asked:?}: it is in {found:?}; open it there, or without a tablespace"
+    )]
+    OtherTablespace {
+        /// The table's name.
+        table: String,
+        /// The requested tablespace.
+        asked: String,
+        /// The table's tablespace; `main` for the database's own directory.
+        found: String,
+    },
+    /// The directory or the device of a new tablespace cannot be used.
+    #[error("cannot create tablespace {name:?} in {}: {reason}", place(path))]
+    Occupied {
+        /// The tablespace's name.
+        name: String,
+        /// The directory; empty on a device.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// The tablespace's directory or its data file does not exist, perhaps because its disk is not
+    /// mounted. Nothing was changed.
+    #[error("cannot open tablespace {name:?} in {}: {reason}", place(path))]
+    Missing {
+        /// The tablespace's name.
+        name: String,
+        /// The directory; empty on a device.
+        path: PathBuf,
+        /// What is missing, and what to do.
+        reason: String,
+    },
+    /// The directory belongs to another database, or to another tablespace. Nothing was changed.
+    #[error("cannot open tablespace {name:?} in {}: {reason}", place(path))]
+    Foreign {
+        /// The tablespace's name.
+        name: String,
+        /// The directory; empty on a device.
+        path: PathBuf,
+        /// What it belongs to, and what to do.
+        reason: String,
+    },
+    /// The tablespace is of an older or a newer state than the others: it was restored or copied
+    /// alone. Nothing was changed.
+    #[error(
+        "cannot open tablespace {name:?} in {}: its newest checkpoint has sequence number {found}, that of the other \
+         tablespaces {expected}, and neither follows the other; put back the files that belong together",
+        place(path)
+    )]
+    OtherState {
+        /// The tablespace's name.
+        name: String,
+        /// The directory; empty on a device.
+        path: PathBuf,
+        /// The sequence number of the tablespace's newest checkpoint.
+        found: u64,
+        /// That of the main tablespace.
+        expected: u64,
+    },
+    /// The tablespace's files are damaged, or written by another version. Nothing was changed.
+    #[error("cannot open tablespace {name:?} in {}: {reason}", place(path))]
+    Damaged {
+        /// The tablespace's name.
+        name: String,
+        /// The directory; empty on a device.
+        path: PathBuf,
+        /// What is damaged.
+        reason: String,
+    },
+    /// The operation does not support databases with further tablespaces.
+    #[error(
+        "cannot {operation}: the database has tablespace {name:?}, which this does not support; {advice}"
+    )]
+    Unsupported {
+        /// The operation.
+        operation: &'static str,
+        /// A tablespace of the database.
+        name: String,
+        /// What to do instead.
+        advice: &'static str,
+    },
+}
+
+/// Returns the place of a tablespace, as messages name it.
+fn place(path: &Path) -> String {
+    if path.as_os_str().is_empty() {
+        return "its device".into();
+    }
+    path.display().to_string()
+}

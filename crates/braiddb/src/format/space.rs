@@ -1,0 +1,196 @@
+//! Tablespaces on disk: the list in the database's directory, and the metadata in the superblocks of
+//! a tablespace's data file.
+//!
+//! A checkpoint of the database is one of all its tablespaces. Each checkpoint has a random number,
+//! its *stamp*, which is in the superblocks of all. The main tablespace's superblock is published
+//! last, so after a crash a tablespace has the stamp of the main one, or has a newer checkpoint that
+//! follows the one with that stamp. Any other tablespace is of another state: an older copy, or one
+//! that went on without the others.
+//!
+//! ```text
+//! TABLESPACES, fields of a note: number of entries (u8), then for each
+//!   number (u8), identity (u128), bytes of pool (u64),
+//!   lengths of name, directory and device (u16 each), name, directory, device
+//! ```
+
+use std::path::PathBuf;
+
+use braid_io::DeviceChoice;
+use braid_log::SeqNo;
+
+use crate::error::{Error, Result};
+
+const MAGIC: [u8; 6] = *b"BRAIDt";
+const FORMAT: u16 = 1;
+const META_LEN: usize = 6 + 2 + 16 + 1 + 8 + 8 + 8;
+
+/// Metadata in a superblock of a tablespace other than the main one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpaceMeta {
+    pub(crate) identity: u128,
+    pub(crate) number: u8,
+    /// The stamp of the checkpoint.
+    pub(crate) stamp: u64,
+    /// The stamp of the newest checkpoint of the main tablespace when this one began; 0 if that has
+    /// none.
+    pub(crate) follows: u64,
+    /// Sequence number of the checkpoint.
+    pub(crate) seqno: SeqNo,
+}
+
+impl SpaceMeta {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(FORMAT.to_le_bytes());
+        bytes.extend(self.identity.to_le_bytes());
+        bytes.push(self.number);
+        bytes.extend(self.stamp.to_le_bytes());
+        bytes.extend(self.follows.to_le_bytes());
+        bytes.extend(self.seqno.get().to_le_bytes());
+        bytes
+    }
+
+    /// Decodes a superblock's metadata, whose checksum the store has verified.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let damaged = || Error::Corrupted {
+            what: "the description of the tablespace is malformed".into(),
+            location: "data.braid, superblock".into(),
+        };
+        let format = bytes.get(6..8).ok_or_else(damaged)?;
+        if bytes[..6] != MAGIC {
+            return Err(damaged());
+        }
+        let format = u16::from_le_bytes([format[0], format[1]]);
+        if format != FORMAT {
+            return Err(Error::Incompatible {
+                what: format!(
+                    "cannot open the tablespace: it has format {format}, this build reads {FORMAT}; use a matching version"
+                ),
+            });
+        }
+        let bytes: &[u8; META_LEN] = bytes.try_into().map_err(|_| damaged())?;
+        let u64_at = |at: usize| {
+            let field = bytes[at..].first_chunk().expect("it is in bounds");
+            u64::from_le_bytes(*field)
+        };
+        let identity = bytes[8..].first_chunk().expect("it is in bounds");
+        Ok(Self {
+            identity: u128::from_le_bytes(*identity),
+            number: bytes[24],
+            stamp: u64_at(25),
+            follows: u64_at(33),
+            seqno: SeqNo::new(u64_at(41)),
+        })
+    }
+}
+
+/// An entry of the list of tablespaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListedSpace {
+    pub(crate) number: u8,
+    pub(crate) identity: u128,
+    pub(crate) pool_bytes: u64,
+    pub(crate) name: String,
+    /// The directory; empty on a device that the caller provides.
+    pub(crate) directory: PathBuf,
+    /// How the directory is accessed.
+    pub(crate) access: DeviceChoice,
+}
+
+/// Encodes the list of tablespaces; `None` if a directory's name is not valid UTF-8, or a name is too
+/// long.
+pub(crate) fn encode_list(spaces: &[ListedSpace]) -> Option<Vec<u8>> {
+    let mut fields = vec![u8::try_from(spaces.len()).ok()?];
+    for space in spaces {
+        fields.push(space.number);
+        fields.extend(space.identity.to_le_bytes());
+        fields.extend(space.pool_bytes.to_le_bytes());
+        let access = space.access.to_string();
+        let texts = [&space.name, space.directory.to_str()?, &access];
+        for text in texts {
+            fields.extend(u16::try_from(text.len()).ok()?.to_le_bytes());
+        }
+        texts.iter().for_each(|text| fields.extend(text.as_bytes()));
+    }
+    Some(fields)
+}
+
+/// Decodes the list of tablespaces; `None` if it is malformed.
+pub(crate) fn decode_list(fields: &[u8]) -> Option<Vec<ListedSpace>> {
+    let (&count, mut rest) = fields.split_first()?;
+    let mut spaces = Vec::new();
+    for _ in 0..count {
+        let mut take = |len: usize| {
+            let (field, after) = rest.split_at_checked(len)?;
+            rest = after;
+            Some(field)
+        };
+        let number = take(1)?[0];
+        let identity = u128::from_le_bytes(take(16)?.try_into().ok()?);
+        let pool_bytes = u64::from_le_bytes(take(8)?.try_into().ok()?);
+        let mut lens = [0; 3];
+        for len in &mut lens {
+            *len = usize::from(u16::from_le_bytes(take(2)?.try_into().ok()?));
+        }
+        let mut text = |len| std::str::from_utf8(take(len)?).ok();
+        spaces.push(ListedSpace {
+            number,
+            identity,
+            pool_bytes,
+            name: text(lens[0])?.to_owned(),
+            directory: text(lens[1])?.into(),
+            access: text(lens[2])?.parse().ok()?,
+        });
+    }
+    Some(spaces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_decoded_as_it_was_encoded_and_nothing_shorter_is() {
+        let meta = SpaceMeta {
+            identity: 7 << 90 | 3,
+            number: 63,
+            stamp: u64::MAX - 1,
+            follows: 17,
+            seqno: SeqNo::new(42),
+        };
+        let mut bytes = meta.encode();
+        assert_eq!(SpaceMeta::decode(&bytes).unwrap(), meta);
+        for len in 0..bytes.len() {
+            let decoded = SpaceMeta::decode(&bytes[..len]);
+            assert!(matches!(decoded, Err(Error::Corrupted { .. })), "{len}");
+        }
+        bytes[6] = 9;
+        let error = SpaceMeta::decode(&bytes).unwrap_err();
+        assert!(matches!(&error, Error::Incompatible { what } if what.contains("format 9")));
+    }
+
+    #[test]
+    fn a_list_is_decoded_as_it_was_encoded_and_nothing_shorter_is() {
+        let space = |number, directory: &str| ListedSpace {
+            number,
+            identity: u128::from(number) << 100,
+            pool_bytes: 1 << 33,
+            name: format!("space {number}"),
+            directory: directory.into(),
+            access: DeviceChoice::PmemEmulated { line_latency: 437 },
+        };
+        for spaces in [
+            Vec::new(),
+            vec![space(1, "/one")],
+            vec![space(1, ""), space(63, "/tablespaces/three")],
+        ] {
+            let fields = encode_list(&spaces).unwrap();
+            assert_eq!(decode_list(&fields), Some(spaces.clone()));
+            let padded = [&fields[..], &[0; 100]].concat();
+            assert_eq!(decode_list(&padded), Some(spaces));
+            for len in 0..fields.len() {
+                assert_eq!(decode_list(&fields[..len]), None, "{len}");
+            }
+        }
+    }
+}

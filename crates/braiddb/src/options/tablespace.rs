@@ -1,0 +1,108 @@
+//! Options of a tablespace.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use braid_io::{CatchingDevice, Device, DeviceChoice};
+use braid_store::POOL_BYTES_MAX;
+
+use crate::error::{Error, Result};
+
+/// Place of a tablespace.
+#[derive(Clone, Debug)]
+pub(crate) enum SpacePlace {
+    Directory(PathBuf),
+    Device(Arc<dyn Device>),
+}
+
+impl SpacePlace {
+    pub(crate) fn device(device: Arc<dyn Device>) -> Self {
+        Self::Device(Arc::new(CatchingDevice::new(device)))
+    }
+}
+
+/// Options of a new tablespace; see
+/// [`Database::create_tablespace`](crate::Database::create_tablespace).
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let (path, fast) = (dir.path().join("db"), dir.path().join("fast"));
+/// use braid::tablespace::TablespaceOptions;
+/// let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+/// db.create_tablespace("fast", TablespaceOptions::in_directory(&fast).pool_bytes(4 << 20))?;
+/// let hot = db.open_table_in::<u64, u64>("fast", "hot", Default::default())?;
+/// db.transact(|tx| tx.insert(&hot, &1, &2))?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct TablespaceOptions {
+    pub(crate) place: SpacePlace,
+    pub(crate) access: Option<DeviceChoice>,
+    pub(crate) pool_bytes: usize,
+}
+
+impl TablespaceOptions {
+    fn at(place: SpacePlace) -> Self {
+        Self {
+            place,
+            access: None,
+            pool_bytes: 64 << 20,
+        }
+    }
+
+    /// A tablespace in this directory, which is created if it is missing, and must be empty.
+    pub fn in_directory(path: impl AsRef<Path>) -> Self {
+        Self::at(SpacePlace::Directory(path.as_ref().to_owned()))
+    }
+
+    /// A tablespace on this device, which must be empty. Every later opening needs
+    /// [`Builder::tablespace_device`](crate::Builder::tablespace_device).
+    pub fn on_device(device: Arc<dyn Device>) -> Self {
+        Self::at(SpacePlace::device(device))
+    }
+
+    /// Sets how the medium of the directory is accessed. Default: as
+    /// [`Builder::device`](crate::Builder::device).
+    pub fn device(mut self, device: DeviceChoice) -> Self {
+        self.access = Some(device);
+        self
+    }
+
+    /// Sets the size of the tablespace's own page pool, in bytes: from 1 MiB to 4 TiB. The memory is
+    /// in addition to [`Builder::pool_bytes`](crate::Builder::pool_bytes), and no other tablespace
+    /// uses it. Default: 64 MiB.
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = bytes;
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        let fits = (1 << 20..=POOL_BYTES_MAX).contains(&(self.pool_bytes as u64));
+        if !fits {
+            return Err(Error::InvalidOption {
+                option: "pool_bytes",
+                reason: "must be from 1 MiB to 4 TiB".into(),
+            });
+        }
+        if self.access == Some(DeviceChoice::Memory) {
+            return Err(Error::InvalidOption {
+                option: "device",
+                reason: "must keep the tablespace after the process has ended".into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for TablespaceOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TablespaceOptions")
+            .field("place", &self.place)
+            .field("pool_bytes", &self.pool_bytes)
+            .finish_non_exhaustive()
+    }
+}
