@@ -235,10 +235,10 @@ mod tests {
     fn no_fence_succeeds_after_a_failed_write() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(memfd_create("braid", flags).unwrap());
-        file.set_len(8192).unwrap();
+        file.set_len(1 << 17).unwrap();
         let sealed = file.try_clone().unwrap();
         let pages = Pages {
-            mapped: MappedFile::new(file, 8192, false, false)
+            mapped: MappedFile::new(file, 1 << 17, false, false)
                 .unwrap()
                 .prewritten(true),
             line_size: 64,

@@ -35,6 +35,9 @@ pub(crate) enum Stub {
         database: PathBuf,
         is_open: bool,
     },
+    /// Zeros in the place of the header: a power failure while the file was written for the first time.
+    /// Nothing was in the log yet, and SQLite does not find frames in such a file.
+    Unwritten,
     /// Something else: frames of SQLite without the extension.
     Foreign,
 }
@@ -82,6 +85,9 @@ fn encode(log: &Path, database: &Path, is_open: bool) -> Vec<u8> {
 fn decode(bytes: &[u8]) -> Stub {
     if bytes.is_empty() {
         return Stub::Absent;
+    }
+    if bytes.iter().take(HEADER).all(|byte| *byte == 0) {
+        return Stub::Unwritten;
     }
     let lines = bytes
         .strip_prefix(&header())
@@ -161,6 +167,13 @@ mod tests {
         std::fs::write(&wal, &bytes).unwrap();
         assert_eq!(read(&wal).unwrap(), Stub::Foreign);
         std::fs::write(&wal, &header()[..20]).unwrap();
+        assert_eq!(read(&wal).unwrap(), Stub::Foreign);
+        for len in [1, HEADER, 200] {
+            std::fs::write(&wal, vec![0; len]).unwrap();
+            assert_eq!(read(&wal).unwrap(), Stub::Unwritten);
+        }
+        bytes[..HEADER - 1].fill(0);
+        std::fs::write(&wal, &bytes).unwrap();
         assert_eq!(read(&wal).unwrap(), Stub::Foreign);
         std::fs::write(&wal, []).unwrap();
         assert_eq!(read(&wal).unwrap(), Stub::Absent);

@@ -138,6 +138,16 @@ fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal
         Refusal::Message(format!("cannot read or write {}: {error}", wal.display()))
     };
     let found = stub::read(wal).map_err(failed)?;
+    let (versions, _) = guard::read(database.inner);
+    // The file is durable before a database is guarded (Q2), so that zeros are a loss then.
+    let is_lost = found == Stub::Unwritten && versions == Versions::Guarded;
+    if is_lost && !mutant!("sqlite_take_a_lost_stub_for_a_new_one") {
+        return Err(Refusal::Message(format!(
+            "cannot open {}: it contains zeros, and the database has a log that it should name; deleting \
+             the -wal file drops the log's transactions",
+            wal.display()
+        )));
+    }
     if found == Stub::Foreign {
         return Err(Refusal::Message(format!(
             "cannot open {}: it has frames of SQLite without this extension; open the database once \
@@ -146,7 +156,6 @@ fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal
         )));
     }
     refuse_copy(&found, database, wal)?;
-    let (versions, _) = guard::read(database.inner);
     if let Stub::Log {
         path,
         is_open: true,
@@ -185,7 +194,7 @@ fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal
                 remove(&path).map_err(|error| message(&error))?;
                 new_log(database, wal)?
             }
-            Stub::Absent => new_log(database, wal)?,
+            Stub::Absent | Stub::Unwritten => new_log(database, wal)?,
         };
         stub::write(wal, &path, &database.path, true).map_err(failed)
     };

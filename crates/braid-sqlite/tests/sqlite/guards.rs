@@ -146,17 +146,20 @@ fn a_crashed_database_is_refused_without_the_extension_and_without_the_log() {
     drop(recovered);
     assert!(!log.exists() && !wal.exists());
 
-    // A lost log is an error, until the user accepts the loss.
+    // A lost log is an error, also if the file that names it is lost, until the user accepts the loss.
     let (copy, path) = copy_after_crash(&directory);
     let wal = copy.path().join("copy.db-wal");
-    fs::write(&wal, &moved).unwrap();
     let uri = format!("file:{}?vfs=braid&braid_memory=emulated", path.display());
-    let lost = open(&uri).unwrap();
-    assert_eq!(
-        code(rows(&lost, "SELECT 1 FROM sqlite_schema")),
-        ErrorCode::CannotOpen
-    );
-    drop(lost);
+    for lost in [moved.clone(), vec![0; moved.len()]] {
+        fs::write(&wal, &lost).unwrap();
+        let db = open(&uri).unwrap();
+        assert_eq!(
+            code(rows(&db, "SELECT 1 FROM sqlite_schema")),
+            ErrorCode::CannotOpen
+        );
+        drop(db);
+        assert_eq!(fs::read(&wal).unwrap(), lost);
+    }
     fs::remove_file(&wal).unwrap();
     let accepted = open(&uri).unwrap();
     assert!(
@@ -164,6 +167,24 @@ fn a_crashed_database_is_refused_without_the_extension_and_without_the_log() {
             .unwrap()
             .is_empty()
     );
+}
+
+/// The power failed while the `-wal` file was written for the first time.
+#[test]
+fn zeros_instead_of_a_wal_file_are_none() {
+    let directory = Directory::new();
+    let db = directory.open();
+    run(&db, "CREATE TABLE t (a)");
+    drop(db);
+    let mut wal = directory.path().into_os_string();
+    wal.push("-wal");
+    fs::write(&wal, [0; 100]).unwrap();
+    let db = directory.open();
+    run(&db, "INSERT INTO t VALUES (1)");
+    is_sound(&db);
+    drop(db);
+    let stock = Connection::open(directory.path()).unwrap();
+    assert_eq!(rows(&stock, "SELECT * FROM t").unwrap().len(), 1);
 }
 
 #[test]
