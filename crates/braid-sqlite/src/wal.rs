@@ -131,6 +131,29 @@ fn refuse_copy(found: &Stub, database: &Database, wal: &Path) -> Result<(), Refu
     }
 }
 
+/// Refuses a `-wal` file that does not name a log and is not one that was never written.
+fn refuse_lost(found: &Stub, versions: Versions, wal: &Path) -> Result<(), Refusal> {
+    // The file is durable before a database is guarded (Q2), so that zeros are a loss then.
+    let is_lost = *found == Stub::Unwritten
+        && versions == Versions::Guarded
+        && !mutant!("sqlite_take_a_lost_stub_for_a_new_one");
+    if is_lost {
+        return Err(Refusal::Message(format!(
+            "cannot open {}: it contains zeros, and the database has a log that it should name; deleting \
+             the -wal file drops the log's transactions",
+            wal.display()
+        )));
+    }
+    if *found == Stub::Foreign {
+        return Err(Refusal::Message(format!(
+            "cannot open {}: it has frames of SQLite without this extension; open the database once \
+             without the extension and close it",
+            wal.display()
+        )));
+    }
+    Ok(())
+}
+
 /// Finds or creates the log of a database and sets both guards (Q2).
 fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal> {
     let message = |error: &dyn std::fmt::Display| Refusal::Message(error.to_string());
@@ -139,22 +162,7 @@ fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal
     };
     let found = stub::read(wal).map_err(failed)?;
     let (versions, _) = guard::read(database.inner);
-    // The file is durable before a database is guarded (Q2), so that zeros are a loss then.
-    let is_lost = found == Stub::Unwritten && versions == Versions::Guarded;
-    if is_lost && !mutant!("sqlite_take_a_lost_stub_for_a_new_one") {
-        return Err(Refusal::Message(format!(
-            "cannot open {}: it contains zeros, and the database has a log that it should name; deleting \
-             the -wal file drops the log's transactions",
-            wal.display()
-        )));
-    }
-    if found == Stub::Foreign {
-        return Err(Refusal::Message(format!(
-            "cannot open {}: it has frames of SQLite without this extension; open the database once \
-             without the extension and close it",
-            wal.display()
-        )));
-    }
+    refuse_lost(&found, versions, wal)?;
     refuse_copy(&found, database, wal)?;
     if let Stub::Log {
         path,
