@@ -23,9 +23,9 @@ impl Database {
     /// be opened; see [`TablespaceError`]. A tablespace that is full refuses only the transactions
     /// that write to it.
     ///
-    /// A database with tablespaces does not support backups, archives, read-only opening (so no
-    /// readers in other processes) and salvage yet: these fail with
-    /// [`TablespaceError::Unsupported`]. Earlier versions of Braid do not open it.
+    /// A database with tablespaces does not support backups, archives, salvage, and reading while
+    /// another process writes yet: these fail with [`TablespaceError::Unsupported`], the last perhaps
+    /// with [`Error::Locked`]. Earlier versions of Braid do not open it.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -1,21 +1,24 @@
 //! Inspection of a database that is not open: checking it and printing it.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use braid_io::{Device, DeviceChoice, DirectoryLock};
 use braid_log::{Log, LogOptions};
 use braid_store::{Store, StoreOptions};
 
+use crate::engine::spaces::Space;
 use crate::error::{Error, Result};
-use crate::format::meta::Meta;
+use crate::format::meta::{Decoded, Meta};
 use crate::format::redo;
 use crate::options::Builder;
+use crate::recovery::tablespaces::MainState;
 use crate::recovery::{
     CREATING_FILE, Contents, DATA_FILE, UNFINISHED, inspect, locking, log_directory, opening,
     read_source, tablespaces,
 };
+use crate::schema::entry::CATALOG_ID;
 use crate::services::readers::{Attempt, Pins};
 
 /// Result of [`verify`].
@@ -68,6 +71,8 @@ pub(crate) struct Offline {
     /// Pins that keep a writer from overwriting the state.
     _pins: Option<Pins>,
     store: Store,
+    /// The tablespaces other than the main one, or why one cannot be opened.
+    spaces: Vec<Result<Arc<Space>>>,
     recovered: braid_log::Recovered,
     meta: Meta,
 }
@@ -119,27 +124,38 @@ impl Offline {
     fn open_created(path: &Path) -> Result<Option<Self>> {
         Self::check(path, &[DATA_FILE, CREATING_FILE])?;
         let (source, _) = read_source(path, &Builder::default())?;
-        let (offline, pins) = source.open_with(None, Self::attempt)?;
+        let database = braid_io::resolve(path).ok();
+        let attempt = |attempt: &Attempt| Self::attempt(attempt, database.clone());
+        let (offline, pins) = source.open_with(None, attempt)?;
         Ok(offline.map(|offline| Self {
             _pins: pins,
             ..offline
         }))
     }
 
-    fn attempt(attempt: &Attempt) -> Result<Option<Self>> {
+    fn attempt(attempt: &Attempt, database: Option<PathBuf>) -> Result<Option<Self>> {
         if let Contents::Unfinished(_) = inspect(&*attempt.device)? {
             return Ok(None);
         }
         let device = attempt.device.clone();
-        tablespaces::check_none(
-            &*device,
-            "read the files of the database",
-            "open it instead",
-        )?;
         let options = StoreOptions::of_pool(POOL_BYTES);
         let (store, meta) = Store::open_read_only(device.clone(), options)?;
         attempt.check_checkpoint(store.stats().checkpoint_sequence)?;
-        let (meta, start) = Meta::decode(&meta)?;
+        let Decoded {
+            meta, start, stamp, ..
+        } = Meta::decode_all(&meta)?;
+        if attempt.durable.is_some() {
+            let operation = "read the database while another process writes";
+            tablespaces::check_none(&*device, operation, "close it there first")?;
+        }
+        let spaces = if stamp == 0 {
+            Vec::new()
+        } else {
+            let seqno = start.seqno;
+            let main = MainState { stamp, seqno };
+            let catalog = store.tree(CATALOG_ID)?;
+            tablespaces::open_to_check(&*device, database, &main, &catalog)?
+        };
         let options = LogOptions {
             protocol: meta.protocol,
             strands: meta.strands.into(),
@@ -153,6 +169,7 @@ impl Offline {
         Ok(Some(Self {
             _pins: None,
             store,
+            spaces,
             recovered,
             meta,
         }))
@@ -199,6 +216,9 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
     report.tables = store.trees;
     report.damages = store.damages;
     report.torn_superblocks = store.torn_superblocks;
+    for space in &offline.spaces {
+        verify_space(space, &mut report, sink)?;
+    }
     report.log_bytes = offline.recovered.scanned_bytes();
     let mut damaged_records = Vec::new();
     let scanned = offline.recovered.for_each(|log_record| {
@@ -218,6 +238,34 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
         ));
     }
     Ok(report)
+}
+
+/// Checks the data file of a tablespace.
+fn verify_space(
+    space: &Result<Arc<Space>>,
+    report: &mut VerifyReport,
+    sink: &mut dyn FnMut(String),
+) -> Result<()> {
+    let space = match space {
+        Ok(space) => space,
+        // Another opener, or the system, prevents the check; everything else is a finding.
+        Err(error @ (Error::Locked { .. } | Error::Io { .. })) => return Err(error.clone()),
+        Err(error) => {
+            report.damages += 1;
+            sink(error.finding());
+            return Ok(());
+        }
+    };
+    let name = &space.name;
+    let store = space
+        .store
+        .verify(&mut |damage| sink(format!("tablespace {name:?}: {}", damage.what)))?;
+    report.pages += store.pages;
+    report.records += store.records;
+    report.tables += store.trees;
+    report.damages += store.damages;
+    report.torn_superblocks += store.torn_superblocks;
+    Ok(())
 }
 
 /// Prints a database as text: its properties, its pages, and the transactions of its log.
@@ -251,6 +299,11 @@ pub fn dump(path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {
     } = offline.meta;
     writeln!(out, "protocol {protocol}, {strands} strands, {lanes} lanes").map_err(failed)?;
     offline.store.dump(out)?;
+    for space in &offline.spaces {
+        let space = space.as_ref().map_err(Error::clone)?;
+        writeln!(out, "tablespace {:?}, number {}", space.name, space.number).map_err(failed)?;
+        space.store.dump(out)?;
+    }
     let start = offline.recovered.start();
     let (bytes, cut) = (offline.recovered.scanned_bytes(), offline.recovered.cut);
     writeln!(

@@ -59,7 +59,8 @@ pub(super) fn recover(
         stamp: opened.stamp,
         seqno: opened.start.seqno,
     };
-    let listed = open_spaces(gate, &*device, options, &opened, &main)?;
+    let has_writer = attempt.is_some_and(|attempt| attempt.durable.is_some());
+    let listed = open_spaces(gate, &*device, options, &opened, (&main, has_writer))?;
     let others = tablespaces::opened(&listed);
     let replay = Replaying::new(&opened.store, &others, options);
     let mut recovered = scan_log(&device, options, &opened, attempt, &progress, &replay)?;
@@ -121,9 +122,10 @@ pub(super) fn recover(
     let instance = Instance::new(parts, options);
     instance.checkpoints.set_stamp(opened.stamp);
     finish(&instance, options, opened.start.seqno, replayed)?;
-    chosen
-        .settle(&instance)
-        .inspect_err(|_| instance.abandon())?;
+    if !options.read_only {
+        let settled = chosen.settle(&instance);
+        settled.inspect_err(|_| instance.abandon())?;
+    }
     if opened.switched {
         braid_rt::coverage_point("opening: another protocol");
         // The new incarnation of the log already uses the new protocol. After this checkpoint,
@@ -139,14 +141,11 @@ fn open_spaces(
     device: &dyn Device,
     options: &Builder,
     opened: &Opened,
-    main: &MainState,
+    (main, has_writer): (&MainState, bool),
 ) -> Result<Vec<Listed>> {
-    if options.read_only {
-        tablespaces::check_none(
-            device,
-            "open the database read-only",
-            "open it for writing, when no other process has it open",
-        )?;
+    if has_writer {
+        let operation = "read the database while another process writes";
+        tablespaces::check_none(device, operation, "close it there first")?;
     }
     let listed = tablespaces::open_listed(gate, device, options, main)?;
     if !listed.is_empty() {
@@ -441,7 +440,10 @@ fn describe_damage(engine: &Arc<Engine>, replayed: &Replayed) -> Option<String> 
         format!("{name}, {keys} ({writes} logged writes wait there): {cause}")
     };
     let ranges = replayed.damage.iter().map(range);
-    let leaves = engine.store.lost_map_leaves().map(StoreError::to_string);
+    let leaves = engine.stores().flat_map(|store| {
+        let lost = store.lost_map_leaves().map(StoreError::to_string);
+        lost.collect::<Vec<_>>()
+    });
     let all: Vec<String> = leaves.chain(ranges).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }

@@ -12,7 +12,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use braid_io::{Device, DeviceChoice, DirectoryLock, Gate, LOCK_FILE_NAME, LockError};
+use braid_io::{
+    Device, DeviceChoice, DirectoryLock, Gate, LOCK_FILE_NAME, LockError, OverlayDevice,
+};
 use braid_log::{Log, SeqNo};
 use braid_rt::Mutex;
 use braid_store::{Store, StoreError, StoreOptions, Tree};
@@ -67,9 +69,9 @@ struct Attached {
 }
 
 /// The newest checkpoint of the main tablespace.
-pub(super) struct MainState {
-    pub(super) stamp: u64,
-    pub(super) seqno: SeqNo,
+pub(crate) struct MainState {
+    pub(crate) stamp: u64,
+    pub(crate) seqno: SeqNo,
 }
 
 /// Reads the list of tablespaces.
@@ -180,12 +182,22 @@ fn attach_listed(
         None => attach(gate, entry, &entry.directory, options, before),
         Some(SpacePlace::Directory(path)) => attach(gate, entry, path, options, before),
         Some(SpacePlace::Device(device)) => Ok(Attached {
-            device: gate.device(device.clone()),
+            device: gate.device(view_if(options.read_only, device.clone())?),
             directory: None,
             access: entry.access,
             lock: None,
         }),
     }
+}
+
+/// Returns the device itself, or, for reading only, a view of it that keeps changes in memory.
+fn view_if(read_only: bool, device: Arc<dyn Device>) -> Result<Arc<dyn Device>> {
+    if !read_only {
+        return Ok(device);
+    }
+    let view = OverlayDevice::new(device);
+    let view = view.map_err(|e| Error::io("cannot list the files of a tablespace", e))?;
+    Ok(Arc::new(view))
 }
 
 /// Opens the data file of a tablespace, and checks that it belongs to the database's newest state.
@@ -202,7 +214,12 @@ fn open_attached(
         numa: options.numa,
         number: entry.number,
     };
-    let opened = Store::open(attached.device.clone(), store_options);
+    let device = attached.device.clone();
+    let opened = if options.read_only {
+        Store::open_read_only(device, store_options)
+    } else {
+        Store::open(device, store_options)
+    };
     let (store, meta) = opened.map_err(|error| not_opened(entry, &path, error))?;
     let meta = SpaceMeta::decode(&meta).map_err(|error| {
         let (name, path) = (entry.name.clone(), path.clone());
@@ -323,7 +340,11 @@ fn attach(
         let reason = format!("{owner} is there; name its own directory with tablespace_directory");
         return Err(fault(TablespaceError::Foreign { name, path, reason }));
     }
-    open_locked(gate, directory, entry.access, options.file_mode)
+    if options.read_only {
+        open_shared(gate, directory, entry.access)
+    } else {
+        open_locked(gate, directory, entry.access, options.file_mode)
+    }
 }
 
 /// Returns what already lies in a directory: a part of this database.
@@ -350,10 +371,7 @@ fn open_locked(
     mode: u32,
 ) -> Result<Attached> {
     let lock = DirectoryLock::acquire_with_mode(&directory, mode);
-    let lock = lock.map_err(|error| match error {
-        LockError::Held => Error::locked(&directory),
-        LockError::Io(error) => Error::io(format!("cannot lock {}", directory.display()), error),
-    })?;
+    let lock = lock.map_err(|error| locking(&directory, error))?;
     let device = braid_io::open_directory_with_mode(&directory, access, mode);
     let device =
         device.map_err(|e| Error::io(format!("cannot open {}", directory.display()), e))?;
@@ -363,6 +381,29 @@ fn open_locked(
         access,
         lock: Some(lock),
     })
+}
+
+/// As [`open_locked`], for reading only: changes no file, and excludes writers, which lock the
+/// directory.
+fn open_shared(gate: &Gate, directory: PathBuf, access: DeviceChoice) -> Result<Attached> {
+    let lock = DirectoryLock::acquire_shared(&directory);
+    let lock = lock.map_err(|error| locking(&directory, error))?;
+    let device = braid_io::open_directory_read_only(&directory);
+    let device =
+        device.map_err(|e| Error::io(format!("cannot open {}", directory.display()), e))?;
+    Ok(Attached {
+        device: gate.device(view_if(true, device)?),
+        directory: Some(directory),
+        access,
+        lock: Some(lock),
+    })
+}
+
+fn locking(directory: &Path, error: LockError) -> Error {
+    match error {
+        LockError::Held => Error::locked(directory),
+        LockError::Io(error) => Error::io(format!("cannot lock {}", directory.display()), error),
+    }
 }
 
 /// Checks that the note in a tablespace's directory is the listed tablespace's. Returns whether it
@@ -411,6 +452,28 @@ pub(super) fn check_early(listed: &[Listed], catalog: &Tree) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Opens the tablespaces that the catalog of a checkpoint has, for reading only, to check their data
+/// files. `database` is the database's directory.
+pub(crate) fn open_to_check(
+    device: &dyn Device,
+    database: Option<PathBuf>,
+    main: &MainState,
+    catalog: &Tree,
+) -> Result<Vec<Result<Arc<Space>>>> {
+    let options = Builder {
+        directory: database,
+        ..Builder::default().reading()
+    };
+    let mut spaces = Vec::new();
+    for one in open_listed(&Gate::new(None), device, &options, main)? {
+        // One that is not in the catalog may be the rest of a creation or a drop.
+        if entry_in(catalog, one.entry.number)?.is_some() {
+            spaces.push(one.opened.map(|opened| opened.space));
+        }
+    }
+    Ok(spaces)
 }
 
 /// Returns the catalog's entry of a tablespace.
