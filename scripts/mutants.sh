@@ -41,7 +41,7 @@ directed() {
 tests() {
     # Fewer crash histories than in CI, and without the models of the protocols, which have their
     # own mutants.
-    BRAID_HISTORIES=30 cargo_ test --quiet -p braid-io -p braid-nvme -p braid-pmem -p braid-nvwal -p braid-sqlite -p braid-log -p braid-store -p braiddb --tests -- --skip _is_caught \
+    BRAID_HISTORIES=30 cargo_ test --quiet -p braid-io -p braid-nvme -p braid-pmem -p braid-nvwal -p braid-sqlite -p braid-log -p braid-store -p braiddb -p braid-server --tests -- --skip _is_caught \
         --skip serial_holds --skip aether_holds --skip epoch_holds --skip glsn_holds --skip gwsn_strict_holds \
         --skip gwsn_holds --skip gsn_holds
 }
@@ -55,7 +55,7 @@ export -f simulate simulate_first simulate_more directed tests loom cargo_
 export first histories
 
 cargo_ build --quiet --profile test -p braid-cli
-cargo_ test --quiet --no-run -p braid-io -p braid-nvme -p braid-pmem -p braid-nvwal -p braid-sqlite -p braid-log -p braid-store -p braiddb --tests
+cargo_ test --quiet --no-run -p braid-io -p braid-nvme -p braid-pmem -p braid-nvwal -p braid-sqlite -p braid-log -p braid-store -p braiddb -p braid-server --tests
 cargo_ test --quiet --no-run -p braid-sim --tests
 
 log="$(mktemp)"

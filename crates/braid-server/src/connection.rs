@@ -15,6 +15,7 @@ use std::task::ready;
 use std::time::Duration;
 
 use braid::Ticket;
+use braid_rt::mutant;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
@@ -229,7 +230,8 @@ impl Connection {
             }
         }
         let protocol = self.session.protocol;
-        if ticket.is_none() && self.pending.is_empty() {
+        let is_next = self.pending.is_empty() || mutant!("server_reply_out_of_turn");
+        if ticket.is_none() && is_next {
             reply.encode(protocol, &mut self.output);
             return;
         }
@@ -280,6 +282,7 @@ impl Connection {
         while let Some(front) = self.pending.front() {
             let outcome = match &front.ticket {
                 None => Ok(()),
+                Some(_) if mutant!("server_reply_before_durable") => Ok(()),
                 Some(ticket) => match ticket.try_wait() {
                     None => return,
                     Some(outcome) => outcome.map(|_| ()),

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use braid::{Durability, Ticket};
+use braid_rt::mutant;
 use bytes::Bytes;
 
 use crate::command::{Command, Run, Transactional, find, keys_of, refuse, run_or_undo};
@@ -194,7 +195,8 @@ fn check(shared: &Shared, session: &Session, args: &[Bytes]) -> Result<&'static 
             command.name
         ));
     }
-    if !session.is_authenticated && !command.is(Flag::NoAuth) {
+    let is_known = session.is_authenticated || mutant!("server_serve_before_auth");
+    if !is_known && !command.is(Flag::NoAuth) {
         return Err("NOAUTH Authentication required.".to_owned());
     }
     if let Err(denied) = session.user.check(command, args, || keys_of(command, args)) {
@@ -385,6 +387,27 @@ fn watch(shared: &Shared, session: &mut Session, keys: &[Bytes]) -> Outcome {
     Outcome::Reply(Reply::OK, Some(committed.ticket))
 }
 
+/// Runs commands of data one by one: a deliberate bug that tests the tests.
+fn exec_in_parts(
+    shared: &Shared,
+    session: &mut Session,
+    commands: &[(&'static Command, &Vec<Bytes>)],
+) -> Outcome {
+    let (mut replies, mut last) = (Vec::new(), None);
+    for (command, args) in commands {
+        if let Run::Data(run) = command.run
+            && let Outcome::Reply(reply, ticket) =
+                run_data(shared, session, command, Access::Read, |data, _| {
+                    run(data, args)
+                })
+        {
+            replies.push(reply);
+            last = ticket.or(last);
+        }
+    }
+    Outcome::Reply(Reply::Array(replies), last)
+}
+
 /// Runs the queued commands in one transaction.
 fn exec(shared: &Shared, session: &mut Session) -> Outcome {
     let queue = session.queue.take().unwrap_or_default();
@@ -411,10 +434,14 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
     for (command, args) in &commands {
         remember(shared, session, command, args);
     }
+    if mutant!("server_exec_in_parts") {
+        return exec_in_parts(shared, session, &commands);
+    }
     let result = transact(shared, session, access, |data, session| {
         for watched in &watched {
             data.select(watched.database)?;
-            if stamp(data, &watched.key)? != watched.stamp {
+            let has_changed = stamp(data, &watched.key)? != watched.stamp;
+            if has_changed && !mutant!("server_watch_nothing") {
                 return Ok(Reply::NullArray);
             }
         }

@@ -14,6 +14,8 @@ mod connections;
 mod diagnostics;
 #[path = "suite/dump.rs"]
 mod dump;
+#[path = "suite/durability.rs"]
+mod durability;
 #[path = "suite/fields.rs"]
 mod fields;
 #[path = "suite/geo.rs"]
