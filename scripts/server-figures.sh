@@ -1,0 +1,205 @@
+#!/usr/bin/env bash
+# Measures `braid serve` next to Redis, every write durable in both (`appendfsync always`), and prints
+# tables as in docs/server.md:
+#
+#     scripts/server-figures.sh [PART...]
+#
+# The parts are set, pipeline, get, multi and connections; all by default. Both servers run during
+# the whole part and are measured in turn, REPEAT times (3), for about SECONDS (4) each; a figure is the
+# median. Their files are in directories of DIR (target/server-figures), which must be on the disk to
+# measure. BRAID names the program, built with `--profile fat --features connect`.
+#
+# Needs redis-server and redis-benchmark 7.0 or later, and says so otherwise.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+repeat=${REPEAT:-3} seconds=${SECONDS_EACH:-4}
+dir=$PWD/${DIR:-target/server-figures}
+[[ ${DIR:-} == /* ]] && dir=$DIR
+braid=${BRAID:-target/fat/braid}
+parts=("$@")
+[ $# -gt 0 ] || parts=(set pipeline get multi connections)
+
+for program in redis-server redis-benchmark redis-cli "$braid"; do
+    command -v "$program" >/dev/null || { printf 'SKIPPED: no %s\n' "$program"; exit 0; }
+done
+rm -rf "$dir"
+mkdir -p "$dir"
+
+pids=()
+trap 'kill "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+
+# Waits until a server answers on its socket.
+await() {
+    until redis-cli -s "$1" PING 2>/dev/null | grep -q PONG; do
+        kill -0 "$2" 2>/dev/null || { printf 'a server did not start: %s\n' "$1" >&2; exit 1; }
+        read -r -t 0.05 _ <> <(:) || true
+    done
+}
+
+# Starts a Redis whose socket and directory have a name, with more options.
+start_redis() {
+    local name=$1
+    shift
+    mkdir -p "$dir/$name-data"
+    redis-server --port 0 --unixsocket "$dir/$name" --dir "$dir/$name-data" --save '' --appendonly yes \
+        --appendfsync always --maxclients 12000 "$@" >"$dir/$name.log" 2>&1 &
+    declare -g "pid_$name=$!"
+    pids+=($!)
+    await "$dir/$name" $!
+}
+
+# Starts a Braid.
+start_braid() {
+    "$braid" serve "$dir/braid-data" --port 0 --unixsocket "$dir/braid" --maxclients 12000 \
+        >"$dir/braid.log" 2>&1 &
+    pid_braid=$!
+    pids+=($!)
+    await "$dir/braid" $!
+}
+
+stop() {
+    kill "${pids[@]}" 2>/dev/null || true
+    wait "${pids[@]}" 2>/dev/null || true
+    pids=()
+    rm -rf "$dir"/*
+}
+
+# Prints the median of the numbers on standard input.
+median() {
+    sort -g | awk '{ v[NR] = $1 } END { print NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
+}
+
+# Prints requests per second and the p99 in milliseconds of redis-benchmark with these arguments.
+measure() {
+    local socket=$1
+    shift
+    redis-benchmark -s "$socket" --csv --precision 3 "$@" 2>/dev/null |
+        awk -F, 'END { gsub(/"/, ""); print $2, $7 }'
+}
+
+# Measures the named servers in turn and prints a row of the table.
+row() {
+    local what=$1 servers=$2 name round n
+    shift 2
+    declare -A count
+    for name in $servers; do
+        # A short run says how many requests take the wanted time, and warms the server up.
+        n=$(measure "$dir/$name" -n 20000 "$@" | awk -v s="$seconds" '{ printf "%d", $1 * s }')
+        count[$name]=$n
+        : >"$dir/rate-$name"
+        : >"$dir/p99-$name"
+    done
+    for ((round = 0; round < repeat; round++)); do
+        for name in $servers; do
+            read -r rate p99 < <(measure "$dir/$name" -n "${count[$name]}" "$@")
+            printf '%s\n' "$rate" >>"$dir/rate-$name"
+            printf '%s\n' "$p99" >>"$dir/p99-$name"
+        done
+    done
+    print_row "$what" "$servers"
+}
+
+print_row() {
+    local rates=() p99s=() name
+    for name in $2; do
+        rates+=("$(median <"$dir/rate-$name")")
+        p99s+=("$(median <"$dir/p99-$name")")
+    done
+    awk -v what="$1" -v a="${rates[0]}" -v b="${rates[1]}" -v p="${p99s[0]}" -v q="${p99s[1]}" \
+        'BEGIN { printf "| %s | %d | %d | %.2f | %.2f / %.2f |\n", what, a, b, a / b, p, q }'
+}
+
+head_row() {
+    printf '| %s | Braid | Redis | ratio | p99, ms |\n|---|---|---|---|---|\n' "$1"
+}
+
+value=(-d 100 -r 100000)
+
+part_set() {
+    start_redis redis
+    start_braid
+    head_row 'SET, 100 bytes, per second'
+    row '50 connections' 'braid redis' -t set "${value[@]}" -c 50
+    row '200 connections' 'braid redis' -t set "${value[@]}" -c 200
+}
+
+part_pipeline() {
+    start_redis redis
+    start_braid
+    head_row 'SET, 100 bytes, pipelined by 16, per second'
+    row '50 connections' 'braid redis' -t set "${value[@]}" -c 50 -P 16
+    row '200 connections' 'braid redis' -t set "${value[@]}" -c 200 -P 16
+}
+
+part_get() {
+    local threads
+    threads=$(nproc)
+    start_redis redis --io-threads "$threads" --io-threads-do-reads yes
+    start_braid
+    head_row "GET, 100 bytes, $threads threads each, per second"
+    for name in braid redis; do
+        redis-benchmark -s "$dir/$name" -q -t set "${value[@]}" -n 300000 -c 50 -P 16 >/dev/null
+    done
+    row '50 connections' 'braid redis' -t get "${value[@]}" -c 50
+    row '50 connections, pipelined by 16' 'braid redis' -t get "${value[@]}" -c 50 -P 16
+}
+
+# redis-benchmark has no transactions.
+part_multi() {
+    local name round report
+    start_redis redis
+    start_braid
+    head_row 'MULTI with ten SETs, per second'
+    for clients in 50; do
+        for name in braid redis; do
+            : >"$dir/rate-$name"
+            : >"$dir/p99-$name"
+        done
+        for ((round = 0; round < repeat; round++)); do
+            for name in braid redis; do
+                report=$("$braid" bench u10 --connect "$dir/$name" --threads $clients --seconds "$seconds" --json)
+                sed 's/.*"ops_per_s":\([0-9.]*\).*/\1/' <<<"$report" >>"$dir/rate-$name"
+                sed 's/"max_us".*//; s/.*"p99_us":\([0-9.]*\).*/\1/' <<<"$report" |
+                    awk '{ print $1 / 1000 }' >>"$dir/p99-$name"
+            done
+        done
+        print_row "$clients connections" 'braid redis'
+    done
+}
+
+resident() {
+    awk '/^VmRSS/ { print $2 }' "/proc/$1/status"
+}
+
+part_connections() {
+    local name idle before pid_name connected after
+    ulimit -n "$(ulimit -H -n)"
+    start_braid
+    printf '| 10,000 connections, 100 of them active | connected, MB | after SETs, MB | bytes per connection |\n|---|---|---|---|\n'
+    for name in braid; do
+        pid_name=pid_$name
+        # What the data and the pool take is not that of connections.
+        redis-benchmark -s "$dir/$name" -q -t set "${value[@]}" -n 300000 -c 100 >/dev/null
+        before=$(resident "${!pid_name}")
+        redis-benchmark -s "$dir/$name" -c 9900 -I >/dev/null 2>&1 &
+        idle=$!
+        until [ "$(redis-cli -s "$dir/$name" INFO clients | awk -F: '/^connected_clients/ { print $2 + 0 }')" -gt 9900 ]; do
+            kill -0 $idle
+            read -r -t 0.05 _ <> <(:) || true
+        done
+        connected=$(resident "${!pid_name}")
+        redis-benchmark -s "$dir/$name" -q -t set "${value[@]}" -n 300000 -c 100 >/dev/null
+        after=$(resident "${!pid_name}")
+        kill $idle
+        wait $idle 2>/dev/null || true
+        awk -v name="$name" -v a="$before" -v b="$connected" -v c="$after" \
+            'BEGIN { printf "| %s | %+.1f | %+.1f | %d |\n", name, (b - a) / 1000, (c - a) / 1000, (b - a) * 1024 / 10000 }'
+    done
+}
+
+for part in "${parts[@]}"; do
+    "part_$part"
+    stop
+    printf '\n'
+done
