@@ -44,6 +44,10 @@ impl Device for CatchingDevice {
         self.0.block_size_of(name)
     }
 
+    fn writes_at_once(&self, name: &str) -> bool {
+        self.0.writes_at_once(name)
+    }
+
     fn allocate(&self, len: usize) -> AlignedBuf {
         self.0.allocate(len)
     }

@@ -118,6 +118,13 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.block_size()
     }
 
+    /// Returns whether durable writes to the file of this name wait for nothing: they copy bytes in
+    /// memory, which takes less time than to wake another thread.
+    fn writes_at_once(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
+
     /// Allocates a zeroed buffer of at least `len` bytes, aligned for this device and, if the
     /// device has registered memory, from that memory, so that I/O on it is cheapest.
     fn allocate(&self, len: usize) -> AlignedBuf;

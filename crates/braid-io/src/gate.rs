@@ -229,6 +229,10 @@ impl Device for GatedDevice {
         self.inner.block_size_of(name)
     }
 
+    fn writes_at_once(&self, name: &str) -> bool {
+        self.inner.writes_at_once(name)
+    }
+
     fn allocate(&self, len: usize) -> AlignedBuf {
         self.inner.allocate(len)
     }

@@ -66,6 +66,10 @@ impl Device for MemoryDevice {
         self.block.0
     }
 
+    fn writes_at_once(&self, _name: &str) -> bool {
+        true
+    }
+
     fn allocate(&self, len: usize) -> AlignedBuf {
         AlignedBuf::new(len)
     }

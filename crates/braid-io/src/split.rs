@@ -63,6 +63,10 @@ impl Device for SplitDevice {
         self.of(name).block_size_of(name)
     }
 
+    fn writes_at_once(&self, name: &str) -> bool {
+        self.of(name).writes_at_once(name)
+    }
+
     fn allocate(&self, len: usize) -> AlignedBuf {
         // Every device needs the same alignment, which is that of the largest block.
         self.data.allocate(len)

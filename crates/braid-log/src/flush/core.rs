@@ -22,7 +22,7 @@ use crate::flush::order;
 use crate::flush::reservation::SpaceState;
 use crate::flush::threads::Ticker;
 use crate::format::chunk::ChunkSeed;
-use crate::format::padding::is_memory;
+use crate::format::padding::{flushes_at_once, is_memory};
 use crate::options::{FlushMode, LogOptions, PmemCommit};
 use crate::protocol::acknowledgement::{Acknowledgement, Order};
 use crate::protocol::epoch::Epochs;
@@ -83,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) protocol: &'static dyn Protocol,
     /// Whether flushes make no system call, see [`is_memory`].
     pub(crate) is_memory: bool,
+    /// Whether flushes take less time than to wake the flusher, see [`flushes_at_once`].
+    pub(crate) flushes_at_once: bool,
     /// The order in which a flush becomes durable.
     pub(crate) pmem_commit: PmemCommit,
     pub(crate) timing: Timing,
@@ -202,6 +204,7 @@ impl Core {
         let core = Self {
             protocol,
             is_memory,
+            flushes_at_once: flushes_at_once(&*device),
             pmem_commit: order::of(&*device, options.pmem_commit),
             timing,
             process: Process::current(),
@@ -614,8 +617,9 @@ impl Core {
     /// Other threads may wait for bytes in a lane's buffers, and this thread may not wait itself.
     fn flush_for_others(&self, lane: LaneId) {
         match self.options.flush_mode {
-            // A flush to memory takes less time than to wake another thread.
-            FlushMode::Background if !self.is_memory => self.request_flush(&self.lanes[lane]),
+            FlushMode::Background if !self.flushes_at_once => {
+                self.request_flush(&self.lanes[lane]);
+            }
             FlushMode::Background | FlushMode::Callers => {
                 self.lead(&self.lanes[lane]);
             }
@@ -665,20 +669,44 @@ impl Core {
     /// Requests a flush without waiting for it. Must be called after the append.
     #[inline]
     pub(crate) fn request_flush(&self, lane: &Lane) {
+        if self.wants_flusher(lane) {
+            lane.flusher.notify();
+        }
+    }
+
+    /// Requests a flush. Returns whether the flusher must be notified, or the caller flush.
+    #[inline]
+    fn wants_flusher(&self, lane: &Lane) -> bool {
         if self.options.flush_mode == FlushMode::Callers {
-            return;
+            return false;
         }
         // SeqCst fence: this append comes before the load of `wanted`. A thread that clears
         // `wanted` checks for unflushed bytes afterwards, so if this thread finds it set, its bytes
         // are seen.
         fence(Ordering::SeqCst);
         if lane.wanted.load(Ordering::Relaxed) || lane.wanted.swap(true, Ordering::SeqCst) {
-            return;
+            return false;
         }
         // If a flush is in flight, its leader sees `wanted` when it releases the permit.
-        if !lane.is_flushing() {
-            lane.flusher.notify();
+        !lane.is_flushing()
+    }
+
+    /// Requests a flush for a commit that has left its slot. Flushes if that takes less time than to
+    /// wake the flusher; but the flusher, once awake, takes many commits at a time.
+    #[inline]
+    fn request_or_lead(&self, lane: &Lane) {
+        if !self.wants_flusher(lane) {
+            return;
         }
+        if self.flushes_at_once && lane.is_rarely_busy(braid_rt::now()) {
+            let led = self.lead(lane);
+            if led || braid_rt::mutant!("forget_a_refused_flush") {
+                return;
+            }
+        }
+        // Also after a flush of another thread, which may have begun before the request: only the
+        // flusher withdraws a request without a flush.
+        lane.flusher.notify();
     }
 
     /// Requests a flush of all lanes that have unflushed bytes.
@@ -693,7 +721,7 @@ impl Core {
     pub(crate) fn request_flush_or_group(&self, strand: &Strand) {
         let lane = &self.lanes[strand.lane];
         match self.options.group_size {
-            0 => self.request_flush(lane),
+            0 => self.request_or_lead(lane),
             size => {
                 // Relaxed: an error of a few commits only makes the group that much larger or
                 // smaller.

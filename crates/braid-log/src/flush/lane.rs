@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Index, Range};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_io::AlignedBuf;
 use braid_rt::narrow;
@@ -29,6 +29,10 @@ const FEW_RECORDS: u32 = 2;
 /// its bytes, which grouping does not reduce, and without overlap the device would idle between two
 /// flushes.
 const LARGE_RECORD: u64 = 8 << 10;
+
+/// Time after a flush from which on commits in memory are rare enough for flushes of their own,
+/// which take one or two microseconds.
+const RARE: Duration = Duration::from_micros(4);
 
 /// The place of the next chunk. Held by a leader while it seals.
 #[derive(Debug)]
@@ -299,6 +303,10 @@ pub(crate) struct Lane {
     pub(crate) wanted: CachePadded<AtomicBool>,
     /// Wakes the flusher thread.
     pub(crate) flusher: Event,
+    /// When a flush began, or the flusher was needed, in nanoseconds since `created`; only where
+    /// flushes take less time than to wake the flusher.
+    busy: AtomicU64,
+    created: Instant,
     pub(crate) pool: SegmentPool,
     /// Bytes left in the segment being written.
     pub(crate) segment_left: AtomicU64,
@@ -336,6 +344,8 @@ impl Lane {
             space: Event::default(),
             wanted: CachePadded::new(AtomicBool::new(false)),
             flusher: Event::default(),
+            busy: AtomicU64::new(0),
+            created: braid_rt::now(),
             pool,
             log_space: CachePadded::new(LaneSpace::new(options)),
             counters: CachePadded::new(LaneCounters::default()),
@@ -363,6 +373,17 @@ impl Lane {
     /// Whether a flush is in flight. `SeqCst`: see [`Lane::release`].
     pub(crate) fn is_flushing(&self) -> bool {
         self.in_flight.load(Ordering::SeqCst) > 0
+    }
+
+    /// Records that a flush begins, or the flusher is needed, at `now`. Returns whether that was long
+    /// ago the last time, or is the first time.
+    pub(crate) fn is_rarely_busy(&self, now: Instant) -> bool {
+        let nanos = now.saturating_duration_since(self.created).as_nanos();
+        let now = u64::try_from(nanos).unwrap_or(u64::MAX).max(1);
+        // Relaxed: a hint.
+        let last = self.busy.load(Ordering::Relaxed);
+        self.busy.store(now, Ordering::Relaxed);
+        last == 0 || u128::from(now.saturating_sub(last)) >= RARE.as_nanos()
     }
 
     /// Whether one more flush may begin alongside this many others.
@@ -456,6 +477,21 @@ mod tests {
             may_overlap(8, 8 * 65_600),
             "many large ones keep the device busy"
         );
+    }
+
+    #[test]
+    fn commits_are_rare_that_come_a_while_after_each_other() {
+        let log = crate::Log::create(
+            std::sync::Arc::new(braid_io::MemoryDevice::new()),
+            LogOptions::default(),
+        );
+        let log = log.unwrap();
+        let lane = &log.core().lanes[0];
+        let at = |nanos| lane.is_rarely_busy(lane.created + Duration::from_nanos(nanos));
+        let rare = [0, 1, 2_000, 6_000, 9_999, 14_000].map(at);
+        assert_eq!(rare, [true, false, false, true, false, true]);
+        let before = lane.is_rarely_busy(lane.created);
+        assert!(!before, "the clock of another processor may lag");
     }
 
     #[test]

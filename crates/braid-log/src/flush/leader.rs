@@ -112,6 +112,9 @@ impl Core {
             group.last = group.last.max(slot.last);
         }
         group.sealed_at = sealed_at;
+        if let Some(begun) = sealed_at.filter(|_| self.flushes_at_once) {
+            lane.is_rarely_busy(begun);
+        }
         group.flush = flush;
         lane.set_last_flush(log_records, group.bytes());
         if !group.chunks.is_empty() {
@@ -392,6 +395,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::sync::{Arc, Mutex, RwLock};
     use std::thread::ThreadId;
+    use std::time::{Duration, Instant};
     use std::{io, thread};
 
     use braid_io::{Device, File, Layer, LayeredDevice, MemoryDevice, SimDevice};
@@ -510,6 +514,69 @@ mod tests {
         log.sync().unwrap();
         let writers = writers.0.lock().unwrap();
         assert!(writers.contains(&thread::current().id()));
+    }
+
+    /// A flusher that is asleep takes longer to wake than the flush. Commits that follow each other
+    /// quickly are left to it.
+    #[test]
+    fn a_rare_commit_that_nobody_waits_for_flushes_itself_in_memory() {
+        for memory in [Arc::new(MemoryDevice::new()) as Arc<dyn Device>, pmem()] {
+            for _ in 0..20 {
+                let log = Log::create(memory.clone(), LogOptions::default()).unwrap();
+                let mut commit = log.enter(&[b"x"]).unwrap();
+                commit.assign(1);
+                commit.append(&[b"x"]);
+                let ticket = commit.finish_async();
+                assert!(ticket.is_durable());
+                drop(log);
+                for entry in memory.list().unwrap() {
+                    memory.remove(&entry.name).unwrap();
+                }
+            }
+        }
+    }
+
+    /// Until the flusher withdraws the request, no other commit makes one.
+    #[test]
+    fn a_request_without_a_flush_reaches_the_flusher() {
+        let log = Log::create(Arc::new(MemoryDevice::new()), LogOptions::default()).unwrap();
+        let lane = &log.core().lanes[0];
+        let mut first = log.enter(&[b"x"]).unwrap();
+        first.assign(1);
+        first.append(&[b"x"]);
+        assert!(log.core().lead(lane), "another thread flushes first");
+        first.finish_async().detach();
+        let begun = Instant::now();
+        while lane.wanted.load(Ordering::SeqCst) {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+            thread::yield_now();
+        }
+        let mut second = log.enter(&[b"y"]).unwrap();
+        second.assign(1);
+        second.append(&[b"y"]);
+        let ticket = second.finish_async();
+        while !ticket.is_durable() {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            thread::yield_now();
+        }
+    }
+
+    /// Its durable writes may wait, so the caller must not make them.
+    #[test]
+    fn a_layer_over_memory_leaves_flushes_to_the_flusher() {
+        let writers = Writers::default();
+        let device = LayeredDevice::over(Arc::new(MemoryDevice::new()), writers.clone());
+        let log = Log::create(Arc::new(device), LogOptions::default()).unwrap();
+        writers.0.lock().unwrap().clear();
+        let mut commit = log.enter(&[b"x"]).unwrap();
+        commit.assign(1);
+        commit.append(&[b"x"]);
+        let ticket = commit.finish_async();
+        while !ticket.is_durable() {
+            thread::yield_now();
+        }
+        let writers = writers.0.lock().unwrap();
+        assert!(!writers.contains(&thread::current().id()));
     }
 
     /// Nobody waits for the second transaction, so only its flush tells the first one to flush.

@@ -73,6 +73,12 @@ pub(crate) fn is_memory(device: &dyn Device) -> bool {
         && device.kind_of(ANY_LOG_FILE) != DeviceKind::PmemFile
 }
 
+/// Whether flushes take less time than to wake another thread.
+pub(crate) fn flushes_at_once(device: &dyn Device) -> bool {
+    // Loom explores requests of flushes with the flusher.
+    !cfg!(all(test, loom)) && (is_memory(device) || device.writes_at_once(ANY_LOG_FILE))
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
