@@ -20,6 +20,10 @@ pub(crate) const WORDS: usize = PAGE_SIZE / 8;
 /// The words of a cache line, for [`Page::prefetch`].
 pub(crate) const LINE_WORDS: usize = 64 / 8;
 
+/// Ranges of at least two to this number of words are searched with [`Page::prefetch_search`]: 16
+/// cache lines, of which a descent prefetches half.
+const SPARSE_LOG2: u32 = 7;
+
 /// The lowest byte of a word that has several fields.
 #[inline(always)]
 pub(crate) fn low8(word: u64) -> usize {
@@ -171,6 +175,27 @@ impl<'a> Page<'a> {
             half /= 2;
         }
         first + usize::from(is_below(first))
+    }
+
+    /// Prefetches the words that the first four steps of [`Page::count_below`] may compare. For ranges
+    /// that are too long to prefetch as a whole: each step would wait for a cache line.
+    #[inline]
+    pub(crate) fn prefetch_search(self, index: usize, len: usize) {
+        let words = self.words(index, len);
+        let Some(log) = words
+            .len()
+            .checked_ilog2()
+            .filter(|log| *log >= SPARSE_LOG2)
+        else {
+            return;
+        };
+        let (size, step) = (1_usize << log, 1_usize << (log - 3));
+        let start = words.as_ptr();
+        for window in [0, words.len() - size] {
+            for i in 1..=8 {
+                braid_rt::prefetch(start.wrapping_add(window + i * step - 1));
+            }
+        }
     }
 
     /// Writes bytes from a word index on, the last word padded with zeroes. Only for the holder of

@@ -59,7 +59,11 @@ impl Tree {
         let mut ways: [_; TOGETHER] =
             std::array::from_fn(|i| way(keys.get(i).copied().unwrap_or_default()));
         let mut ways = &mut ways[..keys.len()];
-        for _ in 0..LEVELS_MAX {
+        for level in 0..LEVELS_MAX {
+            // All ways begin at the root.
+            if level > 0 {
+                ways.iter().for_each(|way| way.node().prefetch_search());
+            }
             if ways.iter().any(|way| way.node().kind() == KIND_LEAF) {
                 break;
             }

@@ -138,7 +138,10 @@ impl Tree {
             return Some((leaf, hint.place()));
         }
         let node = Node(leaf.page());
-        node.is_leaf().then(|| (leaf, node.search(key)))
+        node.is_leaf().then(|| {
+            node.prefetch_search();
+            (leaf, node.search(key))
+        })
     }
 
     /// Returns the place that a hint records; `None` if the leaf changed since, or the hint is for

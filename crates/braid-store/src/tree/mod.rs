@@ -214,7 +214,11 @@ impl Tree {
         let mut node = Node(page.page());
         for _ in 0..LEVELS_MAX {
             match node.kind() {
-                KIND_LEAF => return Ok(Some(page)),
+                KIND_LEAF => {
+                    // The caller searches it. The nodes above are mostly in the caches.
+                    node.prefetch_search();
+                    return Ok(Some(page));
+                }
                 KIND_INNER => {}
                 _ if page.validate() => return Err(broken(page.id)),
                 _ => return Ok(None),
