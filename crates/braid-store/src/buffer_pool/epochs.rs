@@ -107,6 +107,17 @@ impl Pool {
         }
     }
 
+    /// Prefetches what a change of a page uses outside of the page: the latch, and the state of its
+    /// frame. `word` is the page's state word, or was it at some time.
+    #[inline]
+    pub(crate) fn prefetch_change(&self, id: PageId, word: u64) {
+        if let Some(state) = self.state(id) {
+            braid_rt::prefetch_for_write(state);
+        }
+        let frame = to_usize(frame_of(word));
+        braid_rt::prefetch(self.info.as_ptr().wrapping_add(frame));
+    }
+
     /// Prepares the first change of a latched page since the epoch switch: keeps the image that an
     /// open checkpoint needs, and marks the page dirty.
     #[inline]

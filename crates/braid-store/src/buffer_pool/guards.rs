@@ -31,12 +31,6 @@ impl<'a> ReadPage<'a> {
         self.word
     }
 
-    /// Prefetches the latch, to acquire it.
-    #[inline]
-    pub(crate) fn prefetch_latch(&self) {
-        braid_rt::prefetch_for_write(self.state);
-    }
-
     /// Whether a change of the page needs an image of it for the open checkpoint.
     pub(crate) fn awaits_image(&self) -> bool {
         state::pooled(self.word).is_some_and(|frame| self.pool.awaits_image(frame))

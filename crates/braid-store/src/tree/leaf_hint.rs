@@ -186,7 +186,7 @@ impl Tree {
             return false;
         };
         leaf.page().prefetch(0, SEARCHED);
-        leaf.prefetch_latch();
+        self.pool.prefetch_change(leaf.id, leaf.version());
         *hint = LeafHint {
             is_located: false,
             ..self.leaf_hint(&leaf, key, Err(0))
@@ -217,6 +217,8 @@ impl Tree {
     #[inline]
     pub fn locate(&self, hint: &mut LeafHint, key: &[u8], levels: &mut u8) {
         if hint.is_located {
+            // The key was read, or prefetched, which took only the record.
+            self.pool.prefetch_change(hint.leaf.page, hint.leaf.version);
             return;
         }
         match self.recall_own(hint, key) {

@@ -352,12 +352,6 @@ impl LockTable {
         &self.buckets[self.bucket_of(hash)]
     }
 
-    /// Prefetches the bucket of a key into the processor's cache.
-    #[inline]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        braid_rt::prefetch(&raw const *self.bucket(hash));
-    }
-
     /// Prefetches a bucket that is about to be changed.
     #[inline]
     pub(crate) fn prefetch_for_write(&self, bucket: usize) {

@@ -496,7 +496,9 @@ impl Readable for Transaction {
         let core = engine.table_here(&table.core)?;
         core.prefetch(keys, |key, hint| {
             let hash = core.hash(key);
-            engine.locks.prefetch(hash);
+            // To write to it: a transaction locks many of the keys that it prefetches.
+            let bucket = engine.locks.bucket_of(hash);
+            engine.locks.prefetch_for_write(bucket);
             // Borrowed separately for each key, because the caller's key iterator may read in this
             // transaction.
             *self.state().borrow_mut().hints.of_key(hash) = hint;
