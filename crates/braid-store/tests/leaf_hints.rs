@@ -28,6 +28,29 @@ fn check(tree: &Tree, model: &Model, hint: &mut LeafHint, key: &[u8]) {
     assert_eq!(found.as_ref(), model.get(key), "key {key:?}");
 }
 
+/// Finds a key with one hint, which another one follows, and a third may copy.
+fn seek(tree: &Tree, key: &[u8], hints: &mut [LeafHint; 6], rng: &mut fastrand::Rng) {
+    let (found, last) = (rng.usize(..6), rng.usize(..6));
+    tree.seek(&mut hints[found], key);
+    let found = hints[found];
+    hints[last].follow_read(&found);
+    if rng.bool() {
+        hints[rng.usize(..6)] = hints[last];
+    }
+}
+
+/// Draws two different hints.
+fn two<'h>(
+    hints: &'h mut [LeafHint; 6],
+    rng: &mut fastrand::Rng,
+) -> (&'h mut LeafHint, &'h mut LeafHint) {
+    let first = rng.usize(..6);
+    match hints.split_at_mut(first.max(1)) {
+        (before, after) if first == 0 => (&mut before[0], &mut after[rng.usize(..5)]),
+        (before, after) => (&mut after[0], &mut before[rng.usize(..first)]),
+    }
+}
+
 /// Many leaf hints at random for keys of two trees: their own, those of others, and those of long
 /// ago, while leaves split and merge and pages are loaded and evicted.
 #[test]
@@ -59,7 +82,10 @@ fn a_leaf_hint_of_anything_does_no_harm() {
                     tree.locate(other, &key, &mut levels);
                 }
             }
-            let hint = &mut hints[rng.usize(..6)];
+            if rng.u8(..) < 100 {
+                seek(tree, &key, &mut hints, &mut rng);
+            }
+            let (hint, other) = two(&mut hints, &mut rng);
             match rng.u8(..16) {
                 0 => {
                     let ahead = [number, number + 1, number + 2].map(self::key);
@@ -82,9 +108,9 @@ fn a_leaf_hint_of_anything_does_no_harm() {
                         version,
                         value: &value,
                     };
-                    let is_own = hint.is_of(tree, &key);
+                    let other = hint.is_of(tree, &key).then_some(other);
                     let meta = |old: Option<OldRecord<'_>>| (put, old.map(|o| o.meta()));
-                    let before = tree.modify_near(hint, is_own, &key, meta);
+                    let before = tree.modify_near(hint, other, &key, meta);
                     let before = before.unwrap().map(|meta| meta.version);
                     let replaced = model.insert(key, (version, value));
                     assert_eq!(before, replaced.map(|(version, _)| version));

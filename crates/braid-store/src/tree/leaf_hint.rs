@@ -7,7 +7,7 @@
 
 use braid_rt::narrow;
 
-use super::{LEVELS_MAX, SEARCHED, Stamp, Tree, TreeName};
+use super::{LEVELS_MAX, SEARCHED, Stamp, ToKey, Tree, TreeName};
 use crate::buffer_pool::{ReadPage, WritePage};
 use crate::node::{KIND_INNER, Node};
 use crate::page::{head8, head8_after};
@@ -71,6 +71,22 @@ impl LeafHint {
     #[inline]
     pub fn is_of_many(&self) -> bool {
         self.is_of_many
+    }
+
+    /// Makes this hint, which is for a table's last key, one for the leaf of `found`, in which
+    /// another key of the table was found.
+    #[inline]
+    pub fn follow_read(&mut self, found: &LeafHint) {
+        self.is_of_many = self.leaf.page == found.leaf.page;
+        self.name = None;
+        self.tree = found.tree;
+        self.leaf = found.leaf;
+    }
+
+    /// Whether the hint records the place of its key, and not only its leaf.
+    #[inline]
+    pub(super) fn is_exact(&self) -> bool {
+        self.is_located && !self.is_of_many
     }
 
     #[inline]
@@ -154,7 +170,13 @@ impl Tree {
         if hint.has_key(key) {
             return self.recall_own(hint, key);
         }
-        if !hint.is_of_many {
+        self.recall_near(hint, key)
+    }
+
+    /// Returns the place of a key in the leaf of a hint for other keys, if it is likely there.
+    #[inline(always)]
+    pub(super) fn recall_near(&self, hint: &LeafHint, key: &[u8]) -> Option<(ReadPage<'_>, Slot)> {
+        if !hint.is_of_many || hint.tree != self.name {
             return None;
         }
         let leaf = self.read_hinted(hint)?;
@@ -169,6 +191,26 @@ impl Tree {
         let leaf = self.pool.read_resident(hint.leaf.page)?;
         let is_unchanged = leaf.version() == hint.leaf.version;
         (is_unchanged || braid_rt::mutant!("recall_a_changed_leaf")).then_some(leaf)
+    }
+
+    /// Finds the place of a key that is about to be locked and read, and begins to fetch its record.
+    /// Tries `hint` first, then sets it. A hint: errors are left to the read.
+    #[inline]
+    pub fn seek(&self, hint: &mut LeafHint, key: &[u8]) {
+        if key.len() > NAME_MAX {
+            return;
+        }
+        let (leaf, place) = match self.recall(hint, key) {
+            Some(found) => found,
+            None => match self.try_descend(&ToKey(key)) {
+                Ok(Some(leaf)) => (leaf, Node(leaf.page()).search(key)),
+                _ => return,
+            },
+        };
+        if let Ok(slot) = place {
+            Node(leaf.page()).prefetch_record(slot);
+        }
+        *hint = self.leaf_hint(&leaf, key, place);
     }
 
     /// Descends to the leaf of a key, if all nodes above it are in memory, and begins to bring the

@@ -368,6 +368,7 @@ impl Tree {
         take: &mut impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<Option<Taken<T>>>, StoreError> {
         let recalled = hint.as_ref().and_then(|hint| self.recall(hint, key));
+        let is_recalled = recalled.is_some();
         let (leaf, place) = match recalled {
             Some(found) => found,
             None => {
@@ -375,12 +376,14 @@ impl Tree {
                     return Ok(None);
                 };
                 let place = Node(leaf.page()).search(key);
-                if let Some(hint) = hint {
-                    *hint = self.leaf_hint(&leaf, key, place);
-                }
                 (leaf, place)
             }
         };
+        if let Some(hint) = hint
+            && !(is_recalled && hint.is_exact())
+        {
+            *hint = self.leaf_hint(&leaf, key, place);
+        }
         let node = Node(leaf.page());
         let Ok(i) = place else {
             // Checked here, so that reads of found keys skip it. The caller reads the layers.
@@ -441,22 +444,23 @@ impl Tree {
         key: &[u8],
         decide: impl FnOnce(Option<OldRecord<'_>>) -> (Change<'v>, R),
     ) -> Result<R, StoreError> {
-        self.modify_near(hint, false, key, decide)
+        self.modify_near(hint, None, key, decide)
     }
 
-    /// [`Tree::modify_at`]. `is_own`: the hint [is of](LeafHint::is_of) this key and tree.
+    /// [`Tree::modify_at`] that, if `hint` has become wrong, tries `near` next, the hint of the last
+    /// changes of other keys. With `near`, `hint` [is of](LeafHint::is_of) this key and tree.
     ///
     /// # Errors
     /// As [`Tree::modify`].
     pub fn modify_near<'v, R>(
         &self,
         hint: &mut LeafHint,
-        is_own: bool,
+        near: Option<&mut LeafHint>,
         key: &[u8],
         decide: impl FnOnce(Option<OldRecord<'_>>) -> (Change<'v>, R),
     ) -> Result<R, StoreError> {
         let (mut leaf, found, long) = if key.len() <= SHORT_KEY_MAX {
-            let (leaf, found) = self.latch_at(hint, is_own, key)?;
+            let (leaf, found) = self.latch_at(hint, near.as_deref(), key)?;
             (leaf, found, None)
         } else {
             self.latch_long(key)?
@@ -487,9 +491,15 @@ impl Tree {
             && node.put_in_place(&record, &NewValue::inline(version, value))
         {
             hint.follow(self, &leaf, true);
+            if let Some(near) = near {
+                near.follow(self, &leaf, true);
+            }
             return Ok(result);
         }
         hint.follow(self, &leaf, false);
+        if let Some(near) = near {
+            near.follow(self, &leaf, false);
+        }
         self.apply(leaf, found, key, change, kept.get())?;
         Ok(result)
     }
@@ -499,13 +509,15 @@ impl Tree {
     fn latch_at(
         &self,
         hint: &LeafHint,
-        is_own: bool,
+        near: Option<&LeafHint>,
         key: &[u8],
     ) -> Result<(WritePage<'_>, Slot), StoreError> {
-        let recalled = if is_own {
-            self.recall_own(hint, key)
-        } else {
-            self.recall(hint, key)
+        let recalled = match near {
+            // Changes of other keys in the same leaf outdate the key's own hint.
+            Some(near) => self
+                .recall_own(hint, key)
+                .or_else(|| self.recall_near(near, key)),
+            None => self.recall(hint, key),
         };
         if let Some((leaf, place)) = recalled
             && let Some(leaf) = leaf.upgrade()

@@ -36,6 +36,8 @@ pub(crate) struct HintCache {
     keys: Box<[KeyHint; KEYS]>,
     /// The leaf of the last write, by table.
     writes: Box<[LeafHint; TABLES]>,
+    /// The leaf of the last read, by table.
+    reads: Box<[LeafHint; TABLES]>,
     /// Number of levels above the leaves, by table: a hint, too.
     levels: [u8; TABLES],
     /// The newest tag.
@@ -47,6 +49,7 @@ impl Default for HintCache {
         Self {
             keys: Box::new([KeyHint::default(); KEYS]),
             writes: Box::new([LeafHint::default(); TABLES]),
+            reads: Box::new([LeafHint::default(); TABLES]),
             levels: [0; TABLES],
             newest: HintTag::NONE,
         }
@@ -54,6 +57,33 @@ impl Default for HintCache {
 }
 
 impl HintCache {
+    /// Returns the leaf hint of a key that is about to be read. `table` is the context's index of the
+    /// table. If the last two reads of the table were in one leaf, a key without a hint of its own is
+    /// expected there.
+    #[inline]
+    pub(crate) fn of_read(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        table: u32,
+        tree: &Tree,
+    ) -> &mut LeafHint {
+        let near = &self.reads[table as usize % TABLES];
+        let hint = &mut self.keys[index(hash)];
+        hint.tag = HintTag::NONE;
+        if near.is_of_many() && !hint.leaf.is_of(tree, key) {
+            hint.leaf = *near;
+        }
+        &mut hint.leaf
+    }
+
+    /// Records that the hint of a key led to its read.
+    #[inline]
+    pub(crate) fn note_read(&mut self, hash: u64, table: u32) {
+        let found = &self.keys[index(hash)].leaf;
+        self.reads[table as usize % TABLES].follow_read(found);
+    }
+
     /// Returns the leaf hint of a key with this hash.
     #[inline]
     pub(crate) fn of_key(&mut self, hash: u64) -> &mut LeafHint {
@@ -92,9 +122,9 @@ impl HintCache {
         }
     }
 
-    /// Returns the leaf hint for a write of a key, and whether it is the key's own: the key's own
-    /// hint if there is one, otherwise the hint of the previous write to the table. `table` is the
-    /// context's index of the table.
+    /// Returns the leaf hints for a write of a key: the key's own if there is one, and that of the
+    /// previous write to the table. Without its own, the latter is the first, and the only one.
+    /// `table` is the context's index of the table.
     #[inline]
     pub(crate) fn of_write(
         &mut self,
@@ -103,13 +133,14 @@ impl HintCache {
         key: &[u8],
         table: u32,
         tree: &Tree,
-    ) -> (&mut LeafHint, bool) {
+    ) -> (&mut LeafHint, Option<&mut LeafHint>) {
         let own = &mut self.keys[index(hash)];
+        let near = &mut self.writes[table as usize % TABLES];
         let is_own = own.tag == tag && tag != HintTag::NONE;
         if is_own || own.leaf.is_of(tree, key) {
-            return (&mut own.leaf, true);
+            return (&mut own.leaf, Some(near));
         }
-        (&mut self.writes[table as usize % TABLES], false)
+        (near, None)
     }
 }
 
@@ -138,17 +169,56 @@ mod tests {
         let (hash, other_hash, key, other) = (7 << 32, 8 << 32, b"key", b"other");
         let tag = hints.approach(hash, key, 0, &tree);
         assert_ne!(tag, HintTag::NONE);
-        assert!(hints.of_write(tag, hash, key, 0, &tree).1);
+        assert!(hints.of_write(tag, hash, key, 0, &tree).1.is_some());
         // The key has a hint, even if the write does not know it.
-        assert!(hints.of_write(HintTag::NONE, hash, key, 0, &tree).1);
-        assert!(!hints.of_write(HintTag::NONE, other_hash, other, 0, &tree).1);
+        assert!(
+            hints
+                .of_write(HintTag::NONE, hash, key, 0, &tree)
+                .1
+                .is_some()
+        );
+        assert!(
+            hints
+                .of_write(HintTag::NONE, other_hash, other, 0, &tree)
+                .1
+                .is_none()
+        );
         // A key with the same place in the cache replaces the hint.
         let newer = hints.approach(hash, other, 0, &tree);
         assert_ne!(newer, tag);
-        assert!(!hints.of_write(tag, hash, key, 0, &tree).1);
-        assert!(hints.of_write(newer, hash, other, 0, &tree).1);
+        assert!(hints.of_write(tag, hash, key, 0, &tree).1.is_none());
+        assert!(hints.of_write(newer, hash, other, 0, &tree).1.is_some());
         // A reader may use it for any key.
         *hints.of_key(hash) = LeafHint::default();
-        assert!(!hints.of_write(newer, hash, other, 0, &tree).1);
+        assert!(hints.of_write(newer, hash, other, 0, &tree).1.is_none());
+    }
+    #[test]
+    fn a_key_is_expected_in_the_leaf_of_the_last_two_reads() {
+        let options = StoreOptions::of_pool(1 << 20);
+        let store = Store::create(Arc::new(MemoryDevice::new()), options).unwrap();
+        let tree = store.tree(1).unwrap();
+        let mut hints = HintCache::default();
+        // All in the root, which is a leaf.
+        let mut is_expected = |hash: u64| {
+            let (hash, key) = (hash << 32, hash.to_be_bytes());
+            let hint = hints.of_read(hash, &key, 0, &tree);
+            let is_expected = hint.is_of_many();
+            let read = tree.read_at(hint, &key, |_| true, |_| ());
+            assert_eq!(read.unwrap(), None);
+            assert!(
+                hint.is_of(&tree, &key),
+                "the read has found the key's place"
+            );
+            hints.note_read(hash, 0);
+            is_expected
+        };
+        assert_eq!([1, 2, 3].map(&mut is_expected), [false, false, true]);
+        assert!(!is_expected(2), "it has a hint of its own");
+        let other = store.tree(2).unwrap();
+        let key = 4_u64.to_be_bytes();
+        let hint = hints.of_read(4 << 32, &key, 0, &other);
+        other.read_at(hint, &key, |_| true, |_| ()).unwrap();
+        hints.note_read(4 << 32, 0);
+        assert!(!hints.of_read(5 << 32, &key, 0, &other).is_of_many());
     }
 }

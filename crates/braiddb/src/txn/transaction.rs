@@ -135,10 +135,11 @@ impl Transaction {
             state.reads.newest = state.reads.newest.max(snapshot.seqno());
             return engine.read_at(core, key, snapshot.seqno(), take);
         }
-        let hint = state.hints.of_key(hash);
+        let hint = state.hints.of_read(hash, key, table, &core.tree);
         let found = core.tree.read_at(hint, key, |_| true, take)?;
         let meta = found.as_ref().map(|(meta, _)| *meta);
         let stamp = hint.stamp();
+        state.hints.note_read(hash, table);
         state.reads.add_point(table, hash, key, meta, stamp);
         engine.check_shown(|| state.reads.newest)?;
         Ok(found.and_then(|(_, value)| value))
@@ -165,13 +166,23 @@ impl Transaction {
         check_key(key)?;
         let hash = core.hash(key);
         let mut state = self.state().borrow_mut();
-        self.engine().lock_read(&mut state, core, key, hash)?;
+        let engine = self.engine();
+        // Before hints: a table of another database has other leaves.
+        engine.check_table(core)?;
         let table = state.table_index(core);
+        // The lock's cache line and the record arrive at the same time.
+        let bucket = engine.locks.bucket_of(hash);
+        engine.locks.prefetch_for_write(bucket);
+        let hint = state.hints.of_read(hash, key, table, &core.tree);
+        core.tree.seek(hint, key);
+        engine.lock_read(&mut state, core, key, hash)?;
         if let Some(own) = state.writes.find(hash, table, key) {
             return Ok(own.map(|own| take(ValueRef::from(own))));
         }
         let hint = state.hints.of_key(hash);
-        let Some((meta, value)) = core.tree.read_at(hint, key, |_| true, take)? else {
+        let found = core.tree.read_at(hint, key, |_| true, take)?;
+        state.hints.note_read(hash, table);
+        let Some((meta, value)) = found else {
             return Ok(None);
         };
         state.reads.newest = state.reads.newest.max(meta.seqno());

@@ -29,13 +29,13 @@ pub(super) fn apply(engine: &Engine, state: &mut Context, seqno: SeqNo) -> Resul
         let key = writes.key(write);
         let value = writes.value(write);
         let tree = &table.tree;
-        let (hint, is_own) = hints.of_write(write.hint, write.hash, key, write.table, tree);
+        let (hint, near) = hints.of_write(write.hint, write.hash, key, write.table, tree);
         let bucket = engine.locks.bucket_of(write.hash);
         let mut added = Added::Queued;
         let mut oldest = VersionHint::default();
         // Not in the closure's result, because the tree would copy the error around.
         let mut failed = None;
-        tree.modify_near(hint, is_own, key, |old| {
+        tree.modify_near(hint, near, key, |old| {
             let keep = (Change::Keep, ());
             if let Some(old) = old {
                 let meta = old.meta();
