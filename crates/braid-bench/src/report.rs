@@ -321,8 +321,8 @@ impl Report {
             "read latency"
         };
         let latency = format!(
-            "p50 {:.1} us, p99 {:.1} us, p99.9 {:.1} us, mean {:.1} us",
-            self.p50_us, self.p99_us, self.p999_us, self.mean_us
+            "p50 {:.1} us, p99 {:.1} us, p99.9 {:.1} us, longest {:.1} us, mean {:.1} us",
+            self.p50_us, self.p99_us, self.p999_us, self.max_us, self.mean_us
         );
         let mut rows = vec![row(kind, latency)];
         if self.commits > 0 && self.reads > 0 {

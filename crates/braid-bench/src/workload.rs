@@ -18,6 +18,8 @@ pub enum Workload {
     U1,
     /// Ten uniform blind updates per transaction.
     U10,
+    /// A hundred inserts of new records at uniformly drawn places per transaction.
+    Inserts,
     /// Half reads, half updates of one field, Zipfian.
     YcsbA,
     /// 95 % reads, 5 % updates of one field, Zipfian.
@@ -52,9 +54,10 @@ pub enum Workload {
 
 impl Workload {
     /// All workloads in the order in which they are documented.
-    pub const ALL: [Workload; 17] = [
+    pub const ALL: [Workload; 18] = [
         Workload::U1,
         Workload::U10,
+        Workload::Inserts,
         Workload::YcsbA,
         Workload::YcsbB,
         Workload::YcsbC,
@@ -78,6 +81,7 @@ impl Workload {
         match self {
             Workload::U1 => "u1",
             Workload::U10 => "u10",
+            Workload::Inserts => "inserts",
             Workload::YcsbA => "ycsb-a",
             Workload::YcsbB => "ycsb-b",
             Workload::YcsbC => "ycsb-c",
@@ -102,6 +106,7 @@ impl Workload {
         match self {
             Workload::U1 => "one uniform blind update a transaction",
             Workload::U10 => "ten uniform blind updates a transaction",
+            Workload::Inserts => "a hundred inserts at random places a transaction",
             Workload::YcsbA => "50 % reads, 50 % field updates, Zipfian",
             Workload::YcsbB => "95 % reads, 5 % field updates, Zipfian",
             Workload::YcsbC => "reads only, Zipfian",
@@ -177,7 +182,7 @@ impl Workload {
     /// Returns whether its data grows with each transaction.
     #[must_use]
     pub fn only_inserts(self) -> bool {
-        self == Workload::YcsbInsert
+        matches!(self, Workload::Inserts | Workload::YcsbInsert)
     }
 
     /// Returns the default number of records to load: accounts of a branch for TPC-B; items for
@@ -199,7 +204,7 @@ impl Workload {
     #[must_use]
     pub fn default_value_size(self) -> usize {
         match self {
-            Workload::U1 | Workload::U10 => 100,
+            Workload::U1 | Workload::U10 | Workload::Inserts => 100,
             Workload::Large => 64 << 10,
             Workload::Bank => 16,
             Workload::Tpcb | Workload::Tpcc | Workload::TpccNo => 96,
@@ -212,6 +217,7 @@ impl Workload {
     pub(crate) fn writes(self) -> usize {
         match self {
             Workload::U10 => 10,
+            Workload::Inserts => 100,
             Workload::Bank => 2,
             Workload::Tpcb => 4,
             Workload::Tpcc => 6,

@@ -1,6 +1,8 @@
-//! The workloads of one table of records: uniform blind updates, YCSB, and a bulk load.
+//! The workloads of one table of records: uniform blind updates, random inserts, YCSB, and a bulk
+//! load.
 
 mod bulk;
+mod inserts;
 mod plan;
 mod uniform;
 mod ycsb;
@@ -10,12 +12,14 @@ use std::sync::Arc;
 use fastrand::Rng;
 
 use self::bulk::BulkClient;
+use self::inserts::InsertClient;
 use self::uniform::UniformClient;
 use self::ycsb::YcsbClient;
 use crate::driver::{Check, Client, Driver};
 use crate::engines::{Abilities, KvEngine, TableId};
 use crate::load::{self, CATALOGUE};
 use crate::sum::fold;
+use crate::zipf::scatter;
 use crate::{BenchError, LoadProgress, Spec, Workload};
 
 pub use self::plan::MAX_SCAN;
@@ -26,7 +30,7 @@ pub(crate) use self::plan::{Generator, Plan};
 /// Table of the records.
 const RECORDS: TableId = 0;
 
-/// U-1, U-10, large values, YCSB, scans, and the bulk load.
+/// U-1, U-10, random inserts, large values, YCSB, scans, and the bulk load.
 pub(crate) struct Records {
     workload: Workload,
     records: u64,
@@ -60,6 +64,7 @@ impl Records {
     fn table(&self) -> String {
         let family = match self.workload {
             Workload::Load => "load",
+            Workload::Inserts => "inserts",
             _ if self.workload.is_ycsb() => "ycsb",
             _ => "uniform",
         };
@@ -108,7 +113,11 @@ impl Driver for Records {
             ),
             reads: !matches!(
                 self.workload,
-                Workload::U1 | Workload::U10 | Workload::Large | Workload::YcsbInsert
+                Workload::U1
+                    | Workload::U10
+                    | Workload::Inserts
+                    | Workload::Large
+                    | Workload::YcsbInsert
             ),
             scans: matches!(
                 self.workload,
@@ -139,6 +148,9 @@ impl Driver for Records {
             // scattering.
             let mut keys: Vec<u64> = match &self.plan {
                 Some(plan) => (0..self.records).map(|n| plan.key(n)).collect(),
+                None if self.workload == Workload::Inserts => {
+                    (0..self.records).map(scatter).collect()
+                }
                 None => (0..self.records).collect(),
             };
             keys.sort_unstable();
@@ -162,6 +174,9 @@ impl Driver for Records {
             return Box::new(BulkClient::new(seed, mine, self.value_size));
         }
         match &self.plan {
+            None if self.workload == Workload::Inserts => {
+                Box::new(InsertClient::new(self.workload.writes(), self.value_size))
+            }
             Some(plan) => {
                 let generator = Generator::new(Arc::clone(plan), seed);
                 Box::new(YcsbClient::new(generator, self.value_size))

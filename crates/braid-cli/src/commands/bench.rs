@@ -127,12 +127,12 @@ pub(crate) struct WorkloadArgs {
 
     /// Number of records to load; accounts of a branch for tpcb; items for tpcc, where fewer than
     /// the standard's make all data smaller in proportion [default: 65536 for u1 and u10, 2048 for
-    /// large, 1000000 for ycsb, scan and load, 100000 for bank, tpcb and tpcc]
+    /// large, 1000000 for inserts, ycsb, scan and load, 100000 for bank, tpcb and tpcc]
     #[arg(long, value_name = "N")]
     records: Option<u64>,
 
-    /// Size of each value [default: 100 for u1 and u10, 65536 for large, 1000 for ycsb, scan and
-    /// load]
+    /// Size of each value [default: 100 for u1, u10 and inserts, 65536 for large, 1000 for ycsb,
+    /// scan and load]
     #[arg(long, value_name = "BYTES")]
     value_size: Option<usize>,
 
