@@ -267,6 +267,8 @@ mod tests {
             "notify_time",
             "delay_time",
             "gate_holds",
+            // C has no tablespaces.
+            "tablespaces",
         ];
         let known =
             |name: &str| parts.contains(&name) || ours(name) || ours(&format!("log_{name}"));
