@@ -32,7 +32,7 @@ const LARGE_RECORD: u64 = 8 << 10;
 
 /// Time after a flush from which on commits in memory are rare enough for flushes of their own,
 /// which take one or two microseconds.
-const RARE: Duration = Duration::from_micros(4);
+pub(crate) const RARE: Duration = Duration::from_micros(4);
 
 /// The place of the next chunk. Held by a leader while it seals.
 #[derive(Debug)]

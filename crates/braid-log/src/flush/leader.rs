@@ -402,6 +402,7 @@ mod tests {
 
     use super::*;
     use crate::base::numbers::GroupNo;
+    use crate::flush::lane::RARE;
     use crate::format::padding::is_memory;
     use crate::{FlushMode, Log, LogOptions};
 
@@ -545,8 +546,13 @@ mod tests {
         first.assign(1);
         first.append(&[b"x"]);
         assert!(log.core().lead(lane), "another thread flushes first");
-        first.finish_async().detach();
         let begun = Instant::now();
+        // The commit is rare then, and would flush; and the flusher sleeps.
+        while begun.elapsed() <= RARE * 2 || !lane.flusher.has_listeners() {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+            thread::yield_now();
+        }
+        first.finish_async().detach();
         while lane.wanted.load(Ordering::SeqCst) {
             assert!(begun.elapsed() < Duration::from_secs(30));
             thread::yield_now();
