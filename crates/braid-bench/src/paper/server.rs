@@ -15,7 +15,7 @@ const WORKLOADS: [(Workload, &str); 7] = [
     (Workload::YcsbInsert, "ycsb-load"),
 ];
 
-/// What is measured: ending of the diagram's name, unit, value.
+/// A diagram of each workload: the ending of its name, the unit, and the value of a report.
 type Quantity = (&'static str, &'static str, fn(&ServerReport) -> f64);
 
 const QUANTITIES: [Quantity; 2] = [

@@ -16,7 +16,7 @@ use self::inserts::InsertClient;
 use self::uniform::UniformClient;
 use self::ycsb::YcsbClient;
 use crate::driver::{Check, Client, Driver};
-use crate::engines::{Abilities, KvEngine, TableId};
+use crate::engines::{Abilities, KvEngine, Stop, TableId, Transaction};
 use crate::load::{self, CATALOGUE};
 use crate::sum::fold;
 use crate::zipf::scatter;
@@ -46,6 +46,14 @@ pub(crate) struct Records {
 /// (SQLite) would then write and sync nothing.
 fn unseeded() -> Rng {
     Rng::new()
+}
+
+/// Writes one value to several records.
+fn put_each(tx: &mut dyn Transaction, keys: &[[u8; 8]], value: &[u8]) -> Result<(), Stop> {
+    for key in keys {
+        tx.put(RECORDS, key, value)?;
+    }
+    Ok(())
 }
 
 impl Records {

@@ -2,7 +2,6 @@
 
 use fastrand::Rng;
 
-use super::RECORDS;
 use crate::driver::{Client, Step};
 use crate::engines::{Stop, Transaction};
 
@@ -44,10 +43,7 @@ impl Client for UniformClient {
     }
 
     fn execute(&mut self, tx: &mut dyn Transaction) -> Result<(), Stop> {
-        for key in &self.keys {
-            tx.put(RECORDS, key, &self.value)?;
-        }
-        Ok(())
+        super::put_each(tx, &self.keys, &self.value)
     }
 }
 

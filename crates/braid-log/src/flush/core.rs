@@ -698,7 +698,7 @@ impl Core {
         if !self.wants_flusher(lane) {
             return;
         }
-        if self.flushes_at_once && lane.is_rarely_busy(braid_rt::now()) {
+        if self.flushes_at_once && lane.note_busy(braid_rt::now()) {
             let led = self.lead(lane);
             if led || braid_rt::mutant!("forget_a_refused_flush") {
                 return;

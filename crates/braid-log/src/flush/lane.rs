@@ -377,7 +377,7 @@ impl Lane {
 
     /// Records that a flush begins, or the flusher is needed, at `now`. Returns whether that was long
     /// ago the last time, or is the first time.
-    pub(crate) fn is_rarely_busy(&self, now: Instant) -> bool {
+    pub(crate) fn note_busy(&self, now: Instant) -> bool {
         let nanos = now.saturating_duration_since(self.created).as_nanos();
         let now = u64::try_from(nanos).unwrap_or(u64::MAX).max(1);
         // Relaxed: a hint.
@@ -487,10 +487,10 @@ mod tests {
         );
         let log = log.unwrap();
         let lane = &log.core().lanes[0];
-        let at = |nanos| lane.is_rarely_busy(lane.created + Duration::from_nanos(nanos));
+        let at = |nanos| lane.note_busy(lane.created + Duration::from_nanos(nanos));
         let rare = [0, 1, 2_000, 6_000, 9_999, 14_000].map(at);
         assert_eq!(rare, [true, false, false, true, false, true]);
-        let before = lane.is_rarely_busy(lane.created);
+        let before = lane.note_busy(lane.created);
         assert!(!before, "the clock of another processor may lag");
     }
 

@@ -113,7 +113,7 @@ impl Core {
         }
         group.sealed_at = sealed_at;
         if let Some(begun) = sealed_at.filter(|_| self.flushes_at_once) {
-            lane.is_rarely_busy(begun);
+            lane.note_busy(begun);
         }
         group.flush = flush;
         lane.set_last_flush(log_records, group.bytes());

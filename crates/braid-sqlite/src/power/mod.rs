@@ -361,11 +361,12 @@ fn the_power_can_fail_at_any_operation() {
         Err(_) => (8, 12),
     };
     let (mut total, steps) = (0, 30);
+    let run = |seed, point| {
+        let _shown = Show(seed, point);
+        History::new(seed).run(point, steps);
+    };
     // Once found a defect: the zeros of an unwritten `-wal` file looked like frames.
-    {
-        let _shown = Show(2, Point::File(37));
-        History::new(2).run(Point::File(37), steps);
-    }
+    run(2, Point::File(37));
     for seed in 0..histories {
         let mut points = points(seed, steps);
         if points.len() > count {
@@ -374,8 +375,7 @@ fn the_power_can_fail_at_any_operation() {
             points.truncate(count);
         }
         for point in &points {
-            let _shown = Show(seed, *point);
-            History::new(seed).run(*point, steps);
+            run(seed, *point);
         }
         total += points.len();
     }

@@ -71,7 +71,7 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tablespace`] if there is none of this name, or a table is in it; those of a commit;
+    /// [`Error::Tablespace`] if no tablespace has this name, or it contains a table; the errors of a commit;
     /// [`Error::Io`] if a file cannot be removed: the tablespace does not exist any more, and the
     /// next opening removes the file.
     pub fn drop_tablespace(&self, name: &str) -> Result<()> {

@@ -77,7 +77,7 @@ pub enum TablespaceError {
         name: String,
         /// The directory; empty on a device.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The obstacle, and the user's remedy.
         reason: String,
     },
     /// The tablespace's directory or its data file does not exist, perhaps because its disk is not
@@ -88,7 +88,7 @@ pub enum TablespaceError {
         name: String,
         /// The directory; empty on a device.
         path: PathBuf,
-        /// What is missing, and what to do.
+        /// The missing part, and the user's remedy.
         reason: String,
     },
     /// The directory belongs to another database, or to another tablespace. Nothing was changed.
@@ -125,7 +125,7 @@ pub enum TablespaceError {
         name: String,
         /// The directory; empty on a device.
         path: PathBuf,
-        /// What is damaged.
+        /// The damaged part.
         reason: String,
     },
     /// The operation does not support databases with further tablespaces.

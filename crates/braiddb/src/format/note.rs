@@ -58,7 +58,7 @@ pub(crate) fn read<const N: usize>(
 /// Reads the note `name`, of whatever length, with the zeroes after its fields.
 ///
 /// # Errors
-/// Those of the medium; a missing file is none. `Ok(Err(()))`: the file is damaged.
+/// The medium's errors. A missing file is `Ok(None)`, and a damaged one `Ok(Some(Err(())))`.
 pub(crate) fn read_list(
     device: &dyn Device,
     name: &str,

@@ -674,7 +674,7 @@ pub(crate) fn create_tablespace(
             let _no_checkpoint = instance.hold_checkpoints();
             engine.spaces.remove(number);
             entries.pop();
-            // What is left now is removed by the next opening.
+            // The next opening removes whatever is left from here on.
             let _ = remove_files(&*space_device, identity)
                 .and_then(|()| write_list(&*device, &entries));
         }
