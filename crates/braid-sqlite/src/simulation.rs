@@ -281,6 +281,15 @@ impl Disk {
         })
     }
 
+    /// Gives a file of a machine that is on another name.
+    pub(crate) fn rename_file(&self, from: &Path, to: &Path) {
+        std::fs::rename(from, to).unwrap();
+        let mut state = self.state();
+        if let Some(contents) = state.files.remove(from) {
+            state.files.insert(to.to_owned(), contents);
+        }
+    }
+
     /// Writes a file as a whole, then makes it durable.
     pub(crate) fn write_file(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.change_file(path, Change::Write(0, bytes.to_vec()))?;

@@ -1,8 +1,14 @@
 //! Guard B: what the `-wal` file contains while the log has the frames.
 //!
 //! The file begins with a header that SQLite recognizes as that of another version, so that a program
-//! without the extension refuses the database. Text follows: whether the log is in use, where it is, and
-//! which database it belongs to, so that a copy of the file does not lead to the log of the original.
+//! without the extension refuses the database. Text follows: whether the log is in use, a checksum, where
+//! the log is, and which database it belongs to, so that a copy of the file does not lead to the log of the
+//! original.
+//!
+//! A power failure tears a write between sectors of 512 bytes. The state and the checksum lie in the first
+//! sector, so a change of the state alone is never torn. The paths can be longer than a sector: other paths
+//! are written only while the database is not guarded, when the log has nothing, and the checksum tells
+//! what the failure left of them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,11 +21,13 @@ use braid_rt::mutant;
 const MAGIC: u32 = 0x377f_0682;
 /// No version of SQLite has this format.
 const VERSION: u32 = 0xb4a1_d001;
-const PREFIX: &[u8] = b"braid-sqlite 1\n";
+const PREFIX: &[u8] = b"braid-sqlite 2\n";
 const OPEN: &[u8] = b"open   \n";
 const CLOSED: &[u8] = b"closed \n";
 /// Bytes of SQLite's header.
 const HEADER: usize = 32;
+/// Bytes of the line with the checksum: hexadecimal digits.
+const CHECKSUM: usize = 9;
 /// No path is longer.
 const LONGEST: u64 = 8192;
 
@@ -38,6 +46,9 @@ pub(crate) enum Stub {
     /// Zeros in the place of the header: a power failure while the file was written for the first time.
     /// Nothing was in the log yet, and SQLite does not find frames in such a file.
     Unwritten,
+    /// A header of ours before text that its checksum contradicts: a power failure while the paths were
+    /// written, or damage.
+    Torn,
     /// Something else: frames of SQLite without the extension.
     Foreign,
 }
@@ -70,16 +81,25 @@ fn header() -> [u8; HEADER] {
     bytes
 }
 
+/// The line with the checksum of a state and paths.
+fn checksum_line(state: &[u8], paths: &[u8]) -> Vec<u8> {
+    let sum = crc32c::crc32c_append(crc32c::crc32c(state), paths);
+    format!("{sum:08x}\n").into_bytes()
+}
+
 fn encode(log: &Path, database: &Path, is_open: bool) -> Vec<u8> {
-    let mut bytes = header().to_vec();
-    bytes.extend_from_slice(PREFIX);
-    bytes.extend_from_slice(if is_open { OPEN } else { CLOSED });
+    let state = if is_open { OPEN } else { CLOSED };
+    let (log, database) = (log.as_os_str().as_bytes(), database.as_os_str().as_bytes());
     // No path contains a zero.
-    bytes.extend_from_slice(log.as_os_str().as_bytes());
-    bytes.push(0);
-    bytes.extend_from_slice(database.as_os_str().as_bytes());
-    bytes.push(b'\n');
-    bytes
+    let paths = [log, b"\0", database, b"\n"].concat();
+    [
+        &header(),
+        PREFIX,
+        state,
+        &checksum_line(state, &paths),
+        &paths,
+    ]
+    .concat()
 }
 
 fn decode(bytes: &[u8]) -> Stub {
@@ -89,19 +109,30 @@ fn decode(bytes: &[u8]) -> Stub {
     if bytes.iter().take(HEADER).all(|byte| *byte == 0) {
         return Stub::Unwritten;
     }
-    let lines = bytes
+    let text = bytes
         .strip_prefix(&header())
-        .and_then(|bytes| bytes.strip_prefix(PREFIX))
-        .and_then(|bytes| bytes.strip_suffix(b"\n"));
-    let Some((state, paths)) = lines.and_then(|lines| lines.split_at_checked(OPEN.len())) else {
+        .and_then(|bytes| bytes.strip_prefix(PREFIX));
+    let Some(text) = text else {
         return Stub::Foreign;
+    };
+    let Some((state, rest)) = text.split_at_checked(OPEN.len()) else {
+        return Stub::Torn;
+    };
+    let Some((sum, paths)) = rest.split_at_checked(CHECKSUM) else {
+        return Stub::Torn;
+    };
+    if sum != checksum_line(state, paths) && !mutant!("sqlite_accept_a_torn_stub") {
+        return Stub::Torn;
+    }
+    let Some(paths) = paths.strip_suffix(b"\n") else {
+        return Stub::Torn;
     };
     let mut paths = paths.split(|byte| *byte == 0);
     let (Some(path), Some(database), None) = (paths.next(), paths.next(), paths.next()) else {
-        return Stub::Foreign;
+        return Stub::Torn;
     };
     if (state != OPEN && state != CLOSED) || path.is_empty() {
-        return Stub::Foreign;
+        return Stub::Torn;
     }
     let to_path = |bytes: &[u8]| PathBuf::from(std::ffi::OsString::from_vec(bytes.to_vec()));
     Stub::Log {
@@ -162,7 +193,19 @@ mod tests {
             };
             assert_eq!(read(&wal).unwrap(), stub);
         }
-        let mut bytes = std::fs::read(&wal).unwrap();
+        let written = std::fs::read(&wal).unwrap();
+        for at in HEADER..written.len() {
+            let mut bytes = written.clone();
+            bytes[at] ^= 1;
+            std::fs::write(&wal, &bytes).unwrap();
+            let is_ours = at >= HEADER + PREFIX.len();
+            let expected = if is_ours { Stub::Torn } else { Stub::Foreign };
+            assert_eq!(read(&wal).unwrap(), expected, "{at}");
+            std::fs::write(&wal, &written[..at]).unwrap();
+            let expected = if is_ours { Stub::Torn } else { Stub::Foreign };
+            assert_eq!(read(&wal).unwrap(), expected, "{at} bytes");
+        }
+        let mut bytes = written;
         bytes[5] ^= 1;
         std::fs::write(&wal, &bytes).unwrap();
         assert_eq!(read(&wal).unwrap(), Stub::Foreign);

@@ -144,6 +144,14 @@ fn refuse_lost(found: &Stub, versions: Versions, wal: &Path) -> Result<(), Refus
             wal.display()
         )));
     }
+    // Other paths are written only while a database is not guarded.
+    if *found == Stub::Torn && versions == Versions::Guarded {
+        return Err(Refusal::Message(format!(
+            "cannot open {}: its text does not match its checksum, and the database has a log that it \
+             should name; deleting the -wal file drops the log's transactions",
+            wal.display()
+        )));
+    }
     if *found == Stub::Foreign {
         return Err(Refusal::Message(format!(
             "cannot open {}: it has frames of SQLite without this extension; open the database once \
@@ -200,9 +208,17 @@ fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal
                 ..
             } => {
                 remove(&path).map_err(|error| message(&error))?;
+                // The other paths that are written now can be torn.
+                let code = match () {
+                    () if mutant!("sqlite_keep_the_guard_of_a_closed_log") => OK,
+                    () => guard::set(database.inner, false),
+                };
+                if code != OK {
+                    return Err(Refusal::Code(code));
+                }
                 new_log(database, wal)?
             }
-            Stub::Absent | Stub::Unwritten => new_log(database, wal)?,
+            Stub::Absent | Stub::Unwritten | Stub::Torn => new_log(database, wal)?,
         };
         stub::write(wal, &path, &database.path, true).map_err(failed)
     };
@@ -288,16 +304,17 @@ pub(crate) fn delete(wal: &Path, database: &Path) -> c_int {
             &format!("cannot delete the log of {}: {error}", wal.display()),
         )
     };
-    let path = match stub::read(wal) {
-        Ok(Stub::Log { path, .. }) => path,
+    let (path, named) = match stub::read(wal) {
+        Ok(Stub::Log { path, database, .. }) => (path, database),
         Ok(_) => return OK,
         Err(error) => return failed(error),
     };
-    // A crash from here on leaves a database without frames in its log.
+    // A crash from here on leaves a database without frames in its log. The paths stay, since the database
+    // is guarded.
     let announced = if mutant!("sqlite_delete_the_log_unannounced") {
         Ok(())
     } else {
-        stub::write(wal, &path, database, false)
+        stub::write(wal, &path, &named, false)
     };
     if let Err(error) = announced.and_then(|()| remove(&path)) {
         return failed(error);

@@ -101,7 +101,10 @@ fn transaction(random: &mut fastrand::Rng, number: usize) -> Vec<String> {
 struct History {
     random: fastrand::Rng,
     disk: Arc<Disk>,
-    directory: tempfile::TempDir,
+    /// Removed when the history ends.
+    root: tempfile::TempDir,
+    directory: PathBuf,
+    name: &'static str,
     is_full: bool,
     transactions: Vec<Vec<String>>,
     states: Vec<Rows>,
@@ -119,11 +122,19 @@ impl History {
         } else {
             tempfile::tempdir()
         };
-        let directory = directory.unwrap();
+        let root = directory.unwrap();
+        // The paths in the `-wal` file of every second history need a second sector.
+        let directory = match seed % 2 {
+            0 => root.path().to_owned(),
+            _ => root.path().join("d".repeat(220)),
+        };
+        std::fs::create_dir_all(&directory).unwrap();
         let mut random = fastrand::Rng::with_seed(seed);
         Self {
-            disk: Disk::new(directory.path()),
+            disk: Disk::new(&directory),
+            root,
             directory,
+            name: "app.db",
             is_full: random.u8(..4) > 0,
             random,
             transactions: Vec::new(),
@@ -134,12 +145,12 @@ impl History {
     }
 
     fn path(&self) -> PathBuf {
-        self.directory.path().join("app.db")
+        self.directory.join(self.name)
     }
 
     fn connect(&mut self) -> rusqlite::Result<Connection> {
         let mode = ["lazy", "checksum", "eager"][self.random.usize(..3)];
-        let (path, logs) = (self.path(), self.directory.path().display().to_string());
+        let (path, logs) = (self.path(), self.directory.display().to_string());
         let path = path.display();
         let uri = format!("file:{path}?vfs=braid&braid_log={logs}&braid_mode={mode}");
         let db = connect(&uri)?;
@@ -233,9 +244,9 @@ impl History {
 
     /// SQLite without the extension refuses copies of the files, or finds everything (Q2, Q3).
     fn check_guards(&self) {
-        let copies = tempfile::tempdir_in(self.directory.path().parent().unwrap()).unwrap();
+        let copies = tempfile::tempdir_in(self.root.path().parent().unwrap()).unwrap();
         for suffix in ["", "-wal", "-journal"] {
-            let from = self.directory.path().join(format!("app.db{suffix}"));
+            let from = self.directory.join(format!("{}{suffix}", self.name));
             if from.exists() {
                 std::fs::copy(from, copies.path().join(format!("app.db{suffix}"))).unwrap();
             }
@@ -341,6 +352,60 @@ impl Drop for Show {
             eprintln!("history {}, power failure at {:?}", self.0, self.1);
         }
     }
+}
+
+/// A database is moved after the power failed while its last connection closed. Its `-wal` file then gets
+/// other paths, which are longer than a sector, and the power fails again.
+#[test]
+fn a_wal_file_with_other_paths_can_be_torn() {
+    // The log has been emptied, and the database is still guarded.
+    let mut is_reached = false;
+    for first in 0.. {
+        let closed = |history: &mut History| {
+            let db = history.connect().unwrap();
+            let statements = transaction(&mut history.random, 1);
+            commit(&history.oracle, &statements).unwrap();
+            history.states.push(contents(&history.oracle).unwrap().1);
+            history.transactions.push(statements);
+            commit(&db, &history.transactions[0]).unwrap();
+            history.acknowledge();
+            let (_, events) = history.disk.counts();
+            history.disk.fail_at(Some(Point::File(events + first)));
+            drop(db);
+            history.disk.is_off()
+        };
+        let mut points = 0;
+        for second in 0.. {
+            let mut history = History::new(1 + 2 * second);
+            if !closed(&mut history) {
+                break;
+            }
+            history.disk.restart(Some(Survivors::Nothing));
+            let wal = |name| history.directory.join(format!("{name}-wal"));
+            let stub = crate::stub::read(&wal("app.db")).unwrap();
+            is_reached |= matches!(stub, crate::stub::Stub::Log { is_open: false, .. });
+            for suffix in ["", "-wal", "-journal"] {
+                let of = |name| history.directory.join(format!("{name}{suffix}"));
+                if of("app.db").exists() {
+                    history.disk.rename_file(&of("app.db"), &of("moved.db"));
+                }
+            }
+            history.name = "moved.db";
+            history.disk.fail_at(Some(Point::File(second / 4)));
+            history.recover();
+            if !history.disk.is_off() {
+                points = second;
+                break;
+            }
+            history.disk.restart(Some(Survivors::Random(second)));
+            history.check_guards();
+            history.recover();
+        }
+        if points == 0 {
+            break;
+        }
+    }
+    assert!(is_reached);
 }
 
 /// The points at which the power can fail in the first round of a history.

@@ -48,6 +48,24 @@ fn copy_after_crash(directory: &Directory) -> (tempfile::TempDir, std::path::Pat
     (copy, path)
 }
 
+/// Bytes of a `-wal` file before its checksum: a header, a version and a state.
+const SUM_AT: usize = 32 + 15 + 8;
+
+/// A `-wal` file whose checksum is that of its text.
+fn sealed(mut wal: Vec<u8>) -> Vec<u8> {
+    let state = crc32c::crc32c(&wal[SUM_AT - 8..SUM_AT]);
+    let sum = crc32c::crc32c_append(state, &wal[SUM_AT + 9..]);
+    wal[SUM_AT..SUM_AT + 8].copy_from_slice(format!("{sum:08x}").as_bytes());
+    wal
+}
+
+/// A `-wal` file that names another log.
+fn with_other_log(wal: &[u8], from: &Path, to: &Path) -> Vec<u8> {
+    let text = String::from_utf8_lossy(&wal[32..])
+        .replace(&*from.to_string_lossy(), &to.to_string_lossy());
+    sealed([&wal[..32], text.as_bytes()].concat())
+}
+
 #[test]
 fn a_connection_without_the_extension_is_refused_while_one_with_it_is_open() {
     let directory = Directory::new();
@@ -135,9 +153,7 @@ fn a_crashed_database_is_refused_without_the_extension_and_without_the_log() {
     let log = copy.path().join("log");
     let place = directory.logs().remove(0);
     fs::copy(&place, &log).unwrap();
-    let text = String::from_utf8_lossy(&stub[32..])
-        .replace(&*place.to_string_lossy(), &log.to_string_lossy());
-    let moved = [&stub[..32], text.as_bytes()].concat();
+    let moved = with_other_log(&stub, &place, &log);
     fs::write(&wal, &moved).unwrap();
     let uri = format!("file:{}?vfs=braid&braid_memory=emulated", path.display());
     let recovered = open(&uri).unwrap();
@@ -150,7 +166,9 @@ fn a_crashed_database_is_refused_without_the_extension_and_without_the_log() {
     let (copy, path) = copy_after_crash(&directory);
     let wal = copy.path().join("copy.db-wal");
     let uri = format!("file:{}?vfs=braid&braid_memory=emulated", path.display());
-    for lost in [moved.clone(), vec![0; moved.len()]] {
+    let mut torn = moved.clone();
+    *torn.last_mut().unwrap() = 0;
+    for lost in [moved.clone(), vec![0; moved.len()], torn] {
         fs::write(&wal, &lost).unwrap();
         let db = open(&uri).unwrap();
         assert_eq!(
@@ -179,6 +197,32 @@ fn zeros_instead_of_a_wal_file_are_none() {
     let mut wal = directory.path().into_os_string();
     wal.push("-wal");
     fs::write(&wal, [0; 100]).unwrap();
+    let db = directory.open();
+    run(&db, "INSERT INTO t VALUES (1)");
+    is_sound(&db);
+    drop(db);
+    let stock = Connection::open(directory.path()).unwrap();
+    assert_eq!(rows(&stock, "SELECT * FROM t").unwrap().len(), 1);
+}
+
+/// The power failed while other paths were written, of which a part lies in the second sector. The log
+/// had nothing.
+#[test]
+fn a_torn_wal_file_is_written_again() {
+    let directory = Directory::new();
+    let db = directory.open();
+    run(&db, "CREATE TABLE t (a)");
+    let written = fs::read(directory.wal()).unwrap();
+    drop(db);
+    let text = ["/no/such/log/", &"x".repeat(600), "\0/a.db\n"].concat();
+    let mut torn = sealed([&written[..SUM_AT + 9], text.as_bytes()].concat());
+    torn[512..].fill(b'y');
+    *torn.last_mut().unwrap() = b'\n';
+    torn[600] = 0;
+    fs::write(directory.wal(), &torn).unwrap();
+    let stock = Connection::open(directory.path()).unwrap();
+    assert_eq!(code(rows(&stock, "SELECT * FROM t")), ErrorCode::CannotOpen);
+    drop(stock);
     let db = directory.open();
     run(&db, "INSERT INTO t VALUES (1)");
     is_sound(&db);
