@@ -58,6 +58,8 @@ pub(crate) struct Database {
     is_writer: AtomicBool,
     /// Whether the connection has SQLite's lock for checkpoints.
     is_checkpointer: AtomicBool,
+    /// Whether a sync of the log was left out since the connection has waited for the device.
+    owes_sync: AtomicBool,
     /// The log, while the connection has its `-wal` file open.
     wal: Mutex<Option<SharedWal>>,
     /// Whether the header's versions are guarded when they are written.
@@ -87,6 +89,7 @@ impl Database {
             level: AtomicI32::new(0),
             is_writer: AtomicBool::new(false),
             is_checkpointer: AtomicBool::new(false),
+            owes_sync: AtomicBool::new(false),
             wal: Mutex::new(None),
             is_guarded: AtomicBool::new(false),
         });
@@ -106,23 +109,55 @@ impl Database {
         self.is_writer.load(Ordering::Relaxed) || self.level() >= LOCK_EXCLUSIVE
     }
 
-    /// Whether SQLite syncs the log for a commit, and not for a checkpoint. Without its shared memory
-    /// (an exclusive lock) there are no locks that tell.
-    pub(crate) fn is_committing(&self) -> bool {
+    /// Whether a sync of the log can be left out, in mode `ticket`: SQLite syncs it for a commit, or for a
+    /// checkpoint that then writes into the database (Q6). With its locks in shared memory the connection
+    /// knows, and syncs once before a checkpoint. Without them, under an exclusive lock, nothing tells.
+    pub(crate) fn leave_out_sync(&self) -> bool {
         // The connection's own thread stored them.
-        let is_checkpointer = self.is_checkpointer.load(Ordering::Relaxed);
-        self.is_writer.load(Ordering::Relaxed)
-            && self.level() < LOCK_EXCLUSIVE
-            && (!is_checkpointer || mutant!("sqlite_checkpoint_what_is_not_durable"))
+        let is_checkpointer = self.is_checkpointer.load(Ordering::Relaxed)
+            && !mutant!("sqlite_checkpoint_what_is_not_durable");
+        let is_left_out = self.level() >= LOCK_EXCLUSIVE
+            || (self.is_writer.load(Ordering::Relaxed) && !is_checkpointer);
+        if is_left_out {
+            self.owes_sync.store(true, Ordering::Relaxed);
+        }
+        is_left_out
+    }
+
+    /// Notes that everything that was committed is durable.
+    pub(crate) fn note_sync(&self) {
+        // The connection's own thread reads it.
+        self.owes_sync.store(false, Ordering::Relaxed);
+    }
+
+    /// Waits for the device before the connection changes the database, if a sync was left out (Q6).
+    fn settle(&self) -> c_int {
+        // The connection's own thread stored it.
+        let is_owed = self.owes_sync.load(Ordering::Relaxed)
+            && !mutant!("sqlite_checkpoint_what_is_not_durable");
+        if !is_owed {
+            return OK;
+        }
+        match self.wait() {
+            Ok(()) => OK,
+            Err(error) => {
+                if let Some(functions) = functions() {
+                    functions.report(IOERR_FSYNC, &format!("braid: {error}"));
+                }
+                IOERR_FSYNC
+            }
+        }
     }
 
     /// Waits until everything that was committed is durable.
     fn wait(&self) -> Result<(), String> {
-        match lock(&self.wal).clone() {
-            Some(wal) => wait(&wal).map_err(|error| error.to_string()),
-            // Without a log, SQLite has synced its own files.
-            None => Ok(()),
+        // Without a log, SQLite has synced its own files.
+        let wal = lock(&self.wal).clone();
+        if let Some(wal) = wal {
+            wait(&wal).map_err(|error| error.to_string())?;
         }
+        self.note_sync();
+        Ok(())
     }
 
     /// The database of the connection that has this path open with an exclusive lock.
@@ -257,6 +292,10 @@ unsafe extern "C" fn read(file: *mut File, to: *mut c_void, len: c_int, offset: 
 unsafe extern "C" fn write(file: *mut File, from: *const c_void, len: c_int, offset: i64) -> c_int {
     // SAFETY: SQLite calls methods of open files.
     let (inner, database) = unsafe { (Inner::of(file), state(file)) };
+    let settled = guarded(IOERR_FSYNC, || database.settle());
+    if settled != OK {
+        return settled;
+    }
     let count = usize::try_from(len).unwrap_or(0);
     if !guard::has_versions(offset, count) || !database.is_guarded.load(Ordering::Relaxed) {
         // SAFETY: the arguments are passed on.
@@ -269,6 +308,16 @@ unsafe extern "C" fn write(file: *mut File, from: *const c_void, len: c_int, off
         // SAFETY: the copy has as many bytes.
         unsafe { (inner.methods().write)(inner.file(), bytes.as_ptr().cast(), len, offset) }
     })
+}
+
+unsafe extern "C" fn truncate(file: *mut File, len: i64) -> c_int {
+    // SAFETY: SQLite calls methods of open files.
+    let (inner, database) = unsafe { (Inner::of(file), state(file)) };
+    match guarded(IOERR_FSYNC, || database.settle()) {
+        // SAFETY: the arguments are passed on.
+        OK => unsafe { (inner.methods().truncate)(inner.file(), len) },
+        code => code,
+    }
 }
 
 unsafe extern "C" fn lock_file(file: *mut File, level: c_int) -> c_int {
@@ -440,7 +489,6 @@ macro_rules! pass_optional {
     };
 }
 
-pass!(truncate(len: i64) -> c_int);
 pass!(sync(flags: c_int) -> c_int);
 pass!(file_size(to: *mut i64) -> c_int);
 pass!(check_reserved_lock(to: *mut c_int) -> c_int);

@@ -28,7 +28,7 @@
 //!   process had it.
 //! - **Q5: no panic leaves the library.**
 //! - **Q6: a checkpoint copies durable frames.** In mode `ticket`, a commit does not wait for the device;
-//!   `braid_wait()` and every sync of a checkpoint do.
+//!   `braid_wait()` does, and a connection does so before it writes into the database or cuts it.
 
 #![cfg(unix)]
 #![cfg_attr(

@@ -59,6 +59,8 @@ struct Setup {
     checkpoint: u32,
     /// Value of `synchronous`.
     synchronous: &'static str,
+    /// Value of `locking_mode`.
+    locking: &'static str,
     /// Transactions before a wait for the device, in mode `ticket`; 0 for no wait.
     wait: u64,
     is_database_in_memory: bool,
@@ -73,6 +75,7 @@ impl Setup {
             uri: "vfs=unix",
             checkpoint: 1000,
             synchronous: "FULL",
+            locking: "NORMAL",
             wait: 0,
             is_database_in_memory: false,
             is_log_in_memory: false,
@@ -126,8 +129,12 @@ const STEPS: [Setup; 6] = [
 ];
 
 /// Where files can lie.
-const PLACES: [Setup; 8] = [
+const PLACES: [Setup; 11] = [
     STOCK,
+    Setup {
+        locking: "EXCLUSIVE",
+        ..Setup::stock("SQLite, EXCLUSIVE")
+    },
     Setup {
         synchronous: "NORMAL",
         ..Setup::stock("SQLite, NORMAL")
@@ -138,10 +145,19 @@ const PLACES: [Setup; 8] = [
         ..Setup::braid("32 per wait", "vfs=braid&braid_mode=ticket")
     },
     Setup {
+        wait: 32,
+        locking: "EXCLUSIVE",
+        ..Setup::braid("32 per wait, EXCLUSIVE", "vfs=braid&braid_mode=ticket")
+    },
+    Setup {
         checkpoint: 1000,
         ..Setup::in_memory("log in memory, default", "vfs=braid")
     },
     Setup::in_memory("log in memory", "vfs=braid"),
+    Setup {
+        locking: "EXCLUSIVE",
+        ..Setup::in_memory("log in memory, EXCLUSIVE", "vfs=braid")
+    },
     Setup {
         is_database_in_memory: true,
         ..Setup::stock("SQLite in memory")
@@ -197,6 +213,7 @@ impl Database {
         }
         let connection = Connection::open_with_flags(uri, OpenFlags::default()).map_err(failed)?;
         for pragma in [
+            format!("locking_mode = {}", setup.locking),
             "journal_mode = WAL".to_owned(),
             format!("synchronous = {}", setup.synchronous),
             format!("wal_autocheckpoint = {}", setup.checkpoint),

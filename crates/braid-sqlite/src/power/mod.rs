@@ -105,6 +105,9 @@ struct History {
     root: tempfile::TempDir,
     directory: PathBuf,
     name: &'static str,
+    /// Whether commits leave the wait to `braid_wait`, and whether the connection excludes others.
+    is_ticket: bool,
+    is_exclusive: bool,
     is_full: bool,
     transactions: Vec<Vec<String>>,
     states: Vec<Rows>,
@@ -135,6 +138,8 @@ impl History {
             root,
             directory,
             name: "app.db",
+            is_ticket: seed % 8 > 3,
+            is_exclusive: matches!(seed % 8, 1 | 5 | 6),
             is_full: random.u8(..4) > 0,
             random,
             transactions: Vec::new(),
@@ -149,11 +154,17 @@ impl History {
     }
 
     fn connect(&mut self) -> rusqlite::Result<Connection> {
-        let mode = ["lazy", "checksum", "eager"][self.random.usize(..3)];
+        let mode = match ["lazy", "checksum", "eager"][self.random.usize(..3)] {
+            _ if self.is_ticket => "ticket",
+            mode => mode,
+        };
         let (path, logs) = (self.path(), self.directory.display().to_string());
         let path = path.display();
         let uri = format!("file:{path}?vfs=braid&braid_log={logs}&braid_mode={mode}");
         let db = connect(&uri)?;
+        if self.is_exclusive {
+            run(&db, "PRAGMA locking_mode = EXCLUSIVE")?;
+        }
         run(&db, "PRAGMA page_size = 512")?;
         run(&db, "PRAGMA journal_mode = WAL")?;
         let synchronous = if self.is_full { "FULL" } else { "NORMAL" };
@@ -199,7 +210,10 @@ impl History {
                 self.states.push(contents(&self.oracle)?.1);
                 self.transactions.push(statements);
                 commit(open, self.transactions.last().expect("pushed"))?;
-                if self.is_full {
+                if self.is_ticket && number.is_multiple_of(2) {
+                    run(open, "PRAGMA braid_wait")?;
+                    self.acknowledge();
+                } else if self.is_full && !self.is_ticket {
                     self.acknowledge();
                 }
             }
@@ -368,6 +382,7 @@ fn a_wal_file_with_other_paths_can_be_torn() {
             history.states.push(contents(&history.oracle).unwrap().1);
             history.transactions.push(statements);
             commit(&db, &history.transactions[0]).unwrap();
+            run(&db, "PRAGMA braid_wait").unwrap();
             history.acknowledge();
             let (_, events) = history.disk.counts();
             history.disk.fail_at(Some(Point::File(events + first)));

@@ -314,11 +314,20 @@ fn a_ticket_waits_for_the_device_once() {
         run(&db, &format!("PRAGMA wal_checkpoint({checkpoint})"));
         assert!(is_durable(), "{checkpoint}");
     }
-    // Without its locks in shared memory, SQLite's syncs do not say what they are for.
+    // Without its locks in shared memory, SQLite's syncs do not say what they are for: the first write
+    // into the database waits.
     drop(other);
     run(&db, "PRAGMA locking_mode = EXCLUSIVE");
-    run(&db, "INSERT INTO t VALUES (NULL, 'a', 'b')");
-    assert!(is_durable());
+    for checkpoint in ["PASSIVE", "FULL"] {
+        run(&db, "INSERT INTO t VALUES (NULL, 'a', 'b')");
+        assert!(!is_durable());
+        assert_eq!(pragma(&db, "PRAGMA braid_wait").unwrap(), "durable");
+        assert!(is_durable());
+        run(&db, "INSERT INTO t VALUES (NULL, 'a', 'b')");
+        assert!(!is_durable());
+        run(&db, &format!("PRAGMA wal_checkpoint({checkpoint})"));
+        assert!(is_durable(), "{checkpoint}");
+    }
     run(&db, "PRAGMA braid_mode = checksum");
     run(&db, "INSERT INTO t VALUES (NULL, 'a', 'b')");
     assert!(is_durable());
