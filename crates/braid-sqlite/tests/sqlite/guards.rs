@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Error, ErrorCode};
 
 use crate::model::{Directory, is_sound, open, rows, run};
@@ -185,6 +186,47 @@ fn a_crashed_database_is_refused_without_the_extension_and_without_the_log() {
             .unwrap()
             .is_empty()
     );
+}
+
+/// SQLite keeps the `-wal` file of a closed database if the program asks for it, with the frames or without.
+#[test]
+fn a_database_whose_wal_file_is_kept_stays_guarded() {
+    let persist = |db: &Connection, is_kept: bool| {
+        let mut value = std::ffi::c_int::from(is_kept);
+        // SAFETY: the connection is open, and the argument is the address of a number.
+        let code = unsafe {
+            rusqlite::ffi::sqlite3_file_control(
+                db.handle(),
+                c"main".as_ptr(),
+                rusqlite::ffi::SQLITE_FCNTL_PERSIST_WAL,
+                (&raw mut value).cast(),
+            )
+        };
+        assert_eq!(code, rusqlite::ffi::SQLITE_OK);
+    };
+    for has_frames in [false, true] {
+        let directory = Directory::new();
+        let mut db = directory.open();
+        run(&db, "CREATE TABLE t (a)");
+        for number in 1..=3 {
+            run(&db, "INSERT INTO t VALUES (1)");
+            persist(&db, true);
+            let no_checkpoint = DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE;
+            db.set_db_config(no_checkpoint, has_frames).unwrap();
+            drop(db);
+            assert!(directory.wal().exists() && directory.logs().len() == 1);
+            is_refused(&directory.path());
+            db = directory.open();
+            assert_eq!(rows(&db, "SELECT * FROM t").unwrap().len(), number);
+            is_sound(&db);
+        }
+        persist(&db, false);
+        drop(db);
+        assert!(!directory.wal().exists() && directory.logs().is_empty());
+        let stock = directory.stock();
+        assert_eq!(rows(&stock, "SELECT * FROM t").unwrap().len(), 3);
+        is_sound(&stock);
+    }
 }
 
 /// The power failed while the `-wal` file was written for the first time.
