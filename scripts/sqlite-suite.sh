@@ -62,11 +62,14 @@ run() {
     fi
     local arguments=()
     [ "$file" != permutations ] || arguments=(wal)
+    # By default a file ends after 1,000 errors.
     (cd "$folder" && timeout "$limit" "$suite/build/testfixture" "$sources/test/$file.test" \
-        "${arguments[@]}" >out.txt 2>&1) || true
+        "${arguments[@]}" --maxerror=1000000 >out.txt 2>&1) || true
     unset BRAID_SUITE_LIBRARY BRAID_MEMORY
     grep -a -q "errors out of" "$folder/out.txt" || echo "$file(unfinished)"
-    sed -n 's/^!Failures on these tests: //p' "$folder/out.txt" | tr ' ' '\n' | sed '/^$/d'
+    # Also of a file that does not reach its end.
+    LC_ALL=C awk '/^! .* expected: / { print $2 } /^Error: / { sub(/[.][.][.]$/, "", last); print last } { last = $0 }
+        sub(/^!Failures on these tests: /, "") { gsub(/ /, "\n"); print }' "$folder/out.txt" | sed '/^$/d'
 }
 
 if [ $# -gt 0 ]; then
