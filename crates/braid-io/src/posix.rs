@@ -332,7 +332,8 @@ impl File for PosixFile {
     }
 
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
-        let zeroes = AlignedBuf::new(1 << 20);
+        let most = range.end.saturating_sub(range.start).clamp(1, 1 << 20);
+        let zeroes = AlignedBuf::new(braid_rt::to_usize(most));
         let mut at = range.start;
         while at < range.end {
             let len = (range.end - at).min(zeroes.len() as u64);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use braid_io::AlignedBuf;
 use braid_rt::to_usize;
 
-use crate::buffer_pool::{ABSENT, OpenCheckpoint, UNWRITTEN};
+use crate::buffer_pool::{ABSENT, OpenCheckpoint, UNWRITTEN, Wake};
 use crate::copy::PinnedCheckpoint;
 use crate::data_file::room::BorrowedRoom;
 use crate::data_file::{
@@ -103,6 +103,15 @@ impl Checkpoint {
     /// shortest length after a few such checkpoints.
     pub fn shrink(&mut self) {
         self.shrinks = true;
+    }
+
+    /// Sets a function that is called when many images wait that writers copied for this checkpoint:
+    /// it should then not pause, because at some number writers write these images themselves. See
+    /// [`Store::has_many_copies`](crate::Store::has_many_copies). Writers call the function, so it must be quick.
+    pub fn wake_for_copies(&self, wake: Arc<dyn Fn() + Send + Sync>) {
+        if let Some(open) = self.store.pool.lock_checkpoint().as_mut() {
+            open.wake = Some(Wake(wake));
+        }
     }
 
     /// Writes the page images as of the epoch switch, while others change the pages.

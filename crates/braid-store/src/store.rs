@@ -419,6 +419,12 @@ impl Store {
         self.inner.pool.file.room.add(writer.reduce(0));
     }
 
+    /// Whether many images wait that writers copied for the open checkpoint; see
+    /// [`Checkpoint::wake_for_copies`](crate::Checkpoint::wake_for_copies).
+    pub fn has_many_copies(&self) -> bool {
+        self.inner.pool.has_many_copies()
+    }
+
     /// Whether a transaction was refused for lack of room since the newest checkpoint.
     pub fn has_refused(&self) -> bool {
         self.inner.pool.file.room.is_refused()

@@ -33,6 +33,13 @@ const SMALL_PAYLOAD: usize = BLOCK;
 /// Time after a refusal of the device before the device is asked again.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
+/// Pause after a piece of a file that is made ahead of need, in multiples of the time that the piece
+/// took: the device has three quarters of its time for commits.
+const PAUSE_FACTOR: u32 = 3;
+
+/// Longest of these pauses.
+const PAUSE_MAX: Duration = Duration::from_millis(10);
+
 /// Accounting of log space.
 #[derive(Debug)]
 pub(crate) struct SpaceState {
@@ -491,9 +498,33 @@ impl Core {
                 let _ = self.prepare_with(lane, 0, || {
                     let (device, options) = (&*self.device, &self.options);
                     let pool = &lane.pool;
-                    pool.prepare_ahead_while(device, options, &self.quota, wanted)
+                    let pause = |left, took| self.pause_preparing(lane, left, took);
+                    pool.prepare_ahead_while(device, options, &self.quota, wanted, &pause)
                 });
             }
+        }
+    }
+
+    /// Leaves the device to commits between two pieces of a file that is made ahead of need, unless
+    /// commits may need the file before its other `left` bytes are written.
+    fn pause_preparing(&self, lane: &Lane, left: u64, took: Duration) {
+        let is_stopping = self.stopping.load(Ordering::SeqCst);
+        // This thread prepares the segments of all lanes.
+        let mut others = self.lanes.iter().filter(|other| other.index != lane.index);
+        if !is_stopping
+            && self.has_time_to_prepare(lane, left)
+            && others.all(|other| self.is_comfortable(other))
+        {
+            braid_rt::sleep((took * PAUSE_FACTOR).min(PAUSE_MAX));
+        }
+    }
+
+    /// Whether commits can use as many bytes as are `left` of a file before they need it.
+    fn has_time_to_prepare(&self, lane: &Lane, left: u64) -> bool {
+        if lane.log_space.is_grown() {
+            self.room(lane) >= self.needed(lane, left)
+        } else {
+            lane.pool.ready() > 0
         }
     }
 
@@ -547,6 +578,36 @@ mod tests {
         let listener = core.preparer.listen();
         core.refresh_space(&core.lanes[0]);
         assert!(listener.is_notified());
+    }
+
+    #[test]
+    fn a_lane_has_time_to_prepare_until_commits_need_the_file() {
+        let options = LogOptions {
+            strands: 1,
+            segment_bytes: 256 << 10,
+            slot_bytes: 32 << 10,
+            flush_mode: FlushMode::Callers,
+            ..LogOptions::default()
+        };
+        let log = Log::create(Arc::new(MemoryDevice::new()), options).unwrap();
+        let (core, lane) = (log.core(), &log.core().lanes[0]);
+        while !lane.log_space.is_grown() {
+            log.append(&[&[1; 2_000]]).unwrap().wait().unwrap();
+        }
+        while !core.is_comfortable(lane) {
+            core.prepare_ahead();
+        }
+        let whole = lane.pool.next_len();
+        assert!(core.has_time_to_prepare(lane, whole));
+        while core.has_time_to_prepare(lane, whole) {
+            log.append(&[&[1; 2_000]]).unwrap().wait().unwrap();
+        }
+        // With half of the file written, commits may use as much of what is ready.
+        assert!(core.has_time_to_prepare(lane, whole / 2));
+        while core.has_time_to_prepare(lane, whole / 2) {
+            log.append(&[&[1; 2_000]]).unwrap().wait().unwrap();
+        }
+        assert!(core.room(lane) > core.needed(lane, 0), "nobody waits yet");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_io::{Device, File, OpenMode};
 
@@ -11,6 +12,23 @@ use crate::format::chunk::NUMBERS_MAX;
 use crate::format::segment::Segment;
 use crate::options::LogOptions;
 use crate::segments::quota::Quota;
+
+/// Bytes of a file made ahead of need that are written at once: so few that a flush, which the device
+/// may serve after them, hardly waits.
+const PIECE: u64 = 256 << 10;
+
+/// Called after each piece of a file but the last, with the bytes that are left and the time that the
+/// piece took. May pause.
+pub(crate) type Pause<'a> = &'a dyn Fn(u64, Duration);
+
+/// Why a file is made.
+#[derive(Clone, Copy)]
+pub(super) enum Reason<'a> {
+    /// A commit or a flush waits for it.
+    Need,
+    /// Ahead of need, with pauses for commits, which use the device.
+    Ahead(Pause<'a>),
+}
 
 /// A durable file of zeroes under the name of an unfinished segment.
 #[derive(Debug)]
@@ -36,6 +54,7 @@ impl NewFile {
         (len, least): (u64, u64),
         options: &LogOptions,
         quota: &Quota,
+        reason: Reason<'_>,
     ) -> Result<Option<Self>, LogError> {
         let Some(len) = quota.take(len, least, options) else {
             return Ok(None);
@@ -43,7 +62,7 @@ impl NewFile {
         if len > least {
             braid_rt::coverage_point("log: segments grow");
         }
-        match create_zeroed(device, unfinished, len) {
+        match create_zeroed(device, unfinished, len, reason) {
             Ok(file) => Ok(Some(Self {
                 file,
                 len,
@@ -90,7 +109,12 @@ impl NewFile {
 }
 
 /// Creates a file of `len` real zeroes, and makes it durable.
-fn create_zeroed(device: &dyn Device, name: &str, len: u64) -> io::Result<Arc<dyn File>> {
+fn create_zeroed(
+    device: &dyn Device,
+    name: &str,
+    len: u64,
+    reason: Reason<'_>,
+) -> io::Result<Arc<dyn File>> {
     debug_assert!(len.is_multiple_of(BLOCK as u64));
     let file = match device.open(name, OpenMode::CreateNew) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -99,7 +123,22 @@ fn create_zeroed(device: &dyn Device, name: &str, len: u64) -> io::Result<Arc<dy
         }
         other => other?,
     };
-    file.fill_zero(0..len)?;
+    match reason {
+        Reason::Need => file.fill_zero(0..len)?,
+        Reason::Ahead(_) if braid_rt::mutant!("zero_a_file_at_once") => file.fill_zero(0..len)?,
+        Reason::Ahead(pause) => {
+            let mut at = 0;
+            while at < len {
+                let end = len.min(at + PIECE);
+                let begun = braid_rt::now();
+                file.fill_zero(at..end)?;
+                if end < len {
+                    pause(len - end, braid_rt::now().saturating_duration_since(begun));
+                }
+                at = end;
+            }
+        }
+    }
     file.sync()?;
     Ok(file)
 }

@@ -11,7 +11,7 @@ use crate::base::sync::{AtomicU64, Counter, Mutex};
 use crate::format::BLOCK;
 use crate::format::segment::{Segment, segment_name, unfinished_name};
 use crate::options::LogOptions;
-use crate::segments::new_file::NewFile;
+use crate::segments::new_file::{NewFile, Pause, Reason};
 use crate::segments::quota::Quota;
 use crate::segments::state::{PoolFiles, State};
 
@@ -326,7 +326,7 @@ impl SegmentPool {
         is_any || self.prepared() != prepared
     }
 
-    /// Prepares segments ahead of need while `wanted` returns true. A commit or a flush that lacks a
+    /// Prepares segments ahead of need while `wanted` returns true, with pauses. A commit or a flush that lacks a
     /// segment meanwhile does not wait for the file, only for its name.
     ///
     /// Returns `false` if the limit forbids another segment.
@@ -339,6 +339,7 @@ impl SegmentPool {
         options: &LogOptions,
         quota: &Quota,
         wanted: impl Fn() -> bool,
+        pause: Pause<'_>,
     ) -> Result<bool, LogError> {
         let _ahead = self.ahead.lock();
         while wanted() {
@@ -348,7 +349,7 @@ impl SegmentPool {
                 let _work = self.holds.files.of(self.work.lock());
                 self.prepare_locked(device, options, quota, State::next_len)?
             } else {
-                self.make_ahead(device, options, quota)?
+                self.make_ahead(device, options, quota, pause)?
             };
             if !is_prepared {
                 return Ok(false);
@@ -363,6 +364,7 @@ impl SegmentPool {
         device: &dyn Device,
         options: &LogOptions,
         quota: &Quota,
+        pause: Pause<'_>,
     ) -> Result<bool, LogError> {
         let unfinished = unfinished_name(self.lane, NewFile::AHEAD);
         let new = {
@@ -370,9 +372,8 @@ impl SegmentPool {
             state.ahead = state.next_len();
             (state.ahead, state.least)
         };
-        let made = self.make_fitting(device, &unfinished, new, options, quota, |state, len| {
-            state.ahead = len;
-        });
+        let reason = Reason::Ahead(pause);
+        let made = self.make_fitting(device, &unfinished, new, options, quota, reason);
         let named = made.and_then(|made| {
             let Some(file) = made else {
                 return Ok(false);
@@ -413,8 +414,7 @@ impl SegmentPool {
             Some(old) => self.recycle(device, old, quota).map(Some),
             None => {
                 let unfinished = unfinished_name(self.lane, sequence);
-                let preparing = |state: &mut State, len| state.preparing = len;
-                self.make_fitting(device, &unfinished, new, options, quota, preparing)
+                self.make_fitting(device, &unfinished, new, options, quota, Reason::Need)
                     .and_then(|file| file.map(|file| self.name(device, file, quota)).transpose())
             }
         };
@@ -512,13 +512,14 @@ impl SegmentPool {
         (mut len, mut least): (u64, u64),
         options: &LogOptions,
         quota: &Quota,
-        note: impl Fn(&mut State, u64),
+        reason: Reason<'_>,
     ) -> Result<Option<NewFile>, LogError> {
         loop {
-            let error = match NewFile::make(device, unfinished, (len, least), options, quota) {
-                Err(error) if error.is_storage_full() => error,
-                made => return made,
-            };
+            let error =
+                match NewFile::make(device, unfinished, (len, least), options, quota, reason) {
+                    Err(error) if error.is_storage_full() => error,
+                    made => return made,
+                };
             // Files that the new one was to replace.
             let deleted = self.delete_retired(device, options.discard, quota)?;
             if deleted > 0 {
@@ -529,7 +530,10 @@ impl SegmentPool {
                 return Err(error);
             };
             (len, least) = (shorter, state.least);
-            note(&mut state, len);
+            match reason {
+                Reason::Need => state.preparing = len,
+                Reason::Ahead(_) => state.ahead = len,
+            }
         }
     }
 

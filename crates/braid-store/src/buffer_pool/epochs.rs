@@ -16,6 +16,8 @@
 //! were removed from their tree after the epoch switch; see [`super::detached`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_io::AlignedBuf;
@@ -42,6 +44,27 @@ pub(crate) struct OpenCheckpoint {
     pub(crate) copies: BTreeMap<PageId, AlignedBuf>,
     /// Detached pages that only this checkpoint needs, for their images.
     pub(crate) to_free: BTreeSet<PageId>,
+    /// See [`Checkpoint::wake_for_copies`](crate::Checkpoint::wake_for_copies).
+    pub(crate) wake: Option<Wake>,
+}
+
+/// A function that ends the pause of a checkpoint.
+#[derive(Clone)]
+pub(crate) struct Wake(pub(crate) Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Wake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Wake")
+    }
+}
+
+/// What became of the image that an open checkpoint may need.
+enum Kept {
+    Copied,
+    /// No checkpoint is open.
+    NotNeeded,
+    /// Too many copies wait.
+    Refused,
 }
 
 impl OpenCheckpoint {
@@ -51,6 +74,7 @@ impl OpenCheckpoint {
             frozen: BTreeMap::new(),
             copies: BTreeMap::new(),
             to_free: BTreeSet::new(),
+            wake: None,
         }
     }
 }
@@ -166,17 +190,10 @@ impl Pool {
         // abandoned checkpoint.
         let mut is_new = true;
         if dirty != 0 && !info.captured.load(Ordering::Relaxed) {
-            let mut checkpoint = self.checkpoint.lock();
-            if let Some(open) = checkpoint.as_mut() {
-                if open.copies.len() >= copies_max {
-                    return false;
-                }
-                let mut copy = self.file.buffer();
-                self.frames.page(frame).copy_to(&mut copy);
-                open.copies.insert(id, copy);
-                self.counters.copies.fetch_add(1, Ordering::Relaxed);
-            } else {
-                is_new = false;
+            match self.keep_image(id, frame, copies_max) {
+                Kept::Copied => {}
+                Kept::NotNeeded => is_new = false,
+                Kept::Refused => return false,
             }
         }
         if is_new && !braid_rt::mutant!("forget_dirty_pages") {
@@ -185,6 +202,46 @@ impl Pool {
         info.captured.store(false, Ordering::Relaxed);
         info.dirty.store(epoch, Ordering::Relaxed);
         true
+    }
+
+    /// Copies the image of a latched page for the open checkpoint, if there is one and fewer than
+    /// `copies_max` copies wait.
+    fn keep_image(&self, id: PageId, frame: usize, copies_max: usize) -> Kept {
+        match self.checkpoint.lock().as_ref() {
+            None => return Kept::NotNeeded,
+            Some(open) if open.copies.len() >= copies_max => return Kept::Refused,
+            Some(_) => {}
+        }
+        // Without the lock, so that many threads copy at once. The latch keeps the image unchanged,
+        // and the checkpoint, which visits the page, open unless it is abandoned.
+        let mut copy = self.file.buffer();
+        self.frames.page(frame).copy_to(&mut copy);
+        let mut checkpoint = self.checkpoint.lock();
+        let Some(open) = checkpoint.as_mut() else {
+            return Kept::NotNeeded;
+        };
+        open.copies.insert(id, copy);
+        let wake = (open.copies.len() == self.copies_many())
+            .then(|| open.wake.clone())
+            .flatten();
+        drop(checkpoint);
+        self.counters.copies.fetch_add(1, Ordering::Relaxed);
+        if let Some(wake) = wake {
+            (wake.0)();
+        }
+        Kept::Copied
+    }
+
+    /// The number of copies from which on the checkpoint should not pause.
+    fn copies_many(&self) -> usize {
+        self.copies_max / 4
+    }
+
+    /// Whether so many copies wait for the open checkpoint that it should not pause.
+    pub(crate) fn has_many_copies(&self) -> bool {
+        let checkpoint = self.checkpoint.lock();
+        let waiting = checkpoint.as_ref().map_or(0, |open| open.copies.len());
+        waiting >= self.copies_many()
     }
 
     /// Pages in frames that belong to the open checkpoint.

@@ -45,7 +45,7 @@ use self::read_ahead::Cluster;
 use self::state::{COPY, NONE, frame_of};
 
 pub(crate) use crate::addresses::{ABSENT, UNWRITTEN};
-pub(crate) use epochs::OpenCheckpoint;
+pub(crate) use epochs::{OpenCheckpoint, Wake};
 pub(crate) use guards::{ReadPage, WritePage};
 pub(crate) use spare::SpareFrames;
 

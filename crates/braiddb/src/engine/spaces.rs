@@ -145,6 +145,11 @@ impl Engine {
         self.stores().for_each(|store| store.note_residency());
     }
 
+    /// Whether writers are copying pages faster than the running checkpoint writes them.
+    pub(crate) fn has_many_copies(&self) -> bool {
+        self.stores().any(|store| store.has_many_copies())
+    }
+
     /// Whether a transaction was refused for lack of room since the newest checkpoint.
     pub(crate) fn has_refused(&self) -> bool {
         self.stores().any(|store| store.has_refused())

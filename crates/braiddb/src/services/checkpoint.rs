@@ -140,6 +140,8 @@ impl Instance {
         let parts = others.len() as u64 + 1;
         let all = others.iter_mut().chain([&mut checkpoint]);
         for (part, checkpoint) in (0..).zip(all) {
+            let ticker = Arc::clone(&self.maintenance.checkpoint);
+            checkpoint.wake_for_copies(Arc::new(move || ticker.wake()));
             checkpoint.write(&|progress| {
                 let progress = part_of(progress, part, parts);
                 // Then follow the syncs and the page map.

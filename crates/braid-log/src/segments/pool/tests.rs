@@ -236,7 +236,7 @@ fn a_commit_makes_a_short_segment_while_a_long_one_is_made() {
     }
     let ahead = || {
         let wanted = || pool.ready() == 0;
-        pool.prepare_ahead_while(&device, &options, &quota, wanted)
+        pool.prepare_ahead_while(&device, &options, &quota, wanted, &|_, _| {})
     };
     std::thread::scope(|scope| {
         // A failure drops it, which lets the other thread end.
@@ -282,7 +282,7 @@ fn a_commit_waits_for_a_long_segment_that_took_the_room() {
     let tries = Mutex::new(tries);
     let ahead = || {
         let wanted = || pool.ready() == 0;
-        pool.prepare_ahead_while(&device, &options, &quota, wanted)
+        pool.prepare_ahead_while(&device, &options, &quota, wanted, &|_, _| {})
     };
     std::thread::scope(|scope| {
         // A failure drops it, which lets the other thread end.
@@ -304,4 +304,37 @@ fn a_commit_waits_for_a_long_segment_that_took_the_room() {
         assert!(ahead.join().unwrap().unwrap());
     });
     assert_eq!((pool.ready(), quota.files()), (1, 1));
+}
+
+/// Between the pieces, the device serves flushes.
+#[test]
+fn a_segment_is_made_ahead_with_pauses_and_in_need_without() {
+    let device = MemoryDevice::new();
+    let options = LogOptions {
+        segment_bytes: 1 << 20,
+        max_log_bytes: 0,
+        ..options()
+    };
+    let quota = Quota::default();
+    let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
+    pool.state.lock().least = 1 << 20;
+    let pauses = Mutex::new(Vec::new());
+    let pause = |left, _| {
+        let unfinished = unfinished_name(LaneId::new(0), NewFile::AHEAD);
+        let file = device.open(&unfinished, OpenMode::Existing).unwrap();
+        pauses.lock().push((file.len().unwrap(), left));
+    };
+    let wanted = || pool.ready() == 0;
+    let made = pool.prepare_ahead_while(&device, &options, &quota, wanted, &pause);
+    assert!(made.unwrap());
+    let quarter = 256 << 10;
+    let halves = [
+        (quarter, 3 * quarter),
+        (2 * quarter, 2 * quarter),
+        (3 * quarter, quarter),
+    ];
+    assert_eq!(*pauses.lock(), halves);
+    assert_eq!(pool.take().unwrap().len, 1 << 20);
+    assert!(pool.prepare(&device, &options, &quota).unwrap());
+    assert_eq!(pauses.lock().len(), 3);
 }
