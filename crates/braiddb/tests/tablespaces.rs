@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use braid::device::{Device, DeviceChoice, MemoryDevice};
 use braid::tablespace::{TablespaceError, TablespaceOptions};
-use braid::{Builder, Bytes, Database, Error, Protocol, Readable, Table};
+use braid::{Builder, Bytes, Database, Error, Health, Protocol, Readable, Table};
 use braid_io::SimDevice;
 
 fn small() -> Builder {
@@ -822,6 +822,10 @@ fn an_interrupted_creation_or_drop_leaves_all_or_nothing() {
         let db = simulated.open().unwrap();
         if drops {
             simulated.create_all(&db).unwrap();
+            // Then the catalog of the newest checkpoint has the tablespace, or the log alone.
+            if step % 2 == 0 {
+                db.checkpoint().unwrap();
+            }
         }
         simulated.devices[disturbed].crash_after(step);
         let done = if drops {
@@ -866,6 +870,42 @@ fn an_interrupted_creation_or_drop_leaves_all_or_nothing() {
     }
     println!("{exists} exist, {is_gone} do not, {left} had files");
     assert!(exists > 20 && is_gone > 20, "{exists} {is_gone}");
+}
+
+/// The data file of a new tablespace fails with the error of a failed database, and the database
+/// works.
+#[test]
+fn a_creation_that_fails_leaves_no_tablespace() {
+    let (mut failed, mut works) = (0, 0);
+    for (n, kind) in (1..40).flat_map(|n| [(n, 0), (n, 1), (n, 2)]) {
+        let simulated = Simulated::new(n * 3 + kind, 1);
+        let db = simulated.open().unwrap();
+        let device = &simulated.devices[1];
+        match kind {
+            0 => device.fail_sync_after(n),
+            1 => device.fail_write_after(n),
+            _ => device.break_after(n),
+        }
+        let Err(error) = simulated.create_all(&db) else {
+            works += 1;
+            continue;
+        };
+        failed += 1;
+        assert!(matches!(db.health(), Health::Good), "{error}");
+        assert!(db.tablespace_names().is_empty(), "{error}");
+        let table = db.open_table_in::<u64, u64>("one", "in one", Default::default());
+        assert!(matches!(
+            table,
+            Err(Error::Tablespace(TablespaceError::NotFound { .. }))
+        ));
+        put(&db, &[db.open_table("main").unwrap()], 1, b"a").unwrap();
+        device.repair();
+        db.close().unwrap();
+        let db = simulated.open().unwrap();
+        simulated.create_all(&db).unwrap();
+        put(&db, &simulated.tables(&db).unwrap(), 2, b"b").unwrap();
+    }
+    assert!(failed > 10 && works > 10, "{failed} {works}");
 }
 
 #[test]

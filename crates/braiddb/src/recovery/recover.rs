@@ -67,7 +67,7 @@ pub(super) fn recover(
     let scan = braid_rt::now() - began;
     phase.scanned(recovered.scanned_bytes());
     let (replayed, transactions) = replay.finish(&recovered, options, &progress)?;
-    let chosen = choose_spaces(listed, &opened, recovered.cut)?;
+    let chosen = choose_spaces(listed, &opened, recovered.cut, options.read_only)?;
     if !options.read_only {
         // Check the catalog before anything is written: without it, the database is opened
         // read-only.
@@ -152,18 +152,25 @@ fn open_spaces(
         if options.archive.is_some() {
             tablespaces::check_none(device, "archive the log", "open it without an archive")?;
         }
-        tablespaces::check_early(&listed, &opened.store.tree(CATALOG_ID)?)?;
+        let catalog = opened.store.tree(CATALOG_ID)?;
+        tablespaces::check_early(&listed, &catalog, options.read_only)?;
     }
     Ok(listed)
 }
 
 /// Returns the tablespaces that the recovered catalog has.
-fn choose_spaces(listed: Vec<Listed>, opened: &Opened, cut: SeqNo) -> Result<Chosen> {
+fn choose_spaces(
+    listed: Vec<Listed>,
+    opened: &Opened,
+    cut: SeqNo,
+    read_only: bool,
+) -> Result<Chosen> {
     // Before the first tablespace exists, a checkpoint has a stamp.
     if listed.is_empty() && opened.stamp == 0 {
         return Ok(Chosen::default());
     }
-    tablespaces::choose(listed, &opened.store.tree(CATALOG_ID)?, cut)
+    let catalog = opened.store.tree(CATALOG_ID)?;
+    tablespaces::choose(listed, &catalog, cut, read_only)
 }
 
 /// Reports the progress of a recovery to the caller's callback.

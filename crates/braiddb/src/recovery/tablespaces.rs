@@ -443,12 +443,17 @@ fn check_owner(attached: &Attached, entry: &ListedSpace, options: &Builder) -> R
 
 /// Refuses a tablespace that cannot be opened although the catalog of the checkpoint has it, before
 /// anything else is read.
-pub(super) fn check_early(listed: &[Listed], catalog: &Tree) -> Result<()> {
+pub(super) fn check_early(listed: &[Listed], catalog: &Tree, read_only: bool) -> Result<()> {
     for one in listed {
-        if let Err(error) = &one.opened
-            && entry_in(catalog, one.entry.number)?.is_some()
-        {
-            return Err(error.clone());
+        let Err(error) = &one.opened else { continue };
+        match entry_in(catalog, one.entry.number) {
+            Ok(None) => {}
+            // The replay may read around the damage; `choose` decides.
+            Err(Error::Corrupted { .. }) if read_only => {}
+            found => {
+                found?;
+                return Err(error.clone());
+            }
         }
     }
     Ok(())
@@ -495,14 +500,31 @@ pub(super) struct Chosen {
 
 /// Returns the tablespaces that the recovered catalog has. Every one must have been opened, in a state
 /// that the log up to `cut` leads to.
-pub(super) fn choose(listed: Vec<Listed>, catalog: &Tree, cut: SeqNo) -> Result<Chosen> {
+pub(super) fn choose(
+    listed: Vec<Listed>,
+    catalog: &Tree,
+    cut: SeqNo,
+    read_only: bool,
+) -> Result<Chosen> {
     let mut chosen = Chosen::default();
     let mut by_number: BTreeMap<u8, Listed> = BTreeMap::new();
     for one in listed {
         by_number.insert(one.entry.number, one);
     }
     for number in 1..SPACES_MAX {
-        let Some(SpaceEntry { identity, name }) = entry_in(catalog, number)? else {
+        let entry = match entry_in(catalog, number) {
+            // The catalog has none that is not in the list. One that cannot be opened may be the
+            // rest of a creation.
+            Err(Error::Corrupted { .. }) if read_only => {
+                let one = by_number.get(&number);
+                one.filter(|one| one.opened.is_ok()).map(|one| SpaceEntry {
+                    identity: one.entry.identity,
+                    name: one.entry.name.clone(),
+                })
+            }
+            entry => entry?,
+        };
+        let Some(SpaceEntry { identity, name }) = entry else {
             continue;
         };
         let found = by_number.remove(&number);
@@ -668,9 +690,10 @@ pub(crate) fn create_tablespace(
             instance.checkpoint()?;
             Catalog::of(engine).add_space(number, name, identity)
         });
-    created.inspect_err(|error| {
-        // If the log failed, it is unknown whether the tablespace exists: the next opening knows.
-        if !matches!(error, Error::Poisoned { .. }) {
+    created.inspect_err(|_| {
+        // If the log failed, it is unknown whether the tablespace exists: the next opening knows. A
+        // tablespace's own device fails with the same error.
+        if engine.check_not_poisoned().is_ok() {
             let _no_checkpoint = instance.hold_checkpoints();
             engine.spaces.remove(number);
             entries.pop();
@@ -797,6 +820,11 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
     // A running checkpoint writes to the tablespace.
     let _no_checkpoint = instance.hold_checkpoints();
     engine.spaces.remove(number);
+    // An opening needs the files of the tablespaces that the newest checkpoint's catalog has, before
+    // it knows what the log says.
+    if !braid_rt::mutant!("remove_a_tablespace_before_the_checkpoint") {
+        instance.checkpoint_locked()?;
+    }
     space.store.read_in_place(false);
     remove_files(&**space.store.device(), space.identity)?;
     let device = engine.store.device();
