@@ -27,6 +27,7 @@ mod plan;
 mod processor;
 pub mod record;
 mod simulate;
+mod spaces;
 mod tables;
 
 pub use history::{Counts, Failed, Outcome, run};

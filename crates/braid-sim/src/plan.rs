@@ -5,6 +5,9 @@ use std::fmt;
 use braid::{Builder, Database, PmemCommit, Protocol};
 use fastrand::Rng;
 
+/// Most tablespaces of a history other than the main one.
+pub(crate) const SPACES_MAX: u8 = 3;
+
 /// A history's parameters. The same plan always produces the same history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -85,6 +88,9 @@ pub struct Plan {
     /// Whether each value nearly fills a log file, several flushes are in flight, and some of the
     /// device's operations take very long: so writes end in another order than they began.
     pub bulky: bool,
+    /// Tablespaces other than the main one, each on a device of its own: without backups, an
+    /// archive, and readers alongside the writer.
+    pub spaces: u8,
     /// Whether the device lies about durability: then the checker should report violations.
     pub lies: bool,
 }
@@ -155,6 +161,13 @@ impl Plan {
             pmem: false,
             nvme: false,
             bulky: false,
+            // From its own generator, so that the rest of a seed's plan is unchanged.
+            spaces: match Rng::with_seed(seed ^ 0x5bace).u32(..24) {
+                0 | 1 => 1,
+                2 => 2,
+                3 => SPACES_MAX,
+                _ => 0,
+            },
             lies: false,
             reopens: rng.u32(..8) == 0,
             // From its own generator, so that the rest of a seed's plan is unchanged.
@@ -221,6 +234,7 @@ impl Plan {
             reopens: false,
             limited: false,
             bulky: true,
+            spaces: 0,
             ..self
         }
     }
@@ -265,7 +279,8 @@ impl Plan {
             && (1..=10_000).contains(&self.transactions)
             && (1..=100).contains(&self.keys)
             && (1..=self.strands).contains(&self.lanes)
-            && self.strands <= 16;
+            && self.strands <= 16
+            && self.spaces <= SPACES_MAX;
         fits.then_some(()).ok_or_else(|| {
             let names = names.join(", ");
             format!("what is set ({names}) is out of bounds, or does not fit to the rest: {self}")
@@ -313,6 +328,7 @@ impl Plan {
             "pmem" => self.pmem = parse(name, value)?,
             "nvme" => self.nvme = parse(name, value)?,
             "bulky" => self.bulky = parse(name, value)?,
+            "spaces" => self.spaces = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
@@ -419,6 +435,8 @@ impl Plan {
         add(&|p| p.short_snapshots = false);
         add(&|p| p.seesaw = false);
         add(&|p| p.bulky = false);
+        add(&|p| p.spaces = 0);
+        add(&|p| p.spaces = p.spaces.min(1));
         add(&|p| p.careless = false);
         add(&|p| p.tight = false);
         add(&|p| p.stalls = 0);
@@ -472,6 +490,7 @@ impl fmt::Display for Plan {
             pmem,
             nvme,
             bulky,
+            spaces,
             lies,
         } = self;
         write!(
@@ -482,7 +501,7 @@ impl fmt::Display for Plan {
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
              careless={careless},readers={readers},long={long},limited={limited},\
-             short_snapshots={short_snapshots},pmem={pmem},nvme={nvme},bulky={bulky},lies={lies}"
+             short_snapshots={short_snapshots},pmem={pmem},nvme={nvme},bulky={bulky},spaces={spaces},lies={lies}"
         )
     }
 }

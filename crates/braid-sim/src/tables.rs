@@ -6,13 +6,15 @@ use std::time::Duration;
 use braid::{Bytes, Compression, Database, Error, Readable, Result, Snapshot, Table, TableOptions};
 
 use crate::keys::TableKey;
-use crate::plan::Plan;
+use crate::plan::{Plan, SPACES_MAX};
 use crate::record::{Found, Key, State, TxId, Version};
+use crate::spaces::{self, Spaces};
 
 /// The tables of a history.
 #[derive(Clone)]
 pub(crate) struct Tables {
-    pub(crate) values: Table<TableKey, Bytes>,
+    /// The keys, divided among the tablespaces by their remainders.
+    values: Vec<Table<TableKey, Bytes>>,
     /// One key for each transaction that wrote.
     pub(crate) marks: Table<u64, Bytes>,
     /// Entries with a time to live, see [`crate::background`].
@@ -22,7 +24,8 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    pub(crate) fn open(db: &Database, plan: &Plan) -> Result<Self> {
+    /// Opens the tables, and creates them and their tablespaces if they are missing.
+    pub(crate) fn open(db: &Database, plan: &Plan, spaces: &Spaces) -> Result<Self> {
         let compression = if plan.compressed {
             Compression::Lz4
         } else {
@@ -36,26 +39,49 @@ impl Tables {
             compression,
             time_to_live: Some(Duration::from_millis(1 << (plan.seed % 7))),
         };
+        spaces.create_missing(db)?;
+        let count = u64::from(plan.spaces) + 1;
         let leases = plan.leases.then(|| db.open_table_with("leases", timed));
+        let values = (0..count).map(|space| open_in(db, space, &values_in(space), options));
+        let values = values.collect::<Result<_>>()?;
+        // Any of the tablespaces may lack what the others have.
+        let plain = TableOptions::default();
+        let ballast = || open_in(db, plan.seed / 8 % count, "ballast", plain);
         Ok(Self {
-            values: db.open_table_with("values", options)?,
-            marks: db.open_table("marks")?,
+            values,
+            marks: open_in(db, plan.seed % count, "marks", plain)?,
             leases: leases.transpose()?,
-            ballast: plan.tight.then(|| db.open_table("ballast")).transpose()?,
+            ballast: plan.tight.then(ballast).transpose()?,
         })
     }
 
     /// Opens the tables of a copy.
     pub(crate) fn existing(db: &Database) -> Result<Self> {
         let missing = |name: &str| Error::TableNotFound { name: name.into() };
-        let values = db.existing_table("values")?;
+        let mut values = Vec::new();
+        for space in 0..=u64::from(SPACES_MAX) {
+            values.extend(db.existing_table(&values_in(space))?);
+        }
+        if values.is_empty() {
+            return Err(missing(&values_in(0)));
+        }
         let marks = db.existing_table("marks")?;
         Ok(Self {
-            values: values.ok_or_else(|| missing("values"))?,
+            values,
             marks: marks.ok_or_else(|| missing("marks"))?,
             leases: None,
             ballast: None,
         })
+    }
+
+    /// Returns the table of a key.
+    pub(crate) fn of(&self, key: Key) -> &Table<TableKey, Bytes> {
+        &self.values[usize::from(key) % self.values.len()]
+    }
+
+    /// Returns the table of all keys, if there is only one.
+    pub(crate) fn single(&self) -> Option<&Table<TableKey, Bytes>> {
+        (self.values.len() == 1).then(|| &self.values[0])
     }
 
     /// Returns the transactions that are present.
@@ -80,7 +106,7 @@ impl Tables {
 
     /// Reads one version.
     pub(crate) fn get(&self, reader: &impl Readable, key: Key) -> Result<Option<Version>> {
-        let seen = reader.get(&self.values, &key)?;
+        let seen = reader.get(self.of(key), &key)?;
         Ok(seen.map(|bytes| decode(&bytes)))
     }
 
@@ -91,22 +117,48 @@ impl Tables {
         from: Key,
         to: Key,
     ) -> Result<Vec<(Key, Version)>> {
-        let entries = reader.range(&self.values, from..to)?;
-        entries
-            .map(|entry| entry.map(|(key, bytes)| (key.0, decode(&bytes))))
-            .collect()
+        let mut found = Vec::new();
+        for table in &self.values {
+            let entries = reader.range(table, from..to)?;
+            for entry in entries {
+                let (key, bytes) = entry?;
+                found.push((key.0, decode(&bytes)));
+            }
+        }
+        found.sort_by_key(|(key, _)| *key);
+        Ok(found)
     }
 
     /// A transaction that reads everything, and writes one value again as it is.
     pub(crate) fn commit_alone(&self, db: &Database) -> Result<()> {
         let mut tx = db.begin();
         let state = self.scan(&tx, 0, u8::MAX)?;
-        let absent = tx.get(&self.values, &u8::MAX)?;
+        let absent = tx.get(self.of(u8::MAX), &u8::MAX)?;
         debug_assert!(absent.is_none(), "no client writes the last key");
         if let Some((key, version)) = state.first() {
-            tx.insert(&self.values, key, &version.encode()[..])?;
+            tx.insert(self.of(*key), key, &version.encode()[..])?;
         }
         tx.commit().map(drop)
+    }
+}
+
+/// The name of the table with the keys of a tablespace, which has this number from 0.
+fn values_in(space: u64) -> String {
+    match space {
+        0 => "values".to_owned(),
+        space => format!("values-{space}"),
+    }
+}
+
+fn open_in<K: braid::Key>(
+    db: &Database,
+    space: u64,
+    table: &str,
+    options: TableOptions,
+) -> Result<Table<K, Bytes>> {
+    match space {
+        0 => db.open_table_with(table, options),
+        space => db.open_table_in(&spaces::name(space as usize), table, options),
     }
 }
 

@@ -107,6 +107,11 @@ impl SimDevice {
         (device.clone(), Claim(device))
     }
 
+    /// Whether both are handles of the same device.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
     /// The state, for an operation of the claim's owner.
     fn own(&self) -> MutexGuard<'_, State> {
         let state = self.state.lock();

@@ -56,7 +56,7 @@ fn decode(set: &ChangeSet) -> Option<(TxId, Writes)> {
                 assert!(id.is_none(), "two marks in the set {}", set.seqno);
                 id = Some(own);
             }
-            Some("values") => {
+            Some(name) if name.starts_with("values") => {
                 let key = TableKey::from_key_bytes(key).expect("a key").0;
                 let version = change.value.as_ref().map(|bytes| {
                     Version::decode(bytes).expect("a feed shows values that somebody wrote")

@@ -18,6 +18,7 @@ mod feed;
 mod leases;
 mod loads;
 mod readers;
+mod spare;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,6 +33,7 @@ pub(crate) use feed::{Consumer, Shown};
 pub(crate) use leases::Leases;
 pub(crate) use loads::Loads;
 pub(crate) use readers::{Reader, Readers};
+pub(crate) use spare::Spare;
 
 use crate::check::Violation;
 use crate::plan::Plan;
@@ -69,6 +71,7 @@ pub(crate) struct Background {
     pub(crate) copies: Copies,
     pub(crate) readers: Readers,
     pub(crate) callbacks: Callbacks,
+    pub(crate) spare: Spare,
     /// The first violation that a client found, which can't end the history itself.
     complaint: Shared<Option<Violation>>,
 }
@@ -97,6 +100,11 @@ impl Background {
         }
         if plan.loads
             && let Err(violation) = self.batches.check_opened(db)?
+        {
+            return Ok(Err(violation));
+        }
+        if plan.spaces > 0
+            && let Err(violation) = self.spare.check_opened(db)?
         {
             return Ok(Err(violation));
         }

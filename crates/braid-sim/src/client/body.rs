@@ -61,7 +61,7 @@ impl Client {
             self.many(body)?;
         }
         if body.id.is_multiple_of(4) {
-            let table = &self.tables.values;
+            let table = self.tables.of(0);
             body.tx.prefetch::<TableKey, _, Key>(table, &[0, 1, 2])?;
         }
         for _ in 0..self.rng.u32(1..6) {
@@ -130,7 +130,7 @@ impl Client {
     }
 
     fn get_for_update(&self, body: &mut Body, key: Key) -> Result<Option<Version>> {
-        let seen = body.tx.get_for_update(&self.tables.values, &key)?;
+        let seen = body.tx.get_for_update(self.tables.of(key), &key)?;
         Ok(seen.map(|bytes| decode(&bytes)))
     }
 
@@ -140,13 +140,13 @@ impl Client {
             intermediate: !self.plan.seesaw && self.rng.u32(..5) == 0,
         };
         let bytes = version.encode();
-        body.tx.insert(&self.tables.values, &key, &bytes[..])?;
+        body.tx.insert(self.tables.of(key), &key, &bytes[..])?;
         body.ops.push(Op::Put(key, version));
         Ok(())
     }
 
     fn remove(&mut self, body: &mut Body, key: Key) -> Result<()> {
-        if body.tx.remove(&self.tables.values, &key)? {
+        if body.tx.remove(self.tables.of(key), &key)? {
             body.ops.push(Op::Remove(key));
         } else {
             // Removing a missing key is a read.
@@ -165,7 +165,7 @@ impl Client {
         let bytes = version.encode();
         for n in 0..70 {
             let key = if n % 2 == 0 { first } else { second };
-            body.tx.insert(&self.tables.values, &key, &bytes[..])?;
+            body.tx.insert(self.tables.of(key), &key, &bytes[..])?;
         }
         self.put(body, first, vec![body.id])?;
         self.put(body, second, vec![body.id])
@@ -180,7 +180,7 @@ impl Client {
                 intermediate: true,
             };
             let (key, bytes) = (self.key(), version.encode());
-            body.tx.insert(&self.tables.values, &key, &bytes[..])?;
+            body.tx.insert(self.tables.of(key), &key, &bytes[..])?;
         }
         body.tx.rollback_to(&savepoint)
     }
@@ -190,7 +190,7 @@ impl Client {
         for (key, mut version) in body.left_intermediate() {
             version.intermediate = false;
             let bytes = version.encode();
-            body.tx.insert(&self.tables.values, &key, &bytes[..])?;
+            body.tx.insert(self.tables.of(key), &key, &bytes[..])?;
             body.ops.push(Op::Put(key, version));
         }
         Ok(())

@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use braid::{Readable, Result, Transaction};
+use braid::{Bytes, Readable, Result, Table, Transaction};
 use braid_rt::{Deliberate, panic_deliberately};
 
 use super::Client;
+use crate::keys::TableKey;
 use crate::record::{Key, Op};
 use crate::tables::decode;
 
@@ -14,11 +15,12 @@ impl Client {
     pub(super) fn scan_and_forget(
         &mut self,
         reader: &impl Readable,
+        table: &Table<TableKey, Bytes>,
         from: Key,
         to: Key,
     ) -> Result<Op> {
         let entries = self.rng.usize(1..4);
-        let mut range = reader.range(&self.tables.values, from..to)?;
+        let mut range = reader.range(table, from..to)?;
         let first = range.by_ref().take(entries);
         let seen = first.map(|entry| entry.map(|(key, bytes)| (key.0, decode(&bytes))));
         let seen = seen.collect::<Result<Vec<_>>>()?;
@@ -34,7 +36,8 @@ impl Client {
     /// Calls the engine with a closure that panics, if it is called, and continues the transaction
     /// as if nothing had happened.
     pub(super) fn stumble(&mut self, tx: &mut Transaction) {
-        let (table, key, which) = (self.tables.values.clone(), self.key(), self.rng.u32(..4));
+        let (key, which) = (self.key(), self.rng.u32(..4));
+        let table = self.tables.of(key).clone();
         let call = AssertUnwindSafe(|| match which {
             0 => drop(tx.get_with(&table, &key, |_| panic_deliberately())),
             1 => drop(tx.fetch_update(&table, &key, |_| panic_deliberately())),

@@ -10,6 +10,7 @@ mod transaction;
 
 use std::time::Duration;
 
+use braid::tablespace::TablespaceError;
 use braid::{Database, Error, Health, Result, Snapshot};
 use fastrand::Rng;
 
@@ -109,6 +110,7 @@ impl Client {
             12 if self.plan.copies => self.copy(),
             13 if self.plan.archive => self.archive(),
             14 | 15 if self.plan.reopens => self.exercise(),
+            29 | 30 if self.plan.spaces > 0 && !self.plan.reopens => self.change_spare(),
             // The record of the round lacks the writes of its other openings.
             16..20 if self.plan.readers && !self.plan.reopens => self.read_elsewhere(),
             _ => self.transaction(),
@@ -132,6 +134,10 @@ impl Client {
                 Next::Go
             }
             Error::Closed => Next::End,
+            // A database with tablespaces.
+            Error::Tablespace(TablespaceError::Unsupported { .. }) if self.plan.spaces > 0 => {
+                Next::Go
+            }
             // Room is reserved before a transaction is logged.
             Error::Poisoned { cause } if cause.contains(NO_ROOM) => {
                 self.background

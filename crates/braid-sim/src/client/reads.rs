@@ -19,8 +19,10 @@ impl Client {
             // A forgotten scan never releases its page, and so the pool's memory is leaked: only in
             // few histories, otherwise a long simulation fills the machine's memory.
             let may_forget = self.plan.careless && self.plan.seed.is_multiple_of(32);
-            if may_forget && self.rng.bool() {
-                return self.scan_and_forget(reader, from, to);
+            if let Some(table) = self.tables.single().cloned().filter(|_| may_forget)
+                && self.rng.bool()
+            {
+                return self.scan_and_forget(reader, &table, from, to);
             }
             let seen = self.tables.scan(reader, from, to)?;
             return Ok(Op::Scan(from, to, seen));
@@ -62,7 +64,7 @@ impl Client {
     pub(super) fn peek(&mut self) -> Next {
         let seqno = self.db.snapshot().seqno();
         let key = self.key();
-        let seen = match self.db.get(&self.tables.values, &key) {
+        let seen = match self.db.get(self.tables.of(key), &key) {
             Ok(seen) => seen,
             Err(error) => return self.failed(&error),
         };

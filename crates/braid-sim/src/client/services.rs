@@ -50,6 +50,12 @@ impl Client {
         self.or_complain(looked)
     }
 
+    /// Creates, uses or drops the spare tablespace.
+    pub(super) fn change_spare(&mut self) -> Next {
+        let changed = self.background.spare.change(&self.db, &mut self.rng);
+        self.or_failed(changed)
+    }
+
     /// Checks entries with a time to live.
     pub(super) fn read_leases(&mut self) -> Next {
         let Some(table) = &self.tables.leases else {

@@ -97,13 +97,15 @@ impl History {
 
     /// Damages a sector or a page of the log or the data file.
     fn damage(&mut self) {
-        let log = self.rng.bool();
+        let device = self.spaces.target(&self.device);
+        let is_space = self.spaces.has(&device);
+        let log = self.rng.bool() && !is_space;
         // The log does not consist of pages.
         let kinds = if log { 3 } else { 4 };
         let fault = MEDIA_FAULTS[self.rng.usize(..kinds)];
         let pick = |name: &str| name.ends_with(".braid") != log;
-        let identities = identities(&self.device);
-        let Some((_, byte)) = self.device.media_faults(fault, pick) else {
+        let identities = identities(&device);
+        let Some((_, byte)) = device.media_faults(fault, pick) else {
             return;
         };
         let identity = identities.get(byte / BLOCK).copied().unwrap_or_default();
@@ -115,6 +117,9 @@ impl History {
         self.plan.feed = false;
         self.plan.copies = false;
         self.archive = None;
+        if is_space {
+            self.count("media fault in a tablespace");
+        }
         self.count(match (fault, log) {
             (MediaFaults::FlippedBit, true) => "flipped bit in the log",
             (MediaFaults::FlippedBit, false) => "flipped bit in the data file",

@@ -64,7 +64,7 @@ impl History {
         outcome: braid::Result<T>,
     ) -> Result<bool, Violation> {
         match outcome {
-            Err(error) if self.device.faults() == 0 => Err(format!("{or_else}: {error}")),
+            Err(error) if self.faults() == 0 => Err(format!("{or_else}: {error}")),
             outcome => Ok(outcome.is_ok()),
         }
     }

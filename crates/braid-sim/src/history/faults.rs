@@ -32,6 +32,8 @@ impl History {
         }
         let mut expect = |what, device: &SimDevice| injected.push(Injected::new(what, device));
         let n = self.rng.u64(1..60);
+        // One of the devices, alone.
+        let device = self.spaces.target(&self.device);
         if let Some(archive) = self.archive.as_ref().map(Archive::medium)
             && self.rng.u32(..3) == 0
         {
@@ -39,43 +41,43 @@ impl History {
             archive.fail_write_after(self.rng.u64(1..10));
         }
         if self.plan.tight && self.rng.u32(..3) > 0 {
-            expect("reads fail at random", &self.device);
-            self.device.fail_reads_at_random(self.rng.u32(8..200));
+            expect("reads fail at random", &device);
+            device.fail_reads_at_random(self.rng.u32(8..200));
         }
         if self.plan.tight && self.rng.u32(..3) == 0 {
-            expect("device full with a small pool", &self.device);
-            self.limit_room(400 << 10);
+            expect("device full with a small pool", &device);
+            self.limit_room(&device, 400 << 10);
         }
         match self.rng.u32(..8) {
             0 => {
-                expect("write error", &self.device);
-                self.device.fail_write_after(n);
+                expect("write error", &device);
+                device.fail_write_after(n);
             }
             1 => {
-                expect("sync error", &self.device);
-                self.device.fail_sync_after(n);
+                expect("sync error", &device);
+                device.fail_sync_after(n);
             }
             2 => {
-                expect("read error", &self.device);
-                self.device.fail_read_after(n);
+                expect("read error", &device);
+                device.fail_read_after(n);
             }
             3 => {
-                expect("device broken for good", &self.device);
-                self.device.break_after(n);
+                expect("device broken for good", &device);
+                device.break_after(n);
             }
             4 | 5 => {
-                expect("device full", &self.device);
-                self.limit_room(200 << 10);
+                expect("device full", &device);
+                self.limit_room(&device, 200 << 10);
             }
             _ => {}
         }
         injected
     }
 
-    /// Lets the device run full after fewer than `bytes` more.
-    fn limit_room(&mut self, bytes: u64) {
+    /// Lets a device run full after fewer than `bytes` more.
+    fn limit_room(&mut self, device: &SimDevice, bytes: u64) {
         let room = self.rng.u64(..bytes);
-        self.device.set_capacity(Some(self.device.used() + room));
+        device.set_capacity(Some(device.used() + room));
     }
 
     /// Counts the injected faults that occurred, and disables further faults.
@@ -88,9 +90,19 @@ impl History {
         {
             if device.faults() > before {
                 self.count(what);
+                if self.spaces.has(&device) {
+                    self.count(match what {
+                        "device broken for good" => "a tablespace's device broken for good",
+                        "device full" | "device full with a small pool" => {
+                            "a tablespace's device full"
+                        }
+                        "reads fail at random" | "read error" => "a tablespace's read error",
+                        _ => "a tablespace's write or sync error",
+                    });
+                }
             }
             device.repair();
         }
-        self.device.repair();
+        self.repair();
     }
 }

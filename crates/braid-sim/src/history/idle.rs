@@ -43,11 +43,13 @@ impl History {
             let bytes = stats.old_version_bytes;
             return Err(format!("{bytes} bytes of no old version remain"));
         }
-        let store = &stats.store;
-        let used = (store.file_bytes - store.file_free_bytes) / store.page_size as u64;
-        if used > store.pages + store.pages / 64 + BLOCKS_BESIDE_PAGES {
-            let pages = store.pages;
-            return Err(format!("{pages} pages take {used} blocks"));
+        let spaces = stats.tablespaces.iter().map(|space| &space.store);
+        for store in spaces.chain([&stats.store]) {
+            let used = (store.file_bytes - store.file_free_bytes) / store.page_size as u64;
+            if used > store.pages + store.pages / 64 + BLOCKS_BESIDE_PAGES {
+                let pages = store.pages;
+                return Err(format!("{pages} pages take {used} blocks"));
+            }
         }
         let bytes = stats.log_bytes_to_recover;
         if bytes > 0 {

@@ -25,6 +25,7 @@ use crate::drive;
 use crate::foreign::Foreign;
 use crate::plan::Plan;
 use crate::record::{BULKY, LARGE, Round, TxId};
+use crate::spaces::Spaces;
 
 /// Steps of the scheduler after which a history counts as endless. Some histories with stalls take
 /// a million: a task that waits for a lock spins, and all spinning tasks take steps while the
@@ -105,6 +106,7 @@ struct History {
     plan: Plan,
     rng: Rng,
     device: SimDevice,
+    spaces: Spaces,
     phase: Arc<Mutex<(Phase, Option<Phase>)>>,
     outcome: Outcome,
     next: TxId,
@@ -142,12 +144,19 @@ impl History {
             plan.tamper = false;
             plan.media_faults = false;
         }
-        let device = SimDevice::new(plan.seed);
-        if plan.media_faults {
-            device.remember_stale();
+        if plan.spaces > 0 {
+            plan.copies = false;
+            plan.archive = false;
         }
-        if plan.lies {
-            device.lie();
+        let device = SimDevice::new(plan.seed);
+        let spaces = Spaces::new(&plan);
+        for device in spaces.devices().iter().chain([&device]) {
+            if plan.media_faults {
+                device.remember_stale();
+            }
+            if plan.lies {
+                device.lie();
+            }
         }
         if plan.bulky {
             device.set_spikes(6);
@@ -161,6 +170,7 @@ impl History {
             foreign: Foreign::new(plan.seed),
             rng: Rng::with_seed(plan.seed ^ 0x0415_7017),
             device,
+            spaces,
             next: match (plan.bulky, plan.large) {
                 (true, _) => BULKY,
                 (false, true) => LARGE,
@@ -182,6 +192,21 @@ impl History {
 
     fn count(&mut self, what: &'static str) {
         *self.outcome.counts.entry(what).or_default() += 1;
+    }
+
+    /// Returns the devices of the database, the main one first.
+    fn devices(&self) -> impl Iterator<Item = &SimDevice> {
+        std::iter::once(&self.device).chain(self.spaces.devices())
+    }
+
+    /// Returns the number of operations that failed by an injected fault.
+    fn faults(&self) -> u64 {
+        self.devices().map(SimDevice::faults).sum()
+    }
+
+    /// Lets all devices work again, and have room.
+    fn repair(&self) {
+        self.devices().for_each(SimDevice::repair);
     }
 
     fn enter(&self, phase: Phase) {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use braid::tablespace::TablespaceError;
 use braid::{Builder, Database, Error};
 use braid_io::{Device, SimDevice};
 use braid_rt::thread;
@@ -13,6 +14,7 @@ use crate::check::Violation;
 use crate::drive;
 use crate::foreign::Planted;
 use crate::record::{Found, TxId};
+use crate::spaces::Spaces;
 use crate::tables::Tables;
 
 /// Attempts to open that may be disturbed. The next one must succeed, or report damage.
@@ -77,7 +79,8 @@ impl History {
             Disturbances::default()
         };
         self.choose_blocks();
-        let builder = self.builder();
+        let (spaces, claims) = self.spaces.claim();
+        let builder = spaces.name_in(self.builder());
         let planted = if may_disturb && disturbances.is_empty() {
             self.plant()
         } else {
@@ -86,7 +89,7 @@ impl History {
         let (device, claim) = self.device.claim();
         let opened = self
             .medium(device)
-            .and_then(|medium| builder.open_on_locked(medium, claim));
+            .and_then(|medium| builder.open_on_locked(medium, (claim, claims)));
         if let Some(planted) = planted {
             self.count(planted.what);
             planted.check(&self.device, &opened)?;
@@ -97,12 +100,12 @@ impl History {
         if disturbances.is_empty() {
             self.check_one_page(&opened)?;
         }
-        let opened = self.inspect(opened)?;
+        let opened = self.inspect(opened, &spaces)?;
         if let Ok(contents) = &opened {
             self.check_shown(&contents.found, shown)?;
         }
         let Disturbances { power, fault } = disturbances;
-        if let Some(fault) = fault.filter(|_| self.device.faults() > 0) {
+        if let Some(fault) = fault.filter(|_| self.faults() > 0) {
             self.count(fault);
         }
         if let Some(power) = power {
@@ -111,7 +114,8 @@ impl History {
         }
         match opened {
             Ok(contents) => {
-                self.device.repair();
+                self.repair();
+                self.background.spare.begin(spaces);
                 if std::mem::take(&mut self.tampered) {
                     self.count("opened in spite of a tampered log file");
                 }
@@ -156,6 +160,9 @@ impl History {
             3 => (64, 4096, Some("opened with the data in persistent memory")),
             _ => (4096, 4096, None),
         };
+        for (device, number) in self.spaces.devices().iter().zip(number..) {
+            device.set_block_size([4096, 512, 64][(number % 3) as usize]);
+        }
         self.device.set_block_size(data);
         self.device.set_log_block_size(log);
         if self.plan.nvme {
@@ -170,7 +177,7 @@ impl History {
         if self.decayed || self.tampered || self.plan.lies || self.rng.u32(..3) > 0 {
             return;
         }
-        let builder = Database::builder().pool_bytes(1 << 20);
+        let builder = self.spaces.name_in(Database::builder().pool_bytes(1 << 20));
         let opened = self
             .medium(self.device.clone())
             .and_then(|medium| builder.open_read_only_on(medium));
@@ -179,7 +186,7 @@ impl History {
             self.count("looked at before it is opened to write");
             *shown = found.marks;
             if self.rng.bool() {
-                self.device = self.device.after_crash();
+                self.replace_devices(SimDevice::after_crash);
                 if let Some(archive) = &mut self.archive {
                     archive.restart(false);
                 }
@@ -195,17 +202,18 @@ impl History {
         let mut fault = None;
         if self.plan.errors && self.rng.u32(..12) == 0 {
             let n = self.rng.u64(1..20);
+            let device = self.spaces.target(&self.device);
             fault = Some(match self.rng.u32(..3) {
                 0 => {
-                    self.device.fail_write_after(n);
+                    device.fail_write_after(n);
                     "write error while opening"
                 }
                 1 => {
-                    self.device.fail_sync_after(n);
+                    device.fail_sync_after(n);
                     "sync error while opening"
                 }
                 _ => {
-                    self.device.fail_read_after(n);
+                    device.fail_read_after(n);
                     "read error while opening"
                 }
             });
@@ -248,10 +256,11 @@ impl History {
     fn inspect(
         &self,
         opened: braid::Result<Database>,
+        spaces: &Spaces,
     ) -> Result<braid::Result<Contents>, Violation> {
         let mut checked = Ok(());
         let opened = opened.and_then(|db| {
-            let tables = Tables::open(&db, &self.plan)?;
+            let tables = Tables::open(&db, &self.plan, spaces)?;
             let found = again_if_ended(|| tables.found(&db))?;
             if !self.decayed {
                 let check = || {
@@ -291,8 +300,8 @@ impl History {
 
     /// Ends the process after a fault of the device. A new one retries.
     fn retry(&mut self) {
-        self.device.repair();
-        self.device = self.device.after_kill();
+        self.repair();
+        self.replace_devices(SimDevice::after_kill);
         if let Some(archive) = &mut self.archive {
             archive.restart(true);
         }
@@ -310,6 +319,15 @@ impl History {
             | Error::Incompatible { .. }
             | Error::NotADatabase { .. } => {
                 self.count("damage reported when opening");
+                Ok(Opened::Refused)
+            }
+            Error::Tablespace(
+                TablespaceError::Damaged { .. }
+                | TablespaceError::Foreign { .. }
+                | TablespaceError::Missing { .. }
+                | TablespaceError::OtherState { .. },
+            ) => {
+                self.count("damage of a tablespace reported when opening");
                 Ok(Opened::Refused)
             }
             error => Err(format!("damage is reported as: {error}")),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use braid_io::SimDevice;
 use braid_rt::thread;
 
 use super::watched::Watched;
@@ -12,19 +13,20 @@ impl History {
     /// Cuts the power after some time, at any operation. A process is often killed while written
     /// data is not yet durable.
     pub(super) fn arm(&mut self, within: Duration) -> thread::JoinHandle {
-        let device = self.device.clone();
+        let devices: Vec<SimDevice> = self.devices().cloned().collect();
         let archive = self.archive.as_ref().map(Archive::medium);
         let phase = self.phase.clone();
         let after = within.mul_f64(self.rng.f64());
         let kill = self.kill;
-        let watched = kill.then(|| Watched::choose(&device, archive.as_ref(), &mut self.rng));
+        let target = self.spaces.target(&self.device);
+        let watched = kill.then(|| Watched::choose(&target, archive.as_ref(), &mut self.rng));
         thread::spawn("power", move || {
             braid_rt::sleep(after);
             if let Some(watched) = watched.flatten() {
                 watched.wait();
             }
-            if !device.has_crashed() {
-                for device in [Some(device), archive].into_iter().flatten() {
+            if !devices[0].has_crashed() {
+                for device in devices.into_iter().chain(archive) {
                     if kill {
                         device.kill()
                     } else {
@@ -38,6 +40,12 @@ impl History {
             }
         })
         .expect("a task can be started")
+    }
+
+    /// Replaces all devices, as a crash or a new process does.
+    pub(super) fn replace_devices(&mut self, with: impl Fn(&SimDevice) -> SimDevice) {
+        self.device = with(&self.device);
+        self.spaces.replace(with);
     }
 
     /// Returns the medium after the power is restored, or as the next process finds it.
@@ -54,11 +62,14 @@ impl History {
                 (true, _) => "killed while working",
             });
         }
-        self.device = if self.kill {
-            self.device.after_kill()
-        } else {
-            self.device.after_crash()
-        };
+        let kill = self.kill;
+        self.replace_devices(|device| {
+            if kill {
+                device.after_kill()
+            } else {
+                device.after_crash()
+            }
+        });
         if let Some(archive) = &mut self.archive {
             archive.restart(self.kill);
         }

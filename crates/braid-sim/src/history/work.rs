@@ -152,7 +152,7 @@ impl History {
         self.next += 16 * u64::from(4 * self.plan.transactions + 4);
         braid_rt::sleep(Duration::from_micros(50 << self.rng.u32(..7)));
         self.enter(Phase::Closing);
-        self.device.set_capacity(None);
+        self.make_room();
         let closed = working.db.close();
         if let Some(consumer) = working.consumer {
             consumer.end();
@@ -223,7 +223,7 @@ impl History {
     fn close(&mut self, working: Working) -> Round {
         let Working { db, notes, .. } = working;
         self.enter(Phase::Closing);
-        self.device.set_capacity(None);
+        self.make_room();
         if self.rng.u32(..3) > 0 {
             let closed = db.clone().close();
             if closed.is_ok() && !self.device.has_crashed() {
@@ -242,6 +242,11 @@ impl History {
         round
     }
 
+    /// Lets no device be full.
+    fn make_room(&self) {
+        self.devices().for_each(|device| device.set_capacity(None));
+    }
+
     /// Reads everything that a failed database shows. Returns the transactions that were present,
     /// and the number up to which they were.
     fn look_after_failure(&mut self, working: &Working) -> Vec<(u64, BTreeSet<TxId>)> {
@@ -258,8 +263,8 @@ impl History {
             }
             if self.rng.bool() {
                 // Operations that failed before may work now.
-                self.device.repair();
-                self.device.set_capacity(None);
+                self.repair();
+                self.make_room();
             }
         }
         shown

@@ -206,7 +206,10 @@ impl Engine {
                 continue;
             }
             let admitted = store.admit(room, size, || extent.removes_only);
-            admitted.map_err(|error| self.name_space(space, error.into()))?;
+            admitted.map_err(|error| {
+                braid_rt::coverage_point("room: a tablespace is full");
+                self.name_space(space, error.into())
+            })?;
         }
         Ok(())
     }

@@ -237,6 +237,9 @@ fn open_attached(
     {
         return Err(other_state(entry, &path, meta.seqno, main.seqno));
     }
+    if main.stamp != meta.stamp {
+        braid_rt::coverage_point("opening: a tablespace has a newer checkpoint than the main one");
+    }
     store.write_lines(options.pmem_lines);
     store.read_in_place(options.pmem_in_place);
     Ok(OpenedStore {
@@ -581,6 +584,7 @@ impl Chosen {
             let of_place = one.left.as_ref().map(|left| &left.device);
             // A place that cannot be reached keeps its files.
             if let Some(device) = of_space.or(of_place) {
+                braid_rt::coverage_point("opening: the rest of a tablespace is removed");
                 remove_files(&**device, one.entry.identity)?;
             }
         }
