@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 #[cfg(unix)]
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 #[cfg(target_os = "linux")]
 use braid_rt::atomic::{AtomicBool, Ordering};
@@ -19,6 +19,9 @@ use crate::positioned::Positioned;
 use crate::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, ReaderTable};
 
 const BLOCK: usize = 4096;
+
+/// What [`File::fill_zero`] writes.
+static ZEROES: OnceLock<AlignedBuf> = OnceLock::new();
 
 /// A [`Device`] over a directory: `pread`, `pwrite`, `fdatasync`, and direct I/O if the file system
 /// supports it.
@@ -332,14 +335,16 @@ impl File for PosixFile {
     }
 
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
-        let most = range.end.saturating_sub(range.start).clamp(1, 1 << 20);
-        let zeroes = AlignedBuf::new(braid_rt::to_usize(most));
+        let zeroes = ZEROES.get_or_init(|| AlignedBuf::new(256 << 10));
         let mut at = range.start;
         while at < range.end {
-            let len = (range.end - at).min(zeroes.len() as u64);
-            let written = self.write_all(&[&zeroes[..braid_rt::to_usize(len)]], at, false);
+            let len = braid_rt::to_usize((range.end - at).min(1 << 20));
+            let mut bufs = vec![&zeroes[..]; len / zeroes.len()];
+            bufs.push(&zeroes[..len % zeroes.len()]);
+            bufs.retain(|buf| !buf.is_empty());
+            let written = self.write_all(&bufs, at, false);
             written.map_err(self.named("write"))?;
-            at += len;
+            at += len as u64;
         }
         Ok(())
     }
