@@ -1,9 +1,11 @@
 //! Repeated `kill -9`, under every protocol and on every device.
 
-use braid::Protocol;
 use braid::device::DeviceChoice;
+use braid::tablespace::TablespaceOptions;
+use braid::{Protocol, TableOptions};
 
 use crate::parent::{Trial, devices, directory, rng};
+use crate::workload::COUNTERS;
 
 /// Kills of each protocol on each device.
 const KILLS: u32 = 3;
@@ -48,6 +50,44 @@ fn nothing_acknowledged_is_lost_to_kills() {
             );
             assert!(trial.verified > u64::from(KILLS), "{}", trial.what());
         }
+    }
+}
+
+/// Each transaction writes to tables of two tablespaces: after a kill, both have it, or none has.
+#[test]
+fn nothing_acknowledged_in_two_tablespaces_is_lost_to_kills() {
+    let mut rng = rng("tablespaces");
+    for &protocol in Protocol::ALL {
+        let dir = directory();
+        let (main, other) = (dir.path().join("main"), dir.path().join("other"));
+        let device = rng.choice(devices(dir.path())).unwrap();
+        let mut trial = Trial::new(&main, protocol, device);
+        {
+            let db = trial.open().unwrap();
+            let options = TablespaceOptions::in_directory(&other).pool_bytes(1 << 20);
+            db.create_tablespace("other", options).unwrap();
+            let counters = db.open_table_in("other", COUNTERS, TableOptions::default());
+            let counters: braid::Table<u64, u64> = counters.unwrap();
+            assert!(db.tablespace_of(&counters).unwrap().is_some());
+        }
+        for kill in 0..KILLS {
+            if kill > 0 && rng.bool() {
+                let mut child = trial.start();
+                child.until(&mut trial, |line| line == "recovering");
+                child.kill(&mut trial);
+            }
+            let mut child = trial.start();
+            child.acknowledgements(&mut trial, rng.u64(10..LONGEST_RUN));
+            child.kill(&mut trial);
+            trial.verify();
+        }
+        let db = trial.open().unwrap();
+        let counters: braid::Table<u64, u64> = db.open_table(COUNTERS).unwrap();
+        assert_eq!(
+            db.tablespace_of(&counters).unwrap().as_deref(),
+            Some("other")
+        );
+        assert!(trial.verified > u64::from(KILLS), "{}", trial.what());
     }
 }
 

@@ -4,6 +4,9 @@ use braid::device::DeviceChoice;
 use braid::{Builder, Bytes, Database, Error, Protocol, Readable, Table, Transaction};
 use std::time::Duration;
 
+/// The table of the threads' counters, which may be in a tablespace.
+pub(crate) const COUNTERS: &str = "counters";
+
 /// Threads that commit.
 pub(crate) const THREADS: u64 = 4;
 
@@ -52,7 +55,7 @@ impl Tables {
     pub(crate) fn open(db: &Database) -> Result<Self, Error> {
         Ok(Self {
             journal: db.open_table("journal")?,
-            counters: db.open_table("counters")?,
+            counters: db.open_table(COUNTERS)?,
         })
     }
 
