@@ -32,6 +32,15 @@ impl Served {
     }
 }
 
+/// Ends the server of a test that failed: it would run on, and keep its database open.
+impl Drop for Served {
+    fn drop(&mut self) {
+        // A server that has ended, and was waited for, is left alone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 pub(crate) fn serve(dir: &Path) -> Served {
     serve_with(dir, &["--port", "0", "--threads", "2", "--pool", "32"])
 }
@@ -192,6 +201,20 @@ pub(crate) fn stop(served: &mut Served, command: &str) {
     assert!(served.child.wait().unwrap().success());
 }
 
+#[test]
+fn a_test_that_fails_ends_its_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = serve(&dir.path().join("served"));
+    let address = served.address.clone();
+    TcpStream::connect(&address).unwrap();
+    let test = std::panic::AssertUnwindSafe(move || {
+        let _served = served;
+        std::panic::resume_unwind(Box::new("the test has failed"));
+    });
+    assert!(std::panic::catch_unwind(test).is_err());
+    TcpStream::connect(&address).unwrap_err();
+}
+
 /// A signal stops the server after everything in progress is answered.
 #[cfg(unix)]
 #[test]
@@ -342,22 +365,15 @@ fn the_log_can_be_json() {
     );
     std::fs::write(place("serve.toml"), config).unwrap();
     let log = std::fs::File::create(place("log")).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_braid"))
-        .args(["serve", "--config", &place("serve.toml"), &place("db")])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(log)
-        .spawn()
-        .unwrap();
-    let mut output = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    output.read_line(&mut line).unwrap();
-    let mut client = Client::connect(line.trim().rsplit(' ').next().unwrap());
+    let mut command = command(Path::new(&place("db")), &["--config", &place("serve.toml")]);
+    command.stderr(log);
+    let mut served = Served::start(command);
+    let mut client = Client::connect(&served.address);
     assert_eq!(client.ask("SET a 1"), "+OK");
     assert_eq!(client.ask("SAVE"), "+OK");
     assert!(client.ask("BRAID.ARCHIVE").starts_with(':'));
     client.send("SHUTDOWN\r\n").unwrap();
-    assert!(child.wait().unwrap().success());
+    assert!(served.child.wait().unwrap().success());
     assert!(std::fs::read_dir(place("archive")).unwrap().count() > 0);
     let log = std::fs::read_to_string(place("log")).unwrap();
     let messages: Vec<String> = log
