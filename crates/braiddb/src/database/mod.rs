@@ -392,6 +392,46 @@ impl Database {
         Ok(log.ticket(seqno).wait()?)
     }
 
+    /// Returns a ticket for the durability of the transaction with this
+    /// [sequence number](crate::Ticket::into_seqno), and of all before it: one future for many
+    /// commits.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
+    /// let mut newest = 0;
+    /// for i in 0..100 {
+    ///     let mut tx = db.begin();
+    ///     tx.insert(&t, &i, "x")?;
+    ///     newest = tx.commit_async()?.into_seqno();
+    /// }
+    /// let (sender, done) = std::sync::mpsc::channel();
+    /// db.ticket(newest)?.on_durable(move |outcome| {
+    ///     let _ = sender.send(outcome.is_ok());
+    /// });
+    /// assert_eq!(done.recv(), Ok(true)); // all of them
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SeqnoNotFound`](crate::Error::SeqnoNotFound) if no transaction has this sequence
+    /// number yet; [`Error::Closed`](crate::Error::Closed).
+    pub fn ticket(&self, number: u64) -> Result<crate::Ticket> {
+        let log = &self.engine.log;
+        let seqno = SeqNo::new(number);
+        let newest = log.last_seqno();
+        if newest < seqno && log.durable_seqno() < seqno {
+            return Err(crate::Error::SeqnoNotFound {
+                seqno: number,
+                newest: newest.get(),
+            });
+        }
+        self.engine.check_open()?;
+        Ok(crate::Ticket::new(seqno, log.ticket(seqno)))
+    }
+
     /// Returns the sequence number up to which all transactions are durable.
     ///
     /// ```

@@ -78,6 +78,10 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    pub(crate) fn new(seqno: SeqNo, log: braid_log::Ticket) -> Self {
+        Ticket { seqno, log }
+    }
+
     /// Returns the transaction's sequence number, its position in the serial order.
     ///
     /// ```
