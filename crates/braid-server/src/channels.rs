@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -32,6 +33,8 @@ pub(crate) struct Inbox {
     receiver: mpsc::UnboundedReceiver<Reply>,
     queued: Arc<AtomicUsize>,
     limit: usize,
+    /// Whether the next message wakes the reader.
+    is_registered: bool,
 }
 
 /// Returns both ends of a mailbox that holds about `limit` bytes.
@@ -49,6 +52,7 @@ pub(crate) fn mailbox(limit: usize) -> (Mailbox, Inbox) {
             receiver,
             queued,
             limit,
+            is_registered: false,
         },
     )
 }
@@ -64,10 +68,15 @@ impl Mailbox {
 }
 
 impl Inbox {
-    /// Waits for a message; `None` if the reader has been too slow.
-    pub(crate) async fn receive(&mut self) -> Option<Reply> {
-        let message = self.receiver.recv().await?;
-        self.accept(message)
+    /// Waits for a message; `None` if the reader has been too slow. Only one task may do so.
+    pub(crate) fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Option<Reply>> {
+        // The queue keeps the waker until there is a message, which was counted before.
+        if self.is_registered && self.queued.load(Ordering::Relaxed) == 0 {
+            return Poll::Pending;
+        }
+        let message = self.receiver.poll_recv(context);
+        self.is_registered = message.is_pending();
+        message.map(|message| self.accept(message?))
     }
 
     /// Returns a message if there is one.

@@ -1,9 +1,9 @@
 //! Serves one connection.
 //!
 //! The connection executes requests as they arrive, without waiting for the device in between: a
-//! write leaves a ticket. Replies are sent in the order of the requests, each when its ticket says
-//! that everything the command read and wrote is durable. So one flush answers many requests of
-//! one connection and of all others.
+//! write leaves a sequence number. Replies are sent in the order of the requests, each when everything
+//! that its command read and wrote is durable. So one flush answers many requests of one connection
+//! and of all others; see [`flushes`].
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,18 +11,19 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::task::ready;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
-use braid::Ticket;
+use braid::{Database, Ticket};
 use braid_rt::mutant;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
 use crate::channels::{Inbox, Topic};
 use crate::executor::{Outcome, execute, execute_again, is_postponed};
 use crate::failure::{Failure, Wait};
+use crate::flushes;
 use crate::resp::{CHANGED_CHANNEL, Limits, Protocol, Reply, RequestParser};
 use crate::session::{Replies, Session};
 use crate::shared::{Client, Shared};
@@ -34,18 +35,22 @@ const PENDING_MAX: usize = 4096;
 /// Requests that one connection executes before the others of its thread get their turn.
 const TURN: usize = 64;
 
+/// Waits of a busy connection after which it looks for messages.
+const BUSY_WAITS: u32 = 16;
+
 /// Most bytes that one read takes.
 const READ_LEN: usize = 16 << 10;
 
 /// Bytes of replies from which on a connection reads no further requests.
 const OUTPUT_HIGH: usize = 1 << 20;
 
-/// A reply that waits for its ticket or its turn.
+/// A reply that waits for the device or its turn.
 #[derive(Debug)]
 struct Pending {
     reply: Reply,
     protocol: Protocol,
-    ticket: Option<Ticket>,
+    /// Sequence number up to which everything must be durable before the reply is sent.
+    seqno: Option<u64>,
     weight: usize,
     /// When the command had run.
     since: Instant,
@@ -64,7 +69,7 @@ struct Blocked {
 enum Wake {
     Read(std::io::Result<usize>),
     Written(std::io::Result<usize>),
-    Durable(braid::Result<()>),
+    Durable,
     Message(Option<Reply>),
     Elements,
     TimedOut,
@@ -88,6 +93,10 @@ pub(crate) struct Connection {
     pending: VecDeque<Pending>,
     /// About how many bytes of replies are pending.
     pending_bytes: usize,
+    /// Sequence number for whose durability the connection waited last.
+    awaited: u64,
+    /// How often the connection has waited.
+    waits: u32,
     blocked: Option<Blocked>,
     /// A request that waits until a pause has ended.
     postponed: Option<Vec<Bytes>>,
@@ -115,6 +124,8 @@ impl Connection {
             output: BytesMut::new(),
             pending: VecDeque::new(),
             pending_bytes: 0,
+            awaited: 0,
+            waits: 0,
             blocked: None,
             postponed: None,
             output_limit: options.client_output_buffer_limit,
@@ -240,7 +251,7 @@ impl Connection {
         self.pending.push_back(Pending {
             reply,
             protocol,
-            ticket,
+            seqno: ticket.map(flushes::add),
             weight,
             since: Instant::now(),
         });
@@ -279,14 +290,19 @@ impl Connection {
 
     /// Encodes the replies whose turn it is.
     fn collect_replies(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let db = &self.shared.keyspace.db;
+        let durable = db.durable_seqno();
         while let Some(front) = self.pending.front() {
-            let outcome = match &front.ticket {
+            let outcome = match front.seqno {
                 None => Ok(()),
                 Some(_) if mutant!("server_reply_before_durable") => Ok(()),
-                Some(ticket) => match ticket.try_wait() {
-                    None => return,
-                    Some(outcome) => outcome.map(|_| ()),
-                },
+                Some(seqno) if seqno <= durable => Ok(()),
+                // Returns at once with the error.
+                Some(seqno) if flushes::has_failed() => self.shared.keyspace.db.wait_durable(seqno),
+                Some(_) => return,
             };
             self.finish_front(outcome);
         }
@@ -297,7 +313,7 @@ impl Connection {
             return;
         };
         self.pending_bytes -= front.weight;
-        if front.ticket.is_some() {
+        if front.seqno.is_some() {
             let duration = front.since.elapsed();
             self.shared.writes.record(duration);
             let threshold = self.shared.thresholds.spike();
@@ -356,24 +372,30 @@ impl Connection {
                 && !self.session.is_monitor
                 && self.session.subscriptions.is_empty()
         });
-        let ticket = self
-            .pending
-            .front_mut()
-            .and_then(|front| front.ticket.as_mut());
+        // Below, messages come after requests, so that a busy connection need not look for them each
+        // time. Their turn comes nevertheless.
+        self.waits = self.waits.wrapping_add(1);
+        if self.waits.is_multiple_of(BUSY_WAITS)
+            && let Poll::Ready(message) =
+                poll_fn(|context| Poll::Ready(self.inbox.poll_receive(context))).await
+        {
+            return Wake::Message(message);
+        }
+        let seqno = self.pending.front().and_then(|front| front.seqno);
         let place = self.blocked.as_ref().map(|blocked| &blocked.place);
-        let (waits_for_ticket, is_blocked) = (ticket.is_some(), place.is_some());
+        let is_blocked = place.is_some();
         let is_postponed = self.postponed.is_some();
         tokio::select! {
             biased;
-            () = self.client.kill.notified() => Wake::Killed,
-            result = writer.write_buf(&mut self.output), if !self.output.is_empty() => Wake::Written(result),
-            outcome = durable(ticket), if waits_for_ticket => Wake::Durable(outcome),
-            message = self.inbox.receive() => Wake::Message(message),
+            () = poll_fn(|context| self.client.kill.poll(context)) => Wake::Killed,
+            result = writer.write(&self.output), if !self.output.is_empty() => Wake::Written(result),
+            () = durable(&self.shared.keyspace.db, seqno, &mut self.awaited), if seqno.is_some() => Wake::Durable,
+            result = read(reader, &mut self.input), if reads => Wake::Read(result),
+            message = poll_fn(|context| self.inbox.poll_receive(context)) => Wake::Message(message),
             () = elements(place), if is_blocked => Wake::Elements,
             () = self.client.unblock.notified(), if is_blocked => Wake::Unblocked,
             () = self.shared.pauses.changed(), if is_postponed => Wake::PauseChanged,
             () = tokio::task::yield_now(), if has_more => Wake::Turn,
-            result = read(reader, &mut self.input), if reads => Wake::Read(result),
             () = sleep(deadline), if deadline.is_some() => Wake::TimedOut,
             () = tokio::time::sleep(idle.unwrap_or_default()), if idle.is_some() => Wake::Idle,
         }
@@ -408,8 +430,8 @@ impl Connection {
             Wake::Read(Err(_)) | Wake::Written(Err(_)) | Wake::Idle | Wake::Message(None) => {
                 return false;
             }
-            Wake::Written(Ok(_)) | Wake::Turn | Wake::PauseChanged => {}
-            Wake::Durable(outcome) => self.finish_front(outcome),
+            Wake::Written(Ok(len)) => self.output.advance(len),
+            Wake::Durable | Wake::Turn | Wake::PauseChanged => {}
             Wake::Message(Some(message)) => {
                 self.show(&message);
                 while self.output.len() < OUTPUT_HIGH
@@ -485,10 +507,10 @@ async fn read<R: AsyncRead + Unpin>(
     .await
 }
 
-async fn durable(ticket: Option<&mut Ticket>) -> braid::Result<()> {
-    match ticket {
-        Some(ticket) => ticket.await.map(|_| ()),
-        None => Ok(()),
+async fn durable(db: &Database, seqno: Option<u64>, awaited: &mut u64) {
+    match seqno {
+        Some(seqno) => flushes::durable(db, seqno, awaited).await,
+        None => std::future::pending().await,
     }
 }
 

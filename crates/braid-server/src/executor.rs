@@ -276,8 +276,12 @@ fn transact(
     })?;
     shared.publish(committed.effects, Some(session.id));
     session.pending = session.pending.max(committed.ticket.seqno());
-    let ticket = (durability == Durability::Immediate).then_some(committed.ticket);
-    Ok((committed.result, ticket))
+    if durability == Durability::Immediate {
+        return Ok((committed.result, Some(committed.ticket)));
+    }
+    // A ticket that is dropped would request a flush.
+    committed.ticket.into_seqno();
+    Ok((committed.result, None))
 }
 
 fn run_data(

@@ -14,6 +14,7 @@ mod config;
 mod connection;
 mod executor;
 mod failure;
+mod flushes;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

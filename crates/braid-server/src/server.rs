@@ -1,10 +1,13 @@
 //! Starts and stops the threads of a server.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,16 +17,20 @@ use tokio::sync::mpsc;
 
 use crate::channels::mailbox;
 use crate::connection::Connection;
+use crate::flushes;
 use crate::keyspace::{Keyspace, Sweeper};
 use crate::observe::CommandStatistics;
 use crate::options::ServerOptions;
 use crate::session::Session;
-use crate::shared::{Client, Shared};
+use crate::shared::{Client, Shared, Signal};
 #[cfg(feature = "tls")]
 use crate::tls::TlsAcceptor;
 
 /// Time between two looks for expired keys and garbage.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Connections that a thread serves before it looks which others can be served.
+const EVENTS: u32 = 512;
 
 /// Longest time that a stopping server waits for its connections.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -444,6 +451,8 @@ async fn reject(stream: Stream) {
 fn runtime() -> Option<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_park(flushes::gather)
+        .event_interval(EVENTS)
         .build()
         .ok()
 }
@@ -453,8 +462,17 @@ fn work(shared: &Arc<Shared>, stripe: u16, mut streams: mpsc::UnboundedReceiver<
     let Some(runtime) = runtime() else {
         return;
     };
-    let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, async {
+    runtime.block_on(async {
+        poll_fn(|context| {
+            flushes::begin(&shared.keyspace.db, context.waker());
+            Poll::Ready(())
+        })
+        .await;
+        // Each flush that ends while the thread does not sleep for it wakes this task.
+        let mut answers = pin!(poll_fn(|_| {
+            flushes::answer();
+            Poll::<()>::Pending
+        }));
         let mut connections = tokio::task::JoinSet::new();
         // The acceptor drops its end when the server stops.
         loop {
@@ -462,21 +480,26 @@ fn work(shared: &Arc<Shared>, stripe: u16, mut streams: mpsc::UnboundedReceiver<
                 stream = streams.recv() => match stream {
                     Some(stream) => {
                         if let Some(connection) = connect(shared, stripe, &stream) {
-                            connections.spawn_local(run(connection, stream));
+                            connections.spawn(run(connection, stream));
                         }
                     }
                     None => break,
                 },
                 Some(_) = connections.join_next() => {}
+                () = &mut answers => {}
             }
         }
         // Connections that were made while the server began to stop have not been told.
         for client in shared.clients().values() {
-            client.kill.notify_one();
+            client.kill.notify();
         }
         let finish = async { while connections.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(STOP_TIMEOUT, finish).await;
+        tokio::select! {
+            _ = tokio::time::timeout(STOP_TIMEOUT, finish) => {}
+            () = answers => {}
+        }
     });
+    flushes::end();
 }
 
 /// Sends small replies at once, and lets the system notice clients that have vanished without a
@@ -544,7 +567,7 @@ fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Connect
         local,
         since: Instant::now(),
         info: Mutex::default(),
-        kill: tokio::sync::Notify::new(),
+        kill: Signal::default(),
         unblock: tokio::sync::Notify::new(),
         unblock_fails: false.into(),
     });

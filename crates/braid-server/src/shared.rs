@@ -1,8 +1,9 @@
 //! State that all connections share.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -51,6 +52,38 @@ pub(crate) struct ClientInfo {
     pub(crate) tracking: Option<(bool, Option<u64>)>,
 }
 
+/// A signal to the task of a connection, which waits for it whenever it waits: it leaves its waker only
+/// once.
+#[derive(Debug, Default)]
+pub(crate) struct Signal {
+    is_set: AtomicBool,
+    waker: OnceLock<Waker>,
+}
+
+impl Signal {
+    /// Ends the task's wait, or its next one.
+    pub(crate) fn notify(&self) {
+        // SeqCst on both sides: either this thread sees the waker, or the task the flag.
+        self.is_set.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if let Some(waker) = self.waker.get() {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Waits for the signal. Only one task may do so.
+    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<()> {
+        self.waker.get_or_init(|| context.waker().clone());
+        fence(Ordering::SeqCst);
+        // The swap would write each time.
+        if self.is_set.load(Ordering::SeqCst) && self.is_set.swap(false, Ordering::SeqCst) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+}
+
 /// How other connections see a connection, and end it.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -64,7 +97,7 @@ pub(crate) struct Client {
     /// State as of the last command.
     pub(crate) info: Mutex<ClientInfo>,
     /// Ends the connection; while the server stops, after its replies.
-    pub(crate) kill: Notify,
+    pub(crate) kill: Signal,
     /// Ends a wait for elements.
     pub(crate) unblock: Notify,
     /// Whether the ended wait is answered with an error.
@@ -221,7 +254,7 @@ impl Shared {
         // A permit stays for a listener that is not waiting right now.
         self.stop.notify_one();
         for client in self.clients().values() {
-            client.kill.notify_one();
+            client.kill.notify();
         }
     }
 

@@ -38,7 +38,7 @@ fn end_connections(shared: &Shared, removed: &[Arc<User>], session: &mut Session
     for client in shared.clients().values() {
         let user = client.user();
         if removed.iter().any(|gone| Arc::ptr_eq(gone, &user)) {
-            client.kill.notify_one();
+            client.kill.notify();
         }
     }
 }

@@ -370,7 +370,7 @@ fn kill(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply>
         if *number == session.id {
             session.closes = true;
         } else {
-            client.kill.notify_one();
+            client.kill.notify();
         }
     }
     match (is_old_form, killed) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid::{Durability, Ticket, Transaction};
+use braid_rt::mutant;
 use bytes::Bytes;
 
 use super::entry::{Body, Collection, Entry, StreamHead, read_u64};
@@ -120,7 +121,12 @@ impl Keyspace {
     ) -> Result<Committed<R>> {
         let now = now_ms();
         let mut run = |mut tx: Transaction| {
-            tx.set_durability(scope.durability);
+            // A commit that must be durable at once would request a flush at once. The ticket requests
+            // it, when its thread has executed everything that has arrived.
+            tx.set_durability(match scope.durability {
+                Durability::Immediate if !mutant!("server_flush_each_commit") => Durability::None,
+                later => later,
+            });
             let view = View::Transaction(Box::new(tx));
             let (database, stripe) = (scope.database, scope.stripe);
             let mut data = Data::new(Arc::clone(self), view, database, stripe, now)?;

@@ -2,6 +2,7 @@
 //! sent, and replies keep their order.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -149,4 +150,105 @@ fn a_transaction_is_atomic_for_readers() {
             assert!(Instant::now() < deadline);
         }
     });
+}
+
+/// Counts durable writes, and fails them when it is told to.
+#[derive(Clone, Debug, Default)]
+struct Writes(Arc<(AtomicU64, AtomicBool)>);
+
+impl Writes {
+    fn count(&self) -> u64 {
+        self.0.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Layer for Writes {
+    fn write_durable_at(&self, file: &dyn File, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        if self.0.1.load(Ordering::SeqCst) {
+            return Err(io::Error::other("the device is gone"));
+        }
+        self.0.0.fetch_add(1, Ordering::SeqCst);
+        file.write_durable_at(bufs, offset)
+    }
+}
+
+fn counted_server() -> (TestServer, Writes) {
+    let writes = Writes::default();
+    let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let device = Arc::new(LayeredDevice::over(memory, writes.clone()));
+    let db = Database::builder().open_on(device).unwrap();
+    (TestServer::with(db, |_| {}), writes)
+}
+
+/// Requests that arrive together share a flush.
+#[test]
+fn writes_that_arrive_together_share_a_flush() {
+    let (server, writes) = counted_server();
+    let mut raw = server.raw();
+    // A database of its own has to be created first.
+    raw.send("SET a 0\r\n");
+    assert_eq!(raw.line(), "+OK");
+    let before = writes.count();
+    raw.send("INCR a\r\n".repeat(50));
+    let numbers: Vec<String> = (1..=50).map(|n| format!(":{n}")).collect();
+    assert_eq!(raw.lines(50), numbers);
+    assert_eq!(writes.count() - before, 1);
+}
+
+#[test]
+fn a_buffered_write_starts_no_flush() {
+    let (server, writes) = counted_server();
+    let mut raw = server.raw();
+    raw.send("SET a 0\r\nBRAID.DURABILITY buffered 60000\r\n");
+    assert_eq!(raw.lines(3), ["+OK", "$14", "buffered 60000"]);
+    let before = writes.count();
+    raw.send("INCR a\r\n".repeat(50));
+    assert_eq!(raw.lines(50)[49], ":50");
+    assert_eq!(writes.count(), before);
+    raw.send("WAITAOF 1 0 0\r\n");
+    assert_eq!(raw.lines(3), ["*2", ":1", ":0"]);
+    assert_eq!(writes.count(), before + 1);
+}
+
+/// Many connections of both threads wait for a flush that does not end. Others are served.
+#[test]
+fn a_flush_that_does_not_end_delays_only_what_waits_for_it() {
+    let (server, barrier) = server();
+    let mut other = server.connect();
+    barrier.0.set(true);
+    let mut writers: Vec<Raw> = (0..20).map(|_| server.raw()).collect();
+    for writer in &mut writers {
+        writer.send("INCR a\r\n");
+    }
+    wait_for_calls(&mut other, "incr", 20);
+    for _ in 0..4 {
+        script(&mut server.connect(), "GET a => nil\nPING => PONG");
+    }
+    writers.iter_mut().for_each(expect_nothing);
+    barrier.0.set(false);
+    let mut numbers: Vec<String> = writers.iter_mut().map(Raw::line).collect();
+    numbers.sort_by_key(|number| number[1..].parse::<u32>().unwrap());
+    let expected: Vec<String> = (1..=20).map(|n| format!(":{n}")).collect();
+    assert_eq!(numbers, expected);
+}
+
+/// A failed write of the log is the answer to everything that waits for it, and to later writes.
+#[test]
+fn a_failed_flush_is_answered_with_an_error() {
+    let (server, writes) = counted_server();
+    let mut raws: Vec<Raw> = (0..8).map(|_| server.raw()).collect();
+    for raw in &mut raws {
+        raw.send("INCR a\r\n");
+        assert!(raw.line().starts_with(':'));
+    }
+    writes.0.1.store(true, Ordering::SeqCst);
+    for raw in &mut raws {
+        raw.send("INCR a\r\nINCR a\r\nPING\r\n");
+    }
+    for raw in &mut raws {
+        let lines = raw.lines(3);
+        assert!(lines[0].starts_with("-IOERR"), "{lines:?}");
+        assert!(lines[1].starts_with("-IOERR"), "{lines:?}");
+        assert_eq!(lines[2], "+PONG");
+    }
 }

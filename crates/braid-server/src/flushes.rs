@@ -1,0 +1,257 @@
+//! The flushes that the connections of one thread wait for.
+//!
+//! A reply waits until everything that its command read and wrote is durable. The connections of a
+//! thread leave the sequence numbers for which they wait here. When the thread has executed
+//! everything that arrived, it requests one flush for all of it, and at its end answers all whose
+//! numbers are durable.
+//!
+//! During that flush the thread sleeps, for [`GATHER`] at most, although requests may arrive: the
+//! thread then finds many of them at once. A thread that woke for each would execute one, request a
+//! flush for it, and sleep again, so that its connections would share few flushes and the processor
+//! would mostly change between threads. `docs/server.md` has measurements.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use braid::{Database, Ticket};
+use braid_rt::mutant;
+
+/// Longest time that a thread sleeps while requests may have arrived. A longer flush than this costs
+/// each request that much once.
+const GATHER: Duration = Duration::from_micros(250);
+
+/// Connections for which it is worth to sleep until the flush ends.
+const GATHER_MIN: usize = 4;
+
+/// Commits after which a thread requests a flush although it has more to execute.
+const COMMITS_MAX: usize = 512;
+
+/// Wakes a thread at the end of a flush.
+#[derive(Debug)]
+struct Alarm {
+    thread: Thread,
+    /// Whether the flush has ended.
+    has_rung: AtomicBool,
+    /// Whether the thread sleeps in [`Flushes::gather`].
+    is_gathering: AtomicBool,
+    /// Wakes the thread's runtime otherwise.
+    runtime: Waker,
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // SeqCst on both: the thread clears the second flag before it looks at the first for the last
+        // time.
+        self.has_rung.store(true, Ordering::SeqCst);
+        if self.is_gathering.load(Ordering::SeqCst) {
+            self.thread.unpark();
+        } else {
+            self.runtime.wake_by_ref();
+        }
+    }
+}
+
+/// State of one thread.
+#[derive(Debug)]
+struct Flushes {
+    db: Database,
+    alarm: Arc<Alarm>,
+    waker: Waker,
+    /// Sequence number of the newest commit since the last request; 0 if there is none.
+    newest: u64,
+    /// Commits since the last request.
+    commits: usize,
+    /// Ticket for the commits whose flush is requested.
+    requested: Option<Ticket>,
+    /// Whether the thread has slept for `requested`.
+    has_gathered: bool,
+    /// Whether the log has failed, or the database is closed.
+    has_failed: bool,
+    /// Connections that wait, and for which sequence number.
+    waiting: Vec<(u64, Waker)>,
+}
+
+thread_local! {
+    static FLUSHES: RefCell<Option<Flushes>> = const { RefCell::new(None) };
+}
+
+/// Lets connections of this thread wait for flushes. `runtime` wakes the thread.
+pub(crate) fn begin(db: &Database, runtime: &Waker) {
+    let alarm = Arc::new(Alarm {
+        thread: std::thread::current(),
+        has_rung: AtomicBool::new(false),
+        is_gathering: AtomicBool::new(false),
+        runtime: runtime.clone(),
+    });
+    FLUSHES.set(Some(Flushes {
+        db: db.clone(),
+        waker: Waker::from(Arc::clone(&alarm)),
+        alarm,
+        newest: 0,
+        commits: 0,
+        requested: None,
+        has_gathered: false,
+        has_failed: false,
+        waiting: Vec::new(),
+    }));
+}
+
+/// Ends what [`begin`] began.
+pub(crate) fn end() {
+    FLUSHES.set(None);
+}
+
+/// Calls `body` with the state of this thread, and wakes the connections that it returns.
+fn with(body: impl FnOnce(&mut Flushes) -> Vec<Waker>) {
+    let woken = FLUSHES.with_borrow_mut(|flushes| flushes.as_mut().map(body));
+    woken.into_iter().flatten().for_each(Waker::wake);
+}
+
+/// Takes the ticket of a commit, whose flush the thread requests soon. Returns the commit's sequence
+/// number.
+pub(crate) fn add(ticket: Ticket) -> u64 {
+    // Requests no flush.
+    let seqno = ticket.into_seqno();
+    with(|flushes| flushes.add(seqno));
+    seqno
+}
+
+/// Wakes the connections whose sequence numbers are durable.
+pub(crate) fn answer() {
+    with(Flushes::answer);
+}
+
+/// Requests a flush for what this thread has executed, and waits a while for its end. To be called when
+/// the thread has nothing else to do.
+pub(crate) fn gather() {
+    with(Flushes::gather);
+}
+
+/// Waits until a commit of this thread is durable, or will not become so. `registered` is the sequence
+/// number for which the same task waited last.
+pub(crate) async fn durable(db: &Database, seqno: u64, registered: &mut u64) {
+    std::future::poll_fn(|context| {
+        if db.durable_seqno() >= seqno || has_failed() {
+            return Poll::Ready(());
+        }
+        if *registered != seqno {
+            *registered = seqno;
+            FLUSHES.with_borrow_mut(|flushes| {
+                if let Some(flushes) = flushes {
+                    flushes.waiting.push((seqno, context.waker().clone()));
+                }
+            });
+        }
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Returns whether the log has failed, or the database is closed: what is not durable will not become
+/// so.
+pub(crate) fn has_failed() -> bool {
+    FLUSHES.with_borrow(|flushes| flushes.as_ref().is_none_or(|flushes| flushes.has_failed))
+}
+
+impl Flushes {
+    fn add(&mut self, seqno: u64) -> Vec<Waker> {
+        self.commits += 1;
+        self.newest = self.newest.max(seqno);
+        // Relaxed: a hint.
+        let has_ended = || self.alarm.has_rung.load(Ordering::Relaxed);
+        if self.commits >= COMMITS_MAX && (self.requested.is_none() || has_ended()) {
+            return self.answer();
+        }
+        Vec::new()
+    }
+
+    /// Requests a flush unless one is requested.
+    fn request(&mut self) {
+        if self.requested.is_some() || self.newest == 0 {
+            return;
+        }
+        self.commits = 0;
+        self.has_gathered = false;
+        // For everything up to the newest commit: with some protocols, other lanes' flushes, too.
+        match self.db.ticket(std::mem::take(&mut self.newest)) {
+            Ok(ticket) => self.poll(ticket),
+            Err(_) => self.has_failed = true,
+        }
+    }
+
+    /// Asks for the outcome of a commit, and has the alarm ring when it is known.
+    fn poll(&mut self, mut ticket: Ticket) {
+        let mut context = Context::from_waker(&self.waker);
+        match Pin::new(&mut ticket).poll(&mut context) {
+            Poll::Ready(outcome) => self.has_failed |= outcome.is_err(),
+            Poll::Pending => self.requested = Some(ticket),
+        }
+    }
+
+    /// Looks whether the requested flush has ended.
+    fn look(&mut self) {
+        // SeqCst: pairs with the alarm.
+        if !self.alarm.has_rung.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        if let Some(requested) = self.requested.take() {
+            self.poll(requested);
+        }
+    }
+
+    /// Removes the connections that need not wait any longer.
+    fn take_durable(&mut self) -> Vec<Waker> {
+        let (durable, has_failed) = (self.db.durable_seqno(), self.has_failed);
+        let is_over = |(seqno, _): &mut (u64, Waker)| *seqno <= durable || has_failed;
+        let over = self.waiting.extract_if(.., is_over);
+        over.map(|(_, waker)| waker).collect()
+    }
+
+    fn answer(&mut self) -> Vec<Waker> {
+        self.look();
+        if self.commits >= COMMITS_MAX {
+            self.request();
+        }
+        self.take_durable()
+    }
+
+    fn gather(&mut self) -> Vec<Waker> {
+        self.look();
+        let woken = self.take_durable();
+        if !woken.is_empty() {
+            return woken;
+        }
+        self.request();
+        if self.requested.is_some() && self.waiting.len() >= GATHER_MIN && !self.has_gathered {
+            self.has_gathered = true;
+            self.sleep();
+            self.look();
+        }
+        self.take_durable()
+    }
+
+    /// Sleeps until the requested flush has ended, for [`GATHER`] at most.
+    fn sleep(&self) {
+        let deadline = Instant::now() + GATHER;
+        // SeqCst on both: from here on the alarm unparks this thread.
+        self.alarm.is_gathering.store(true, Ordering::SeqCst);
+        while !self.alarm.has_rung.load(Ordering::SeqCst) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() && !mutant!("server_sleep_through_flushes") {
+                break;
+            }
+            std::thread::park_timeout(left);
+        }
+        self.alarm.is_gathering.store(false, Ordering::SeqCst);
+    }
+}
