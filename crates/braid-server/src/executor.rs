@@ -7,7 +7,7 @@ use braid::{Durability, Ticket};
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use crate::command::{Command, Run, Transactional, find, keys_of, refuse, run_or_undo};
+use crate::command::{Command, Run, Transactional, find, keys_of, refuse, remember, run_or_undo};
 use crate::failure::{Failure, Result, Wait};
 use crate::keyspace::{Committed, Data, Scope};
 use crate::observe::shown;
@@ -109,20 +109,6 @@ fn execute_with(shared: &Shared, session: &mut Session, args: &[Bytes], reads: A
         caching.next = None;
     }
     outcome
-}
-
-/// Notes the keys that a command is about to read, if the client keeps what it reads. Of a script
-/// these are the keys that it declares.
-fn remember(shared: &Shared, session: &Session, command: &Command, args: &[Bytes]) {
-    if session.caching.is_none() || !session.keeps_reads() {
-        return;
-    }
-    if command.is(Flag::Readonly) || matches!(command.run, Run::Script(_)) {
-        let keys = keys_of(command, args);
-        let limit = shared.options().tracking_table_max_keys;
-        let find = |client| shared.mailbox(client);
-        shared.tracking.remember(session.id, keys, limit, find);
-    }
 }
 
 /// Notes that a command has run, and how long it took without the device.

@@ -5,11 +5,27 @@ use std::sync::PoisonError;
 use bytes::Bytes;
 
 use super::arguments::{Options, integer, is, wrong_arity};
+use super::{Command, Run, keys_of};
 use crate::failure::{Failure, Result};
 use crate::resp::Reply;
 use crate::session::{Caching, Session};
 use crate::shared::Shared;
+use crate::signature::Flag;
 use crate::tracking::{Mode, Opt};
+
+/// Notes the keys that a command is about to read, if the client keeps what it reads. Of a script
+/// these are the keys that it declares; its commands note others.
+pub(crate) fn remember(shared: &Shared, session: &Session, command: &Command, args: &[Bytes]) {
+    if session.caching.is_none() || !session.keeps_reads() {
+        return;
+    }
+    if command.is(Flag::Readonly) || matches!(command.run, Run::Script(_)) {
+        let keys = keys_of(command, args);
+        let limit = shared.options().tracking_table_max_keys;
+        let find = |client| shared.mailbox(client);
+        shared.tracking.remember(session.id, keys, limit, find);
+    }
+}
 
 /// Ends or begins that the client learns of changes: `CLIENT TRACKING ON|OFF [REDIRECT id] [PREFIX
 /// prefix]... [BCAST] [OPTIN] [OPTOUT] [NOLOOP]`.

@@ -41,6 +41,7 @@ use crate::session::Session;
 use crate::shared::Shared;
 use crate::signature::{Flag, Signature};
 
+pub(crate) use caching::remember;
 pub(crate) use connection::describe;
 #[cfg(feature = "scripts")]
 pub(crate) use functions::load_all as load_functions;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use braid_rt::mutant;
 use bytes::Bytes;
 
 use super::arguments::{integer, is, unknown_subcommand, wrong_arity};
 use super::diagnostics::help;
 use super::keys::database;
-use super::{Command, Run, find, keys_of};
+use super::{Command, Run, find, keys_of, remember};
 use crate::channels::Topic;
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Data, Message};
@@ -77,6 +78,9 @@ impl Host for Caller<'_> {
         if !shared.monitors.is_empty() {
             let shown = crate::observe::shown(command.name, &args);
             shared.monitors.show(self.data.database, "lua", &shown);
+        }
+        if !mutant!("server_forget_reads_of_scripts") {
+            remember(shared, session, command, &args);
         }
         match (command.name, command.run) {
             ("publish", _) => Ok(self.publish(&args, Topic::Channel)),

@@ -385,3 +385,37 @@ fn wrong_modes_are_refused() {
     );
     assert_eq!(show(&mut connection, "CLIENT TRACKING OFF"), "OK");
 }
+
+/// A script may read keys that it does not declare.
+#[cfg(feature = "scripts")]
+#[test]
+fn keys_that_a_script_reads_are_tracked() {
+    let server = TestServer::new();
+    let mut writer = server.connect();
+    script(&mut writer, "SET a 1\nSET b 1\nSET c 1");
+    let mut reader = tracked(&server, "ON");
+    let text = "return redis.call('GET', 'a') + redis.call('INCR', 'c') + #KEYS";
+    reader.send(format!("EVAL \"{text}\" 1 declared\r\n"));
+    assert_eq!(reader.line(), ":4");
+    // What the script wrote it has not read.
+    assert_eq!(run::<String>(&mut writer, "GET c"), "2");
+    script(&mut writer, "SET b 2\nSET c 3\nSET a 2");
+    assert_eq!(changed(&mut reader), keys(&["a"]));
+    script(&mut writer, "SET declared 1");
+    assert_eq!(changed(&mut reader), keys(&["declared"]));
+    // With OPTIN, only of a script that follows CLIENT CACHING YES.
+    let mut reader = tracked(&server, "ON OPTIN");
+    read(
+        &mut reader,
+        "EVAL \"return redis.call('GET', 'a')\" 0",
+        &["$1", "2"],
+    );
+    read(&mut reader, "CLIENT CACHING YES", &["+OK"]);
+    read(
+        &mut reader,
+        "EVAL \"return redis.call('GET', 'b')\" 0",
+        &["$1", "2"],
+    );
+    script(&mut writer, "SET a 3\nSET b 3");
+    assert_eq!(changed(&mut reader), keys(&["b"]));
+}
