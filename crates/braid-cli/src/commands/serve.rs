@@ -1,7 +1,7 @@
 //! `braid serve`: serves a database to Redis clients.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -130,16 +130,8 @@ fn bind(addresses: &mut Vec<SocketAddr>, given: &[IpAddr], port: Option<u16>) {
     }
 }
 
-pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> {
-    let (config, log) = args.config()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-            .map_err(|error| Failure::io("cannot handle signals", &error))?;
-    }
-    start_log(&config);
-    #[cfg(unix)]
-    allow_connections(config.options.maxclients);
+/// Opens the database as the configuration says.
+fn open(dir: &Path, config: &Config, log: &LogPlaceArgs) -> Result<Database, braid::Error> {
     let mut builder = Database::builder()
         .pool_bytes(config.pool_bytes as usize)
         .on_health_change(|health| match health {
@@ -156,7 +148,20 @@ pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> 
     if let Some(idle_us) = config.nvme_idle_us {
         builder = builder.nvme_idle_us(idle_us);
     }
-    let db = log.apply(builder).open(&args.dir)?;
+    log.apply(builder).open(dir)
+}
+
+pub(crate) fn run(args: &ServeArgs, output: &mut Output) -> Result<(), Failure> {
+    let (config, log) = args.config()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| Failure::io("cannot handle signals", &error))?;
+    }
+    start_log(&config);
+    #[cfg(unix)]
+    allow_connections(config.options.maxclients);
+    let db = open(&args.dir, &config, &log)?;
     let server = Server::start(db.clone(), config.options)?;
     let addresses: Vec<String> = server
         .addresses()
@@ -240,6 +245,57 @@ impl From<ServerError> for Failure {
         match error {
             ServerError::Database(error) => error.into(),
             error => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use braid_nvme::volume::FormatOptions;
+    use braid_nvme::{Blocking, DriveName, Volume};
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ServeArgs,
+    }
+
+    /// A file stands in for the drive.
+    #[test]
+    fn the_time_for_which_threads_poll_reaches_the_drive() {
+        let dir = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
+        let drive = dir.path().join("drive");
+        std::fs::File::create(&drive)
+            .unwrap()
+            .set_len(64 << 20)
+            .unwrap();
+        let formatted = (|| {
+            let opened = DriveName::Path(drive.clone()).open()?;
+            Volume::format(Blocking::new(opened.drive), FormatOptions::default())
+        })();
+        if let Err(error) = formatted {
+            println!("SKIPPED: {error}");
+            return;
+        }
+        let name = format!("nvme:{}/db", drive.display());
+        let file = dir.path().join("serve.toml");
+        std::fs::write(&file, "nvme-idle-us = 40\n").unwrap();
+        let file = file.to_str().unwrap();
+        for (given, expected) in [
+            (&["--nvme-idle-us", "70"][..], 70),
+            (&["--config", file], 40),
+            (&["--config", file, "--nvme-idle-us", "5"], 5),
+        ] {
+            let line = [&["serve", &name, "--pool", "32"][..], given].concat();
+            let args = Line::parse_from(line).args;
+            let (config, log) = args.config().unwrap();
+            let db = open(&args.dir, &config, &log).unwrap();
+            let idle_us = braid_io::volume_idle_us(&args.dir).unwrap();
+            assert_eq!(idle_us, Some(expected), "{given:?}");
+            db.close().unwrap();
         }
     }
 }
