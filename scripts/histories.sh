@@ -5,7 +5,8 @@
 #
 #     scripts/histories.sh [ROUNDS]
 #
-# Needs Go and its module proxy, and otherwise says so and ends well.
+# Needs Go and its module proxy, and otherwise says so and ends well. BRAID names a program that is built
+# already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,8 +18,8 @@ work=$PWD/target/histories
 mkdir -p "$work"
 cp scripts/server-clients/histories.go "$work/main.go"
 command -v go >/dev/null || { printf 'SKIPPED: no go\n'; exit 0; }
-cargo build --quiet -p braid-cli
-braid=$PWD/target/debug/braid
+[[ -n ${BRAID:-} ]] || cargo build --quiet -p braid-cli
+braid=$(realpath "${BRAID:-target/debug/braid}")
 cd "$work"
 rm -rf go.mod go.sum db
 if ! { go mod init histories && go get "github.com/redis/go-redis/v9@$go_redis" \

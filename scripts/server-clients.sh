@@ -4,8 +4,8 @@
 #
 #     scripts/server-clients.sh [node] [go] [java] [rust]
 #
-# Each needs the tools of its language and its package registry; the script names what is missing,
-# and continues with the next.
+# BRAID names a program that is built already. Each needs the tools of its language and its package
+# registry; the script names what is missing, and continues with the next.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
