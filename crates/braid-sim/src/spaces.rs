@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use braid::tablespace::TablespaceOptions;
-use braid::{Builder, Database, Result};
+use braid::{Builder, Database, Health, Result};
 use braid_io::{Claim, SimDevice};
 use fastrand::Rng;
 
@@ -86,6 +86,10 @@ impl Spaces {
 
     /// Creates the tablespaces that do not exist, except for the spare one.
     pub(crate) fn create_missing(&self, db: &Database) -> Result<()> {
+        // Opened read-only, perhaps without a tablespace: opening its tables says why.
+        if matches!(db.health(), Health::Damaged { .. }) {
+            return Ok(());
+        }
         let existing = db.tablespace_names();
         for number in 1..self.devices.len() {
             let name = name(number);

@@ -34,8 +34,12 @@ pub(crate) fn list_tables(engine: &Arc<Engine>) -> Result<TableMap> {
     let catalog = Catalog::of(engine);
     let mut found = TableMap::new();
     for (id, name, _) in catalog.tables()? {
-        if let Some(core) = catalog.find(&name)? {
-            found.insert(id, core);
+        match catalog.find(&name) {
+            Ok(Some(core)) => drop(found.insert(id, core)),
+            Ok(None) => {}
+            // Its tablespace is missing.
+            Err(Error::Tablespace(_)) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(found)

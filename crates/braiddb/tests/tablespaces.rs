@@ -312,6 +312,88 @@ fn a_missing_tablespace_is_named_and_nothing_is_written() {
     assert!(error.to_string().contains("data.braid"), "{error}");
 }
 
+/// Reads the tables of `main` and `one`, and expects the error of `two`.
+#[track_caller]
+fn without_two(reader: &Database, value: u8) -> TablespaceError {
+    assert_eq!(reader.tablespace_names(), ["one"]);
+    assert_eq!(
+        reader.table_names().unwrap(),
+        ["in main", "in one", "in two"]
+    );
+    for name in ["in main", "in one"] {
+        let table: Table<u64, Bytes> = reader.existing_table(name).unwrap().unwrap();
+        let snapshot = reader.snapshot();
+        let entries = snapshot.range(&table, ..).unwrap();
+        let right = entries.map(|entry| entry.unwrap().1 == [value; 100][..]);
+        assert_eq!(right.filter(|right| *right).count(), 200, "{name}");
+        let written = reader.transact(|tx| tx.insert(&table, &1, b"new"));
+        assert!(matches!(written, Err(Error::OpenedReadOnly)), "{written:?}");
+    }
+    let opened = reader.open_table_in::<u64, Bytes>("two", "in two", Default::default());
+    match (reader.existing_table::<u64, Bytes>("in two"), opened) {
+        (Err(Error::Tablespace(error)), Err(Error::Tablespace(again))) => {
+            assert_eq!(error, again);
+            error
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn without_one_tablespace_the_others_are_readable() {
+    let directories = Directories::with_tablespaces();
+    let two = directories.at("two");
+    fs::rename(&two, directories.at("elsewhere")).unwrap();
+    let before = directories.files();
+    let read = |value| without_two(&small().open_read_only(&directories.data).unwrap(), value);
+    let missing = read(1);
+    assert!(
+        matches!(&missing, TablespaceError::Missing { name, .. } if name == "two"),
+        "{missing}"
+    );
+    assert_eq!(directories.files(), before);
+    // It is damaged, of an older state, or another database's.
+    fs::rename(directories.at("elsewhere"), &two).unwrap();
+    copy(&two, &directories.at("older"));
+    let bytes = fs::read(two.join("data.braid")).unwrap();
+    fs::write(two.join("data.braid"), vec![7; bytes.len()]).unwrap();
+    let damaged = read(1);
+    assert!(
+        matches!(damaged, TablespaceError::Damaged { .. }),
+        "{damaged}"
+    );
+    fs::write(two.join("data.braid"), &bytes).unwrap();
+    let db = small().open(&directories.data).unwrap();
+    fill(&db, 2);
+    // The log is not replayed into the one that is missing.
+    let copied = tempfile::tempdir().unwrap();
+    let at = |name: &str| copied.path().join(name);
+    for name in ["data", "one"] {
+        copy(&directories.at(name), &at(name));
+    }
+    db.close().unwrap();
+    let reader = small().tablespace_directory("one", at("one"));
+    let reader = reader.tablespace_directory("two", at("two"));
+    let missing = without_two(&reader.open_read_only(at("data")).unwrap(), 2);
+    assert!(
+        matches!(missing, TablespaceError::Missing { .. }),
+        "{missing}"
+    );
+    fs::remove_dir_all(&two).unwrap();
+    fs::rename(directories.at("older"), &two).unwrap();
+    let older = read(2);
+    assert!(
+        matches!(older, TablespaceError::OtherState { .. }),
+        "{older}"
+    );
+    // Only a reader accepts that.
+    let error = fault(small().open(&directories.data));
+    assert!(
+        matches!(&error, TablespaceError::OtherState { name, .. } if name == "two"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_tablespace_of_another_database_is_refused() {
     let (directories, others) = (

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::Database;
 use crate::base::table_options::TableOptions;
 use crate::catalog::Catalog;
-use crate::error::{Error, Result};
+use crate::engine::spaces::Space;
+use crate::error::{Error, Result, TablespaceError};
 use crate::schema::entry::{MAIN_SPACE, name_key};
 use crate::schema::table::{Table, TableCore, type_names};
 use crate::types::{Key, Value};
@@ -32,7 +33,7 @@ impl Database {
     /// [`Error::InvalidTableName`], [`Error::TableTypeMismatch`] if the table has other types, or
     /// those of a commit.
     pub fn open_table<K: Key, V: Value>(&self, name: &str) -> Result<Table<K, V>> {
-        self.find_or_create(MAIN_SPACE, name, TableOptions::default())
+        self.find_or_create(None, name, TableOptions::default())
     }
 
     /// Opens a table with these options, or creates it durably if it does not exist.
@@ -61,13 +62,13 @@ impl Database {
         options: TableOptions,
     ) -> Result<Table<K, V>> {
         options.check()?;
-        let table: Table<K, V> = self.find_or_create(MAIN_SPACE, name, options)?;
+        let table: Table<K, V> = self.find_or_create(None, name, options)?;
         table.check_options(options)
     }
 
     pub(super) fn find_or_create<K: Key, V: Value>(
         &self,
-        space: u8,
+        space: Option<&Space>,
         name: &str,
         options: TableOptions,
     ) -> Result<Table<K, V>> {
@@ -79,7 +80,8 @@ impl Database {
         match catalog.find_in(&change, name)? {
             Some(core) => Table::of_core(core),
             None => {
-                let core = catalog.create(space, name, Table::<K, V>::types(), options)?;
+                let number = self.number_of(space)?;
+                let core = catalog.create(number, name, Table::<K, V>::types(), options)?;
                 Ok(Table::new(core))
             }
         }
@@ -162,11 +164,8 @@ impl Database {
         key_type: &str,
         value_type: &str,
     ) -> Result<Table> {
-        self.find_or_create_untyped(
-            name,
-            type_names(key_type, value_type),
-            TableOptions::default(),
-        )
+        let types = type_names(key_type, value_type);
+        self.find_or_create_untyped(name, types, TableOptions::default())
     }
 
     /// As [`Database::create_untyped_table`], with options as in [`Database::open_table_with`].
@@ -208,6 +207,20 @@ impl Database {
                 catalog.create(MAIN_SPACE, name, asked, options)?,
             )),
         }
+    }
+
+    /// Returns the number of the tablespace where a table is about to be created. The caller has
+    /// locked the catalog, as a drop does, which may have come first.
+    fn number_of(&self, space: Option<&Space>) -> Result<u8> {
+        let Some(space) = space else {
+            return Ok(MAIN_SPACE);
+        };
+        let is_there = self.engine().spaces.get(space.number).is_some();
+        if !is_there && !braid_rt::mutant!("create_in_a_dropped_tablespace") {
+            let name = space.name.clone();
+            return Err(Error::Tablespace(TablespaceError::NotFound { name }));
+        }
+        Ok(space.number)
     }
 
     /// Returns the names of all tables, sorted.

@@ -1,7 +1,10 @@
 //! Creating, listing and dropping tablespaces, and the tables in them.
 
+use std::sync::Arc;
+
 use super::Database;
 use crate::base::table_options::TableOptions;
+use crate::engine::spaces::Space;
 use crate::error::{Error, Result, TablespaceError};
 use crate::options::TablespaceOptions;
 use crate::recovery::tablespaces;
@@ -19,9 +22,9 @@ impl Database {
     /// tablespaces, and is durable and atomic as any other. A database has at most 63.
     ///
     /// The database records the directory, and locks it as long as it is open. If the directory is
-    /// missing, or belongs to another database or to another state of this one, the database cannot
-    /// be opened; see [`TablespaceError`]. A tablespace that is full refuses only the transactions
-    /// that write to it.
+    /// missing, or belongs to another database or to another state of this one, the database can only
+    /// be opened read-only; see [`TablespaceError`]. A tablespace that is full refuses only the
+    /// transactions that write to it.
     ///
     /// A database with tablespaces does not support backups, archives, salvage, and reading while
     /// another process writes yet: these fail with [`TablespaceError::Unsupported`], the last perhaps
@@ -78,7 +81,8 @@ impl Database {
         tablespaces::drop_tablespace(self.instance(), name)
     }
 
-    /// Returns the names of the tablespaces, in the order of their numbers.
+    /// Returns the names of the tablespaces, in the order of their numbers; of a database that was
+    /// opened read-only, those that could be opened.
     /// [`Stats::tablespaces`](crate::Stats::tablespaces) says more about them.
     pub fn tablespace_names(&self) -> Vec<String> {
         let spaces = self.engine().spaces.all();
@@ -111,23 +115,35 @@ impl Database {
         options: TableOptions,
     ) -> Result<Table<K, V>> {
         options.check()?;
+        let space = self.space_named(tablespace)?;
+        let table: Table<K, V> = self.find_or_create(Some(&space), name, options)?;
+        self.check_space(&table, &space)?;
+        table.check_options(options)
+    }
+
+    fn space_named(&self, name: &str) -> Result<Arc<Space>> {
         let engine = self.engine();
         engine.check_open()?;
-        let space = engine.spaces.named(tablespace).ok_or_else(|| {
-            Error::Tablespace(TablespaceError::NotFound {
-                name: tablespace.to_owned(),
+        engine.spaces.named(name).ok_or_else(|| {
+            let absence = engine.spaces.absence(|absent| absent.name == name);
+            absence.unwrap_or_else(|| {
+                let name = name.to_owned();
+                Error::Tablespace(TablespaceError::NotFound { name })
             })
-        })?;
-        let table: Table<K, V> = self.find_or_create(space.number, name, options)?;
-        if space_of(table.core.id) != space.number {
-            let found = self.tablespace_of(&table)?;
-            return Err(Error::Tablespace(TablespaceError::OtherTablespace {
-                table: name.to_owned(),
-                asked: tablespace.to_owned(),
-                found: found.unwrap_or_else(|| MAIN.to_owned()),
-            }));
+        })
+    }
+
+    /// Checks that a table is in the tablespace in which it was to be opened.
+    fn check_space<K: Key, V: Value>(&self, table: &Table<K, V>, space: &Space) -> Result<()> {
+        if space_of(table.core.id) == space.number {
+            return Ok(());
         }
-        table.check_options(options)
+        let found = self.tablespace_of(table)?;
+        Err(Error::Tablespace(TablespaceError::OtherTablespace {
+            table: table.name(),
+            asked: space.name.clone(),
+            found: found.unwrap_or_else(|| MAIN.to_owned()),
+        }))
     }
 
     /// Returns the name of a table's tablespace; `None` if the table is in the database's own
@@ -143,5 +159,44 @@ impl Database {
             return Ok(None);
         }
         Ok(engine.spaces.get(number).map(|space| space.name.clone()))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::MemoryDevice;
+
+    use crate::tablespace::{TablespaceError, TablespaceOptions};
+    use crate::{Database, Error, Table, TableOptions};
+
+    /// A thread looks the tablespace up, and another one drops it before the first creates a table.
+    #[test]
+    fn no_table_is_created_in_a_tablespace_that_is_dropped_meanwhile() {
+        let devices: [Arc<MemoryDevice>; 2] = Default::default();
+        let open = || {
+            let builder = Database::builder().pool_bytes(1 << 20);
+            let builder = builder.tablespace_device("one", devices[1].clone());
+            builder
+                .background_threads(false)
+                .open_on(devices[0].clone())
+        };
+        let db = open().unwrap();
+        let options = TablespaceOptions::on_device(devices[1].clone()).pool_bytes(1 << 20);
+        db.create_tablespace("one", options).unwrap();
+        let space = db.engine().spaces.named("one").unwrap();
+        db.drop_tablespace("one").unwrap();
+        let options = TableOptions::default();
+        let typed = db.find_or_create::<u64, u64>(Some(&space), "t", options);
+        let error = typed.unwrap_err();
+        let is_it = matches!(
+            &error,
+            Error::Tablespace(TablespaceError::NotFound { name }) if name == "one"
+        );
+        assert!(is_it, "{error}");
+        db.close().unwrap();
+        let table: Table<u64, u64> = open().unwrap().open_table("t").unwrap();
+        assert_eq!(table.name(), "t");
     }
 }

@@ -42,6 +42,15 @@ impl fmt::Debug for Space {
     }
 }
 
+/// A tablespace that cannot be opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Absent {
+    pub(crate) number: u8,
+    pub(crate) name: String,
+    /// The reason, with which its tables fail.
+    pub(crate) error: Error,
+}
+
 /// The tablespaces of an open database, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Spaces(RwLock<List>);
@@ -49,16 +58,26 @@ pub(crate) struct Spaces(RwLock<List>);
 #[derive(Debug, Default)]
 struct List {
     spaces: Vec<Arc<Space>>,
+    /// Tablespaces that cannot be opened, in a database that was opened read-only.
+    absent: Vec<Absent>,
     /// Set of the numbers in use since the database was opened. Old versions of a dropped table may
     /// refer to its tablespace by the number, so no other tablespace gets it meanwhile.
     used: u64,
 }
 
 impl Spaces {
-    pub(crate) fn new(spaces: Vec<Arc<Space>>) -> Self {
+    pub(crate) fn new(spaces: Vec<Arc<Space>>, absent: Vec<Absent>) -> Self {
         let new = Self::default();
+        new.0.write().absent = absent;
         spaces.into_iter().for_each(|space| new.add(space));
         new
+    }
+
+    /// Returns why a tablespace could not be opened.
+    pub(crate) fn absence(&self, is_it: impl Fn(&Absent) -> bool) -> Option<Error> {
+        let list = self.0.read();
+        let found = list.absent.iter().find(|absent| is_it(absent));
+        found.map(|absent| absent.error.clone())
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Space>> {
@@ -129,8 +148,14 @@ impl Engine {
 
     /// Returns the store of a table.
     pub(crate) fn store_of(&self, table_id: u32) -> Result<Store> {
-        let store = self.store_of_space(space_of(table_id));
-        store.ok_or_else(|| damaged("a table belongs to a tablespace that does not exist"))
+        let number = space_of(table_id);
+        let store = self.store_of_space(number);
+        store.ok_or_else(
+            || match self.spaces.absence(|absent| absent.number == number) {
+                Some(error) => error,
+                None => damaged("a table belongs to a tablespace that does not exist"),
+            },
+        )
     }
 
     /// Returns the stores of all tablespaces, the main one first.

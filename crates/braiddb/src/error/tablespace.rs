@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 /// Reason why a tablespace cannot be created, opened or dropped, other than a failing medium; in
-/// [`crate::Error::Tablespace`].
+/// [`crate::Error::Tablespace`]. A database with one that cannot be opened can only be opened
+/// read-only: opening a table of that tablespace fails with the reason, and all others are readable.
 ///
 /// ```
 /// # fn main() -> braid::Result<()> {

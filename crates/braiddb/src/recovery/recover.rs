@@ -107,7 +107,7 @@ pub(super) fn recover(
     let parts = Parts {
         log,
         store: opened.store,
-        spaces: Spaces::new(chosen.spaces.clone()),
+        spaces: Spaces::new(chosen.spaces.clone(), chosen.absent.clone()),
         meta: opened.meta,
         catalog,
         retention,
@@ -152,8 +152,9 @@ fn open_spaces(
         if options.archive.is_some() {
             tablespaces::check_none(device, "archive the log", "open it without an archive")?;
         }
-        let catalog = opened.store.tree(CATALOG_ID)?;
-        tablespaces::check_early(&listed, &catalog, options.read_only)?;
+        if !options.read_only {
+            tablespaces::check_early(&listed, &opened.store.tree(CATALOG_ID)?)?;
+        }
     }
     Ok(listed)
 }

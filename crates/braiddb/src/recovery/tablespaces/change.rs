@@ -1,0 +1,148 @@
+//! Creating and dropping tablespaces.
+
+use std::sync::Arc;
+
+use braid_log::Log;
+use braid_store::{Store, StoreOptions};
+
+use super::list::{read_list, write_list};
+use super::place::{Attached, database_directory, prepare, remove_files, write_owner};
+use super::{fault, new_space};
+use crate::catalog::Catalog;
+use crate::engine::spaces::Space;
+use crate::error::{Result, TablespaceError};
+use crate::format::space::ListedSpace;
+use crate::options::TablespaceOptions;
+use crate::schema::entry::{SPACES_MAX, check_space_name, space_of};
+use crate::services::Instance;
+
+/// Creates a tablespace.
+pub(crate) fn create_tablespace(
+    instance: &Instance,
+    name: &str,
+    options: &TablespaceOptions,
+) -> Result<()> {
+    let engine = &instance.engine;
+    engine.check_open()?;
+    engine.check_writable()?;
+    check_space_name(name)?;
+    options.validate()?;
+    instance.check_can_have_spaces(name)?;
+    let _change = engine.tables.change.lock();
+    if engine.spaces.named(name).is_some() {
+        let name = name.to_owned();
+        return Err(fault(TablespaceError::Exists { name }));
+    }
+    let device = engine.store.device().clone();
+    let mut entries = read_list(&*device)?;
+    let is_free = |number: &u8| entries.iter().all(|entry| entry.number != *number);
+    let number = engine.spaces.unused(is_free).ok_or_else(|| {
+        let max = usize::from(SPACES_MAX) - 1;
+        let name = name.to_owned();
+        fault(TablespaceError::TooMany { name, max })
+    })?;
+    let attached = prepare(instance, name, options)?;
+    let entry = ListedSpace {
+        number,
+        identity: Log::new_identity(),
+        pool_bytes: options.pool_bytes as u64,
+        name: name.to_owned(),
+        directory: attached.directory.clone().unwrap_or_default(),
+        access: attached.access,
+    };
+    let identity = entry.identity;
+    entries.push(entry);
+    let space_device = attached.device.clone();
+    let created = write_list(&*device, &entries)
+        .and_then(|()| create_files(instance, attached, &entries[entries.len() - 1]))
+        .and_then(|space| {
+            engine.spaces.add(space);
+            // Before the first table: from this checkpoint on, only a version that knows tablespaces
+            // opens the database, and recovery finds a checkpoint in each.
+            instance.checkpoint()?;
+            Catalog::of(engine).add_space(number, name, identity)
+        });
+    created.inspect_err(|_| {
+        // If the log failed, it is unknown whether the tablespace exists: the next opening knows. A
+        // tablespace's own device fails with the same error.
+        if engine.check_not_poisoned().is_ok() {
+            let _no_checkpoint = instance.hold_checkpoints();
+            engine.spaces.remove(number);
+            entries.pop();
+            // The next opening removes whatever is left from here on.
+            let _ = remove_files(&*space_device, identity)
+                .and_then(|()| write_list(&*device, &entries));
+        }
+    })
+}
+
+/// Creates the note and the data file of a tablespace, without a checkpoint.
+fn create_files(
+    instance: &Instance,
+    attached: Attached,
+    entry: &ListedSpace,
+) -> Result<Arc<Space>> {
+    write_owner(
+        &*attached.device,
+        entry.identity,
+        &database_directory(instance),
+    )?;
+    let defaults = &instance.files.defaults;
+    let store_options = StoreOptions {
+        pool_bytes: usize::try_from(entry.pool_bytes).unwrap_or(usize::MAX),
+        numa: defaults.numa,
+        number: entry.number,
+    };
+    let device = attached.device.clone();
+    let store = Store::create_as(device, store_options, entry.identity)?;
+    store.write_lines(defaults.pmem_lines);
+    store.read_in_place(defaults.pmem_in_place);
+    Ok(new_space(entry, attached, store))
+}
+
+/// Drops a tablespace, which must have no tables.
+pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
+    let engine = &instance.engine;
+    engine.check_open()?;
+    engine.check_writable()?;
+    let _change = engine.tables.change.lock();
+    let named = engine.spaces.named(name);
+    let space = named.ok_or_else(|| {
+        let name = name.to_owned();
+        fault(TablespaceError::NotFound { name })
+    })?;
+    let number = space.number;
+    // Tombstones refer to their tables.
+    engine.collect_all_versions();
+    engine.free_dropped_tables()?;
+    let catalog = Catalog::of(engine);
+    let is_in = |id: u32| space_of(id) == number;
+    let existing = catalog.names_by_id()?.into_iter();
+    let existing = existing.filter_map(|(id, name)| is_in(id).then_some(name));
+    let dropped = engine.tables.dropped.lock();
+    let dropped = dropped.iter().filter(|core| is_in(core.id));
+    let dropped: Vec<String> = dropped.map(|core| core.name.read().clone()).collect();
+    if let Some(table) = existing.chain(dropped).next()
+        && !braid_rt::mutant!("drop_a_tablespace_with_tables")
+    {
+        let name = name.to_owned();
+        return Err(fault(TablespaceError::NotEmpty { name, table }));
+    }
+    catalog.remove_space(number)?;
+    // A running checkpoint writes to the tablespace.
+    let _no_checkpoint = instance.hold_checkpoints();
+    engine.spaces.remove(number);
+    // An opening needs the files of the tablespaces that the newest checkpoint's catalog has, before
+    // it knows what the log says.
+    if !braid_rt::mutant!("remove_a_tablespace_before_the_checkpoint") {
+        instance.checkpoint_locked()?;
+    }
+    space.store.read_in_place(false);
+    remove_files(&**space.store.device(), space.identity)?;
+    let device = engine.store.device();
+    let mut entries = read_list(&**device)?;
+    entries.retain(|entry| entry.number != number);
+    write_list(&**device, &entries)?;
+    space.lock.lock().take();
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! The list of tablespaces in the database's directory.
+
+use braid_io::Device;
+
+use super::super::contents::sync_names;
+use super::place::ignore_missing;
+use crate::engine::spaces::Space;
+use crate::error::{Error, Result, TablespaceError};
+use crate::format::note;
+use crate::format::space::{ListedSpace, decode_list, encode_list};
+
+/// The list in the database's directory.
+pub(crate) const LIST_FILE: &str = "TABLESPACES";
+
+const LIST_MAGIC: [u8; 8] = *b"BRAIDTS\x01";
+
+/// Reads the list of tablespaces.
+pub(crate) fn read_list(device: &dyn Device) -> Result<Vec<ListedSpace>> {
+    let found = note::read_list(device, LIST_FILE, LIST_MAGIC);
+    let found = found.map_err(|e| Error::io(format!("cannot read {LIST_FILE}"), e))?;
+    let Some(fields) = found else {
+        return Ok(Vec::new());
+    };
+    let decoded = fields.ok().and_then(|fields| decode_list(&fields));
+    decoded.ok_or_else(|| Error::Corrupted {
+        what: "the list of tablespaces is unreadable".into(),
+        location: LIST_FILE.into(),
+    })
+}
+
+/// Replaces the list of tablespaces durably.
+pub(super) fn write_list(device: &dyn Device, entries: &[ListedSpace]) -> Result<()> {
+    if entries.is_empty() {
+        let removed = ignore_missing(device.remove(LIST_FILE));
+        removed.map_err(|e| Error::io(format!("cannot remove {LIST_FILE}"), e))?;
+        return sync_names(device);
+    }
+    let fields = encode_list(entries).ok_or_else(|| Error::InvalidOption {
+        option: "tablespace",
+        reason: "the name of its directory must be valid UTF-8".into(),
+    })?;
+    let written = note::write(device, LIST_FILE, LIST_MAGIC, &fields);
+    written.map_err(|e| Error::io(format!("cannot write {LIST_FILE}"), e))
+}
+
+/// The error of reading a database with further tablespaces where that is not supported.
+pub(crate) fn check_none(
+    device: &dyn Device,
+    operation: &'static str,
+    advice: &'static str,
+) -> Result<()> {
+    match read_list(device)?.into_iter().next() {
+        None => Ok(()),
+        Some(ListedSpace { name, .. }) => {
+            let error = TablespaceError::Unsupported {
+                operation,
+                name,
+                advice,
+            };
+            Err(Error::Tablespace(error))
+        }
+    }
+}
+
+pub(super) fn entry_of(space: &Space) -> ListedSpace {
+    ListedSpace {
+        number: space.number,
+        identity: space.identity,
+        pool_bytes: space.pool_bytes as u64,
+        name: space.name.clone(),
+        directory: space.directory.clone().unwrap_or_default(),
+        access: space.access,
+    }
+}

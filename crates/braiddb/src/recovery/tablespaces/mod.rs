@@ -1,0 +1,352 @@
+//! Tablespaces in directories and on devices of their own: creating, opening and dropping them.
+//!
+//! `TABLESPACES` in the database's directory lists them, `TABLESPACE-OWNER` in each one's directory
+//! names the database, and the catalog says which ones exist. A creation writes the list, the note,
+//! the data file and a checkpoint, and then commits the catalog's entry; a drop commits the removal
+//! of the entry, writes a checkpoint, and then removes the files and the entry of the list. So
+//! whenever the catalog has a tablespace, in the newest checkpoint or in the log, the list has it, and
+//! a file that the catalog does not know is in the list until it is removed: by the next opening for
+//! writing, if the process ended too early.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use braid_io::{Device, Gate};
+use braid_log::SeqNo;
+use braid_rt::Mutex;
+use braid_store::{Store, StoreError, StoreOptions, Tree};
+
+use super::DATA_FILE;
+use crate::engine::spaces::{Absent, Space};
+use crate::error::{Error, Result, TablespaceError};
+use crate::format::space::{ListedSpace, SpaceMeta};
+use crate::options::Builder;
+use crate::schema::entry::{SPACES_MAX, SpaceEntry, space_key};
+use crate::services::Instance;
+
+mod change;
+mod list;
+mod place;
+
+use self::list::{entry_of, write_list};
+use self::place::{
+    Attached, attach_listed, check_owner, database_directory, remove_files, write_owner,
+};
+
+pub(crate) use self::change::{create_tablespace, drop_tablespace};
+pub(crate) use self::list::{LIST_FILE, check_none, read_list};
+pub(crate) use self::place::OWNER_FILE;
+
+/// A tablespace of the list.
+pub(super) struct Listed {
+    entry: ListedSpace,
+    /// The tablespace, or why it cannot be opened.
+    opened: Result<OpenedSpace>,
+    /// Its place, if only its files cannot be used.
+    left: Option<Attached>,
+}
+
+/// A tablespace, as opened.
+struct OpenedSpace {
+    space: Arc<Space>,
+    /// Sequence number of its checkpoint.
+    seqno: SeqNo,
+    /// Whether the list or the note lacks a present directory.
+    is_moved: bool,
+}
+
+/// The newest checkpoint of the main tablespace.
+pub(crate) struct MainState {
+    pub(crate) stamp: u64,
+    pub(crate) seqno: SeqNo,
+}
+
+fn fault(error: TablespaceError) -> Error {
+    Error::Tablespace(error)
+}
+
+/// Opens the tablespaces of the list. One that cannot be opened is an error only if the catalog has
+/// it, see [`choose`].
+pub(super) fn open_listed(
+    gate: &Gate,
+    device: &dyn Device,
+    options: &Builder,
+    main: &MainState,
+) -> Result<Vec<Listed>> {
+    let mut listed: Vec<Listed> = Vec::new();
+    for entry in read_list(device)? {
+        let attached = attach_listed(gate, &entry, options, &listed);
+        let (opened, left) = match attached {
+            Err(error) => (Err(error), None),
+            Ok(attached) => match open_files(&attached, &entry, options, main) {
+                Err(error) => (Err(error), Some(attached)),
+                Ok((store, seqno, is_moved)) => {
+                    let space = new_space(&entry, attached, store);
+                    let opened = OpenedSpace {
+                        space,
+                        seqno,
+                        is_moved,
+                    };
+                    (Ok(opened), None)
+                }
+            },
+        };
+        listed.push(Listed {
+            entry,
+            opened,
+            left,
+        });
+    }
+    Ok(listed)
+}
+
+/// Opens the data file of a tablespace, and checks that it belongs to the database's newest state.
+/// Also returns the sequence number of its checkpoint, and whether the list or the note lacks a
+/// present directory.
+fn open_files(
+    attached: &Attached,
+    entry: &ListedSpace,
+    options: &Builder,
+    main: &MainState,
+) -> Result<(Store, SeqNo, bool)> {
+    let path = attached.directory.clone().unwrap_or_default();
+    let is_renamed = check_owner(attached, entry, options)?;
+    let store_options = StoreOptions {
+        pool_bytes: usize::try_from(entry.pool_bytes).unwrap_or(usize::MAX),
+        numa: options.numa,
+        number: entry.number,
+    };
+    let device = attached.device.clone();
+    let opened = if options.read_only {
+        Store::open_read_only(device, store_options)
+    } else {
+        Store::open(device, store_options)
+    };
+    let (store, meta) = opened.map_err(|error| not_opened(entry, &path, error))?;
+    let meta = SpaceMeta::decode(&meta).map_err(|error| {
+        let (name, path) = (entry.name.clone(), path.clone());
+        let reason = error.finding();
+        fault(TablespaceError::Damaged { name, path, reason })
+    })?;
+    if (meta.identity, meta.number) != (entry.identity, entry.number) {
+        let reason = "its data file is that of another tablespace; put back its own".into();
+        let name = entry.name.clone();
+        return Err(fault(TablespaceError::Foreign { name, path, reason }));
+    }
+    if main.stamp != meta.stamp
+        && main.stamp != meta.follows
+        && !braid_rt::mutant!("accept_a_tablespace_of_another_state")
+    {
+        return Err(other_state(entry, &path, meta.seqno, main.seqno));
+    }
+    if main.stamp != meta.stamp {
+        braid_rt::coverage_point("opening: a tablespace has a newer checkpoint than the main one");
+    }
+    store.write_lines(options.pmem_lines);
+    store.read_in_place(options.pmem_in_place);
+    Ok((store, meta.seqno, is_renamed || path != entry.directory))
+}
+
+fn new_space(entry: &ListedSpace, attached: Attached, store: Store) -> Arc<Space> {
+    Arc::new(Space {
+        number: entry.number,
+        name: entry.name.clone(),
+        identity: entry.identity,
+        store,
+        directory: attached.directory,
+        access: attached.access,
+        pool_bytes: usize::try_from(entry.pool_bytes).unwrap_or(usize::MAX),
+        lock: Mutex::new(attached.lock),
+    })
+}
+
+fn other_state(entry: &ListedSpace, path: &Path, found: SeqNo, expected: SeqNo) -> Error {
+    fault(TablespaceError::OtherState {
+        name: entry.name.clone(),
+        path: path.to_owned(),
+        found: found.get(),
+        expected: expected.get(),
+    })
+}
+
+/// Converts the error of opening a tablespace's data file.
+fn not_opened(entry: &ListedSpace, path: &Path, error: StoreError) -> Error {
+    let (name, path) = (entry.name.clone(), path.to_owned());
+    match error {
+        StoreError::Io { ref source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            let reason =
+                format!("it contains no {DATA_FILE}; mount its disk, or put back the file");
+            fault(TablespaceError::Missing { name, path, reason })
+        }
+        StoreError::Corrupted { .. } | StoreError::Incompatible { .. } => {
+            let reason = Error::from(error).finding();
+            fault(TablespaceError::Damaged { name, path, reason })
+        }
+        error => error.into(),
+    }
+}
+
+/// Refuses a tablespace that cannot be opened although the catalog of the checkpoint has it, before
+/// anything else is read.
+pub(super) fn check_early(listed: &[Listed], catalog: &Tree) -> Result<()> {
+    for one in listed {
+        if let Err(error) = &one.opened
+            && entry_in(catalog, one.entry.number)?.is_some()
+        {
+            return Err(error.clone());
+        }
+    }
+    Ok(())
+}
+
+/// Opens the tablespaces that the catalog of a checkpoint has, for reading only, to check their data
+/// files. `database` is the database's directory.
+pub(crate) fn open_to_check(
+    device: &dyn Device,
+    database: Option<PathBuf>,
+    main: &MainState,
+    catalog: &Tree,
+) -> Result<Vec<Result<Arc<Space>>>> {
+    let options = Builder {
+        directory: database,
+        ..Builder::default().reading()
+    };
+    let mut spaces = Vec::new();
+    for one in open_listed(&Gate::new(None), device, &options, main)? {
+        // One that is not in the catalog may be the rest of a creation or a drop.
+        if entry_in(catalog, one.entry.number)?.is_some() {
+            spaces.push(one.opened.map(|opened| opened.space));
+        }
+    }
+    Ok(spaces)
+}
+
+/// Returns the catalog's entry of a tablespace.
+fn entry_in(catalog: &Tree, number: u8) -> Result<Option<SpaceEntry>> {
+    let found = catalog.get(&space_key(number), |_| true)?;
+    let value = found.and_then(|found| found.value);
+    value.map(|value| SpaceEntry::decode(&value)).transpose()
+}
+
+/// The tablespaces of a recovered database.
+#[derive(Default)]
+pub(super) struct Chosen {
+    pub(super) spaces: Vec<Arc<Space>>,
+    /// Those that cannot be opened: only for reading.
+    pub(super) absent: Vec<Absent>,
+    /// Tablespaces whose creation or drop was interrupted.
+    left: Vec<Listed>,
+    /// Whether the list or a note must be written.
+    is_moved: bool,
+}
+
+/// Returns the tablespaces that the recovered catalog has. Every one must have been opened, in a state
+/// that the log up to `cut` leads to, or the database is opened for reading only.
+pub(super) fn choose(
+    listed: Vec<Listed>,
+    catalog: &Tree,
+    cut: SeqNo,
+    read_only: bool,
+) -> Result<Chosen> {
+    let mut chosen = Chosen::default();
+    let mut by_number: BTreeMap<u8, Listed> = BTreeMap::new();
+    for one in listed {
+        by_number.insert(one.entry.number, one);
+    }
+    for number in 1..SPACES_MAX {
+        let entry = match entry_in(catalog, number) {
+            // The catalog has none that is not in the list. One that cannot be opened may be the
+            // rest of a creation.
+            Err(Error::Corrupted { .. }) if read_only => {
+                let one = by_number.get(&number);
+                one.filter(|one| one.opened.is_ok()).map(|one| SpaceEntry {
+                    identity: one.entry.identity,
+                    name: one.entry.name.clone(),
+                })
+            }
+            entry => entry?,
+        };
+        let Some(SpaceEntry { identity, name }) = entry else {
+            continue;
+        };
+        let found = by_number.remove(&number);
+        let found = found.filter(|found| found.entry.identity == identity);
+        match opened_up_to(found, &name, cut) {
+            Ok(OpenedSpace {
+                space, is_moved, ..
+            }) => {
+                chosen.is_moved |= is_moved;
+                chosen.spaces.push(space);
+            }
+            Err(error @ Error::Tablespace(_)) if read_only => chosen.absent.push(Absent {
+                number,
+                name,
+                error,
+            }),
+            Err(error) => return Err(error),
+        }
+    }
+    chosen.left = by_number.into_values().collect();
+    Ok(chosen)
+}
+
+/// Returns a tablespace of the catalog as opened. The log up to `cut` must lead to its state.
+fn opened_up_to(found: Option<Listed>, name: &str, cut: SeqNo) -> Result<OpenedSpace> {
+    let Some(Listed { entry, opened, .. }) = found else {
+        let reason = format!(
+            "it is not in {LIST_FILE}; put back that file from a copy of the database's directory"
+        );
+        let (name, path) = (name.to_owned(), PathBuf::new());
+        return Err(fault(TablespaceError::Missing { name, path, reason }));
+    };
+    let opened = opened?;
+    if opened.seqno > cut && !braid_rt::mutant!("accept_a_tablespace_of_another_state") {
+        // The log is damaged, or older than the tablespace.
+        return Err(other_state(&entry, &entry.directory, opened.seqno, cut));
+    }
+    Ok(opened)
+}
+
+/// Returns the stores of the tablespaces that could be opened, for replay.
+pub(super) fn opened(listed: &[Listed]) -> Vec<(u8, Store)> {
+    let opened = listed.iter().filter_map(|one| one.opened.as_ref().ok());
+    opened
+        .map(|opened| (opened.space.number, opened.space.store.clone()))
+        .collect()
+}
+
+impl Chosen {
+    /// Removes what interrupted creations and drops have left, and records directories that were
+    /// moved, once the database is open.
+    pub(super) fn settle(self, instance: &Instance) -> Result<()> {
+        if self.left.is_empty() && !self.is_moved {
+            return Ok(());
+        }
+        if !self.left.is_empty() {
+            // I10: the log that says that the tablespaces do not exist is durable from now on.
+            instance.checkpoint()?;
+        }
+        let device = instance.engine.store.device();
+        for one in &self.left {
+            let of_space = one
+                .opened
+                .as_ref()
+                .ok()
+                .map(|opened| opened.space.store.device());
+            let of_place = one.left.as_ref().map(|left| &left.device);
+            // A place that cannot be reached keeps its files.
+            if let Some(device) = of_space.or(of_place) {
+                braid_rt::coverage_point("opening: the rest of a tablespace is removed");
+                remove_files(&**device, one.entry.identity)?;
+            }
+        }
+        let database = database_directory(instance);
+        for space in &self.spaces {
+            write_owner(&**space.store.device(), space.identity, &database)?;
+        }
+        let entries: Vec<ListedSpace> = self.spaces.iter().map(|space| entry_of(space)).collect();
+        write_list(&**device, &entries)
+    }
+}
