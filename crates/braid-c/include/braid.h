@@ -138,6 +138,10 @@ typedef enum {
   // The directory of the log is missing, belongs to another database, or cannot be used; the
   // message says why, and what to do. Nothing was changed.
   BRAID_LOG_DIRECTORY = -47,
+  // A tablespace is missing, belongs to another database or another state of this one, cannot be
+  // used, does not exist or exists; or the operation does not support tablespaces. The message
+  // names the tablespace, and says what to do.
+  BRAID_TABLESPACE = -48,
 } braid_status;
 
 // Commit protocols: which transactions a commit waits for, and when locks are released. All give
@@ -1652,6 +1656,45 @@ braid_status braid_table_names(braid_db *db, braid_name_callback callback, void 
 //
 // `count` is NULL or points to writable memory for a number.
 braid_status braid_db_remove_expired(braid_db *db, uint64_t *count);
+
+// Creates a tablespace, durably: a data file of its own in another directory, which is created if it
+// is missing and must be empty, with a page pool of `pool_bytes` bytes of its own (0 for the
+// default, 64 MiB). The database records the directory, and every later opening needs it.
+//
+// # Safety
+//
+// `name` and `directory` are NULL or strings that end with a NUL.
+braid_status braid_db_create_tablespace(braid_db *db,
+                                        const char *name,
+                                        const char *directory,
+                                        size_t pool_bytes);
+
+// Drops a tablespace without tables, durably, and removes its files. Its directory stays.
+//
+// # Safety
+//
+// `name` is NULL or a string that ends with a NUL.
+braid_status braid_db_drop_tablespace(braid_db *db, const char *name);
+
+// Calls `callback` with the name of each tablespace, in the order of their numbers, on this
+// thread.
+//
+// # Safety
+//
+// `callback` may be called with `data`. It must not unwind or call `longjmp`.
+braid_status braid_tablespace_names(braid_db *db, braid_name_callback callback, void *data);
+
+// Opens a table as `braid_table_open_with` does, and creates it in a tablespace if it does not exist.
+// `braid_table_open` opens it later, in whatever tablespace it is.
+//
+// # Safety
+//
+// As for `braid_table_open_with`; `tablespace` is NULL or a string that ends with a NUL.
+braid_status braid_table_open_in(braid_db *db,
+                                 const char *tablespace,
+                                 const char *name,
+                                 const braid_table_options *options,
+                                 braid_table **table);
 
 // Sets `seqno` to the transaction's sequence number, its place in the serial order.
 //

@@ -125,6 +125,10 @@ pub enum braid_status {
     /// The directory of the log is missing, belongs to another database, or cannot be used; the
     /// message says why, and what to do. Nothing was changed.
     BRAID_LOG_DIRECTORY = -47,
+    /// A tablespace is missing, belongs to another database or another state of this one, cannot be
+    /// used, does not exist or exists; or the operation does not support tablespaces. The message
+    /// names the tablespace, and says what to do.
+    BRAID_TABLESPACE = -48,
 }
 
 use braid_status::*;
@@ -180,6 +184,7 @@ const ALL: &[(braid_status, &CStr)] = &[
     (BRAID_LOCK_TIMEOUT, c"BRAID_LOCK_TIMEOUT"),
     (BRAID_SNAPSHOT_TOO_OLD, c"BRAID_SNAPSHOT_TOO_OLD"),
     (BRAID_LOG_DIRECTORY, c"BRAID_LOG_DIRECTORY"),
+    (BRAID_TABLESPACE, c"BRAID_TABLESPACE"),
 ];
 
 /// Returns the status for an error of the engine.
@@ -193,6 +198,7 @@ pub(crate) fn of_error(error: &Error) -> braid_status {
         Error::Locked { .. } => BRAID_LOCKED,
         Error::NotADatabase { .. } => BRAID_NOT_A_DATABASE,
         Error::LogDirectory { .. } => BRAID_LOG_DIRECTORY,
+        Error::Tablespace(_) => BRAID_TABLESPACE,
         Error::ReadOnly { .. } => BRAID_READ_ONLY,
         Error::KeyTooLong { .. } => BRAID_KEY_TOO_LONG,
         Error::ValueTooLong { .. } => BRAID_VALUE_TOO_LONG,

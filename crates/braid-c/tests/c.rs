@@ -212,10 +212,11 @@ fn databases_in_directories() {
         db.open_table::<u64, u64>("numbers").unwrap();
         db.close().unwrap();
     };
-    let runs: [&[&str]; 3] = [
+    let runs: [&[&str]; 4] = [
         &["write", "{dir}/db"],
         &["read", "{dir}/db"],
         &["refused", "{dir}"],
+        &["tablespaces", "{dir}/spaces"],
     ];
     run_in("files.c", &runs, typed_table);
 }

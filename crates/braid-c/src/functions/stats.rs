@@ -267,7 +267,7 @@ mod tests {
             "notify_time",
             "delay_time",
             "gate_holds",
-            // C has no tablespaces.
+            // A list, which the structure has no place for.
             "tablespaces",
         ];
         let known =

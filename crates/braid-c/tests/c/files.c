@@ -215,10 +215,71 @@ static void refused(const char *dir) {
     puts("ok");
 }
 
+static bool is_disk(void *data, braid_slice name) {
+    ++*(int *)data;
+    CHECK(slice_is(name, "disk"));
+    return true;
+}
+
+/* Writes the same to a table of the directory and to one of a tablespace. */
+static void write_both(braid_db *db, braid_table *here, braid_table *there, const char *value) {
+    braid_tx *tx = NULL;
+    OK(braid_tx_begin(db, NULL, &tx));
+    OK(braid_tx_insert(tx, here, S("key"), value, strlen(value)));
+    OK(braid_tx_insert(tx, there, S("key"), value, strlen(value)));
+    OK(braid_tx_commit(tx, NULL));
+}
+
+/* Tables in a directory of their own, which is needed from then on. */
+static void tablespaces(const char *dir) {
+    static char disk[4096], gone[4096];
+    braid_table *here = NULL, *there = NULL;
+    braid_value value;
+    int count = 0;
+    snprintf(disk, sizeof disk, "%s-disk", dir);
+    snprintf(gone, sizeof gone, "%s-gone", dir);
+    braid_db *db = open_db(dir, BRAID_OK, NULL);
+    OK(braid_tablespace_names(db, is_disk, &count));
+    CHECK(count == 0);
+    EXPECT(BRAID_OPTIONS, braid_db_create_tablespace(db, "disk", disk, 1));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_db_create_tablespace(db, "disk", NULL, 0));
+    EXPECT(BRAID_TABLESPACE, braid_table_open_in(db, "disk", "there", NULL, &there));
+    MESSAGE("disk");
+    OK(braid_db_create_tablespace(db, "disk", disk, 1 << 20));
+    EXPECT(BRAID_TABLESPACE, braid_db_create_tablespace(db, "disk", gone, 0));
+    MESSAGE("exists");
+    OK(braid_tablespace_names(db, is_disk, &count));
+    CHECK(count == 1);
+    OK(braid_table_open(db, "here", &here));
+    EXPECT(BRAID_TABLESPACE, braid_table_open_in(db, "disk", "here", NULL, &there));
+    MESSAGE("main");
+    OK(braid_table_open_in(db, "disk", "there", NULL, &there));
+    write_both(db, here, there, "first");
+    OK(braid_db_close(db));
+
+    CHECK(rename(disk, gone) == 0);
+    open_db(dir, BRAID_TABLESPACE, NULL);
+    MESSAGE("disk");
+    CHECK(rename(gone, disk) == 0);
+    db = open_db(dir, BRAID_OK, NULL);
+    OK(braid_table_open(db, "there", &there));
+    OK(braid_table_get(there, S("key"), &value));
+    CHECK(value_is(&value, "first"));
+    EXPECT(BRAID_TABLESPACE, braid_db_drop_tablespace(db, "disk"));
+    MESSAGE("there");
+    OK(braid_table_free(there));
+    OK(braid_table_drop(db, "there"));
+    OK(braid_db_drop_tablespace(db, "disk"));
+    EXPECT(BRAID_TABLESPACE, braid_db_drop_tablespace(db, "disk"));
+    OK(braid_db_close(db));
+    puts("ok");
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 3);
     if (strcmp(argv[1], "write") == 0) write_and_die(argv[2]);
     if (strcmp(argv[1], "read") == 0) read_back(argv[2]);
     if (strcmp(argv[1], "refused") == 0) refused(argv[2]);
+    if (strcmp(argv[1], "tablespaces") == 0) tablespaces(argv[2]);
     return 0;
 }

@@ -1,0 +1,105 @@
+//! Tablespaces, and the tables in them.
+
+use std::ffi::{c_char, c_void};
+
+use braid::tablespace::TablespaceOptions;
+
+use super::table::{braid_name_callback, report_names};
+use super::table_options::braid_table_options;
+use crate::boundary::call;
+use crate::handles::{braid_db, braid_table, number};
+use crate::memory::{Out, optional, text};
+use crate::objects::{OpenDatabase, OpenTable};
+use crate::registry::{TABLES, database};
+use crate::status::braid_status::{self, BRAID_OK};
+
+/// Creates a tablespace, durably: a data file of its own in another directory, which is created if it
+/// is missing and must be empty, with a page pool of `pool_bytes` bytes of its own (0 for the
+/// default, 64 MiB). The database records the directory, and every later opening needs it.
+///
+/// # Safety
+///
+/// `name` and `directory` are NULL or strings that end with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_create_tablespace(
+    db: *mut braid_db,
+    name: *const c_char,
+    directory: *const c_char,
+    pool_bytes: usize,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (name, directory) = unsafe { (text(name, "name")?, text(directory, "directory")?) };
+        let mut options = TablespaceOptions::in_directory(directory);
+        if pool_bytes > 0 {
+            options = options.pool_bytes(pool_bytes);
+        }
+        database(db)?.current().create_tablespace(name, options)?;
+        Ok(BRAID_OK)
+    })
+}
+
+/// Drops a tablespace without tables, durably, and removes its files. Its directory stays.
+///
+/// # Safety
+///
+/// `name` is NULL or a string that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_drop_tablespace(
+    db: *mut braid_db,
+    name: *const c_char,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let name = unsafe { text(name, "name") }?;
+        database(db)?.current().drop_tablespace(name)?;
+        Ok(BRAID_OK)
+    })
+}
+
+/// Calls `callback` with the name of each tablespace, in the order of their numbers, on this
+/// thread.
+///
+/// # Safety
+///
+/// `callback` may be called with `data`. It must not unwind or call `longjmp`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_tablespace_names(
+    db: *mut braid_db,
+    callback: braid_name_callback,
+    data: *mut c_void,
+) -> braid_status {
+    call(|| {
+        let names = database(db)?.current().tablespace_names();
+        // SAFETY: this function's contract.
+        unsafe { report_names(&names, callback, data) }
+    })
+}
+
+/// Opens a table as `braid_table_open_with` does, and creates it in a tablespace if it does not exist.
+/// `braid_table_open` opens it later, in whatever tablespace it is.
+///
+/// # Safety
+///
+/// As for `braid_table_open_with`; `tablespace` is NULL or a string that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_table_open_in(
+    db: *mut braid_db,
+    tablespace: *const c_char,
+    name: *const c_char,
+    options: *const braid_table_options,
+    table: *mut *mut braid_table,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::handle(table, "table") }?;
+        // SAFETY: this function's contract.
+        let (space, name) = unsafe { (text(tablespace, "tablespace")?, text(name, "name")?) };
+        // SAFETY: this function's contract.
+        let options = braid_table_options::parse(unsafe { optional(options) })?;
+        let database = OpenDatabase::clone(&*database(db)?);
+        let table = database.current().open_table_in(space, name, options)?;
+        out.set(TABLES.insert(OpenTable::new(table, database), number(db))?);
+        Ok(BRAID_OK)
+    })
+}
