@@ -157,6 +157,7 @@ impl Connection {
             let executed = self.execute_some();
             self.collect_replies();
             if executed > 0 {
+                flushes::executed(executed);
                 self.publish_info();
             }
             if self.output.len() > self.output_limit || self.inbox.has_overflowed() {

@@ -32,6 +32,10 @@ const GATHER_MIN: usize = 4;
 /// Commits after which a thread requests a flush although it has more to execute.
 const COMMITS_MAX: usize = 512;
 
+/// Requests after which a thread that always has more to execute requests a flush for the commits among
+/// them.
+const REQUESTS_MAX: usize = 1024;
+
 /// Wakes a thread at the end of a flush.
 #[derive(Debug)]
 struct Alarm {
@@ -71,6 +75,8 @@ struct Flushes {
     newest: u64,
     /// Commits since the last request.
     commits: usize,
+    /// Requests executed since the first of these commits.
+    requests: usize,
     /// Ticket for the commits whose flush is requested.
     requested: Option<Ticket>,
     /// Whether the thread has slept for `requested`.
@@ -99,6 +105,7 @@ pub(crate) fn begin(db: &Database, runtime: &Waker) {
         alarm,
         newest: 0,
         commits: 0,
+        requests: 0,
         requested: None,
         has_gathered: false,
         has_failed: false,
@@ -124,6 +131,12 @@ pub(crate) fn add(ticket: Ticket) -> u64 {
     let seqno = ticket.into_seqno();
     with(|flushes| flushes.add(seqno));
     seqno
+}
+
+/// Counts requests that a connection of this thread has executed. A thread that clients keep busy with
+/// reads never has nothing else to do.
+pub(crate) fn executed(requests: usize) {
+    with(|flushes| flushes.executed(requests));
 }
 
 /// Wakes the connections whose sequence numbers are durable.
@@ -175,12 +188,27 @@ impl Flushes {
         Vec::new()
     }
 
+    fn executed(&mut self, requests: usize) -> Vec<Waker> {
+        if self.newest == 0 || mutant!("server_flush_only_when_idle") {
+            return Vec::new();
+        }
+        self.requests += requests;
+        if self.requests < REQUESTS_MAX {
+            return Vec::new();
+        }
+        self.requests = 0;
+        self.look();
+        self.request();
+        self.take_durable()
+    }
+
     /// Requests a flush unless one is requested.
     fn request(&mut self) {
         if self.requested.is_some() || self.newest == 0 {
             return;
         }
         self.commits = 0;
+        self.requests = 0;
         self.has_gathered = false;
         // For everything up to the newest commit: with some protocols, other lanes' flushes, too.
         match self.db.ticket(std::mem::take(&mut self.newest)) {
@@ -253,5 +281,37 @@ impl Flushes {
             std::thread::park_timeout(left);
         }
         self.alarm.is_gathering.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use braid::device::MemoryDevice;
+    use braid::{Database, Durability};
+
+    use super::*;
+
+    /// The thread neither sleeps nor makes many commits.
+    #[test]
+    fn a_commit_is_flushed_although_reads_keep_its_thread_busy() {
+        let db = Database::builder()
+            .open_on(Arc::new(MemoryDevice::new()))
+            .unwrap();
+        let table = db.open_table::<u64, u64>("t").unwrap();
+        begin(&db, Waker::noop());
+        let mut tx = db.begin();
+        tx.set_durability(Durability::None);
+        tx.insert(&table, &1, &1).unwrap();
+        let seqno = add(tx.commit_async().unwrap());
+        assert!(db.durable_seqno() < seqno);
+        let begun = Instant::now();
+        while db.durable_seqno() < seqno {
+            executed(1);
+            assert!(begun.elapsed() < Duration::from_secs(60), "no flush");
+        }
+        end();
     }
 }
