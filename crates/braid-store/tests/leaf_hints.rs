@@ -55,7 +55,13 @@ fn two<'h>(
 /// ago, while leaves split and merge and pages are loaded and evicted.
 #[test]
 fn a_leaf_hint_of_anything_does_no_harm() {
-    let seed = fastrand::u64(..);
+    // The first one found hints of reads that followed an approach to an inner page.
+    for seed in [8_419_106_937_979_520_439, fastrand::u64(..)] {
+        hint_at_random(seed);
+    }
+}
+
+fn hint_at_random(seed: u64) {
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
     for _ in 0..if cfg!(miri) { 1 } else { 4 } {

@@ -77,6 +77,12 @@ impl LeafHint {
     /// another key of the table was found.
     #[inline]
     pub fn follow_read(&mut self, found: &LeafHint) {
+        // The read of a long key leaves the hint as it was. It may be that of an approach, whose page
+        // may be no leaf.
+        if !found.is_located && !braid_rt::mutant!("follow_an_approach") {
+            *self = LeafHint::default();
+            return;
+        }
         self.is_of_many = self.leaf.page == found.leaf.page;
         self.name = None;
         self.tree = found.tree;
@@ -386,6 +392,19 @@ mod tests {
         assert!(tree.approach(hint, &key, *levels));
         tree.locate(hint, &key, levels);
         hint.is_of(tree, &key) && hint.is_located
+    }
+
+    /// An approach that does not know the levels of the tree leads to the root.
+    #[test]
+    fn a_page_that_may_be_no_leaf_is_not_followed() {
+        let (_store, tree, _) = trees();
+        let (mut hint, mut last) = (LeafHint::default(), LeafHint::default());
+        assert!(tree.approach(&mut hint, &20_u32.to_be_bytes(), 0));
+        (0..2).for_each(|_| last.follow_read(&hint));
+        assert!(!is_known(&tree, &last, 20));
+        read(&tree, &mut hint, 20);
+        (0..2).for_each(|_| last.follow_read(&hint));
+        assert!(is_known(&tree, &last, 20));
     }
 
     #[test]
