@@ -29,12 +29,9 @@ const GATHER: Duration = Duration::from_micros(250);
 /// Connections for which it is worth to sleep until the flush ends.
 const GATHER_MIN: usize = 4;
 
-/// Commits after which a thread requests a flush although it has more to execute.
-const COMMITS_MAX: usize = 512;
-
-/// Requests after which a thread that always has more to execute requests a flush for the commits among
-/// them.
-const REQUESTS_MAX: usize = 1024;
+/// Requests after which a thread requests a flush for the commits among them, although it has more to
+/// execute. A thread that clients keep busy, with reads or writes, never has nothing else to do.
+const REQUESTS_MAX: usize = 512;
 
 /// Wakes a thread at the end of a flush.
 #[derive(Debug)]
@@ -73,9 +70,7 @@ struct Flushes {
     waker: Waker,
     /// Sequence number of the newest commit since the last request; 0 if there is none.
     newest: u64,
-    /// Commits since the last request.
-    commits: usize,
-    /// Requests executed since the first of these commits.
+    /// Requests executed since the first commit that `newest` stands for.
     requests: usize,
     /// Ticket for the commits whose flush is requested.
     requested: Option<Ticket>,
@@ -104,7 +99,6 @@ pub(crate) fn begin(db: &Database, runtime: &Waker) {
         waker: Waker::from(Arc::clone(&alarm)),
         alarm,
         newest: 0,
-        commits: 0,
         requests: 0,
         requested: None,
         has_gathered: false,
@@ -129,12 +123,15 @@ fn with(body: impl FnOnce(&mut Flushes) -> Vec<Waker>) {
 pub(crate) fn add(ticket: Ticket) -> u64 {
     // Requests no flush.
     let seqno = ticket.into_seqno();
-    with(|flushes| flushes.add(seqno));
+    FLUSHES.with_borrow_mut(|flushes| {
+        if let Some(flushes) = flushes {
+            flushes.newest = flushes.newest.max(seqno);
+        }
+    });
     seqno
 }
 
-/// Counts requests that a connection of this thread has executed. A thread that clients keep busy with
-/// reads never has nothing else to do.
+/// Counts requests that a connection of this thread has executed.
 pub(crate) fn executed(requests: usize) {
     with(|flushes| flushes.executed(requests));
 }
@@ -177,29 +174,17 @@ pub(crate) fn has_failed() -> bool {
 }
 
 impl Flushes {
-    fn add(&mut self, seqno: u64) -> Vec<Waker> {
-        self.commits += 1;
-        self.newest = self.newest.max(seqno);
-        // Relaxed: a hint.
-        let has_ended = || self.alarm.has_rung.load(Ordering::Relaxed);
-        if self.commits >= COMMITS_MAX && (self.requested.is_none() || has_ended()) {
-            return self.answer();
-        }
-        Vec::new()
-    }
-
     fn executed(&mut self, requests: usize) -> Vec<Waker> {
         if self.newest == 0 || mutant!("server_flush_only_when_idle") {
             return Vec::new();
         }
         self.requests += requests;
-        if self.requests < REQUESTS_MAX {
-            return Vec::new();
+        // Relaxed: a hint.
+        let has_ended = || self.alarm.has_rung.load(Ordering::Relaxed);
+        if self.requests >= REQUESTS_MAX && (self.requested.is_none() || has_ended()) {
+            return self.answer();
         }
-        self.requests = 0;
-        self.look();
-        self.request();
-        self.take_durable()
+        Vec::new()
     }
 
     /// Requests a flush unless one is requested.
@@ -207,7 +192,6 @@ impl Flushes {
         if self.requested.is_some() || self.newest == 0 {
             return;
         }
-        self.commits = 0;
         self.requests = 0;
         self.has_gathered = false;
         // For everything up to the newest commit: with some protocols, other lanes' flushes, too.
@@ -247,7 +231,7 @@ impl Flushes {
 
     fn answer(&mut self) -> Vec<Waker> {
         self.look();
-        if self.commits >= COMMITS_MAX {
+        if self.requests >= REQUESTS_MAX {
             self.request();
         }
         self.take_durable()

@@ -107,7 +107,8 @@ impl Checkpoint {
 
     /// Sets a function that is called when many images wait that writers copied for this checkpoint:
     /// it should then not pause, because at some number writers write these images themselves. See
-    /// [`Store::has_many_copies`](crate::Store::has_many_copies). Writers call the function, so it must be quick.
+    /// [`Store::has_many_copies`](crate::Store::has_many_copies). Writers call the function, so it
+    /// must be quick.
     pub fn wake_for_copies(&self, wake: Arc<dyn Fn() + Send + Sync>) {
         if let Some(open) = self.store.pool.lock_checkpoint().as_mut() {
             open.wake = Some(Wake(wake));

@@ -152,7 +152,7 @@ fn a_transaction_is_atomic_for_readers() {
     });
 }
 
-/// Counts durable writes, and fails them when it is told to.
+/// Counts durable writes, and fails them while its flag is set.
 #[derive(Clone, Debug, Default)]
 struct Writes(Arc<(AtomicU64, AtomicBool)>);
 

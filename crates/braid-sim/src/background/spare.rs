@@ -10,7 +10,7 @@ use crate::spaces::{SPARE, Spaces};
 /// Most rows that one change adds.
 const ROWS: u64 = 40;
 
-/// What is known of the tablespace or its table.
+/// Whether the tablespace, or its table, exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Known {
     #[default]

@@ -229,6 +229,16 @@ fn a_database_whose_wal_file_is_kept_stays_guarded() {
     }
 }
 
+/// Expects that the database takes a row with the extension, and is then one of SQLite again.
+fn expect_use_and_a_way_back(directory: &Directory) {
+    let db = directory.open();
+    run(&db, "INSERT INTO t VALUES (1)");
+    is_sound(&db);
+    drop(db);
+    let stock = Connection::open(directory.path()).unwrap();
+    assert_eq!(rows(&stock, "SELECT * FROM t").unwrap().len(), 1);
+}
+
 /// The power failed while the `-wal` file was written for the first time.
 #[test]
 fn zeros_instead_of_a_wal_file_are_none() {
@@ -239,12 +249,7 @@ fn zeros_instead_of_a_wal_file_are_none() {
     let mut wal = directory.path().into_os_string();
     wal.push("-wal");
     fs::write(&wal, [0; 100]).unwrap();
-    let db = directory.open();
-    run(&db, "INSERT INTO t VALUES (1)");
-    is_sound(&db);
-    drop(db);
-    let stock = Connection::open(directory.path()).unwrap();
-    assert_eq!(rows(&stock, "SELECT * FROM t").unwrap().len(), 1);
+    expect_use_and_a_way_back(&directory);
 }
 
 /// The power failed while other paths were written, of which a part lies in the second sector. The log
@@ -265,12 +270,7 @@ fn a_torn_wal_file_is_written_again() {
     let stock = Connection::open(directory.path()).unwrap();
     assert_eq!(code(rows(&stock, "SELECT * FROM t")), ErrorCode::CannotOpen);
     drop(stock);
-    let db = directory.open();
-    run(&db, "INSERT INTO t VALUES (1)");
-    is_sound(&db);
-    drop(db);
-    let stock = Connection::open(directory.path()).unwrap();
-    assert_eq!(rows(&stock, "SELECT * FROM t").unwrap().len(), 1);
+    expect_use_and_a_way_back(&directory);
 }
 
 #[test]

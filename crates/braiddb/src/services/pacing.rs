@@ -86,6 +86,13 @@ mod tests {
     use crate::Database;
     use crate::device::MemoryDevice;
 
+    /// Creates a database with a small pool, whose checkpoints the test writes.
+    fn database() -> Database {
+        let builder = Database::builder().pool_bytes(1 << 20);
+        let builder = builder.background_threads(false);
+        builder.open_on(Arc::new(MemoryDevice::new())).unwrap()
+    }
+
     #[test]
     fn a_checkpoint_is_ahead_of_the_log_or_not() {
         let progress = |pages_written, pages_total| {
@@ -104,9 +111,7 @@ mod tests {
     /// Ends only if a waiter ends the pause.
     #[test]
     fn a_checkpoint_for_which_somebody_waits_does_not_pause() {
-        let builder = Database::builder().pool_bytes(1 << 20);
-        let builder = builder.background_threads(false);
-        let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
+        let db = database();
         let instance = db.instance();
         let (sender, running) = mpsc::channel();
         std::thread::scope(|scope| {
@@ -126,9 +131,7 @@ mod tests {
     /// A writer that finds more copies waiting writes an image itself.
     #[test]
     fn a_checkpoint_does_not_pause_while_many_copies_wait() {
-        let builder = Database::builder().pool_bytes(1 << 20);
-        let builder = builder.background_threads(false);
-        let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
+        let db = database();
         let t = db.open_table::<u64, u64>("t").unwrap();
         (0..5_000).for_each(|key| db.transact(|tx| tx.insert(&t, &key, &key)).unwrap());
         let instance = db.instance();
@@ -149,9 +152,7 @@ mod tests {
 
     #[test]
     fn a_paced_checkpoint_writes_every_page() {
-        let builder = Database::builder().pool_bytes(1 << 20);
-        let builder = builder.background_threads(false);
-        let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
+        let db = database();
         let t = db.open_table::<u64, u64>("t").unwrap();
         (0..10_000).for_each(|key| db.transact(|tx| tx.insert(&t, &key, &key)).unwrap());
         let instance = db.instance();

@@ -13,6 +13,25 @@ const KILLS: u32 = 3;
 /// Maximum number of acknowledgements before the child is killed.
 const LONGEST_RUN: u64 = 150;
 
+/// Kills writers, some of them during recovery, which must do no harm, either, and verifies the database
+/// after each. Returns the number of their checkpoints.
+fn kill_and_verify(trial: &mut Trial, rng: &mut fastrand::Rng) -> u64 {
+    let mut checkpoints = 0;
+    for kill in 0..KILLS {
+        if kill > 0 && rng.bool() {
+            let mut child = trial.start();
+            child.until(trial, |line| line == "recovering");
+            child.kill(trial);
+        }
+        let mut child = trial.start();
+        child.acknowledgements(trial, rng.u64(10..LONGEST_RUN));
+        checkpoints += child.checkpoints;
+        child.kill(trial);
+        trial.verify();
+    }
+    checkpoints
+}
+
 #[test]
 fn nothing_acknowledged_is_lost_to_kills() {
     let mut rng = rng("storms");
@@ -25,20 +44,7 @@ fn nothing_acknowledged_is_lost_to_kills() {
         for device in devices(dir.path()).into_iter().chain(mapped) {
             let dir = dir.path().join(device.to_string());
             let mut trial = Trial::new(&dir, protocol, device);
-            let mut checkpoints = 0;
-            for kill in 0..KILLS {
-                // A kill during recovery must do no harm, either.
-                if kill > 0 && rng.bool() {
-                    let mut child = trial.start();
-                    child.until(&mut trial, |line| line == "recovering");
-                    child.kill(&mut trial);
-                }
-                let mut child = trial.start();
-                child.acknowledgements(&mut trial, rng.u64(10..LONGEST_RUN));
-                checkpoints += child.checkpoints;
-                child.kill(&mut trial);
-                trial.verify();
-            }
+            let checkpoints = kill_and_verify(&mut trial, &mut rng);
             let mut child = trial.start();
             child.acknowledgements(&mut trial, 1);
             assert_eq!(child.finish(&mut trial), "closed", "{}", trial.what());
@@ -70,17 +76,7 @@ fn nothing_acknowledged_in_two_tablespaces_is_lost_to_kills() {
             let counters: braid::Table<u64, u64> = counters.unwrap();
             assert!(db.tablespace_of(&counters).unwrap().is_some());
         }
-        for kill in 0..KILLS {
-            if kill > 0 && rng.bool() {
-                let mut child = trial.start();
-                child.until(&mut trial, |line| line == "recovering");
-                child.kill(&mut trial);
-            }
-            let mut child = trial.start();
-            child.acknowledgements(&mut trial, rng.u64(10..LONGEST_RUN));
-            child.kill(&mut trial);
-            trial.verify();
-        }
+        kill_and_verify(&mut trial, &mut rng);
         let db = trial.open().unwrap();
         let counters: braid::Table<u64, u64> = db.open_table(COUNTERS).unwrap();
         assert_eq!(

@@ -328,12 +328,12 @@ fn a_segment_is_made_ahead_with_pauses_and_in_need_without() {
     let made = pool.prepare_ahead_while(&device, &options, &quota, wanted, &pause);
     assert!(made.unwrap());
     let quarter = 256 << 10;
-    let halves = [
+    let quarters = [
         (quarter, 3 * quarter),
         (2 * quarter, 2 * quarter),
         (3 * quarter, quarter),
     ];
-    assert_eq!(*pauses.lock(), halves);
+    assert_eq!(*pauses.lock(), quarters);
     assert_eq!(pool.take().unwrap().len, 1 << 20);
     assert!(pool.prepare(&device, &options, &quota).unwrap());
     assert_eq!(pauses.lock().len(), 3);
