@@ -101,6 +101,71 @@ fn transactions_and_snapshots() {
 }
 
 #[test]
+fn tablespaces_are_created_listed_and_dropped() {
+    let place = tempfile::tempdir().unwrap();
+    let (dir, disk) = (place.path().join("db"), place.path().join("disk"));
+    let path = disk.to_str().unwrap();
+    let script = format!(
+        "create-tablespace disk '{path}' 1
+        create here u64 string
+        create there u64 string in disk
+        put here 1 one; put there 1 one
+        tablespaces; tables; get there 1"
+    );
+    let output = piped(&dir, &script);
+    expect_code(&output, 0);
+    let resolved = std::fs::canonicalize(&disk).unwrap();
+    let expected = [
+        &*format!("disk: {}", resolved.display()),
+        "here: u64 -> string",
+        "there in disk: u64 -> string",
+        "\"one\"",
+    ];
+    assert_eq!(stdout(&output).lines().collect::<Vec<_>>(), expected);
+
+    for (bad, what) in [
+        ("create here u64 string in disk", "it is in \"main\""),
+        (
+            "create new u64 string in nowhere",
+            "no tablespace \"nowhere\"",
+        ),
+        ("create new u64 string on disk", "usage: create TABLE"),
+        ("create-tablespace two x y", "y, is not a number of MiB"),
+        ("create-tablespace disk x", "it exists"),
+        ("drop-tablespace disk", "contains table \"there\""),
+    ] {
+        let output = piped(&dir, bad);
+        expect_code(&output, 1);
+        assert!(stderr(&output).contains(what), "{}", stderr(&output));
+    }
+
+    // The disk is not mounted.
+    std::fs::rename(&disk, place.path().join("unmounted")).unwrap();
+    let read = [
+        "shell",
+        dir.to_str().unwrap(),
+        "--read-only",
+        "-c",
+        "tables; get here 1",
+    ];
+    let output = braid(&read);
+    expect_code(&output, 0);
+    let shown = stdout(&output);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!((lines[0], lines[2]), ("here: u64 -> string", "\"one\""));
+    let reason = "there: cannot open tablespace \"disk\"";
+    assert!(lines[1].starts_with(reason), "{shown}");
+    std::fs::rename(place.path().join("unmounted"), &disk).unwrap();
+
+    let output = piped(
+        &dir,
+        "drop there; drop-tablespace disk; tablespaces; tables",
+    );
+    expect_code(&output, 0);
+    assert_eq!(stdout(&output), "here: u64 -> string\n");
+}
+
+#[test]
 fn the_first_error_ends_a_script() {
     let place = tempfile::tempdir().unwrap();
     expect_code(

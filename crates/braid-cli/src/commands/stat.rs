@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use braid::device::DeviceChoice;
-use braid::{Database, Health};
+use braid::stats::StoreStats;
+use braid::{Database, Error, Health};
 
 use super::watch::watch;
 use crate::failure::Failure;
@@ -64,6 +65,9 @@ pub(crate) fn run(args: &StatArgs, output: &mut Output) -> Result<(), Failure> {
 #[derive(serde::Serialize)]
 struct TableRow {
     name: String,
+    /// The tablespace, if it is not the main one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tablespace: Option<String>,
     key_type: String,
     value_type: String,
     entries: u64,
@@ -76,9 +80,11 @@ struct TableRow {
 
 impl TableRow {
     fn line(&self) -> String {
+        let place = self.tablespace.as_ref();
         format!(
-            "{}: {} -> {}, {}{} entries, {}, height {}, {} leaf page{} {:.0} % full",
+            "{}{}: {} -> {}, {}{} entries, {}, height {}, {} leaf page{} {:.0} % full",
             self.name,
+            place.map_or_else(String::new, |place| format!(" in {place}")),
             self.key_type,
             self.value_type,
             if self.exact { "" } else { "about " },
@@ -92,17 +98,34 @@ impl TableRow {
     }
 }
 
-fn tables(db: &Database, exact: bool) -> Result<Vec<TableRow>, Failure> {
-    let mut rows = Vec::new();
+/// A table whose tablespace cannot be opened.
+#[derive(serde::Serialize)]
+struct ClosedTable {
+    name: String,
+    /// The reason.
+    error: String,
+}
+
+/// Returns the tables, and those whose tablespace is missing.
+fn tables(db: &Database, exact: bool) -> Result<(Vec<TableRow>, Vec<ClosedTable>), Failure> {
+    let (mut rows, mut closed) = (Vec::new(), Vec::new());
     for name in db.table_names()? {
-        // The table may have been dropped meanwhile.
-        let Some(table) = db.untyped_table(&name)? else {
-            continue;
+        let table = match db.untyped_table(&name) {
+            Ok(Some(table)) => table,
+            // It was dropped meanwhile.
+            Ok(None) => continue,
+            Err(Error::Tablespace(error)) => {
+                let error = error.to_string();
+                closed.push(ClosedTable { name, error });
+                continue;
+            }
+            Err(error) => return Err(error.into()),
         };
         let (key_type, value_type) = table.type_names();
         let (key_type, value_type) = (key_type.to_owned(), value_type.to_owned());
         let stats = db.table_stats(&table, exact)?;
         rows.push(TableRow {
+            tablespace: db.tablespace_of(&table)?,
             name,
             key_type,
             value_type,
@@ -114,19 +137,21 @@ fn tables(db: &Database, exact: bool) -> Result<Vec<TableRow>, Failure> {
             exact: stats.exact,
         });
     }
-    Ok(rows)
+    Ok((rows, closed))
 }
 
 fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Failure> {
     let (recovery, stats) = (db.recovery(), db.stats());
     let (log, store) = (&stats.log, &stats.store);
     let log_directory = db.log_directory();
+    let (tables, closed) = tables(db, exact)?;
     Ok(serde_json::json!({
         "database": dir.display().to_string(),
         "log_directory": log_directory.map(|(directory, _)| directory.display().to_string()),
         "log_device": log_directory.map(|(_, device)| device.to_string()),
         "protocol": stats.protocol.to_string(),
-        "tables": tables(db, exact)?,
+        "tables": tables,
+        "tables_without_tablespace": closed,
         "data_file_bytes": store.file_bytes,
         "data_file_free_bytes": store.file_free_bytes,
         "pages": store.pages,
@@ -134,6 +159,13 @@ fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Fai
         "checkpoint": store.checkpoint_sequence,
         "log_segments": log.segments,
         "log_used_bytes": log.used_bytes,
+        "tablespaces": stats.tablespaces.iter().map(|space| serde_json::json!({
+            "name": space.name,
+            "directory": space.directory.as_ref().map(|directory| directory.display().to_string()),
+            "data_file_bytes": space.store.file_bytes,
+            "data_file_free_bytes": space.store.file_free_bytes,
+            "pages": space.store.pages,
+        })).collect::<Vec<_>>(),
         "durable_up_to": stats.durable_seqno,
         "recovered_transactions": recovery.transactions,
         "recovered_log_bytes": recovery.log_bytes,
@@ -157,6 +189,21 @@ fn described(device: DeviceChoice) -> String {
     format!("{device}{kind}")
 }
 
+fn file_of(store: &StoreStats) -> String {
+    let (bytes, free) = (mib(store.file_bytes), mib(store.file_free_bytes));
+    format!("{bytes}, {free} of it free")
+}
+
+fn pages_of(store: &StoreStats) -> String {
+    format!(
+        "{} of {} bytes; {} of at most {} in memory",
+        grouped(store.pages),
+        grouped(store.page_size as u64),
+        grouped(store.resident_pages as u64),
+        grouped(store.pool_pages as u64)
+    )
+}
+
 pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, String)>, Failure> {
     let (recovery, stats) = (db.recovery(), db.stats());
     let (log, store) = (&stats.log, &stats.store);
@@ -169,32 +216,26 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
         Health::Damaged { what } => format!("damaged, opened read-only: {what}"),
         other => format!("{other:?}"),
     };
-    let tables = tables(db, exact)?;
-    let mut rows = vec![("health", health), ("tables", grouped(tables.len() as u64))];
+    let (tables, closed) = tables(db, exact)?;
+    let count = (tables.len() + closed.len()) as u64;
+    let mut rows = vec![("health", health), ("tables", grouped(count))];
     rows.extend(tables.iter().map(|table| ("", table.line())));
+    let closed = closed.iter();
+    rows.extend(closed.map(|table| ("", format!("{}: {}", table.name, table.error))));
     if let Some((directory, device)) = db.log_directory() {
         rows.push(("log directory", directory.display().to_string()));
         rows.push(("log device", described(device)));
     }
+    rows.push(("data file", file_of(store)));
+    rows.push(("pages", pages_of(store)));
+    for space in &stats.tablespaces {
+        let directory = space.directory.as_ref();
+        let place = directory.map_or_else(String::new, |path| format!(" in {}", path.display()));
+        let (file, pages) = (file_of(&space.store), pages_of(&space.store));
+        let line = format!("{}{place}: {file}; pages: {pages}", space.name);
+        rows.push(("tablespace", line));
+    }
     rows.extend([
-        (
-            "data file",
-            format!(
-                "{}, {} of it free",
-                mib(store.file_bytes),
-                mib(store.file_free_bytes)
-            ),
-        ),
-        (
-            "pages",
-            format!(
-                "{} of {} bytes; {} of at most {} in memory",
-                grouped(store.pages),
-                grouped(store.page_size as u64),
-                grouped(store.resident_pages as u64),
-                grouped(store.pool_pages as u64)
-            ),
-        ),
         (
             "checkpoint",
             format!("number {}", grouped(store.checkpoint_sequence)),

@@ -80,6 +80,76 @@ fn verify_names_damaged_superblocks() {
     );
 }
 
+/// A tablespace is shown with its tables, and named if it is damaged or missing.
+#[test]
+fn tablespaces_are_shown_verified_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (main, disk) = (dir.path().join("main"), dir.path().join("disk"));
+    {
+        let db = braid::Database::open(&main).unwrap();
+        let options = braid::tablespace::TablespaceOptions::in_directory(&disk);
+        db.create_tablespace("disk", options.pool_bytes(1 << 20))
+            .unwrap();
+        let here = db.open_table::<u64, String>("here").unwrap();
+        let there = db.open_table_in::<u64, String>("disk", "there", Default::default());
+        let there = there.unwrap();
+        for key in 0..1_000 {
+            db.transact(|tx| {
+                tx.insert(&here, &key, "a value")?;
+                tx.insert(&there, &key, "a value")
+            })
+            .unwrap();
+        }
+        db.close().unwrap();
+    }
+    let path = main.to_str().unwrap();
+    let json = || {
+        let stat = braid(&["stat", path, "--json"]);
+        expect_code(&stat, 0);
+        serde_json::from_str::<serde_json::Value>(&stdout(&stat)).unwrap()
+    };
+    let stat = braid(&["stat", path]);
+    expect_code(&stat, 0);
+    let text = stdout(&stat);
+    assert!(text.contains("there in disk: u64 ->"), "{text}");
+    assert!(text.contains("here: u64 ->"), "{text}");
+    let line = text.lines().find(|line| line.starts_with("tablespace"));
+    let line = line.unwrap_or_else(|| panic!("{text}"));
+    assert!(line.contains("disk in /") && line.contains("MiB"), "{line}");
+    let shown = json();
+    assert_eq!(shown["tablespaces"][0]["name"], "disk");
+    assert_eq!(shown["tables"][1]["tablespace"], "disk");
+    let verify = braid(&["verify", path]);
+    expect_code(&verify, 0);
+    assert!(stdout(&verify).contains("(2 tables"), "{}", stdout(&verify));
+
+    // A damaged page, and no data file.
+    let data = disk.join("data.braid");
+    let len = fs::metadata(&data).unwrap().len() as usize;
+    (3..len / 8192).for_each(|block| damage(&data, block * 8192 + 4_000, 16));
+    let verify = braid(&["verify", path]);
+    expect_code(&verify, 1);
+    assert!(stdout(&verify).contains("\"disk\""), "{}", stdout(&verify));
+    fs::remove_file(&data).unwrap();
+    let verify = braid(&["verify", path]);
+    expect_code(&verify, 1);
+    let text = stdout(&verify);
+    assert!(
+        text.contains("tablespace \"disk\"") && text.contains("no data.braid"),
+        "{text}"
+    );
+    let stat = braid(&["stat", path]);
+    expect_code(&stat, 0);
+    let text = stdout(&stat);
+    assert!(
+        text.contains("there: cannot open tablespace \"disk\""),
+        "{text}"
+    );
+    let shown = json();
+    assert_eq!(shown["tables"][0]["name"], "here");
+    assert_eq!(shown["tables_without_tablespace"][0]["name"], "there");
+}
+
 #[test]
 fn other_directories_are_no_database() {
     let dir = tempfile::tempdir().unwrap();

@@ -165,7 +165,7 @@ impl Database {
         value_type: &str,
     ) -> Result<Table> {
         let types = type_names(key_type, value_type);
-        self.find_or_create_untyped(name, types, TableOptions::default())
+        self.find_or_create_untyped(None, name, types, TableOptions::default())
     }
 
     /// As [`Database::create_untyped_table`], with options as in [`Database::open_table_with`].
@@ -182,12 +182,13 @@ impl Database {
     ) -> Result<Table> {
         options.check()?;
         let types = type_names(key_type, value_type);
-        let table = self.find_or_create_untyped(name, types, options)?;
+        let table = self.find_or_create_untyped(None, name, types, options)?;
         table.check_options(options)
     }
 
-    fn find_or_create_untyped(
+    pub(super) fn find_or_create_untyped(
         &self,
+        space: Option<&Space>,
         name: &str,
         asked: String,
         options: TableOptions,
@@ -203,9 +204,10 @@ impl Database {
                 asked,
             }),
             Some(core) => Ok(Table::new(core)),
-            None => Ok(Table::new(
-                catalog.create(MAIN_SPACE, name, asked, options)?,
-            )),
+            None => {
+                let number = self.number_of(space)?;
+                Ok(Table::new(catalog.create(number, name, asked, options)?))
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Result, TablespaceError};
 use crate::options::TablespaceOptions;
 use crate::recovery::tablespaces;
 use crate::schema::entry::{MAIN_SPACE, space_of};
-use crate::schema::table::Table;
+use crate::schema::table::{Table, type_names};
 use crate::types::{Key, Value};
 
 /// Name of the main tablespace in messages.
@@ -117,6 +117,41 @@ impl Database {
         options.check()?;
         let space = self.space_named(tablespace)?;
         let table: Table<K, V> = self.find_or_create(Some(&space), name, options)?;
+        self.check_space(&table, &space)?;
+        table.check_options(options)
+    }
+
+    /// Opens a table of the types with these names as [`Database::create_untyped_table_with`] does,
+    /// or creates it durably in a tablespace if it does not exist.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, disk) = (dir.path().join("db"), dir.path().join("disk"));
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// # use braid::tablespace::TablespaceOptions;
+    /// # db.create_tablespace("disk", TablespaceOptions::in_directory(&disk).pool_bytes(1 << 20))?;
+    /// let t = db.create_untyped_table_in("disk", "t", "u64", "string", Default::default())?;
+    /// assert_eq!(db.tablespace_of(&t)?.as_deref(), Some("disk"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Tablespace`] if there is no such tablespace, or the table is in another one;
+    /// otherwise as [`Database::create_untyped_table_with`].
+    pub fn create_untyped_table_in(
+        &self,
+        tablespace: &str,
+        name: &str,
+        key_type: &str,
+        value_type: &str,
+        options: TableOptions,
+    ) -> Result<Table> {
+        options.check()?;
+        let space = self.space_named(tablespace)?;
+        let types = type_names(key_type, value_type);
+        let table = self.find_or_create_untyped(Some(&space), name, types, options)?;
         self.check_space(&table, &space)?;
         table.check_options(options)
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
+use braid::tablespace::TablespaceOptions;
 use braid::{Bytes, Database, Error, Readable, Snapshot, Table, Transaction};
 
 use super::parse;
@@ -30,8 +31,27 @@ const fn command(name: &'static str, words: &'static str, does: &'static str) ->
 pub(super) const COMMANDS: &[CommandText] = &[
     command("help", "[COMMAND]", "list the commands, or explain one"),
     command("tables", "", "list the tables and their types"),
-    command("create", "TABLE KEY-TYPE VALUE-TYPE", "create a table"),
+    command(
+        "create",
+        "TABLE KEY-TYPE VALUE-TYPE [in TABLESPACE]",
+        "create a table",
+    ),
     command("drop", "TABLE", "drop a table with all of its entries"),
+    command(
+        "tablespaces",
+        "",
+        "list the tablespaces and their directories",
+    ),
+    command(
+        "create-tablespace",
+        "NAME DIRECTORY [POOL-MIB]",
+        "create a tablespace in an empty or missing directory",
+    ),
+    command(
+        "drop-tablespace",
+        "NAME",
+        "drop a tablespace without tables, and remove its files",
+    ),
     command("get", "TABLE KEY", "print the value of a key"),
     command("put", "TABLE KEY VALUE", "set the value of a key"),
     command(
@@ -294,7 +314,18 @@ impl Session {
                 output.line(format_args!("{} {}: {}", text.name, text.words, text.does))?;
             }
             ["tables"] => self.tables(output)?,
-            ["create", name, key, value] => self.create(name, key, value)?,
+            ["create", name, key, value] => self.create(name, key, value, None)?,
+            ["create", name, key, value, "in", space] => {
+                self.create(name, key, value, Some(space))?;
+            }
+            ["tablespaces"] => self.tablespaces(output)?,
+            ["create-tablespace", name, directory] => {
+                self.create_tablespace(name, directory, None)?;
+            }
+            ["create-tablespace", name, directory, mib] => {
+                self.create_tablespace(name, directory, Some(mib))?;
+            }
+            ["drop-tablespace", name] => self.db()?.drop_tablespace(&text(name)?)?,
             ["drop", name] => {
                 let typed = self.typed(name)?;
                 self.db()?.drop_table(&typed.table.name())?;
@@ -354,16 +385,64 @@ impl Session {
     }
 
     fn tables(&self, output: &mut Output) -> Result<(), Failure> {
+        let db = self.db()?;
         for name in self.table_names()? {
-            if let Some(table) = self.db()?.untyped_table(&name)? {
-                let (key, value) = table.type_names();
-                output.line(format_args!("{name}: {key} -> {value}"))?;
+            match db.untyped_table(&name) {
+                Ok(Some(table)) => {
+                    let (key, value) = table.type_names();
+                    let place = db.tablespace_of(&table)?;
+                    let place = place.map_or_else(String::new, |place| format!(" in {place}"));
+                    output.line(format_args!("{name}{place}: {key} -> {value}"))?;
+                }
+                // Another thread dropped it meanwhile.
+                Ok(None) => {}
+                // With --read-only, a tablespace may be missing.
+                Err(Error::Tablespace(error)) => output.line(format_args!("{name}: {error}"))?,
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     }
 
-    fn create(&self, name: &str, key: &str, value: &str) -> Result<(), Failure> {
+    fn tablespaces(&self, output: &mut Output) -> Result<(), Failure> {
+        for space in self.db()?.stats().tablespaces {
+            let directory = space.directory.as_ref();
+            let place = directory.map_or("a device".into(), |path| path.display().to_string());
+            output.line(format_args!("{}: {place}", space.name))?;
+        }
+        Ok(())
+    }
+
+    fn create_tablespace(
+        &self,
+        name: &str,
+        directory: &str,
+        mib: Option<&str>,
+    ) -> Result<(), Failure> {
+        let mut options = TablespaceOptions::in_directory(text(directory)?);
+        if let Some(mib) = mib {
+            let bytes = mib
+                .parse()
+                .ok()
+                .and_then(|mib: usize| mib.checked_mul(1 << 20));
+            let wrong = || {
+                let name = text(name).unwrap_or_default();
+                Failure::Failed(format!(
+                    "cannot create tablespace {name:?}: the size of its pool, {mib}, is not a number of MiB"
+                ))
+            };
+            options = options.pool_bytes(bytes.ok_or_else(wrong)?);
+        }
+        Ok(self.db()?.create_tablespace(&text(name)?, options)?)
+    }
+
+    fn create(
+        &self,
+        name: &str,
+        key: &str,
+        value: &str,
+        space: Option<&str>,
+    ) -> Result<(), Failure> {
         let key = Column::key(&canonical(&text(key)?));
         let value = Column::value(&text(value)?);
         let unknown = |mismatch: crate::datum::Mismatch| {
@@ -372,9 +451,13 @@ impl Session {
         key.check_known().map_err(unknown)?;
         value.check_known().map_err(unknown)?;
         let name = text(name)?;
-        let created = self
-            .db()?
-            .create_untyped_table(&name, key.name(), value.name());
+        let (db, key, value) = (self.db()?, key.name(), value.name());
+        let created = match space {
+            None => db.create_untyped_table(&name, key, value),
+            Some(space) => {
+                db.create_untyped_table_in(&text(space)?, &name, key, value, Default::default())
+            }
+        };
         Ok(created.map(drop)?)
     }
 
