@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 
-use super::arguments::{integer, is, unknown_subcommand, wrong_arity};
+use super::arguments::{help, integer, is, unknown_subcommand, wrong_arity};
 use super::introspection::keys_of;
 use super::table::{commands, find};
 use crate::acl::{CATEGORIES, DEFAULT, User, belongs};
@@ -221,6 +221,10 @@ pub(super) fn acl(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Res
             end_connections(shared, &removed, session);
             Ok(Reply::OK)
         }
+        (b"help", 2) => Ok(help(&[
+            "ACL <subcommand> [<arg> ...]. Subcommands are:",
+            "CAT [<category>], DELUSER <name> ..., DRYRUN <name> <request>, GENPASS [<bits>], GETUSER <name>, LIST, LOAD, LOG [<count> | RESET], SAVE, SETUSER <name> [<rule> ...], USERS, WHOAMI, HELP",
+        ])),
         _ => Err(unknown_subcommand("acl", &args[1])),
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::failure::{Failure, Result};
+use crate::resp::Reply;
 use crate::resp::number::{parse_f64, parse_i64};
 
 /// Parses an integer.
@@ -128,4 +129,9 @@ pub(super) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Failure {
         "ERR unknown subcommand '{shown}'. Try {} HELP.",
         command.to_uppercase()
     ))
+}
+
+/// Answers HELP.
+pub(super) fn help(lines: &[&'static str]) -> Reply {
+    Reply::Array(lines.iter().map(|line| Reply::Status(line)).collect())
 }

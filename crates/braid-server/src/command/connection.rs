@@ -7,7 +7,7 @@ use std::time::Duration;
 use braid::Durability;
 use bytes::Bytes;
 
-use super::arguments::{Options, integer, is, unknown_subcommand, wrong_arity};
+use super::arguments::{Options, help, integer, is, unknown_subcommand, wrong_arity};
 use super::caching;
 use super::keys::database;
 use crate::acl::{DEFAULT, Reason, User};
@@ -489,6 +489,10 @@ pub(super) fn client(shared: &Shared, session: &mut Session, args: &[Bytes]) -> 
                 Err(Failure::SYNTAX)
             }
         }
+        (b"help", 2) => Ok(help(&[
+            "CLIENT <subcommand> [<arg> ...]. Subcommands are:",
+            "CACHING, GETNAME, GETREDIR, ID, INFO, KILL, LIST, NO-EVICT, NO-TOUCH, PAUSE, REPLY, SETINFO, SETNAME, TRACKING, TRACKINGINFO, UNBLOCK, UNPAUSE, HELP",
+        ])),
         _ => Err(unknown_subcommand("client", &args[1])),
     }
 }

@@ -5,18 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::arguments::{integer, is, unknown_subcommand, wrong_arity};
+use super::arguments::{help, integer, is, unknown_subcommand, wrong_arity};
 use super::table::{commands, find};
 use crate::failure::{Failure, Result};
 use crate::observe::{self, History};
 use crate::resp::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
-
-/// Answers HELP.
-pub(super) fn help(lines: &[&'static str]) -> Reply {
-    Reply::Array(lines.iter().map(|line| Reply::Status(line)).collect())
-}
 
 pub(super) fn slowlog(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
     let subcommand = args[1].to_ascii_lowercase();

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes};
 
-use super::arguments::{Options, is, unknown_subcommand, wrong_arity};
-use super::diagnostics::help;
+use super::arguments::{Options, help, is, unknown_subcommand, wrong_arity};
 use super::scripting::{LOAD_TIME, kill, limits, shebang};
 use crate::failure::{Failure, Result};
 use crate::glob::matches;

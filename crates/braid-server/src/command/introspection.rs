@@ -3,14 +3,14 @@
 use bytes::Bytes;
 
 use super::Command;
-use super::arguments::{is, unknown_subcommand};
+use super::arguments::{help, is, unknown_subcommand};
 use super::table::{commands, find};
 use crate::acl::categories;
 use crate::failure::{Failure, Result};
 use crate::resp::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::signature::Signature;
+use crate::signature::{Flag, Signature};
 
 /// Returns the entry of COMMAND INFO.
 fn info(command: &Command) -> Reply {
@@ -108,6 +108,54 @@ fn numbered(name: &str, args: &[Bytes]) -> Vec<Bytes> {
     keys
 }
 
+/// Returns what a request does to its keys, as Redis names it: to the first key, and to the others.
+fn uses_of(command: &Signature, args: &[Bytes]) -> [&'static [&'static str]; 2] {
+    const LOOK: &[&str] = &["RO"];
+    const READ: &[&str] = &["RO", "access"];
+    const CHANGE: &[&str] = &["RW", "update"];
+    const READ_AND_CHANGE: &[&str] = &["RW", "access", "update"];
+    const TAKE: &[&str] = &["RW", "access", "delete"];
+    const REMOVE: &[&str] = &["RW", "delete"];
+    const ADD: &[&str] = &["RW", "insert"];
+    const WRITE: &[&str] = &["OW", "update"];
+    const CREATE: &[&str] = &["OW", "insert"];
+    let given = |word: &str| args.iter().skip(3).any(|arg| is(arg, word));
+    let (first, others) = match command.name {
+        "exists" | "hexists" | "hlen" | "hstrlen" | "llen" | "scard" | "sismember" | "strlen"
+        | "touch" | "type" | "watch" | "xlen" | "zcard" => (LOOK, LOOK),
+        "blmove" | "brpoplpush" | "lmove" | "rpoplpush" | "smove" => (TAKE, ADD),
+        "copy" | "georadius" | "georadiusbymember" | "sort" => (READ, WRITE),
+        "rename" => (TAKE, WRITE),
+        "renamenx" => (TAKE, CREATE),
+        "pfmerge" => (&["RW", "access", "insert"][..], READ),
+        "pfcount" => (&["RW", "access"][..], READ),
+        "bitop" | "geosearchstore" | "sdiffstore" | "sinterstore" | "sunionstore"
+        | "zdiffstore" | "zinterstore" | "zrangestore" | "zunionstore" => (WRITE, READ),
+        "blmpop" | "blpop" | "brpop" | "bzmpop" | "bzpopmax" | "bzpopmin" | "getdel"
+        | "hgetdel" | "lmpop" | "lpop" | "rpop" | "spop" | "zmpop" | "zpopmax" | "zpopmin" => {
+            (TAKE, TAKE)
+        }
+        "del" | "unlink" => (&["RM", "delete"][..], &["RM", "delete"][..]),
+        "hdel" | "lrem" | "ltrim" | "srem" | "xautoclaim" | "xdel" | "xtrim" | "zrem"
+        | "zremrangebylex" | "zremrangebyrank" | "zremrangebyscore" => (REMOVE, REMOVE),
+        "append" | "hsetnx" | "linsert" | "lpush" | "lpushx" | "pfadd" | "rpush" | "rpushx"
+        | "sadd" => (ADD, ADD),
+        "msetnx" | "setnx" => (CREATE, CREATE),
+        "mset" | "psetex" | "restore" | "setex" => (WRITE, WRITE),
+        "set" if !given("GET") => (WRITE, WRITE),
+        "expire" | "expireat" | "geoadd" | "hexpire" | "hexpireat" | "hmset" | "hpersist"
+        | "hpexpire" | "hpexpireat" | "hset" | "hsetex" | "lset" | "persist" | "pexpire"
+        | "pexpireat" | "setrange" | "xack" | "xadd" | "xclaim" | "xsetid" | "zadd" => {
+            (CHANGE, CHANGE)
+        }
+        // As in Redis, although it changes the group.
+        "xreadgroup" => (READ, READ),
+        _ if command.is(Flag::Readonly) => (READ, READ),
+        _ => (READ_AND_CHANGE, READ_AND_CHANGE),
+    };
+    [first, others]
+}
+
 pub(super) fn command(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
     let Some(subcommand) = args.get(1) else {
         return Ok(Reply::Array(commands().iter().map(info).collect()));
@@ -140,7 +188,8 @@ pub(super) fn command(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Rep
         });
         return Ok(Reply::Map(docs.collect()));
     }
-    if is(subcommand, "GETKEYS") && args.len() > 2 {
+    let with_flags = is(subcommand, "GETKEYSANDFLAGS");
+    if (is(subcommand, "GETKEYS") || with_flags) && args.len() > 2 {
         let command =
             find(&args[2]).ok_or_else(|| Failure::client("ERR Invalid command specified"))?;
         if !command.accepts(args.len() - 2) {
@@ -152,7 +201,22 @@ pub(super) fn command(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Rep
         if keys.is_empty() {
             return Err(Failure::client("ERR The command has no key arguments"));
         }
-        return Ok(Reply::bulks(keys));
+        if !with_flags {
+            return Ok(Reply::bulks(keys));
+        }
+        let [first, others] = uses_of(command, &args[2..]);
+        let uses = std::iter::once(first).chain(std::iter::repeat(others));
+        let pairs = keys.into_iter().zip(uses).map(|(key, uses)| {
+            let uses = uses.iter().map(|name| Reply::Status(name)).collect();
+            Reply::Array(vec![Reply::Bulk(key), Reply::Set(uses)])
+        });
+        return Ok(Reply::Array(pairs.collect()));
+    }
+    if is(subcommand, "HELP") && args.len() == 2 {
+        return Ok(help(&[
+            "COMMAND <subcommand> [<arg> ...]. Subcommands are:",
+            "(none), COUNT, DOCS [<command> ...], GETKEYS <request>, GETKEYSANDFLAGS <request>, INFO [<command> ...], LIST, HELP",
+        ]));
     }
     Err(unknown_subcommand("command", subcommand))
 }

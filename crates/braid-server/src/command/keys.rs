@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::arguments::{Options, integer, is, unknown_subcommand, wrong_arity};
+use super::arguments::{Options, help, integer, is, unknown_subcommand, wrong_arity};
 use crate::failure::{Failure, Result};
 use crate::glob::matches;
 use crate::keyspace::{Body, Collection, Data, Discarded, Entry, Kind};
@@ -393,9 +393,9 @@ pub(super) fn object(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     };
     let subcommand = &args[1];
     if is(subcommand, "HELP") {
-        return Ok(Reply::bulks([
-            Bytes::from_static(b"OBJECT <subcommand> <key>. Subcommands are:"),
-            Bytes::from_static(b"ENCODING, FREQ, IDLETIME, REFCOUNT"),
+        return Ok(help(&[
+            "OBJECT <subcommand> <key>. Subcommands are:",
+            "ENCODING, FREQ, IDLETIME, REFCOUNT, HELP",
         ]));
     }
     if is(subcommand, "ENCODING") {

@@ -2,8 +2,7 @@
 
 use bytes::Bytes;
 
-use super::arguments::{Options, integer, unknown_subcommand, wrong_arity};
-use super::diagnostics::help;
+use super::arguments::{Options, help, integer, unknown_subcommand, wrong_arity};
 use super::keys::DATABASES;
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Body, Data};

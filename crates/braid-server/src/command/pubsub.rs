@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::arguments::unknown_subcommand;
+use super::arguments::{help, unknown_subcommand};
 use crate::channels::Topic;
 use crate::failure::Result;
 use crate::resp::Reply;
@@ -144,6 +144,10 @@ pub(super) fn pubsub(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
         (b"numpat", 2) => Ok(Reply::Integer(
             channels.names(Topic::Pattern, None).len() as i64
         )),
+        (b"help", 2) => Ok(help(&[
+            "PUBSUB <subcommand> [<arg> ...]. Subcommands are:",
+            "CHANNELS [<pattern>], NUMPAT, NUMSUB [<channel> ...], SHARDCHANNELS [<pattern>], SHARDNUMSUB [<channel> ...], HELP",
+        ])),
         _ => Err(unknown_subcommand("pubsub", &args[1])),
     }
 }

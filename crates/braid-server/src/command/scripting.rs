@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use super::arguments::{integer, is, unknown_subcommand, wrong_arity};
-use super::diagnostics::help;
+use super::arguments::{help, integer, is, unknown_subcommand, wrong_arity};
 use super::keys::database;
 use super::{Command, Run, find, keys_of, remember};
 use crate::channels::Topic;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use super::arguments::{integer, is, natural, timeout, unknown_subcommand};
+use super::arguments::{help, integer, is, natural, timeout, unknown_subcommand};
 use super::keys::DATABASES;
 use super::table::commands;
 use crate::config::{NOTIFICATION_CLASSES, notification_classes, slow_after};
@@ -268,6 +268,12 @@ pub(super) fn config(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
         return Err(Failure::client(
             "ERR The server is running without a config file",
         ));
+    }
+    if is(&args[1], "HELP") && args.len() == 2 {
+        return Ok(help(&[
+            "CONFIG <subcommand> [<arg> ...]. Subcommands are:",
+            "GET <pattern> ..., RESETSTAT, REWRITE, SET <parameter> <value> ..., HELP",
+        ]));
     }
     Err(unknown_subcommand("config", &args[1]))
 }

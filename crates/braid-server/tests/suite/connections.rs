@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use braid::Database;
 
-use super::support::{TestServer, run, script, show};
+use super::support::{TestServer, redis_server, run, script, show};
 
 #[test]
 fn nothing_works_before_authentication() {
@@ -126,6 +126,48 @@ fn limits_hold() {
     let deadline = Instant::now() + Duration::from_secs(60);
     while run::<i64>(&mut second, &format!("PUBLISH c {text}")) == 1 {
         assert!(Instant::now() < deadline);
+    }
+}
+
+#[test]
+fn every_command_with_subcommands_explains_them() {
+    let server = TestServer::new();
+    let mut connection = server.connect();
+    let mut names = vec![
+        "ACL", "CLIENT", "COMMAND", "CONFIG", "LATENCY", "MEMORY", "OBJECT", "PUBSUB", "SLOWLOG",
+        "XGROUP", "XINFO",
+    ];
+    if cfg!(feature = "scripts") {
+        names.extend(["FUNCTION", "SCRIPT"]);
+    }
+    for name in names {
+        let shown = show(&mut connection, &format!("{name} HELP"));
+        assert!(
+            shown.starts_with(&format!("[{name} <subcommand>")),
+            "{shown}"
+        );
+    }
+}
+
+/// As Redis 7.0 answers; both servers are asked if it is installed.
+#[test]
+fn keys_have_the_uses_that_redis_names() {
+    let lines = "
+        COMMAND GETKEYSANDFLAGS SET a 1 => [[a [OW update]]]
+        COMMAND GETKEYSANDFLAGS SET a 1 GET => [[a [RW access update]]]
+        COMMAND GETKEYSANDFLAGS GET a => [[a [RO access]]]
+        COMMAND GETKEYSANDFLAGS EXISTS a b => [[a [RO]] [b [RO]]]
+        COMMAND GETKEYSANDFLAGS LMOVE a b LEFT LEFT => [[a [RW access delete]] [b [RW insert]]]
+        COMMAND GETKEYSANDFLAGS RENAME a b => [[a [RW access delete]] [b [OW update]]]
+        COMMAND GETKEYSANDFLAGS ZUNIONSTORE a 2 b c => [[a [OW update]] [b [RO access]] [c [RO access]]]
+        COMMAND GETKEYSANDFLAGS PFMERGE a b => [[a [RW access insert]] [b [RO access]]]
+        COMMAND GETKEYSANDFLAGS DEL a b => [[a [RM delete]] [b [RM delete]]]
+        COMMAND GETKEYSANDFLAGS HSET a f 1 => [[a [RW update]]]
+        COMMAND GETKEYSANDFLAGS INCR a => [[a [RW access update]]]
+        COMMAND GETKEYSANDFLAGS PING => (ERR)";
+    script(&mut TestServer::new().connect(), lines);
+    if let Some((mut redis, _process)) = redis_server() {
+        script(&mut redis, lines);
     }
 }
 

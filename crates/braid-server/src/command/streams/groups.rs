@@ -6,7 +6,7 @@ use std::ops::Bound;
 
 use bytes::{BufMut, Bytes};
 
-use super::super::arguments::{Options, integer, is, unknown_subcommand, wrong_arity};
+use super::super::arguments::{Options, help, integer, is, unknown_subcommand, wrong_arity};
 use super::id::{self, Id};
 use super::{CONSUMERS, GROUPS, PENDING, PENDING_OF, Stream, parse_ids};
 use crate::failure::{Failure, Result};
@@ -470,6 +470,12 @@ fn no_stream() -> Failure {
 
 pub(in crate::command) fn xgroup(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let subcommand = &args[1];
+    if is(subcommand, "HELP") && args.len() == 2 {
+        return Ok(help(&[
+            "XGROUP <subcommand> [<arg> ...]. Subcommands are:",
+            "CREATE <key> <group> <id> [option], CREATECONSUMER <key> <group> <consumer>, DELCONSUMER <key> <group> <consumer>, DESTROY <key> <group>, SETID <key> <group> <id> [option], HELP",
+        ]));
+    }
     let (name, arity) = [
         ("CREATE", 5..=8),
         ("SETID", 5..=7),

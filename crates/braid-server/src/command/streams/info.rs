@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::super::arguments::{Options, integer, is, unknown_subcommand, wrong_arity};
+use super::super::arguments::{Options, help, integer, is, unknown_subcommand, wrong_arity};
 use super::groups::{Consumer, OpenGroup, groups};
 use super::id::Id;
 use super::{Stream, item_reply, items_reply};
@@ -70,6 +70,12 @@ fn since(now: u64, time: u64) -> Reply {
 
 pub(in crate::command) fn xinfo(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let subcommand = &args[1];
+    if is(subcommand, "HELP") && args.len() == 2 {
+        return Ok(help(&[
+            "XINFO <subcommand> [<arg> ...]. Subcommands are:",
+            "CONSUMERS <key> <group>, GROUPS <key>, STREAM <key> [FULL [COUNT <count>]], HELP",
+        ]));
+    }
     let name = ["STREAM", "GROUPS", "CONSUMERS"]
         .into_iter()
         .find(|name| is(subcommand, name))
