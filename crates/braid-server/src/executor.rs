@@ -7,7 +7,9 @@ use braid::{Durability, Ticket};
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use crate::command::{Command, Run, Transactional, find, keys_of, refuse, remember, run_or_undo};
+use crate::command::{
+    Command, Control, Run, find, keys_of, refuse, remember, run_or_undo, waits_for_device,
+};
 use crate::failure::{Failure, Result, Wait};
 use crate::keyspace::{Committed, Data, Scope};
 use crate::observe::shown;
@@ -305,39 +307,61 @@ fn count_hits(shared: &Shared, command: &Command, reply: &Reply) {
     }
 }
 
-/// Runs MULTI, EXEC, DISCARD, WATCH or UNWATCH.
-fn control(
-    shared: &Shared,
-    session: &mut Session,
-    which: Transactional,
-    args: &[Bytes],
-) -> Outcome {
+/// Runs a command that controls transactions, or waits for them.
+fn control(shared: &Shared, session: &mut Session, which: Control, args: &[Bytes]) -> Outcome {
     match (which, session.queue.is_some()) {
-        (Transactional::Multi, true) => {
+        (Control::Multi, true) => {
             Outcome::error("ERR MULTI calls can not be nested".to_owned())
         }
-        (Transactional::Multi, false) => {
+        (Control::Multi, false) => {
             session.queue = Some(Queue::default());
             Outcome::ready(Reply::OK)
         }
-        (Transactional::Exec, false) => Outcome::error("ERR EXEC without MULTI".to_owned()),
-        (Transactional::Exec, true) => exec(shared, session),
-        (Transactional::Discard, false) => Outcome::error("ERR DISCARD without MULTI".to_owned()),
-        (Transactional::Discard, true) => {
+        (Control::Exec, false) => Outcome::error("ERR EXEC without MULTI".to_owned()),
+        (Control::Exec, true) => exec(shared, session),
+        (Control::Discard, false) => Outcome::error("ERR DISCARD without MULTI".to_owned()),
+        (Control::Discard, true) => {
             session.queue = None;
             session.watched.clear();
             Outcome::ready(Reply::OK)
         }
-        (Transactional::Watch, true) => {
+        (Control::Watch, true) => {
             Outcome::error("ERR WATCH inside MULTI is not allowed".to_owned())
         }
-        (Transactional::Watch, false) => watch(shared, session, &args[1..]),
-        (Transactional::Unwatch, false) => {
+        (Control::Watch, false) => watch(shared, session, &args[1..]),
+        (Control::Unwatch, false) => {
             session.watched.clear();
             Outcome::ready(Reply::OK)
         }
+        (Control::Waitaof, false) => waitaof(shared, session, args),
+        (Control::Waitaof, true) => {
+            if let Some(queue) = &mut session.queue {
+                queue.is_broken = true;
+            }
+            Outcome::error("ERR Command not allowed inside a transaction".to_owned())
+        }
         // Has no effect before EXEC, which ends watching anyway.
-        (Transactional::Unwatch, true) => Outcome::ready(Reply::Status("QUEUED")),
+        (Control::Unwatch, true) => Outcome::ready(Reply::Status("QUEUED")),
+    }
+}
+
+/// Runs WAITAOF: the reply waits until everything that the client wrote is durable.
+fn waitaof(shared: &Shared, session: &Session, args: &[Bytes]) -> Outcome {
+    // This server's log, and those of replicas, of which there are none.
+    let copies = |local| Reply::Array(vec![Reply::Integer(local), Reply::Integer(0)]);
+    let waits = match waits_for_device(args) {
+        Ok(waits) => waits,
+        Err(failure) => return Outcome::ready(failure.to_reply()),
+    };
+    if sees_own_writes(shared, session) {
+        return Outcome::ready(copies(1));
+    }
+    if !waits {
+        return Outcome::ready(copies(0));
+    }
+    match shared.keyspace.db.ticket(session.pending) {
+        Ok(ticket) => Outcome::Reply(copies(1), Some(ticket)),
+        Err(error) => Outcome::ready(Failure::from(error).to_reply()),
     }
 }
 

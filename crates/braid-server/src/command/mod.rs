@@ -46,6 +46,7 @@ pub(crate) use connection::describe;
 #[cfg(feature = "scripts")]
 pub(crate) use functions::load_all as load_functions;
 pub(crate) use introspection::keys_of;
+pub(crate) use server::waits_for_device;
 pub(crate) use table::{commands, find};
 
 /// How a command runs.
@@ -58,18 +59,19 @@ pub(crate) enum Run {
     /// A script, whose commands use the data and the connection.
     #[cfg_attr(not(feature = "scripts"), allow(dead_code))]
     Script(fn(&Shared, &mut Session, &mut Data, &[Bytes]) -> Result<Reply>),
-    /// By the executor itself: MULTI, EXEC, DISCARD, WATCH, UNWATCH.
-    Executor(Transactional),
+    /// By the executor itself.
+    Executor(Control),
 }
 
-/// Commands that control transactions.
+/// Commands that control transactions, or wait for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transactional {
+pub(crate) enum Control {
     Multi,
     Exec,
     Discard,
     Watch,
     Unwatch,
+    Waitaof,
 }
 
 /// A command.

@@ -38,8 +38,8 @@ pub(super) fn wait(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply>
     Ok(Reply::Integer(0))
 }
 
-/// Waits until the connection's writes are durable.
-pub(super) fn waitaof(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply> {
+/// Checks the arguments of WAITAOF; returns whether it waits for this server's device.
+pub(crate) fn waits_for_device(args: &[Bytes]) -> Result<bool> {
     let local = integer(&args[1])?;
     natural(&args[2], "ERR value is out of range, must be positive")?;
     timeout(&args[3])?;
@@ -48,8 +48,7 @@ pub(super) fn waitaof(shared: &Shared, session: &mut Session, args: &[Bytes]) ->
             "ERR value is out of range, must be between 0 and 1",
         ));
     }
-    shared.keyspace.db.wait_durable(session.pending)?;
-    Ok(Reply::Array(vec![Reply::Integer(1), Reply::Integer(0)]))
+    Ok(local == 1)
 }
 
 pub(super) fn lolwut(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {

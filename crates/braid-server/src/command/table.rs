@@ -1,9 +1,9 @@
 //! The table of all commands.
 
 use super::{
-    Command, Run, Transactional, acl, bitfield, bits, connection, diagnostics, dump, fields, geo,
-    hashes, hyperloglog, introspection, keys, lists, memory, operations, pubsub, scan, server,
-    sets, sort, sorted_sets, streams, strings,
+    Command, Control, Run, acl, bitfield, bits, connection, diagnostics, dump, fields, geo, hashes,
+    hyperloglog, introspection, keys, lists, memory, operations, pubsub, scan, server, sets, sort,
+    sorted_sets, streams, strings,
 };
 #[cfg(feature = "scripts")]
 use super::{functions, scripting};
@@ -87,14 +87,14 @@ static COMMANDS: &[Command] = &numbered([
     command("decr", 2, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::decr)),
     command("decrby", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::decrby)),
     command("del", -2, &[Flag::Write], (1, -1, 1), "keyspace", Run::Data(keys::del)),
-    command("discard", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Transactional::Discard)),
+    command("discard", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Control::Discard)),
     command("dump", 2, &[Flag::Readonly], (1, 1, 1), "keyspace", Run::Data(dump::dump)),
     command("echo", 2, &[Flag::Fast], (0, 0, 0), "connection", Run::Session(connection::echo)),
     #[cfg(feature = "scripts")] command("eval", -3, &[Flag::Noscript], (0, 0, 0), "scripting", Run::Script(scripting::eval)),
     #[cfg(feature = "scripts")] command("eval_ro", -3, &[Flag::Readonly, Flag::Noscript], (0, 0, 0), "scripting", Run::Script(scripting::eval)),
     #[cfg(feature = "scripts")] command("evalsha", -3, &[Flag::Noscript], (0, 0, 0), "scripting", Run::Script(scripting::evalsha)),
     #[cfg(feature = "scripts")] command("evalsha_ro", -3, &[Flag::Readonly, Flag::Noscript], (0, 0, 0), "scripting", Run::Script(scripting::evalsha)),
-    command("exec", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Transactional::Exec)),
+    command("exec", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Control::Exec)),
     command("exists", -2, &[Flag::Readonly, Flag::Fast], (1, -1, 1), "keyspace", Run::Data(keys::exists)),
     command("expire", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::expire)),
     command("expireat", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::expireat)),
@@ -177,7 +177,7 @@ static COMMANDS: &[Command] = &numbered([
     command("move", 3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::move_)),
     command("mset", -3, &[Flag::Write, Flag::Denyoom], (1, -1, 2), "string", Run::Data(strings::mset)),
     command("msetnx", -3, &[Flag::Write, Flag::Denyoom], (1, -1, 2), "string", Run::Data(strings::msetnx)),
-    command("multi", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Transactional::Multi)),
+    command("multi", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Control::Multi)),
     command("object", -2, &[Flag::Readonly], (2, -1, 1), "keyspace", Run::Data(keys::object)),
     command("persist", 2, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::persist)),
     command("pexpire", -3, &[Flag::Write, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::pexpire)),
@@ -247,10 +247,10 @@ static COMMANDS: &[Command] = &numbered([
     command("type", 2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "keyspace", Run::Data(keys::type_)),
     command("unlink", -2, &[Flag::Write, Flag::Fast], (1, -1, 1), "keyspace", Run::Data(keys::del)),
     command("unsubscribe", -1, &[Flag::Pubsub, Flag::Noscript], (0, 0, 0), "pubsub", Run::Session(pubsub::unsubscribe_channels)),
-    command("unwatch", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Transactional::Unwatch)),
+    command("unwatch", 1, &[Flag::Fast, Flag::Noscript], (0, 0, 0), "transactions", Run::Executor(Control::Unwatch)),
     command("wait", 3, &[Flag::Noscript], (0, 0, 0), "server", Run::Session(server::wait)),
-    command("waitaof", 4, &[Flag::Noscript, Flag::NoMulti], (0, 0, 0), "server", Run::Session(server::waitaof)),
-    command("watch", -2, &[Flag::Fast, Flag::Noscript], (1, -1, 1), "transactions", Run::Executor(Transactional::Watch)),
+    command("waitaof", 4, &[Flag::Noscript, Flag::NoMulti], (0, 0, 0), "server", Run::Executor(Control::Waitaof)),
+    command("watch", -2, &[Flag::Fast, Flag::Noscript], (1, -1, 1), "transactions", Run::Executor(Control::Watch)),
     command("xack", -4, &[Flag::Write, Flag::Fast], (1, 1, 1), "stream", Run::Data(streams::xack)),
     command("xadd", -5, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "stream", Run::Data(streams::xadd)),
     command("xautoclaim", -6, &[Flag::Write, Flag::Fast], (1, 1, 1), "stream", Run::Data(streams::xautoclaim)),

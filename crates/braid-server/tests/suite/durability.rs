@@ -232,6 +232,42 @@ fn a_flush_that_does_not_end_delays_only_what_waits_for_it() {
     assert_eq!(numbers, expected);
 }
 
+/// WAITAOF waits for the flush of buffered writes, and its thread serves others meanwhile.
+#[test]
+fn waitaof_delays_only_its_own_connection() {
+    let (server, barrier) = server();
+    let mut other = server.connect();
+    // One on each thread.
+    let mut raws = [server.raw(), server.raw()];
+    for raw in &mut raws {
+        raw.send("WAITAOF 1 0 0\r\nBRAID.DURABILITY buffered 60000\r\n");
+        assert_eq!(raw.lines(5)[..3], ["*2", ":1", ":0"]);
+    }
+    barrier.0.set(true);
+    for raw in &mut raws {
+        raw.send("INCR a\r\nWAITAOF 0 0 0\r\n");
+        assert_eq!(raw.lines(4)[1..], ["*2", ":0", ":0"]);
+        raw.send("WAITAOF 1 0 0\r\nECHO x\r\n");
+    }
+    wait_for_calls(&mut other, "echo", 2);
+    for _ in 0..4 {
+        script(&mut server.connect(), "GET a => nil\nPING => PONG");
+    }
+    raws.iter_mut().for_each(expect_nothing);
+    barrier.0.set(false);
+    for raw in &mut raws {
+        assert_eq!(raw.lines(5), ["*2", ":1", ":0", "$1", "x"]);
+    }
+    script(&mut other, "GET a => 2");
+    raws[0].send("MULTI\r\nWAITAOF 1 0 0\r\nEXEC\r\n");
+    let replies = raws[0].lines(3);
+    assert!(
+        replies[1].starts_with("-ERR Command not allowed"),
+        "{replies:?}"
+    );
+    assert!(replies[2].starts_with("-EXECABORT"), "{replies:?}");
+}
+
 /// A failed write of the log is the answer to everything that waits for it, and to later writes.
 #[test]
 fn a_failed_flush_is_answered_with_an_error() {
