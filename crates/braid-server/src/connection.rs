@@ -14,14 +14,15 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use braid::{Database, Ticket};
+use braid::Database;
 use braid_rt::mutant;
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
 use crate::channels::{Inbox, Topic};
-use crate::executor::{Outcome, execute, execute_again, is_postponed};
+use crate::command::Command;
+use crate::executor::{Outcome, execute, execute_again, execute_together, is_postponed, joins};
 use crate::failure::{Failure, Wait};
 use crate::flushes;
 use crate::resp::{CHANGED_CHANNEL, Limits, Protocol, Reply, RequestParser};
@@ -35,11 +36,17 @@ const PENDING_MAX: usize = 4096;
 /// Requests that one connection executes before the others of its thread get their turn.
 const TURN: usize = 64;
 
+/// Most bytes of requests that run in one transaction: it holds the locks of all their keys.
+const TOGETHER_BYTES: usize = 64 << 10;
+
 /// Waits of a busy connection after which it looks for messages.
 const BUSY_WAITS: u32 = 16;
 
 /// Most bytes that one read takes.
 const READ_LEN: usize = 16 << 10;
+
+/// Bytes of replies that wait for later ones, to be sent together.
+const HOLD_MAX: usize = 16 << 10;
 
 /// Bytes of replies from which on a connection reads no further requests.
 const OUTPUT_HIGH: usize = 1 << 20;
@@ -93,6 +100,9 @@ pub(crate) struct Connection {
     pending: VecDeque<Pending>,
     /// About how many bytes of replies are pending.
     pending_bytes: usize,
+    /// Whether the output waits for the pending replies: requests that arrived together are answered
+    /// together.
+    holds: bool,
     /// Sequence number for whose durability the connection waited last.
     awaited: u64,
     /// How often the connection has waited.
@@ -124,6 +134,7 @@ impl Connection {
             output: BytesMut::new(),
             pending: VecDeque::new(),
             pending_bytes: 0,
+            holds: false,
             awaited: 0,
             waits: 0,
             blocked: None,
@@ -155,6 +166,9 @@ impl Connection {
     ) -> bool {
         loop {
             let executed = self.execute_some();
+            if executed > 0 {
+                self.holds = !self.pending.is_empty() && self.output.len() < HOLD_MAX;
+            }
             self.collect_replies();
             if executed > 0 {
                 flushes::executed(executed);
@@ -177,6 +191,7 @@ impl Connection {
     /// Executes requests that have arrived; returns how many.
     fn execute_some(&mut self) -> usize {
         let mut executed = 0;
+        let (mut together, mut bytes) = (Vec::new(), 0);
         if let Some(args) = self.postponed.take() {
             executed += 1;
             self.execute(args);
@@ -195,15 +210,48 @@ impl Connection {
                 Ok(Some(args)) if args.is_empty() => {}
                 Ok(Some(args)) => {
                     executed += 1;
-                    self.execute(args);
+                    if let Some(command) = joins(&self.shared, &self.session, &args) {
+                        bytes += args.iter().map(Bytes::len).sum::<usize>();
+                        together.push((command, args));
+                        if bytes >= TOGETHER_BYTES {
+                            self.execute_together(&mut together);
+                            bytes = 0;
+                        }
+                    } else {
+                        self.execute_together(&mut together);
+                        bytes = 0;
+                        self.execute(args);
+                    }
                 }
                 Err(error) => {
+                    self.execute_together(&mut together);
                     self.reply(Reply::error(format!("ERR {error}")), None);
                     self.session.closes = true;
                 }
             }
         }
+        self.execute_together(&mut together);
         executed
+    }
+
+    /// Executes writes that arrived one after another in one transaction, which costs less than one for
+    /// each, and removes them.
+    fn execute_together(&mut self, requests: &mut Vec<(&'static Command, Vec<Bytes>)>) {
+        if requests.len() > 1
+            && let Some((replies, ticket)) =
+                execute_together(&self.shared, &mut self.session, requests)
+        {
+            requests.clear();
+            let seqno = ticket.map(flushes::add);
+            for reply in replies {
+                self.reply(reply, seqno);
+            }
+            return;
+        }
+        // A pause that has begun meanwhile must not let a request overtake one before it.
+        for (_, args) in requests.drain(..) {
+            self.execute_now(args);
+        }
     }
 
     fn may_execute(&self) -> bool {
@@ -221,14 +269,19 @@ impl Connection {
             self.postponed = Some(args);
             return;
         }
-        match execute(&self.shared, &mut self.session, &args) {
-            Outcome::Reply(reply, ticket) => self.reply(reply, ticket),
+        self.execute_now(args);
+    }
+
+    fn execute_now(&mut self, mut args: Vec<Bytes>) {
+        match execute(&self.shared, &mut self.session, &mut args) {
+            Outcome::Reply(reply, ticket) => self.reply(reply, ticket.map(flushes::add)),
             Outcome::Wait(wait) => self.block(args, wait),
         }
     }
 
-    /// Queues a reply, unless the client wants none.
-    fn reply(&mut self, reply: Reply, ticket: Option<Ticket>) {
+    /// Queues a reply that waits until everything up to a sequence number is durable, unless the client
+    /// wants none.
+    fn reply(&mut self, reply: Reply, seqno: Option<u64>) {
         match self.session.replies {
             Replies::On => {}
             Replies::Off => return,
@@ -243,7 +296,7 @@ impl Connection {
         }
         let protocol = self.session.protocol;
         let is_next = self.pending.is_empty() || mutant!("server_reply_out_of_turn");
-        if ticket.is_none() && is_next {
+        if seqno.is_none() && is_next {
             reply.encode(protocol, &mut self.output);
             return;
         }
@@ -252,7 +305,7 @@ impl Connection {
         self.pending.push_back(Pending {
             reply,
             protocol,
-            seqno: ticket.map(flushes::add),
+            seqno,
             weight,
             since: Instant::now(),
         });
@@ -279,12 +332,12 @@ impl Connection {
 
     /// Runs a waiting command again.
     fn try_again(&mut self) {
-        let Some(blocked) = self.blocked.take() else {
+        let Some(mut blocked) = self.blocked.take() else {
             return;
         };
         blocked.place.rearm();
-        match execute_again(&self.shared, &mut self.session, &blocked.args) {
-            Outcome::Reply(reply, ticket) => self.reply(reply, ticket),
+        match execute_again(&self.shared, &mut self.session, &mut blocked.args) {
+            Outcome::Reply(reply, ticket) => self.reply(reply, ticket.map(flushes::add)),
             Outcome::Wait(_) => self.blocked = Some(blocked),
         }
     }
@@ -313,6 +366,7 @@ impl Connection {
         let Some(front) = self.pending.pop_front() else {
             return;
         };
+        self.holds = false;
         self.pending_bytes -= front.weight;
         if front.seqno.is_some() {
             let duration = front.since.elapsed();
@@ -382,6 +436,7 @@ impl Connection {
         {
             return Wake::Message(message);
         }
+        let writes = !self.output.is_empty() && !self.holds;
         let seqno = self.pending.front().and_then(|front| front.seqno);
         let place = self.blocked.as_ref().map(|blocked| &blocked.place);
         let is_blocked = place.is_some();
@@ -389,7 +444,7 @@ impl Connection {
         tokio::select! {
             biased;
             () = poll_fn(|context| self.client.kill.poll(context)) => Wake::Killed,
-            result = writer.write(&self.output), if !self.output.is_empty() => Wake::Written(result),
+            result = writer.write(&self.output), if writes => Wake::Written(result),
             () = durable(&self.shared.keyspace.db, seqno, &mut self.awaited), if seqno.is_some() => Wake::Durable,
             result = read(reader, &mut self.input), if reads => Wake::Read(result),
             message = poll_fn(|context| self.inbox.poll_receive(context)) => Wake::Message(message),
@@ -414,6 +469,7 @@ impl Connection {
             return;
         }
         message.encode(protocol, &mut self.output);
+        self.holds = false;
     }
 
     /// Reacts to what happened; returns whether the connection continues.

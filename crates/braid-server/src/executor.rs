@@ -11,7 +11,7 @@ use crate::command::{
     Command, Control, Run, find, keys_of, refuse, remember, run_or_undo, waits_for_device,
 };
 use crate::failure::{Failure, Result, Wait};
-use crate::keyspace::{Committed, Data, Scope};
+use crate::keyspace::{Committed, Data, Effects, Scope};
 use crate::observe::shown;
 use crate::pause::Pause;
 use crate::resp::{Protocol, Reply};
@@ -49,18 +49,107 @@ enum Access {
     Write,
 }
 
-/// Runs one request of a connection.
-pub(crate) fn execute(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Outcome {
+/// Runs one request of a connection. Takes the request if it is queued.
+pub(crate) fn execute(shared: &Shared, session: &mut Session, args: &mut Vec<Bytes>) -> Outcome {
     execute_with(shared, session, args, Access::Read)
 }
 
 /// Runs a request again that has waited. Writers notify as soon as they have committed, so it has
 /// to see commits that are not durable yet.
-pub(crate) fn execute_again(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Outcome {
+pub(crate) fn execute_again(
+    shared: &Shared,
+    session: &mut Session,
+    args: &mut Vec<Bytes>,
+) -> Outcome {
     execute_with(shared, session, args, Access::ReadNewest)
 }
 
-fn execute_with(shared: &Shared, session: &mut Session, args: &[Bytes], reads: Access) -> Outcome {
+/// Returns the command of a request that may run in one transaction with the requests of its connection
+/// that arrived together with it: a command that changes one key, and that nobody has to see or
+/// refuse.
+pub(crate) fn joins(
+    shared: &Shared,
+    session: &Session,
+    args: &[Bytes],
+) -> Option<&'static Command> {
+    if session.queue.is_some() || session.caching.is_some() || !session.subscriptions.is_empty() {
+        return None;
+    }
+    let command = find(args.first()?)?;
+    let changes_one_key = matches!(command.run, Run::Data(_))
+        && command.keys == (1, 1, 1)
+        && command.is(Flag::Write)
+        && !command.is(Flag::Blocking);
+    let may_run = changes_one_key
+        && session.is_authenticated
+        && command.accepts(args.len())
+        && session
+            .user
+            .check(command, args, || keys_of(command, args))
+            .is_ok();
+    let is_usual =
+        shared.monitors.is_empty() && shared.pauses.current().is_none() && !shared.is_stopping();
+    (may_run && is_usual).then_some(command)
+}
+
+/// Runs requests that [`joins`] returned the commands of in one transaction. Returns their replies,
+/// and the ticket of the transaction as in [`Outcome::Reply`].
+///
+/// Returns `None` if a request fails or the transaction conflicts with another. Nothing has changed
+/// then, and each request has to run on its own: the failure of one undoes no other.
+pub(crate) fn execute_together(
+    shared: &Shared,
+    session: &mut Session,
+    requests: &[(&'static Command, Vec<Bytes>)],
+) -> Option<(Vec<Reply>, Option<Ticket>)> {
+    let scope = Scope {
+        database: session.database,
+        stripe: session.stripe,
+        writes: true,
+        durability: session.durability,
+    };
+    let mut done = Vec::with_capacity(requests.len());
+    let mut began = Instant::now();
+    let committed = shared.keyspace.transact_once(scope, |data| {
+        let mut replies = Vec::with_capacity(requests.len());
+        for (command, args) in requests {
+            let Run::Data(run) = command.run else {
+                continue;
+            };
+            replies.push(run(data, args)?);
+            let ended = Instant::now();
+            done.push(ended - began);
+            began = ended;
+        }
+        Ok(replies)
+    });
+    let committed = match committed {
+        Ok(committed) => committed,
+        Err(failure) if mutant!("server_fail_together") => {
+            return Some((vec![failure.to_reply(); requests.len()], None));
+        }
+        Err(_) => return None,
+    };
+    let counters = &shared.counters;
+    // Relaxed: a statistic.
+    counters
+        .commands
+        .fetch_add(requests.len() as u64, Ordering::Relaxed);
+    for ((command, args), duration) in requests.iter().zip(done) {
+        session.last_command = command.name;
+        note(shared, session, command, args, duration, false);
+    }
+    let replies = committed.result;
+    let ticket = finish(shared, session, committed.ticket, committed.effects);
+    Some((replies, ticket))
+}
+
+fn execute_with(
+    shared: &Shared,
+    session: &mut Session,
+    args: &mut Vec<Bytes>,
+    reads: Access,
+) -> Outcome {
     // Relaxed: a statistic.
     shared.counters.commands.fetch_add(1, Ordering::Relaxed);
     let command = match check(shared, session, args) {
@@ -87,7 +176,7 @@ fn execute_with(shared: &Shared, session: &mut Session, args: &[Bytes], reads: A
             queue.is_broken = true;
             return Outcome::error("ERR Command not allowed inside a transaction".to_owned());
         }
-        queue.requests.push(args.to_vec());
+        queue.requests.push(std::mem::take(args));
         return Outcome::ready(Reply::Status("QUEUED"));
     }
     // Before the command reads, so that the client learns of each change that the command misses.
@@ -101,7 +190,8 @@ fn execute_with(shared: &Shared, session: &mut Session, args: &[Bytes], reads: A
         }),
         Run::Executor(which) => control(shared, session, which, args),
     };
-    note(shared, session, command, args, began.elapsed(), &outcome);
+    let has_failed = matches!(outcome, Outcome::Reply(Reply::Error(_), _));
+    note(shared, session, command, args, began.elapsed(), has_failed);
     // CLIENT CACHING is about the next command, which may be a whole transaction.
     if let Some(caching) = &mut session.caching
         && session.queue.is_none()
@@ -120,9 +210,8 @@ fn note(
     command: &Command,
     args: &[Bytes],
     duration: Duration,
-    outcome: &Outcome,
+    has_failed: bool,
 ) {
-    let has_failed = matches!(outcome, Outcome::Reply(Reply::Error(_), _));
     shared
         .statistics
         .record(session.stripe, command.number, duration, has_failed);
@@ -262,14 +351,25 @@ fn transact(
         session.database = database;
         body(data, session)
     })?;
-    shared.publish(committed.effects, Some(session.id));
-    session.pending = session.pending.max(committed.ticket.seqno());
-    if durability == Durability::Immediate {
-        return Ok((committed.result, Some(committed.ticket)));
+    let ticket = finish(shared, session, committed.ticket, committed.effects);
+    Ok((committed.result, ticket))
+}
+
+/// Tells the others of a committed transaction. Returns its ticket if the reply waits for the device.
+fn finish(
+    shared: &Shared,
+    session: &mut Session,
+    ticket: Ticket,
+    effects: Effects,
+) -> Option<Ticket> {
+    shared.publish(effects, Some(session.id));
+    session.pending = session.pending.max(ticket.seqno());
+    if session.durability == Durability::Immediate {
+        return Some(ticket);
     }
     // A ticket that is dropped would request a flush.
-    committed.ticket.into_seqno();
-    Ok((committed.result, None))
+    ticket.into_seqno();
+    None
 }
 
 fn run_data(
@@ -310,9 +410,7 @@ fn count_hits(shared: &Shared, command: &Command, reply: &Reply) {
 /// Runs a command that controls transactions, or waits for them.
 fn control(shared: &Shared, session: &mut Session, which: Control, args: &[Bytes]) -> Outcome {
     match (which, session.queue.is_some()) {
-        (Control::Multi, true) => {
-            Outcome::error("ERR MULTI calls can not be nested".to_owned())
-        }
+        (Control::Multi, true) => Outcome::error("ERR MULTI calls can not be nested".to_owned()),
         (Control::Multi, false) => {
             session.queue = Some(Queue::default());
             Outcome::ready(Reply::OK)
@@ -405,7 +503,7 @@ fn watch(shared: &Shared, session: &mut Session, keys: &[Bytes]) -> Outcome {
 fn exec_in_parts(
     shared: &Shared,
     session: &mut Session,
-    commands: &[(&'static Command, &Vec<Bytes>)],
+    commands: &[(&'static Command, Vec<Bytes>)],
 ) -> Outcome {
     let (mut replies, mut last) = (Vec::new(), None);
     for (command, args) in commands {
@@ -432,9 +530,8 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
         );
     }
     // Each was found when it was queued.
-    let commands: Vec<_> = queue
-        .requests
-        .iter()
+    let requests = queue.requests.into_iter();
+    let commands: Vec<_> = requests
         .filter_map(|args| Some((find(&args[0])?, args)))
         .collect();
     let writes = commands.iter().any(|(command, _)| command.may_write());
@@ -461,7 +558,9 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
         }
         let mut replies = Vec::with_capacity(commands.len());
         for ((command, args), done) in commands.iter().zip(&mut done) {
-            data.select(session.database)?;
+            if data.database != session.database {
+                data.select(session.database)?;
+            }
             // The rules may have changed since the command was queued.
             if let Err(denied) = session.user.check(command, args, || keys_of(command, args)) {
                 let text = refuse(shared, session, "multi", command, &denied);

@@ -369,27 +369,31 @@ fn run_requests(requests: Vec<Vec<Bytes>>) {
     };
     let (seed, error) = parse(std::iter::once(SEED.into()), limits);
     assert_eq!(error, None);
-    for request in seed {
-        let outcome = execute(&shared, &mut session, &request);
+    for mut request in seed {
+        let outcome = execute(&shared, &mut session, &mut request);
         let is_right =
             matches!(&outcome, Outcome::Reply(reply, _) if !matches!(reply, Reply::Error(_)));
         assert!(is_right, "{request:?}: {outcome:?}");
     }
-    for request in requests {
+    for mut request in requests {
         if is_executed(&request) {
-            show(&execute(&shared, &mut session, &request));
+            show(&execute(&shared, &mut session, &mut request));
         }
     }
     // Whatever happened, the data is sound: every value can be dumped, and keys are counted.
     for end in ["DISCARD", "RESET", "UNSUBSCRIBE"] {
-        execute(&shared, &mut session, &[Bytes::from_static(end.as_bytes())]);
+        execute(
+            &shared,
+            &mut session,
+            &mut vec![Bytes::from_static(end.as_bytes())],
+        );
     }
     let mut ask = |words: &[&[u8]]| {
-        let args: Vec<Bytes> = words
+        let mut args: Vec<Bytes> = words
             .iter()
             .map(|word| Bytes::copy_from_slice(word))
             .collect();
-        match execute(&shared, &mut session, &args) {
+        match execute(&shared, &mut session, &mut args) {
             Outcome::Reply(reply, _) => reply,
             Outcome::Wait(_) => Reply::Null,
         }

@@ -28,6 +28,8 @@ mod models;
 mod operations;
 #[path = "suite/pages.rs"]
 mod pages;
+#[path = "suite/pipelines.rs"]
+mod pipelines;
 #[path = "suite/pubsub.rs"]
 mod pubsub;
 #[path = "suite/restart.rs"]

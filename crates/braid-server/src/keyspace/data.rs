@@ -120,34 +120,51 @@ impl Keyspace {
         mut body: impl FnMut(&mut Data) -> Result<R>,
     ) -> Result<Committed<R>> {
         let now = now_ms();
-        let mut run = |mut tx: Transaction| {
-            // A commit that must be durable at once would request a flush at once. The ticket requests
-            // it, when its thread has executed everything that has arrived.
-            tx.set_durability(match scope.durability {
-                Durability::Immediate if !mutant!("server_flush_each_commit") => Durability::None,
-                later => later,
-            });
-            let view = View::Transaction(Box::new(tx));
-            let (database, stripe) = (scope.database, scope.stripe);
-            let mut data = Data::new(Arc::clone(self), view, database, stripe, now)?;
-            data.writes = scope.writes;
-            data.effects.is_write = scope.writes;
-            data.effects.is_tracked = scope.writes && self.tracks.load(Ordering::SeqCst);
-            let result = body(&mut data)?;
-            data.finish()?;
-            let ticket = data.view.commit()?;
-            data.effects.changes.seqno = ticket.seqno();
-            Ok(Committed {
-                result,
-                ticket,
-                effects: data.effects,
-            })
-        };
-        self.db.retry(|tx| match run(tx) {
-            // The engine's errors decide about another attempt.
-            Err(Failure::Engine(error)) => Err(error),
-            outcome => Ok(outcome),
-        })?
+        self.db
+            .retry(|tx| match self.attempt(tx, scope, now, &mut body) {
+                // The engine's errors decide about another attempt.
+                Err(Failure::Engine(error)) => Err(error),
+                outcome => Ok(outcome),
+            })?
+    }
+
+    /// Runs `body` in a transaction and commits, as [`Keyspace::transact`], but fails after a conflict.
+    pub(crate) fn transact_once<R>(
+        self: &Arc<Self>,
+        scope: Scope,
+        body: impl FnOnce(&mut Data) -> Result<R>,
+    ) -> Result<Committed<R>> {
+        self.attempt(self.db.begin(), scope, now_ms(), body)
+    }
+
+    fn attempt<R>(
+        self: &Arc<Self>,
+        mut tx: Transaction,
+        scope: Scope,
+        now: u64,
+        body: impl FnOnce(&mut Data) -> Result<R>,
+    ) -> Result<Committed<R>> {
+        // A commit that must be durable at once would request a flush at once. The ticket requests
+        // it, when its thread has executed everything that has arrived.
+        tx.set_durability(match scope.durability {
+            Durability::Immediate if !mutant!("server_flush_each_commit") => Durability::None,
+            later => later,
+        });
+        let view = View::Transaction(Box::new(tx));
+        let (database, stripe) = (scope.database, scope.stripe);
+        let mut data = Data::new(Arc::clone(self), view, database, stripe, now)?;
+        data.writes = scope.writes;
+        data.effects.is_write = scope.writes;
+        data.effects.is_tracked = scope.writes && self.tracks.load(Ordering::SeqCst);
+        let result = body(&mut data)?;
+        data.finish()?;
+        let ticket = data.view.commit()?;
+        data.effects.changes.seqno = ticket.seqno();
+        Ok(Committed {
+            result,
+            ticket,
+            effects: data.effects,
+        })
     }
 }
 

@@ -88,15 +88,19 @@ impl RequestParser {
                         return Ok(None);
                     };
                     if first != b'*' {
-                        let Some(line) = self.line(input, ProtocolError::LongLine)? else {
+                        let Some(end) = self.line_end(input, ProtocolError::LongLine)? else {
                             return Ok(None);
                         };
-                        return split_words(&line).ok_or(ProtocolError::Quotes).map(Some);
+                        let words = split_words(line(input, end)).ok_or(ProtocolError::Quotes);
+                        input.advance(end + 1);
+                        return words.map(Some);
                     }
-                    let Some(line) = self.line(input, ProtocolError::LongArguments)? else {
+                    let Some(end) = self.line_end(input, ProtocolError::LongArguments)? else {
                         return Ok(None);
                     };
-                    let count = parse_length(&line[1..]).ok_or(ProtocolError::Arguments)?;
+                    let count =
+                        parse_length(&line(input, end)[1..]).ok_or(ProtocolError::Arguments)?;
+                    input.advance(end + 1);
                     if count > limits.arguments {
                         return Err(if limits == Limits::UNAUTHENTICATED {
                             ProtocolError::UnauthenticatedArguments
@@ -117,10 +121,11 @@ impl RequestParser {
                     if first != b'$' {
                         return Err(ProtocolError::NoBulk(first as char));
                     }
-                    let Some(line) = self.line(input, ProtocolError::LongBulk)? else {
+                    let Some(end) = self.line_end(input, ProtocolError::LongBulk)? else {
                         return Ok(None);
                     };
-                    let len = parse_length(&line[1..]).ok_or(ProtocolError::Bulk)?;
+                    let len = parse_length(&line(input, end)[1..]).ok_or(ProtocolError::Bulk)?;
+                    input.advance(end + 1);
                     let is_long = len > limits.bulk && !mutant!("server_take_any_length");
                     if len < 0 || is_long {
                         return Err(if limits == Limits::UNAUTHENTICATED && len > 0 {
@@ -153,12 +158,12 @@ impl RequestParser {
         }
     }
 
-    /// Removes a line from `input`, and returns it without its line end.
-    fn line(
+    /// Returns the position of the next line feed; `None` if the line is incomplete.
+    fn line_end(
         &mut self,
-        input: &mut BytesMut,
+        input: &[u8],
         too_long: ProtocolError,
-    ) -> Result<Option<Bytes>, ProtocolError> {
+    ) -> Result<Option<usize>, ProtocolError> {
         let Some(found) = memchr::memchr(b'\n', &input[self.searched..]) else {
             self.searched = input.len();
             return if input.len() > LINE_MAX {
@@ -172,13 +177,14 @@ impl RequestParser {
         if end > LINE_MAX {
             return Err(too_long);
         }
-        let mut line = input.split_to(end + 1).freeze();
-        line.truncate(end);
-        if line.last() == Some(&b'\r') {
-            line.truncate(end - 1);
-        }
-        Ok(Some(line))
+        Ok(Some(end))
     }
+}
+
+/// Returns the line that ends at a line feed, without its line end.
+fn line(input: &[u8], end: usize) -> &[u8] {
+    let line = &input[..end];
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// Parses the decimal number after `*` or `$`.

@@ -84,7 +84,7 @@ fn a_reply_waits_for_its_write_and_later_replies_for_it() {
     raw.send("PING\r\n");
     assert_eq!(raw.line(), "+PONG");
     barrier.0.set(true);
-    raw.send("SET a 1\r\nECHO x\r\nGET a\r\nMULTI\r\nINCR a\r\nEXEC\r\n");
+    raw.send("SET b 1\r\nSET a 1\r\nECHO x\r\nGET a\r\nMULTI\r\nINCR a\r\nEXEC\r\n");
     wait_for_calls(&mut other, "exec", 1);
     // Connections of both threads get answers meanwhile, and see the durable state.
     for _ in 0..4 {
@@ -92,7 +92,7 @@ fn a_reply_waits_for_its_write_and_later_replies_for_it() {
     }
     expect_nothing(&mut raw);
     barrier.0.set(false);
-    assert_eq!(raw.lines(5), ["+OK", "$1", "x", "$1", "1"]);
+    assert_eq!(raw.lines(6), ["+OK", "+OK", "$1", "x", "$1", "1"]);
     assert_eq!(raw.lines(4), ["+OK", "+QUEUED", "*1", ":2"]);
     script(&mut other, "GET a => 2");
 }
@@ -266,6 +266,26 @@ fn waitaof_delays_only_its_own_connection() {
         "{replies:?}"
     );
     assert!(replies[2].starts_with("-EXECABORT"), "{replies:?}");
+}
+
+/// Requests that arrive together are answered together: nothing is sent before the write among them is
+/// durable, and then everything at once.
+#[test]
+fn replies_of_a_pipeline_are_sent_together() {
+    let (server, barrier) = server();
+    let mut other = server.connect();
+    let mut raw = server.raw();
+    raw.send("PING\r\n");
+    assert_eq!(raw.line(), "+PONG");
+    barrier.0.set(true);
+    raw.send("MULTI\r\nSET a 1\r\nEXEC\r\n");
+    wait_for_calls(&mut other, "exec", 1);
+    for _ in 0..4 {
+        script(&mut server.connect(), "PING => PONG");
+    }
+    expect_nothing(&mut raw);
+    barrier.0.set(false);
+    assert_eq!(raw.lines(4), ["+OK", "+QUEUED", "*1", "+OK"]);
 }
 
 /// A failed write of the log is the answer to everything that waits for it, and to later writes.

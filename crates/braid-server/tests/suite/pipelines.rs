@@ -1,0 +1,99 @@
+//! Writes that arrive together: they run in one transaction, and each is answered as if it had run on
+//! its own.
+
+use redis::Value;
+
+use super::support::{TestServer, run, script};
+
+#[test]
+fn writes_that_arrive_together_are_one_transaction() {
+    let server = TestServer::new();
+    let mut raw = server.raw();
+    raw.send("SET n 0\r\n");
+    assert_eq!(raw.line(), "+OK");
+    let mut connection = server.connect();
+    let (position, _): (String, Value) = run(&mut connection, "BRAID.CHANGES $");
+    raw.send("INCR n\r\nSET a 1\r\nHSET h f 1 g 2\r\nRPUSH l x y\r\nINCR n\r\nAPPEND a 2\r\n");
+    assert_eq!(raw.lines(6), [":1", "+OK", ":2", ":2", ":2", ":2"]);
+    let changes = format!("BRAID.CHANGES {position}");
+    let (_, transactions): (String, Vec<Value>) = run(&mut connection, &changes);
+    assert_eq!(transactions.len(), 1, "{transactions:?}");
+    // Others run on their own, in their place.
+    raw.send("INCR n\r\nGET n\r\nINCR n\r\nMSET b 1 c 2\r\nSELECT 1\r\nINCR n\r\nINCR n\r\n");
+    assert_eq!(raw.lines(4), [":3", "$1", "3", ":4"]);
+    assert_eq!(raw.lines(4), ["+OK", "+OK", ":1", ":2"]);
+    script(&mut connection, "GET n => 4\nDBSIZE => 6");
+}
+
+#[test]
+fn a_request_that_fails_undoes_no_other_of_its_pipeline() {
+    let server = TestServer::new();
+    let mut raw = server.raw();
+    raw.send("SET a 1\r\nLPUSH a x\r\nINCR a\r\nHSET h f x\r\nHINCRBY h f 1\r\nINCR a\r\nINCR\r\n");
+    let replies = raw.lines(7);
+    assert_eq!(replies[0], "+OK");
+    assert!(replies[1].starts_with("-WRONGTYPE"), "{replies:?}");
+    assert_eq!(replies[2..4], [":2", ":1"]);
+    assert!(replies[4].starts_with("-ERR hash value"), "{replies:?}");
+    assert_eq!(replies[5], ":3");
+    assert!(replies[6].starts_with("-ERR wrong number"), "{replies:?}");
+    let mut connection = server.connect();
+    script(&mut connection, "GET a => 3\nHGET h f => x\nDBSIZE => 2");
+    // What a user may not do fails in its place, too.
+    script(
+        &mut connection,
+        "ACL SETUSER default resetkeys ~a* -@all +incr",
+    );
+    raw.send("INCR a\r\nINCR b\r\nINCR a\r\nSET a 1\r\nINCR a\r\n");
+    let replies = raw.lines(5);
+    assert_eq!(replies[0], ":4");
+    assert!(replies[1].starts_with("-NOPERM"), "{replies:?}");
+    assert_eq!(replies[2], ":5");
+    assert!(replies[3].starts_with("-NOPERM"), "{replies:?}");
+    assert_eq!(replies[4], ":6");
+}
+
+/// A client that wants no replies gets none of the others'.
+#[test]
+fn replies_of_a_pipeline_are_left_out_as_the_client_wants() {
+    let server = TestServer::new();
+    let mut raw = server.raw();
+    raw.send("INCR n\r\nCLIENT REPLY SKIP\r\nINCR n\r\nINCR n\r\nINCR n\r\n");
+    assert_eq!(raw.lines(3), [":1", ":3", ":4"]);
+    raw.send("CLIENT REPLY OFF\r\nINCR n\r\nINCR n\r\nCLIENT REPLY ON\r\nINCR n\r\nINCR n\r\n");
+    assert_eq!(raw.lines(3), ["+OK", ":7", ":8"]);
+}
+
+/// Pipelines lock the same keys in different orders, so some of their transactions conflict.
+#[test]
+fn pipelines_on_the_same_keys_lose_nothing() {
+    const ROUNDS: usize = 300;
+    let server = TestServer::new();
+    let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let mut raw = server.raw();
+            scope.spawn(move || {
+                let mut keys = keys;
+                keys.rotate_left(client);
+                if client % 2 == 1 {
+                    keys.reverse();
+                }
+                let request: String = keys.iter().map(|key| format!("INCR {key}\r\n")).collect();
+                let mut last = [0; 8];
+                for _ in 0..ROUNDS {
+                    raw.send(&request);
+                    for (last, line) in last.iter_mut().zip(raw.lines(8)) {
+                        let number: u64 = line.strip_prefix(':').expect(&line).parse().unwrap();
+                        assert!(number > *last, "{number} after {last}");
+                        *last = number;
+                    }
+                }
+            });
+        }
+    });
+    let mut connection = server.connect();
+    for key in keys {
+        script(&mut connection, &format!("GET {key} => {}", ROUNDS * 4));
+    }
+}
