@@ -242,9 +242,9 @@ impl Connection {
                 execute_together(&self.shared, &mut self.session, requests)
         {
             requests.clear();
-            let seqno = ticket.map(flushes::add);
+            let (seqno, since) = (ticket.map(flushes::add), Some(Instant::now()));
             for reply in replies {
-                self.reply(reply, seqno);
+                self.reply_since(reply, seqno, since);
             }
             return;
         }
@@ -282,6 +282,11 @@ impl Connection {
     /// Queues a reply that waits until everything up to a sequence number is durable, unless the client
     /// wants none.
     fn reply(&mut self, reply: Reply, seqno: Option<u64>) {
+        self.reply_since(reply, seqno, None);
+    }
+
+    /// Queues a reply as [`Connection::reply`], to a request that had run at a time, by default now.
+    fn reply_since(&mut self, reply: Reply, seqno: Option<u64>, since: Option<Instant>) {
         match self.session.replies {
             Replies::On => {}
             Replies::Off => return,
@@ -307,7 +312,7 @@ impl Connection {
             protocol,
             seqno,
             weight,
-            since: Instant::now(),
+            since: since.unwrap_or_else(Instant::now),
         });
     }
 
@@ -349,6 +354,8 @@ impl Connection {
         }
         let db = &self.shared.keyspace.db;
         let durable = db.durable_seqno();
+        // Writes that ran together are counted together.
+        let (mut since, mut writes) = (None, 0);
         while let Some(front) = self.pending.front() {
             let outcome = match front.seqno {
                 None => Ok(()),
@@ -356,10 +363,29 @@ impl Connection {
                 Some(seqno) if seqno <= durable => Ok(()),
                 // Returns at once with the error.
                 Some(seqno) if flushes::has_failed() => self.shared.keyspace.db.wait_durable(seqno),
-                Some(_) => return,
+                Some(_) => break,
             };
+            if front.seqno.is_some() {
+                if since != Some(front.since) {
+                    self.count_writes(since.replace(front.since), writes);
+                    writes = 0;
+                }
+                writes += 1;
+            }
             self.finish_front(outcome);
         }
+        self.count_writes(since, writes);
+    }
+
+    /// Counts writes that had run at a time and are answered now.
+    fn count_writes(&self, since: Option<Instant>, writes: u64) {
+        let Some(since) = since else {
+            return;
+        };
+        let duration = since.elapsed();
+        self.shared.writes.record_many(duration, writes);
+        let threshold = self.shared.thresholds.spike();
+        self.shared.spikes.add("commit", duration, threshold);
     }
 
     fn finish_front(&mut self, outcome: braid::Result<()>) {
@@ -368,12 +394,6 @@ impl Connection {
         };
         self.holds = false;
         self.pending_bytes -= front.weight;
-        if front.seqno.is_some() {
-            let duration = front.since.elapsed();
-            self.shared.writes.record(duration);
-            let threshold = self.shared.thresholds.spike();
-            self.shared.spikes.add("commit", duration, threshold);
-        }
         let reply = match outcome {
             Ok(()) => front.reply,
             // Only reopening the database shows whether the write survived.
@@ -453,7 +473,7 @@ impl Connection {
             () = self.shared.pauses.changed(), if is_postponed => Wake::PauseChanged,
             () = tokio::task::yield_now(), if has_more => Wake::Turn,
             () = sleep(deadline), if deadline.is_some() => Wake::TimedOut,
-            () = tokio::time::sleep(idle.unwrap_or_default()), if idle.is_some() => Wake::Idle,
+            () = sleep_for(idle), if idle.is_some() => Wake::Idle,
         }
     }
 
@@ -574,6 +594,15 @@ async fn durable(db: &Database, seqno: Option<u64>, awaited: &mut u64) {
 async fn elements(place: Option<&Place>) {
     match place {
         Some(place) => place.notified().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Sleeps for a time. Makes the timer when it is polled: a branch of `select!` whose condition is false
+/// is evaluated nevertheless.
+async fn sleep_for(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
         None => std::future::pending().await,
     }
 }

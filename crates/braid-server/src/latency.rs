@@ -16,11 +16,17 @@ pub(crate) struct Latency {
 
 impl Latency {
     pub(crate) fn record(&self, duration: Duration) {
+        self.record_many(duration, 1);
+    }
+
+    /// Counts a duration several times.
+    pub(crate) fn record_many(&self, duration: Duration, times: u64) {
         let micros = duration.as_nanos().div_ceil(1000).max(1);
         let class = (micros.next_power_of_two().trailing_zeros() as usize).min(CLASSES - 1);
         // Relaxed: statistics.
-        self.counts[class].fetch_add(1, Ordering::Relaxed);
+        self.counts[class].fetch_add(times, Ordering::Relaxed);
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let nanoseconds = nanoseconds.saturating_mul(times);
         self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 

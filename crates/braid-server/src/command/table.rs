@@ -20,8 +20,46 @@ pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
     let lower = lower.get_mut(..name.len())?;
     lower.copy_from_slice(name);
     lower.make_ascii_lowercase();
-    let at = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(lower));
-    at.ok().map(|at| &COMMANDS[at])
+    let mut slot = slot_of(lower);
+    loop {
+        let command = COMMANDS.get(usize::from(SLOTS[slot]))?;
+        if command.name.as_bytes() == lower {
+            return Some(command);
+        }
+        slot = (slot + 1) % SLOT_COUNT;
+    }
+}
+
+/// Number of slots: several times the number of commands, so that most names have a slot of their own.
+const SLOT_COUNT: usize = 1024;
+
+/// A slot without a command.
+const NO_COMMAND: u16 = u16::MAX;
+
+/// Positions of the commands, each in the slot of its name or the next that was free.
+static SLOTS: [u16; SLOT_COUNT] = {
+    let mut slots = [NO_COMMAND; SLOT_COUNT];
+    let mut at = 0;
+    while at < COMMANDS.len() {
+        let mut slot = slot_of(COMMANDS[at].signature.name.as_bytes());
+        while slots[slot] != NO_COMMAND {
+            slot = (slot + 1) % SLOT_COUNT;
+        }
+        slots[slot] = at as u16;
+        at += 1;
+    }
+    slots
+};
+
+/// Returns the slot of a name in lower case: its FNV-1a hash, whose upper bits are better mixed.
+const fn slot_of(name: &[u8]) -> usize {
+    let mut hash = 0x811c_9dc5_u32;
+    let mut at = 0;
+    while at < name.len() {
+        hash = (hash ^ name[at] as u32).wrapping_mul(0x0100_0193);
+        at += 1;
+    }
+    (hash >> 16 ^ hash) as usize % SLOT_COUNT
 }
 
 const fn command(
