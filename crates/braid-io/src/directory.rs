@@ -7,6 +7,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::Entry;
@@ -68,6 +69,81 @@ pub fn create_file(path: &Path, mode: u32) -> io::Result<fs::File> {
             directory.create_file(name, mode, false)
         }
         created => created,
+    }
+}
+
+/// Starts to write a range of a file from the system's cache to the medium, without waiting. Makes
+/// nothing durable: [`fs::File::sync_data`] does, and then has less to write. Does nothing on systems
+/// without such a request.
+///
+/// # Errors
+///
+/// The system's error.
+pub fn start_write_back(file: &fs::File, range: Range<u64>) -> io::Result<()> {
+    write_back::start(file, range)
+}
+
+/// Waits until the medium has received what [`start_write_back`] started.
+///
+/// # Errors
+///
+/// As that function; also those of the writes.
+pub fn finish_write_back(file: &fs::File, range: Range<u64>) -> io::Result<()> {
+    write_back::finish(file, range)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod write_back {
+    use std::fs;
+    use std::io;
+    use std::ops::Range;
+    use std::os::fd::AsRawFd;
+
+    pub(super) fn start(file: &fs::File, range: Range<u64>) -> io::Result<()> {
+        request(file, range, libc::SYNC_FILE_RANGE_WRITE)
+    }
+
+    pub(super) fn finish(file: &fs::File, range: Range<u64>) -> io::Result<()> {
+        request(file, range, libc::SYNC_FILE_RANGE_WAIT_BEFORE)
+    }
+
+    fn request(file: &fs::File, range: Range<u64>, flags: libc::c_uint) -> io::Result<()> {
+        let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
+        let start = libc::off64_t::try_from(range.start).map_err(invalid)?;
+        let len = range.end.saturating_sub(range.start);
+        let len = libc::off64_t::try_from(len).map_err(invalid)?;
+        // A length of 0 would mean everything up to the end of the file.
+        if len == 0 {
+            return Ok(());
+        }
+        loop {
+            // SAFETY: the call accesses no memory of the process, and the file is open.
+            if unsafe { libc::sync_file_range(file.as_raw_fd(), start, len, flags) } == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                // A pipe, or a system that lacks the call: the request is only a hint.
+                Some(libc::ESPIPE | libc::ENOSYS | libc::EINVAL) => return Ok(()),
+                _ => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod write_back {
+    use std::fs;
+    use std::io;
+    use std::ops::Range;
+
+    pub(super) fn start(_file: &fs::File, _range: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn finish(_file: &fs::File, _range: Range<u64>) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -13,6 +13,24 @@ pub trait Layer: Clone + fmt::Debug + Send + Sync + 'static {
     /// Called before a range of a file is read.
     fn before_read(&self, _name: &str, _range: Range<u64>) {}
 
+    /// Replaces the file's own [`File::read_at`].
+    ///
+    /// # Errors
+    ///
+    /// As that method.
+    fn read_at(&self, file: &dyn File, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        file.read_at(buf, offset)
+    }
+
+    /// Replaces the file's own [`File::read_batch`].
+    ///
+    /// # Errors
+    ///
+    /// As that method.
+    fn read_batch(&self, file: &dyn File, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
+        file.read_batch(ops)
+    }
+
     /// Called before a buffer is allocated.
     fn before_allocate(&self, _len: usize) {}
 
@@ -143,7 +161,7 @@ impl<L: Layer> File for LayeredFile<L> {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.before_read(offset, buf.len());
-        self.inner.read_at(buf, offset)
+        self.layer.read_at(&*self.inner, buf, offset)
     }
 
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
@@ -170,7 +188,7 @@ impl<L: Layer> File for LayeredFile<L> {
         for op in ops.iter() {
             self.before_read(op.offset, op.buf.len());
         }
-        self.inner.read_batch(ops)
+        self.layer.read_batch(&*self.inner, ops)
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {

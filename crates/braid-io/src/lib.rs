@@ -54,7 +54,9 @@ pub use aligned::AlignedBuf;
 pub use braid_rt::{Cpu, Node, Topology};
 pub use catching::CatchingDevice;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};
-pub use directory::{DEFAULT_FILE_MODE, create_file, open_input};
+pub use directory::{
+    DEFAULT_FILE_MODE, create_file, finish_write_back, open_input, start_write_back,
+};
 pub use gate::{Gate, Held, Refused};
 pub use latency::{Latency, LatencyDevice};
 pub use layer::{Layer, LayeredDevice};

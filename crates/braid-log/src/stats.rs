@@ -43,6 +43,8 @@ pub struct LogStats {
     pub delayed_commits: u64,
     /// Sum of these delays.
     pub delay_time: Duration,
+    /// Number of pauses of background work for the sake of commits.
+    pub background_pauses: u64,
     /// Sum over flushes: from the first append into a buffer to its sealing.
     pub queue_time: Duration,
     /// Sum over flushes: the durable write.

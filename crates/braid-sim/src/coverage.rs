@@ -96,6 +96,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("log: a commit waits for a checkpoint", LONG),
     ("log: a snapshot waits for a long application", LONG),
     ("log: a segment is used again", LONG),
+    ("log: background work pauses for commits", LONG),
     ("log: commits slow down", LONG),
     ("log: half of its limit is used", LONG),
     ("log: it has grown", LONG),

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use braid_rt::thread::JoinHandle;
 use braid_rt::{Mutex, Process};
@@ -35,6 +36,25 @@ const BATCH: usize = if cfg!(miri) { 64 << 10 } else { 2 << 20 } / PAGE_SIZE;
 
 /// Batches in flight at once: the medium stays busy while a finished thread waits for a processor.
 const IN_FLIGHT: usize = 6;
+
+/// Pages written at once while others need the device.
+const PIECE: usize = (256 << 10) / PAGE_SIZE;
+
+/// Leaves the device to others between the pieces of a long operation.
+pub trait Pacing: Send + Sync {
+    /// Whether others need the device, so that the operation should work in small pieces.
+    fn is_device_needed(&self) -> bool;
+
+    /// Called after a piece that began at `begun`. May sleep.
+    fn pause(&self, begun: Instant);
+}
+
+/// The pacing of all batches of a load.
+struct LoadPacing {
+    pacing: Arc<dyn Pacing>,
+    /// Held by the batch whose pieces are written, or pause.
+    one_at_a_time: Mutex<()>,
+}
 
 /// Pages whose block addresses are known.
 type Placed = Vec<(PageId, u64)>;
@@ -71,12 +91,34 @@ impl Batch {
     }
 
     /// Writes the batch and empties it.
-    fn write(&mut self, store: &StoreInner) -> Result<Placed, StoreError> {
+    fn write(
+        &mut self,
+        store: &StoreInner,
+        pacing: Option<&LoadPacing>,
+    ) -> Result<Placed, StoreError> {
+        let pacing = pacing.filter(|of| of.pacing.is_device_needed());
+        let turn = pacing.map(|of| of.one_at_a_time.lock());
+        let written = match pacing {
+            Some(of) if !braid_rt::mutant!("load_in_large_pieces") => {
+                self.write_in_pieces(store, PIECE, &|begun| of.pacing.pause(begun))
+            }
+            _ => self.write_in_pieces(store, BATCH, &|_| {}),
+        };
+        drop(turn);
+        written
+    }
+
+    fn write_in_pieces(
+        &mut self,
+        store: &StoreInner,
+        piece: usize,
+        pause: &dyn Fn(Instant),
+    ) -> Result<Placed, StoreError> {
         let ids = std::mem::take(&mut self.ids);
         let pages = self.pages.bytes_mut(0..ids.len());
         let (file, blocks) = (&store.pool.file, ids.len() as u64);
         let written = file.claim(blocks).and_then(|()| {
-            let written = file.write_run(&ids, pages);
+            let written = file.write_run_in_pieces(&ids, pages, piece, pause);
             file.room.add(blocks);
             written
         });
@@ -110,6 +152,7 @@ struct Writer {
     /// The oldest first.
     in_flight: VecDeque<PendingWrite>,
     placed: Placed,
+    pacing: Option<Arc<LoadPacing>>,
     process: Process,
 }
 
@@ -121,6 +164,7 @@ impl Writer {
             filling: Batch::new()?,
             in_flight: VecDeque::new(),
             placed: Vec::new(),
+            pacing: None,
             process: Process::current(),
         })
     }
@@ -147,7 +191,7 @@ impl Writer {
     /// Begins to write the filled batch.
     fn send(&mut self) -> Result<(), StoreError> {
         if !self.background {
-            let placed = self.filling.write(&self.store)?;
+            let placed = self.filling.write(&self.store, self.pacing.as_deref())?;
             self.placed.extend(placed);
             return Ok(());
         }
@@ -161,10 +205,11 @@ impl Writer {
         let ids = batch.ids.clone();
         let outcome = Arc::new(Mutex::new(None));
         let (store, result) = (self.store.clone(), outcome.clone());
+        let pacing = self.pacing.clone();
         // One thread per batch: starting a thread takes microseconds, writing the batch
         // milliseconds.
         let thread = braid_rt::thread::spawn("braid-bulk", move || {
-            let written = batch.write(&store);
+            let written = batch.write(&store, pacing.as_deref());
             *result.lock() = Some((batch, written));
         });
         match thread {
@@ -198,7 +243,7 @@ impl Writer {
     /// Writes everything.
     fn finish(&mut self) -> Result<(), StoreError> {
         while self.wait()?.is_some() {}
-        let placed = self.filling.write(&self.store)?;
+        let placed = self.filling.write(&self.store, self.pacing.as_deref())?;
         self.placed.extend(placed);
         Ok(())
     }
@@ -241,6 +286,16 @@ pub struct TreeLoader {
 }
 
 impl TreeLoader {
+    /// Makes the loader work in small pieces, and pause after each, while others need the device.
+    #[must_use]
+    pub fn paced(mut self, pacing: Arc<dyn Pacing>) -> Self {
+        self.writer.pacing = Some(Arc::new(LoadPacing {
+            pacing,
+            one_at_a_time: Mutex::new(()),
+        }));
+        self
+    }
+
     /// Adds a record, whose key must be greater than all previous keys.
     ///
     /// A key longer than [`SHORT_KEY_MAX`] is inserted through the pool into a tree of layers,

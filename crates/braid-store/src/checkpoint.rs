@@ -132,7 +132,7 @@ impl Checkpoint {
     }
 
     fn write_images(&mut self, progress: &dyn Fn(CheckpointProgress)) -> Result<(), StoreError> {
-        self.relocate_tail()?;
+        self.relocate_tail(progress)?;
         let store = self.store.clone();
         let pool = &store.pool;
         let mut pages = pool.dirty_before(self.epoch);
@@ -213,7 +213,7 @@ impl Checkpoint {
 
     /// Moves pages from the end of a file with much free space to its beginning, so that it can
     /// shrink.
-    fn relocate_tail(&mut self) -> Result<(), StoreError> {
+    fn relocate_tail(&mut self, progress: &dyn Fn(CheckpointProgress)) -> Result<(), StoreError> {
         let Some(cutoff) = self.cutoff() else {
             return Ok(());
         };
@@ -251,6 +251,13 @@ impl Checkpoint {
                 continue;
             }
             self.pages_written += 1;
+            if self.pages_written.is_multiple_of(BATCH as u64) {
+                // The images, which count, are still to be written.
+                progress(CheckpointProgress {
+                    pages_written: 0,
+                    pages_total: self.next_page,
+                });
+            }
         }
         Ok(())
     }

@@ -64,7 +64,7 @@ mod sync;
 mod tree;
 mod verify;
 
-pub use bulk::TreeLoader;
+pub use bulk::{Pacing, TreeLoader};
 pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
 pub use copy::{PinnedCheckpoint, PinnedFile, StoreWriter};
 pub use data_file::{

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use braid_io::{MemoryDevice, SimDevice};
-use braid_store::{Change, Direction, Store, StoreError, StoreOptions, Tree};
+use braid_store::{Change, Direction, PAGE_SIZE, Pacing, Store, StoreError, StoreOptions, Tree};
 use bytes::Bytes;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -13,6 +15,23 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 const SMALL_POOL: StoreOptions = StoreOptions::of_pool(512 << 10);
 
 const TREE: u32 = 5;
+
+/// Others that need the device, or do not.
+#[derive(Default)]
+struct Others {
+    need_the_device: bool,
+    pauses: AtomicU64,
+}
+
+impl Pacing for Others {
+    fn is_device_needed(&self) -> bool {
+        self.need_the_device
+    }
+
+    fn pause(&self, _begun: Instant) {
+        self.pauses.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 fn content(tree: &Tree) -> Model {
     let mut model = Model::new();
@@ -165,6 +184,32 @@ fn an_unattached_tree_leaves_no_pages() {
     }
 }
 
+#[test]
+fn a_load_pauses_after_each_piece_while_others_need_the_device() {
+    for (need_the_device, background) in [(true, true), (true, false), (false, true)] {
+        let others = Arc::new(Others {
+            need_the_device,
+            ..Others::default()
+        });
+        let store = Store::create(Arc::new(MemoryDevice::new()), SMALL_POOL).unwrap();
+        let loader = store.load(TREE, background).unwrap();
+        let mut loader = loader.paced(others.clone());
+        for i in 0..8_000u64 {
+            loader.append(&i.to_be_bytes(), 7, &[1; 1_000]).unwrap();
+        }
+        loader.finish().unwrap();
+        let tree = loader.attach();
+        assert_eq!(content(&tree).len(), 8_000);
+        checkpoint(&store).unwrap();
+        assert_eq!(findings(&store), [""; 0]);
+        let in_piece = (256 << 10) / PAGE_SIZE as u64;
+        let pieces = store.stats().pages.div_ceil(in_piece);
+        assert!(pieces > 30);
+        let pauses = others.pauses.load(Ordering::Relaxed);
+        assert_eq!(pauses, if need_the_device { pieces } else { 0 });
+    }
+}
+
 /// The medium fails, or is full, at any moment.
 #[test]
 fn a_failure_leaves_the_store_as_it_was() {
@@ -178,7 +223,12 @@ fn a_failure_leaves_the_store_as_it_was() {
             0 => device.fail_write_after(seed / 2 % 8),
             _ => device.set_capacity(Some((2 + seed) << 17)),
         }
-        let mut loader = store.load(TREE, false).unwrap();
+        let others = Others {
+            need_the_device: seed % 3 == 0,
+            ..Others::default()
+        };
+        let loader = store.load(TREE, false).unwrap();
+        let mut loader = loader.paced(Arc::new(others));
         let loaded = (0..4_000u64)
             .try_for_each(|i| loader.append(&i.to_be_bytes(), 7, &[1; 1_000]))
             .and_then(|()| loader.finish());

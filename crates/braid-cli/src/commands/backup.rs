@@ -28,6 +28,10 @@ pub(crate) struct BackupArgs {
     /// Copy only the pages that changed since this full or incremental backup
     #[arg(long, value_name = "BACKUP")]
     incremental_from: Option<PathBuf>,
+
+    /// Copy at most this much per second, instead of pausing while transactions commit
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    max_rate: Option<u64>,
 }
 
 pub(crate) fn backup(args: &BackupArgs, output: &mut Output) -> Result<(), Failure> {
@@ -41,6 +45,9 @@ pub(crate) fn backup(args: &BackupArgs, output: &mut Output) -> Result<(), Failu
     });
     if let Some(parent) = &args.incremental_from {
         backup = backup.incremental_from(parent);
+    }
+    if let Some(mib) = args.max_rate {
+        backup = backup.max_rate(mib << 20);
     }
     let report = backup.to_path(&args.dest);
     bar.finish_and_clear();

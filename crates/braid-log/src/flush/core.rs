@@ -19,6 +19,7 @@ use crate::buffer::strand::Strand;
 use crate::flush::backpressure::Backpressure;
 use crate::flush::lane::{FlushGroup, Lane};
 use crate::flush::order;
+use crate::flush::pacing::{CommitProgress, Pacer};
 use crate::flush::reservation::SpaceState;
 use crate::flush::threads::Ticker;
 use crate::format::chunk::ChunkSeed;
@@ -26,7 +27,7 @@ use crate::format::padding::{flushes_at_once, is_memory};
 use crate::options::{FlushMode, LogOptions, PmemCommit};
 use crate::protocol::acknowledgement::{Acknowledgement, Order};
 use crate::protocol::epoch::Epochs;
-use crate::protocol::gsn::Dependencies;
+use crate::protocol::gsn::{Dependencies, Hardening};
 use crate::protocol::{Dependence, Frontier, Protocol};
 use crate::segments::quota::Quota;
 
@@ -128,6 +129,8 @@ pub(crate) struct Core {
     pub(crate) quota: Quota,
     pub(crate) space: SpaceState,
     pub(crate) backpressure: Backpressure,
+    /// Pauses background work, of the log and of its owner.
+    pub(crate) pacer: Pacer,
     /// Wakes the thread that prepares segments.
     pub(crate) preparer: Event,
     pub(crate) ticker: Ticker,
@@ -178,7 +181,6 @@ impl Core {
             quota,
         } = parts;
         let protocol = crate::protocol::of(options.protocol);
-        let space = SpaceState::new(&options);
         let is_memory = is_memory(&*device);
         let timing = Timing::of(is_memory);
         let order = protocol.order();
@@ -234,8 +236,9 @@ impl Core {
             poisoned: AtomicBool::new(false),
             poison: OnceLock::new(),
             quota,
-            space,
+            space: SpaceState::new(&options),
             backpressure: Backpressure::default(),
+            pacer: Pacer::new(base),
             preparer: Event::default(),
             ticker: Ticker::default(),
             stopping: AtomicBool::new(false),
@@ -253,6 +256,24 @@ impl Core {
     pub(crate) fn durable_seqno(&self) -> SeqNo {
         // SeqCst: waiters announce themselves before this load, see `advance`.
         self.progress.durable_seqno.load(Ordering::SeqCst)
+    }
+
+    /// The greatest number that has been acknowledged.
+    pub(crate) fn acknowledged(&self) -> SeqNo {
+        let hardened = self
+            .acknowledgement
+            .lanes()
+            .map_or(SeqNo::NONE, Hardening::greatest);
+        hardened.max(self.durable_seqno())
+    }
+
+    /// How far commits are, for the pacer.
+    pub(crate) fn commit_progress(&self) -> CommitProgress {
+        CommitProgress {
+            // First: what is acknowledged later is not outstanding.
+            assigned: self.commit_slots.last_seqno(),
+            acknowledged: self.acknowledged(),
+        }
     }
 
     /// Every number up to here is durable and finished.

@@ -4,7 +4,7 @@
 //! are in the files of their subjects: `reservation` reserves log space, `begin` performs the first
 //! write of an incarnation, and `leader` leads flushes. `order` is the order in
 //! which a flush becomes durable, and `header` the order of the writes to a segment's header. `lane`
-//! is the state of one lane, and `threads` are the log's own threads.
+//! is the state of one lane, `threads` are the log's own threads, and `pacing` pauses background work.
 
 pub(crate) mod backpressure;
 pub(crate) mod begin;
@@ -13,5 +13,6 @@ pub(crate) mod header;
 pub(crate) mod lane;
 pub(crate) mod leader;
 pub(crate) mod order;
+pub(crate) mod pacing;
 pub(crate) mod reservation;
 pub(crate) mod threads;

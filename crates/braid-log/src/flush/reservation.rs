@@ -33,13 +33,6 @@ const SMALL_PAYLOAD: usize = BLOCK;
 /// Time after a refusal of the device before the device is asked again.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
-/// Pause after a piece of a file that is made ahead of need, in multiples of the time that the piece
-/// took: the device has three quarters of its time for commits.
-const PAUSE_FACTOR: u32 = 3;
-
-/// Longest of these pauses.
-const PAUSE_MAX: Duration = Duration::from_millis(10);
-
 /// Accounting of log space.
 #[derive(Debug)]
 pub(crate) struct SpaceState {
@@ -498,7 +491,7 @@ impl Core {
                 let _ = self.prepare_with(lane, 0, || {
                     let (device, options) = (&*self.device, &self.options);
                     let pool = &lane.pool;
-                    let pause = |left, took| self.pause_preparing(lane, left, took);
+                    let pause = |left, begun| self.pause_preparing(lane, left, begun);
                     pool.prepare_ahead_while(device, options, &self.quota, wanted, &pause)
                 });
             }
@@ -507,7 +500,7 @@ impl Core {
 
     /// Leaves the device to commits between two pieces of a file that is made ahead of need, unless
     /// commits may need the file before its other `left` bytes are written.
-    fn pause_preparing(&self, lane: &Lane, left: u64, took: Duration) {
+    fn pause_preparing(&self, lane: &Lane, left: u64, begun: Instant) {
         let is_stopping = self.stopping.load(Ordering::SeqCst);
         // This thread prepares the segments of all lanes.
         let mut others = self.lanes.iter().filter(|other| other.index != lane.index);
@@ -515,7 +508,7 @@ impl Core {
             && self.has_time_to_prepare(lane, left)
             && others.all(|other| self.is_comfortable(other))
         {
-            braid_rt::sleep((took * PAUSE_FACTOR).min(PAUSE_MAX));
+            braid_rt::sleep(self.pacer.pause_after_needed(begun));
         }
     }
 

@@ -6,7 +6,7 @@ mod recover;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_rt::atomic::{AtomicU64, Ordering};
 use braid_rt::thread::JoinHandle;
@@ -24,7 +24,7 @@ use crate::flush::core::{Core, CoreParts, WaitTarget};
 use crate::flush::threads;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::options::{FlushMode, LogOptions};
-use crate::protocol::gsn::{DEPENDENCIES_MAX, Hardening};
+use crate::protocol::gsn::DEPENDENCIES_MAX;
 use crate::protocol::gwsn::FlushOrder;
 use crate::protocol::kind::LockRelease;
 use crate::stats::LogStats;
@@ -316,12 +316,7 @@ impl Log {
     /// The greatest number that has been acknowledged. With `gsn` it may be greater than the
     /// [durable seqno](Log::durable_seqno).
     pub fn acknowledged(&self) -> SeqNo {
-        let core = self.core();
-        let hardened = core
-            .acknowledgement
-            .lanes()
-            .map_or(SeqNo::NONE, Hardening::greatest);
-        hardened.max(core.durable_seqno())
+        self.core().acknowledged()
     }
 
     /// Number of kinds of progress, see [`Log::on_progress`]: one, or with `gsn` one per lane and
@@ -470,6 +465,26 @@ impl Log {
         CheckpointRun::begin(self.core())
     }
 
+    /// Ends a piece of background work that began at `begun`: sleeps, at most 10 ms, if commits need
+    /// the device or the processors. Background work that reads or writes much calls this after each
+    /// piece of some hundred KiB.
+    pub fn pause_background(&self, begun: Instant) {
+        let core = self.core();
+        core.pacer.pause(begun, core.commit_progress());
+    }
+
+    /// Whether commits need the device, so that background work should do little at once.
+    pub fn is_device_needed(&self) -> bool {
+        let core = self.core();
+        core.pacer.is_device_needed(core.commit_progress())
+    }
+
+    /// As [`Log::pause_background`], but returns how long to pause instead of sleeping.
+    pub fn background_pause(&self, begun: Instant) -> Duration {
+        let core = self.core();
+        core.pacer.pause_after(begun, core.commit_progress())
+    }
+
     /// Whether a commit waits for a checkpoint to release log.
     pub fn has_waiting_commits(&self) -> bool {
         self.core().backpressure.has_waiting_commits()
@@ -591,6 +606,7 @@ impl Log {
             space_waits: delays.waits,
             delayed_commits: delays.delayed,
             delay_time: delays.time,
+            background_pauses: core.pacer.pauses(),
             ..LogStats::default()
         };
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 use braid_io::{Device, File, OpenMode};
 
@@ -17,9 +17,9 @@ use crate::segments::quota::Quota;
 /// may serve after them, hardly waits.
 const PIECE: u64 = 256 << 10;
 
-/// Called after each piece of a file but the last, with the bytes that are left and the time that the
-/// piece took. May pause.
-pub(crate) type Pause<'a> = &'a dyn Fn(u64, Duration);
+/// Called after each piece of a file but the last, with the bytes that are left and when the piece
+/// began. May pause.
+pub(crate) type Pause<'a> = &'a dyn Fn(u64, Instant);
 
 /// Why a file is made.
 #[derive(Clone, Copy)]
@@ -133,7 +133,7 @@ fn create_zeroed(
                 let begun = braid_rt::now();
                 file.fill_zero(at..end)?;
                 if end < len {
-                    pause(len - end, braid_rt::now().saturating_duration_since(begun));
+                    pause(len - end, begun);
                 }
                 at = end;
             }

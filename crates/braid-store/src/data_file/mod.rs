@@ -27,6 +27,7 @@ mod superblock;
 
 use std::io;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use braid_io::{AlignedBuf, Device, File, ReadOp};
 use braid_rt::Mutex;
@@ -553,13 +554,38 @@ impl DataFile {
     /// Seals and writes the pages that follow each other in a buffer; returns their block
     /// addresses.
     pub(crate) fn write_run(&self, ids: &[PageId], buf: &mut [u8]) -> Result<Vec<u64>, StoreError> {
+        self.write_run_in_pieces(ids, buf, ids.len(), &|_| {})
+    }
+
+    /// As [`DataFile::write_run`], `piece` pages at once. Calls `written` after each piece, with the
+    /// time at which the piece began.
+    pub(crate) fn write_run_in_pieces(
+        &self,
+        ids: &[PageId],
+        buf: &mut [u8],
+        piece: usize,
+        written: &dyn Fn(Instant),
+    ) -> Result<Vec<u64>, StoreError> {
         self.settle()?;
         let places = self.allocate(ids)?;
         let sequence = self.next_sequence();
-        for (&id, page) in ids.iter().zip(buf.chunks_exact_mut(PAGE_SIZE)) {
-            seal(page, id, sequence);
+        let mut addresses = Vec::with_capacity(ids.len());
+        let piece = piece.max(1);
+        let pieces = ids.chunks(piece).zip(buf.chunks_mut(piece * PAGE_SIZE));
+        for ((ids, buf), of_piece) in pieces.zip(places.chunks(piece)) {
+            let begun = braid_rt::now();
+            for (&id, page) in ids.iter().zip(buf.chunks_exact_mut(PAGE_SIZE)) {
+                seal(page, id, sequence);
+            }
+            let images: &[&[u8]] = &[buf];
+            if let Err(error) = self.write_images(images, of_piece) {
+                return Err(self.not_written(&places, error));
+            }
+            let placed = lines::placed(images, of_piece);
+            addresses.extend(placed.map(|(image, place)| address_of(place.block, image)));
+            written(begun);
         }
-        self.write_to_places(&[buf], &places)
+        Ok(addresses)
     }
 
     /// Writes sealed images to the places that were taken for them; each buffer contains one or more.
@@ -567,14 +593,19 @@ impl DataFile {
     /// the block addresses.
     fn write_to_places(&self, bufs: &[&[u8]], places: &[Place]) -> Result<Vec<u64>, StoreError> {
         if let Err(error) = self.write_images(bufs, places) {
-            let blocks: Vec<u64> = places.iter().map(|place| place.block).collect();
-            self.free(&blocks);
-            return Err(StoreError::io("cannot write pages to data.braid", error));
+            return Err(self.not_written(places, error));
         }
         let written = lines::placed(bufs, places);
         Ok(written
             .map(|(image, place)| address_of(place.block, image))
             .collect())
+    }
+
+    /// Frees the places of images of which some could not be written.
+    fn not_written(&self, places: &[Place], error: io::Error) -> StoreError {
+        let blocks: Vec<u64> = places.iter().map(|place| place.block).collect();
+        self.free(&blocks);
+        StoreError::io("cannot write pages to data.braid", error)
     }
 
     /// Frees blocks that nothing refers to.

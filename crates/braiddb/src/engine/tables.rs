@@ -1,5 +1,6 @@
 //! The tables that handles refer to.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
@@ -8,6 +9,9 @@ use braid_rt::{Mutex, RwLock};
 use super::Engine;
 use crate::error::Result;
 use crate::schema::table::{Identity, TableCore};
+
+/// Nodes of a dropped table that are read between two pauses for commits.
+const NODES_PER_PIECE: u32 = 32;
 
 /// Tables by their numbers.
 pub(crate) type TableMap = BTreeMap<u32, Arc<TableCore>>;
@@ -106,7 +110,18 @@ impl Engine {
     pub(crate) fn free_dropped_tables(&self) -> Result<()> {
         let _freeing = self.tables.freeing.lock();
         while let Some(core) = self.take_unused_table() {
-            let goes_on = || !self.is_closed();
+            // Finding the pages reads all of the table.
+            let (nodes, begun) = (Cell::new(0), Cell::new(braid_rt::now()));
+            let goes_on = || {
+                nodes.set(nodes.get() + 1);
+                if nodes.get() % NODES_PER_PIECE == 0 {
+                    if !braid_rt::mutant!("free_tables_without_pauses") {
+                        self.log.pause_background(begun.get());
+                    }
+                    begun.set(braid_rt::now());
+                }
+                !self.is_closed()
+            };
             let store = self.store_of(core.id)?;
             match store.find_dropped(core.id, &goes_on) {
                 Ok(Some(dropped)) => {

@@ -148,6 +148,8 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "Commits that were delayed because the log was full or filled up too fast.";
         Counter log.delay_time => "braid_log_delay_seconds_total",
             "Time of these delays, summed over commits.";
+        Counter log.background_pauses => "braid_log_background_pauses_total",
+            "Pauses of backups, loads and other background work for the sake of commits.";
         Counter log.buffer_waits => "braid_log_buffer_waits_total",
             "Times that a commit waited for space in a log buffer.";
         Counter log.queue_time => "braid_log_queue_seconds_total",

@@ -8,6 +8,7 @@ use braid_io::{Device, DeviceChoice, DirectoryLock};
 use braid_log::{Log, LogOptions};
 use braid_store::{Store, StoreOptions};
 
+use super::paced::paced;
 use crate::engine::spaces::Space;
 use crate::error::{Error, Result};
 use crate::format::meta::{Decoded, Meta};
@@ -69,7 +70,7 @@ pub(crate) const POOL_BYTES: usize = 64 << 20;
 /// A database that is inspected but not opened for use.
 pub(crate) struct Offline {
     /// Pins that keep a writer from overwriting the state.
-    _pins: Option<Pins>,
+    pins: Option<Pins>,
     store: Store,
     /// The tablespaces other than the main one, or why one cannot be opened.
     spaces: Vec<Result<Arc<Space>>>,
@@ -127,17 +128,17 @@ impl Offline {
         let database = braid_io::resolve(path).ok();
         let attempt = |attempt: &Attempt| Self::attempt(attempt, database.clone());
         let (offline, pins) = source.open_with(None, attempt)?;
-        Ok(offline.map(|offline| Self {
-            _pins: pins,
-            ..offline
-        }))
+        Ok(offline.map(|offline| Self { pins, ..offline }))
     }
 
     fn attempt(attempt: &Attempt, database: Option<PathBuf>) -> Result<Option<Self>> {
         if let Contents::Unfinished(_) = inspect(&*attempt.device)? {
             return Ok(None);
         }
-        let device = attempt.device.clone();
+        let mut device = attempt.device.clone();
+        if let Some(table) = &attempt.announcements {
+            device = paced(device, table.clone());
+        }
         let options = StoreOptions::of_pool(POOL_BYTES);
         let (store, meta) = Store::open_read_only(device.clone(), options)?;
         attempt.check_checkpoint(store.stats().checkpoint_sequence)?;
@@ -167,7 +168,7 @@ impl Offline {
             Some(durable) => Log::recover_up_to(device, options, &start, durable, &|_| {})?,
         };
         Ok(Some(Self {
-            _pins: None,
+            pins: None,
             store,
             spaces,
             recovered,
@@ -197,7 +198,7 @@ impl Offline {
 /// prevent the check.
 pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    let offline = match Offline::open_created(path.as_ref()) {
+    let mut offline = match Offline::open_created(path.as_ref()) {
         Ok(Some(offline)) => offline,
         Ok(None) => {
             report.creation_interrupted = true;
@@ -210,6 +211,11 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
         }
         Err(error) => return Err(error),
     };
+    let damaged_log = verify_log(&offline.recovered, &mut report);
+    // First, so that the writer can release its log during the rest.
+    if let Some(pins) = &mut offline.pins {
+        pins.release_log();
+    }
     let store = offline.store.verify(&mut |damage| sink(damage.what))?;
     report.pages = store.pages;
     report.records = store.records;
@@ -219,25 +225,29 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
     for space in &offline.spaces {
         verify_space(space, &mut report, sink)?;
     }
-    report.log_bytes = offline.recovered.scanned_bytes();
+    report.damages += damaged_log.len() as u64;
+    damaged_log.into_iter().for_each(sink);
+    Ok(report)
+}
+
+/// Checks the records of the log. Returns the damages.
+fn verify_log(recovered: &braid_log::Recovered, report: &mut VerifyReport) -> Vec<String> {
+    report.log_bytes = recovered.scanned_bytes();
+    let mut damages = Vec::new();
     let mut damaged_records = Vec::new();
-    let scanned = offline.recovered.for_each(|log_record| {
+    let scanned = recovered.for_each(|log_record| {
         report.log_transactions += 1;
         if redo::decode(log_record.payload).any(|redo| redo.is_err()) {
             damaged_records.push(log_record.seqno);
         }
     });
-    if let Err(error) = scanned {
-        report.damages += 1;
-        sink(error.to_string());
-    }
-    for seqno in damaged_records {
-        report.damages += 1;
-        sink(format!(
-            "log: the records of transaction {seqno} do not fit its length"
-        ));
-    }
-    Ok(report)
+    damages.extend(scanned.err().map(|error| error.to_string()));
+    damages.extend(
+        damaged_records
+            .into_iter()
+            .map(|seqno| format!("log: the records of transaction {seqno} do not fit its length")),
+    );
+    damages
 }
 
 /// Checks the data file of a tablespace.

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use braid_store::{TreeLoader, WriterRoom, layer_entries};
 
 use super::instance::Instance;
+use super::pacing::CommitPacing;
 use crate::MAX_VALUE_LEN;
 use crate::base::table_options::TableOptions;
 use crate::catalog::Catalog;
@@ -135,9 +136,10 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             let id = catalog.take_id(&mut tx, MAIN_SPACE)?;
             (id, tx.commit()?.seqno())
         };
+        let tree = engine.store.load(id, engine.settings.background)?;
         Ok(Self {
             instance: instance.clone(),
-            tree: engine.store.load(id, engine.settings.background)?,
+            tree: tree.paced(Arc::new(CommitPacing(engine.log.clone()))),
             long: LongKeys {
                 engine: engine.clone(),
                 id,

@@ -1,5 +1,6 @@
 //! Checkpoints: when they are due, and writing them.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use braid_log::SeqNo;
@@ -54,7 +55,7 @@ impl Instance {
     /// As [`Instance::checkpoint`], for a caller that holds
     /// [`Checkpoints::running`](super::checkpoint_state::Checkpoints).
     pub(crate) fn checkpoint_locked(&self) -> Result<()> {
-        self.checkpoint_with(Pace::Full, |_| {})
+        self.checkpoint_with(Pace::Requested, |_| {})
     }
 
     /// Writes a checkpoint in proportion to the growth of the log.
@@ -68,7 +69,7 @@ impl Instance {
     pub(crate) fn shrinking_checkpoint(&self) -> Result<()> {
         let _one_at_a_time = self.hold_checkpoints();
         self.engine.check_open()?;
-        self.checkpoint_with(Pace::Full, Checkpoint::shrink)
+        self.checkpoint_with(Pace::Requested, Checkpoint::shrink)
     }
 
     fn checkpoint_with(&self, pace: Pace, prepare: impl Fn(&mut Checkpoint)) -> Result<()> {
@@ -139,6 +140,7 @@ impl Instance {
         }
         let parts = others.len() as u64 + 1;
         let all = others.iter_mut().chain([&mut checkpoint]);
+        let piece = Cell::new(braid_rt::now());
         for (part, checkpoint) in (0..).zip(all) {
             let ticker = Arc::clone(&self.maintenance.checkpoint);
             checkpoint.wake_for_copies(Arc::new(move || ticker.wake()));
@@ -148,9 +150,11 @@ impl Instance {
                 run.note_progress(progress.pages_written, progress.pages_total / 4 * 5 + 1);
                 self.publish_stats();
                 self.look_for_readers();
-                if pace == Pace::WithLog {
-                    self.pause_checkpoint(&run, progress, log_bytes);
+                match pace {
+                    Pace::Requested => self.pause_requested_checkpoint(&run, piece.get()),
+                    Pace::WithLog => self.pause_checkpoint(&run, progress, log_bytes),
                 }
+                piece.set(braid_rt::now());
             })?;
         }
         // I5: log before checkpoint. Everything in the images is durable in the log before a

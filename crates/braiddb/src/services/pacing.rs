@@ -1,16 +1,18 @@
-//! Pacing of checkpoints: one that is due because the log has grown spreads its writes, so that
-//! commits find an idle device most of the time.
+//! Pacing of checkpoints and loads, so that commits find an idle device most of the time.
 //!
-//! Such a checkpoint should be complete when the log has grown by [`COMPLETION_TARGET`] of the bytes
+//! A checkpoint that somebody asked for, and a load, work in pieces, and pause after each piece for
+//! commits, as all background work does ([`Log::pause_background`]).
+//!
+//! A checkpoint that is due because the log has grown spreads its writes. It should be complete when the log has grown by [`COMPLETION_TARGET`] of the bytes
 //! after which the next one is due. It pauses after each batch of pages with which it is ahead of
 //! that, unless somebody waits for it or may soon have to: a writer that finds too many copied images
 //! waiting writes one itself.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use braid_log::CheckpointRun;
+use braid_log::{CheckpointRun, Log};
 use braid_rt::MutexGuard;
-use braid_store::CheckpointProgress;
+use braid_store::{CheckpointProgress, Pacing};
 
 use super::instance::Instance;
 
@@ -21,11 +23,55 @@ const COMPLETION_TARGET: f64 = 0.5;
 /// it ends.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
 
+/// Lets a load leave the device to commits.
+pub(super) struct CommitPacing(pub(super) Log);
+
+impl Pacing for CommitPacing {
+    fn is_device_needed(&self) -> bool {
+        self.0.is_device_needed()
+    }
+
+    fn pause(&self, begun: Instant) {
+        self.0.pause_background(begun);
+    }
+}
+
+/// A limit of the bytes per second of background work.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    begun: Instant,
+    bytes_per_second: u64,
+}
+
+impl Rate {
+    /// Begins to count.
+    pub(super) fn new(bytes_per_second: u64) -> Self {
+        Self {
+            begun: braid_rt::now(),
+            bytes_per_second: bytes_per_second.max(1),
+        }
+    }
+
+    /// Sleeps until the work may have read or written `bytes`.
+    pub(super) fn pause(&self, bytes: u64) {
+        let pause = self.pause_at(bytes, braid_rt::now());
+        if !pause.is_zero() {
+            braid_rt::sleep(pause);
+        }
+    }
+
+    fn pause_at(&self, bytes: u64, now: Instant) -> Duration {
+        let seconds = bytes as f64 / self.bytes_per_second as f64;
+        let due = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        due.saturating_sub(now.saturating_duration_since(self.begun))
+    }
+}
+
 /// How a checkpoint is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// As fast as the device allows.
-    Full,
+    /// As fast as the device allows, with pauses for commits.
+    Requested,
     /// In proportion to the growth of the log.
     WithLog,
 }
@@ -40,6 +86,19 @@ impl Instance {
         let guard = checkpoints.running.lock();
         checkpoints.remove_waiter();
         guard
+    }
+
+    /// Pauses a checkpoint that was requested, of which a piece began at `begun`, if commits need the
+    /// device and nobody needs the checkpoint more.
+    pub(super) fn pause_requested_checkpoint(&self, run: &CheckpointRun<'_>, begun: Instant) {
+        if braid_rt::mutant!("checkpoint_without_pauses") {
+            return;
+        }
+        let pause = self.engine.log.background_pause(begun);
+        if !pause.is_zero() {
+            let ticker = &self.maintenance.checkpoint;
+            ticker.pause(pause, || self.is_urgent(run));
+        }
     }
 
     /// Pauses a checkpoint that is ahead. `log_bytes` bytes of log were written before it began.
@@ -82,15 +141,16 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc;
 
+    use braid_io::SimDevice;
+
     use super::*;
-    use crate::Database;
-    use crate::device::MemoryDevice;
+    use crate::{Database, Readable};
 
     /// Creates a database with a small pool, whose checkpoints the test writes.
     fn database() -> Database {
         let builder = Database::builder().pool_bytes(1 << 20);
         let builder = builder.background_threads(false);
-        builder.open_on(Arc::new(MemoryDevice::new())).unwrap()
+        builder.open_on(Arc::new(SimDevice::new(1))).unwrap()
     }
 
     #[test]
@@ -159,5 +219,94 @@ mod tests {
         assert!(instance.is_checkpoint_due());
         instance.paced_checkpoint().unwrap();
         assert!(!instance.is_checkpoint_due() && !instance.engine.store.has_dirty_pages());
+    }
+
+    fn pauses(db: &Database) -> u64 {
+        db.engine().log.stats().background_pauses
+    }
+
+    /// Commits a transaction that no thread flushes.
+    fn commit_unflushed(db: &Database) {
+        let t = db.open_table::<u64, u64>("t").unwrap();
+        let mut tx = db.begin();
+        tx.insert(&t, &1, &2).unwrap();
+        drop(tx.commit_async().unwrap());
+        let log = &db.engine().log;
+        assert!(log.acknowledged() < log.last_seqno());
+    }
+
+    #[test]
+    fn work_waits_until_its_rate_allows_what_it_did() {
+        let rate = Rate::new(1_000);
+        let after = |millis| rate.begun + Duration::from_millis(millis);
+        assert_eq!(
+            rate.pause_at(2_000, after(500)),
+            Duration::from_millis(1_500)
+        );
+        assert_eq!(rate.pause_at(2_000, after(2_000)), Duration::ZERO);
+        assert_eq!(rate.pause_at(2_000, after(9_000)), Duration::ZERO);
+        assert!(Rate::new(0).pause_at(u64::MAX, after(1)) > Duration::from_secs(1 << 60));
+    }
+
+    #[test]
+    fn a_requested_checkpoint_pauses_for_commits() {
+        let db = database();
+        let t = db.open_table::<u64, u64>("t").unwrap();
+        let change_all = |value: u64| {
+            db.transact(|tx| (0..10_000).try_for_each(|key| tx.insert(&t, &key, &value)))
+                .unwrap();
+        };
+        change_all(1);
+        db.checkpoint().unwrap();
+        // One for the commits before it, which the first piece notices.
+        assert!(pauses(&db) <= 1);
+        let before = pauses(&db);
+        change_all(2);
+        commit_unflushed(&db);
+        db.checkpoint().unwrap();
+        assert!(pauses(&db) > before + 1);
+        assert!(!db.engine().store.has_dirty_pages());
+    }
+
+    #[test]
+    fn freeing_a_dropped_table_pauses_for_commits() {
+        for is_idle in [true, false] {
+            let db = database();
+            let t = db.open_table::<u64, crate::Bytes>("dropped").unwrap();
+            db.transact(|tx| (0..3_000).try_for_each(|key| tx.insert(&t, &key, &[1; 1_000])))
+                .unwrap();
+            db.checkpoint().unwrap();
+            drop(t);
+            db.drop_table("dropped").unwrap();
+            let t = db.open_table::<u64, u64>("t").unwrap();
+            db.transact(|tx| tx.insert(&t, &1, &1)).unwrap();
+            if !is_idle {
+                commit_unflushed(&db);
+            }
+            let (store, before) = (&db.engine().store, pauses(&db));
+            let pages = store.stats().pages;
+            db.engine().free_dropped_tables().unwrap();
+            assert!(store.stats().pages + 300 < pages);
+            // The first piece notices the commits before it.
+            assert_eq!(pauses(&db) - before <= 1, is_idle);
+        }
+    }
+
+    #[test]
+    fn a_load_pauses_for_commits() {
+        for is_idle in [true, false] {
+            let db = database();
+            let mut loader = db.bulk_load::<u64, crate::Bytes>("loaded").unwrap();
+            db.engine().log.sync().unwrap();
+            if !is_idle {
+                commit_unflushed(&db);
+            }
+            let entries = (0..4_000u64).map(|key| (key, [1; 1_000]));
+            loader.extend(entries).unwrap();
+            // The first piece notices the commits before it.
+            assert_eq!(pauses(&db) <= 1, is_idle);
+            let loaded = loader.finish().unwrap();
+            assert_eq!(db.snapshot().iter(&loaded).unwrap().count(), 4_000);
+        }
     }
 }

@@ -22,6 +22,7 @@ pub(crate) use format::seal;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use braid_store::PAGE_SIZE;
 
@@ -29,7 +30,8 @@ use crate::error::{BackupError, Error, Result};
 use crate::format::meta::Meta;
 use crate::services::copies::check_outside;
 use crate::services::instance::Instance;
-use format::{BATCH_PAGES, Batches, Manifest, Parent};
+use crate::services::pacing::Rate;
+use format::{Batches, Manifest, Parent};
 
 /// Progress of a [`Backup`] or a [`Restore`](crate::backup::Restore).
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,6 +65,9 @@ pub struct BackupReport {
 /// so their numbers, and those in their page maps, cannot be compared with the writer's.
 const READERS_SEQUENCE: u64 = u64::MAX / 2;
 
+/// Pages copied between two pauses for commits.
+const PIECE_PAGES: usize = (256 << 10) / PAGE_SIZE;
+
 /// Options of a backup, from [`Database::backup_options`](crate::Database::backup_options).
 ///
 /// A backup goes to a file ([`Backup::to_path`]) or to a stream, such as a connection to another
@@ -86,6 +91,7 @@ pub struct Backup<'a> {
     instance: &'a Instance,
     parent: Option<PathBuf>,
     progress: Option<Box<dyn Fn(BackupProgress) + 'a>>,
+    max_rate: Option<u64>,
 }
 
 impl std::fmt::Debug for Backup<'_> {
@@ -102,6 +108,7 @@ impl<'a> Backup<'a> {
             instance,
             parent: None,
             progress: None,
+            max_rate: None,
         }
     }
 
@@ -110,6 +117,24 @@ impl<'a> Backup<'a> {
     /// earlier one builds on.
     pub fn incremental_from(mut self, parent: impl AsRef<Path>) -> Self {
         self.parent = Some(parent.as_ref().to_owned());
+        self
+    }
+
+    /// Copies at most this many bytes per second. Otherwise a backup is as fast as the device
+    /// allows, but leaves three quarters of the time to transactions while they commit; with a rate,
+    /// it does not pause for them.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// # let mut connection: Vec<u8> = Vec::new();
+    /// let backup = db.backup_options().max_rate(100 << 20);
+    /// backup.to_writer(&mut connection)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn max_rate(mut self, bytes_per_second: u64) -> Self {
+        self.max_rate = Some(bytes_per_second);
         self
     }
 
@@ -141,7 +166,7 @@ impl<'a> Backup<'a> {
         check_outside(log, path.as_ref())?;
         let parent = self.read_parent()?;
         let mut sink = sink::FileSink::create(path.as_ref(), self.instance.files.mode)?;
-        let mut report = self.copy(parent, &mut sink)?;
+        let mut report = self.copy(parent, &mut sink, true)?;
         report.path = Some(sink.finish(report.seqno)?);
         self.note(&report);
         Ok(report)
@@ -156,7 +181,7 @@ impl<'a> Backup<'a> {
         self.instance.engine.check_open()?;
         self.check_supported()?;
         let parent = self.read_parent()?;
-        let report = self.copy(parent, writer)?;
+        let report = self.copy(parent, writer, false)?;
         writer.flush().map_err(failed)?;
         self.note(&report);
         Ok(report)
@@ -193,7 +218,24 @@ impl<'a> Backup<'a> {
         self.instance.check_has_no_spaces("make a backup", advice)
     }
 
-    fn copy(&self, parent: Option<Manifest>, writer: &mut dyn Write) -> Result<BackupReport> {
+    /// Leaves the device to commits after a piece that began at `begun`.
+    fn pause(&self, begun: Instant) {
+        if self.max_rate.is_some() || braid_rt::mutant!("copy_without_pauses") {
+            return;
+        }
+        match self.instance.view.get() {
+            Some(view) => view.pause_background(begun),
+            None => self.instance.engine.log.pause_background(begun),
+        }
+    }
+
+    /// Writes the backup. `is_local` says that writing it uses a device of this machine.
+    fn copy(
+        &self,
+        parent: Option<Manifest>,
+        writer: &mut dyn Write,
+        is_local: bool,
+    ) -> Result<BackupReport> {
         let pinned = {
             let _one_at_a_time = self.instance.hold_checkpoints();
             self.instance.engine.check_open()?;
@@ -228,11 +270,23 @@ impl<'a> Backup<'a> {
         let pages_total = entries.iter().filter(|entry| **entry != 0).count() as u64;
         let mut batches = Batches::begin(writer)?;
         let mut copied = 0;
-        for ids in changed.chunks(BATCH_PAGES) {
+        let rate = self.max_rate.map(Rate::new);
+        for ids in changed.chunks(PIECE_PAGES) {
+            let begun = braid_rt::now();
             let mut pages: Vec<_> = ids.iter().map(|&id| (id, pinned.buffer())).collect();
             pinned.read(&mut pages)?;
+            // A stream has a device of its own, which may be slow.
+            if !is_local {
+                self.pause(begun);
+            }
             batches.put(&pages)?;
+            if is_local {
+                self.pause(begun);
+            }
             copied += pages.len() as u64;
+            if let Some(rate) = rate {
+                rate.pause(copied * PAGE_SIZE as u64);
+            }
             if let Some(progress) = &self.progress {
                 progress(BackupProgress {
                     pages: copied,
@@ -268,4 +322,90 @@ impl<'a> Backup<'a> {
 
 fn failed(error: std::io::Error) -> Error {
     Error::io("cannot write the backup", error)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::SimDevice;
+
+    use super::*;
+    use crate::{Bytes, Database, Table};
+
+    /// Returns a database without background threads, and a table that takes several pieces.
+    fn database() -> (Database, Table<u64, Bytes>) {
+        let builder = Database::builder().pool_bytes(8 << 20);
+        let builder = builder.background_threads(false);
+        let db = builder.open_on(Arc::new(SimDevice::new(1))).unwrap();
+        let t = db.open_table("t").unwrap();
+        db.transact(|tx| (0..2_000).try_for_each(|key| tx.insert(&t, &key, &[1; 1_000])))
+            .unwrap();
+        db.checkpoint().unwrap();
+        (db, t)
+    }
+
+    fn pauses(db: &Database) -> u64 {
+        db.engine().log.stats().background_pauses
+    }
+
+    #[test]
+    fn a_backup_of_an_idle_database_does_not_pause() {
+        let (db, _) = database();
+        let (before, dir) = (pauses(&db), tempfile::tempdir().unwrap());
+        let report = db.backup(dir.path().join("full")).unwrap();
+        assert!(report.pages > 4 * PIECE_PAGES as u64);
+        db.backup_options().to_writer(&mut Vec::new()).unwrap();
+        assert_eq!(pauses(&db), before);
+    }
+
+    #[test]
+    fn a_backup_pauses_after_each_piece_during_which_a_transaction_commits() {
+        let (db, t) = database();
+        let (before, dir) = (pauses(&db), tempfile::tempdir().unwrap());
+        let pieces = std::cell::Cell::new(0);
+        let commit = |_| {
+            pieces.set(pieces.get() + 1);
+            db.transact(|tx| tx.insert(&t, &1, &[2; 10])).unwrap();
+        };
+        let backup = || db.backup_options().progress(commit);
+        backup().to_path(dir.path().join("full")).unwrap();
+        // The first piece has no commit.
+        assert_eq!(pauses(&db) - before, pieces.get() - 1);
+        backup().to_writer(&mut Vec::new()).unwrap();
+        assert_eq!(pauses(&db) - before, pieces.get() - 1);
+    }
+
+    #[test]
+    fn a_backup_with_a_rate_keeps_it_and_does_not_pause_for_commits() {
+        let (db, t) = database();
+        let commit = |_| db.transact(|tx| tx.insert(&t, &1, &[2; 10])).unwrap();
+        let (before, begun) = (pauses(&db), std::time::Instant::now());
+        let rate = 40 << 20;
+        let backup = db.backup_options().max_rate(rate).progress(commit);
+        let report = backup.to_writer(&mut Vec::new()).unwrap();
+        assert_eq!(pauses(&db), before);
+        let least = report.read_bytes as f64 / rate as f64;
+        assert!(begun.elapsed().as_secs_f64() >= least);
+    }
+
+    /// No thread flushes the commit, so it is outstanding until the backup has ended.
+    #[test]
+    fn a_backup_ends_although_a_commit_is_outstanding() {
+        let (db, t) = database();
+        let (before, dir) = (pauses(&db), tempfile::tempdir().unwrap());
+        let pieces = std::cell::Cell::new(0);
+        let commit = |_| {
+            if pieces.replace(pieces.get() + 1) == 0 {
+                let mut tx = db.begin();
+                tx.insert(&t, &1, &[2; 10]).unwrap();
+                drop(tx.commit_async().unwrap());
+            }
+        };
+        let backup = db.backup_options().progress(commit);
+        backup.to_path(dir.path().join("full")).unwrap();
+        let log = &db.engine().log;
+        assert!(log.acknowledged() < log.last_seqno());
+        assert_eq!(pauses(&db) - before, pieces.get() - 1);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::failed;
@@ -11,11 +12,20 @@ use crate::error::{BackupError, Error, Result};
 /// whole backup at once, and a commit next to it would wait behind all of it.
 const SYNC_BYTES: usize = 8 << 20;
 
+/// Number of bytes after which the system starts to write them to the medium. The pieces are few and
+/// small at a time, so that a flush of the log, which the device serves after them, hardly waits.
+const PIECE_BYTES: u64 = 256 << 10;
+
 /// A backup's file; see the module documentation.
 pub(super) struct FileSink {
     file: File,
     /// Bytes written since the last sync.
     unsynced: usize,
+    /// Bytes written.
+    len: u64,
+    /// Ranges that the system writes to the medium: the newest one, at whose end those bytes begin
+    /// that it has only in memory.
+    in_flight: Range<u64>,
     partial: PathBuf,
     /// Path of the backup, unless a directory was given.
     path: Option<PathBuf>,
@@ -52,10 +62,23 @@ impl FileSink {
         Ok(Self {
             file,
             unsynced: 0,
+            len: 0,
+            in_flight: 0..0,
             partial,
             path,
             directory,
         })
+    }
+
+    /// Has the system write a full piece to the medium, while the next one is prepared.
+    fn write_back(&mut self) -> io::Result<()> {
+        let begins = self.in_flight.end;
+        if self.len - begins < PIECE_BYTES || braid_rt::mutant!("write_a_backup_at_its_syncs") {
+            return Ok(());
+        }
+        braid_io::start_write_back(&self.file, begins..self.len)?;
+        let before = std::mem::replace(&mut self.in_flight, begins..self.len);
+        braid_io::finish_write_back(&self.file, before)
     }
 
     /// Makes the file durable and gives it its final name. Returns its path.
@@ -89,6 +112,8 @@ impl Write for FileSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         self.unsynced += written;
+        self.len += written as u64;
+        self.write_back()?;
         if self.unsynced >= SYNC_BYTES {
             self.file.sync_data()?;
             self.unsynced = 0;
@@ -117,5 +142,17 @@ mod tests {
         assert_eq!(sink.unsynced, 4 << 20);
         let path = sink.finish(1).unwrap();
         assert_eq!(fs::metadata(path).unwrap().len(), 20 << 20);
+    }
+
+    #[test]
+    fn the_medium_receives_a_backup_piece_by_piece() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut sink = FileSink::create(&dir.path().join("full"), 0o600).unwrap();
+        for part in 1..100 {
+            sink.write_all(&[7; 100_000]).unwrap();
+            assert_eq!(sink.len, part * 100_000);
+            assert!(sink.len - sink.in_flight.end < PIECE_BYTES);
+            assert!(sink.in_flight.end - sink.in_flight.start < 2 * PIECE_BYTES);
+        }
     }
 }

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_io::{
     Announcement, Device, DirectoryLock, OverlayDevice, ReaderGuard, ReaderNeeds, ReaderTable,
 };
-use braid_log::{CheckpointPosition, Recovered, SeqNo};
+use braid_log::{CheckpointPosition, CommitProgress, Pacer, Recovered, SeqNo};
 use braid_rt::Mutex;
 use braid_store::Store;
 
@@ -54,6 +54,8 @@ pub(crate) struct Attempt {
     pub(crate) source: u64,
     /// The sequence number up to which the log is durable, if there is a writer.
     pub(crate) durable: Option<SeqNo>,
+    /// Where the writer announces its commits, if there is one.
+    pub(crate) announcements: Option<Arc<dyn ReaderTable>>,
     /// An older position, if log is needed from there on.
     pub(crate) kept_from: Option<CheckpointPosition>,
 }
@@ -80,6 +82,8 @@ pub(crate) struct View {
     start: CheckpointPosition,
     /// Pins of log for readers of changes, oldest first.
     log: Mutex<Vec<Arc<LogPin>>>,
+    /// Pauses background work while the writer commits.
+    pacer: Pacer,
 }
 
 /// Pin of the log after a checkpoint.
@@ -87,6 +91,13 @@ pub(crate) struct View {
 pub(crate) struct LogPin {
     pub(crate) start: CheckpointPosition,
     _pin: Box<dyn ReaderGuard>,
+}
+
+impl Pins {
+    /// Lets the writer release the log of the state.
+    pub(crate) fn release_log(&mut self) {
+        self.log = None;
+    }
 }
 
 /// Outcome of an attempt.
@@ -181,6 +192,17 @@ impl Source {
         }
     }
 
+    /// The newest sequence number that the writer has announced as durable.
+    fn announced_durable(&self) -> SeqNo {
+        let announced = self
+            .table
+            .as_ref()
+            .and_then(|table| table.announcement().ok());
+        announced
+            .flatten()
+            .map_or(SeqNo::NONE, |announced| SeqNo::new(announced.durable))
+    }
+
     fn attempt(
         &self,
         checkpoint: Option<u64>,
@@ -196,6 +218,7 @@ impl Source {
             path: self.path.clone(),
             checkpoint,
             source: self.identity,
+            announcements: durable.and(self.table.clone()),
             durable,
             kept_from: kept_from.cloned(),
         })
@@ -316,12 +339,21 @@ impl View {
             log.push(Arc::new(LogPin { start, _pin: pin }));
         }
         Self {
+            pacer: Pacer::new(source.announced_durable()),
             source,
             options,
             pins,
             start,
             log: Mutex::new(log),
         }
+    }
+
+    /// Ends a piece of background work that began at `begun`, as
+    /// [`Log::pause_background`](braid_log::Log::pause_background) does: pauses if the writer has
+    /// announced commits.
+    pub(crate) fn pause_background(&self, begun: Instant) {
+        let progress = CommitProgress::durable(self.source.announced_durable());
+        self.pacer.pause(begun, progress);
     }
 
     pub(crate) fn source(&self) -> &Arc<Source> {
