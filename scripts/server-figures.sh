@@ -4,14 +4,16 @@
 #
 #     scripts/server-figures.sh [PART...]
 #
-# The parts are set, pipeline, get, multi and connections; all by default. Both servers run during
-# the whole part and are measured in turn, REPEAT times (3), for about SECONDS (4) each; a figure is the
+# The parts are set, pipeline, multi, get and connections; all by default. Both servers run during
+# the whole part and are measured in turn, REPEAT times (3), for about SECONDS_EACH (4) each; a figure is the
 # median. Their files are in directories of DIR (target/server-figures), which must be on the disk to
-# measure. BRAID names the program, built with `--profile fat --features connect`, and BRAID_THREADS its
-# threads (one per processor). CLIENT_THREADS is the number of threads of redis-benchmark (1): one of them
-# makes no more than 120,000 requests per second.
+# measure. BRAID names the program, built with `--profile fat`, and BRAID_THREADS its threads (one per
+# processor). CLIENT_THREADS is the number of threads of the client (1).
 #
-# Needs redis-server and redis-benchmark 7.0 or later, and says so otherwise.
+# The client is server-load.c, except for GET, which redis-benchmark measures: one thread of that makes no
+# more than 120,000 requests per second, and takes more of the machine than the servers.
+#
+# Needs redis-server and redis-benchmark 7.0 or later and a C compiler, and says so otherwise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,16 +24,18 @@ braid=${BRAID:-target/fat/braid} braid_threads=${BRAID_THREADS:-$(nproc)}
 client_threads=()
 [[ ${CLIENT_THREADS:-1} == 1 ]] || client_threads=(--threads "$CLIENT_THREADS")
 parts=("$@")
-[ $# -gt 0 ] || parts=(set pipeline get multi connections)
+[ $# -gt 0 ] || parts=(set pipeline multi get connections)
 
-for program in redis-server redis-benchmark redis-cli "$braid"; do
+for program in redis-server redis-benchmark redis-cli cc "$braid"; do
     command -v "$program" >/dev/null || { printf 'SKIPPED: no %s\n' "$program"; exit 0; }
 done
 rm -rf "$dir"
 mkdir -p "$dir"
 
 pids=()
-trap 'kill "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir"' EXIT
+program=$(mktemp)
+trap 'kill "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$dir" "$program"' EXIT
+cc -O2 -pthread -o "$program" scripts/server-load.c
 
 # Waits until a server answers on its socket.
 await() {
@@ -82,12 +86,48 @@ measure() {
         awk -F, 'END { gsub(/"/, ""); print $2, $7 }'
 }
 
-# Measures the named servers in turn and prints a row of the table.
+# Prints the processor time that a server has taken, in microseconds.
+processor_time() {
+    local pid="pid_$1"
+    awk -v hertz="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); print ($12 + $13) * 1e6 / hertz }' "/proc/${!pid}/stat"
+}
+
+# Measures a server with server-load: requests per second, p99 in milliseconds, and the processor time
+# of the server for a request in microseconds.
+load() {
+    local name=$1 connections=$2 pipeline=$3 before rate p99
+    before=$(processor_time "$name")
+    read -r rate _ p99 _ < <("$program" "$dir/$name" "$seconds" "$connections" "${CLIENT_THREADS:-1}" "$pipeline" 100)
+    awk -v rate="$rate" -v p99="$p99" -v s="$seconds" -v before="$before" -v after="$(processor_time "$name")" \
+        'BEGIN { print rate, p99, (after - before) / (rate * s) }'
+}
+
+# Measures both servers in turn with a number of connections and of requests that each sends at once, or
+# `multi`, and prints a row of the table.
 row() {
-    local what=$1 servers=$2 name round n
-    shift 2
+    local what=$1 connections=$2 pipeline=$3 name round rate p99 time
+    for name in braid redis; do
+        rm -f "$dir/rate-$name" "$dir/p99-$name" "$dir/time-$name"
+        # Warms the server up.
+        load "$name" "$connections" "$pipeline" >/dev/null
+    done
+    for ((round = 0; round < repeat; round++)); do
+        for name in braid redis; do
+            read -r rate p99 time < <(load "$name" "$connections" "$pipeline")
+            printf '%s\n' "$rate" >>"$dir/rate-$name"
+            printf '%s\n' "$p99" >>"$dir/p99-$name"
+            printf '%s\n' "$time" >>"$dir/time-$name"
+        done
+    done
+    print_row "$what"
+}
+
+# Measures both servers in turn with redis-benchmark and prints a row of the table.
+benchmark_row() {
+    local what=$1 name round n rate p99 before
+    shift
     declare -A count
-    for name in $servers; do
+    for name in braid redis; do
         # Two runs say how many requests take the wanted time, and warm the server up. The first is too
         # short to be exact: with threads, redis-benchmark ends only at whole quarters of a second.
         n=20000
@@ -95,49 +135,60 @@ row() {
             n=$(measure "$dir/$name" -n "$n" "$@" | awk -v s="$seconds" '{ printf "%d", $1 * s }')
         done
         count[$name]=$n
-        : >"$dir/rate-$name"
-        : >"$dir/p99-$name"
+        rm -f "$dir/rate-$name" "$dir/p99-$name" "$dir/time-$name"
     done
     for ((round = 0; round < repeat; round++)); do
-        for name in $servers; do
+        for name in braid redis; do
+            before=$(processor_time "$name")
             read -r rate p99 < <(measure "$dir/$name" -n "${count[$name]}" "$@")
             printf '%s\n' "$rate" >>"$dir/rate-$name"
             printf '%s\n' "$p99" >>"$dir/p99-$name"
+            awk -v n="${count[$name]}" -v before="$before" -v after="$(processor_time "$name")" \
+                'BEGIN { print (after - before) / n }' >>"$dir/time-$name"
         done
     done
-    print_row "$what" "$servers"
+    print_row "$what"
 }
 
 print_row() {
-    local rates=() p99s=() name
-    for name in $2; do
+    local rates=() p99s=() times=() name
+    for name in braid redis; do
         rates+=("$(median <"$dir/rate-$name")")
         p99s+=("$(median <"$dir/p99-$name")")
+        times+=("$(median <"$dir/time-$name")")
     done
     awk -v what="$1" -v a="${rates[0]}" -v b="${rates[1]}" -v p="${p99s[0]}" -v q="${p99s[1]}" \
-        'BEGIN { printf "| %s | %d | %d | %.2f | %.2f / %.2f |\n", what, a, b, a / b, p, q }'
+        -v t="${times[0]}" -v u="${times[1]}" \
+        'BEGIN { printf "| %s | %d | %d | %.2f | %.2f / %.2f | %.1f / %.1f |\n", what, a, b, a / b, p, q, t, u }'
 }
 
 head_row() {
-    printf '| %s | Braid | Redis | ratio | p99, ms |\n|---|---|---|---|---|\n' "$1"
+    printf '| %s | Braid | Redis | ratio | p99, ms | processor time each, µs |\n|---|---|---|---|---|---|\n' "$1"
 }
 
 value=(-d 100 -r 100000)
 
-part_set() {
+# Measures durable writes: what, and what each connection sends at once.
+part_of_writes() {
+    local connections
     start_redis redis
     start_braid
-    head_row 'SET, 100 bytes, per second'
-    row '50 connections' 'braid redis' -t set "${value[@]}" -c 50
-    row '200 connections' 'braid redis' -t set "${value[@]}" -c 200
+    head_row "$1, per second"
+    for connections in 50 200; do
+        row "$connections connections" "$connections" "$2"
+    done
+}
+
+part_set() {
+    part_of_writes 'SET, 100 bytes' 1
 }
 
 part_pipeline() {
-    start_redis redis
-    start_braid
-    head_row 'SET, 100 bytes, pipelined by 16, per second'
-    row '50 connections' 'braid redis' -t set "${value[@]}" -c 50 -P 16
-    row '200 connections' 'braid redis' -t set "${value[@]}" -c 200 -P 16
+    part_of_writes 'SET, 100 bytes, pipelined by 16' 16
+}
+
+part_multi() {
+    part_of_writes 'MULTI with ten SETs' multi
 }
 
 part_get() {
@@ -149,31 +200,8 @@ part_get() {
     for name in braid redis; do
         redis-benchmark -s "$dir/$name" -q -t set "${value[@]}" -n 300000 -c 50 -P 16 >/dev/null
     done
-    row '50 connections' 'braid redis' -t get "${value[@]}" -c 50
-    row '50 connections, pipelined by 16' 'braid redis' -t get "${value[@]}" -c 50 -P 16
-}
-
-# redis-benchmark has no transactions.
-part_multi() {
-    local name round report
-    start_redis redis
-    start_braid
-    head_row 'MULTI with ten SETs, per second'
-    for clients in 50; do
-        for name in braid redis; do
-            : >"$dir/rate-$name"
-            : >"$dir/p99-$name"
-        done
-        for ((round = 0; round < repeat; round++)); do
-            for name in braid redis; do
-                report=$("$braid" bench u10 --connect "$dir/$name" --threads $clients --seconds "$seconds" --json)
-                sed 's/.*"ops_per_s":\([0-9.]*\).*/\1/' <<<"$report" >>"$dir/rate-$name"
-                sed 's/"max_us".*//; s/.*"p99_us":\([0-9.]*\).*/\1/' <<<"$report" |
-                    awk '{ print $1 / 1000 }' >>"$dir/p99-$name"
-            done
-        done
-        print_row "$clients connections" 'braid redis'
-    done
+    benchmark_row '50 connections' -t get "${value[@]}" -c 50
+    benchmark_row '50 connections, pipelined by 16' -t get "${value[@]}" -c 50 -P 16
 }
 
 resident() {
