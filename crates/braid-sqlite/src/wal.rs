@@ -257,25 +257,44 @@ fn open_log(database: &Database, path: &Path) -> Result<SharedWal, Refusal> {
     })
 }
 
+/// Where the log of a database goes: not where there is one with transactions.
+///
+/// A database whose log has frames is guarded (Q2). If one is not, the log at its path is that of a
+/// database that was deleted, or moved away with the `-wal` file that names the log. Nothing tells
+/// which, so the log stays, and the new one gets a number.
+fn free_path(database: &Database, wal: &Path) -> Result<PathBuf, Refusal> {
+    let first = database.place.path(&database.path);
+    let mut path = first.clone();
+    for number in 1.. {
+        if !regions::exists(&path) || mutant!("sqlite_replace_the_log_of_a_moved_database") {
+            break;
+        }
+        let is_empty = share(&path, database).and_then(|log| lock(&log).is_empty());
+        match is_empty {
+            Ok(true) => break,
+            _ if guard::read(database.inner).0 != Versions::Guarded => {}
+            Ok(false) => {
+                return Err(Refusal::Message(format!(
+                    "cannot create the log {}: there is one with transactions, and {} does not name it; \
+                     delete the log to drop them",
+                    path.display(),
+                    wal.display()
+                )));
+            }
+            Err(error) => return Err(Refusal::Message(error.to_string())),
+        }
+        let mut numbered = first.clone().into_os_string();
+        numbered.push(format!("-{number}"));
+        path = PathBuf::from(numbered);
+    }
+    Ok(path)
+}
+
 /// Creates an empty log, and returns its path.
 fn new_log(database: &Database, wal: &Path) -> Result<PathBuf, Refusal> {
-    let path = database.place.path(&database.path);
     let message = |error: WalError| Refusal::Message(error.to_string());
+    let path = free_path(database, wal)?;
     forget(&path);
-    // A database whose log has frames is guarded (Q2): the log of another one, which was deleted or
-    // replaced by a copy, is worth nothing.
-    if regions::exists(&path) && guard::read(database.inner).0 == Versions::Guarded {
-        let log = share(&path, database).map_err(message)?;
-        if !lock(&log).is_empty().map_err(message)? {
-            return Err(Refusal::Message(format!(
-                "cannot create the log {}: there is one with transactions, and {} does not name it; \
-                 delete the log to drop them",
-                path.display(),
-                wal.display()
-            )));
-        }
-        forget(&path);
-    }
     let page_size = guard::read(database.inner).1.unwrap_or(4096);
     let place = &database.place;
     walfile::create(&path, place.map_as(&path), page_size, place.tuning).map_err(message)?;

@@ -374,3 +374,73 @@ fn a_connection_that_expects_longer_pages_sees_the_versions() {
     run(&second, "INSERT INTO t VALUES (1)");
     assert_eq!(rows(&first, "SELECT * FROM t").unwrap().len(), 1);
 }
+
+#[test]
+fn a_new_database_leaves_the_log_of_one_that_was_moved_away() {
+    let directory = Directory::new();
+    let db = directory.open();
+    run(&db, "CREATE TABLE t (a)");
+    // The files of a crash take the place of those of the connection, which ends.
+    let (_copy, path) = copy_after_crash(&directory);
+    let log = directory.logs().remove(0);
+    let kept = log.with_extension("kept");
+    fs::copy(&log, &kept).unwrap();
+    drop(db);
+    fs::remove_file(directory.path()).unwrap();
+    fs::rename(&kept, &log).unwrap();
+
+    for number in 1..=2 {
+        let new = directory.open();
+        run(&new, "CREATE TABLE u (a)");
+        assert_eq!(directory.logs().len(), 2, "{number}");
+        is_sound(&new);
+        drop(new);
+        assert_eq!(directory.logs(), [log.as_path()], "{number}");
+        fs::remove_file(directory.path()).unwrap();
+    }
+    let moved = open(&format!("file:{}?vfs=braid", path.display())).unwrap();
+    assert!(rows(&moved, "SELECT * FROM t").unwrap().is_empty());
+    is_sound(&moved);
+}
+
+#[test]
+fn a_database_that_was_moved_with_all_its_files_keeps_its_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let uri = |name: &str| format!("file:{}?vfs=braid", path(name).display());
+    let db = open(&uri("first.db")).unwrap();
+    rows(&db, "PRAGMA journal_mode = WAL").unwrap();
+    run(&db, "CREATE TABLE t (a)");
+    for ending in ["", "-wal", "-braid"] {
+        fs::copy(
+            path(&format!("first.db{ending}")),
+            path(&format!("copy.db{ending}")),
+        )
+        .unwrap();
+    }
+    // While the original exists, its copy is refused.
+    let copy = open(&uri("copy.db")).unwrap();
+    assert_eq!(code(rows(&copy, "SELECT * FROM t")), ErrorCode::CannotOpen);
+    drop((copy, db));
+    assert_eq!(
+        code(rows(&open(&uri("copy.db")).unwrap(), "SELECT * FROM t")),
+        ErrorCode::CannotOpen
+    );
+    fs::remove_file(path("first.db")).unwrap();
+
+    for ending in ["", "-wal", "-braid"] {
+        fs::rename(
+            path(&format!("copy.db{ending}")),
+            path(&format!("moved.db{ending}")),
+        )
+        .unwrap();
+    }
+    let moved = open(&uri("moved.db")).unwrap();
+    run(&moved, "INSERT INTO t VALUES (1)");
+    assert_eq!(rows(&moved, "SELECT * FROM t").unwrap().len(), 1);
+    is_sound(&moved);
+    drop(moved);
+    let stock = Connection::open(path("moved.db")).unwrap();
+    assert_eq!(rows(&stock, "SELECT * FROM t").unwrap().len(), 1);
+    assert!(!path("moved.db-braid").exists());
+}
