@@ -6,7 +6,6 @@
 use crate::format::BLOCK;
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader, ChunkSeed, get_u32};
 use crate::format::log_record::LogRecords;
-use crate::format::padding::Padding;
 use crate::format::segment::SegmentHeader;
 use crate::options::LogOptions;
 
@@ -44,7 +43,7 @@ pub fn chunks(segment: &[u8]) -> Vec<usize> {
     let mut at = BLOCK;
     while let Some(header) = segment.get(at..).and_then(ChunkHeader::decode) {
         places.push(at);
-        at += header.size();
+        at += header.size_at(at as u64);
     }
     places
 }
@@ -86,8 +85,7 @@ pub fn seal_chunks(segment: &mut [u8], log: Option<u128>, places: &[usize], reli
             chunk[64..68].copy_from_slice(&u32::to_le_bytes(link));
         }
         let end = CHUNK_HEADER + get_u32(chunk, 48) as usize;
-        let padding = Padding::decode(chunk[5]).unwrap_or(Padding::BLOCK);
-        if padding.pad(end) <= chunk.len() {
+        if end <= chunk.len() {
             let crc = crate::format::chunk::checksum(seed, chunk, end);
             chunk[CHUNK_HEADER - 4..CHUNK_HEADER].copy_from_slice(&crc.to_le_bytes());
         }

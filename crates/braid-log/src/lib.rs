@@ -63,7 +63,7 @@
 //! | number | the place in the global order (P-WAL's GLSN); a transaction has one per record, the last is its sequence number |
 //! | log record | the data that a transaction appends; recovered completely or not at all |
 //! | strand | an append buffer; threads are spread over the strands |
-//! | chunk | the part of a flush that comes from one strand: header, log records, CRC-32C, padding to 4096 bytes |
+//! | chunk | the part of a flush that comes from one strand: header, log records, CRC-32C; small ones share a block of 4096 bytes |
 //! | lane | a sequence of segment files and a flush pipeline, shared by its strands |
 //! | segment | a preallocated, zeroed file `log-LL-SSSSSSSS.seg` (lane, sequence number) |
 //! | incarnation | the time between two openings; each begins a fresh segment whose header records the older numbers that are kept |

@@ -263,7 +263,7 @@ impl TailReader {
         let header = self.header(lane, &segment)?;
         let is_there = header.incarnation == position.incarnation
             && (BLOCK as u64..=segment.len).contains(&position.offset)
-            && header.padding.divides(position.offset);
+            && header.chunk_unit().divides(position.offset);
         if !is_there {
             return Err(self.unexpected(lane, &segment, 0));
         }
@@ -372,7 +372,7 @@ impl TailReader {
         let mut flush: Vec<(u64, ChunkHeader)> = Vec::new();
         while let Some(header) = cursor.chunk(limit)? {
             flush.push((cursor.offset, header));
-            cursor.offset += header.size() as u64;
+            cursor.offset = header.end_at(cursor.offset);
             if header.more == 0 {
                 break;
             }
@@ -442,11 +442,11 @@ impl Cursor {
             sequence: header.sequence,
             link: header.link,
         };
-        if found != expected || offset + header.size() as u64 > limit {
+        let size = header.size_at(offset);
+        if found != expected || offset + size as u64 > limit {
             return Ok(None);
         }
-        let Some((_, crc)) = header.check(expected.seed, self.bytes(offset, header.size(), limit)?)
-        else {
+        let Some((_, crc)) = header.check(expected.seed, self.bytes(offset, size, limit)?) else {
             return Ok(None);
         };
         self.next.sequence += 1;
@@ -471,10 +471,10 @@ impl Cursor {
                 offset,
             )
         };
-        let end = offset + header.size() as u64;
+        let size = header.size_at(offset);
         let len = header.payload_len as usize;
         // Moved out, so that log records can be stored while it is read.
-        self.bytes(offset, header.size(), end)?;
+        self.bytes(offset, size, offset + size as u64)?;
         let window = std::mem::replace(&mut self.window, AlignedBuf::new(BLOCK));
         let at = to_usize(offset - self.window_at) + CHUNK_HEADER;
         let mut log_records = LogRecords::new(&window[at..at + len]);

@@ -1,7 +1,7 @@
 //! Chunks are padded to the unit of the device that wrote them, and any device reads them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier, mpsc};
 
 use crate::common::{OnePass, log_records, payload, recover, small};
 use braid_io::{Device, MemoryDevice, SimDevice};
@@ -101,5 +101,96 @@ fn a_small_commit_takes_few_bytes_where_the_unit_is_small() {
             (50 * most..50 * most + 3 * 4096).contains(&bytes),
             "{unit}: {bytes}"
         );
+    }
+}
+
+/// Appends a payload from each of as many threads as there are strands, and flushes them together.
+/// Returns the bytes that the flush takes.
+fn flush_together(log: &Log, payloads: &[Vec<u8>], written: &mut BTreeMap<u64, Vec<u8>>) -> u64 {
+    let before = log.stats();
+    let all_appended = Barrier::new(payloads.len());
+    let (send, appended) = mpsc::channel();
+    let append = |bytes: &[u8]| {
+        let ticket = log.append(&[bytes]).unwrap();
+        send.send(()).unwrap();
+        // Living threads have strands of their own.
+        all_appended.wait();
+        ticket
+    };
+    let append = &append;
+    let tickets = std::thread::scope(|scope| {
+        let threads = payloads.iter().map(|bytes| {
+            let thread = scope.spawn(move || append(bytes));
+            appended.recv().unwrap();
+            thread
+        });
+        let threads: Vec<_> = threads.collect();
+        let tickets = threads.into_iter().map(|thread| thread.join().unwrap());
+        tickets.collect::<Vec<_>>()
+    });
+    for (ticket, bytes) in tickets.into_iter().zip(payloads) {
+        ticket.wait().unwrap();
+        written.insert(ticket.seqno().get(), bytes.clone());
+    }
+    let stats = log.stats();
+    assert_eq!(stats.flushes, before.flushes + 1);
+    assert_eq!(stats.chunks, before.chunks + payloads.len() as u64);
+    stats.written_bytes - before.written_bytes
+}
+
+/// The chunks of eight strands take a block or two instead of eight, and begin within it, so that the log is
+/// also read from a position there.
+#[test]
+fn small_chunks_of_a_flush_share_a_unit() {
+    // These have one strand.
+    let one = [ProtocolKind::Serial, ProtocolKind::Aether];
+    for &protocol in ProtocolKind::ALL.iter().filter(|kind| !one.contains(kind)) {
+        // Eight chunks of 192 or 256 bytes, of which one is replaced by a longer one, or some are. The
+        // order of the strands is that of the threads, with any beginning.
+        let longer = [100, 900, 2000, 900, 900, 900, 900, 2000];
+        for (unit, lens, expected) in [
+            (64, [100; 8], 8 * 192..=8 * 256),
+            (512, [100; 8], 8 * 192..=8 * 256),
+            (4096, [100; 8], 4096..=4096),
+            (
+                4096,
+                [3000, 100, 100, 100, 100, 100, 100, 100],
+                8192..=12288,
+            ),
+            (4096, longer, 12288..=16384),
+        ] {
+            let options = LogOptions {
+                strands: 8,
+                segment_bytes: 1 << 20,
+                ..options(protocol, 1)
+            };
+            let medium = SimDevice::new(7);
+            medium.set_block_size(unit);
+            let device: Arc<dyn Device> = Arc::new(medium.clone());
+            let log = Log::create(device.clone(), options.clone()).unwrap();
+            let first = log.quiesce(|start| start);
+            let mut written = BTreeMap::new();
+            append(&log, 1..2, &mut written);
+            // Few enough for one segment, so that each is one flush.
+            for round in 0..2 {
+                let payloads = (0..8).map(|at| payload(round * 8 + at, lens[at as usize]));
+                let payloads: Vec<_> = payloads.collect();
+                let bytes = flush_together(&log, &payloads, &mut written);
+                assert!(
+                    expected.contains(&bytes),
+                    "{protocol}, {unit}, {lens:?}: {bytes}"
+                );
+            }
+            assert_eq!(tail(&log, &first), written, "{protocol}, {unit}, {lens:?}");
+            log.close().unwrap();
+            for block in [unit, 64, 4096] {
+                medium.set_block_size(block);
+                let found = log_records(&recover(&device, &options, &first));
+                assert_eq!(found, written, "{protocol}, {unit}, {lens:?}");
+                let one_pass = OnePass::of(1, usize::MAX, usize::MAX);
+                let (_, found) = one_pass.recover(&device, &options, &first).unwrap();
+                assert_eq!(found, written, "{protocol}, {unit}, {lens:?}");
+            }
+        }
     }
 }

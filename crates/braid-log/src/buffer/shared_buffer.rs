@@ -128,6 +128,20 @@ impl SharedBuffer {
         }
     }
 
+    /// Whether `bytes` bytes have room at `at`, after what is handed out.
+    pub(crate) fn has_room_at(&self, at: usize, bytes: usize) -> bool {
+        self.end <= at && at + bytes <= self.size
+    }
+
+    /// Puts `bytes` at `at`, after what is handed out, with zeroes in between.
+    pub(crate) fn append_at(&mut self, at: usize, bytes: &[u8]) {
+        assert!(self.has_room_at(at, bytes.len()), "there is room");
+        self.pad(at);
+        self.finished()[at..at + bytes.len()].copy_from_slice(bytes);
+        self.zeroes.start = self.zeroes.start.max(at + bytes.len());
+        self.end = at + bytes.len();
+    }
+
     /// Fills the bytes after the reservations with zeroes, up to `to`, where they are not zero
     /// already.
     pub(crate) fn pad(&mut self, to: usize) {

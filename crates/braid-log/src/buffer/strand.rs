@@ -34,7 +34,7 @@ pub(crate) struct Slot {
     /// The room for the chunk header, then the log records.
     pub(crate) buf: SharedBuffer,
     id: usize,
-    padding: Padding,
+    pub(crate) padding: Padding,
     /// Sequence number of the last log record, against which the next one's is encoded.
     previous: SeqNo,
     pub(crate) first: SeqNo,
@@ -59,7 +59,7 @@ impl Slot {
         self.is_opened = false;
     }
 
-    /// Bytes on the medium.
+    /// Bytes on the medium, if the slot shares no unit of the device.
     pub(crate) fn chunk_bytes(&self) -> usize {
         self.padding.pad(self.buf.len())
     }

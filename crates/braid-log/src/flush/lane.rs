@@ -17,6 +17,7 @@ use crate::buffer::strand::Slot;
 use crate::flush::header::HeaderOrder;
 use crate::flush::reservation::LaneSpace;
 use crate::format::BLOCK;
+use crate::format::padding::Padding;
 use crate::format::segment::{Segment, SegmentHeader};
 use crate::options::LogOptions;
 use crate::protocol::gwsn::{Flush, Ready};
@@ -94,11 +95,51 @@ pub(crate) struct LaneEnd {
     pub(crate) link: u32,
 }
 
+/// Most bytes of a chunk that is copied after another one, to share a unit of the device with it.
+const SHARED_MAX: usize = 1 << 10;
+
 /// A chunk on its way to the device.
 #[derive(Debug)]
 pub(crate) struct SealedChunk {
     pub(crate) strand: StrandId,
     pub(crate) slot: Slot,
+    /// Whether the next chunk begins in the unit of the device in which this one ends.
+    pub(crate) is_followed: bool,
+}
+
+impl SealedChunk {
+    /// Adds the buffers that a flush writes: for chunks that follow each other in the units of the
+    /// device, that of the first one, with the others copied into it.
+    pub(crate) fn gather<'a>(mut chunks: &'a mut [Self], bufs: &mut SmallVec<[&'a [u8]; 4]>) {
+        while let Some((first, rest)) = std::mem::take(&mut chunks).split_first_mut() {
+            let (mut is_followed, mut followers) = (first.is_followed, 0);
+            while is_followed {
+                let next = &mut rest[followers];
+                let len = next.slot.buf.len();
+                let at = Padding::LEAST.pad(first.slot.buf.len());
+                first
+                    .slot
+                    .buf
+                    .append_at(at, &next.slot.buf.finished()[..len]);
+                is_followed = next.is_followed;
+                followers += 1;
+            }
+            let bytes = first.slot.chunk_bytes();
+            first.slot.buf.pad(bytes);
+            bufs.push(&first.slot.buf.finished()[..bytes]);
+            chunks = &mut rest[followers..];
+        }
+    }
+}
+
+/// Where a flush last began a unit of the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct UnitBegin {
+    /// The index of the chunk.
+    chunk: usize,
+    offset: u64,
+    /// Bytes of the chunks from there on, without the padding of the last one.
+    bytes: usize,
 }
 
 /// The writes of a segment's first flush other than its chunks.
@@ -125,6 +166,7 @@ pub(crate) struct FlushGroup {
     pub(crate) first: Option<Box<FirstFlush>>,
     /// Few lanes have several strands with something to flush at the same time.
     pub(crate) chunks: SmallVec<[SealedChunk; 1]>,
+    pub(crate) unit_begin: UnitBegin,
     /// The offset after the chunks.
     pub(crate) end: u64,
     pub(crate) last: SeqNo,
@@ -141,6 +183,35 @@ impl FlushGroup {
         self.segment = segment.clone();
         self.offset = 0;
         self.end = BLOCK as u64;
+    }
+
+    /// Adds a chunk. A small one shares a unit of the device with the chunk before it, if the buffer
+    /// that begins there has room: a flush of many strands writes few units.
+    pub(crate) fn push(&mut self, strand: StrandId, slot: Slot) {
+        let (unit, len) = (slot.padding, slot.buf.len());
+        let begin = &mut self.unit_begin;
+        let at = Padding::LEAST.pad(begin.bytes);
+        let is_shared = unit != Padding::LEAST
+            && len <= SHARED_MAX
+            && (self.chunks.get(begin.chunk))
+                .is_some_and(|first| first.slot.buf.has_room_at(at, len));
+        if let Some(before) = self.chunks.last_mut().filter(|_| is_shared) {
+            braid_rt::coverage_point("flush: chunks share a unit of the device");
+            before.is_followed = true;
+            begin.bytes = at + len;
+        } else {
+            *begin = UnitBegin {
+                chunk: self.chunks.len(),
+                offset: self.end,
+                bytes: len,
+            };
+        }
+        self.end = begin.offset + unit.pad(begin.bytes) as u64;
+        self.chunks.push(SealedChunk {
+            strand,
+            slot,
+            is_followed: false,
+        });
     }
 
     /// Bytes on the medium.
@@ -176,6 +247,7 @@ impl FlushGroup {
             offset: 0,
             first: None,
             chunks: SmallVec::new(),
+            unit_begin: UnitBegin::default(),
             end: 0,
             last: SeqNo::new(group.get()),
             sealed_at: None,

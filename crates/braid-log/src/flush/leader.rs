@@ -8,10 +8,12 @@ use smallvec::SmallVec;
 use crate::LogError;
 use crate::base::callbacks::Action;
 use crate::base::numbers::{FlushNo, SeqNo, StrandId};
-use crate::buffer::strand::{Slot, StrandState, Taken};
+use crate::buffer::strand::{StrandState, Taken};
 use crate::flush::core::Core;
 use crate::flush::header::HeaderOrder;
-use crate::flush::lane::{FirstFlush, FlushGroup, Lane, LaneCounters, SealState, SealedChunk};
+use crate::flush::lane::{
+    FirstFlush, FlushGroup, Lane, LaneCounters, SealState, SealedChunk, UnitBegin,
+};
 use crate::flush::order;
 use crate::format::BLOCK;
 use crate::format::chunk::ChunkHeader;
@@ -84,6 +86,7 @@ impl Core {
             offset: seal.offset,
             first: None,
             chunks: SmallVec::new(),
+            unit_begin: UnitBegin::default(),
             end: seal.offset,
             last: SeqNo::NONE,
             sealed_at: None,
@@ -101,15 +104,14 @@ impl Core {
         // The headers are made outside the strands' latches.
         let sealed_at = self.timing.read(seal.group);
         let (mut more, mut log_records) = (group.chunks.len(), 0);
-        for SealedChunk { strand, slot } in &mut group.chunks {
+        for chunk in &mut group.chunks {
             more -= 1;
-            let (opened, queued) = (slot.opened, &lane.counters.queue_nanos);
+            let (opened, queued) = (chunk.slot.opened, &lane.counters.queue_nanos);
             self.timing.add(queued, opened, sealed_at);
-            let place = FlushPlace { flush, more };
-            seal.link = self.seal_chunk(lane, &seal, place, *strand, slot);
+            seal.link = self.seal_chunk(lane, &seal, FlushPlace { flush, more }, chunk);
             seal.chunk += 1;
-            log_records += slot.log_records;
-            group.last = group.last.max(slot.last);
+            log_records += chunk.slot.log_records;
+            group.last = group.last.max(chunk.slot.last);
         }
         group.sealed_at = sealed_at;
         if let Some(begun) = sealed_at.filter(|_| self.flushes_at_once) {
@@ -187,11 +189,7 @@ impl Core {
                 }
                 Taken::TooLarge => return Ok(()),
             };
-            group.end += slot.chunk_bytes() as u64;
-            group.chunks.push(SealedChunk {
-                strand: index,
-                slot,
-            });
+            group.push(index, slot);
         }
     }
 
@@ -200,12 +198,12 @@ impl Core {
         lane: &Lane,
         seal: &SealState,
         place: FlushPlace,
-        strand: StrandId,
-        slot: &mut Slot,
+        chunk: &mut SealedChunk,
     ) -> u32 {
+        let slot = &mut chunk.slot;
         let header = ChunkHeader {
             lane: lane.index,
-            strand,
+            strand: chunk.strand,
             incarnation: self.incarnation,
             sequence: seal.chunk,
             first: slot.least(),
@@ -216,13 +214,16 @@ impl Core {
             link: seal.link,
             more: narrow(place.more),
             flush: place.flush,
-            padding: seal.header.padding,
+            padding: if chunk.is_followed {
+                Padding::LEAST
+            } else {
+                seal.header.padding
+            },
         };
         LaneCounters::add_latched(&lane.counters.chunks, 1);
         LaneCounters::add_latched(&lane.counters.log_records, u64::from(slot.log_records));
         LaneCounters::add_latched(&lane.counters.payload_bytes, slot.payload);
         LaneCounters::add_latched(&lane.counters.chunk_bytes, slot.buf.len() as u64);
-        slot.buf.pad(header.size());
         debug_assert_eq!(self.chunk_seed, seal.header.seed());
         header.seal(self.chunk_seed, slot.buf.finished())
     }
@@ -260,6 +261,7 @@ impl Core {
             len: segment.len,
             padding: Padding::of(&*self.device),
             has_seed: true,
+            shares_units: true,
             kept: self.kept.clone(),
             successor: None,
         };
@@ -283,10 +285,7 @@ impl Core {
         if let Some(first) = &group.first {
             bufs.push(&first.header[..BLOCK]);
         }
-        for SealedChunk { slot, .. } in &mut group.chunks {
-            let bytes = slot.chunk_bytes();
-            bufs.push(&slot.buf.finished()[..bytes]);
-        }
+        SealedChunk::gather(&mut group.chunks, &mut bufs);
         order::write(&*group.segment.file, &bufs, group.offset, self.pmem_commit).map_err(
             |error| {
                 let name = segment_name(lane.index, group.segment.sequence);

@@ -19,11 +19,15 @@
 //! | 64..68 | link: CRC-32C of the lane's chunk before |
 //! | 68..72 | CRC-32C of the log's identity, the bytes before and the payload |
 //!
-//! Numbers are little-endian. The payload follows, and zeroes up to a multiple of the padding.
+//! Numbers are little-endian. The payload follows, and zeroes up to the next offset of the segment
+//! that is a multiple of the padding. The next chunk begins there. Small chunks of one flush share a
+//! unit of the device: each but the last has the least padding, so they begin within the unit.
 //!
 //! The identity, which is not stored in the chunk, makes a chunk of another log invalid here. A user
 //! may store such bytes as a value, and a crash may tear the chunk around them. The checksums of an
 //! earlier version do not begin with it; the header of the segment says so.
+
+use braid_rt::to_usize;
 
 use crate::base::numbers::{FlushNo, LaneId, SeqNo, StrandId};
 use crate::format::padding::Padding;
@@ -98,13 +102,26 @@ pub(crate) fn get_u64(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl ChunkHeader {
-    /// Bytes on the medium, padding included.
-    pub(crate) fn size(&self) -> usize {
-        self.padding.pad(CHUNK_HEADER + self.payload_len as usize)
+    /// Bytes on the medium of the chunk at `offset` of a segment, padding included.
+    pub(crate) fn size_at(&self, offset: u64) -> usize {
+        let unit = self.padding.bytes() as u64;
+        let before = if braid_rt::mutant!("pad_from_the_beginning_of_a_chunk") {
+            0
+        } else {
+            to_usize(offset % unit)
+        };
+        self.padding
+            .pad(before + CHUNK_HEADER + self.payload_len as usize)
+            - before
     }
 
-    /// Writes header and CRC in front of the payload that already lies in `chunk`, zeroes after it,
-    /// and returns the CRC.
+    /// The offset of a segment after the chunk at `offset`, padding included.
+    pub(crate) fn end_at(&self, offset: u64) -> u64 {
+        offset + self.size_at(offset) as u64
+    }
+
+    /// Writes header and CRC in front of the payload that already lies in `chunk`, and returns the
+    /// CRC.
     pub(crate) fn seal(&self, seed: ChunkSeed, chunk: &mut [u8]) -> u32 {
         let end = CHUNK_HEADER + self.payload_len as usize;
         chunk[0..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -123,7 +140,6 @@ impl ChunkHeader {
         chunk[64..68].copy_from_slice(&self.link.to_le_bytes());
         let crc = checksum(seed, chunk, end);
         chunk[CRC_AT..CHUNK_HEADER].copy_from_slice(&crc.to_le_bytes());
-        debug_assert!(chunk[end..self.size()].iter().all(|&byte| byte == 0));
         crc
     }
 
@@ -187,8 +203,8 @@ mod tests {
             padding: Padding::LEAST,
         };
         let mut chunk = vec![0xaa; 172];
-        chunk.resize(header.size(), 0);
-        assert_eq!(header.size(), 192);
+        chunk.resize(header.size_at(4096), 0);
+        assert_eq!(chunk.len(), 192);
         let seed = ChunkSeed::of(1 << 100);
         let crc = header.seal(seed, &mut chunk);
         assert_eq!(ChunkHeader::decode(&chunk), Some(header));
@@ -204,5 +220,37 @@ mod tests {
             assert!(!accepted, "a flipped bit in byte {at} went unseen");
             chunk[at] ^= 1;
         }
+    }
+
+    /// A chunk that begins within a unit ends with it, so that the next flush begins a unit.
+    #[test]
+    fn a_chunk_ends_with_a_unit_of_the_segment() {
+        let size = |padding, payload_len, offset| {
+            let header = ChunkHeader {
+                lane: LaneId::new(0),
+                strand: StrandId::new(0),
+                incarnation: 1,
+                sequence: 1,
+                first: SeqNo::NONE,
+                last: SeqNo::NONE,
+                durable_seqno: SeqNo::NONE,
+                payload_len,
+                log_records: 0,
+                link: 0,
+                more: 0,
+                flush: FlushNo::NONE,
+                padding,
+            };
+            assert_eq!(
+                header.end_at(offset),
+                offset + header.size_at(offset) as u64
+            );
+            header.size_at(offset)
+        };
+        assert_eq!(size(Padding::BLOCK, 28, 8192), 4096);
+        assert_eq!(size(Padding::BLOCK, 28, 8192 + 128), 4096 - 128);
+        assert_eq!(size(Padding::BLOCK, 28, 8192 + 4032), 64 + 4096);
+        assert_eq!(size(Padding::BLOCK, 4024, 4096), 4096);
+        assert_eq!(size(Padding::LEAST, 28, 8192 + 128), 128);
     }
 }

@@ -5,9 +5,10 @@ use braid_io::{Device, DeviceKind};
 use crate::format::BLOCK;
 use crate::format::segment::ANY_LOG_FILE;
 
-/// The unit to which chunks are padded, as the power of two with this exponent. It follows the
-/// device that wrote the chunk: a write of whole units changes no other bytes, even if a crash tears
-/// it. So a chunk that is being written damages no acknowledged one.
+/// The unit to which flushes are padded, as the power of two with this exponent. It follows the
+/// device that wrote the flush: a write of whole units changes no other bytes, even if a crash tears
+/// it. So a flush that is being written damages no acknowledged one. Within a flush, small chunks may
+/// follow each other with the least padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Padding(u8);
 
@@ -39,7 +40,7 @@ impl Padding {
         len.next_multiple_of(self.bytes())
     }
 
-    /// Whether a chunk with this padding may begin or end at an offset.
+    /// Whether an offset is a multiple of the unit.
     pub(crate) fn divides(self, offset: u64) -> bool {
         offset.is_multiple_of(self.bytes() as u64)
     }

@@ -3,10 +3,10 @@
 //! | bytes | field |
 //! |---|---|
 //! | 0..8 | magic |
-//! | 8..12 | format version: 2, or 3 if the checksums of the chunks begin with the identity |
+//! | 8..12 | format version: 2; 3 if the checksums of the chunks begin with the identity; 4 if also several chunks may share a unit of the device |
 //! | 12..14 | lane |
 //! | 14 | commit protocol |
-//! | 15 | padding of the chunks: the exponent of a power of two, or 0 for 4,096 bytes |
+//! | 15 | padding of the flushes: the exponent of a power of two, or 0 for 4,096 bytes |
 //! | 16..32 | identity of the log |
 //! | 32..40 | sequence number of the segment in the lane |
 //! | 40..44 | incarnation |
@@ -48,7 +48,8 @@ pub(crate) const LANES_MAX: usize = 32;
 
 const MAGIC: &[u8; 8] = b"BRAIDLOG";
 const FORMAT_WITHOUT_SEED: u32 = 2;
-const FORMAT: u32 = 3;
+const FORMAT_OF_WHOLE_UNITS: u32 = 3;
+const FORMAT: u32 = 4;
 const HEADER_BYTES: usize = 88;
 
 /// Offset of the successor mark, which has its own sector.
@@ -140,8 +141,11 @@ pub(crate) struct SegmentHeader {
     pub(crate) first_chunk: u64,
     pub(crate) durable_seqno: SeqNo,
     pub(crate) len: u64,
-    /// The padding of its chunks.
+    /// The padding of its flushes.
     pub(crate) padding: Padding,
+    /// Whether several chunks of a flush may share a unit of the padding. In a log of an earlier version,
+    /// each chunk takes whole units.
+    pub(crate) shares_units: bool,
     /// Whether the checksums of its chunks begin with the log's identity. A log of an earlier version
     /// lacks it.
     pub(crate) has_seed: bool,
@@ -171,6 +175,15 @@ impl SegmentHeader {
         }
     }
 
+    /// The unit at whose multiples chunks begin and end.
+    pub(crate) fn chunk_unit(&self) -> Padding {
+        if self.shares_units {
+            Padding::LEAST
+        } else {
+            self.padding
+        }
+    }
+
     /// Returns the header with a successor mark.
     pub(crate) fn marked(&self, incarnation: u32) -> Self {
         Self {
@@ -183,10 +196,10 @@ impl SegmentHeader {
     pub(crate) fn encode(&self, device: &dyn Device) -> AlignedBuf {
         let mut block = device.allocate(BLOCK);
         block[0..8].copy_from_slice(MAGIC);
-        let format = if self.has_seed {
-            FORMAT
-        } else {
-            FORMAT_WITHOUT_SEED
+        let format = match (self.has_seed, self.shares_units) {
+            (true, true) => FORMAT,
+            (true, false) => FORMAT_OF_WHOLE_UNITS,
+            (false, _) => FORMAT_WITHOUT_SEED,
         };
         block[8..12].copy_from_slice(&format.to_le_bytes());
         block[12..14].copy_from_slice(&self.lane.to_u16().to_le_bytes());
@@ -220,9 +233,10 @@ impl SegmentHeader {
         if block.len() < HEADER_BYTES || &block[0..8] != MAGIC {
             return None;
         }
-        let has_seed = match get_u32(block, 8) {
-            FORMAT => true,
-            FORMAT_WITHOUT_SEED => false,
+        let (has_seed, shares_units) = match get_u32(block, 8) {
+            FORMAT => (true, true),
+            FORMAT_OF_WHOLE_UNITS => (true, false),
+            FORMAT_WITHOUT_SEED => (false, false),
             _ => return None,
         };
         let lanes = get_u32(block, 80) as usize;
@@ -237,6 +251,7 @@ impl SegmentHeader {
             protocol: block[14],
             padding: Padding::decode(block[15])?,
             has_seed,
+            shares_units,
             sequence: get_u64(block, 32),
             incarnation: get_u32(block, 40),
             link: get_u32(block, 44),
@@ -379,6 +394,7 @@ mod tests {
             len: 1 << 20,
             padding: Padding::LEAST,
             has_seed: true,
+            shares_units: true,
             kept: vec![5, 6, 7, 8],
             successor: Some(4),
         };

@@ -157,6 +157,7 @@ fn first_lane(
         len: segment.len,
         padding: Padding::of(device),
         has_seed: true,
+        shares_units: true,
         kept: Kept::Numbers(seqno).words(options.lanes),
         successor: None,
     };

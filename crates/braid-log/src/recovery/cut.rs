@@ -433,6 +433,7 @@ mod tests {
             len: 1 << 20,
             padding: Padding::BLOCK,
             has_seed: true,
+            shares_units: true,
             kept: Vec::new(),
             successor: None,
         }

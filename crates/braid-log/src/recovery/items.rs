@@ -96,7 +96,7 @@ impl Extent {
         while offset < self.end {
             let chunk = match &self.bytes {
                 // The scan has checked them.
-                Some(bytes) => checked_chunk(bytes, to_usize(offset - self.offset)),
+                Some(bytes) => checked_chunk(bytes, self.offset, offset),
                 None => reader.chunk(offset, &expected)?,
             };
             let Some(ReadChunk { header, bytes, crc }) = chunk else {
@@ -115,7 +115,7 @@ impl Extent {
                 }
             }
             f(header.flush, found)?;
-            offset += header.size() as u64;
+            offset = header.end_at(offset);
             expected = Expected {
                 sequence: expected.sequence + 1,
                 link: crc,
@@ -131,12 +131,13 @@ fn changed(lane: LaneId, segment: &Segment, offset: u64) -> LogError {
     LogError::corrupted("a chunk changed after it was scanned", &name, offset)
 }
 
-/// Returns the chunk at `at` of bytes that the scan has checked.
-fn checked_chunk(bytes: &WindowSlice, at: usize) -> Option<ReadChunk> {
+/// Returns the chunk at `offset` of a segment, whose bytes from `start` on the scan has checked.
+fn checked_chunk(bytes: &WindowSlice, start: u64, offset: u64) -> Option<ReadChunk> {
+    let at = to_usize(offset - start);
     let header = ChunkHeader::decode(&bytes[at..])?;
     Some(ReadChunk {
         header,
-        bytes: bytes.part(at, header.size()),
+        bytes: bytes.part(at, header.size_at(offset)),
         crc: 0,
     })
 }

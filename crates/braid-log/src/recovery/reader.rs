@@ -309,10 +309,11 @@ impl<'a> SegmentReader<'a> {
             return Ok(None);
         }
         let header = ChunkHeader::decode(&self.bytes_at(offset, CHUNK_HEADER)?);
-        let Some(header) = header.filter(|header| header.size() as u64 <= left) else {
+        let size = |header: &ChunkHeader| header.size_at(offset);
+        let Some(header) = header.filter(|header| size(header) as u64 <= left) else {
             return Ok(None);
         };
-        let chunk = self.bytes_at(offset, header.size())?;
+        let chunk = self.bytes_at(offset, size(&header))?;
         Ok(header.check(seed, &chunk).map(|_| header))
     }
 
@@ -340,10 +341,11 @@ impl<'a> SegmentReader<'a> {
                 header.link
             },
         };
-        if found != *expected || header.size() as u64 > left {
+        let size = header.size_at(offset);
+        if found != *expected || size as u64 > left {
             return Ok(None);
         }
-        let bytes = self.bytes_at(offset, header.size())?;
+        let bytes = self.bytes_at(offset, size)?;
         let checked = header.check(expected.seed, &bytes).map(|(_, crc)| crc);
         Ok(checked.map(|crc| ReadChunk { header, bytes, crc }))
     }

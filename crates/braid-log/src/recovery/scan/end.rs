@@ -141,7 +141,7 @@ impl LaneScan {
         let end = segment.len.min(offset + LOOK_BEHIND);
         let mut found = None;
         for offset in (offset..end)
-            .step_by(self.end_header.padding.bytes())
+            .step_by(self.end_header.chunk_unit().bytes())
             .skip(1)
         {
             let header = reader.any_chunk(offset, self.end.seed)?.filter(|header| {

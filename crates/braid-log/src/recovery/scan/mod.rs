@@ -166,7 +166,7 @@ fn is_whole_before(
     }
     if start.offset < first
         || start.offset > segment.len
-        || !header.padding.divides(start.offset)
+        || !header.chunk_unit().divides(start.offset)
         || braid_rt::mutant!("believe_an_older_copy")
     {
         return Ok(true);
@@ -189,7 +189,8 @@ fn is_whole_before(
                     && chunk.sequence + 1 == start.chunk
             })
         };
-        if (0..len).step_by(header.padding.bytes()).any(is_before) {
+        let unit = header.chunk_unit().bytes();
+        if (0..len).step_by(unit).any(is_before) {
             return Ok(true);
         }
         if from == first {
@@ -318,7 +319,7 @@ impl LaneScan {
                 expected: self.end,
                 chunk,
             });
-            offset += header.size() as u64;
+            offset = header.end_at(offset);
             self.chunks += 1;
             self.end.sequence += 1;
             self.end.link = crc;
@@ -327,7 +328,7 @@ impl LaneScan {
                 continue;
             }
             for found in flush.drain(..) {
-                reported += found.chunk.header.size() as u64;
+                reported += found.chunk.header.size_at(found.offset) as u64;
                 self.chunk(pass, segment, &found)?;
             }
             if header.flush != FlushNo::NONE {
@@ -341,6 +342,9 @@ impl LaneScan {
         }
         if !flush.is_empty() {
             braid_rt::coverage_point("scan: a torn flush");
+        }
+        if !self.end_header.padding.divides(offset) {
+            braid_rt::coverage_point("scan: ends within a unit of the device");
         }
         self.close_extent(pass);
         // Only for the last segment: an end after which a later segment continues is a proper end.
@@ -407,6 +411,7 @@ mod tests {
                 len: 1 << 20,
                 padding: Padding::BLOCK,
                 has_seed: true,
+                shares_units: true,
                 kept: vec![2],
                 successor: None,
             };

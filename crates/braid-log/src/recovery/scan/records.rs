@@ -45,7 +45,7 @@ impl LaneScan {
             lane: pass.lane,
             segment: segment.clone(),
             offset: found.offset,
-            end: found.offset + found.chunk.header.size() as u64,
+            end: found.chunk.header.end_at(found.offset),
             expected: found.expected,
             newest,
             bytes: keeps.then(|| found.chunk.bytes.clone()),
