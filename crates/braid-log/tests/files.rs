@@ -493,3 +493,31 @@ fn files_of_other_lanes_are_left_alone() {
     let recovered = try_recover(&device(&files), &options, &start).unwrap();
     assert_eq!(log_records(&recovered).len(), 40);
 }
+
+/// A crash strikes after the first flush into a segment and before the mark that names it. Recovery keeps
+/// what the flush wrote, and later log depends on it.
+#[test]
+fn a_mark_that_a_crash_prevented_is_written_before_the_log_continues() {
+    for &protocol in ProtocolKind::ALL {
+        let (mut files, options, start) = log(protocol);
+        let begun = begun(&files);
+        for sequence in &begun {
+            files.get_mut(&name(*sequence)).unwrap()[MARK].fill(0);
+        }
+        let medium = device(&files);
+        let log = try_recover(&medium, &options, &start)
+            .unwrap()
+            .into_idle_log()
+            .unwrap();
+        assert_eq!(self::files(&medium), files, "an opening writes nothing");
+        append(&log, 41..=42);
+        drop(log);
+        let files = self::files(&medium);
+        let last = *begun.last().unwrap();
+        for first in 2..=last {
+            let mut files = files.clone();
+            files.retain(|file, _| *file < name(first));
+            refused(&files, &options, &start, &name(first));
+        }
+    }
+}

@@ -155,6 +155,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ),
     ("recovery: a large log record", LONG),
     ("recovery: a large log record that does not count", LONGER),
+    ("recovery: a missing successor mark is written", LONGER),
     ("recovery: a segment after the end", LONGER),
     ("recovery: a segment is removed", LONG),
     ("recovery: a successor mark is removed", LONGER),

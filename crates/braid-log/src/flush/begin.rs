@@ -69,6 +69,7 @@ impl Core {
         let device = &*self.device;
         remove_unfinished(device)?;
         for lane in &self.lanes {
+            self.mark_earlier(lane)?;
             self.unmark(lane)?;
             lane.pool.delete_retired(device, false, &self.quota)?;
             prepare_first(&lane.pool, device, &self.options, &self.quota)?;
@@ -79,6 +80,24 @@ impl Core {
         device
             .sync_directory()
             .map_err(|error| LogError::io("cannot make the log's file names durable", error))
+    }
+
+    /// I1: writes the successor marks that a crash prevented. What lies in such a successor was not
+    /// acknowledged before the crash. From here on, it is a part of the log that everything acknowledged
+    /// later depends on, so its loss must be noticed.
+    fn mark_earlier(&self, lane: &Lane) -> Result<(), LogError> {
+        let mut seal = lane.seal.lock();
+        while let Some((sequence, header)) = seal.unmarked.last()
+            && !braid_rt::mutant!("leave_a_segment_unmarked")
+        {
+            // Without the segment, a checkpoint covers it.
+            if let Some(segment) = lane.pool.find(*sequence) {
+                braid_rt::coverage_point("recovery: a missing successor mark is written");
+                segment.write_header(lane.index, &header.encode(&*self.device))?;
+            }
+            seal.unmarked.pop();
+        }
+        Ok(())
     }
 
     /// Removes the successor mark from the segment where the lane ends, if it has one: the next

@@ -47,6 +47,8 @@ pub(crate) struct SealState {
     pub(crate) chunk: u64,
     /// CRC of the last chunk.
     pub(crate) link: u32,
+    /// See [`LaneEnd::unmarked`].
+    pub(crate) unmarked: Vec<(u64, SegmentHeader)>,
     /// The next flush group.
     pub(crate) group: GroupNo,
 }
@@ -68,6 +70,7 @@ impl SealState {
             offset: self.offset,
             chunk: self.chunk,
             link: self.link,
+            unmarked: self.unmarked.clone(),
         }
     }
 
@@ -79,6 +82,7 @@ impl SealState {
         self.offset = end.offset;
         self.chunk = end.chunk;
         self.link = end.link;
+        self.unmarked = end.unmarked;
     }
 }
 
@@ -93,6 +97,9 @@ pub(crate) struct LaneEnd {
     pub(crate) chunk: u64,
     /// CRC of the last chunk.
     pub(crate) link: u32,
+    /// Earlier segments without the mark of their successor, which a crash prevented, by number, with the
+    /// marked headers.
+    pub(crate) unmarked: Vec<(u64, SegmentHeader)>,
 }
 
 /// Most bytes of a chunk that is copied after another one, to share a unit of the device with it.
@@ -397,6 +404,7 @@ impl Lane {
             offset: at.offset,
             chunk: at.chunk,
             link: at.link,
+            unmarked: at.unmarked,
             // Groups are counted from 1.
             group: GroupNo::new(1),
         };

@@ -167,6 +167,7 @@ fn first_lane(
         offset: BLOCK as u64,
         chunk: 1,
         link: 0,
+        unmarked: Vec::new(),
     };
     Ok(Lane::new(index, options, end, pool))
 }

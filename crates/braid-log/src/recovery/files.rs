@@ -161,6 +161,7 @@ pub(super) fn resume_lane(
         offset: scan.end_offset,
         chunk: scan.end.sequence,
         link: scan.end.link,
+        unmarked: scan.unmarked,
     };
     Ok(Lane::new(lane, options, end, pool))
 }

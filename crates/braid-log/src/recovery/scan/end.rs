@@ -55,6 +55,10 @@ impl LaneScan {
         } else {
             "scan: on to the next segment"
         });
+        if self.end_header.successor.is_none() {
+            let marked = self.end_header.marked(header.incarnation);
+            self.unmarked.push((self.end_segment, marked));
+        }
         self.end.incarnation = header.incarnation;
         self.end.seed = header.seed();
         self.end.sequence = header.first_chunk;

@@ -45,6 +45,9 @@ pub(crate) struct LaneScan {
     /// The offset after its last valid chunk.
     pub(crate) end_offset: u64,
     pub(crate) end: Expected,
+    /// Segments whose headers lack the mark of their successor, although the log continues in that, with
+    /// the marked header.
+    pub(crate) unmarked: Vec<(u64, SegmentHeader)>,
     pub(crate) chunks: u64,
     pub(crate) bytes: u64,
     /// Segments after the end whose headers belong to this log: (name, header).
@@ -226,6 +229,7 @@ impl LaneScan {
                 sequence: start.chunk,
                 link: start.link,
             },
+            unmarked: Vec::new(),
             chunks: 0,
             bytes: 0,
             beyond: Vec::new(),
