@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 use braid_io::{AlignedBuf, Device};
 use braid_rt::to_usize;
 
-use crate::data_file::{DataFile, Entry, LEAF_ADDRESSES, Root, block_of, change_of, encode_leaf};
+use crate::data_file::{
+    DataFile, Entry, FILE_NAME, LEAF_ADDRESSES, Root, block_of, change_of, encode_leaf,
+};
 use crate::error::StoreError;
 use crate::inner::StoreInner;
 use crate::number_set::NumberSet;
@@ -169,10 +171,14 @@ impl StoreWriter {
     pub fn put(&mut self, pages: &mut [(PageId, AlignedBuf)]) -> Result<(), StoreError> {
         for (id, bytes) in &*pages {
             if *id == 0 || *id >= PAGES_MAX {
-                return Err(StoreError::damaged_page(*id, "invalid page number"));
+                return Err(StoreError::damaged_page(
+                    FILE_NAME,
+                    *id,
+                    "invalid page number",
+                ));
             }
             crate::data_file::check_copied(bytes, *id)
-                .map_err(|what| StoreError::damaged_page(*id, what))?;
+                .map_err(|what| StoreError::damaged_page(FILE_NAME, *id, what))?;
         }
         let blocks = self.file.write_blocks(pages)?;
         for ((id, _), block) in pages.iter().zip(blocks) {
@@ -198,6 +204,7 @@ impl StoreWriter {
     ) -> Result<(), StoreError> {
         if next_page == 0 || next_page > PAGES_MAX {
             return Err(StoreError::damaged_page(
+                FILE_NAME,
                 next_page,
                 "invalid number of pages",
             ));
@@ -205,11 +212,16 @@ impl StoreWriter {
         let address = |id: PageId| match (exists(id), self.addresses.get(&id)) {
             (false, _) => Ok(0),
             (true, Some(&address)) => Ok(address),
-            (true, None) => Err(StoreError::damaged_page(id, "the page is missing")),
+            (true, None) => Err(StoreError::damaged_page(
+                FILE_NAME,
+                id,
+                "the page is missing",
+            )),
         };
         let addresses: Vec<u64> = (0..next_page).map(address).collect::<Result<_, _>>()?;
         if let Some((_, &root)) = trees.iter().find(|(_, root)| !exists(**root)) {
             return Err(StoreError::damaged_page(
+                FILE_NAME,
                 root,
                 "the root page of a tree is missing",
             ));

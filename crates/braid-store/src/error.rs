@@ -70,10 +70,11 @@ impl StoreError {
         }
     }
 
-    pub(crate) fn damaged_page(id: u64, what: impl Into<String>) -> Self {
+    /// The error of a damaged page of a file whose name in messages is `file`.
+    pub(crate) fn damaged_page(file: &str, id: u64, what: impl Into<String>) -> Self {
         Self::Corrupted {
             what: what.into(),
-            location: format!("data.braid, page {id}"),
+            location: format!("{file}, page {id}"),
         }
     }
 }

@@ -123,6 +123,17 @@ impl Store {
         Self::assemble(file, options, root)
     }
 
+    /// Sets the name of the data file in messages, to distinguish it from those of other stores. Only
+    /// the first call counts.
+    pub fn name_file(&self, name: String) {
+        self.inner.pool.file.set_name(name);
+    }
+
+    /// Returns the failure after which no checkpoint is published any more, if there was one.
+    pub fn poisoned(&self) -> Option<String> {
+        self.inner.pool.file.poisoned().cloned()
+    }
+
     /// Opens the data file at its newest published checkpoint. Returns the checkpoint's caller
     /// bytes.
     ///

@@ -88,7 +88,7 @@ impl Pool {
         let is_good = is_read
             && check(buf, id, page.newest).is_ok()
             && check_address(buf, page.address).is_ok()
-            && check_page(id, buf).is_ok()
+            && check_page(buf).is_ok()
             && !self.file.is_in_doubt(id, page.address);
         if is_good {
             braid_rt::coverage_point("store: a page is read in a batch");

@@ -25,7 +25,7 @@ use braid_rt::to_usize;
 use super::frames::Frames;
 use super::guards::ReadPage;
 use super::state::{self, COPY, IN_PLACE, IN_PLACE_MAX, NONE};
-use super::{Pool, check_page, latch};
+use super::{Pool, latch};
 use crate::data_file::{DataFile, block_of};
 use crate::error::StoreError;
 use crate::page::{PAGE_SIZE, Page, PageId};
@@ -74,7 +74,7 @@ impl Pool {
         if !braid_rt::mutant!("read_in_place_unverified") {
             let mut buf = self.file.buffer();
             self.file.read_page(id, address, &mut buf)?;
-            check_page(id, &buf)?;
+            self.check_page(id, &buf)?;
         }
         braid_rt::coverage_point("store: a page is read in place");
         self.counters.reads_in_place.fetch_add(1, Ordering::Relaxed);

@@ -53,10 +53,9 @@ pub(crate) use spare::SpareFrames;
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// Checks that the bytes are valid contents of a page.
-pub(crate) fn check_page(id: PageId, bytes: &[u8]) -> Result<(), StoreError> {
+fn check_page(bytes: &[u8]) -> Result<(), &'static str> {
     let page = bytes.first_chunk().ok_or("it is too short");
-    let checked = page.and_then(node::check);
-    checked.map_err(|what| StoreError::damaged_page(id, what))
+    page.and_then(node::check)
 }
 
 #[derive(Debug, Default)]
@@ -374,7 +373,7 @@ impl Pool {
             Some(_) => Ok(()),
             None => self.file.read_page(id, address, &mut buf),
         };
-        if let Err(error) = read.and_then(|()| check_page(id, &buf)) {
+        if let Err(error) = read.and_then(|()| self.check_page(id, &buf)) {
             self.free_frames.lock().push(narrow(frame));
             return Err(error);
         }
@@ -401,6 +400,17 @@ impl Pool {
         self.fill(frame, id, bytes);
         state::moved(state, empty, frame as u64);
         self.arrivals.notify(id);
+    }
+
+    /// Checks that the bytes are valid contents of a page.
+    fn check_page(&self, id: PageId, bytes: &[u8]) -> Result<(), StoreError> {
+        check_page(bytes).map_err(|what| self.damaged_page(id, what))
+    }
+
+    /// The error of a damaged page.
+    #[cold]
+    pub(crate) fn damaged_page(&self, id: PageId, what: &str) -> StoreError {
+        StoreError::damaged_page(self.file.name(), id, what)
     }
 
     /// Puts a clean page into a frame. The caller owns both.

@@ -97,7 +97,7 @@ impl Pool {
                 .file
                 .check_durable(id, address, sequence, bytes)
                 .is_ok()
-            && check_page(id, bytes).is_ok();
+            && check_page(bytes).is_ok();
         match is_it.then(|| self.unused_frame()).flatten() {
             Some(frame) => {
                 self.counters.read_ahead.fetch_add(1, Ordering::Relaxed);

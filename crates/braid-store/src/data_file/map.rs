@@ -249,7 +249,7 @@ impl DataFile {
                 Ok(()) => entry.address = address_of(entry.address, &buf),
                 // The read of the page reports it.
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
-                Err(error) => return Err(StoreError::io("cannot read pages of data.braid", error)),
+                Err(error) => return Err(self.failed("cannot read pages of", error)),
             }
         }
         Ok(())
@@ -265,7 +265,7 @@ impl DataFile {
         buf: &mut [u8],
     ) -> Result<(), StoreError> {
         let block = block_of(block);
-        let location = || super::location(identity, block);
+        let location = || self.location(identity, block);
         let read = self.file.read_at(buf, block * PAGE_SIZE as u64);
         read.map_err(|e| StoreError::io(format!("cannot read {}", location()), e))?;
         check(buf, identity, sequence).map_err(|what| damaged(what, location()))

@@ -101,23 +101,8 @@ pub(crate) struct DataFile {
     /// Whether the file could not be extended for the sake of spares since the newest checkpoint.
     cannot_grow: AtomicBool,
     pub(crate) written: WriteCounters,
-}
-
-/// Describes the place of a block with an identity in messages.
-fn location(identity: u64, block: u64) -> String {
-    let what = match identity {
-        id if id & BLOB != 0 => "root blob".to_owned(),
-        id if id & MAP != 0 => format!("map leaf {}", id & !MAP),
-        id => format!("page {id}"),
-    };
-    format!("data.braid, block {block} ({what})")
-}
-
-/// The error of a file that would exceed its greatest length.
-fn longest() -> StoreError {
-    StoreError::OutOfSpace {
-        what: "data.braid has its greatest length, 2 PiB".into(),
-    }
+    /// Its name in messages, unless that is [`FILE_NAME`].
+    name: OnceLock<String>,
 }
 
 fn damaged(what: &str, location: String) -> StoreError {
@@ -161,7 +146,40 @@ impl DataFile {
             unsynced_lost: AtomicBool::new(false),
             cannot_grow: AtomicBool::new(false),
             written: WriteCounters::default(),
+            name: OnceLock::new(),
         }
+    }
+
+    /// Sets the file's name in messages, to distinguish it from others. Only the first call counts.
+    pub(crate) fn set_name(&self, name: String) {
+        let _ = self.name.set(name);
+    }
+
+    /// The file's name in messages.
+    pub(crate) fn name(&self) -> &str {
+        self.name.get().map_or(FILE_NAME, String::as_str)
+    }
+
+    /// Describes the place of a block with an identity in messages.
+    fn location(&self, identity: u64, block: u64) -> String {
+        let what = match identity {
+            id if id & BLOB != 0 => "root blob".to_owned(),
+            id if id & MAP != 0 => format!("map leaf {}", id & !MAP),
+            id => format!("page {id}"),
+        };
+        format!("{}, block {block} ({what})", self.name())
+    }
+
+    /// The error of a file that would exceed its greatest length.
+    fn longest(&self) -> StoreError {
+        StoreError::OutOfSpace {
+            what: format!("{} has its greatest length, 2 PiB", self.name()),
+        }
+    }
+
+    /// The error of an operation on the file, which `what` describes up to the file's name.
+    fn failed(&self, what: &str, error: io::Error) -> StoreError {
+        StoreError::io(format!("{what} {}", self.name()), error)
     }
 
     /// Sets whether blocks are written by cache line where the device allows that; see
@@ -190,7 +208,7 @@ impl DataFile {
         let len = self
             .file
             .len()
-            .map_err(|e| StoreError::io("cannot read the length of data.braid", e))?;
+            .map_err(|e| self.failed("cannot read the length of", e))?;
         Ok(len / PAGE_SIZE as u64)
     }
 
@@ -209,7 +227,7 @@ impl DataFile {
     ) -> Result<(), StoreError> {
         self.read_unaddressed(identity, address, sequence, buf)?;
         check_address(buf, address)
-            .map_err(|what| damaged(what, location(identity, block_of(address))))
+            .map_err(|what| damaged(what, self.location(identity, block_of(address))))
     }
 
     /// Reads a page and checks its identity and that it is the newest state.
@@ -233,7 +251,7 @@ impl DataFile {
         let lost = lost.find(|(pages, _)| pages.contains(&id));
         let cause = lost.map_or_else(String::new, |(_, error)| format!(" ({error})"));
         let what = format!("the page map leaf that locates it is lost{cause}");
-        damaged(&what, format!("data.braid, page {id}"))
+        StoreError::damaged_page(self.name(), id, what)
     }
 
     /// The newest checkpoint to which the contents at a page's block address can belong.
@@ -299,10 +317,10 @@ impl DataFile {
         sequence: u64,
     ) -> Result<(), StoreError> {
         let read = self.read_blocks(pages.iter_mut().map(|(_, block, buf)| (*block, &mut **buf)));
-        read.map_err(|e| StoreError::io("cannot read pages of data.braid", e))?;
+        read.map_err(|e| self.failed("cannot read pages of", e))?;
         for (id, address, buf) in pages {
             let checked = check(buf, *id, sequence).and_then(|()| check_address(buf, *address));
-            checked.map_err(|what| damaged(what, location(*id, block_of(*address))))?;
+            checked.map_err(|what| damaged(what, self.location(*id, block_of(*address))))?;
         }
         Ok(())
     }
@@ -387,7 +405,7 @@ impl DataFile {
                     taken
                         .chain(rest.copied())
                         .for_each(|block| space.free(block));
-                    return Err(longest());
+                    return Err(self.longest());
                 }
             }
         }
@@ -402,7 +420,11 @@ impl DataFile {
     /// As [`DataFile::allocate`].
     fn allocate_lowest(&self) -> Result<Place, StoreError> {
         let extent = self.extent.load(Ordering::Relaxed);
-        let block = self.space.lock().allocate(extent).ok_or_else(longest)?;
+        let block = self
+            .space
+            .lock()
+            .allocate(extent)
+            .ok_or_else(|| self.longest())?;
         self.make_room([block].into_iter());
         let is_spare = false;
         Ok(Place { block, is_spare })
@@ -464,7 +486,7 @@ impl DataFile {
         let extent = self.extent.load(Ordering::Relaxed);
         let least = (extent + short.unsigned_abs()).max(end);
         if least > BLOCKS_MAX {
-            return Err(longest());
+            return Err(self.longest());
         }
         let extended = match self.extend((least + growth(end)).min(BLOCKS_MAX), true) {
             Err(error) if is_full(&error) => self.extend(least, true),
@@ -474,8 +496,8 @@ impl DataFile {
             Err(error) if is_full(&error) => {
                 braid_rt::coverage_point("store: the data file can't grow");
                 let missing = least.saturating_sub(extent) * PAGE_SIZE as u64;
-                let what =
-                    format!("{missing} more bytes of data.braid, for the pages to be changed");
+                let name = self.name();
+                let what = format!("{missing} more bytes of {name}, for the pages to be changed");
                 Err(StoreError::OutOfSpace { what })
             }
             _ => Ok(()),
@@ -605,7 +627,7 @@ impl DataFile {
     fn not_written(&self, places: &[Place], error: io::Error) -> StoreError {
         let blocks: Vec<u64> = places.iter().map(|place| place.block).collect();
         self.free(&blocks);
-        StoreError::io("cannot write pages to data.braid", error)
+        self.failed("cannot write pages to", error)
     }
 
     /// Frees blocks that nothing refers to.
@@ -696,7 +718,7 @@ impl DataFile {
         if blocks < self.len_blocks()? {
             braid_rt::coverage_point("store: the data file's end is cut off");
             let cut = self.file.set_len(blocks * PAGE_SIZE as u64);
-            cut.map_err(|e| StoreError::io("cannot shorten data.braid", e))?;
+            cut.map_err(|e| self.failed("cannot shorten", e))?;
         }
         Ok(())
     }

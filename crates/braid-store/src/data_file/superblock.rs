@@ -136,8 +136,7 @@ impl DataFile {
         if let Some((offset, superblock)) = &*unsettled {
             braid_rt::coverage_point("store: the superblock that was found is made durable");
             let written = self.file.write_durable_at(&[superblock], *offset);
-            written
-                .map_err(|e| StoreError::io("cannot rewrite the superblock of data.braid", e))?;
+            written.map_err(|e| self.failed("cannot rewrite the superblock of", e))?;
         }
         *unsettled = None;
         // Release: the superblock is durable before any thread skips this step.
@@ -157,7 +156,7 @@ impl DataFile {
         if !braid_rt::mutant!("superblock_before_pages") {
             let synced = self.file.sync().map_err(|error| {
                 braid_rt::coverage_point("store: poisoned by a sync");
-                let error = StoreError::io("cannot sync data.braid", error);
+                let error = self.failed("cannot sync", error);
                 self.poison_unsynced(&error);
                 error
             });
@@ -171,7 +170,7 @@ impl DataFile {
         let written = erased.and_then(|()| self.file.write_durable_at(&[&buf], slot));
         written.map_err(|error| {
             braid_rt::coverage_point("store: poisoned by a superblock's write");
-            let error = StoreError::io("cannot write the superblock of data.braid", error);
+            let error = self.failed("cannot write the superblock of", error);
             self.poison(&error);
             error
         })

@@ -57,7 +57,7 @@ impl DetachedValue {
             return Ok(out.into());
         }
         let what = "the pages of a value that was replaced do not fit together";
-        Err(StoreError::damaged_page(first, what))
+        Err(pool.damaged_page(first, what))
     }
 
     pub(crate) fn free(&self, pool: &Pool) {

@@ -71,7 +71,7 @@ impl Tree {
             // Damaged references may form a cycle.
             if dropped.pages.len() as u64 > self.pool.page_ids() {
                 let what = "the nodes of a dropped tree refer to each other";
-                let cycle = StoreError::damaged_page(id, what);
+                let cycle = self.pool.damaged_page(id, what);
                 dropped.damage.get_or_insert(cycle);
                 return Ok(true);
             }

@@ -27,7 +27,7 @@ pub(super) fn keep_overflow(
     let first = value_page::reference(&node.stored_value(&record));
     match overflow::pages(pool, first, record.value_len, page)? {
         Some(pages) => Ok(DetachedValue::new(pages, record.value_len)),
-        None => Err(broken(first)),
+        None => Err(broken(pool, first)),
     }
 }
 
@@ -61,7 +61,7 @@ impl Tree {
         };
         match (unchanged, is_whole) {
             (true, true) => Ok(Some(value.into())),
-            (true, false) => Err(broken(first)),
+            (true, false) => Err(broken(&self.pool, first)),
             (false, _) => Ok(None),
         }
     }

@@ -137,11 +137,12 @@ pub(super) fn chunks(key: &[u8]) -> (Vec<&[u8]>, &[u8]) {
 }
 
 #[cold]
-pub(super) fn malformed(what: &str, layer: u64) -> StoreError {
+pub(super) fn malformed(pool: &Pool, what: &str, layer: u64) -> StoreError {
     StoreError::Corrupted {
         what: what.to_owned(),
         location: format!(
-            "data.braid, layer {layer} of the keys longer than {SHORT_KEY_MAX} bytes"
+            "{}, layer {layer} of the keys longer than {SHORT_KEY_MAX} bytes",
+            pool.file.name()
         ),
     }
 }
@@ -215,7 +216,7 @@ impl Layers {
             return Ok(None);
         };
         let next = found.value.as_deref().and_then(layer_in);
-        let next = next.ok_or_else(|| malformed("invalid link to a layer", layer))?;
+        let next = next.ok_or_else(|| malformed(&self.0.pool, "invalid link to a layer", layer))?;
         Ok(Some(next))
     }
 
@@ -289,7 +290,9 @@ impl Layers {
                 Some(old) => {
                     let mut value = Vec::new();
                     old.keep_value(&mut value).and_then(|_| {
-                        layer_in(&value).ok_or_else(|| malformed("invalid counter of layers", END))
+                        layer_in(&value).ok_or_else(|| {
+                            malformed(&self.0.pool, "invalid counter of layers", END)
+                        })
                     })
                 }
             };
@@ -310,7 +313,7 @@ impl Layers {
         if first + count < END {
             Ok(first)
         } else {
-            Err(malformed("all layer numbers are in use", END))
+            Err(malformed(&self.0.pool, "all layer numbers are in use", END))
         }
     }
 
@@ -405,6 +408,7 @@ impl Layers {
     ) -> Result<bool, StoreError> {
         if before.len() >= MAX_KEY_LEN {
             return Err(malformed(
+                &self.0.pool,
                 "links form a longer chain than a key can have",
                 layer,
             ));
@@ -419,12 +423,17 @@ impl Layers {
                 }
                 Some(Entry::Link { chunk, .. }) => {
                     let next = layer_in(found.value);
-                    let next = next.ok_or_else(|| malformed("invalid link to a layer", layer))?;
+                    let next = next
+                        .ok_or_else(|| malformed(&self.0.pool, "invalid link to a layer", layer))?;
                     before.extend_from_slice(chunk);
                     let below = (after(range.0, chunk), after(range.1, chunk));
                     self.each_below(next, before, below, direction, each)
                 }
-                _ => Err(malformed("an entry is not part of a key", layer)),
+                _ => Err(malformed(
+                    &self.0.pool,
+                    "an entry is not part of a key",
+                    layer,
+                )),
             };
             before.truncate(start);
             continues
@@ -502,7 +511,7 @@ impl Tree {
             return Ok((home, missing, None));
         };
         if !Node(home.page()).is_between_fences(key) {
-            return Err(super::astray(home.id));
+            return Err(super::astray(&self.pool, home.id));
         }
         // Before the change, so that no return path leaves readers with the old version.
         if !braid_rt::mutant!("keep_the_home_leafs_version") {
@@ -536,7 +545,8 @@ impl Tree {
     ) -> Result<(), StoreError> {
         let LongPath { home, way } = path;
         let long = self.long.as_ref();
-        let long = long.ok_or_else(|| malformed("a part of a key is too long", FIRST))?;
+        let long =
+            long.ok_or_else(|| malformed(&self.pool, "a part of a key is too long", FIRST))?;
         let Some(_home) = home else {
             // The leaf is the home leaf, and stays latched.
             return match change {

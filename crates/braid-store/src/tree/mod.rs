@@ -113,12 +113,12 @@ fn meta_of(record: &LeafRecord) -> RecordMeta {
     }
 }
 
-fn broken(id: PageId) -> StoreError {
-    StoreError::damaged_page(id, "another page refers to it, but it does not exist")
+fn broken(pool: &Pool, id: PageId) -> StoreError {
+    pool.damaged_page(id, "another page refers to it, but it does not exist")
 }
 
-fn astray(id: PageId) -> StoreError {
-    StoreError::damaged_page(id, "its key range does not match its parent's")
+fn astray(pool: &Pool, id: PageId) -> StoreError {
+    pool.damaged_page(id, "its key range does not match its parent's")
 }
 
 /// A way down the tree, which chooses a node's child.
@@ -220,7 +220,7 @@ impl Tree {
                     return Ok(Some(page));
                 }
                 KIND_INNER => {}
-                _ if page.validate() => return Err(broken(page.id)),
+                _ if page.validate() => return Err(broken(&self.pool, page.id)),
                 _ => return Ok(None),
             }
             page = match self.open_child(&page, way.child(page, node))? {
@@ -231,7 +231,7 @@ impl Tree {
             node.0.prefetch(0, SEARCHED);
         }
         let what = "the tree is deeper than possible";
-        Err(StoreError::damaged_page(self.root, what))
+        Err(self.pool.damaged_page(self.root, what))
     }
 
     /// Opens a child whose id was read from its parent. Returns `None` if the parent changed.
@@ -279,7 +279,7 @@ impl Tree {
     /// Opens a page that may not be in memory.
     #[cold]
     fn read_existing(&self, id: PageId) -> Result<ReadPage<'_>, StoreError> {
-        self.pool.read(id)?.ok_or_else(|| broken(id))
+        self.pool.read(id)?.ok_or_else(|| broken(&self.pool, id))
     }
 
     #[inline(always)]
@@ -603,7 +603,7 @@ impl Tree {
                 return Ok(false);
             }
             if !node.admits(key, place) {
-                return Err(astray(leaf.id));
+                return Err(astray(&self.pool, leaf.id));
             }
             let leaving = match old {
                 Some(old) => self.leaving(&leaf, &old, kept)?,

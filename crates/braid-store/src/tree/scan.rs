@@ -374,10 +374,10 @@ impl Tree {
         match begins_here {
             true => {}
             false if is_near => return Ok(None),
-            false => return Err(astray(leaf.id)),
+            false => return Err(astray(&self.pool, leaf.id)),
         }
         let what = "a record extends past its page";
-        let copied = copied.ok_or_else(|| StoreError::damaged_page(leaf.id, what))?;
+        let copied = copied.ok_or_else(|| self.pool.damaged_page(leaf.id, what))?;
         let Copied {
             bytes,
             records,
@@ -422,7 +422,7 @@ impl Tree {
                 // wrong leaf.
                 let again = Some((key, record.version));
                 if *replaced == again {
-                    return Err(astray(leaf));
+                    return Err(astray(&self.pool, leaf));
                 }
                 *replaced = again;
                 return Ok(false);

@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use braid_rt::thread::Backoff;
 
 use super::{Tree, astray, broken};
-use crate::buffer_pool::{ReadPage, SpareFrames, WritePage};
+use crate::buffer_pool::{Pool, ReadPage, SpareFrames, WritePage};
 use crate::error::StoreError;
 use crate::node::{Contents, Entry, KIND_INNER, KIND_LEAF, Node};
 use crate::page::{PageId, WORDS};
@@ -46,10 +46,10 @@ pub(super) fn repeat(
 impl Tree {
     /// Latches a node.
     pub(super) fn latch(&self, id: PageId) -> Result<WritePage<'_>, StoreError> {
-        let page = self.pool.write(id)?.ok_or_else(|| broken(id))?;
+        let page = self.pool.write(id)?.ok_or_else(|| broken(&self.pool, id))?;
         match Node(page.page()).kind() {
             KIND_LEAF | KIND_INNER => Ok(page),
-            _ => Err(StoreError::damaged_page(id, "it is not a tree node")),
+            _ => Err(self.pool.damaged_page(id, "it is not a tree node")),
         }
     }
 
@@ -84,7 +84,7 @@ impl Tree {
     ) -> Result<Option<(WritePage<'a>, WritePage<'a>)>, StoreError> {
         if child.id == parent.id {
             return if parent.validate() {
-                Err(astray(child.id))
+                Err(astray(&self.pool, child.id))
             } else {
                 Ok(None)
             };
@@ -95,7 +95,7 @@ impl Tree {
         let Some(child) = child.upgrade() else {
             return Ok(None);
         };
-        check_child(&parent, position, &child)?;
+        check_child(&self.pool, &parent, position, &child)?;
         Ok(Some((parent, child)))
     }
 
@@ -111,7 +111,7 @@ impl Tree {
             return Ok(None);
         }
         if child.id == next.id && parent.validate() {
-            return Err(astray(child.id));
+            return Err(astray(&self.pool, child.id));
         }
         let Some((parent, child)) = self.latch_pair(parent, child, left)? else {
             return Ok(None);
@@ -119,9 +119,9 @@ impl Tree {
         let Some(next) = next.upgrade() else {
             return Ok(None);
         };
-        check_child(&parent, left + 1, &next)?;
+        check_child(&self.pool, &parent, left + 1, &next)?;
         if Node(child.page()).kind() != Node(next.page()).kind() {
-            return Err(astray(next.id));
+            return Err(astray(&self.pool, next.id));
         }
         Ok(Some((parent, child, next)))
     }
@@ -321,6 +321,7 @@ impl Tree {
 
 /// Checks that a latched node lies where its parent says: splits and merges rely on that.
 fn check_child(
+    pool: &Pool,
     parent: &WritePage<'_>,
     position: usize,
     child: &WritePage<'_>,
@@ -328,10 +329,10 @@ fn check_child(
     let (node, found) = (Node(parent.page()), Node(child.page()));
     match found.kind() {
         KIND_LEAF | KIND_INNER => {}
-        _ => return Err(StoreError::damaged_page(child.id, "it is not a tree node")),
+        _ => return Err(pool.damaged_page(child.id, "it is not a tree node")),
     }
     if (found.lower_fence(), found.upper_fence()) != node.bounds_of_child(position) {
-        return Err(astray(child.id));
+        return Err(astray(pool, child.id));
     }
     Ok(())
 }

@@ -45,10 +45,6 @@ impl HealthWatch {
     pub(crate) fn set_checkpoint_error(&self, error: Option<Error>) {
         *self.checkpoint_error.lock() = error;
     }
-
-    pub(crate) fn is_checkpoint_failing(&self) -> bool {
-        self.checkpoint_error.lock().is_some()
-    }
 }
 
 impl fmt::Debug for HealthWatch {
@@ -74,13 +70,20 @@ impl Engine {
         {
             return Health::OutOfSpace { what };
         }
-        if let Some(error) = self.health.checkpoint_error.lock().clone() {
+        if let Some(error) = self.checkpoint_error() {
             return Health::CheckpointFailing { error };
         }
         match self.health.archive_error.as_ref().and_then(|error| error()) {
             Some(error) => Health::ArchiveFailing { error },
             None => Health::Good,
         }
+    }
+
+    /// Returns why no checkpoint succeeds: the failure of a data file, or of the last checkpoint.
+    pub(crate) fn checkpoint_error(&self) -> Option<Error> {
+        let cause = self.stores().find_map(|store| store.poisoned());
+        let last = || self.health.checkpoint_error.lock().clone();
+        cause.map(|cause| Error::Poisoned { cause }).or_else(last)
     }
 
     /// Records why a commit failed. Call without locks.

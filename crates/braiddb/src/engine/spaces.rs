@@ -231,22 +231,9 @@ impl Engine {
                 continue;
             }
             let admitted = store.admit(room, size, || extent.removes_only);
-            admitted.map_err(|error| {
-                braid_rt::coverage_point("room: a tablespace is full");
-                self.name_space(space, error.into())
-            })?;
+            admitted.inspect_err(|_| braid_rt::coverage_point("room: a tablespace is full"))?;
         }
         Ok(())
-    }
-
-    /// Adds the name of a tablespace to the error of its lack of space.
-    fn name_space(&self, space: u8, error: Error) -> Error {
-        match (error, self.spaces.get(space)) {
-            (Error::OutOfSpace { what }, Some(space)) => Error::OutOfSpace {
-                what: format!("{what} in tablespace {:?}", space.name),
-            },
-            (error, _) => error,
-        }
     }
 
     /// Releases the room that a context no longer needs, except a little for its next transaction.

@@ -142,6 +142,10 @@ pub enum Error {
 
     /// An earlier write or sync failed, so no further commit can be durable (fail-stop). The
     /// database is read-only until it is reopened, which recovers every acknowledged transaction.
+    ///
+    /// A checkpoint, or reading a page, also fails with it after a failed sync of a data file. Then
+    /// commits continue, because the log has them, while there is log space;
+    /// [`Health::CheckpointFailing`](crate::Health::CheckpointFailing) has the same error.
     #[error("poisoned by an earlier failure: {cause}; close and reopen the database")]
     Poisoned {
         /// The first failure.

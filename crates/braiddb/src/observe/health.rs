@@ -21,7 +21,8 @@ pub enum Health {
     /// The last checkpoint failed. Commits continue while there is log space; checkpoints are
     /// retried.
     CheckpointFailing {
-        /// Why it failed.
+        /// Why it failed. [`Error::Poisoned`] if a sync of a data file failed, which the cause names:
+        /// no checkpoint succeeds until the database is reopened.
         error: Error,
     },
     /// The last commit found no space in the log. Smaller ones may succeed; a checkpoint or free

@@ -148,6 +148,7 @@ fn open_spaces(
         tablespaces::check_none(device, operation, "close it there first")?;
     }
     let listed = tablespaces::open_listed(gate, device, options, main)?;
+    tablespaces::name_files(&listed);
     if !listed.is_empty() {
         if options.archive.is_some() {
             tablespaces::check_none(device, "archive the log", "open it without an archive")?;

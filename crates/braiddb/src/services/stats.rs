@@ -30,7 +30,7 @@ impl Instance {
         let counts = engine.counters.counts();
         Stats {
             log_bytes_to_recover: self.checkpoints.log_bytes_to_recover(log.written_bytes),
-            checkpoint_failing: engine.health.is_checkpoint_failing(),
+            checkpoint_failing: engine.checkpoint_error().is_some(),
             poisoned: engine.poisoned().is_some(),
             commits: engine.gc.commits() + counts.read_only_commits,
             conflicts: counts.conflicts,

@@ -29,7 +29,8 @@ const LOCKED_AT_ONCE_MAX: usize = 64;
 const ATTEMPTS: u32 = 32;
 
 impl Engine {
-    /// Acquires the lock of a key that is about to be written, or leaves it for the commit.
+    /// Acquires the lock of a key that is about to be written, or leaves it for the commit. The
+    /// caller has checked that the table may be written.
     #[inline(always)]
     pub(crate) fn lock_write(
         &self,
@@ -39,14 +40,13 @@ impl Engine {
         hash: u64,
     ) -> Result<()> {
         if state.writes.len() >= LOCKED_AT_ONCE_MAX && self.is_left_for_commit(state) {
-            self.check_writable()?;
-            return self.check_table(core);
+            return Ok(());
         }
         self.lock_key(state, core, key, hash)
     }
 
     /// Acquires the lock of a key that is about to be read, and holds it until the transaction
-    /// ends.
+    /// ends. The caller has checked the table.
     pub(crate) fn lock_read(
         &self,
         state: &mut Context,
@@ -55,13 +55,12 @@ impl Engine {
         hash: u64,
     ) -> Result<()> {
         state.reads_locked = true;
+        self.check_writable()?;
         self.lock_key(state, core, key, hash)
     }
 
     #[inline(always)]
     fn lock_key(&self, state: &mut Context, core: &TableCore, key: &[u8], hash: u64) -> Result<()> {
-        self.check_writable()?;
-        self.check_table(core)?;
         if let Err(error) = self.hold(state, hash) {
             return Err(self.lock_error(error, state));
         }
@@ -171,7 +170,37 @@ mod tests {
 
     use super::LOCKED_AT_ONCE_MAX;
     use crate::device::MemoryDevice;
-    use crate::{Database, Table};
+    use crate::{Database, Error, Table};
+
+    /// A refused write leaves no hint of a leaf of the other database, whose pages this one does not
+    /// have.
+    #[test]
+    fn a_foreign_table_is_refused_before_its_leaf_is_approached() {
+        let open = || {
+            let builder = Database::builder().strands(1).pool_bytes(1 << 20);
+            let device = Arc::new(MemoryDevice::new());
+            builder.segment_bytes(64 << 10).open_on(device).unwrap()
+        };
+        let (db, other) = (open(), open());
+        let foreign: Table<u64, u64> = other.open_table("t").unwrap();
+        let dropped: Table<u64, u64> = db.open_table("t").unwrap();
+        db.drop_table("t").unwrap();
+        let mut tx = db.begin();
+        for table in [&foreign, &dropped] {
+            for key in 0..2 * LOCKED_AT_ONCE_MAX as u64 {
+                let refused = tx.insert(table, &key, &1).unwrap_err();
+                assert!(matches!(
+                    refused,
+                    Error::ForeignTable { .. } | Error::TableDropped { .. }
+                ));
+            }
+        }
+        let is_refused = |core: &Arc<_>| {
+            let mut refused = [&foreign.core, &dropped.core].into_iter();
+            refused.any(|refused| Arc::ptr_eq(refused, core))
+        };
+        assert!(!tx.state().borrow().tables.iter().any(is_refused));
+    }
 
     #[test]
     fn keys_read_under_a_lock_stay_locked() {

@@ -263,6 +263,9 @@ impl Transaction {
     ) -> Result<()> {
         let context = self.context();
         let (engine, state) = (&*context.engine, &mut **context.state.borrow_mut());
+        engine.check_writable()?;
+        // Before hints: a table of another database has other leaves.
+        engine.check_table(core)?;
         let max = engine.settings.transaction_bytes_max;
         let needed = key.len() + value.map_or(0, <[u8]>::len) + redo::OVERHEAD_MAX;
         if state.writes.bytes() + needed > max {

@@ -7,7 +7,7 @@ use braid_store::{Store, StoreOptions};
 
 use super::list::{read_list, write_list};
 use super::place::{Attached, database_directory, prepare, remove_files, write_owner};
-use super::{fault, new_space};
+use super::{fault, name_file, new_space};
 use crate::catalog::Catalog;
 use crate::engine::spaces::Space;
 use crate::error::{Result, TablespaceError};
@@ -97,7 +97,9 @@ fn create_files(
     let store = Store::create_as(device, store_options, entry.identity)?;
     store.write_lines(defaults.pmem_lines);
     store.read_in_place(defaults.pmem_in_place);
-    Ok(new_space(entry, attached, store))
+    let space = new_space(entry, attached, store);
+    name_file(&space);
+    Ok(space)
 }
 
 /// Drops a tablespace, which must have no tables.

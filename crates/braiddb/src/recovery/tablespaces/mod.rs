@@ -309,6 +309,17 @@ fn opened_up_to(found: Option<Listed>, name: &str, cut: SeqNo) -> Result<OpenedS
     Ok(opened)
 }
 
+/// Names the tablespaces' data files in messages, as those of an open database.
+pub(super) fn name_files(listed: &[Listed]) {
+    let opened = listed.iter().filter_map(|one| one.opened.as_ref().ok());
+    opened.for_each(|opened| name_file(&opened.space));
+}
+
+fn name_file(space: &Space) {
+    let name = format!("{DATA_FILE} of tablespace {:?}", space.name);
+    space.store.name_file(name);
+}
+
 /// Returns the stores of the tablespaces that could be opened, for replay.
 pub(super) fn opened(listed: &[Listed]) -> Vec<(u8, Store)> {
     let opened = listed.iter().filter_map(|one| one.opened.as_ref().ok());
