@@ -67,7 +67,8 @@ impl Database {
         name: &str,
         options: TableOptions,
     ) -> Result<BulkLoader<K, V>> {
-        BulkLoader::begin(self.instance(), name, Table::<K, V>::types(), options)
+        let types = Table::<K, V>::types();
+        BulkLoader::begin(self.instance(), None, name, types, options)
     }
 
     /// Builds a table of the types with these names from encoded entries, as
@@ -98,11 +99,74 @@ impl Database {
         value_type: &str,
         options: TableOptions,
     ) -> Result<BulkLoader<Bytes, Bytes>> {
-        BulkLoader::begin(
-            self.instance(),
-            name,
-            type_names(key_type, value_type),
-            options,
-        )
+        let types = type_names(key_type, value_type);
+        BulkLoader::begin(self.instance(), None, name, types, options)
+    }
+
+    /// Begins to load a new table in a tablespace, as [`Database::bulk_load_with`]. The tablespace
+    /// is not dropped meanwhile.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, disk) = (dir.path().join("db"), dir.path().join("disk"));
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// # use braid::tablespace::TablespaceOptions;
+    /// # db.create_tablespace("disk", TablespaceOptions::in_directory(&disk).pool_bytes(1 << 20))?;
+    /// let mut loader = db.bulk_load_in::<u64, String>("disk", "squares", Default::default())?;
+    /// loader.extend((0..1_000_u64).map(|n| (n, (n * n).to_string())))?;
+    /// let squares = loader.finish()?;
+    /// assert_eq!(db.tablespace_of(&squares)?.as_deref(), Some("disk"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::bulk_load_with`], and [`Error::Tablespace`](crate::Error::Tablespace) if there
+    /// is no such tablespace.
+    pub fn bulk_load_in<K: Key, V: Value>(
+        &self,
+        tablespace: &str,
+        name: &str,
+        options: TableOptions,
+    ) -> Result<BulkLoader<K, V>> {
+        let space = self.space_named(tablespace)?;
+        let types = Table::<K, V>::types();
+        BulkLoader::begin(self.instance(), Some(&space), name, types, options)
+    }
+
+    /// Builds a table of the types with these names in a tablespace, as
+    /// [`Database::bulk_load_untyped`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, disk) = (dir.path().join("db"), dir.path().join("disk"));
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// # use braid::tablespace::TablespaceOptions;
+    /// # db.create_tablespace("disk", TablespaceOptions::in_directory(&disk).pool_bytes(1 << 20))?;
+    /// use braid::AsKey;
+    /// let options = Default::default();
+    /// let mut loader = db.bulk_load_untyped_in("disk", "ages", "u64", "string", options)?;
+    /// AsKey::<u64>::with_key_bytes(&7, |key| loader.insert(key, b"Ada"))?;
+    /// let ages = loader.finish()?;
+    /// assert_eq!(db.tablespace_of(&ages)?.as_deref(), Some("disk"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::bulk_load_untyped`] and [`Database::bulk_load_in`].
+    pub fn bulk_load_untyped_in(
+        &self,
+        tablespace: &str,
+        name: &str,
+        key_type: &str,
+        value_type: &str,
+        options: TableOptions,
+    ) -> Result<BulkLoader<Bytes, Bytes>> {
+        let space = self.space_named(tablespace)?;
+        let types = type_names(key_type, value_type);
+        BulkLoader::begin(self.instance(), Some(&space), name, types, options)
     }
 }

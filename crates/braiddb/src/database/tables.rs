@@ -6,8 +6,8 @@ use super::Database;
 use crate::base::table_options::TableOptions;
 use crate::catalog::Catalog;
 use crate::engine::spaces::Space;
-use crate::error::{Error, Result, TablespaceError};
-use crate::schema::entry::{MAIN_SPACE, name_key};
+use crate::error::{Error, Result};
+use crate::schema::entry::name_key;
 use crate::schema::table::{Table, TableCore, type_names};
 use crate::types::{Key, Value};
 
@@ -80,7 +80,7 @@ impl Database {
         match catalog.find_in(&change, name)? {
             Some(core) => Table::of_core(core),
             None => {
-                let number = self.number_of(space)?;
+                let number = self.engine().check_space_is_there(space)?;
                 let core = catalog.create(number, name, Table::<K, V>::types(), options)?;
                 Ok(Table::new(core))
             }
@@ -205,24 +205,10 @@ impl Database {
             }),
             Some(core) => Ok(Table::new(core)),
             None => {
-                let number = self.number_of(space)?;
+                let number = self.engine().check_space_is_there(space)?;
                 Ok(Table::new(catalog.create(number, name, asked, options)?))
             }
         }
-    }
-
-    /// Returns the number of the tablespace where a table is about to be created. The caller has
-    /// locked the catalog, as a drop does, which may have come first.
-    fn number_of(&self, space: Option<&Space>) -> Result<u8> {
-        let Some(space) = space else {
-            return Ok(MAIN_SPACE);
-        };
-        let is_there = self.engine().spaces.get(space.number).is_some();
-        if !is_there && !braid_rt::mutant!("create_in_a_dropped_tablespace") {
-            let name = space.name.clone();
-            return Err(Error::Tablespace(TablespaceError::NotFound { name }));
-        }
-        Ok(space.number)
     }
 
     /// Returns the names of all tables, sorted.

@@ -156,7 +156,7 @@ impl Database {
         table.check_options(options)
     }
 
-    fn space_named(&self, name: &str) -> Result<Arc<Space>> {
+    pub(super) fn space_named(&self, name: &str) -> Result<Arc<Space>> {
         let engine = self.engine();
         engine.check_open()?;
         engine.spaces.named(name).ok_or_else(|| {

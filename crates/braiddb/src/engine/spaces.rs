@@ -14,7 +14,7 @@ use braid_store::{Store, WriterRoom};
 
 use super::Engine;
 use super::context::Context;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, TablespaceError};
 use crate::schema::entry::{MAIN_SPACE, SPACES_MAX, damaged, space_of};
 
 /// A tablespace other than the main one.
@@ -31,6 +31,8 @@ pub(crate) struct Space {
     pub(crate) pool_bytes: usize,
     /// The lock on the directory, until the database is closed.
     pub(crate) lock: Mutex<Option<DirectoryLock>>,
+    /// Names of the tables that are being loaded.
+    pub(crate) loads: Mutex<Vec<String>>,
 }
 
 impl fmt::Debug for Space {
@@ -138,6 +140,20 @@ impl Context {
 }
 
 impl Engine {
+    /// Returns the number of the tablespace where a table is about to be created. The caller has
+    /// locked the catalog, as a drop does, which may have come first.
+    pub(crate) fn check_space_is_there(&self, space: Option<&Space>) -> Result<u8> {
+        let Some(space) = space else {
+            return Ok(MAIN_SPACE);
+        };
+        let is_there = self.spaces.get(space.number).is_some();
+        if !is_there && !braid_rt::mutant!("create_in_a_dropped_tablespace") {
+            let name = space.name.clone();
+            return Err(Error::Tablespace(TablespaceError::NotFound { name }));
+        }
+        Ok(space.number)
+    }
+
     /// Returns the store of a tablespace.
     pub(crate) fn store_of_space(&self, number: u8) -> Option<Store> {
         if number == MAIN_SPACE {

@@ -48,8 +48,8 @@ pub enum TablespaceError {
         /// The limit, without the main tablespace.
         max: usize,
     },
-    /// The tablespace contains a table, or a dropped table that a handle, a scan or a transaction
-    /// still uses.
+    /// The tablespace contains a table, one that is being loaded, or a dropped one that a handle, a
+    /// scan or a transaction still uses.
     #[error(
         "cannot drop tablespace {name:?}: it contains table {table:?}; drop the table and its handles first"
     )]

@@ -15,7 +15,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use braid_store::{TreeLoader, WriterRoom, layer_entries};
+use braid_store::{Store, TreeLoader, WriterRoom, layer_entries};
 
 use super::instance::Instance;
 use super::pacing::CommitPacing;
@@ -23,8 +23,8 @@ use crate::MAX_VALUE_LEN;
 use crate::base::table_options::TableOptions;
 use crate::catalog::Catalog;
 use crate::engine::Engine;
+use crate::engine::spaces::Space;
 use crate::error::{Error, Result};
-use crate::schema::entry::MAIN_SPACE;
 use crate::schema::table::Table;
 use crate::schema::value_format::ValueFormat;
 use crate::txn::transaction::{Transaction, check_key};
@@ -51,6 +51,8 @@ pub struct BulkLoader<K: Key, V: Value> {
     instance: Arc<Instance>,
     tree: TreeLoader,
     long: LongKeys,
+    /// `None` in the main tablespace.
+    loading: Option<Loading>,
     id: u32,
     name: String,
     /// The names of the types, as stored in the catalog.
@@ -73,6 +75,8 @@ pub struct BulkLoader<K: Key, V: Value> {
 /// table's.
 struct LongKeys {
     engine: Arc<Engine>,
+    /// The store of the table's tablespace.
+    store: Store,
     id: u32,
     is_some: bool,
     /// Room in the data file for the next long key.
@@ -91,7 +95,7 @@ impl LongKeys {
     ) -> Result<()> {
         let _gate = self.engine.page_gate.read();
         let size = (1 + layer_entries(key.len()), key.len() + value.len());
-        let store = &self.engine.store;
+        let store = &self.store;
         store.expect_long_keys();
         store.admit(&mut self.room, size, || false)?;
         self.is_some = true;
@@ -103,17 +107,43 @@ impl LongKeys {
     /// Keeps the long keys for their table.
     fn release(&mut self) {
         self.is_some = false;
-        self.engine.store.release_room(&mut self.room);
+        self.store.release_room(&mut self.room);
     }
 }
 
 impl Drop for LongKeys {
     fn drop(&mut self) {
-        self.engine.store.release_room(&mut self.room);
+        self.store.release_room(&mut self.room);
         // Long keys that are not freed here are freed by the next open.
         if self.is_some && self.engine.check_writable().is_ok() {
             let _gate = self.engine.page_gate.read();
-            let _ = self.engine.store.drop_tree(self.id);
+            let _ = self.store.drop_tree(self.id);
+        }
+    }
+}
+
+/// A load into a tablespace, which is not dropped meanwhile.
+struct Loading {
+    space: Arc<Space>,
+    name: String,
+}
+
+impl Loading {
+    /// Begins a load. The caller has locked the catalog, as a drop does.
+    fn begin(space: &Arc<Space>, name: &str) -> Self {
+        let name = name.to_owned();
+        space.loads.lock().push(name.clone());
+        let space = space.clone();
+        Self { space, name }
+    }
+}
+
+impl Drop for Loading {
+    fn drop(&mut self) {
+        let mut loads = self.space.loads.lock();
+        // Several loads may have one name, of which the first to finish gets it.
+        if let Some(at) = loads.iter().position(|name| *name == self.name) {
+            loads.swap_remove(at);
         }
     }
 }
@@ -121,6 +151,7 @@ impl Drop for LongKeys {
 impl<K: Key, V: Value> BulkLoader<K, V> {
     pub(crate) fn begin(
         instance: &Arc<Instance>,
+        space: Option<&Arc<Space>>,
         name: &str,
         type_names: String,
         options: TableOptions,
@@ -128,24 +159,31 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
         options.check()?;
         let engine = &instance.engine;
         engine.check_writable()?;
-        let (id, version) = {
+        let (id, version, loading) = {
             let change = engine.tables.change.lock();
             let catalog = Catalog::of(engine);
             catalog.check_name_is_free(&change, name)?;
+            let number = engine.check_space_is_there(space.map(|space| &**space))?;
+            let loading = space.map(|space| Loading::begin(space, name));
             let mut tx = Transaction::begin(engine, Default::default());
-            let id = catalog.take_id(&mut tx, MAIN_SPACE)?;
-            (id, tx.commit()?.seqno())
+            let id = catalog.take_id(&mut tx, number)?;
+            (id, tx.commit()?.seqno(), loading)
         };
-        let tree = engine.store.load(id, engine.settings.background)?;
+        let store = loading
+            .as_ref()
+            .map_or(&engine.store, |loading| &loading.space.store);
+        let tree = store.load(id, engine.settings.background)?;
         Ok(Self {
             instance: instance.clone(),
             tree: tree.paced(Arc::new(CommitPacing(engine.log.clone()))),
             long: LongKeys {
                 engine: engine.clone(),
+                store: store.clone(),
                 id,
                 is_some: false,
                 room: WriterRoom::default(),
             },
+            loading,
             id,
             name: name.to_owned(),
             type_names,
@@ -309,9 +347,11 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             name,
             type_names,
             options,
+            loading: _loading,
             ..
         } = self;
         let engine = &instance.engine;
+        let store = long.store.clone();
         let catalog = Catalog::of(engine);
         catalog.check_name_is_free(&engine.tables.change.lock(), &name)?;
         self.tree.finish()?;
@@ -335,7 +375,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             if !matches!(error, Error::Poisoned { .. }) {
                 let _gate = engine.page_gate.read();
                 // Pages that cannot be freed now are freed by the next open.
-                let _ = engine.store.drop_tree(id);
+                let _ = store.drop_tree(id);
             }
         })?;
         Ok(Table::new(core))

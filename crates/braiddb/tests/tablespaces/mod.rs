@@ -3,6 +3,7 @@
 mod changes;
 mod crashes;
 mod failures;
+mod loads;
 mod opening;
 mod reading;
 mod tables;
@@ -203,4 +204,3 @@ fn value(number: u64, len: usize) -> Vec<u8> {
     value.resize(8 + len, number as u8);
     value
 }
-

@@ -124,7 +124,11 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
     let dropped = engine.tables.dropped.lock();
     let dropped = dropped.iter().filter(|core| is_in(core.id));
     let dropped: Vec<String> = dropped.map(|core| core.name.read().clone()).collect();
-    if let Some(table) = existing.chain(dropped).next()
+    let loaded = space.loads.lock().clone();
+    let loaded = loaded
+        .into_iter()
+        .filter(|_| !braid_rt::mutant!("drop_a_tablespace_during_a_load"));
+    if let Some(table) = existing.chain(dropped).chain(loaded).next()
         && !braid_rt::mutant!("drop_a_tablespace_with_tables")
     {
         let name = name.to_owned();

@@ -159,6 +159,7 @@ fn new_space(entry: &ListedSpace, attached: Attached, store: Store) -> Arc<Space
         access: attached.access,
         pool_bytes: usize::try_from(entry.pool_bytes).unwrap_or(usize::MAX),
         lock: Mutex::new(attached.lock),
+        loads: Mutex::default(),
     })
 }
 
