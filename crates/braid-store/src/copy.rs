@@ -163,6 +163,11 @@ impl StoreWriter {
         })
     }
 
+    /// The device that the data file is on.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        self.file.device()
+    }
+
     /// Writes pages, replacing pages that were written before.
     ///
     /// # Errors

@@ -96,8 +96,20 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_name = "TIME", requires = "archive", value_parser = parse_time)]
     until_time: Option<SystemTime>,
 
+    /// Directory for a tablespace of the last backup, which must be missing or empty; repeat it for
+    /// each tablespace
+    #[arg(long = "tablespace", value_name = "NAME=DIR", value_parser = parse_place)]
+    tablespaces: Vec<(String, PathBuf)>,
+
     #[command(flatten)]
     log: LogPlaceArgs,
+}
+
+fn parse_place(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, directory) = text
+        .rsplit_once('=')
+        .ok_or("give the name of a tablespace, = and a directory")?;
+    Ok((name.to_owned(), directory.into()))
 }
 
 fn parse_time(text: &str) -> Result<SystemTime, String> {
@@ -124,12 +136,16 @@ pub(crate) fn restore(args: &RestoreArgs, output: &mut Output) -> Result<(), Fai
         (None, Some(time)) => Until::Time(time),
         (None, None) => Until::End,
     });
-    let made = Made::look(dest);
+    let mut made = vec![Made::look(dest)];
+    for (name, directory) in &args.tablespaces {
+        made.push(Made::look(directory));
+        restore = restore.tablespace_directory(name, directory);
+    }
     let report = restore.run(dest);
     bar.finish_and_clear();
     let report = report.inspect_err(|error| {
         if !matches!(error, Error::Locked { .. }) {
-            made.remove();
+            made.iter().for_each(Made::remove);
         }
     })?;
     output.line(format_args!(

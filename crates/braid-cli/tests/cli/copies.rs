@@ -15,6 +15,64 @@ fn json_lines(output: &Output) -> Vec<Value> {
 }
 
 #[test]
+fn tablespaces_are_restored_into_new_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let braid = |args: &[&str]| braid_in(dir.path(), args);
+    let make = "create-tablespace disk disk 1; create t u64 string in disk; put t 1 one";
+    expect_code(&braid(&["shell", "db", "--create", "-c", make]), 0);
+    expect_code(&braid(&["backup", "db", "full"]), 0);
+    expect_code(&braid(&["shell", "db", "-c", "put t 1 uno"]), 0);
+    expect_code(&braid(&["archive", "db", "archive"]), 0);
+    for (args, what) in [
+        (&["restore", "full", "x"][..], "no place was given for it"),
+        (
+            &["restore", "full", "x", "--tablespace", "disk=disk"],
+            "choose an empty or new place",
+        ),
+        (
+            &["restore", "full", "x", "--tablespace", "disk"],
+            "give the name of a tablespace",
+        ),
+        (
+            &[
+                "restore",
+                "full",
+                "x",
+                "--tablespace",
+                "disk=y",
+                "--tablespace",
+                "other=z",
+            ],
+            "no backup has one of this name",
+        ),
+        (
+            &["restore", "full", "x", "--tablespace", "disk=x"],
+            "the database itself is there",
+        ),
+    ] {
+        let refused = braid(args);
+        assert!(
+            !refused.status.success() && stderr(&refused).contains(what),
+            "{}",
+            stderr(&refused)
+        );
+        assert!(
+            ["x", "y", "z"]
+                .iter()
+                .all(|name| !dir.path().join(name).exists())
+        );
+    }
+    let get = |name| stdout(&braid(&["shell", name, "-c", "tables; get t 1"]));
+    let restored = braid(&["restore", "full", "a", "--tablespace", "disk=disk-a"]);
+    expect_code(&restored, 0);
+    assert_eq!(get("a"), "t in disk: u64 -> string\n\"one\"\n");
+    let place = ["--tablespace", "disk=disk-b", "--archive", "archive"];
+    let restored = braid(&[&["restore", "full", "b"][..], &place].concat());
+    expect_code(&restored, 0);
+    assert_eq!(get("b"), "t in disk: u64 -> string\n\"uno\"\n");
+}
+
+#[test]
 fn a_database_is_backed_up_and_restored() {
     let dir = tempfile::tempdir().unwrap();
     let braid = |args: &[&str]| braid_in(dir.path(), args);

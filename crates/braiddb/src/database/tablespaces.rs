@@ -26,9 +26,9 @@ impl Database {
     /// be opened read-only; see [`TablespaceError`]. A tablespace that is full refuses only the
     /// transactions that write to it.
     ///
-    /// A database with tablespaces does not support backups, archives, salvage, and reading while
-    /// another process writes yet: these fail with [`TablespaceError::Unsupported`], the last perhaps
-    /// with [`Error::Locked`]. Earlier versions of Braid do not open it.
+    /// A database with tablespaces does not support salvage, and reading while another process writes,
+    /// yet: these fail with [`TablespaceError::Unsupported`], the last perhaps with
+    /// [`Error::Locked`]. Earlier versions of Braid do not open it.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -74,7 +74,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tablespace`] if no tablespace has this name, or it contains a table; the errors of a commit;
+    /// [`Error::Tablespace`] if no tablespace has this name, it contains a table, or a bulk load or a
+    /// backup uses it; the errors of a commit;
     /// [`Error::Io`] if a file cannot be removed: the tablespace does not exist any more, and the
     /// next opening removes the file.
     pub fn drop_tablespace(&self, name: &str) -> Result<()> {

@@ -15,6 +15,7 @@ use braid_store::{Store, WriterRoom};
 use super::Engine;
 use super::context::Context;
 use crate::error::{Error, Result, TablespaceError};
+use crate::format::space::ListedSpace;
 use crate::schema::entry::{MAIN_SPACE, SPACES_MAX, damaged, space_of};
 
 /// A tablespace other than the main one.
@@ -31,8 +32,60 @@ pub(crate) struct Space {
     pub(crate) pool_bytes: usize,
     /// The lock on the directory, until the database is closed.
     pub(crate) lock: Mutex<Option<DirectoryLock>>,
+    pub(crate) uses: Mutex<Uses>,
+}
+
+/// Uses of a tablespace during which it is not dropped.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Uses {
     /// Names of the tables that are being loaded.
-    pub(crate) loads: Mutex<Vec<String>>,
+    pub(crate) loads: Vec<String>,
+    /// Number of backups that copy it.
+    pub(crate) copies: usize,
+}
+
+/// A tablespace that a backup copies.
+#[derive(Debug)]
+pub(crate) struct SpaceUse(Arc<Space>);
+
+impl SpaceUse {
+    /// Returns all tablespaces of an engine.
+    pub(crate) fn all_of(engine: &Engine) -> Vec<Self> {
+        if engine.spaces.all().is_empty() {
+            return Vec::new();
+        }
+        // A drop holds this lock from its look at the uses to its end.
+        let _change = engine.tables.change.lock();
+        let hold = |space: Arc<Space>| {
+            space.uses.lock().copies += 1;
+            Self(space)
+        };
+        engine.spaces.all().into_iter().map(hold).collect()
+    }
+
+    pub(crate) fn space(&self) -> &Space {
+        &self.0
+    }
+}
+
+impl Drop for SpaceUse {
+    fn drop(&mut self) {
+        self.0.uses.lock().copies -= 1;
+    }
+}
+
+impl Space {
+    /// Returns its entry in the list of tablespaces.
+    pub(crate) fn entry(&self) -> ListedSpace {
+        ListedSpace {
+            number: self.number,
+            identity: self.identity,
+            pool_bytes: self.pool_bytes as u64,
+            name: self.name.clone(),
+            directory: self.directory.clone().unwrap_or_default(),
+            access: self.access,
+        }
+    }
 }
 
 impl fmt::Debug for Space {

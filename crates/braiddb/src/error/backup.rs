@@ -92,6 +92,20 @@ pub enum BackupError {
     /// No backup was given.
     #[error("cannot restore: no backup was given; begin with a full backup")]
     Nothing,
+    /// A backup has a tablespace for which no place was given.
+    #[error(
+        "cannot restore tablespace {name:?}: no place was given for it; name a new or empty directory with tablespace_directory"
+    )]
+    NoPlace {
+        /// The tablespace's name.
+        name: String,
+    },
+    /// A place was given for a tablespace that none of the backups has.
+    #[error("cannot restore tablespace {name:?}: no backup has one of this name; check the name")]
+    UnknownTablespace {
+        /// The requested name.
+        name: String,
+    },
     /// The parent of an incremental backup is newer than the database.
     #[error(
         "cannot make an incremental backup: its parent, up to sequence number {parent}, is newer than this database, which was restored to an earlier state; make a full backup"
@@ -184,6 +198,17 @@ pub enum BackupError {
         /// The table's name.
         table: String,
         /// Sequence number of the transaction that made it visible.
+        seqno: u64,
+    },
+    /// A tablespace was created after the backup, so the backup does not say where its tables are.
+    #[error(
+        "cannot restore tablespace {name:?}: transaction {seqno} created it after the backup; restore up to sequence number {}, or give a later backup",
+        seqno - 1
+    )]
+    NewTablespace {
+        /// The tablespace's name.
+        name: String,
+        /// Sequence number of the transaction that created it.
         seqno: u64,
     },
     /// The archive belongs to another database.

@@ -686,6 +686,9 @@ mod tests {
                 Error::Tablespace(TablespaceError::NotEmpty { name, table })
             }
             Error::Tablespace(TablespaceError::NotEmpty { .. }) => {
+                Error::Tablespace(TablespaceError::Busy { name: name() })
+            }
+            Error::Tablespace(TablespaceError::Busy { .. }) => {
                 let (table, asked, found) = (name(), name(), "main".into());
                 Error::Tablespace(TablespaceError::OtherTablespace {
                     table,

@@ -59,6 +59,14 @@ pub enum TablespaceError {
         /// A table in it.
         table: String,
     },
+    /// A backup copies the tablespace.
+    #[error(
+        "cannot drop tablespace {name:?}: a backup copies it; retry when the backup is complete"
+    )]
+    Busy {
+        /// The tablespace's name.
+        name: String,
+    },
     /// The table exists in another tablespace.
     #[error(
         "cannot open table {table:?} in tablespace {asked:?}: it is in {found:?}; open it there, or without a tablespace"

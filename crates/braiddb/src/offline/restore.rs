@@ -1,11 +1,13 @@
 //! Restoring a database from backups and an archive.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use braid_io::{Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, OpenMode, READERS_FILE_NAME};
+use braid_io::{
+    AlignedBuf, Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, OpenMode, READERS_FILE_NAME,
+};
 use braid_log::{CheckpointPosition, FlushMode, Log, LogOptions, LogRecord, SeqNo};
 use braid_rt::to_usize;
 use bytes::Bytes;
@@ -15,13 +17,15 @@ use braid_store::{PageId, Store, StoreOptions, StoreWriter};
 use crate::error::{BackupError, Error, Result};
 use crate::format::meta::Meta;
 use crate::format::redo::{self, Redo};
-use crate::options::{Builder, LogPlace, check_file_mode};
+use crate::format::space::{ListedSpace, SpaceMeta};
+use crate::options::{Builder, LogPlace, SpacePlace, check_file_mode};
 use crate::recovery::replay::{Replay, gathered_bytes_max};
-use crate::recovery::{locking, log_directory, opening};
-use crate::schema::entry::{CATALOG_ID, loaded_table, table_of_entry};
+use crate::recovery::tablespaces::{RestoredSpace, attach_restored, record_restored};
+use crate::recovery::{DATA_FILE, locking, log_directory, opening};
+use crate::schema::entry::{CATALOG_ID, SpaceEntry, loaded_table, space_of_entry, table_of_entry};
 use crate::services::archive::{Archive, ArchivedTransaction, ON_DEVICE, Until};
-use crate::services::backup::format::Manifest;
-use crate::services::backup::source::{Reader, name_of, read_manifest};
+use crate::services::backup::format::{Manifest, ManifestSpace};
+use crate::services::backup::source::{Part, Reader, name_of, read_manifest};
 use crate::services::backup::{BackupProgress, RESTORING_FILE};
 
 /// Result of a restore.
@@ -116,6 +120,8 @@ pub struct Restore<'a> {
     place: Builder,
     /// The log's directory, once it is open.
     log_place: Option<LogPlace>,
+    /// Places of the tablespaces, by name.
+    spaces: Vec<(String, SpacePlace)>,
     file_mode: u32,
     pool_bytes: usize,
 }
@@ -145,6 +151,7 @@ impl<'a> Restore<'a> {
             progress: None,
             place: Builder::default(),
             log_place: None,
+            spaces: Vec::new(),
             file_mode: braid_io::DEFAULT_FILE_MODE,
             pool_bytes: 64 << 20,
         }
@@ -252,6 +259,64 @@ impl<'a> Restore<'a> {
         self
     }
 
+    /// Sets the directory for a tablespace, which must be empty or missing. Each tablespace of the
+    /// last backup needs a place; [`BackupInfo::tablespaces`](crate::backup::BackupInfo::tablespaces)
+    /// names them.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open(path.join("db"))?;
+    /// # use braid::tablespace::TablespaceOptions;
+    /// # let options = TablespaceOptions::in_directory(path.join("disk")).pool_bytes(1 << 20);
+    /// # db.create_tablespace("disk", options)?;
+    /// use braid::backup::Restore;
+    /// db.backup(path.join("monday"))?;
+    /// let restore = Restore::new().backup(path.join("monday"));
+    /// let restore = restore.tablespace_directory("disk", path.join("restored-disk"));
+    /// restore.run(path.join("restored"))?;
+    /// let restored = braid::Database::open(path.join("restored"))?;
+    /// assert_eq!(restored.tablespace_names(), ["disk"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tablespace_directory(mut self, name: &str, path: impl AsRef<Path>) -> Self {
+        let place = SpacePlace::Directory(path.as_ref().to_owned());
+        self.spaces.push((name.to_owned(), place));
+        self
+    }
+
+    /// Sets the device for a tablespace, which must be empty; see [`Restore::tablespace_directory`].
+    /// Every opening of the restored database needs
+    /// [`Builder::tablespace_device`](crate::Builder::tablespace_device).
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # use std::sync::Arc;
+    /// # use braid::tablespace::TablespaceOptions;
+    /// use braid::backup::Restore;
+    /// use braid::device::MemoryDevice;
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open_on(Arc::new(MemoryDevice::new()))?;
+    /// # let options = TablespaceOptions::on_device(Arc::new(MemoryDevice::new()));
+    /// # db.create_tablespace("disk", options.pool_bytes(1 << 20))?;
+    /// # let mut copy: Vec<u8> = Vec::new();
+    /// # db.backup_to(&mut copy)?;
+    /// let [main, disk]: [Arc<MemoryDevice>; 2] = Default::default();
+    /// let restore = Restore::new().stream(&copy[..]);
+    /// restore.tablespace_device("disk", disk.clone()).run_on(main.clone())?;
+    /// let restored = braid::Database::builder().pool_bytes(1 << 20);
+    /// let restored = restored.tablespace_device("disk", disk).open_on(main)?;
+    /// assert_eq!(restored.tablespace_names(), ["disk"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tablespace_device(mut self, name: &str, device: Arc<dyn Device>) -> Self {
+        self.spaces
+            .push((name.to_owned(), SpacePlace::device(device)));
+        self
+    }
+
     /// Restores into a directory, which must be empty or missing. Everything is durable when this
     /// returns. After a failure, the directory is not a database; empty it before the next attempt.
     ///
@@ -269,13 +334,11 @@ impl<'a> Restore<'a> {
         // Before any file is created: most errors are detectable at the ends of the input files.
         self.archive = self.open_archive()?.map(ArchiveSource::Open);
         self.check_files()?;
-        let entries = braid_io::list_directory(path).map_err(opening)?;
-        if let Some(found) = entries.into_iter().next() {
-            return Err(BackupError::DestinationInUse {
-                path: path.to_owned(),
-                found,
+        check_empty(path)?;
+        for (_, place) in &self.spaces {
+            if let SpacePlace::Directory(path) = place {
+                check_empty(path)?;
             }
-            .into());
         }
         braid_io::create_directory_with_mode(path, self.file_mode).map_err(opening)?;
         let _lock = DirectoryLock::acquire_with_mode(path, self.file_mode)
@@ -284,7 +347,9 @@ impl<'a> Restore<'a> {
             .map_err(opening)?;
         let place = self.place.clone().file_mode(self.file_mode);
         let attached = log_directory::attach(path, device, &place)?;
-        self.log_place = attached.place;
+        self.log_place = attached.place.clone();
+        self.place.log_place = attached.place;
+        self.place.directory = Some(braid_io::resolve(path).map_err(opening)?);
         let _log_lock = attached.lock;
         self.run_on(attached.device)
     }
@@ -298,12 +363,32 @@ impl<'a> Restore<'a> {
             };
             chain.add(read_manifest(path)?, &name_of(path))?;
         }
+        self.check_places(&chain)?;
         let (manifest, _) = chain.last.ok_or(BackupError::Nothing)?;
         let archive = match &self.archive {
             Some(ArchiveSource::Open(archive)) => Some(archive),
             _ => None,
         };
         target(archive, self.until, &manifest).map(drop)
+    }
+
+    /// Checks that each tablespace of the last backup has a place, and each place a tablespace in one
+    /// of the backups.
+    fn check_places(&self, chain: &Chain) -> Result<()> {
+        let is_placed = |name: &str| self.spaces.iter().any(|(placed, _)| placed == name);
+        let mut last = chain
+            .last
+            .iter()
+            .flat_map(|(last, _)| last.names_of_spaces());
+        if let Some(name) = last.find(|name| !is_placed(name)) {
+            let name = name.to_owned();
+            return Err(BackupError::NoPlace { name }.into());
+        }
+        let is_known = |name: &String| chain.spaces.contains(name);
+        match self.spaces.iter().find(|(name, _)| !is_known(name)) {
+            Some((name, _)) => Err(BackupError::UnknownTablespace { name: name.clone() }.into()),
+            None => Ok(()),
+        }
     }
 
     fn open_archive(&mut self) -> Result<Option<Archive>> {
@@ -322,30 +407,32 @@ impl<'a> Restore<'a> {
     pub fn run_on(mut self, device: Arc<dyn Device>) -> Result<RestoreReport> {
         let archive = self.open_archive()?;
         begin(&*device)?;
-        let mut writer = StoreWriter::create(device.clone())?;
-        let (manifest, pages) = self.write_pages(&mut writer)?;
+        self.place.file_mode = self.file_mode;
+        let places = attach_restored(&self.place, &self.spaces)?;
+        let (manifest, written, pages) = self.write_pages(&device, &places)?;
         let (meta, start) = Meta::decode(&manifest.meta)?;
         let until = target(archive.as_ref(), self.until, &manifest)?;
-        let exists = |id: PageId| {
-            manifest
-                .entries
-                .get(to_usize(id))
-                .is_some_and(|entry| *entry != 0)
+        let restored = Restored {
+            meta: meta.encode(&start, None, first_stamp(&manifest)),
+            seqno: start.seqno,
+            manifest: &manifest,
+            pool_bytes: self.pool_bytes,
         };
-        let next_page = manifest.entries.len() as u64;
-        writer.finish(
-            next_page,
-            manifest.trees.clone(),
-            meta.encode(&start, None, 0),
-            exists,
-        )?;
-        let store_options = StoreOptions::of_pool(self.pool_bytes);
-        let (store, _) = Store::open(device.clone(), store_options)?;
+        let (store, spaces) = restored.finish(written)?;
         let transactions = match &archive {
             None => 0,
-            Some(archive) => replay_archive(archive, &store, &manifest, until)?,
+            Some(archive) => replay_archive(archive, (&store, &spaces), &manifest, until)?,
         };
-        begin_log(&device, &store, &meta, until, self.log_place.as_ref())?;
+        let stores = (&store, &spaces[..], &manifest);
+        begin_log(&device, stores, &meta, until, self.log_place.as_ref())?;
+        let place_of = |space: &ManifestSpace| {
+            let mut places = places.iter();
+            places.find(|place| place.name == space.entry.name)
+        };
+        let of_spaces = manifest.spaces.iter();
+        let of_spaces = of_spaces.filter_map(|space| Some((&space.entry, place_of(space)?)));
+        let database = self.place.directory.clone().unwrap_or_default();
+        record_restored(&*device, &database, of_spaces)?;
         end(&*device)?;
         Ok(RestoreReport {
             seqno: until,
@@ -355,24 +442,51 @@ impl<'a> Restore<'a> {
         })
     }
 
-    /// Writes the pages of all backups. Returns the manifest of the last one, and the number of
-    /// pages.
-    fn write_pages(&mut self, writer: &mut StoreWriter) -> Result<(Manifest, u64)> {
+    /// Returns the identities of the last backup's tablespaces; `None` if a stream comes before it.
+    fn wanted_spaces(&self) -> Result<Option<Vec<u128>>> {
+        let mut wanted = None;
+        for source in &self.sources {
+            let Source::File(path) = source else {
+                return Ok(None);
+            };
+            let spaces = read_manifest(path)?.spaces.into_iter();
+            wanted = Some(spaces.map(|space| space.entry.identity).collect());
+        }
+        Ok(wanted)
+    }
+
+    /// Writes the pages of all backups. Returns the manifest of the last one, what was written, and
+    /// the number of pages.
+    fn write_pages(
+        &mut self,
+        device: &Arc<dyn Device>,
+        places: &[RestoredSpace],
+    ) -> Result<(Manifest, Written, u64)> {
         let mut chain = Chain::default();
         let mut pages = 0;
-        // The map entry of each page's newest version. A hash map, because the page numbers are
-        // untrusted input.
-        let mut put: HashMap<PageId, u64> = HashMap::new();
+        let mut written = Written {
+            main: Pages::create(device)?,
+            spaces: Vec::new(),
+            wanted: self.wanted_spaces()?,
+        };
         for (index, source) in std::mem::take(&mut self.sources).into_iter().enumerate() {
             let mut reader = match source {
                 Source::File(path) => Reader::open(&path)?,
                 Source::Stream(stream) => Reader::new(format!("stream {}", index + 1), stream)?,
             };
             let name = reader.name().to_owned();
-            let mut ids: Vec<PageId> = Vec::new();
-            while let Some(mut batch) = reader.pages()? {
-                writer.put(&mut batch)?;
-                ids.extend(batch.iter().map(|(id, _)| *id));
+            let mut of = Some(&mut written.main);
+            while let Some(part) = reader.part()? {
+                let mut batch = match part {
+                    Part::Pages(batch) => batch,
+                    Part::Space(entry) => {
+                        of = written.begin_space(&entry, places)?;
+                        continue;
+                    }
+                };
+                if let Some(of) = &mut of {
+                    of.put(&mut batch)?;
+                }
                 pages += batch.len() as u64;
                 if let Some(progress) = &self.progress {
                     progress(BackupProgress {
@@ -382,41 +496,228 @@ impl<'a> Restore<'a> {
                 }
             }
             let manifest = reader.manifest()?;
-            for id in ids {
-                let entry = manifest.entries.get(to_usize(id));
-                put.insert(id, entry.copied().unwrap_or(0));
-            }
+            written.note(&manifest);
             chain.add(manifest, &name)?;
         }
+        self.check_places(&chain)?;
         let Some((manifest, name)) = chain.last else {
             return Err(BackupError::Nothing.into());
         };
-        let differs = |(id, wanted): (PageId, &u64)| *wanted != 0 && put.get(&id) != Some(wanted);
-        if (0..).zip(&manifest.entries).any(differs) {
+        if !written.has_all_of(&manifest) {
             return Err(BackupError::Damaged {
                 backup: name,
                 what: "it builds on pages that none of the backups has".into(),
             }
             .into());
         }
-        Ok((manifest, pages))
+        Ok((manifest, written, pages))
+    }
+}
+
+/// The pages written to a data file.
+struct Pages {
+    writer: StoreWriter,
+    /// Pages of the backup that is being read.
+    ids: Vec<PageId>,
+    /// The map entry of each page's newest version. A hash map, because the page numbers are
+    /// untrusted input.
+    newest: HashMap<PageId, u64>,
+}
+
+impl Pages {
+    fn create(device: &Arc<dyn Device>) -> Result<Self> {
+        Ok(Self {
+            writer: StoreWriter::create(device.clone())?,
+            ids: Vec::new(),
+            newest: HashMap::new(),
+        })
+    }
+
+    fn put(&mut self, batch: &mut [(PageId, AlignedBuf)]) -> Result<()> {
+        self.writer.put(batch)?;
+        self.ids.extend(batch.iter().map(|(id, _)| *id));
+        Ok(())
+    }
+
+    /// Records the map entries that a backup has for its pages.
+    fn note(&mut self, entries: &[u64]) {
+        for id in self.ids.drain(..) {
+            let entry = entries.get(to_usize(id));
+            self.newest.insert(id, entry.copied().unwrap_or(0));
+        }
+    }
+
+    fn has_all_of(&self, entries: &[u64]) -> bool {
+        let differs =
+            |(id, wanted): (PageId, &u64)| *wanted != 0 && self.newest.get(&id) != Some(wanted);
+        !(0..).zip(entries).any(differs)
+    }
+
+    /// Completes the data file.
+    fn finish(self, trees: &BTreeMap<u32, PageId>, entries: &[u64], meta: Vec<u8>) -> Result<()> {
+        let exists = |id: PageId| entries.get(to_usize(id)).is_some_and(|entry| *entry != 0);
+        let next_page = entries.len() as u64;
+        Ok(self.writer.finish(next_page, trees.clone(), meta, exists)?)
+    }
+}
+
+/// The data files that a restore writes.
+struct Written {
+    main: Pages,
+    spaces: Vec<WrittenSpace>,
+    /// Identities of the tablespaces to be restored; `None` if they are not known yet.
+    wanted: Option<Vec<u128>>,
+}
+
+struct WrittenSpace {
+    identity: u128,
+    name: String,
+    device: Arc<dyn Device>,
+    pages: Pages,
+}
+
+impl Written {
+    /// Begins with the pages that a backup has of a tablespace. Returns `None` if the last backup
+    /// does not have the tablespace any more.
+    fn begin_space(
+        &mut self,
+        entry: &ListedSpace,
+        places: &[RestoredSpace],
+    ) -> Result<Option<&mut Pages>> {
+        let identity = entry.identity;
+        let is_wanted = |wanted: &Vec<u128>| wanted.contains(&identity);
+        if !self.wanted.as_ref().is_none_or(is_wanted) {
+            return Ok(None);
+        }
+        let known = self
+            .spaces
+            .iter()
+            .position(|space| space.identity == identity);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let Some(place) = places.iter().find(|place| place.name == entry.name) else {
+                    let name = entry.name.clone();
+                    return Err(BackupError::NoPlace { name }.into());
+                };
+                // An earlier tablespace of this name was dropped between two backups.
+                if let Some(index) = self
+                    .spaces
+                    .iter()
+                    .position(|space| space.name == entry.name)
+                {
+                    drop(self.spaces.swap_remove(index));
+                    remove_data_file(&*place.device)?;
+                }
+                self.spaces.push(WrittenSpace {
+                    identity,
+                    name: entry.name.clone(),
+                    device: place.device.clone(),
+                    pages: Pages::create(&place.device)?,
+                });
+                self.spaces.len() - 1
+            }
+        };
+        Ok(Some(&mut self.spaces[index].pages))
+    }
+
+    fn note(&mut self, manifest: &Manifest) {
+        self.main.note(&manifest.entries);
+        for space in &mut self.spaces {
+            let of_it = manifest.space(space.identity);
+            space
+                .pages
+                .note(of_it.map_or(&[][..], |of_it| &of_it.entries));
+        }
+    }
+
+    /// Whether all pages of a backup were written.
+    fn has_all_of(&self, manifest: &Manifest) -> bool {
+        let has = |space: &ManifestSpace| {
+            let identity = space.entry.identity;
+            let written = self.spaces.iter().find(|space| space.identity == identity);
+            written.is_some_and(|written| written.pages.has_all_of(&space.entries))
+        };
+        self.main.has_all_of(&manifest.entries) && manifest.spaces.iter().all(has)
+    }
+}
+
+/// Removes the data file of a tablespace that was dropped between two backups.
+fn remove_data_file(device: &dyn Device) -> Result<()> {
+    let removed = device.remove(DATA_FILE);
+    removed.map_err(|e| Error::io("cannot restore the database", e))
+}
+
+/// Returns the stamp of a restored database's first checkpoint; 0 if there are no tablespaces.
+fn first_stamp(manifest: &Manifest) -> u64 {
+    u64::from(!manifest.spaces.is_empty())
+}
+
+/// A database whose pages were written.
+struct Restored<'a> {
+    manifest: &'a Manifest,
+    /// The superblock's metadata of the main tablespace.
+    meta: Vec<u8>,
+    seqno: SeqNo,
+    pool_bytes: usize,
+}
+
+impl Restored<'_> {
+    /// Completes the data files, and opens them. Returns the stores of the main tablespace and, by
+    /// number, of the others.
+    fn finish(self, written: Written) -> Result<(Store, Vec<(u8, Store)>)> {
+        let manifest = self.manifest;
+        let mut spaces = Vec::new();
+        for WrittenSpace {
+            identity,
+            device,
+            pages,
+            ..
+        } in written.spaces
+        {
+            let Some(space) = manifest.space(identity) else {
+                drop(pages);
+                remove_data_file(&*device)?;
+                continue;
+            };
+            let number = space.entry.number;
+            let meta = SpaceMeta {
+                identity,
+                number,
+                stamp: first_stamp(manifest),
+                follows: 0,
+                seqno: self.seqno,
+            };
+            pages.finish(&space.trees, &space.entries, meta.encode())?;
+            let options = StoreOptions {
+                number,
+                ..StoreOptions::of_pool(self.pool_bytes)
+            };
+            spaces.push((number, Store::open(device, options)?.0));
+        }
+        let Written { main, .. } = written;
+        let device = main.writer.device().clone();
+        main.finish(&manifest.trees, &manifest.entries, self.meta)?;
+        let (store, _) = Store::open(device, StoreOptions::of_pool(self.pool_bytes))?;
+        Ok((store, spaces))
     }
 }
 
 /// Replays the archived transactions up to `until`. Returns how many there were.
 fn replay_archive(
     archive: &Archive,
-    store: &Store,
+    (store, spaces): (&Store, &[(u8, Store)]),
     manifest: &Manifest,
     until: u64,
 ) -> Result<u64> {
-    let replay = Replay::new(store, gathered_bytes_max(0));
+    let replay = Replay::new(store, gathered_bytes_max(0)).with_spaces(spaces);
     let mut transactions = 0;
     archive.read(
         manifest.seqno,
         until,
         &mut |transaction: ArchivedTransaction<'_>| {
             transactions += 1;
+            check_spaces(manifest, transaction)?;
             check_loaded(manifest, transaction)?;
             replay.add(LogRecord {
                 seqno: SeqNo::new(transaction.seqno),
@@ -429,6 +730,27 @@ fn replay_archive(
     Ok(transactions)
 }
 
+/// Refuses a transaction that creates a tablespace: the backup has no place for it.
+fn check_spaces(manifest: &Manifest, transaction: ArchivedTransaction<'_>) -> Result<()> {
+    for redo in redo::decode(transaction.payload) {
+        let redo = redo?;
+        let created = (redo.table == CATALOG_ID)
+            .then(|| space_of_entry(redo.key, redo.value?))
+            .flatten();
+        let is_new = |space: &SpaceEntry| manifest.space(space.identity).is_none();
+        if let Some(space) = created.filter(is_new)
+            && !braid_rt::mutant!("restore_past_a_new_tablespace")
+        {
+            return Err(BackupError::NewTablespace {
+                name: space.name,
+                seqno: transaction.seqno,
+            }
+            .into());
+        }
+    }
+    Ok(())
+}
+
 /// Refuses a transaction that creates a bulk-loaded table, unless the backup has the table's tree.
 fn check_loaded(manifest: &Manifest, transaction: ArchivedTransaction<'_>) -> Result<()> {
     for redo in redo::decode(transaction.payload) {
@@ -436,7 +758,7 @@ fn check_loaded(manifest: &Manifest, transaction: ArchivedTransaction<'_>) -> Re
         let loaded = (redo.table == CATALOG_ID && redo.value.is_none())
             .then(|| loaded_table(redo.key))
             .flatten();
-        let Some(id) = loaded.filter(|id| !manifest.trees.contains_key(id)) else {
+        let Some(id) = loaded.filter(|id| !manifest.has_tree(*id)) else {
             continue;
         };
         let named = |redo: Redo<'_>| {
@@ -457,6 +779,8 @@ fn check_loaded(manifest: &Manifest, transaction: ArchivedTransaction<'_>) -> Re
 #[derive(Default)]
 struct Chain {
     last: Option<(Manifest, String)>,
+    /// Names of the tablespaces of all backups.
+    spaces: BTreeSet<String>,
 }
 
 impl Chain {
@@ -486,6 +810,8 @@ impl Chain {
                 }
             }
         }
+        let names = manifest.names_of_spaces().map(str::to_owned);
+        self.spaces.extend(names);
         self.last = Some((manifest, backup()));
         Ok(())
     }
@@ -508,6 +834,18 @@ fn target(archive: Option<&Archive>, until: Until, manifest: &Manifest) -> Resul
         to: manifest.seqno,
     }
     .into())
+}
+
+fn check_empty(path: &Path) -> Result<()> {
+    let entries = braid_io::list_directory(path).map_err(|error| opening(path, error))?;
+    match entries.into_iter().next() {
+        None => Ok(()),
+        Some(found) => Err(BackupError::DestinationInUse {
+            path: path.to_owned(),
+            found,
+        }
+        .into()),
+    }
 }
 
 fn begin(device: &dyn Device) -> Result<()> {
@@ -533,10 +871,17 @@ fn end(device: &dyn Device) -> Result<()> {
     device.sync_directory().map_err(failed)
 }
 
+fn write_checkpoint(store: &Store, meta: Vec<u8>) -> Result<()> {
+    let mut checkpoint = store.begin_checkpoint(meta)?;
+    checkpoint.write(&|_| {})?;
+    checkpoint.publish()?;
+    Ok(())
+}
+
 /// Begins a log after `seqno` in its place, and writes a checkpoint whose log begins there.
 fn begin_log(
     device: &Arc<dyn Device>,
-    store: &Store,
+    (store, spaces, manifest): (&Store, &[(u8, Store)], &Manifest),
     meta: &Meta,
     seqno: u64,
     place: Option<&LogPlace>,
@@ -559,9 +904,29 @@ fn begin_log(
     };
     let log = Log::create_as(device.clone(), options, SeqNo::new(seqno), identity)?;
     let start: CheckpointPosition = log.quiesce(|start| start);
-    let mut checkpoint = store.begin_checkpoint(meta.encode(&start, None, 0))?;
-    checkpoint.write(&|_| {})?;
-    checkpoint.publish()?;
+    let first = first_stamp(manifest);
+    let mut stamps = std::iter::repeat_with(braid_rt::entropy);
+    let stamp = match first {
+        0 => 0,
+        // Random, because no other database has a checkpoint with this stamp.
+        first => stamps
+            .find(|stamp| ![0, first].contains(stamp))
+            .expect("random numbers do not end"),
+    };
+    for space in &manifest.spaces {
+        let (identity, number) = (space.entry.identity, space.entry.number);
+        let store = spaces.iter().find(|(other, _)| *other == number);
+        let Some((_, store)) = store else { continue };
+        let meta = SpaceMeta {
+            identity,
+            number,
+            stamp,
+            follows: first,
+            seqno: start.seqno,
+        };
+        write_checkpoint(store, meta.encode())?;
+    }
+    write_checkpoint(store, meta.encode(&start, None, stamp))?;
     log.close()?;
     Ok(())
 }

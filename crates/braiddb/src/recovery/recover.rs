@@ -26,12 +26,12 @@ use crate::format::meta::{Decoded, Meta};
 use crate::mvcc::gc::Tombstone;
 use crate::observe::recovery::{RecoveryProgress, RecoveryReport};
 use crate::observe::trace::{Phase, call_user};
-use crate::options::Builder;
+use crate::options::{ArchivePlace, Builder};
 use crate::read::leaves::Leaves;
 use crate::schema::entry::{CATALOG_ID, MAIN_SPACE};
 use crate::schema::table::{Identity, TableCore};
 use crate::services::changes::load_feeds;
-use crate::services::copies::Copies;
+use crate::services::copies::{Copies, check_outside};
 use crate::services::readers::{Attempt, Readers};
 use crate::services::{Instance, Parts};
 
@@ -150,8 +150,9 @@ fn open_spaces(
     let listed = tablespaces::open_listed(gate, device, options, main)?;
     tablespaces::name_files(&listed);
     if !listed.is_empty() {
-        if options.archive.is_some() {
-            tablespaces::check_none(device, "archive the log", "open it without an archive")?;
+        if let Some(ArchivePlace::Directory(path)) = &options.archive {
+            let mut directories = listed.iter().map(Listed::directory);
+            directories.try_for_each(|directory| check_outside(directory, path))?;
         }
         if !options.read_only {
             tablespaces::check_early(&listed, &opened.store.tree(CATALOG_ID)?)?;

@@ -158,6 +158,13 @@ pub(crate) fn loaded_key(id: u32) -> Vec<u8> {
     [&[LOADED][..], &id.to_le_bytes()].concat()
 }
 
+/// Returns the catalog's entry of a tablespace if this is one.
+pub(crate) fn space_of_entry(key: &[u8], value: &[u8]) -> Option<SpaceEntry> {
+    matches!(key, [SPACES, _])
+        .then(|| SpaceEntry::decode(value).ok())
+        .flatten()
+}
+
 /// Returns the number of the bulk-loaded table if this removed key marks a bulk load.
 pub(crate) fn loaded_table(key: &[u8]) -> Option<u32> {
     let (&LOADED, id) = key.split_first()? else {

@@ -132,7 +132,7 @@ impl Loading {
     /// Begins a load. The caller has locked the catalog, as a drop does.
     fn begin(space: &Arc<Space>, name: &str) -> Self {
         let name = name.to_owned();
-        space.loads.lock().push(name.clone());
+        space.uses.lock().loads.push(name.clone());
         let space = space.clone();
         Self { space, name }
     }
@@ -140,7 +140,7 @@ impl Loading {
 
 impl Drop for Loading {
     fn drop(&mut self) {
-        let mut loads = self.space.loads.lock();
+        let loads = &mut self.space.uses.lock().loads;
         // Several loads may have one name, of which the first to finish gets it.
         if let Some(at) = loads.iter().position(|name| *name == self.name) {
             loads.swap_remove(at);

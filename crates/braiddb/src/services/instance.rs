@@ -20,7 +20,6 @@ use super::ttl::Sweeps;
 use crate::catalog::list_tables;
 use crate::engine::spaces::Spaces;
 use crate::engine::{Engine, EngineParts, Tables};
-use crate::error::{Error, Result, TablespaceError};
 use crate::format::meta::Meta;
 use crate::observe::recovery::RecoveryReport;
 use crate::options::{Builder, LogPlace};
@@ -125,37 +124,6 @@ impl Instance {
             },
             recovery: parts.recovery,
         })
-    }
-}
-
-impl Instance {
-    /// Refuses tablespaces other than the main one in a database with an archive.
-    pub(crate) fn check_can_have_spaces(&self, name: &str) -> Result<()> {
-        if self.archive.is_on() {
-            let name = name.to_owned();
-            return Err(Error::Tablespace(TablespaceError::Unsupported {
-                operation: "archive the log",
-                name,
-                advice: "open it without an archive",
-            }));
-        }
-        Ok(())
-    }
-
-    /// Refuses an operation that knows the main tablespace only.
-    pub(crate) fn check_has_no_spaces(
-        &self,
-        operation: &'static str,
-        advice: &'static str,
-    ) -> Result<()> {
-        let Some(space) = self.engine.spaces.all().into_iter().next() else {
-            return Ok(());
-        };
-        Err(Error::Tablespace(TablespaceError::Unsupported {
-            operation,
-            name: space.name.clone(),
-            advice,
-        }))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Tablespaces: tables in data files of their own, which share the log.
 
+mod archives;
+mod backups;
 mod changes;
 mod crashes;
 mod failures;

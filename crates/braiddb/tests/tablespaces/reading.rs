@@ -12,24 +12,9 @@ fn what_does_not_support_tablespaces_says_so() {
         );
         assert!(is_it && error.to_string().contains("\"one\""), "{error}");
     };
-    let db = small().open(&directories.data).unwrap();
-    unsupported(db.backup_to(&mut Vec::new()).unwrap_err());
-    unsupported(db.backup(directories.at("backup")).unwrap_err());
-    drop(db);
-    let archive = small().archive(directories.at("archive"));
-    unsupported(archive.open(&directories.data).unwrap_err());
     let salvaged = braid::offline::salvage(&directories.data, directories.at("new"), &mut |_| ());
     unsupported(salvaged.unwrap_err());
     check(&small().open(&directories.data).unwrap(), 1);
-    let archived = Directories::new();
-    let db = small()
-        .archive(archived.at("archive"))
-        .open(&archived.data)
-        .unwrap();
-    unsupported(
-        db.create_tablespace("one", archived.options("one"))
-            .unwrap_err(),
-    );
 }
 
 #[test]

@@ -6,10 +6,10 @@ use braid_log::Log;
 use braid_store::{Store, StoreOptions};
 
 use super::list::{read_list, write_list};
-use super::place::{Attached, database_directory, prepare, remove_files, write_owner};
+use super::place::{Around, Attached, database_directory, prepare, remove_files, write_owner};
 use super::{fault, name_file, new_space};
 use crate::catalog::Catalog;
-use crate::engine::spaces::Space;
+use crate::engine::spaces::{Space, Uses};
 use crate::error::{Result, TablespaceError};
 use crate::format::space::ListedSpace;
 use crate::options::TablespaceOptions;
@@ -27,7 +27,6 @@ pub(crate) fn create_tablespace(
     engine.check_writable()?;
     check_space_name(name)?;
     options.validate()?;
-    instance.check_can_have_spaces(name)?;
     let _change = engine.tables.change.lock();
     if engine.spaces.named(name).is_some() {
         let name = name.to_owned();
@@ -41,7 +40,20 @@ pub(crate) fn create_tablespace(
         let name = name.to_owned();
         fault(TablespaceError::TooMany { name, max })
     })?;
-    let attached = prepare(instance, name, options)?;
+    let files = &instance.files;
+    let spaces = engine.spaces.all();
+    let others = spaces
+        .iter()
+        .filter_map(|space| Some((space.name.clone(), space.directory.clone()?)));
+    let around = Around {
+        gate: &files.gate,
+        mode: files.mode,
+        access: options.access.unwrap_or(files.defaults.device),
+        database: files.directory.clone(),
+        log_place: files.log.clone(),
+        others: others.collect(),
+    };
+    let attached = prepare(&around, name, &options.place)?;
     let entry = ListedSpace {
         number,
         identity: Log::new_identity(),
@@ -124,15 +136,18 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
     let dropped = engine.tables.dropped.lock();
     let dropped = dropped.iter().filter(|core| is_in(core.id));
     let dropped: Vec<String> = dropped.map(|core| core.name.read().clone()).collect();
-    let loaded = space.loads.lock().clone();
-    let loaded = loaded
-        .into_iter()
-        .filter(|_| !braid_rt::mutant!("drop_a_tablespace_during_a_load"));
+    let Uses { loads, copies } = space.uses.lock().clone();
+    let loaded = loads.into_iter();
+    let loaded = loaded.filter(|_| !braid_rt::mutant!("drop_a_tablespace_during_a_load"));
     if let Some(table) = existing.chain(dropped).chain(loaded).next()
         && !braid_rt::mutant!("drop_a_tablespace_with_tables")
     {
         let name = name.to_owned();
         return Err(fault(TablespaceError::NotEmpty { name, table }));
+    }
+    if copies > 0 && !braid_rt::mutant!("drop_a_tablespace_during_a_backup") {
+        let name = name.to_owned();
+        return Err(fault(TablespaceError::Busy { name }));
     }
     catalog.remove_space(number)?;
     // A running checkpoint writes to the tablespace.

@@ -4,7 +4,6 @@ use braid_io::Device;
 
 use super::super::contents::sync_names;
 use super::place::ignore_missing;
-use crate::engine::spaces::Space;
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::note;
 use crate::format::space::{ListedSpace, decode_list, encode_list};
@@ -59,16 +58,5 @@ pub(crate) fn check_none(
             };
             Err(Error::Tablespace(error))
         }
-    }
-}
-
-pub(super) fn entry_of(space: &Space) -> ListedSpace {
-    ListedSpace {
-        number: space.number,
-        identity: space.identity,
-        pool_bytes: space.pool_bytes as u64,
-        name: space.name.clone(),
-        directory: space.directory.clone().unwrap_or_default(),
-        access: space.access,
     }
 }

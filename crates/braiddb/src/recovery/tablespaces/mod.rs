@@ -29,8 +29,9 @@ use crate::services::Instance;
 mod change;
 mod list;
 mod place;
+mod restored;
 
-use self::list::{entry_of, write_list};
+use self::list::write_list;
 use self::place::{
     Attached, attach_listed, check_owner, database_directory, remove_files, write_owner,
 };
@@ -38,6 +39,7 @@ use self::place::{
 pub(crate) use self::change::{create_tablespace, drop_tablespace};
 pub(crate) use self::list::{LIST_FILE, check_none, read_list};
 pub(crate) use self::place::OWNER_FILE;
+pub(crate) use self::restored::{RestoredSpace, attach_restored, record_restored};
 
 /// A tablespace of the list.
 pub(super) struct Listed {
@@ -46,6 +48,13 @@ pub(super) struct Listed {
     opened: Result<OpenedSpace>,
     /// Its place, if only its files cannot be used.
     left: Option<Attached>,
+}
+
+impl Listed {
+    /// The present directory, if the tablespace was opened there.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        self.opened.as_ref().ok()?.space.directory.as_deref()
+    }
 }
 
 /// A tablespace, as opened.
@@ -159,7 +168,7 @@ fn new_space(entry: &ListedSpace, attached: Attached, store: Store) -> Arc<Space
         access: attached.access,
         pool_bytes: usize::try_from(entry.pool_bytes).unwrap_or(usize::MAX),
         lock: Mutex::new(attached.lock),
-        loads: Mutex::default(),
+        uses: Mutex::default(),
     })
 }
 
@@ -358,7 +367,7 @@ impl Chosen {
         for space in &self.spaces {
             write_owner(&**space.store.device(), space.identity, &database)?;
         }
-        let entries: Vec<ListedSpace> = self.spaces.iter().map(|space| entry_of(space)).collect();
+        let entries: Vec<ListedSpace> = self.spaces.iter().map(|space| space.entry()).collect();
         write_list(&**device, &entries)
     }
 }

@@ -15,7 +15,7 @@ use super::{Listed, fault};
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::note;
 use crate::format::space::ListedSpace;
-use crate::options::{Builder, SpacePlace, TablespaceOptions};
+use crate::options::{Builder, LogPlace, SpacePlace};
 use crate::services::Instance;
 
 /// The note in a tablespace's directory: the tablespace's identity and the database's directory.
@@ -207,26 +207,33 @@ pub(super) fn check_owner(
     Ok(owner.directory != database)
 }
 
+/// The places of a database's other parts, for a new tablespace.
+pub(super) struct Around<'a> {
+    pub(super) gate: &'a Gate,
+    pub(super) mode: u32,
+    /// How the new tablespace's directory is accessed.
+    pub(super) access: DeviceChoice,
+    pub(super) database: Option<PathBuf>,
+    pub(super) log_place: Option<LogPlace>,
+    /// Names and directories of the other tablespaces.
+    pub(super) others: Vec<(String, PathBuf)>,
+}
+
 /// Prepares the directory or the device of a new tablespace.
-pub(super) fn prepare(
-    instance: &Instance,
-    name: &str,
-    options: &TablespaceOptions,
-) -> Result<Attached> {
-    let files = &instance.files;
+pub(super) fn prepare(around: &Around<'_>, name: &str, place: &SpacePlace) -> Result<Attached> {
     let occupied = |path: &Path, reason: String| {
         let (name, path) = (name.to_owned(), path.to_owned());
         fault(TablespaceError::Occupied { name, path, reason })
     };
-    let attached = match &options.place {
+    let attached = match place {
         SpacePlace::Device(device) => Attached {
-            device: files.gate.device(device.clone()),
+            device: around.gate.device(device.clone()),
             directory: None,
             access: DeviceChoice::Auto,
             lock: None,
         },
         SpacePlace::Directory(path) => {
-            let made = braid_io::create_directory_with_mode(path, files.mode);
+            let made = braid_io::create_directory_with_mode(path, around.mode);
             made.map_err(|e| Error::io(format!("cannot create {}", path.display()), e))?;
             let directory = braid_io::resolve(path)
                 .map_err(|e| Error::io(format!("cannot open {}", path.display()), e))?;
@@ -234,25 +241,24 @@ pub(super) fn prepare(
                 let name = path.to_str();
                 name.is_some_and(|name| name.len() <= PATH_BYTES_MAX)
             };
-            if !is_recordable(&directory) || !is_recordable(&database_directory(instance)) {
+            if !is_recordable(&directory)
+                || !is_recordable(around.database.as_deref().unwrap_or(Path::new("")))
+            {
                 let reason = "the directories' names must be valid UTF-8 and short".into();
                 return Err(occupied(path, reason));
             }
             let here = Builder {
-                directory: files.directory.clone(),
-                log_place: files.log.clone(),
+                directory: around.database.clone(),
+                log_place: around.log_place.clone(),
                 ..Builder::default()
             };
-            let spaces = instance.engine.spaces.all();
-            let others = spaces
-                .iter()
-                .filter_map(|space| Some((space.name.as_str(), space.directory.as_deref()?)));
+            let others = around.others.iter();
+            let others = others.map(|(name, directory)| (&**name, &**directory));
             if let Some(owner) = occupant(&directory, &here, others) {
                 let reason = format!("{owner} is there; choose an empty directory");
                 return Err(occupied(path, reason));
             }
-            let access = options.access.unwrap_or(files.defaults.device);
-            open_locked(&files.gate, directory, access, files.mode)?
+            open_locked(around.gate, directory, around.access, around.mode)?
         }
     };
     let path = attached.directory.clone().unwrap_or_default();

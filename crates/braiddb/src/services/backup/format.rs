@@ -2,20 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use braid_io::AlignedBuf;
+use braid_io::{AlignedBuf, DeviceChoice};
 use braid_rt::narrow;
 use braid_store::{PAGE_SIZE, PageId};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::error::Result;
+use crate::format::space::{ListedSpace, decode_list, encode_list};
+use crate::schema::entry::SPACES_MAX;
 use crate::services::archive::nanos;
 
 pub(crate) const MAGIC: [u8; 8] = *b"BRAIDBK\x01";
 pub(crate) const END_MAGIC: [u8; 8] = *b"BRAIDEND";
 const MANIFEST_MAGIC: [u8; 8] = *b"BRAIDMAN";
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
+
+/// The format of a backup of a database without further tablespaces.
+const FORMAT_MAIN: u32 = 2;
 
 /// The oldest readable format: it lacks trees of layers (see `docs/file-format.md`).
 const OLDEST: u32 = 1;
@@ -25,6 +31,13 @@ pub(crate) const BATCH_PAGES: usize = 64;
 
 /// Bytes before a batch's pages: their number and their checksum.
 pub(crate) const BATCH_HEADER: usize = 8;
+
+/// The number of pages in the header that begins the pages of a tablespace. The length of the
+/// tablespace's description (u32) follows, then the description.
+pub(crate) const SPACE_HEADER: usize = u32::MAX as usize;
+
+/// Greatest length of a tablespace's description.
+pub(crate) const SPACE_BYTES_MAX: usize = 64 << 10;
 
 /// Bytes of a page and its number.
 pub(crate) const PAGE_RECORD: usize = 8 + PAGE_SIZE;
@@ -61,6 +74,17 @@ pub(crate) struct Manifest {
     pub(crate) trees: BTreeMap<u32, PageId>,
     /// The page map, see [`braid_store::PinnedCheckpoint::entries`].
     pub(crate) entries: Vec<u64>,
+    /// The tablespaces other than the main one.
+    pub(crate) spaces: Vec<ManifestSpace>,
+}
+
+/// The part of a manifest that describes a tablespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ManifestSpace {
+    /// Its entry in the list, without its place.
+    pub(crate) entry: ListedSpace,
+    pub(crate) trees: BTreeMap<u32, PageId>,
+    pub(crate) entries: Vec<u64>,
 }
 
 /// Reason why bytes are not a manifest.
@@ -73,7 +97,12 @@ pub(crate) enum NoManifest {
 impl Manifest {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = MANIFEST_MAGIC.to_vec();
-        out.extend(FORMAT.to_le_bytes());
+        let format = if self.spaces.is_empty() {
+            FORMAT_MAIN
+        } else {
+            FORMAT
+        };
+        out.extend(format.to_le_bytes());
         out.extend([0; 4]);
         let body = out.len();
         out.extend(self.identity.to_le_bytes());
@@ -91,15 +120,16 @@ impl Manifest {
         out.extend(self.pages_digest.to_le_bytes());
         out.extend((self.meta.len() as u64).to_le_bytes());
         out.extend(&self.meta);
-        out.extend((self.trees.len() as u64).to_le_bytes());
-        for (&tree, &root) in &self.trees {
-            out.extend(u64::from(tree).to_le_bytes());
-            out.extend(root.to_le_bytes());
+        encode_pages(&self.trees, &self.entries, &mut out);
+        if !self.spaces.is_empty() {
+            out.extend((self.spaces.len() as u64).to_le_bytes());
         }
-        out.extend((self.entries.len() as u64).to_le_bytes());
-        self.entries
-            .iter()
-            .for_each(|entry| out.extend(entry.to_le_bytes()));
+        for space in &self.spaces {
+            let entry = encode_space(&space.entry);
+            out.extend((entry.len() as u64).to_le_bytes());
+            out.extend(entry);
+            encode_pages(&space.trees, &space.entries, &mut out);
+        }
         let crc = crc32c::crc32c(&out[body..]);
         out[body - 4..body].copy_from_slice(&crc.to_le_bytes());
         out
@@ -119,10 +149,10 @@ impl Manifest {
         if !(OLDEST..=FORMAT).contains(&format) {
             return Err(NoManifest::Format(format));
         }
-        Self::decode_body(rest).ok_or(NoManifest::Damaged)
+        Self::decode_body(rest, format).ok_or(NoManifest::Damaged)
     }
 
-    fn decode_body(mut rest: Fields<'_>) -> Option<Self> {
+    fn decode_body(mut rest: Fields<'_>, format: u32) -> Option<Self> {
         let identity = rest.u128()?;
         let (seqno, sequence) = (rest.u64()?, rest.u64()?);
         let time = Duration::from_nanos(rest.u64()?);
@@ -139,12 +169,20 @@ impl Manifest {
         let (pages, pages_digest) = (rest.u64()?, rest.u128()?);
         let meta_len = usize::try_from(rest.u64()?).ok()?;
         let meta = rest.take(meta_len)?.to_vec();
-        let trees = (0..rest.u64()?)
-            .map(|_| Some((u32::try_from(rest.u64()?).ok()?, rest.u64()?)))
-            .collect::<Option<_>>()?;
-        let count = usize::try_from(rest.u64()?).ok()?;
-        let (words, tail) = rest.0.as_chunks::<8>();
-        if words.len() != count || !tail.is_empty() {
+        let (trees, entries) = rest.pages()?;
+        let count = if format > FORMAT_MAIN { rest.u64()? } else { 0 };
+        let mut spaces = Vec::new();
+        for _ in 0..count {
+            let len = usize::try_from(rest.u64()?).ok()?;
+            let entry = decode_space(rest.take(len)?)?;
+            let (trees, entries) = rest.pages()?;
+            spaces.push(ManifestSpace {
+                entry,
+                trees,
+                entries,
+            });
+        }
+        if !rest.0.is_empty() {
             return None;
         }
         Some(Self {
@@ -157,14 +195,63 @@ impl Manifest {
             pages_digest,
             meta,
             trees,
-            entries: words.iter().map(|word| u64::from_le_bytes(*word)).collect(),
+            entries,
+            spaces,
         })
+    }
+
+    /// Returns the names of the tablespaces other than the main one.
+    pub(crate) fn names_of_spaces(&self) -> impl Iterator<Item = &str> {
+        self.spaces.iter().map(|space| space.entry.name.as_str())
+    }
+
+    /// Whether the backup has this tree, in any tablespace.
+    pub(crate) fn has_tree(&self, id: u32) -> bool {
+        let mut further = self.spaces.iter();
+        self.trees.contains_key(&id) || further.any(|space| space.trees.contains_key(&id))
+    }
+
+    /// Returns the part about a tablespace.
+    pub(crate) fn space(&self, identity: u128) -> Option<&ManifestSpace> {
+        let mut spaces = self.spaces.iter();
+        spaces.find(|space| space.entry.identity == identity)
     }
 
     /// Returns the digest that identifies this backup.
     pub(crate) fn digest(&self) -> u128 {
         xxh3_128(&self.encode())
     }
+}
+
+/// Encodes the roots of trees, and a page map.
+fn encode_pages(trees: &BTreeMap<u32, PageId>, entries: &[u64], out: &mut Vec<u8>) {
+    out.extend((trees.len() as u64).to_le_bytes());
+    for (&tree, &root) in trees {
+        out.extend(u64::from(tree).to_le_bytes());
+        out.extend(root.to_le_bytes());
+    }
+    out.extend((entries.len() as u64).to_le_bytes());
+    entries
+        .iter()
+        .for_each(|entry| out.extend(entry.to_le_bytes()));
+}
+
+/// Encodes the description of a tablespace, without its place: a restore chooses another one.
+fn encode_space(entry: &ListedSpace) -> Vec<u8> {
+    let entry = ListedSpace {
+        directory: PathBuf::new(),
+        access: DeviceChoice::Auto,
+        ..entry.clone()
+    };
+    encode_list(&[entry]).expect("names of tablespaces are short")
+}
+
+/// Decodes the description of a tablespace; `None` if it is malformed.
+pub(crate) fn decode_space(bytes: &[u8]) -> Option<ListedSpace> {
+    let mut spaces = decode_list(bytes)?;
+    let is_further = |space: &ListedSpace| (1..SPACES_MAX).contains(&space.number);
+    let space = spaces.pop().filter(is_further)?;
+    spaces.is_empty().then_some(space)
 }
 
 /// Bytes that are decoded field by field.
@@ -191,6 +278,17 @@ impl<'a> Fields<'a> {
 
     fn u128(&mut self) -> Option<u128> {
         self.array().map(u128::from_le_bytes)
+    }
+
+    /// Decodes what [`encode_pages`] encodes.
+    fn pages(&mut self) -> Option<(BTreeMap<u32, PageId>, Vec<u64>)> {
+        let trees = (0..self.u64()?)
+            .map(|_| Some((u32::try_from(self.u64()?).ok()?, self.u64()?)))
+            .collect::<Option<_>>()?;
+        let count = usize::try_from(self.u64()?).ok()?;
+        let (words, _) = self.take(count.checked_mul(8)?)?.as_chunks::<8>();
+        let entries = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        Some((trees, entries))
     }
 }
 
@@ -236,6 +334,16 @@ impl<'a> Batches<'a> {
         let written = self.write(&batch);
         self.batch = batch;
         written
+    }
+
+    /// Begins the pages of a tablespace.
+    pub(crate) fn begin_space(&mut self, entry: &ListedSpace) -> Result<()> {
+        let entry = encode_space(entry);
+        let len = narrow::<u32>(entry.len()).to_le_bytes();
+        let fields = [&len[..], &entry].concat();
+        let crc = crc32c::crc32c(&fields).to_le_bytes();
+        let count = narrow::<u32>(SPACE_HEADER).to_le_bytes();
+        self.write(&[&count[..], &crc, &fields].concat())
     }
 
     /// Writes the end of the backup. Returns the backup's length in bytes.
@@ -308,24 +416,46 @@ mod tests {
             meta: b"meta".to_vec(),
             trees: [(1, 1), (7, 2)].into(),
             entries: vec![0, 5, 6],
+            spaces: Vec::new(),
         };
-        let bytes = manifest.encode();
-        assert_eq!(Manifest::decode(&bytes), Ok(manifest));
-        for at in 0..bytes.len() {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 0x10;
-            // A changed format number has no checksum of its own, but is not this format.
-            let is_detected = Manifest::decode(&damaged).is_err();
-            assert!(is_detected, "byte {at}");
-            assert!(Manifest::decode(&bytes[..at]).is_err(), "{at} bytes");
+        let space = |number: u8| ManifestSpace {
+            entry: ListedSpace {
+                number,
+                identity: u128::from(number) << 90,
+                pool_bytes: 1 << 20,
+                name: format!("space {number}"),
+                directory: PathBuf::new(),
+                access: DeviceChoice::Auto,
+            },
+            trees: [(1 << 30 | u32::from(number) << 24, 4)].into(),
+            entries: vec![0, 0, u64::from(number)],
+        };
+        let with_spaces = Manifest {
+            spaces: vec![space(1), space(63)],
+            ..manifest.clone()
+        };
+        for manifest in [&manifest, &with_spaces] {
+            let bytes = manifest.encode();
+            assert_eq!(Manifest::decode(&bytes).as_ref(), Ok(manifest));
+            for at in 0..bytes.len() {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 0x10;
+                // A changed format number has no checksum of its own, but is not this format.
+                let is_detected = Manifest::decode(&damaged).is_err();
+                assert!(is_detected, "byte {at}");
+                assert!(Manifest::decode(&bytes[..at]).is_err(), "{at} bytes");
+            }
         }
+        // Without further tablespaces, an earlier version reads it.
+        let bytes = manifest.encode();
+        assert_eq!(bytes[8], 2);
         let of_format = |format: u8| {
             let mut other = bytes.clone();
             other[8] = format;
             Manifest::decode(&other).err()
         };
         assert_eq!(of_format(1), None);
-        for unknown in [0, 3] {
+        for unknown in [0, 4] {
             assert_eq!(of_format(unknown), Some(NoManifest::Format(unknown.into())));
         }
     }

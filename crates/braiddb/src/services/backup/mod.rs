@@ -24,14 +24,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use braid_store::PAGE_SIZE;
+use braid_store::{PAGE_SIZE, PinnedCheckpoint};
 
+use crate::engine::spaces::SpaceUse;
 use crate::error::{BackupError, Error, Result};
 use crate::format::meta::Meta;
+use crate::format::space::ListedSpace;
 use crate::services::copies::check_outside;
 use crate::services::instance::Instance;
 use crate::services::pacing::Rate;
-use format::{Batches, Manifest, Parent};
+use format::{Batches, Manifest, ManifestSpace, Parent};
 
 /// Progress of a [`Backup`] or a [`Restore`](crate::backup::Restore).
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,7 +55,7 @@ pub struct BackupReport {
     pub pages_total: u64,
     /// Pages copied: all of them, or those that changed since the parent.
     pub pages: u64,
-    /// Bytes read from the data file.
+    /// Bytes read from the data files.
     pub read_bytes: u64,
     /// Bytes written to the backup.
     pub written_bytes: u64,
@@ -70,7 +72,7 @@ const PIECE_PAGES: usize = (256 << 10) / PAGE_SIZE;
 
 /// Options of a backup, from [`Database::backup_options`](crate::Database::backup_options).
 ///
-/// A backup goes to a file ([`Backup::to_path`]) or to a stream, such as a connection to another
+/// A backup contains all tablespaces. It goes to a file ([`Backup::to_path`]) or to a stream, such as a connection to another
 /// machine. The callback gets a [`BackupProgress`]; the result is a [`BackupReport`].
 ///
 /// ```
@@ -99,6 +101,39 @@ impl std::fmt::Debug for Backup<'_> {
         f.debug_struct("Backup")
             .field("parent", &self.parent)
             .finish_non_exhaustive()
+    }
+}
+
+impl Backup<'_> {
+    fn copy_pages(
+        &self,
+        pinned: &PinnedCheckpoint,
+        changed: &[u64],
+        (rate, is_local): (Option<&Rate>, bool),
+        batches: &mut Batches<'_>,
+        progress: &mut BackupProgress,
+    ) -> Result<()> {
+        for ids in changed.chunks(PIECE_PAGES) {
+            let begun = braid_rt::now();
+            let mut pages: Vec<_> = ids.iter().map(|&id| (id, pinned.buffer())).collect();
+            pinned.read(&mut pages)?;
+            // A stream has a device of its own, which may be slow.
+            if !is_local {
+                self.pause(begun);
+            }
+            batches.put(&pages)?;
+            if is_local {
+                self.pause(begun);
+            }
+            progress.pages += pages.len() as u64;
+            if let Some(rate) = rate {
+                rate.pause(progress.pages * PAGE_SIZE as u64);
+            }
+            if let Some(callback) = &self.progress {
+                callback(*progress);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -155,15 +190,19 @@ impl<'a> Backup<'a> {
     /// Those of a checkpoint, [`Error::Corrupted`](crate::Error::Corrupted) if a page is damaged,
     /// [`Error::OutOfSpace`](crate::Error::OutOfSpace) or [`Error::Io`](crate::Error::Io) from the
     /// backup's medium, and [`Error::Backup`](crate::Error::Backup) if the parent cannot be used
-    /// here, the file exists, or the path is inside the database's directory. At most a file
-    /// `….partial` remains then.
+    /// here, the file exists, or the path is inside a directory of the database, and
+    /// [`Error::Tablespace`](crate::Error::Tablespace) if the database was opened without a
+    /// tablespace. At most a file `….partial` remains then.
     pub fn to_path(self, path: impl AsRef<Path>) -> Result<BackupReport> {
         self.instance.engine.check_open()?;
-        self.check_supported()?;
+        self.check_complete()?;
         let files = &self.instance.files;
         check_outside(files.directory.as_deref(), path.as_ref())?;
         let log = files.log.as_ref().map(|log| log.directory.as_path());
         check_outside(log, path.as_ref())?;
+        for space in self.instance.engine.spaces.all() {
+            check_outside(space.directory.as_deref(), path.as_ref())?;
+        }
         let parent = self.read_parent()?;
         let mut sink = sink::FileSink::create(path.as_ref(), self.instance.files.mode)?;
         let mut report = self.copy(parent, &mut sink, true)?;
@@ -179,7 +218,7 @@ impl<'a> Backup<'a> {
     /// As [`Backup::to_path`], and those of the writer as [`Error::Io`](crate::Error::Io).
     pub fn to_writer(self, writer: &mut dyn Write) -> Result<BackupReport> {
         self.instance.engine.check_open()?;
-        self.check_supported()?;
+        self.check_complete()?;
         let parent = self.read_parent()?;
         let report = self.copy(parent, writer, false)?;
         writer.flush().map_err(failed)?;
@@ -213,9 +252,37 @@ impl<'a> Backup<'a> {
         Ok(Some(manifest))
     }
 
-    fn check_supported(&self) -> Result<()> {
-        let advice = "close the database and copy all of its directories, or export its tables";
-        self.instance.check_has_no_spaces("make a backup", advice)
+    /// Refuses a database of which a tablespace is missing.
+    fn check_complete(&self) -> Result<()> {
+        self.instance
+            .engine
+            .spaces
+            .absence(|_| true)
+            .map_or(Ok(()), Err)
+    }
+
+    /// Writes a checkpoint, and pins it in each tablespace.
+    fn pin(&self, is_full: bool) -> Result<(PinnedCheckpoint, Vec<SpaceCopy>)> {
+        let engine = &self.instance.engine;
+        loop {
+            let copies = SpaceUse::all_of(engine);
+            let _one_at_a_time = self.instance.hold_checkpoints();
+            engine.check_open()?;
+            if !braid_rt::mutant!("backup_of_the_last_checkpoint") || !is_full {
+                self.instance.checkpoint_locked()?;
+            }
+            // The catalog of the checkpoint may have a tablespace that was created meanwhile.
+            if copies.len() != engine.spaces.all().len() {
+                continue;
+            }
+            let pin = |held: SpaceUse| SpaceCopy {
+                pinned: held.space().store.pin_checkpoint(),
+                entry: held.space().entry(),
+                _held: held,
+            };
+            let spaces = copies.into_iter().map(pin).collect();
+            return Ok((engine.store.pin_checkpoint(), spaces));
+        }
     }
 
     /// Leaves the device to commits after a piece that began at `begun`.
@@ -236,14 +303,7 @@ impl<'a> Backup<'a> {
         writer: &mut dyn Write,
         is_local: bool,
     ) -> Result<BackupReport> {
-        let pinned = {
-            let _one_at_a_time = self.instance.hold_checkpoints();
-            self.instance.engine.check_open()?;
-            if !braid_rt::mutant!("backup_of_the_last_checkpoint") || parent.is_some() {
-                self.instance.checkpoint_locked()?;
-            }
-            self.instance.engine.store.pin_checkpoint()
-        };
+        let (pinned, spaces) = self.pin(parent.is_none())?;
         if let Some(parent) = &parent
             && parent.sequence > pinned.sequence()
         {
@@ -257,43 +317,37 @@ impl<'a> Backup<'a> {
             None => pinned.sequence(),
         };
         let (_, start) = Meta::decode(pinned.meta())?;
-        let before = |id: usize| {
-            let entries = parent.as_ref().map_or(&[][..], |parent| &parent.entries);
-            entries.get(id).copied().unwrap_or(0)
+        let before = parent.as_ref().map_or(&[][..], |parent| &parent.entries);
+        let main = changed(&pinned, before);
+        let of_space = |space: &SpaceCopy| {
+            let parent = parent.as_ref();
+            let before = parent.and_then(|parent| parent.space(space.entry.identity));
+            changed(
+                &space.pinned,
+                before.map_or(&[][..], |before| &before.entries),
+            )
         };
-        let entries = pinned.entries();
-        let changed: Vec<u64> = (0..entries.len())
-            .filter(|&id| entries[id] != 0 && entries[id] != before(id))
-            .filter(|&id| !(id % 4 == 3 && braid_rt::mutant!("backup_forgets_pages")))
-            .map(|id| id as u64)
-            .collect();
-        let pages_total = entries.iter().filter(|entry| **entry != 0).count() as u64;
+        let of_spaces: Vec<Vec<u64>> = spaces.iter().map(of_space).collect();
+        let lens = of_spaces.iter().map(|changed| changed.len() as u64);
+        let mut progress = BackupProgress {
+            pages: 0,
+            pages_total: main.len() as u64 + lens.sum::<u64>(),
+        };
         let mut batches = Batches::begin(writer)?;
-        let mut copied = 0;
         let rate = self.max_rate.map(Rate::new);
-        for ids in changed.chunks(PIECE_PAGES) {
-            let begun = braid_rt::now();
-            let mut pages: Vec<_> = ids.iter().map(|&id| (id, pinned.buffer())).collect();
-            pinned.read(&mut pages)?;
-            // A stream has a device of its own, which may be slow.
-            if !is_local {
-                self.pause(begun);
-            }
-            batches.put(&pages)?;
-            if is_local {
-                self.pause(begun);
-            }
-            copied += pages.len() as u64;
-            if let Some(rate) = rate {
-                rate.pause(copied * PAGE_SIZE as u64);
-            }
-            if let Some(progress) = &self.progress {
-                progress(BackupProgress {
-                    pages: copied,
-                    pages_total: changed.len() as u64,
-                });
-            }
+        let rate = (rate.as_ref(), is_local);
+        self.copy_pages(&pinned, &main, rate, &mut batches, &mut progress)?;
+        for (space, changed) in spaces.iter().zip(&of_spaces) {
+            batches.begin_space(&space.entry)?;
+            self.copy_pages(&space.pinned, changed, rate, &mut batches, &mut progress)?;
         }
+        let pages_of = |pinned: &PinnedCheckpoint| {
+            let existing = pinned.entries().iter().filter(|entry| **entry != 0);
+            existing.count() as u64
+        };
+        let further: u64 = spaces.iter().map(|space| pages_of(&space.pinned)).sum();
+        let pages_total = pages_of(&pinned) + further;
+        let copied = progress.pages;
         let written_bytes = batches.finish(Manifest {
             identity: self.instance.engine.log.identity(),
             seqno: start.seqno.get(),
@@ -307,7 +361,8 @@ impl<'a> Backup<'a> {
             pages_digest: 0,
             meta: pinned.meta().to_vec(),
             trees: pinned.trees().clone(),
-            entries: entries.to_vec(),
+            entries: pinned.entries().to_vec(),
+            spaces: spaces.iter().map(SpaceCopy::describe).collect(),
         })?;
         Ok(BackupReport {
             seqno: start.seqno.get(),
@@ -317,6 +372,34 @@ impl<'a> Backup<'a> {
             written_bytes,
             path: None,
         })
+    }
+}
+
+/// Returns the pages of a checkpoint that changed since the page map `before`.
+fn changed(pinned: &PinnedCheckpoint, before: &[u64]) -> Vec<u64> {
+    let entries = pinned.entries();
+    let before = |id: usize| before.get(id).copied().unwrap_or(0);
+    (0..entries.len())
+        .filter(|&id| entries[id] != 0 && entries[id] != before(id))
+        .filter(|&id| !(id % 4 == 3 && braid_rt::mutant!("backup_forgets_pages")))
+        .map(|id| id as u64)
+        .collect()
+}
+
+/// The checkpoint of a tablespace other than the main one, pinned to be copied.
+struct SpaceCopy {
+    entry: ListedSpace,
+    pinned: PinnedCheckpoint,
+    _held: SpaceUse,
+}
+
+impl SpaceCopy {
+    fn describe(&self) -> ManifestSpace {
+        ManifestSpace {
+            entry: self.entry.clone(),
+            trees: self.pinned.trees().clone(),
+            entries: self.pinned.entries().to_vec(),
+        }
     }
 }
 

@@ -11,8 +11,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::format::{
     BATCH_HEADER, BATCH_PAGES, END_MAGIC, FOOTER, FORMAT, MAGIC, Manifest, NoManifest, PAGE_RECORD,
+    SPACE_BYTES_MAX, SPACE_HEADER, decode_space,
 };
 use crate::error::{BackupError, Error, Result};
+use crate::format::space::ListedSpace;
 
 /// Description of a backup; see [`info`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct BackupInfo {
     pub parent: Option<u64>,
     /// Number of pages in the backup.
     pub pages: u64,
+    /// The names of the tablespaces other than the main one. A restore needs a place for each.
+    pub tablespaces: Vec<String>,
 }
 
 /// Reads the description of a backup file, a [`BackupInfo`], without its pages.
@@ -55,6 +59,7 @@ pub fn info(path: impl AsRef<Path>) -> Result<BackupInfo> {
         time: SystemTime::UNIX_EPOCH + manifest.time,
         parent: manifest.parent.map(|parent| parent.seqno),
         pages: manifest.pages,
+        tablespaces: manifest.names_of_spaces().map(str::to_owned).collect(),
     })
 }
 
@@ -120,6 +125,14 @@ fn decode(name: &str, bytes: &[u8]) -> Result<Manifest> {
     })
 }
 
+/// The next part of a backup.
+pub(crate) enum Part {
+    /// Pages, of the main tablespace at first.
+    Pages(Vec<(PageId, AlignedBuf)>),
+    /// The pages that follow are those of this tablespace.
+    Space(ListedSpace),
+}
+
 /// Reader of a backup, from its beginning.
 pub(crate) struct Reader<'a> {
     name: String,
@@ -181,8 +194,25 @@ impl<'a> Reader<'a> {
             })
     }
 
-    /// Reads the next pages; `None` after the last.
-    pub(crate) fn pages(&mut self) -> Result<Option<Vec<(PageId, AlignedBuf)>>> {
+    /// Reads the description of the tablespace to which the next pages belong.
+    fn space(&mut self, crc: u32) -> Result<ListedSpace> {
+        let mut fields = vec![0; 4];
+        self.fill(&mut fields)?;
+        let len = u32::from_le_bytes([fields[0], fields[1], fields[2], fields[3]]) as usize;
+        let damaged = |name: &str| damaged(name, "the description of a tablespace");
+        if len > SPACE_BYTES_MAX {
+            return Err(damaged(&self.name));
+        }
+        let mut entry = vec![0; len];
+        self.fill(&mut entry)?;
+        fields.extend(&entry);
+        let is_intact = crc32c::crc32c(&fields) == crc;
+        let space = is_intact.then(|| decode_space(&entry)).flatten();
+        space.ok_or_else(|| damaged(&self.name))
+    }
+
+    /// Reads the next part; `None` after the last.
+    pub(crate) fn part(&mut self) -> Result<Option<Part>> {
         let mut header = [0; BATCH_HEADER];
         self.fill(&mut header)?;
         let word = |at: usize| {
@@ -191,6 +221,9 @@ impl<'a> Reader<'a> {
         let (count, crc) = (word(0) as usize, word(4));
         if count == 0 && crc == 0 {
             return Ok(None);
+        }
+        if count == SPACE_HEADER {
+            return Ok(Some(Part::Space(self.space(crc)?)));
         }
         if count == 0 || count > BATCH_PAGES {
             return Err(damaged(&self.name, "the length of one of its parts"));
@@ -211,7 +244,7 @@ impl<'a> Reader<'a> {
         };
         let pages = batch.chunks_exact(PAGE_RECORD).map(page).collect();
         self.batch = batch;
-        Ok(Some(pages))
+        Ok(Some(Part::Pages(pages)))
     }
 
     /// Reads the manifest, after the last page.
