@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use braid::device::MemoryDevice;
+use braid::tablespace::TablespaceOptions;
 use braid::{Durability, TableOptions, TransactionOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -281,9 +282,10 @@ impl Database {
     /// one of the types braid.u8 to braid.f64; keys can be tuples of these, and values type(None).
     /// compression="lz4" compresses values. With time_to_live, a datetime.timedelta, an entry
     /// expires this long after its last write. An existing table must have been created with the
-    /// same options, if any are given. Raises TableTypeError if the table has other types,
-    /// TableOptionsError, TableNotFoundError, TableNameError.
-    #[pyo3(signature = (name, *, key = None, value = None, create = true, compression = None, time_to_live = None))]
+    /// same options, if any are given. With tablespace, the name of one, the table is created there.
+    /// Raises TableTypeError if the table has other types, TablespaceError if it is in another
+    /// tablespace, TableOptionsError, TableNotFoundError, TableNameError.
+    #[pyo3(signature = (name, *, key = None, value = None, create = true, compression = None, time_to_live = None, tablespace = None))]
     #[expect(clippy::too_many_arguments, reason = "all but one are named")]
     fn open_table(
         &self,
@@ -294,6 +296,7 @@ impl Database {
         create: bool,
         compression: Option<&str>,
         time_to_live: Option<&Bound<'_, PyAny>>,
+        tablespace: Option<&str>,
     ) -> PyResult<Table> {
         let schema = Schema::of_arguments(key, value)?;
         let options = table_options(compression, time_to_live)?;
@@ -309,11 +312,48 @@ impl Database {
         }
         // Compares the types as well.
         let (key, value) = (&*schema.key.name(), &*schema.value.name());
-        let table = py.detach(|| match options == TableOptions::default() {
-            true => database.create_untyped_table(name, key, value),
-            false => database.create_untyped_table_with(name, key, value, options),
+        let has_options = options != TableOptions::default();
+        let table = py.detach(|| match tablespace {
+            Some(space) => database.create_untyped_table_in(space, name, key, value, options),
+            None if has_options => database.create_untyped_table_with(name, key, value, options),
+            None => database.create_untyped_table(name, key, value),
         });
         Ok(Table::new(self.handle.clone(), table.py()?, schema))
+    }
+
+    /// Creates a tablespace, durably: a data file of its own in another directory, which must be
+    /// empty or missing, with a page pool of pool_bytes bytes of its own (64 MiB by default).
+    ///
+    /// The database records the directory, and every later opening needs it. Raises
+    /// TablespaceError, OptionError, LockedError.
+    #[pyo3(signature = (name, directory, *, pool_bytes = None))]
+    fn create_tablespace(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        directory: PathBuf,
+        pool_bytes: Option<usize>,
+    ) -> PyResult<()> {
+        let database = self.handle.open()?;
+        self.handle.writers.check_none()?;
+        let mut options = TablespaceOptions::in_directory(directory);
+        if let Some(bytes) = pool_bytes {
+            options = options.pool_bytes(bytes);
+        }
+        py.detach(|| database.create_tablespace(name, options)).py()
+    }
+
+    /// Drops a tablespace without tables, durably, and removes its files. Raises TablespaceError.
+    fn drop_tablespace(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let database = self.handle.open()?;
+        self.handle.writers.check_none()?;
+        py.detach(|| database.drop_tablespace(name)).py()
+    }
+
+    /// Returns the names of the tablespaces; of a database opened with read_only=True, those that
+    /// could be opened.
+    fn tablespace_names(&self) -> PyResult<Vec<String>> {
+        Ok(self.handle.open()?.tablespace_names())
     }
 
     /// Begins a bulk load: it builds a new table from entries in ascending key order, and bypasses
@@ -321,7 +361,8 @@ impl Database {
     /// table.
     ///
     /// Raises TableExistsError, TableNameError.
-    #[pyo3(signature = (name, *, key = None, value = None, compression = None, time_to_live = None))]
+    #[pyo3(signature = (name, *, key = None, value = None, compression = None, time_to_live = None, tablespace = None))]
+    #[expect(clippy::too_many_arguments, reason = "all but one are named")]
     fn bulk_load(
         &self,
         py: Python<'_>,
@@ -330,13 +371,17 @@ impl Database {
         value: Option<&Bound<'_, PyAny>>,
         compression: Option<&str>,
         time_to_live: Option<&Bound<'_, PyAny>>,
+        tablespace: Option<&str>,
     ) -> PyResult<BulkLoader> {
         let schema = Schema::of_arguments(key, value)?;
         let options = table_options(compression, time_to_live)?;
         let database = self.handle.open()?;
         self.handle.writers.check_none()?;
         let (key, value) = (&*schema.key.name(), &*schema.value.name());
-        let loader = py.detach(|| database.bulk_load_untyped(name, key, value, options));
+        let loader = py.detach(|| match tablespace {
+            Some(space) => database.bulk_load_untyped_in(space, name, key, value, options),
+            None => database.bulk_load_untyped(name, key, value, options),
+        });
         Ok(BulkLoader::new(self.handle.clone(), schema, loader.py()?))
     }
 

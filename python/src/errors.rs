@@ -11,7 +11,7 @@ exceptions! {
     ForeignTableError ForkError IncompatibleError IoError LimitError LockTimeoutError LockedError LogDirectoryError NotADatabaseError OpenedReadOnlyError
     OptionError OutOfOrderError OutOfSpaceError PoisonedError PositionLostError ReadOnlyError SavepointError
     SnapshotExistsError SnapshotNotFoundError SnapshotTooOldError TableDroppedError TableExistsError TableNotFoundError TableNameError
-    TableOptionsError TableTypeError TransactionEndedError WouldDeadlockError
+    TableOptionsError TableTypeError TablespaceError TransactionEndedError WouldDeadlockError
 }
 
 /// Converts the result of an operation of the engine.
@@ -42,6 +42,7 @@ pub(crate) fn exception(error: EngineError) -> PyErr {
         EngineError::Incompatible { .. } => IncompatibleError::new_err(message),
         EngineError::Locked { .. } => LockedError::new_err(message),
         EngineError::LogDirectory { .. } => LogDirectoryError::new_err(message),
+        EngineError::Tablespace(_) => TablespaceError::new_err(message),
         EngineError::NotADatabase { .. } => NotADatabaseError::new_err(message),
         EngineError::ReadOnly { .. } => ReadOnlyError::new_err(message),
         EngineError::KeyTooLong { .. }

@@ -132,6 +132,7 @@ pub(crate) fn backup_info<'py>(py: Python<'py>, info: &BackupInfo) -> PyResult<B
         time: info.time,
         parent: info.parent,
         pages: info.pages,
+        tablespaces: info.tablespaces.clone(),
     )
 }
 

@@ -29,6 +29,58 @@ def test_log_directory(tmp_path: Path) -> None:
         assert db.open_table("t", key=str, value=int)["a"] == 1
 
 
+def test_tablespaces(tmp_path: Path) -> None:
+    data, disk = tmp_path / "data", tmp_path / "disk"
+    with braid.open(data, **SMALL) as db:
+        assert db.tablespace_names() == []
+        with pytest.raises(braid.OptionError):
+            db.create_tablespace("disk", disk, pool_bytes=1)
+        with pytest.raises(braid.TablespaceError, match="no tablespace"):
+            db.open_table("there", key=str, value=int, tablespace="disk")
+        db.create_tablespace("disk", disk, pool_bytes=1 << 20)
+        assert db.tablespace_names() == ["disk"]
+        with pytest.raises(braid.TablespaceError, match="it exists"):
+            db.create_tablespace("disk", tmp_path / "other")
+        here = db.open_table("here", key=str, value=int)
+        there = db.open_table("there", key=str, value=int, tablespace="disk")
+        with pytest.raises(braid.TablespaceError, match="main"):
+            db.open_table("here", key=str, value=int, tablespace="disk")
+        with db.begin() as tx:
+            tx.insert(here, "a", 1)
+            tx.insert(there, "a", 2)
+        with db.bulk_load("loaded", key=str, value=int, tablespace="disk") as loader:
+            loader.insert("a", 3)
+        with pytest.raises(braid.TablespaceError, match="no tablespace"):
+            db.bulk_load("other", tablespace="nowhere")
+        db.backup(tmp_path / "backup")
+    assert braid.backup_info(tmp_path / "backup").tablespaces == ["disk"]
+    with pytest.raises(braid.BackupError, match="no place was given"):
+        braid.restore([tmp_path / "backup"], tmp_path / "restored")
+    places = {"disk": tmp_path / "restored disk"}
+    braid.restore([tmp_path / "backup"], tmp_path / "restored", tablespaces=places)
+    with braid.open(tmp_path / "restored", **SMALL) as db:
+        assert db.open_table("loaded", key=str, value=int, tablespace="disk")["a"] == 3
+    disk.rename(tmp_path / "gone")
+    with pytest.raises(braid.TablespaceError, match="disk"):
+        braid.open(data, **SMALL)
+    with braid.open(data, read_only=True) as db:
+        assert db.open_table("here", key=str, value=int)["a"] == 1
+        with pytest.raises(braid.TablespaceError, match="disk"):
+            db.open_table("there", key=str, value=int)
+    (tmp_path / "gone").rename(disk)
+    with braid.open(data, **SMALL) as db:
+        there = db.open_table("there", key=str, value=int)
+        assert there["a"] == 2
+        with pytest.raises(braid.TablespaceError, match="there"):
+            db.drop_tablespace("disk")
+        del there
+        db.drop_table("there")
+        assert db.open_table("loaded", key=str, value=int, tablespace="disk")["a"] == 3
+        db.drop_table("loaded")
+        db.drop_tablespace("disk")
+        assert db.tablespace_names() == []
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -296,7 +348,7 @@ def test_every_count_is_reported(db: braid.Database) -> None:
 def test_errors_have_one_base_and_can_be_pickled() -> None:
     errors = [value for value in vars(braid).values() if inspect.isclass(value)]
     errors = [value for value in errors if issubclass(value, BaseException)]
-    assert len(errors) == 37
+    assert len(errors) == 38
     assert all(issubclass(error, braid.Error) for error in errors)
     error = braid.ConflictError("message")
     error.kind = "range"

@@ -6,6 +6,7 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
+    Mapping,
     MutableMapping,
 )
 from datetime import datetime, timedelta
@@ -169,6 +170,7 @@ def restore(
     device: Literal["auto", "uring", "file"] | None = None,
     pool_bytes: int | None = None,
     file_mode: int | None = None,
+    tablespaces: Mapping[str, _Path] | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> RestoreReport: ...
 
@@ -184,6 +186,7 @@ class Database:
         create: bool = True,
         compression: Literal["lz4"] | None = None,
         time_to_live: timedelta | None = None,
+        tablespace: str | None = None,
     ) -> Table[bytes, bytes]: ...
     @overload
     def open_table(
@@ -195,6 +198,7 @@ class Database:
         create: bool = True,
         compression: Literal["lz4"] | None = None,
         time_to_live: timedelta | None = None,
+        tablespace: str | None = None,
     ) -> Table[_K, bytes]: ...
     @overload
     def open_table(
@@ -206,6 +210,7 @@ class Database:
         create: bool = True,
         compression: Literal["lz4"] | None = None,
         time_to_live: timedelta | None = None,
+        tablespace: str | None = None,
     ) -> Table[bytes, _V]: ...
     @overload
     def open_table(
@@ -217,6 +222,7 @@ class Database:
         create: bool = True,
         compression: Literal["lz4"] | None = None,
         time_to_live: timedelta | None = None,
+        tablespace: str | None = None,
     ) -> Table[_K, _V]: ...
     @overload
     def bulk_load(
@@ -227,6 +233,7 @@ class Database:
         value: None = None,
         compression: Literal["lz4"] | None = None,
         time_to_live: timedelta | None = None,
+        tablespace: str | None = None,
     ) -> BulkLoader[bytes, bytes]: ...
     @overload
     def bulk_load(
@@ -237,6 +244,7 @@ class Database:
         value: None = None,
         compression: Literal["lz4"] | None = None,
         time_to_live: timedelta | None = None,
+        tablespace: str | None = None,
     ) -> BulkLoader[_K, bytes]: ...
     @overload
     def bulk_load(
@@ -247,6 +255,7 @@ class Database:
         value: type[_V] | Type[_V],
         compression: Literal["lz4"] | None = None,
         time_to_live: timedelta | None = None,
+        tablespace: str | None = None,
     ) -> BulkLoader[bytes, _V]: ...
     @overload
     def bulk_load(
@@ -257,9 +266,13 @@ class Database:
         value: type[_V] | Type[_V],
         compression: Literal["lz4"] | None = None,
         time_to_live: timedelta | None = None,
+        tablespace: str | None = None,
     ) -> BulkLoader[_K, _V]: ...
     def existing_table(self, name: str) -> Table[Any, Any] | None: ...
     def table_names(self) -> list[str]: ...
+    def create_tablespace(self, name: str, directory: _Path, *, pool_bytes: int | None = None) -> None: ...
+    def drop_tablespace(self, name: str) -> None: ...
+    def tablespace_names(self) -> list[str]: ...
     def drop_table(self, name: str) -> bool: ...
     def rename_table(self, name: str, to: str) -> None: ...
     def begin(

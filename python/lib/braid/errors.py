@@ -138,6 +138,10 @@ class TableNotFoundError(TableError, LookupError):
     """There is no table of this name."""
 
 
+class TablespaceError(Error):
+    """A tablespace is missing, belongs to another database or state, exists, or does not exist."""
+
+
 class TableExistsError(TableError):
     """There is already a table of this name."""
 

@@ -227,6 +227,8 @@ class BackupInfo:
     """Sequence number of the parent backup; ``None`` if the backup is full."""
     pages: int
     """Number of pages in the backup."""
+    tablespaces: list[str]
+    """Names of the tablespaces, each of which needs a place when the backup is restored."""
 
 
 @dataclass(frozen=True)
