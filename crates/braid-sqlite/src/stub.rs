@@ -17,9 +17,6 @@ use std::path::{Path, PathBuf};
 
 use braid_rt::mutant;
 
-use crate::place::Place;
-use crate::regions;
-
 /// SQLite's magic number for checksums of little-endian words.
 const MAGIC: u32 = 0x377f_0682;
 /// No version of SQLite has this format.
@@ -153,28 +150,7 @@ pub(crate) fn read(wal: &Path) -> io::Result<Stub> {
     };
     let mut bytes = Vec::new();
     file.take(LONGEST).read_to_end(&mut bytes)?;
-    let mut stub = decode(&bytes);
-    if let Stub::Log { path, database, .. } = &mut stub
-        && let Some(moved) = moved_log(wal, path, database)
-    {
-        *path = moved;
-    }
-    Ok(stub)
-}
-
-/// Where a log is that lay next to its database, if both were moved with the `-wal` file: nothing is left
-/// at their former paths. The `-wal` file keeps those, because the database is guarded.
-fn moved_log(wal: &Path, log: &Path, database: &Path) -> Option<PathBuf> {
-    let next_to = |database: &Path| Place::default().path(database);
-    let now = wal.as_os_str().as_bytes().strip_suffix(b"-wal")?;
-    let now = Path::new(std::ffi::OsStr::from_bytes(now));
-    let moved = next_to(now);
-    let is_moved = now != database
-        && log == next_to(database)
-        && !database.exists()
-        && !regions::exists(log)
-        && regions::exists(&moved);
-    is_moved.then_some(moved)
+    Ok(decode(&bytes))
 }
 
 /// Writes the `-wal` file of a database, durably.

@@ -1,7 +1,8 @@
 //! The methods of a `-wal` file, and what opening and deleting one does.
 
 use std::collections::HashMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::{OsStr, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
@@ -64,13 +65,39 @@ fn share(path: &Path, database: &Database) -> Result<SharedWal, WalError> {
     Ok(log)
 }
 
+/// Reads a `-wal` file.
+fn read_stub(wal: &Path) -> std::io::Result<Stub> {
+    let mut stub = stub::read(wal)?;
+    if let Stub::Log { path, database, .. } = &mut stub
+        && let Some(moved) = moved_log(wal, path, database)
+    {
+        *path = moved;
+    }
+    Ok(stub)
+}
+
+/// Where a log is that lay next to its database, if both were moved with the `-wal` file: nothing is left
+/// at their former paths. The `-wal` file keeps those, because the database is guarded.
+fn moved_log(wal: &Path, log: &Path, database: &Path) -> Option<PathBuf> {
+    let next_to = |database: &Path| Place::default().path(database);
+    let now = wal.as_os_str().as_bytes().strip_suffix(SUFFIX.as_bytes())?;
+    let now = Path::new(OsStr::from_bytes(now));
+    let moved = next_to(now);
+    let is_moved = now != database
+        && log == next_to(database)
+        && !database.exists()
+        && !regions::exists(log)
+        && regions::exists(&moved);
+    is_moved.then_some(moved)
+}
+
 /// Bytes of a `-wal` file as SQLite sees it; `None` if the file is not one of ours.
 pub(crate) fn visible_len(wal: &Path) -> Option<u64> {
     let Ok(Stub::Log {
         path,
         is_open: true,
         ..
-    }) = stub::read(wal)
+    }) = read_stub(wal)
     else {
         return None;
     };
@@ -107,7 +134,7 @@ fn is_in_use_by(original: &Path, log: &Path, database: &Path) -> bool {
     let mut wal = original.as_os_str().to_owned();
     wal.push(SUFFIX);
     let names_log = matches!(
-        stub::read(Path::new(&wal)),
+        read_stub(Path::new(&wal)),
         Ok(Stub::Log { path, .. }) if path == log
     );
     // Another path can lead to the same file.
@@ -168,7 +195,7 @@ fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal
     let failed = |error: std::io::Error| {
         Refusal::Message(format!("cannot read or write {}: {error}", wal.display()))
     };
-    let found = stub::read(wal).map_err(failed)?;
+    let found = read_stub(wal).map_err(failed)?;
     let (versions, _) = guard::read(database.inner);
     refuse_lost(&found, versions, wal)?;
     refuse_copy(&found, database, wal)?;
@@ -195,7 +222,7 @@ fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal
     let mut result = Ok(());
     let create = || -> Result<(), Refusal> {
         // Another process may have been here before the lock.
-        let path = match stub::read(wal).map_err(failed)? {
+        let path = match read_stub(wal).map_err(failed)? {
             Stub::Foreign => return Err(Refusal::Code(BUSY)),
             Stub::Log {
                 path,
@@ -241,7 +268,7 @@ fn prepare(database: &Database, wal: &Path) -> Result<Option<SharedWal>, Refusal
         }
         return Err(Refusal::Code(code));
     }
-    match stub::read(wal).map_err(failed)? {
+    match read_stub(wal).map_err(failed)? {
         Stub::Log { path, .. } => open_log(database, &path).map(Some),
         _ => Err(Refusal::Code(CANTOPEN)),
     }
@@ -323,7 +350,7 @@ pub(crate) fn delete(wal: &Path, database: &Path) -> c_int {
             &format!("cannot delete the log of {}: {error}", wal.display()),
         )
     };
-    let (path, named) = match stub::read(wal) {
+    let (path, named) = match read_stub(wal) {
         Ok(Stub::Log { path, database, .. }) => (path, database),
         Ok(_) => return OK,
         Err(error) => return failed(error),
