@@ -39,10 +39,14 @@ impl TestServer {
     }
 
     pub(crate) fn connect_with(&self, query: &str) -> Connection {
-        redis::Client::open(format!("redis://127.0.0.1:{}/{query}", self.port))
-            .unwrap()
-            .get_connection()
-            .unwrap()
+        let address = format!("redis://127.0.0.1:{}/{query}", self.port);
+        let client = redis::Client::open(address).unwrap();
+        let connection = client.get_connection().unwrap();
+        // A reply that never comes fails the test.
+        connection
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        connection
     }
 
     pub(crate) fn raw(&self) -> Raw {
