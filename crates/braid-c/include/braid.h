@@ -639,6 +639,8 @@ typedef struct {
   uint64_t log_delayed_commits;
   // Time of these delays, in microseconds, summed over commits.
   uint64_t log_delay_us;
+  // Number of pauses of background work for the sake of commits.
+  uint64_t log_background_pauses;
   // Time from the first bytes in a log buffer to its sealing, in microseconds, summed over
   // flushes.
   uint64_t log_queue_us;

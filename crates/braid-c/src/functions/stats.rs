@@ -91,6 +91,8 @@ pub struct braid_stats {
     pub log_delayed_commits: u64,
     /// Time of these delays, in microseconds, summed over commits.
     pub log_delay_us: u64,
+    /// Number of pauses of background work for the sake of commits.
+    pub log_background_pauses: u64,
     /// Time from the first bytes in a log buffer to its sealing, in microseconds, summed over
     /// flushes.
     pub log_queue_us: u64,
@@ -174,6 +176,7 @@ impl braid_stats {
             log_space_waits: log.space_waits,
             log_delayed_commits: log.delayed_commits,
             log_delay_us: microseconds(log.delay_time),
+            log_background_pauses: log.background_pauses,
             log_queue_us: microseconds(log.queue_time),
             log_write_us: microseconds(log.write_time),
             log_notify_us: microseconds(log.notify_time),
