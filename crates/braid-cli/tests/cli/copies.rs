@@ -22,7 +22,8 @@ fn tablespaces_are_restored_into_new_directories() {
     expect_code(&braid(&["shell", "db", "--create", "-c", make]), 0);
     expect_code(&braid(&["backup", "db", "full"]), 0);
     expect_code(&braid(&["shell", "db", "-c", "put t 1 uno"]), 0);
-    expect_code(&braid(&["archive", "db", "archive"]), 0);
+    let next = braid(&["backup", "db", "next", "--incremental-from", "full"]);
+    expect_code(&next, 0);
     for (args, what) in [
         (&["restore", "full", "x"][..], "no place was given for it"),
         (
@@ -66,8 +67,8 @@ fn tablespaces_are_restored_into_new_directories() {
     let restored = braid(&["restore", "full", "a", "--tablespace", "disk=disk-a"]);
     expect_code(&restored, 0);
     assert_eq!(get("a"), "t in disk: u64 -> string\n\"one\"\n");
-    let place = ["--tablespace", "disk=disk-b", "--archive", "archive"];
-    let restored = braid(&[&["restore", "full", "b"][..], &place].concat());
+    let place = ["--tablespace", "disk=disk-b"];
+    let restored = braid(&[&["restore", "full", "next", "b"][..], &place].concat());
     expect_code(&restored, 0);
     assert_eq!(get("b"), "t in disk: u64 -> string\n\"uno\"\n");
 }

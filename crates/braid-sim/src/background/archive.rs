@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid::backup::{BackupError, Restore, Until};
-use braid::device::MemoryDevice;
 use braid::{Builder, Database, Error, Readable, Result};
 use braid_io::SimDevice;
 use fastrand::Rng;
@@ -14,6 +13,7 @@ use fastrand::Rng;
 use super::copies::{Copies, Copy, look};
 use crate::check::Violation;
 use crate::record::Found;
+use crate::spaces::SPARE;
 
 /// The archive of a history. Its medium loses power with the database's.
 pub(crate) struct Archive {
@@ -106,17 +106,11 @@ impl Archive {
     }
 
     fn restore(&self, copy: &Copy, until: Until) -> Result<Found> {
-        let device = MemoryDevice::new();
         let restore = Restore::new()
             .pool_bytes(1 << 20)
             .archive_on(Arc::new(self.medium.clone()))
             .until(until);
-        let restore = copy
-            .chain
-            .iter()
-            .fold(restore, |restore, bytes| restore.stream(&bytes[..]));
-        restore.run_on(Arc::new(device.clone()))?;
-        look(device)
+        look(&copy.chain, restore)
     }
 
     /// Whether the archive may lack transactions.
@@ -145,6 +139,10 @@ impl Archive {
         for (backup, until, wanted, must_lead) in targets {
             let found = match self.restore(backup, until) {
                 Err(Error::Backup(BackupError::Hole { .. })) if !must_lead => continue,
+                // Clients created it again after the backup.
+                Err(Error::Backup(BackupError::NewTablespace { name, .. })) if name == SPARE => {
+                    continue;
+                }
                 found => found.map_err(|error| format!("the archive up to {until:?}: {error}"))?,
             };
             if let Some(id) = wanted.marks.symmetric_difference(&found.marks).next() {

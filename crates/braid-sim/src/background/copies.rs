@@ -62,13 +62,32 @@ impl CopiesOfRound {
 #[derive(Clone, Default)]
 pub(crate) struct Copies(Shared<Made>);
 
-/// Opens a restored database, and reads it.
-pub(crate) fn look(device: MemoryDevice) -> Result<Found> {
-    let builder = Database::builder()
+/// Restores a chain of backups with the other options of `restore`, opens the restored database, and
+/// reads it.
+pub(crate) fn look(chain: &[Arc<Vec<u8>>], restore: Restore<'_>) -> Result<Found> {
+    // A stream comes before it is known which tablespaces the last backup has.
+    let mut names = BTreeSet::new();
+    for backup in chain {
+        let file = in_file(backup).expect("a temporary file can be written");
+        names.extend(braid::backup::info(file.path())?.tablespaces);
+    }
+    let streams = chain
+        .iter()
+        .map(|bytes| bytes.to_vec())
+        .map(io::Cursor::new);
+    let mut restore = streams.fold(restore, Restore::stream);
+    let mut builder = Database::builder()
         .pool_bytes(1 << 20)
         .segment_bytes(512 << 10)
         .background_threads(false);
-    let db = builder.open_on(Arc::new(device))?;
+    for name in names {
+        let device = Arc::new(MemoryDevice::new());
+        restore = restore.tablespace_device(&name, device.clone());
+        builder = builder.tablespace_device(&name, device);
+    }
+    let device = Arc::new(MemoryDevice::new());
+    restore.run_on(device.clone())?;
+    let db = builder.open_on(device)?;
     let found = Tables::existing(&db)?.found(&db)?;
     db.close()?;
     Ok(found)
@@ -123,14 +142,7 @@ impl Copies {
             }
         };
         chain.push(Arc::new(bytes));
-        let device = MemoryDevice::new();
-        let restore = chain
-            .iter()
-            .fold(Restore::new().pool_bytes(1 << 20), |restore, bytes| {
-                restore.stream(&bytes[..])
-            });
-        let restored = restore.run_on(Arc::new(device.clone()));
-        let found = restored.and_then(|_| look(device));
+        let found = look(&chain, Restore::new().pool_bytes(1 << 20));
         let seqno = report.seqno;
         let mut made = self.0.lock();
         let found = match found {

@@ -120,8 +120,10 @@ impl Spare {
                 self.0.lock().space = Known::Absent;
                 Ok(())
             }
-            // A snapshot keeps its table.
-            Err(Error::Tablespace(TablespaceError::NotEmpty { .. })) => {
+            // A snapshot keeps its table, or a backup copies it.
+            Err(Error::Tablespace(
+                TablespaceError::NotEmpty { .. } | TablespaceError::Busy { .. },
+            )) => {
                 self.0.lock().space = Known::Present;
                 Ok(())
             }
