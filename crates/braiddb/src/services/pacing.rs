@@ -3,10 +3,10 @@
 //! A checkpoint that somebody asked for, and a load, work in pieces, and pause after each piece for
 //! commits, as all background work does ([`Log::pause_background`]).
 //!
-//! A checkpoint that is due because the log has grown spreads its writes. It should be complete when the log has grown by [`COMPLETION_TARGET`] of the bytes
-//! after which the next one is due. It pauses after each batch of pages with which it is ahead of
-//! that, unless somebody waits for it or may soon have to: a writer that finds too many copied images
-//! waiting writes one itself.
+//! A checkpoint that is due because the log has grown spreads its writes. It should be complete when
+//! the log has grown by [`COMPLETION_TARGET`] of the bytes after which the next one is due. It pauses
+//! after each batch of pages with which it is ahead of that, unless somebody waits for it or may soon
+//! have to: a writer that finds too many copied images waiting writes one itself.
 
 use std::time::{Duration, Instant};
 
