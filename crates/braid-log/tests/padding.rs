@@ -1,7 +1,7 @@
 //! Chunks are padded to the unit of the device that wrote them, and any device reads them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Barrier, mpsc};
+use std::sync::{Arc, mpsc};
 
 use crate::common::{OnePass, log_records, payload, recover, small};
 use braid_io::{Device, MemoryDevice, SimDevice};
@@ -104,38 +104,51 @@ fn a_small_commit_takes_few_bytes_where_the_unit_is_small() {
     }
 }
 
-/// Appends a payload from each of as many threads as there are strands, and flushes them together.
-/// Returns the bytes that the flush takes.
+/// Appends each payload to another strand, and flushes them together. Returns the bytes that the flush
+/// takes.
 fn flush_together(log: &Log, payloads: &[Vec<u8>], written: &mut BTreeMap<u64, Vec<u8>>) -> u64 {
-    let before = log.stats();
-    let all_appended = Barrier::new(payloads.len());
-    let (send, appended) = mpsc::channel();
-    let append = |bytes: &[u8]| {
-        let ticket = log.append(&[bytes]).unwrap();
-        send.send(()).unwrap();
-        // Living threads have strands of their own.
-        all_appended.wait();
-        ticket
-    };
-    let append = &append;
-    let tickets = std::thread::scope(|scope| {
-        let threads = payloads.iter().map(|bytes| {
-            let thread = scope.spawn(move || append(bytes));
-            appended.recv().unwrap();
-            thread
+    std::thread::scope(|scope| {
+        // A thread has one strand as long as it lives, and perhaps that of a thread of another test.
+        let mut all_threads = Vec::new();
+        let mut of_strands = BTreeMap::new();
+        let mut first_tickets = Vec::new();
+        while of_strands.len() < payloads.len() {
+            let (work, to_append) = mpsc::channel::<&[u8]>();
+            let (answer, tickets) = mpsc::channel();
+            scope.spawn(move || {
+                for bytes in to_append {
+                    answer.send(log.append(&[bytes]).unwrap()).unwrap();
+                }
+            });
+            let append = move |bytes| {
+                work.send(bytes).unwrap();
+                tickets.recv().unwrap()
+            };
+            let ticket = append(b"which strand?");
+            written.insert(ticket.seqno().get(), b"which strand?".to_vec());
+            let strand = ticket.unlock_point().strand().get();
+            of_strands.entry(strand).or_insert(all_threads.len());
+            all_threads.push(append);
+            first_tickets.push(ticket);
+        }
+        for ticket in first_tickets {
+            ticket.wait().unwrap();
+        }
+        let before = log.stats();
+        let tickets = of_strands.values().zip(payloads).map(|(&thread, bytes)| {
+            let ticket = all_threads[thread](bytes);
+            written.insert(ticket.seqno().get(), bytes.clone());
+            ticket
         });
-        let threads: Vec<_> = threads.collect();
-        let tickets = threads.into_iter().map(|thread| thread.join().unwrap());
-        tickets.collect::<Vec<_>>()
-    });
-    for (ticket, bytes) in tickets.into_iter().zip(payloads) {
-        ticket.wait().unwrap();
-        written.insert(ticket.seqno().get(), bytes.clone());
-    }
-    let stats = log.stats();
-    assert_eq!(stats.flushes, before.flushes + 1);
-    assert_eq!(stats.chunks, before.chunks + payloads.len() as u64);
-    stats.written_bytes - before.written_bytes
+        let tickets: Vec<_> = tickets.collect();
+        for ticket in tickets {
+            ticket.wait().unwrap();
+        }
+        let stats = log.stats();
+        assert_eq!(stats.flushes, before.flushes + 1);
+        assert_eq!(stats.chunks, before.chunks + payloads.len() as u64);
+        stats.written_bytes - before.written_bytes
+    })
 }
 
 /// The chunks of eight strands take a block or two instead of eight, and begin within it, so that the log is
@@ -145,8 +158,7 @@ fn small_chunks_of_a_flush_share_a_unit() {
     // These have one strand.
     let one = [ProtocolKind::Serial, ProtocolKind::Aether];
     for &protocol in ProtocolKind::ALL.iter().filter(|kind| !one.contains(kind)) {
-        // Eight chunks of 192 or 256 bytes, of which one is replaced by a longer one, or some are. The
-        // order of the strands is that of the threads, with any beginning.
+        // Eight chunks of 192 or 256 bytes, of which one is replaced by a longer one, or some are.
         let longer = [100, 900, 2000, 900, 900, 900, 900, 2000];
         for (unit, lens, expected) in [
             (64, [100; 8], 8 * 192..=8 * 256),
@@ -171,7 +183,7 @@ fn small_chunks_of_a_flush_share_a_unit() {
             let first = log.quiesce(|start| start);
             let mut written = BTreeMap::new();
             append(&log, 1..2, &mut written);
-            // Few enough for one segment, so that each is one flush.
+            // Few enough for one segment.
             for round in 0..2 {
                 let payloads = (0..8).map(|at| payload(round * 8 + at, lens[at as usize]));
                 let payloads: Vec<_> = payloads.collect();
