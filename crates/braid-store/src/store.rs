@@ -300,6 +300,18 @@ impl Store {
         dropped.damage.map_or(Ok(()), Err)
     }
 
+    /// Gives a tree another number, which no tree has. No thread may use the tree. A modifying call.
+    pub fn renumber_tree(&self, from: u32, to: u32) {
+        self.inner.forget_long_keys(from);
+        let mut trees = self.inner.trees.write();
+        for part in [0, LAYERS] {
+            if let Some(root) = trees.remove(&(from | part)) {
+                let other = trees.insert(to | part, root);
+                debug_assert!(other.is_none(), "tree {to} exists");
+            }
+        }
+    }
+
     /// The numbers of all trees.
     pub fn tree_ids(&self) -> Vec<u32> {
         let trees = self.inner.trees.read();

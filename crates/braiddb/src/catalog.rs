@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::options::TransactionOptions;
 use crate::read::snapshot::Readable;
 use crate::schema::entry::{
-    CATALOG_ID, CatalogEntry, FIRST_ID, NAMES, NEXT_ID, SpaceEntry, damaged, ids_of_space,
-    loaded_key, name_key, next_id_key, space_key, table_of_entry,
+    CATALOG_ID, CatalogEntry, FIRST_ID, MAIN_SPACE, NAMES, NEXT_ID, SPACES, SPACES_MAX, SpaceEntry,
+    damaged, ids_of_space, loaded_key, name_key, next_id_key, space_key, table_of_entry,
 };
 use crate::schema::table::{Table, TableCore};
 use crate::txn::transaction::Transaction;
@@ -86,45 +86,107 @@ impl Catalog<'_> {
             .collect()
     }
 
+    /// Returns the numbers and entries of all tablespaces other than the main one.
+    pub(crate) fn spaces(&self) -> Result<Vec<(u8, SpaceEntry)>> {
+        let tx = self.begin();
+        let entries = tx.prefix(&self.table(), &[SPACES])?;
+        let mut spaces = Vec::new();
+        for entry in entries {
+            let (key, value): (Bytes, Bytes) = entry?;
+            if let ([_, number], Ok(entry)) = (&key[..], SpaceEntry::decode(&value)) {
+                spaces.push((*number, entry));
+            }
+        }
+        Ok(spaces)
+    }
+
     /// Repairs a salvaged catalog. Trees without a name are dropped, like those of dropped tables;
     /// but if names were lost, and for the trees in `found`, they get a name and the type bytes.
-    /// The next table number is set above that of every used tree.
-    pub(crate) fn adopt_trees(&self, names_lost: bool, found: &BTreeSet<u32>) -> Result<()> {
+    /// The salvaged database has no further tablespaces, so their tables get numbers of the main one:
+    /// returns the new number of each. The next table number is set above that of every used tree.
+    pub(crate) fn adopt_trees(
+        &self,
+        names_lost: bool,
+        found: &BTreeSet<u32>,
+    ) -> Result<BTreeMap<u32, u32>> {
         let catalog = self.table();
-        let names = self.names_by_id()?;
         let mut tx = self.begin();
-        let mut next = FIRST_ID;
-        for id in self.engine.store.tree_ids() {
-            if id == CATALOG_ID {
-                continue;
+        // A salvaged catalog may have several names for a table.
+        let mut named: BTreeMap<u32, Vec<(Bytes, CatalogEntry)>> = BTreeMap::new();
+        for entry in tx.prefix(&catalog, &[NAMES])? {
+            let (key, value): (Bytes, Bytes) = entry?;
+            if let Ok(entry) = CatalogEntry::decode(&value) {
+                named.entry(entry.id).or_default().push((key, entry));
             }
-            if !names.contains_key(&id) {
-                if !names_lost && !found.contains(&id) {
-                    self.engine.store.drop_tree(id)?;
-                    continue;
+        }
+        let mut trees = BTreeSet::new();
+        for id in self.engine.store.tree_ids() {
+            let stays = named.contains_key(&id) || names_lost || found.contains(&id);
+            match id {
+                CATALOG_ID => {}
+                id if stays => drop(trees.insert(id)),
+                id => self.engine.store.drop_tree(id)?,
+            }
+        }
+        let ids = ids_of_space(MAIN_SPACE);
+        let known: Option<Bytes> = tx.get(&catalog, NEXT_ID)?;
+        let known = known.and_then(|bytes| bytes[..].try_into().ok());
+        let known = known.map_or(0, u32::from_le_bytes).min(ids.end);
+        // A table without a tree is empty, but has a number, too.
+        let used: BTreeSet<u32> = trees.iter().chain(named.keys()).copied().collect();
+        let last = used.range(ids.clone()).next_back();
+        let mut next = last.map_or(FIRST_ID, |last| last + 1).max(known);
+        let mut renumbered = BTreeMap::new();
+        for id in used {
+            let mut number = id;
+            if !ids.contains(&id) && !braid_rt::mutant!("salvage_keeps_numbers_of_tablespaces") {
+                (number, next) = (next, next + 1);
+                renumbered.insert(id, number);
+                if trees.contains(&id) {
+                    self.engine.store.renumber_tree(id, number);
                 }
-                let mut name = format!("salvaged-{id}");
-                while names.values().any(|other| *other == name) {
-                    name.push('+');
-                }
+            }
+            if !named.contains_key(&id) {
                 let entry = CatalogEntry {
-                    id,
+                    id: number,
                     types: Table::<Bytes, Bytes>::types(),
                     options: TableOptions::default(),
                 };
-                tx.insert(&catalog, &name_key(&name)?, &entry.encode())?;
+                tx.insert(&catalog, &self.salvaged_key(&tx, number)?, &entry.encode())?;
             }
-            next = next.max(id + 1);
+            for (key, entry) in named.remove(&id).into_iter().flatten() {
+                if number != id {
+                    let entry = CatalogEntry {
+                        id: number,
+                        ..entry
+                    };
+                    tx.insert(&catalog, &key, &entry.encode())?;
+                }
+            }
         }
-        // A table without a tree is empty, but has a number, too.
-        next = next.max(names.keys().max().map_or(FIRST_ID, |id| id + 1));
-        let known: Option<Bytes> = tx.get(&catalog, NEXT_ID)?;
-        let known = known.and_then(|bytes| bytes[..].try_into().ok());
-        if known.is_none_or(|bytes| u32::from_le_bytes(bytes) < next) {
+        if next > ids.end {
+            return Err(Error::OutOfSpace {
+                what: "all table numbers are in use".into(),
+            });
+        }
+        if known < next {
             tx.insert(&catalog, NEXT_ID, &next.to_le_bytes())?;
         }
+        for space in MAIN_SPACE + 1..SPACES_MAX {
+            tx.remove(&catalog, &space_key(space)[..])?;
+            tx.remove(&catalog, &next_id_key(space)[..])?;
+        }
         tx.commit()?;
-        Ok(())
+        Ok(renumbered)
+    }
+
+    /// Returns the key of a name for a salvaged table that has none.
+    fn salvaged_key(&self, tx: &Transaction, id: u32) -> Result<Vec<u8>> {
+        let mut name = format!("salvaged-{id}");
+        while tx.get(&self.table(), &name_key(&name)?)?.is_some() {
+            name.push('+');
+        }
+        name_key(&name)
     }
 
     pub(crate) fn table(&self) -> Table {

@@ -26,9 +26,9 @@ impl Database {
     /// be opened read-only; see [`TablespaceError`]. A tablespace that is full refuses only the
     /// transactions that write to it.
     ///
-    /// A database with tablespaces does not support salvage, and reading while another process writes,
-    /// yet: these fail with [`TablespaceError::Unsupported`], the last perhaps with
-    /// [`Error::Locked`]. Earlier versions of Braid do not open it.
+    /// A database with tablespaces does not support reading while another process writes yet: this
+    /// fails with [`TablespaceError::Unsupported`], or with [`Error::Locked`]. Earlier versions of
+    /// Braid do not open it.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -8,6 +8,7 @@ mod failures;
 mod loads;
 mod opening;
 mod reading;
+mod salvage;
 mod tables;
 
 use std::fs;

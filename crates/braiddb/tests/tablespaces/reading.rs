@@ -1,21 +1,6 @@
-//! Reading and checking a database with tablespaces; operations that do not support them.
+//! Reading and checking a database with tablespaces.
 
 use super::*;
-
-#[test]
-fn what_does_not_support_tablespaces_says_so() {
-    let directories = Directories::with_tablespaces();
-    let unsupported = |error: Error| {
-        let is_it = matches!(
-            error,
-            Error::Tablespace(TablespaceError::Unsupported { .. })
-        );
-        assert!(is_it && error.to_string().contains("\"one\""), "{error}");
-    };
-    let salvaged = braid::offline::salvage(&directories.data, directories.at("new"), &mut |_| ());
-    unsupported(salvaged.unwrap_err());
-    check(&small().open(&directories.data).unwrap(), 1);
-}
 
 #[test]
 fn without_a_writer_a_database_is_read_and_verified_with_its_tablespaces() {

@@ -30,6 +30,7 @@ mod change;
 mod list;
 mod place;
 mod restored;
+mod salvaged;
 
 use self::list::write_list;
 use self::place::{
@@ -40,6 +41,7 @@ pub(crate) use self::change::{create_tablespace, drop_tablespace};
 pub(crate) use self::list::{LIST_FILE, check_none, read_list};
 pub(crate) use self::place::OWNER_FILE;
 pub(crate) use self::restored::{RestoredSpace, attach_restored, record_restored};
+pub(crate) use self::salvaged::{DamagedSpace, open_damaged};
 
 /// A tablespace of the list.
 pub(super) struct Listed {
@@ -144,10 +146,7 @@ fn open_files(
         let name = entry.name.clone();
         return Err(fault(TablespaceError::Foreign { name, path, reason }));
     }
-    if main.stamp != meta.stamp
-        && main.stamp != meta.follows
-        && !braid_rt::mutant!("accept_a_tablespace_of_another_state")
-    {
+    if !is_of_state(&meta, main) && !braid_rt::mutant!("accept_a_tablespace_of_another_state") {
         return Err(other_state(entry, &path, meta.seqno, main.seqno));
     }
     if main.stamp != meta.stamp {
@@ -156,6 +155,11 @@ fn open_files(
     store.write_lines(options.pmem_lines);
     store.read_in_place(options.pmem_in_place);
     Ok((store, meta.seqno, is_renamed || path != entry.directory))
+}
+
+/// Whether a tablespace's checkpoint belongs to that of the main one, or follows it.
+fn is_of_state(meta: &SpaceMeta, main: &MainState) -> bool {
+    main.stamp == meta.stamp || main.stamp == meta.follows
 }
 
 fn new_space(entry: &ListedSpace, attached: Attached, store: Store) -> Arc<Space> {

@@ -1,0 +1,245 @@
+//! Salvage: copying everything readable of a damaged database into a new one.
+//!
+//! The damaged database is only read. The records found of its newest checkpoint (see
+//! [`braid_store::Salvage`]), in the data files of all tablespaces, and of the log after it are added,
+//! with their sequence numbers, to the trees of a new database. Replay then decides which version is
+//! newer, as recovery does. The new database has one data file: tables of tablespaces get other
+//! numbers once all are filled. It is marked as unfinished until all of it is durable.
+
+mod filled;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use braid_io::{Device, DirectoryLock, Gate, Held};
+use braid_log::{CheckpointPosition, Log, LogOptions, Recovered};
+use braid_store::Salvage;
+
+use self::filled::Filled;
+use crate::database::Database;
+use crate::error::{Error, Result};
+use crate::format::meta::{Decoded, Meta};
+use crate::offline::verify::{Locks, Offline};
+use crate::options::Builder;
+use crate::recovery;
+use crate::recovery::tablespaces::{DamagedSpace, LIST_FILE, MainState, open_damaged};
+use crate::services::Instance;
+
+/// Damage or loss found by [`salvage`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Finding {
+    /// Damaged data that was recovered from elsewhere.
+    Damaged(String),
+    /// Lost data.
+    Lost(String),
+}
+
+/// Result of [`salvage`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SalvageReport {
+    /// Tables in the new database.
+    pub tables: u64,
+    /// Entries read from the pages of the newest checkpoint.
+    pub entries: u64,
+    /// Transactions replayed from the log.
+    pub transactions: u64,
+    /// Number of findings of the kind [`Finding::Lost`].
+    pub losses: u64,
+}
+
+/// Salvages what can be read of a damaged, closed database into a new one in the directory `into`,
+/// which is created. Writes nothing to the damaged one. Calls `sink` with each damage and each
+/// loss, with the table and the range of keys or the sequence numbers of the log's transactions
+/// that it concerns.
+///
+/// Entries whose table is unknown are put into new tables named `salvaged-…`, as are tables whose
+/// name is lost.
+///
+/// Tablespaces are read where the database recorded them. One that is missing or unreadable is a loss
+/// that names its tables, which then have what the log has of them. The new database has all tables in
+/// its own directory.
+///
+/// ```no_run
+/// use braid::offline::{Finding, SalvageReport, salvage};
+///
+/// # fn main() -> braid::Result<()> {
+/// let report: SalvageReport = salvage("/data/shop", "/data/salvaged", &mut |finding| {
+///     match finding {
+///         Finding::Lost(what) => eprintln!("lost: {what}"),
+///         finding => println!("{finding:?}"),
+///     }
+/// })?;
+/// println!("{} entries in {} tables, {} losses", report.entries, report.tables, report.losses);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`Error::NotADatabase`] (also if `into` is not empty), [`Error::Locked`],
+/// [`Error::Incompatible`]; [`Error::Corrupted`] if no checkpoint can be found;
+/// [`Error::OutOfSpace`] or [`Error::Io`].
+pub fn salvage(
+    path: impl AsRef<Path>,
+    into: impl AsRef<Path>,
+    sink: &mut dyn FnMut(Finding),
+) -> Result<SalvageReport> {
+    let mut without_log = 0;
+    let (_locks, device) = match Offline::device(path.as_ref()) {
+        Err(error @ Error::LogDirectory { .. }) => {
+            sink(Finding::Lost(format!("the log: {error}")));
+            without_log = 1;
+            let (lock, device) = Offline::data_device(path.as_ref())?;
+            (Locks(lock, None), device)
+        }
+        opened => opened?,
+    };
+    // Small segments: the user's next open chooses its own sizes, and a log is needed here.
+    let options = Builder {
+        directory: braid_io::resolve(path.as_ref()).ok(),
+        ..Builder::default()
+            .background_threads(false)
+            .segment_bytes(1 << 20)
+    };
+    let into = || {
+        let (lock, device) = new_directory(into.as_ref())?;
+        Ok((Some(Box::new(lock) as Held), device))
+    };
+    let (mut report, db) = salvage_device(device, into, &options, sink)?;
+    report.losses += without_log;
+    db.close()?;
+    Ok(report)
+}
+
+/// As [`salvage`], given the damaged database's device and a function that creates the new one's.
+/// `options` are those of the new database, and say where the damaged one and its tablespaces are.
+/// Leaves the new database open.
+pub(crate) fn salvage_device(
+    device: Arc<dyn Device>,
+    into: impl FnOnce() -> Result<(Option<Held>, Arc<dyn Device>)>,
+    options: &Builder,
+    sink: &mut dyn FnMut(Finding),
+) -> Result<(SalvageReport, Database)> {
+    let mut report = SalvageReport::default();
+    let mut tell = |finding: Finding| {
+        report.losses += u64::from(matches!(finding, Finding::Lost(_)));
+        sink(finding);
+    };
+    let mut source = Salvage::open(device.clone())?;
+    tell_of(&source, "", &mut tell);
+    let Decoded {
+        meta, start, stamp, ..
+    } = Meta::decode_all(source.meta())?;
+    source.set_newest(start.seqno.get());
+    let seqno = start.seqno;
+    let spaces = salvage_spaces(&*device, options, &MainState { stamp, seqno }, &mut tell)?;
+    let log = salvage_log(device, &meta, &start, &mut tell)?;
+    let (lock, new_device) = into()?;
+    let seqno = log.as_ref().map_or(seqno, |log| log.cut.max(seqno));
+    let mut filled = Filled::new(&source, &spaces, start.seqno);
+    let fill = |instance: &Instance| filled.fill(&instance.engine, log.as_ref(), seqno);
+    let gate = Gate::new(lock);
+    let device = gate.device(new_device);
+    let new_options = Builder {
+        directory: None,
+        tablespaces: Vec::new(),
+        ..options.clone()
+    };
+    let instance = recovery::create(&gate, device, &new_options, meta, seqno, fill)?;
+    let db = Database::from_instance(instance);
+    for note in filled.take_made_good() {
+        tell(Finding::Damaged(note));
+    }
+    for loss in filled.named_losses(&db)? {
+        tell(Finding::Lost(loss));
+    }
+    report.tables = db.table_names()?.len() as u64;
+    report.entries = filled.entries;
+    report.transactions = filled.transactions;
+    Ok((report, db))
+}
+
+/// Reports what opening a data file found.
+fn tell_of(source: &Salvage, of: &str, tell: &mut dyn FnMut(Finding)) {
+    for note in source.notes() {
+        tell(Finding::Damaged(format!("{of}{note}")));
+    }
+    for loss in source.lost() {
+        tell(Finding::Lost(format!("{of}{loss}")));
+    }
+}
+
+/// Opens the data files of the tablespaces. Whether one that cannot be read is a loss is known once
+/// the catalog is.
+fn salvage_spaces(
+    device: &dyn Device,
+    options: &Builder,
+    main: &MainState,
+    tell: &mut dyn FnMut(Finding),
+) -> Result<Vec<DamagedSpace>> {
+    let options = options.clone().reading();
+    let spaces = match open_damaged(device, &options, main) {
+        Err(error @ Error::Corrupted { .. }) => {
+            let what = error.finding();
+            tell(Finding::Damaged(format!(
+                "{what}: it says where the tablespaces are, so none of {LIST_FILE} is read"
+            )));
+            return Ok(Vec::new());
+        }
+        opened => opened?,
+    };
+    for space in &spaces {
+        if let Ok(source) = &space.source {
+            let of = format!("tablespace {:?}: ", space.entry.name);
+            tell_of(source, &of, tell);
+        }
+    }
+    Ok(spaces)
+}
+
+/// Creates and locks a directory for the new database.
+fn new_directory(into: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
+    let failed = |error| match Error::of_volume(into, &error) {
+        Some(error) => error,
+        None => Error::io(format!("cannot create {}", into.display()), error),
+    };
+    braid_io::create_directory(into).map_err(failed)?;
+    if !braid_io::list_directory(into).map_err(failed)?.is_empty() {
+        return Err(Error::NotADatabase {
+            path: into.to_owned(),
+            reason: "it is not empty; choose an empty directory for the new database".into(),
+        });
+    }
+    Offline::lock(into)
+}
+
+fn salvage_log(
+    device: Arc<dyn Device>,
+    meta: &Meta,
+    start: &CheckpointPosition,
+    tell: &mut dyn FnMut(Finding),
+) -> Result<Option<Recovered>> {
+    let options = LogOptions {
+        protocol: meta.protocol,
+        strands: meta.strands.into(),
+        lanes: meta.lanes.into(),
+        ..LogOptions::default()
+    };
+    match Log::salvage(device, options, start).map_err(Error::from) {
+        Ok((recovered, losses)) => {
+            losses
+                .into_iter()
+                .for_each(|loss| tell(Finding::Lost(format!("log: {loss}"))));
+            Ok(Some(recovered))
+        }
+        Err(error @ Error::Corrupted { .. }) => {
+            tell(Finding::Lost(format!(
+                "log: every transaction after sequence number {}: {error}",
+                start.seqno
+            )));
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}

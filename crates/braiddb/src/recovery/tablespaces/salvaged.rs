@@ -1,0 +1,89 @@
+//! The tablespaces of a damaged database, for salvage.
+
+use braid_io::{Device, DirectoryLock, Gate};
+use braid_store::Salvage;
+
+use super::list::read_list;
+use super::place::{Attached, attach_listed};
+use super::{MainState, fault, is_of_state, not_opened};
+use crate::error::{Error, Result, TablespaceError};
+use crate::format::space::{ListedSpace, SpaceMeta};
+use crate::options::Builder;
+use crate::schema::entry::{SpaceEntry, ids_of_space, space_of};
+
+/// A tablespace of a damaged database.
+pub(crate) struct DamagedSpace {
+    pub(crate) entry: ListedSpace,
+    /// Its data file, or why none of it can be read.
+    pub(crate) source: Result<Salvage>,
+    /// The sequence number of its checkpoint, if that does not belong to the main tablespace's.
+    pub(crate) other_state: Option<u64>,
+    _lock: Option<DirectoryLock>,
+}
+
+impl DamagedSpace {
+    /// Whether this is the tablespace of a catalog's entry.
+    pub(crate) fn is(&self, entry: &SpaceEntry) -> bool {
+        self.entry.identity == entry.identity
+    }
+
+    /// Whether a table belongs to the tablespace.
+    pub(crate) fn has(&self, table: u32) -> bool {
+        space_of(table) == self.entry.number
+    }
+}
+
+/// Opens the data files of the listed tablespaces for reading. Their own identity suffices: a note
+/// that is damaged, or that names another directory of the database, does not matter.
+///
+/// # Errors
+/// [`Error::Locked`], [`Error::Corrupted`] if the list is unreadable.
+pub(crate) fn open_damaged(
+    device: &dyn Device,
+    options: &Builder,
+    main: &MainState,
+) -> Result<Vec<DamagedSpace>> {
+    let mut spaces = Vec::new();
+    for entry in read_list(device)? {
+        let (source, other_state, lock) =
+            match attach_listed(&Gate::new(None), &entry, options, &[]) {
+                Err(error @ Error::Locked { .. }) => return Err(error),
+                Err(error) => (Err(error), None, None),
+                Ok(attached) => {
+                    let opened = open_data_file(&attached, &entry);
+                    let state = opened.as_ref().ok().map(|(_, meta)| *meta);
+                    let other = state.filter(|meta| !is_of_state(meta, main));
+                    let source = opened.map(|(source, _)| source);
+                    (source, other.map(|meta| meta.seqno.get()), attached.lock)
+                }
+            };
+        spaces.push(DamagedSpace {
+            entry,
+            source,
+            other_state,
+            _lock: lock,
+        });
+    }
+    Ok(spaces)
+}
+
+fn open_data_file(attached: &Attached, entry: &ListedSpace) -> Result<(Salvage, SpaceMeta)> {
+    let (name, path) = (&entry.name, attached.directory.clone().unwrap_or_default());
+    let opened = Salvage::open(attached.device.clone());
+    let mut source = opened.map_err(|error| not_opened(entry, &path, error))?;
+    let meta = SpaceMeta::decode(source.meta()).map_err(|error| {
+        let (name, path, reason) = (name.clone(), path.clone(), error.finding());
+        fault(TablespaceError::Damaged { name, path, reason })
+    })?;
+    let ids = ids_of_space(entry.number);
+    let is_other = |id: &u32| !ids.contains(id);
+    if (meta.identity, meta.number) != (entry.identity, entry.number)
+        || source.tree_ids().iter().any(is_other)
+    {
+        let reason = "its data file is that of another tablespace; put back its own".into();
+        let name = name.clone();
+        return Err(fault(TablespaceError::Foreign { name, path, reason }));
+    }
+    source.set_newest(meta.seqno.get());
+    Ok((source, meta))
+}
