@@ -2,9 +2,10 @@
 //!
 //! `core` defines the state, `Core`, and how a number becomes durable. The other methods of `Core`
 //! are in the files of their subjects: `reservation` reserves log space, `begin` performs the first
-//! write of an incarnation, and `leader` leads flushes. `order` is the order in
-//! which a flush becomes durable, and `header` the order of the writes to a segment's header. `lane`
-//! is the state of one lane, `threads` are the log's own threads, and `pacing` pauses background work.
+//! write of an incarnation, `waiting` requests flushes and waits for them, and `leader` leads them.
+//! `order` is the order in which a flush becomes durable, and `header` the order of the writes to a
+//! segment's header. `lane` is the state of one lane, `threads` are the log's own threads, and
+//! `pacing` pauses background work.
 
 pub(crate) mod backpressure;
 pub(crate) mod begin;
@@ -16,3 +17,4 @@ pub(crate) mod order;
 pub(crate) mod pacing;
 pub(crate) mod reservation;
 pub(crate) mod threads;
+pub(crate) mod waiting;
