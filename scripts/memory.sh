@@ -73,13 +73,13 @@ need_valgrind() {
 }
 
 valgrind_ci() {
-    cargo test -p braid-io -p braiddb --test devices --test small
+    # Of the whole workspace, so that what its tests have built is used.
+    cargo test --workspace --test devices --test small
     # Mapped memory, which Miri does not support: reading in place, writing lines. Not the tests whose
     # point is the number of repetitions, nor one that takes all addresses. Of SIGBUS, only the test in
     # `in_place`: with several such tests, valgrind takes a mapping for the stack of a thread that ended.
-    cargo test -p braid-pmem --lib -- mapping:: damage:: file_backed:: counters:: \
-        --skip reserves_as_many --skip is_gone --skip many_mappings
-    cargo test -p braid-store --lib -- in_place:: lines:: \
+    cargo test --workspace --lib -- mapping:: damage:: file_backed:: counters:: in_place:: lines:: \
+        --skip reserves_as_many --skip is_gone --skip many_mappings \
         --skip readers_find_whole --skip a_crash_leaves --skip killed_process
 }
 
