@@ -22,7 +22,9 @@ use tokio::time::Instant;
 
 use crate::channels::{Inbox, Topic};
 use crate::command::Command;
-use crate::executor::{Outcome, execute, execute_again, execute_together, is_postponed, joins};
+use crate::executor::{
+    Outcome, Within, execute, execute_again, execute_together, is_postponed, joins,
+};
 use crate::failure::{Failure, Wait};
 use crate::flushes;
 use crate::resp::{CHANGED_CHANNEL, Limits, Protocol, Reply, RequestParser};
@@ -61,6 +63,24 @@ struct Pending {
     weight: usize,
     /// When the command had run.
     since: Instant,
+    /// Until when the reply waits for the device, and the reply afterwards.
+    limit: Option<Box<(Instant, Reply)>>,
+}
+
+impl Pending {
+    fn deadline(&self) -> Option<Instant> {
+        self.limit.as_ref().map(|limit| limit.0)
+    }
+
+    /// Returns whether the reply has waited long enough; it is the other one then.
+    fn has_timed_out(&mut self) -> bool {
+        let over = self.limit.take_if(|limit| limit.0 <= Instant::now());
+        if let Some(limit) = over {
+            self.reply = limit.1;
+            return true;
+        }
+        false
+    }
 }
 
 /// A command that waits for elements.
@@ -275,6 +295,7 @@ impl Connection {
     fn execute_now(&mut self, mut args: Vec<Bytes>) {
         match execute(&self.shared, &mut self.session, &mut args) {
             Outcome::Reply(reply, ticket) => self.reply(reply, ticket.map(flushes::add)),
+            Outcome::Within(within) => self.reply_within(*within),
             Outcome::Wait(wait) => self.block(args, wait),
         }
     }
@@ -313,7 +334,19 @@ impl Connection {
             seqno,
             weight,
             since: since.unwrap_or_else(Instant::now),
+            limit: None,
         });
+    }
+
+    /// Queues a reply that waits for the device until its time has passed.
+    fn reply_within(&mut self, within: Within) {
+        let before = self.pending.len();
+        self.reply(within.reply, Some(flushes::add(within.ticket)));
+        // The client may want no reply.
+        if let Some(pending) = self.pending.get_mut(before) {
+            let deadline = Instant::now() + within.timeout;
+            pending.limit = Some(Box::new((deadline, within.otherwise)));
+        }
     }
 
     /// Lets a command wait. The client registers first and looks again afterwards, so elements
@@ -343,6 +376,7 @@ impl Connection {
         blocked.place.rearm();
         match execute_again(&self.shared, &mut self.session, &mut blocked.args) {
             Outcome::Reply(reply, ticket) => self.reply(reply, ticket.map(flushes::add)),
+            Outcome::Within(within) => self.reply_within(*within),
             Outcome::Wait(_) => self.blocked = Some(blocked),
         }
     }
@@ -356,18 +390,21 @@ impl Connection {
         let durable = db.durable_seqno();
         // Writes that ran together are counted together.
         let (mut since, mut writes) = (None, 0);
-        while let Some(front) = self.pending.front() {
-            let outcome = match front.seqno {
+        while let Some(front) = self.pending.front_mut() {
+            let seqno = front.seqno;
+            let outcome = match seqno {
                 None => Ok(()),
                 Some(_) if mutant!("server_reply_before_durable") => Ok(()),
                 Some(seqno) if seqno <= durable => Ok(()),
                 // Returns at once with the error.
                 Some(seqno) if flushes::has_failed() => self.shared.keyspace.db.wait_durable(seqno),
+                Some(_) if front.has_timed_out() => Ok(()),
                 Some(_) => break,
             };
-            if front.seqno.is_some() {
-                if since != Some(front.since) {
-                    self.count_writes(since.replace(front.since), writes);
+            let ran = front.since;
+            if seqno.is_some() {
+                if since != Some(ran) {
+                    self.count_writes(since.replace(ran), writes);
                     writes = 0;
                 }
                 writes += 1;
@@ -439,7 +476,9 @@ impl Connection {
             // notice the end of the connection.
             self.may_execute() || self.blocked.is_some() || self.postponed.is_some()
         };
-        let deadline = self.blocked.as_ref().and_then(|blocked| blocked.deadline);
+        let blocked_until = self.blocked.as_ref().and_then(|blocked| blocked.deadline);
+        let pending_until = self.pending.front().and_then(Pending::deadline);
+        let deadline = blocked_until.into_iter().chain(pending_until).min();
         let idle = self.idle.filter(|_| {
             self.blocked.is_none()
                 && self.postponed.is_none()
@@ -519,7 +558,10 @@ impl Connection {
             }
             Wake::Elements => self.try_again(),
             Wake::TimedOut => {
-                if let Some(blocked) = self.blocked.take() {
+                let now = Instant::now();
+                let is_over = |blocked: &mut Blocked| blocked.deadline.is_some_and(|at| at <= now);
+                // Otherwise the reply that is next has waited long enough.
+                if let Some(blocked) = self.blocked.take_if(is_over) {
                     self.reply(blocked.otherwise, None);
                 }
             }

@@ -25,8 +25,20 @@ pub(crate) enum Outcome {
     /// The reply can be sent, with a ticket when that says that everything read and written is
     /// durable.
     Reply(Reply, Option<Ticket>),
+    /// The reply can be sent when a ticket says so; after a time, another one.
+    Within(Box<Within>),
     /// The client waits, and the command runs again when there is something.
     Wait(Wait),
+}
+
+/// A reply that waits for the device, but not forever.
+#[derive(Debug)]
+pub(crate) struct Within {
+    pub(crate) reply: Reply,
+    pub(crate) ticket: Ticket,
+    pub(crate) timeout: Duration,
+    /// The reply when time has passed.
+    pub(crate) otherwise: Reply,
 }
 
 impl Outcome {
@@ -443,11 +455,12 @@ fn control(shared: &Shared, session: &mut Session, which: Control, args: &[Bytes
     }
 }
 
-/// Runs WAITAOF: the reply waits until everything that the client wrote is durable.
+/// Runs WAITAOF: the reply waits until everything that the client wrote is durable, or until its time
+/// has passed.
 fn waitaof(shared: &Shared, session: &Session, args: &[Bytes]) -> Outcome {
     // This server's log, and those of replicas, of which there are none.
     let copies = |local| Reply::Array(vec![Reply::Integer(local), Reply::Integer(0)]);
-    let waits = match waits_for_device(args) {
+    let (waits, timeout) = match waits_for_device(args) {
         Ok(waits) => waits,
         Err(failure) => return Outcome::ready(failure.to_reply()),
     };
@@ -457,9 +470,15 @@ fn waitaof(shared: &Shared, session: &Session, args: &[Bytes]) -> Outcome {
     if !waits {
         return Outcome::ready(copies(0));
     }
-    match shared.keyspace.db.ticket(session.pending) {
-        Ok(ticket) => Outcome::Reply(copies(1), Some(ticket)),
-        Err(error) => Outcome::ready(Failure::from(error).to_reply()),
+    match (shared.keyspace.db.ticket(session.pending), timeout) {
+        (Ok(ticket), None) => Outcome::Reply(copies(1), Some(ticket)),
+        (Ok(ticket), Some(timeout)) => Outcome::Within(Box::new(Within {
+            reply: copies(1),
+            ticket,
+            timeout,
+            otherwise: copies(0),
+        })),
+        (Err(error), _) => Outcome::ready(Failure::from(error).to_reply()),
     }
 }
 

@@ -395,7 +395,7 @@ fn run_requests(requests: Vec<Vec<Bytes>>) {
             .collect();
         match execute(&shared, &mut session, &mut args) {
             Outcome::Reply(reply, _) => reply,
-            Outcome::Wait(_) => Reply::Null,
+            Outcome::Within(_) | Outcome::Wait(_) => Reply::Null,
         }
     };
     let Reply::Array(keys) = ask(&[b"KEYS", b"*"]) else {
@@ -426,6 +426,7 @@ fn is_executed(request: &[Bytes]) -> bool {
 fn show(outcome: &Outcome) {
     let reply = match outcome {
         Outcome::Reply(reply, _) => reply,
+        Outcome::Within(within) => &within.otherwise,
         Outcome::Wait(wait) => &wait.otherwise,
     };
     for protocol in [Protocol::Resp2, Protocol::Resp3] {

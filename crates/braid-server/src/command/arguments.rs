@@ -43,6 +43,14 @@ pub(super) fn timeout(argument: &[u8]) -> Result<Option<Duration>> {
     Ok(Some(timeout.max(Duration::from_millis(1))))
 }
 
+/// Parses the time-out of a blocking command, in milliseconds; zero waits forever.
+pub(super) fn timeout_ms(argument: &[u8]) -> Result<Option<Duration>> {
+    let ms = parse_i64(argument)
+        .ok_or_else(|| Failure::client("ERR timeout is not an integer or out of range"))?;
+    let ms = u64::try_from(ms).map_err(|_| Failure::client("ERR timeout is negative"))?;
+    Ok((ms > 0).then(|| Duration::from_millis(ms)))
+}
+
 /// Returns whether an argument is this word, in any case.
 pub(super) fn is(argument: &[u8], word: &str) -> bool {
     argument.eq_ignore_ascii_case(word.as_bytes())

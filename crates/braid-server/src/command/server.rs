@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use super::arguments::{help, integer, is, natural, timeout, unknown_subcommand};
+use super::arguments::{help, integer, is, natural, timeout_ms, unknown_subcommand};
 use super::keys::DATABASES;
 use super::table::commands;
 use crate::config::{NOTIFICATION_CLASSES, notification_classes, slow_after};
@@ -34,21 +34,22 @@ pub(super) fn time(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
 /// Answers at once: there are no replicas.
 pub(super) fn wait(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
     integer(&args[1])?;
-    timeout(&args[2])?;
+    timeout_ms(&args[2])?;
     Ok(Reply::Integer(0))
 }
 
-/// Checks the arguments of WAITAOF; returns whether it waits for this server's device.
-pub(crate) fn waits_for_device(args: &[Bytes]) -> Result<bool> {
+/// Parses the arguments of WAITAOF; returns whether it waits for this server's device, and how long
+/// at most. Nothing waits for replicas: there are none.
+pub(crate) fn waits_for_device(args: &[Bytes]) -> Result<(bool, Option<Duration>)> {
     let local = integer(&args[1])?;
     natural(&args[2], "ERR value is out of range, must be positive")?;
-    timeout(&args[3])?;
+    let timeout = timeout_ms(&args[3])?;
     if !(0..=1).contains(&local) {
         return Err(Failure::client(
             "ERR value is out of range, must be between 0 and 1",
         ));
     }
-    Ok(local == 1)
+    Ok((local == 1, timeout))
 }
 
 pub(super) fn lolwut(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {

@@ -268,6 +268,29 @@ fn waitaof_delays_only_its_own_connection() {
     assert!(replies[2].starts_with("-EXECABORT"), "{replies:?}");
 }
 
+/// WAITAOF answers after its time-out that the device has not confirmed what the client wrote, and in
+/// its turn. A command that waits longer continues to wait.
+#[test]
+fn waitaof_ends_after_its_timeout() {
+    let (server, barrier) = server();
+    let mut raw = server.raw();
+    raw.send("BRAID.DURABILITY buffered 60000\r\nINCR a\r\n");
+    assert_eq!(raw.lines(3)[2], ":1");
+    barrier.0.set(true);
+    raw.send("INCR a\r\nWAITAOF 1 0 20\r\nECHO x\r\nBLPOP l 60\r\n");
+    assert_eq!(raw.lines(6), [":2", "*2", ":0", ":0", "$1", "x"]);
+    let mut other = server.connect();
+    script(
+        &mut other,
+        "BRAID.DURABILITY buffered 60000 => buffered 60000\nRPUSH l y => 1",
+    );
+    assert_eq!(raw.lines(5), ["*2", "$1", "l", "$1", "y"]);
+    barrier.0.set(false);
+    raw.send("INCR a\r\nWAITAOF 1 0 60000\r\nWAITAOF 1 0 0.5\r\n");
+    assert_eq!(raw.lines(4), [":3", "*2", ":1", ":0"]);
+    assert_eq!(raw.line(), "-ERR timeout is not an integer or out of range");
+}
+
 /// Requests that arrive together are answered together: nothing is sent before the write among them is
 /// durable, and then everything at once.
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::arguments::{Options, integer, is};
+use super::super::arguments::{Options, integer, is, timeout_ms};
 use super::groups::{OpenGroup, Pending, no_group};
 use super::id::{Id, invalid};
 use super::info::added_up_to;
@@ -12,7 +12,6 @@ use super::{Item, Stream, item_reply, items_reply};
 use crate::failure::{Failure, Interest, Result};
 use crate::keyspace::{Arrival, Data};
 use crate::resp::Reply;
-use crate::resp::number::parse_i64;
 
 /// Parsed arguments of XREAD or XREADGROUP.
 struct Request<'a> {
@@ -45,7 +44,7 @@ impl<'a> Request<'a> {
                 // Zero has no limit, as Redis has it.
                 request.count = if count == 0 { usize::MAX } else { count };
             } else if is(option, "BLOCK") {
-                request.block = Some(block_time(options.value()?)?);
+                request.block = Some(timeout_ms(options.value()?)?);
             } else if is(option, "GROUP") {
                 if !of_group {
                     return Err(Failure::client(
@@ -86,13 +85,6 @@ impl<'a> Request<'a> {
         }
         Ok(request)
     }
-}
-
-fn block_time(argument: &[u8]) -> Result<Option<Duration>> {
-    let ms = parse_i64(argument)
-        .ok_or_else(|| Failure::client("ERR timeout is not an integer or out of range"))?;
-    let ms = u64::try_from(ms).map_err(|_| Failure::client("ERR timeout is negative"))?;
-    Ok((ms > 0).then(|| Duration::from_millis(ms)))
 }
 
 /// Returns the keys of a request, for COMMAND GETKEYS.
