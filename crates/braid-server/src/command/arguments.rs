@@ -19,6 +19,19 @@ pub(super) fn natural(argument: &[u8], otherwise: &'static str) -> Result<usize>
     usize::try_from(number).map_err(|_| Failure::client(otherwise))
 }
 
+/// Most elements that a negative count asks for: the reply is in memory as a whole, however small the
+/// collection is.
+const REPEATED_MAX: i64 = 1 << 20;
+
+/// Checks how many random elements a client wants.
+pub(super) fn check_random_count(count: i64) -> Result<()> {
+    if (-REPEATED_MAX..=i64::MAX / 2).contains(&count) {
+        Ok(())
+    } else {
+        Err(Failure::client("ERR value is out of range"))
+    }
+}
+
 /// Parses a floating-point number.
 pub(super) fn float(argument: &[u8]) -> Result<f64> {
     parse_f64(argument).ok_or(Failure::NOT_A_FLOAT)

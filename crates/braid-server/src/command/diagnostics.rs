@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::arguments::{help, integer, is, unknown_subcommand, wrong_arity};
 use super::table::{commands, find};
 use crate::failure::{Failure, Result};
-use crate::observe::{self, History};
+use crate::observe::History;
 use crate::resp::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
@@ -89,7 +89,7 @@ pub(super) fn latency(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Resul
                 let shown = String::from_utf8_lossy(&args[2]).into_owned();
                 Failure::client(format!("ERR No samples available for event '{shown}'"))
             })?;
-            let now = observe::since_1970();
+            let now = braid_rt::wall_clock();
             Ok(Reply::Verbatim(history.graph(name, now.as_secs())))
         }
         (b"reset", _) => {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::arguments::{float, integer, is, wrong_arity};
+use super::arguments::{check_random_count, float, integer, is, wrong_arity};
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Collection, Data, Kind};
 use crate::rdb::Field;
@@ -282,7 +282,7 @@ pub(super) fn hrandfield(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 
 /// Returns `count` different fields in random order, or `-count` that may repeat.
 fn choose_live(mut fields: Vec<(Bytes, Bytes)>, count: i64) -> Result<Vec<(Bytes, Bytes)>> {
-    super::sets::check_random_count(count)?;
+    check_random_count(count)?;
     if count < 0 {
         let repeated = (0..count.unsigned_abs()).map_while(|_| fastrand::choice(&fields).cloned());
         return Ok(repeated.collect());

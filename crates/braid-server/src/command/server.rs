@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 
@@ -22,9 +22,7 @@ use crate::shared::Shared;
 pub(super) const REDIS_VERSION: &str = "7.2.0";
 
 pub(super) fn time(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = braid_rt::wall_clock();
     Ok(Reply::Array(vec![
         Reply::copied(now.as_secs().to_string()),
         Reply::copied(now.subsec_micros().to_string()),

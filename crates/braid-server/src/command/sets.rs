@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
-use super::arguments::{Options, integer, is};
+use super::arguments::{Options, check_random_count, integer, is};
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Collection, Data, Kind};
 use crate::resp::Reply;
@@ -128,19 +128,6 @@ pub(super) fn smove(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         sadd(data, &[Bytes::new(), to.clone(), member.clone()])?;
     }
     Ok(Reply::Integer(1))
-}
-
-/// Most elements that a negative count asks for: the reply is in memory as a whole, however small the
-/// collection is.
-const REPEATED_MAX: i64 = 1 << 20;
-
-/// Checks how many random elements a client wants.
-pub(super) fn check_random_count(count: i64) -> Result<()> {
-    if (-REPEATED_MAX..=i64::MAX / 2).contains(&count) {
-        Ok(())
-    } else {
-        Err(Failure::client("ERR value is out of range"))
-    }
 }
 
 /// Returns `count` different random elements of a collection with members by hash, or `-count`

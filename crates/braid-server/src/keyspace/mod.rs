@@ -154,7 +154,5 @@ fn random_secret() -> [u8; 16] {
 
 /// Returns the milliseconds since 1970.
 fn now_ms() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
+    braid_rt::wall_clock().as_millis() as u64
 }

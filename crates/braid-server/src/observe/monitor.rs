@@ -44,7 +44,7 @@ impl Monitors {
 
     /// Sends a request to the clients; `source` is the address of its client, or `lua`.
     pub(crate) fn show(&self, database: u32, source: &str, args: &[Bytes]) {
-        let since = super::since_1970();
+        let since = braid_rt::wall_clock();
         let line = line(
             since.as_secs(),
             since.subsec_micros(),

@@ -46,7 +46,7 @@ impl SlowLog {
         let (next, entries) = &mut *self.lock();
         entries.push_front(SlowCommand {
             id: *next,
-            time: super::since_1970().as_secs(),
+            time: braid_rt::wall_clock().as_secs(),
             duration,
             args,
             peer,

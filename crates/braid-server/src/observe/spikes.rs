@@ -58,7 +58,7 @@ impl Spikes {
             return;
         }
         let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        self.add_at(event, super::since_1970().as_secs(), millis);
+        self.add_at(event, braid_rt::wall_clock().as_secs(), millis);
     }
 
     fn add_at(&self, event: &'static str, time: u64, millis: u64) {

@@ -56,6 +56,17 @@ fn server() -> (TestServer, OpenOnDrop) {
     (TestServer::with(db, |_| {}), OpenOnDrop(barrier))
 }
 
+/// Returns a server that serves two connections and whose device holds durable writes back.
+fn held_server() -> (TestServer, OpenOnDrop, Raw, redis::Connection) {
+    let (server, barrier) = server();
+    let other = server.connect();
+    let mut raw = server.raw();
+    raw.send("PING\r\n");
+    assert_eq!(raw.line(), "+PONG");
+    barrier.0.set(true);
+    (server, barrier, raw, other)
+}
+
 /// Waits until the server has executed a command this often.
 fn wait_for_calls(connection: &mut redis::Connection, command: &str, calls: u64) {
     let wanted = format!("cmdstat_{command}:calls={calls},");
@@ -78,12 +89,7 @@ fn expect_nothing(raw: &mut Raw) {
 
 #[test]
 fn a_reply_waits_for_its_write_and_later_replies_for_it() {
-    let (server, barrier) = server();
-    let mut other = server.connect();
-    let mut raw = server.raw();
-    raw.send("PING\r\n");
-    assert_eq!(raw.line(), "+PONG");
-    barrier.0.set(true);
+    let (server, barrier, mut raw, mut other) = held_server();
     raw.send("SET b 1\r\nSET a 1\r\nECHO x\r\nGET a\r\nMULTI\r\nINCR a\r\nEXEC\r\n");
     wait_for_calls(&mut other, "exec", 1);
     // Connections of both threads get answers meanwhile, and see the durable state.
@@ -295,12 +301,7 @@ fn waitaof_ends_after_its_timeout() {
 /// durable, and then everything at once.
 #[test]
 fn replies_of_a_pipeline_are_sent_together() {
-    let (server, barrier) = server();
-    let mut other = server.connect();
-    let mut raw = server.raw();
-    raw.send("PING\r\n");
-    assert_eq!(raw.line(), "+PONG");
-    barrier.0.set(true);
+    let (server, barrier, mut raw, mut other) = held_server();
     raw.send("MULTI\r\nSET a 1\r\nEXEC\r\n");
     wait_for_calls(&mut other, "exec", 1);
     for _ in 0..4 {
