@@ -484,7 +484,7 @@ fn waitaof(shared: &Shared, session: &Session, args: &[Bytes]) -> Outcome {
 
 /// Returns the stamp of a key's entry.
 fn stamp(data: &mut Data, key: &[u8]) -> Result<Option<u64>> {
-    Ok(data.entry(key)?.map(|entry| entry.stamp))
+    Ok(data.header(key)?.map(|entry| entry.stamp))
 }
 
 /// Reads the stamps of keys.

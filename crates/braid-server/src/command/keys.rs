@@ -63,7 +63,7 @@ pub(super) fn deadline(now: u64, argument: &[u8], unit: ExpiryUnit, command: &st
 pub(super) fn del(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let mut deleted = 0;
     for key in &args[1..] {
-        if let Some(entry) = data.entry(key)? {
+        if let Some(entry) = data.header(key)? {
             data.delete(key, &entry)?;
             data.notify('g', "del", key);
             deleted += 1;
@@ -75,14 +75,14 @@ pub(super) fn del(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 pub(super) fn exists(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let mut found = 0;
     for key in &args[1..] {
-        found += i64::from(data.entry(key)?.is_some());
+        found += i64::from(data.header(key)?.is_some());
     }
     Ok(Reply::Integer(found))
 }
 
 pub(super) fn type_(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     Ok(Reply::Status(
-        data.entry(&args[1])?
+        data.header(&args[1])?
             .map_or("none", |entry| entry.kind().name()),
     ))
 }
@@ -155,7 +155,7 @@ pub(super) fn pexpireat(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 
 /// Answers with a time computed from expiration and present; -2 without a key, -1 without expiration.
 fn expiration(data: &mut Data, key: &[u8], time: fn(u64, u64) -> u64) -> Result<Reply> {
-    Ok(Reply::Integer(match data.entry(key)? {
+    Ok(Reply::Integer(match data.header(key)? {
         None => -2,
         Some(entry) => entry
             .expires

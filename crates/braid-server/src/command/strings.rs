@@ -79,17 +79,15 @@ pub(super) fn set(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     if only_new && only_old {
         return Err(Failure::SYNTAX);
     }
-    let old = data.entry(key)?;
-    let before = match &old {
-        Some(Entry {
-            body: Body::String(text),
-            ..
-        }) => Reply::Bulk(text.clone()),
-        Some(_) if returns => return Err(Failure::WRONG_TYPE),
-        _ => Reply::Null,
+    let (old, before) = if returns {
+        let (old, text) = string_entry(data, key)?;
+        let before = old.as_ref().map(|_| text);
+        (old, Reply::optional(before))
+    } else {
+        (data.header(key)?, Reply::Null)
     };
     if (only_new && old.is_some()) || (only_old && old.is_none()) {
-        return Ok(if returns { before } else { Reply::Null });
+        return Ok(before);
     }
     if keeps {
         expires = old.as_ref().and_then(|old| old.expires);
@@ -110,7 +108,7 @@ pub(super) fn set(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 }
 
 pub(super) fn setnx(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    if data.entry(&args[1])?.is_some() {
+    if data.header(&args[1])?.is_some() {
         return Ok(Reply::Integer(0));
     }
     store(data, &args[1], None, args[2].clone(), None)?;
@@ -120,7 +118,7 @@ pub(super) fn setnx(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 
 fn set_for(data: &mut Data, args: &[Bytes], unit: ExpiryUnit, name: &'static str) -> Result<Reply> {
     let expires = deadline(data.now, &args[2], unit, name)?;
-    let old = data.entry(&args[1])?;
+    let old = data.header(&args[1])?;
     store(data, &args[1], old.as_ref(), args[3].clone(), Some(expires))?;
     data.notify('$', "set", &args[1]);
     data.notify('g', "expire", &args[1]);
@@ -212,7 +210,7 @@ fn pairs<'a>(args: &'a [Bytes], name: &str) -> Result<std::slice::ChunksExact<'a
 
 pub(super) fn mset(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     for pair in pairs(args, "mset")? {
-        let old = data.entry(&pair[0])?;
+        let old = data.header(&pair[0])?;
         store(data, &pair[0], old.as_ref(), pair[1].clone(), None)?;
         data.notify('$', "set", &pair[0]);
     }
@@ -221,7 +219,7 @@ pub(super) fn mset(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 
 pub(super) fn msetnx(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     for pair in pairs(args, "msetnx")? {
-        if data.entry(&pair[0])?.is_some() {
+        if data.header(&pair[0])?.is_some() {
             return Ok(Reply::Integer(0));
         }
     }

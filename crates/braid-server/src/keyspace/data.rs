@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::entry::{Body, Collection, Entry, StreamHead, read_u64};
 use super::hashed;
+use super::scratch::Scratch;
 use super::view::{Bucket, View};
 use super::{Keyspace, now_ms};
 use crate::failure::{Failure, Result};
@@ -83,6 +84,7 @@ pub(crate) struct Data {
     stripe: u16,
     added: BTreeMap<u64, i64>,
     pub(crate) effects: Effects,
+    scratch: Scratch,
 }
 
 /// How a transaction on the data runs.
@@ -186,6 +188,7 @@ impl Data {
             stripe,
             added: BTreeMap::new(),
             effects: Effects::default(),
+            scratch: Scratch::take(),
         };
         data.namespace = data.namespace_of(database)?;
         Ok(data)
@@ -221,16 +224,42 @@ impl Data {
         Ok(())
     }
 
+    /// Computes the place of a key in `keys`, unless it was the last one.
+    fn find_place(&mut self, key: &[u8]) {
+        let (namespace, place) = (self.namespace.to_be_bytes(), &mut self.scratch.place);
+        let is_found = place.get(16..) == Some(key) && place[..8] == namespace;
+        if !is_found {
+            self.keyspace.hashed_key_to(&namespace, key, place);
+        }
+    }
+
     /// Returns the entry of a key, unless it has expired. Locks the key if the command writes.
     pub(crate) fn entry(&mut self, key: &[u8]) -> Result<Option<Entry>> {
-        let at = self.keyspace.key(self.namespace, key);
-        let table = &self.keyspace.keys;
+        self.find_place(key);
+        let (table, at) = (&self.keyspace.keys, &self.scratch.place);
         let found = if self.writes {
-            self.view.lock(table, &at)?
+            self.view.lock(table, at)?
         } else {
-            self.view.get(table, &at)?
+            self.view.get(table, at)?
         };
-        let Some(entry) = found.map(Entry::decode).transpose()? else {
+        let entry = found.map(Entry::decode).transpose()?;
+        self.unless_expired(key, entry)
+    }
+
+    /// Returns the entry of a key as [`Data::entry`], but without a string: it is empty in the entry and
+    /// not copied. For commands that replace or ignore it.
+    pub(crate) fn header(&mut self, key: &[u8]) -> Result<Option<Entry>> {
+        self.find_place(key);
+        let (table, at) = (&self.keyspace.keys, &self.scratch.place);
+        let found = self.view.read_with(table, at, self.writes, |value| {
+            value.map(Entry::decode_header).transpose()
+        })??;
+        self.unless_expired(key, found.map(|(entry, _)| entry))
+    }
+
+    /// Returns an entry unless it has expired. Then it is deleted if the command writes.
+    fn unless_expired(&mut self, key: &[u8], entry: Option<Entry>) -> Result<Option<Entry>> {
+        let Some(entry) = entry else {
             return Ok(None);
         };
         if entry.expires.is_some_and(|expires| expires <= self.now) {
@@ -350,8 +379,10 @@ impl Data {
             stamp: fastrand::u64(..),
         };
         self.changed(key);
-        let at = self.keyspace.key(self.namespace, key);
-        Ok(self.view.put(&self.keyspace.keys, &at, &entry.encode())?)
+        self.find_place(key);
+        entry.encode_to(&mut self.scratch.encoded);
+        let Scratch { place, encoded } = &self.scratch;
+        Ok(self.view.put(&self.keyspace.keys, place, encoded)?)
     }
 
     /// Deletes a key and everything that belongs to it.
@@ -372,8 +403,8 @@ impl Data {
             });
         }
         *self.added.entry(self.namespace).or_default() -= 1;
-        let at = self.keyspace.key(self.namespace, key);
-        self.view.remove(&self.keyspace.keys, &at)?;
+        self.find_place(key);
+        self.view.remove(&self.keyspace.keys, &self.scratch.place)?;
         Ok(())
     }
 

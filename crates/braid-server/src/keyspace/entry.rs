@@ -1,6 +1,6 @@
 //! Entries of the table `keys`: what a key is, when it expires, and where its elements are.
 
-use bytes::{BufMut, Bytes};
+use bytes::{Buf, BufMut, Bytes};
 
 use crate::failure::{Failure, Result};
 use crate::kind::Kind;
@@ -70,14 +70,19 @@ impl Entry {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(
-            17 + 24
-                + StreamHead::LEN
-                + match &self.body {
-                    Body::String(text) => text.len(),
-                    Body::Collection(_) => 0,
-                },
-        );
+        let mut out = Vec::new();
+        self.encode_to(&mut out);
+        out
+    }
+
+    /// Replaces the content of `out` by the encoded entry.
+    pub(crate) fn encode_to(&self, out: &mut Vec<u8>) {
+        out.clear();
+        let text_len = match &self.body {
+            Body::String(text) => text.len(),
+            Body::Collection(_) => 0,
+        };
+        out.reserve(17 + 24 + StreamHead::LEN + text_len);
         let flag = if self.expires.is_some() { EXPIRES } else { 0 };
         out.put_u8(self.kind() as u8 | flag);
         out.put_u64(self.stamp);
@@ -97,11 +102,21 @@ impl Entry {
                 }
             }
         }
-        out
     }
 
     /// Decodes an entry without copying a string.
     pub(crate) fn decode(mut bytes: Bytes) -> Result<Entry> {
+        let (mut entry, head) = Entry::decode_header(&bytes)?;
+        if let Body::String(text) = &mut entry.body {
+            bytes.advance(head);
+            *text = bytes;
+        }
+        Ok(entry)
+    }
+
+    /// Decodes an entry except for a string, which is empty in the result. Also returns where the string
+    /// begins.
+    pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Entry, usize)> {
         let damaged = || {
             Failure::Engine(braid::Error::Decode {
                 type_name: "entry of a key",
@@ -114,13 +129,12 @@ impl Entry {
         if bytes.len() < head {
             return Err(damaged());
         }
-        let mut fields = bytes.split_to(head);
+        let (fields, bytes) = bytes.split_at(head);
         let word = |at: usize| read_u64(&fields[at..]);
         let stamp = word(1);
         let expires = (head == 17).then(|| word(9));
-        fields.clear();
         let body = if kind == Kind::String {
-            Body::String(bytes)
+            Body::String(Bytes::new())
         } else {
             let is_stream = kind == Kind::Stream;
             if bytes.len() != 24 + if is_stream { StreamHead::LEN } else { 0 } {
@@ -137,17 +151,18 @@ impl Entry {
             };
             Body::Collection(Collection {
                 kind,
-                id: read_u64(&bytes),
+                id: read_u64(bytes),
                 len: read_u64(&bytes[8..]),
                 extra: read_u64(&bytes[16..]) as i64,
                 stream,
             })
         };
-        Ok(Entry {
+        let entry = Entry {
             body,
             expires,
             stamp,
-        })
+        };
+        Ok((entry, head))
     }
 }
 
@@ -201,6 +216,12 @@ mod tests {
                 };
                 let encoded = entry.encode();
                 assert_eq!(Entry::decode(encoded.clone().into()).unwrap(), entry);
+                let (mut header, start) = Entry::decode_header(&encoded).unwrap();
+                if let Body::String(text) = &mut header.body {
+                    assert!(text.is_empty());
+                    *text = Bytes::copy_from_slice(&encoded[start..]);
+                }
+                assert_eq!(header, entry);
                 let shortest = if entry.kind() == Kind::String {
                     9
                 } else {

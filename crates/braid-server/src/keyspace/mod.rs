@@ -32,6 +32,7 @@ mod entry;
 mod fields;
 mod hashed;
 mod rank;
+mod scratch;
 mod sweep;
 mod view;
 
@@ -131,16 +132,18 @@ impl Keyspace {
 
     /// Returns `prefix`, the hash of `name`, and `name`.
     pub(crate) fn hashed_key(&self, prefix: &[u8], name: &[u8]) -> Vec<u8> {
-        let mut key = Vec::with_capacity(prefix.len() + 8 + name.len());
-        key.extend_from_slice(prefix);
-        key.extend_from_slice(&hashed::position(self.hash(name)).to_be_bytes());
-        key.extend_from_slice(name);
+        let mut key = Vec::new();
+        self.hashed_key_to(prefix, name, &mut key);
         key
     }
 
-    /// Returns the key in `keys`.
-    pub(crate) fn key(&self, namespace: u64, key: &[u8]) -> Vec<u8> {
-        self.hashed_key(&namespace.to_be_bytes(), key)
+    /// Replaces the content of `key` by what [`Keyspace::hashed_key`] returns.
+    fn hashed_key_to(&self, prefix: &[u8], name: &[u8], key: &mut Vec<u8>) {
+        key.clear();
+        key.reserve(prefix.len() + 8 + name.len());
+        key.extend_from_slice(prefix);
+        key.extend_from_slice(&hashed::position(self.hash(name)).to_be_bytes());
+        key.extend_from_slice(name);
     }
 }
 

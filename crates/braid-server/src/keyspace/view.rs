@@ -25,6 +25,22 @@ impl View {
         }
     }
 
+    /// Reads a value as [`View::lock`] if `locks`, otherwise as [`View::get`], without a copy: `take`
+    /// gets the value.
+    pub(crate) fn read_with<R>(
+        &mut self,
+        table: &Bucket,
+        key: &[u8],
+        locks: bool,
+        take: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> braid::Result<R> {
+        match self {
+            View::Durable(snapshot) => snapshot.get_with(table, key, take),
+            View::Transaction(tx) if locks => tx.get_for_update_with(table, key, take),
+            View::Transaction(tx) => tx.get_with(table, key, take),
+        }
+    }
+
     /// Reads a value that the transaction is about to change: transactions on it queue instead of
     /// conflicting.
     pub(crate) fn lock(&mut self, table: &Bucket, key: &[u8]) -> braid::Result<Option<Bytes>> {
