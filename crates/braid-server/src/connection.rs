@@ -420,7 +420,8 @@ impl Connection {
             return;
         };
         let duration = since.elapsed();
-        self.shared.writes.record_many(duration, writes);
+        let activity = self.shared.activities.of(self.session.stripe);
+        activity.writes.record_many(duration, writes);
         let threshold = self.shared.thresholds.spike();
         self.shared.spikes.add("commit", duration, threshold);
     }

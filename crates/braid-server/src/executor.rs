@@ -142,9 +142,9 @@ pub(crate) fn execute_together(
         }
         Err(_) => return None,
     };
-    let counters = &shared.counters;
+    let activity = shared.activities.of(session.stripe);
     // Relaxed: a statistic.
-    counters
+    activity
         .commands
         .fetch_add(requests.len() as u64, Ordering::Relaxed);
     for ((command, args), duration) in requests.iter().zip(done) {
@@ -163,7 +163,8 @@ fn execute_with(
     reads: Access,
 ) -> Outcome {
     // Relaxed: a statistic.
-    shared.counters.commands.fetch_add(1, Ordering::Relaxed);
+    let activity = shared.activities.of(session.stripe);
+    activity.commands.fetch_add(1, Ordering::Relaxed);
     let command = match check(shared, session, args) {
         Ok(command) => command,
         Err(text) => {
@@ -398,7 +399,7 @@ fn run_data(
     };
     match transact(shared, session, access, body) {
         Ok((reply, ticket)) => {
-            count_hits(shared, command, &reply);
+            count_hits(shared, session, command, &reply);
             Outcome::Reply(reply, ticket)
         }
         Err(Failure::Wait(wait)) => Outcome::Wait(*wait),
@@ -407,13 +408,13 @@ fn run_data(
 }
 
 /// Counts reads that found something and that did not.
-fn count_hits(shared: &Shared, command: &Command, reply: &Reply) {
+fn count_hits(shared: &Shared, session: &Session, command: &Command, reply: &Reply) {
     if command.is(Flag::Readonly) && command.keys.0 == 1 {
-        let counters = &shared.counters;
-        let counter = if *reply == Reply::Null {
-            &counters.misses
+        let activity = shared.activities.of(session.stripe);
+        let counter = if matches!(reply, Reply::Null) {
+            &activity.misses
         } else {
-            &counters.hits
+            &activity.hits
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

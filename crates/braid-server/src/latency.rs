@@ -21,12 +21,21 @@ impl Latency {
 
     /// Counts a duration several times.
     pub(crate) fn record_many(&self, duration: Duration, times: u64) {
-        let micros = duration.as_nanos().div_ceil(1000).max(1);
+        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let micros = nanoseconds.div_ceil(1000).max(1);
         let class = (micros.next_power_of_two().trailing_zeros() as usize).min(CLASSES - 1);
         // Relaxed: statistics.
         self.counts[class].fetch_add(times, Ordering::Relaxed);
-        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let nanoseconds = nanoseconds.saturating_mul(times);
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// Counts the durations of another one as well.
+    pub(crate) fn add(&self, other: &Latency) {
+        for (count, more) in self.counts.iter().zip(other.counts()) {
+            count.fetch_add(more, Ordering::Relaxed);
+        }
+        let nanoseconds = other.nanoseconds();
         self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 

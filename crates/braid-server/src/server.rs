@@ -19,7 +19,7 @@ use crate::channels::mailbox;
 use crate::connection::Connection;
 use crate::flushes;
 use crate::keyspace::{Keyspace, Sweeper};
-use crate::observe::CommandStatistics;
+use crate::observe::{Activities, CommandStatistics};
 use crate::options::ServerOptions;
 use crate::session::Session;
 use crate::shared::{Client, Shared, Signal};
@@ -273,12 +273,14 @@ pub(crate) fn share(
     threads: usize,
 ) -> Result<Shared, ServerError> {
     let aclfile = options.aclfile.clone();
+    let activities = Activities::new(threads);
     let statistics = CommandStatistics::new(threads, crate::command::commands().len());
     #[cfg(feature = "scripts")]
     let scripts = crate::script::Scripts::open(&keyspace.db)?;
     let shared = Shared::new(
         keyspace,
         options,
+        activities,
         statistics,
         #[cfg(feature = "scripts")]
         scripts,

@@ -13,8 +13,7 @@ use crate::acl::{Acl, Knows, User};
 use crate::backups::Backups;
 use crate::channels::{Channels, Mailbox, Topic};
 use crate::keyspace::{Effects, Event, Keyspace};
-use crate::latency::Latency;
-use crate::observe::{CommandStatistics, Monitors, SlowLog, Spikes};
+use crate::observe::{Activities, CommandStatistics, Monitors, SlowLog, Spikes};
 use crate::options::ServerOptions;
 use crate::pause::Pauses;
 #[cfg(feature = "scripts")]
@@ -22,14 +21,11 @@ use crate::script::Scripts;
 use crate::tracking::Tracking;
 use crate::waiters::Waiters;
 
-/// Counters of the whole server.
+/// Counters of what happens rarely; [`Activities`] has the others.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) connections: AtomicU64,
     pub(crate) rejected: AtomicU64,
-    pub(crate) commands: AtomicU64,
-    pub(crate) hits: AtomicU64,
-    pub(crate) misses: AtomicU64,
     pub(crate) expired: AtomicU64,
 }
 
@@ -156,8 +152,7 @@ pub(crate) struct Shared {
     pub(crate) tracking: Tracking,
     pub(crate) clients: Mutex<BTreeMap<u64, Arc<Client>>>,
     pub(crate) counters: Counters,
-    /// How long writes take.
-    pub(crate) writes: Latency,
+    pub(crate) activities: Activities,
     pub(crate) statistics: CommandStatistics,
     pub(crate) slow_log: SlowLog,
     pub(crate) spikes: Spikes,
@@ -180,6 +175,7 @@ impl Shared {
     pub(crate) fn new(
         mut keyspace: Keyspace,
         options: ServerOptions,
+        activities: Activities,
         statistics: CommandStatistics,
         #[cfg(feature = "scripts")] scripts: Scripts,
         knows: Knows,
@@ -196,7 +192,7 @@ impl Shared {
             tracking: Tracking::default(),
             clients: Mutex::default(),
             counters: Counters::default(),
-            writes: Latency::default(),
+            activities,
             statistics,
             slow_log: SlowLog::default(),
             spikes: Spikes::default(),

@@ -249,16 +249,10 @@ pub(super) fn config(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
     }
     if is(&args[1], "RESETSTAT") && args.len() == 2 {
         let counters = &shared.counters;
-        for counter in [
-            &counters.connections,
-            &counters.rejected,
-            &counters.commands,
-            &counters.hits,
-            &counters.misses,
-            &counters.expired,
-        ] {
+        for counter in [&counters.connections, &counters.rejected, &counters.expired] {
             counter.store(0, Ordering::Relaxed);
         }
+        shared.activities.reset();
         shared.statistics.reset();
         return Ok(Reply::OK);
     }
@@ -368,7 +362,7 @@ fn persistence_section(shared: &Shared, out: &mut String) -> Result<()> {
 }
 
 fn stats_section(shared: &Shared, out: &mut String) -> Result<()> {
-    let counters = &shared.counters;
+    let (counters, activities) = (&shared.counters, &shared.activities);
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let tracking = shared.tracking.figures();
     let _ = write!(
@@ -376,11 +370,11 @@ fn stats_section(shared: &Shared, out: &mut String) -> Result<()> {
         "total_connections_received:{}\r\ntotal_commands_processed:{}\r\nrejected_connections:{}\r\nexpired_keys:{}\r\nevicted_keys:0\r\nkeyspace_hits:{}\r\nkeyspace_misses:{}\r\n\
          tracking_total_keys:{}\r\ntracking_total_items:{}\r\ntracking_total_prefixes:{}\r\ntracking_evicted_keys:{}\r\n",
         count(&counters.connections),
-        count(&counters.commands),
+        activities.sum(|activity| &activity.commands),
         count(&counters.rejected),
         count(&counters.expired),
-        count(&counters.hits),
-        count(&counters.misses),
+        activities.sum(|activity| &activity.hits),
+        activities.sum(|activity| &activity.misses),
         tracking.keys,
         tracking.items,
         tracking.prefixes,

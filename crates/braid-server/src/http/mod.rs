@@ -120,7 +120,7 @@ fn health(shared: &Shared) -> (StatusCode, String) {
 /// Returns the metrics of the database and of the server in the text format of Prometheus.
 fn metrics(shared: &Shared) -> String {
     let mut out = shared.keyspace.db.stats().to_prometheus();
-    let counters = &shared.counters;
+    let (counters, activities) = (&shared.counters, &shared.activities);
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let clients = shared.clients().len() as u64;
     for (name, kind, help, value) in [
@@ -128,7 +128,7 @@ fn metrics(shared: &Shared) -> String {
             "commands_total",
             "counter",
             "Commands.",
-            count(&counters.commands),
+            activities.sum(|activity| &activity.commands),
         ),
         (
             "connections_total",
@@ -146,13 +146,13 @@ fn metrics(shared: &Shared) -> String {
             "keyspace_hits_total",
             "counter",
             "Reads that found a key.",
-            count(&counters.hits),
+            activities.sum(|activity| &activity.hits),
         ),
         (
             "keyspace_misses_total",
             "counter",
             "Reads that found none.",
-            count(&counters.misses),
+            activities.sum(|activity| &activity.misses),
         ),
         (
             "expired_keys_total",
@@ -173,7 +173,7 @@ fn metrics(shared: &Shared) -> String {
             "# HELP braid_server_{name} {help}\n# TYPE braid_server_{name} {kind}\nbraid_server_{name} {value}\n"
         );
     }
-    shared.writes.write_prometheus(
+    activities.writes().write_prometheus(
         "braid_server_write_seconds",
         "Time from the execution of a write to its reply.",
         &mut out,
@@ -184,13 +184,12 @@ fn metrics(shared: &Shared) -> String {
 /// Returns the figures of the page.
 fn live(shared: &Shared) -> String {
     let stats = shared.keyspace.db.stats();
-    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
         "protocol": stats.protocol.to_string(),
         "health": health(shared).1.trim_end(),
         "seconds": shared.started.elapsed().as_secs_f64(),
-        "commands": load(&shared.counters.commands),
+        "commands": shared.activities.sum(|activity| &activity.commands),
         "commits": stats.commits,
         "flushes": stats.log.flushes,
         "clients": shared.clients().len(),
@@ -199,7 +198,7 @@ fn live(shared: &Shared) -> String {
         "pool_bytes": stats.store.resident_pages * stats.store.page_size,
         "version_bytes": stats.old_version_bytes,
         "log_bytes": stats.log_bytes_to_recover,
-        "write_counts": shared.writes.counts(),
+        "write_counts": shared.activities.writes().counts(),
     })
     .to_string()
 }

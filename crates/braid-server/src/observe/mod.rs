@@ -1,6 +1,7 @@
 //! What the server notes about the commands that it runs: how long each takes, those that were slow,
 //! and copies for MONITOR.
 
+mod activity;
 mod graph;
 mod monitor;
 mod redact;
@@ -8,6 +9,7 @@ mod slow_log;
 mod spikes;
 mod statistics;
 
+pub(crate) use activity::Activities;
 pub(crate) use monitor::Monitors;
 pub(crate) use redact::shown;
 pub(crate) use slow_log::SlowLog;
