@@ -88,8 +88,8 @@ pub struct Plan {
     /// Whether each value nearly fills a log file, several flushes are in flight, and some of the
     /// device's operations take very long: so writes end in another order than they began.
     pub bulky: bool,
-    /// Tablespaces other than the main one, each on a device of its own: without backups, an
-    /// archive, and readers alongside the writer.
+    /// Tablespaces other than the main one, each on a device of its own: without readers alongside
+    /// the writer.
     pub spaces: u8,
     /// Whether the device lies about durability: then the checker should report violations.
     pub lies: bool,

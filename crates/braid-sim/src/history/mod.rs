@@ -144,10 +144,6 @@ impl History {
             plan.tamper = false;
             plan.media_faults = false;
         }
-        if plan.spaces > 0 {
-            plan.copies = false;
-            plan.archive = false;
-        }
         let device = SimDevice::new(plan.seed);
         let spaces = Spaces::new(&plan);
         for device in spaces.devices().iter().chain([&device]) {
