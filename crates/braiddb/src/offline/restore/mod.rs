@@ -1,32 +1,29 @@
 //! Restoring a database from backups and an archive.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod archived;
+mod chain;
+mod place;
+mod written;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use braid_io::{
-    AlignedBuf, Device, DeviceChoice, DirectoryLock, LOCK_FILE_NAME, OpenMode, READERS_FILE_NAME,
-};
-use braid_log::{CheckpointPosition, FlushMode, Log, LogOptions, LogRecord, SeqNo};
-use braid_rt::to_usize;
-use bytes::Bytes;
+use braid_io::{Device, DeviceChoice, DirectoryLock};
 
-use braid_store::{PageId, Store, StoreOptions, StoreWriter};
-
-use crate::error::{BackupError, Error, Result};
+use self::archived::replay_archive;
+use self::chain::{Chain, target};
+use self::place::{begin, begin_log, check_empty, end, first_stamp};
+use self::written::{Pages, Restored, Written};
+use crate::error::{BackupError, Result};
 use crate::format::meta::Meta;
-use crate::format::redo::{self, Redo};
-use crate::format::space::{ListedSpace, SpaceMeta};
 use crate::options::{Builder, LogPlace, SpacePlace, check_file_mode};
-use crate::recovery::replay::{Replay, gathered_bytes_max};
 use crate::recovery::tablespaces::{RestoredSpace, attach_restored, record_restored};
-use crate::recovery::{DATA_FILE, locking, log_directory, opening};
-use crate::schema::entry::{CATALOG_ID, SpaceEntry, loaded_table, space_of_entry, table_of_entry};
-use crate::services::archive::{Archive, ArchivedTransaction, ON_DEVICE, Until};
+use crate::recovery::{locking, log_directory, opening};
+use crate::services::archive::{Archive, ON_DEVICE, Until};
+use crate::services::backup::BackupProgress;
 use crate::services::backup::format::{Manifest, ManifestSpace};
 use crate::services::backup::source::{Part, Reader, name_of, read_manifest};
-use crate::services::backup::{BackupProgress, RESTORING_FILE};
 
 /// Result of a restore.
 #[derive(Clone, Debug)]
@@ -327,6 +324,13 @@ impl<'a> Restore<'a> {
     /// [`Error::Backup`] if the backups, the archive, the requested point or the directory cannot
     /// be used; [`Error::InvalidOption`], [`Error::Corrupted`], [`Error::OutOfSpace`],
     /// [`Error::Io`], [`Error::Locked`].
+    ///
+    /// [`Error::Backup`]: crate::Error::Backup
+    /// [`Error::InvalidOption`]: crate::Error::InvalidOption
+    /// [`Error::Corrupted`]: crate::Error::Corrupted
+    /// [`Error::OutOfSpace`]: crate::Error::OutOfSpace
+    /// [`Error::Io`]: crate::Error::Io
+    /// [`Error::Locked`]: crate::Error::Locked
     pub fn run(mut self, path: impl AsRef<Path>) -> Result<RestoreReport> {
         let path = path.as_ref();
         let opening = |error| opening(path, error);
@@ -512,421 +516,4 @@ impl<'a> Restore<'a> {
         }
         Ok((manifest, written, pages))
     }
-}
-
-/// The pages written to a data file.
-struct Pages {
-    writer: StoreWriter,
-    /// Pages of the backup that is being read.
-    ids: Vec<PageId>,
-    /// The map entry of each page's newest version. A hash map, because the page numbers are
-    /// untrusted input.
-    newest: HashMap<PageId, u64>,
-}
-
-impl Pages {
-    fn create(device: &Arc<dyn Device>) -> Result<Self> {
-        Ok(Self {
-            writer: StoreWriter::create(device.clone())?,
-            ids: Vec::new(),
-            newest: HashMap::new(),
-        })
-    }
-
-    fn put(&mut self, batch: &mut [(PageId, AlignedBuf)]) -> Result<()> {
-        self.writer.put(batch)?;
-        self.ids.extend(batch.iter().map(|(id, _)| *id));
-        Ok(())
-    }
-
-    /// Records the map entries that a backup has for its pages.
-    fn note(&mut self, entries: &[u64]) {
-        for id in self.ids.drain(..) {
-            let entry = entries.get(to_usize(id));
-            self.newest.insert(id, entry.copied().unwrap_or(0));
-        }
-    }
-
-    fn has_all_of(&self, entries: &[u64]) -> bool {
-        let differs =
-            |(id, wanted): (PageId, &u64)| *wanted != 0 && self.newest.get(&id) != Some(wanted);
-        !(0..).zip(entries).any(differs)
-    }
-
-    /// Completes the data file.
-    fn finish(self, trees: &BTreeMap<u32, PageId>, entries: &[u64], meta: Vec<u8>) -> Result<()> {
-        let exists = |id: PageId| entries.get(to_usize(id)).is_some_and(|entry| *entry != 0);
-        let next_page = entries.len() as u64;
-        Ok(self.writer.finish(next_page, trees.clone(), meta, exists)?)
-    }
-}
-
-/// The data files that a restore writes.
-struct Written {
-    main: Pages,
-    spaces: Vec<WrittenSpace>,
-    /// Identities of the tablespaces to be restored; `None` if they are not known yet.
-    wanted: Option<Vec<u128>>,
-}
-
-struct WrittenSpace {
-    identity: u128,
-    name: String,
-    device: Arc<dyn Device>,
-    pages: Pages,
-}
-
-impl Written {
-    /// Begins with the pages that a backup has of a tablespace. Returns `None` if the last backup
-    /// does not have the tablespace any more.
-    fn begin_space(
-        &mut self,
-        entry: &ListedSpace,
-        places: &[RestoredSpace],
-    ) -> Result<Option<&mut Pages>> {
-        let identity = entry.identity;
-        let is_wanted = |wanted: &Vec<u128>| wanted.contains(&identity);
-        if !self.wanted.as_ref().is_none_or(is_wanted) {
-            return Ok(None);
-        }
-        let known = self
-            .spaces
-            .iter()
-            .position(|space| space.identity == identity);
-        let index = match known {
-            Some(index) => index,
-            None => {
-                let Some(place) = places.iter().find(|place| place.name == entry.name) else {
-                    let name = entry.name.clone();
-                    return Err(BackupError::NoPlace { name }.into());
-                };
-                // An earlier tablespace of this name was dropped between two backups.
-                if let Some(index) = self
-                    .spaces
-                    .iter()
-                    .position(|space| space.name == entry.name)
-                {
-                    drop(self.spaces.swap_remove(index));
-                    remove_data_file(&*place.device)?;
-                }
-                self.spaces.push(WrittenSpace {
-                    identity,
-                    name: entry.name.clone(),
-                    device: place.device.clone(),
-                    pages: Pages::create(&place.device)?,
-                });
-                self.spaces.len() - 1
-            }
-        };
-        Ok(Some(&mut self.spaces[index].pages))
-    }
-
-    fn note(&mut self, manifest: &Manifest) {
-        self.main.note(&manifest.entries);
-        for space in &mut self.spaces {
-            let of_it = manifest.space(space.identity);
-            space
-                .pages
-                .note(of_it.map_or(&[][..], |of_it| &of_it.entries));
-        }
-    }
-
-    /// Whether all pages of a backup were written.
-    fn has_all_of(&self, manifest: &Manifest) -> bool {
-        let has = |space: &ManifestSpace| {
-            let identity = space.entry.identity;
-            let written = self.spaces.iter().find(|space| space.identity == identity);
-            written.is_some_and(|written| written.pages.has_all_of(&space.entries))
-        };
-        self.main.has_all_of(&manifest.entries) && manifest.spaces.iter().all(has)
-    }
-}
-
-/// Removes the data file of a tablespace that was dropped between two backups.
-fn remove_data_file(device: &dyn Device) -> Result<()> {
-    let removed = device.remove(DATA_FILE);
-    removed.map_err(|e| Error::io("cannot restore the database", e))
-}
-
-/// Returns the stamp of a restored database's first checkpoint; 0 if there are no tablespaces.
-fn first_stamp(manifest: &Manifest) -> u64 {
-    u64::from(!manifest.spaces.is_empty())
-}
-
-/// A database whose pages were written.
-struct Restored<'a> {
-    manifest: &'a Manifest,
-    /// The superblock's metadata of the main tablespace.
-    meta: Vec<u8>,
-    seqno: SeqNo,
-    pool_bytes: usize,
-}
-
-impl Restored<'_> {
-    /// Completes the data files, and opens them. Returns the stores of the main tablespace and, by
-    /// number, of the others.
-    fn finish(self, written: Written) -> Result<(Store, Vec<(u8, Store)>)> {
-        let manifest = self.manifest;
-        let mut spaces = Vec::new();
-        for WrittenSpace {
-            identity,
-            device,
-            pages,
-            ..
-        } in written.spaces
-        {
-            let Some(space) = manifest.space(identity) else {
-                drop(pages);
-                remove_data_file(&*device)?;
-                continue;
-            };
-            let number = space.entry.number;
-            let meta = SpaceMeta {
-                identity,
-                number,
-                stamp: first_stamp(manifest),
-                follows: 0,
-                seqno: self.seqno,
-            };
-            pages.finish(&space.trees, &space.entries, meta.encode())?;
-            let options = StoreOptions {
-                number,
-                ..StoreOptions::of_pool(self.pool_bytes)
-            };
-            spaces.push((number, Store::open(device, options)?.0));
-        }
-        let Written { main, .. } = written;
-        let device = main.writer.device().clone();
-        main.finish(&manifest.trees, &manifest.entries, self.meta)?;
-        let (store, _) = Store::open(device, StoreOptions::of_pool(self.pool_bytes))?;
-        Ok((store, spaces))
-    }
-}
-
-/// Replays the archived transactions up to `until`. Returns how many there were.
-fn replay_archive(
-    archive: &Archive,
-    (store, spaces): (&Store, &[(u8, Store)]),
-    manifest: &Manifest,
-    until: u64,
-) -> Result<u64> {
-    let replay = Replay::new(store, gathered_bytes_max(0)).with_spaces(spaces);
-    let mut transactions = 0;
-    archive.read(
-        manifest.seqno,
-        until,
-        &mut |transaction: ArchivedTransaction<'_>| {
-            transactions += 1;
-            check_spaces(manifest, transaction)?;
-            check_loaded(manifest, transaction)?;
-            replay.add(LogRecord {
-                seqno: SeqNo::new(transaction.seqno),
-                records: 1,
-                payload: transaction.payload,
-            })
-        },
-    )?;
-    replay.finish(braid_rt::thread::parallelism())?;
-    Ok(transactions)
-}
-
-/// Refuses a transaction that creates a tablespace: the backup has no place for it.
-fn check_spaces(manifest: &Manifest, transaction: ArchivedTransaction<'_>) -> Result<()> {
-    for redo in redo::decode(transaction.payload) {
-        let redo = redo?;
-        let created = (redo.table == CATALOG_ID)
-            .then(|| space_of_entry(redo.key, redo.value?))
-            .flatten();
-        let is_new = |space: &SpaceEntry| manifest.space(space.identity).is_none();
-        if let Some(space) = created.filter(is_new)
-            && !braid_rt::mutant!("restore_past_a_new_tablespace")
-        {
-            return Err(BackupError::NewTablespace {
-                name: space.name,
-                seqno: transaction.seqno,
-            }
-            .into());
-        }
-    }
-    Ok(())
-}
-
-/// Refuses a transaction that creates a bulk-loaded table, unless the backup has the table's tree.
-fn check_loaded(manifest: &Manifest, transaction: ArchivedTransaction<'_>) -> Result<()> {
-    for redo in redo::decode(transaction.payload) {
-        let redo = redo?;
-        let loaded = (redo.table == CATALOG_ID && redo.value.is_none())
-            .then(|| loaded_table(redo.key))
-            .flatten();
-        let Some(id) = loaded.filter(|id| !manifest.has_tree(*id)) else {
-            continue;
-        };
-        let named = |redo: Redo<'_>| {
-            let value = Bytes::copy_from_slice(redo.value?);
-            table_of_entry(redo.key, &value).filter(|(named, ..)| *named == id)
-        };
-        let mut all = redo::decode(transaction.payload).filter_map(|redo| named(redo.ok()?));
-        return Err(BackupError::LoadedTable {
-            table: all.next().map_or_else(String::new, |(_, name, _)| name),
-            seqno: transaction.seqno,
-        }
-        .into());
-    }
-    Ok(())
-}
-
-/// A sequence of backups, each building on the previous one.
-#[derive(Default)]
-struct Chain {
-    last: Option<(Manifest, String)>,
-    /// Names of the tablespaces of all backups.
-    spaces: BTreeSet<String>,
-}
-
-impl Chain {
-    fn add(&mut self, manifest: Manifest, name: &str) -> Result<()> {
-        let backup = || name.to_owned();
-        match (&self.last, manifest.parent) {
-            (None, None) => {}
-            (None, Some(parent)) => {
-                return Err(BackupError::NotFull {
-                    backup: backup(),
-                    parent: parent.seqno,
-                }
-                .into());
-            }
-            (Some((last, _)), _) if last.identity != manifest.identity => {
-                return Err(BackupError::OtherDatabase { backup: backup() }.into());
-            }
-            (Some((last, _)), parent) => {
-                if parent.is_none_or(|parent| parent.digest != last.digest()) {
-                    return Err(BackupError::BrokenChain {
-                        backup: backup(),
-                        // A full backup needs no parent.
-                        needs: parent.map_or(0, |parent| parent.seqno),
-                        found: last.seqno,
-                    }
-                    .into());
-                }
-            }
-        }
-        let names = manifest.names_of_spaces().map(str::to_owned);
-        self.spaces.extend(names);
-        self.last = Some((manifest, backup()));
-        Ok(())
-    }
-}
-
-/// Returns the sequence number to which a database is restored.
-fn target(archive: Option<&Archive>, until: Until, manifest: &Manifest) -> Result<u64> {
-    if let Some(archive) = archive {
-        return archive.target(until, manifest.identity, manifest.seqno, manifest.time);
-    }
-    let asked = match until {
-        Until::End => return Ok(manifest.seqno),
-        Until::Seqno(seqno) if seqno == manifest.seqno => return Ok(seqno),
-        Until::Seqno(seqno) => format!("sequence number {seqno}"),
-        Until::Time(_) => "a time without an archive".to_owned(),
-    };
-    Err(BackupError::OutOfReach {
-        asked,
-        from: manifest.seqno,
-        to: manifest.seqno,
-    }
-    .into())
-}
-
-fn check_empty(path: &Path) -> Result<()> {
-    let entries = braid_io::list_directory(path).map_err(|error| opening(path, error))?;
-    match entries.into_iter().next() {
-        None => Ok(()),
-        Some(found) => Err(BackupError::DestinationInUse {
-            path: path.to_owned(),
-            found,
-        }
-        .into()),
-    }
-}
-
-fn begin(device: &dyn Device) -> Result<()> {
-    let failed = |e| Error::io("cannot restore the database", e);
-    let entries = device.list().map_err(failed)?;
-    let is_other = |name: &str| name != LOCK_FILE_NAME && name != READERS_FILE_NAME;
-    if let Some(entry) = entries.iter().find(|entry| is_other(&entry.name)) {
-        return Err(BackupError::DestinationInUse {
-            path: PathBuf::from("the device"),
-            found: entry.name.clone(),
-        }
-        .into());
-    }
-    let marker = device.open(RESTORING_FILE, OpenMode::CreateNew);
-    drop(marker.map_err(failed)?);
-    device.sync_directory().map_err(failed)
-}
-
-fn end(device: &dyn Device) -> Result<()> {
-    let failed = |e| Error::io("cannot restore the database", e);
-    device.sync_directory().map_err(failed)?;
-    device.remove(RESTORING_FILE).map_err(failed)?;
-    device.sync_directory().map_err(failed)
-}
-
-fn write_checkpoint(store: &Store, meta: Vec<u8>) -> Result<()> {
-    let mut checkpoint = store.begin_checkpoint(meta)?;
-    checkpoint.write(&|_| {})?;
-    checkpoint.publish()?;
-    Ok(())
-}
-
-/// Begins a log after `seqno` in its place, and writes a checkpoint whose log begins there.
-fn begin_log(
-    device: &Arc<dyn Device>,
-    (store, spaces, manifest): (&Store, &[(u8, Store)], &Manifest),
-    meta: &Meta,
-    seqno: u64,
-    place: Option<&LogPlace>,
-) -> Result<()> {
-    let identity = Log::new_identity();
-    if let Some(place) = place {
-        log_directory::record(&**device, identity, place)?;
-    }
-    // Nothing is written to this log: make it as small as its protocol allows.
-    let slot_bytes = 8 << 10;
-    let slots = 4 * u64::from(meta.strands) * slot_bytes as u64;
-    let options = LogOptions {
-        slot_bytes,
-        segment_bytes: (2 * slots).max(256 << 10),
-        protocol: meta.protocol,
-        strands: meta.strands.into(),
-        lanes: meta.lanes.into(),
-        flush_mode: FlushMode::Callers,
-        ..LogOptions::default()
-    };
-    let log = Log::create_as(device.clone(), options, SeqNo::new(seqno), identity)?;
-    let start: CheckpointPosition = log.quiesce(|start| start);
-    let first = first_stamp(manifest);
-    let mut stamps = std::iter::repeat_with(braid_rt::entropy);
-    let stamp = match first {
-        0 => 0,
-        // Random, because no other database has a checkpoint with this stamp.
-        first => stamps
-            .find(|stamp| ![0, first].contains(stamp))
-            .expect("random numbers do not end"),
-    };
-    for space in &manifest.spaces {
-        let (identity, number) = (space.entry.identity, space.entry.number);
-        let store = spaces.iter().find(|(other, _)| *other == number);
-        let Some((_, store)) = store else { continue };
-        let meta = SpaceMeta {
-            identity,
-            number,
-            stamp,
-            follows: first,
-            seqno: start.seqno,
-        };
-        write_checkpoint(store, meta.encode())?;
-    }
-    write_checkpoint(store, meta.encode(&start, None, stamp))?;
-    log.close()?;
-    Ok(())
 }
