@@ -130,9 +130,7 @@ impl Database {
         name: &str,
         options: TableOptions,
     ) -> Result<BulkLoader<K, V>> {
-        let space = self.space_named(tablespace)?;
-        let types = Table::<K, V>::types();
-        BulkLoader::begin(self.instance(), Some(&space), name, types, options)
+        self.bulk_load_as(tablespace, name, Table::<K, V>::types(), options)
     }
 
     /// Builds a table of the types with these names in a tablespace, as
@@ -165,8 +163,18 @@ impl Database {
         value_type: &str,
         options: TableOptions,
     ) -> Result<BulkLoader<Bytes, Bytes>> {
+        self.bulk_load_as(tablespace, name, type_names(key_type, value_type), options)
+    }
+
+    /// Begins to load a table of a tablespace, given the names of its types.
+    fn bulk_load_as<K: Key, V: Value>(
+        &self,
+        tablespace: &str,
+        name: &str,
+        types: String,
+        options: TableOptions,
+    ) -> Result<BulkLoader<K, V>> {
         let space = self.space_named(tablespace)?;
-        let types = type_names(key_type, value_type);
         BulkLoader::begin(self.instance(), Some(&space), name, types, options)
     }
 }

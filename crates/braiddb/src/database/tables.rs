@@ -180,13 +180,27 @@ impl Database {
         value_type: &str,
         options: TableOptions,
     ) -> Result<Table> {
-        options.check()?;
         let types = type_names(key_type, value_type);
-        let table = self.find_or_create_untyped(None, name, types, options)?;
+        self.find_or_create_untyped_as(None, name, types, options)
+    }
+
+    /// Finds or creates a table that has the given types, options and tablespace.
+    pub(super) fn find_or_create_untyped_as(
+        &self,
+        space: Option<&Space>,
+        name: &str,
+        types: String,
+        options: TableOptions,
+    ) -> Result<Table> {
+        options.check()?;
+        let table = self.find_or_create_untyped(space, name, types, options)?;
+        if let Some(space) = space {
+            self.check_space(&table, space)?;
+        }
         table.check_options(options)
     }
 
-    pub(super) fn find_or_create_untyped(
+    fn find_or_create_untyped(
         &self,
         space: Option<&Space>,
         name: &str,

@@ -149,12 +149,9 @@ impl Database {
         value_type: &str,
         options: TableOptions,
     ) -> Result<Table> {
-        options.check()?;
         let space = self.space_named(tablespace)?;
         let types = type_names(key_type, value_type);
-        let table = self.find_or_create_untyped(Some(&space), name, types, options)?;
-        self.check_space(&table, &space)?;
-        table.check_options(options)
+        self.find_or_create_untyped_as(Some(&space), name, types, options)
     }
 
     pub(super) fn space_named(&self, name: &str) -> Result<Arc<Space>> {
@@ -170,7 +167,11 @@ impl Database {
     }
 
     /// Checks that a table is in the tablespace in which it was to be opened.
-    fn check_space<K: Key, V: Value>(&self, table: &Table<K, V>, space: &Space) -> Result<()> {
+    pub(super) fn check_space<K: Key, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        space: &Space,
+    ) -> Result<()> {
         if space_of(table.core.id) == space.number {
             return Ok(());
         }
