@@ -12,6 +12,9 @@ use bytes::{Buf, Bytes, BytesMut};
 /// Longest line: an inline command, or the digits of a length.
 const LINE_MAX: usize = 64 * 1024;
 
+/// Most digits of a short length.
+const SHORT_DIGITS: usize = 9;
+
 /// Limits on requests. A connection that has not authenticated yet gets smaller ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -95,12 +98,10 @@ impl RequestParser {
                         input.advance(end + 1);
                         return words.map(Some);
                     }
-                    let Some(end) = self.line_end(input, ProtocolError::LongArguments)? else {
+                    let (wrong, long) = (ProtocolError::Arguments, ProtocolError::LongArguments);
+                    let Some(count) = self.length(input, wrong, long)? else {
                         return Ok(None);
                     };
-                    let count =
-                        parse_length(&line(input, end)[1..]).ok_or(ProtocolError::Arguments)?;
-                    input.advance(end + 1);
                     if count > limits.arguments {
                         return Err(if limits == Limits::UNAUTHENTICATED {
                             ProtocolError::UnauthenticatedArguments
@@ -121,11 +122,10 @@ impl RequestParser {
                     if first != b'$' {
                         return Err(ProtocolError::NoBulk(first as char));
                     }
-                    let Some(end) = self.line_end(input, ProtocolError::LongBulk)? else {
+                    let (wrong, long) = (ProtocolError::Bulk, ProtocolError::LongBulk);
+                    let Some(len) = self.length(input, wrong, long)? else {
                         return Ok(None);
                     };
-                    let len = parse_length(&line(input, end)[1..]).ok_or(ProtocolError::Bulk)?;
-                    input.advance(end + 1);
                     let is_long = len > limits.bulk && !mutant!("server_take_any_length");
                     if len < 0 || is_long {
                         return Err(if limits == Limits::UNAUTHENTICATED && len > 0 {
@@ -158,6 +158,26 @@ impl RequestParser {
         }
     }
 
+    /// Removes a line with a length; `None` if it is incomplete.
+    fn length(
+        &mut self,
+        input: &mut BytesMut,
+        wrong: ProtocolError,
+        too_long: ProtocolError,
+    ) -> Result<Option<i64>, ProtocolError> {
+        if let Some((length, end)) = short_length(input) {
+            self.searched = 0;
+            input.advance(end);
+            return Ok(Some(length));
+        }
+        let Some(end) = self.line_end(input, too_long)? else {
+            return Ok(None);
+        };
+        let length = parse_length(&line(input, end)[1..]).ok_or(wrong)?;
+        input.advance(end + 1);
+        Ok(Some(length))
+    }
+
     /// Returns the position of the next line feed; `None` if the line is incomplete.
     fn line_end(
         &mut self,
@@ -185,6 +205,20 @@ impl RequestParser {
 fn line(input: &[u8], end: usize) -> &[u8] {
     let line = &input[..end];
     line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// Returns the number after `*` or `$` and the end of its line, if that is as short as nearly all are:
+/// one pass finds both. `None` if the line is long, incomplete or wrong.
+fn short_length(input: &[u8]) -> Option<(i64, usize)> {
+    let mut number = 0;
+    for (at, byte) in input.iter().enumerate().skip(1).take(SHORT_DIGITS + 1) {
+        match byte {
+            b'0'..=b'9' if at == 1 || number > 0 => number = number * 10 + i64::from(byte - b'0'),
+            b'\r' if at > 1 && input.get(at + 1) == Some(&b'\n') => return Some((number, at + 2)),
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// Parses the decimal number after `*` or `$`.
@@ -287,6 +321,43 @@ mod tests {
         list.iter()
             .map(|w| Bytes::copy_from_slice(w.as_bytes()))
             .collect()
+    }
+
+    #[test]
+    fn a_short_length_is_what_the_whole_line_says() {
+        let numbers = [
+            "0",
+            "5",
+            "10",
+            "007",
+            "01",
+            "00",
+            "",
+            "-1",
+            "+1",
+            "1x",
+            "x",
+            "1 ",
+            "999999999",
+            "1234567890",
+        ];
+        for number in numbers {
+            for end in ["\r\n", "\n", "\r", "", "\r\r\n", "\r\nx"] {
+                let text = format!("${number}{end}");
+                let Some((length, end)) = short_length(text.as_bytes()) else {
+                    continue;
+                };
+                let line = text[..end].strip_suffix("\r\n").expect("a whole line");
+                assert_eq!(
+                    Some(length),
+                    parse_length(&line.as_bytes()[1..]),
+                    "{text:?}"
+                );
+            }
+        }
+        assert_eq!(short_length(b"$0\r\n"), Some((0, 4)));
+        assert_eq!(short_length(b"*999999999\r\nx"), Some((999_999_999, 12)));
+        assert_eq!(short_length(b"*1234567890\r\n"), None);
     }
 
     #[test]
