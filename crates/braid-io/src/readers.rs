@@ -34,6 +34,10 @@ pub struct Announcement {
     pub exact: bool,
     /// Every transaction up to this sequence number is durable.
     pub durable: u64,
+    /// Number of announcements so far that contain everything that was acknowledged when the writer
+    /// began them. A reader that sees this number grow by two has waited for one that began after
+    /// the reader did.
+    pub rounds: u64,
 }
 
 /// The part of a checkpoint that a reader needs.
@@ -390,6 +394,7 @@ mod locks {
         record[16..24].copy_from_slice(&announcement.durable.to_le_bytes());
         record[24..28].copy_from_slice(&announcement.process.to_le_bytes());
         record[28..32].copy_from_slice(&flags.to_le_bytes());
+        record[32..40].copy_from_slice(&announcement.rounds.to_le_bytes());
         let sum = checksum(&record);
         record[56..].copy_from_slice(&sum.to_le_bytes());
         record
@@ -408,6 +413,7 @@ mod locks {
             recovered: flags & 1 != 0,
             exact: flags & 2 != 0,
             durable: word(16),
+            rounds: word(32),
         })
     }
 
@@ -433,6 +439,7 @@ mod locks {
                 recovered: true,
                 exact: false,
                 durable: 1 << 40,
+                rounds: 1 << 50,
             };
             let record = encode(&announcement);
             assert_eq!(decode(&record), Some(announcement));

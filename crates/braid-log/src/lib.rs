@@ -136,6 +136,7 @@ pub use commit::pending::PendingCommit;
 pub use commit::ticket::{Ticket, UnlockPoint};
 pub use error::LogError;
 pub use flush::backpressure::{CheckpointRun, Checkpointer};
+pub use flush::core::Announcer;
 pub use flush::pacing::{CommitProgress, Pacer};
 pub use format::checkpoint_position::{CheckpointPosition, LanePosition};
 pub use format::segment::is_log_name;

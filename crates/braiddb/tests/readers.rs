@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid::{Bytes, Compression, Database, Error, Protocol, Readable, Table, TableOptions};
 use braid_io::{
@@ -298,6 +299,40 @@ fn a_reader_and_a_writer_of_a_directory_need_not_wait_for_each_other() {
     assert_eq!(report.damages, 0);
     drop((reader, second));
     writer.close().unwrap();
+}
+
+/// While commits follow each other, flushes announce nothing.
+#[test]
+fn a_reader_next_to_a_busy_writer_shows_what_was_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let writer = Database::builder().pool_bytes(1 << 20).open(&path).unwrap();
+    let busy: Table<u32, u64> = writer.open_table("busy").unwrap();
+    put(&writer, 0, 10);
+    let mut reader = Database::open_read_only(&path).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let commits = scope.spawn(|| {
+            let mut commits = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                commits += 1;
+                writer
+                    .transact(|tx| tx.insert(&busy, &0, &commits))
+                    .unwrap();
+            }
+            commits
+        });
+        for key in 1..20 {
+            put(&writer, key, 10);
+            assert!(reader.refresh().unwrap());
+            assert_eq!(contents(&reader).len(), key as usize + 1);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let commits = commits.join().unwrap();
+        reader.refresh().unwrap();
+        let shown = reader.get(&reader.open_table::<u32, u64>("busy").unwrap(), &0);
+        assert_eq!(shown.unwrap(), Some(commits));
+    });
 }
 
 #[test]

@@ -113,7 +113,7 @@ pub(crate) struct Core {
     /// Notified when the durable seqno grows, for waiters whose own flush has already ended.
     pub(crate) stall: Event,
     /// See [`Log::announce_durable`](crate::Log::announce_durable).
-    pub(crate) announce: OnceLock<Box<dyn Fn(SeqNo) + Send + Sync>>,
+    pub(crate) announcer: OnceLock<Box<dyn Announcer>>,
     pub(crate) callbacks: Callbacks,
     /// The least number of a transaction that was logged and not applied completely.
     unapplied: AtomicSeqNo,
@@ -135,6 +135,17 @@ pub(crate) struct Core {
     /// small commits continue.
     pub(crate) large_commits: RwLock<()>,
     pub(crate) holds: Holds,
+}
+
+/// Learns of each new durable seqno; see [`Log::announce_durable`](crate::Log::announce_durable). The
+/// threads that flush call it, so it must be quick.
+pub trait Announcer: Send + Sync {
+    /// Called before everything up to `durable` is acknowledged.
+    fn announce(&self, durable: SeqNo);
+
+    /// Called by the same thread after each call of [`Announcer::announce`], as soon as everything up
+    /// to that number counts as acknowledged.
+    fn published(&self);
 }
 
 impl std::fmt::Debug for Core {
@@ -224,7 +235,7 @@ impl Core {
             unapplied: AtomicSeqNo::new(SeqNo::MAX),
             stalled: CachePadded::new(AtomicBool::new(false)),
             stall: Event::default(),
-            announce: OnceLock::new(),
+            announcer: OnceLock::new(),
             callbacks: Callbacks::new(options.strands + 1),
             poisoned: AtomicBool::new(false),
             poison: OnceLock::new(),
@@ -512,16 +523,19 @@ impl Core {
         let hardening = self.acknowledgement.lanes();
         let hardened = hardening.is_some_and(|hardening| hardening.advance(&lanes));
         let durable_seqno = self.protocol.durable_seqno(&frontier);
-        if let Some(announce) = self.announce.get()
-            && durable_seqno > self.durable_seqno()
-        {
-            announce(durable_seqno);
+        let announcer = self.announcer.get();
+        let announcer = announcer.filter(|_| durable_seqno > self.durable_seqno());
+        if let Some(announcer) = announcer {
+            announcer.announce(durable_seqno);
         }
         // SeqCst: before the loads that find waiters, see `durable_seqno`.
         let before = self
             .progress
             .durable_seqno
             .fetch_max(durable_seqno, Ordering::SeqCst);
+        if let Some(announcer) = announcer {
+            announcer.published();
+        }
         let rose = durable_seqno > before;
         if rose {
             self.publish_visible(finished);

@@ -51,16 +51,6 @@ pub struct CommitProgress {
     pub acknowledged: SeqNo,
 }
 
-impl CommitProgress {
-    /// The progress of commits of which only the durable ones are known, up to `durable`.
-    pub fn durable(durable: SeqNo) -> Self {
-        Self {
-            assigned: durable,
-            acknowledged: durable,
-        }
-    }
-}
-
 impl Pacer {
     /// Creates the pacer of a log whose newest sequence number is `newest`.
     pub fn new(newest: SeqNo) -> Self {

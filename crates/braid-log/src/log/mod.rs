@@ -20,7 +20,7 @@ use crate::commit::pending::PendingCommit;
 use crate::commit::stream::{LARGE_BYTES, Stream, payload_len};
 use crate::commit::ticket::{StrandHandle, Ticket, UnlockPoint};
 use crate::flush::backpressure::{CheckpointRun, Checkpointer};
-use crate::flush::core::{Core, CoreParts, WaitTarget};
+use crate::flush::core::{Announcer, Core, CoreParts, WaitTarget};
 use crate::flush::threads;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::options::{FlushMode, LogOptions};
@@ -104,11 +104,9 @@ impl Log {
         })))
     }
 
-    /// Calls `announce` with each new [durable seqno](Log::durable_seqno) before publishing it, so
-    /// before anything up to it is acknowledged. Can be set once. The threads that flush call
-    /// `announce`, so it must be quick.
-    pub fn announce_durable(&self, announce: impl Fn(SeqNo) + Send + Sync + 'static) {
-        let _ = self.core().announce.set(Box::new(announce));
+    /// Calls `announcer` with each new [durable seqno](Log::durable_seqno). Can be set once.
+    pub fn announce_durable(&self, announcer: impl Announcer + 'static) {
+        let _ = self.core().announcer.set(Box::new(announcer));
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use braid_io::{Device, File, Layer, LayeredDevice, ReadOp, ReaderTable};
-use braid_log::{CommitProgress, Pacer, SeqNo};
+use braid_log::{Pacer, SeqNo};
 use braid_rt::Mutex;
+
+use crate::services::readers::announced_progress;
 
 /// Bytes that are read between two looks at the writer's commits.
 const PIECE: usize = 256 << 10;
@@ -74,9 +76,8 @@ impl PacedReads {
         }
         // Without an announcement, there is nothing to leave the device to.
         let announced = shared.table.announcement().ok().flatten();
-        let durable = announced.map(|announced| SeqNo::new(announced.durable));
-        let pause = durable.map_or_else(Default::default, |durable| {
-            let progress = CommitProgress::durable(durable);
+        let pause = announced.map_or_else(Default::default, |announced| {
+            let progress = announced_progress(Some(announced));
             shared.pacer.pause_after(piece.begun, progress)
         });
         // Relaxed: a hint.
@@ -141,8 +142,13 @@ mod tests {
     }
 
     fn announce(table: &dyn ReaderTable, durable: u64) {
+        announce_as(table, durable, true);
+    }
+
+    fn announce_as(table: &dyn ReaderTable, durable: u64, exact: bool) {
         let announcement = Announcement {
             durable,
+            exact,
             ..Announcement::default()
         };
         table.announce(&announcement).unwrap();
@@ -171,6 +177,22 @@ mod tests {
             read_piece(piece);
             assert_eq!(pauses(), piece as u64 - 2);
         }
+    }
+
+    /// The writer announces its commits at intervals that are longer than a piece.
+    #[test]
+    fn reads_pause_while_announcements_are_not_exact() {
+        let (device, table, reads) = device();
+        let layered = LayeredDevice::over(device, reads.clone());
+        let file = layered.open("x", OpenMode::Existing).unwrap();
+        let mut piece = vec![0; PIECE];
+        let mut read_with = |exact| {
+            announce_as(&*table, 1, exact);
+            file.read_at(&mut piece, 0).unwrap();
+            reads.0.pacer.pauses()
+        };
+        assert_eq!([true, false, false, false].map(&mut read_with), [1, 2, 3, 4]);
+        assert_eq!([true, true].map(&mut read_with), [4, 4]);
     }
 
     #[test]

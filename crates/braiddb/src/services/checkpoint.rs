@@ -240,7 +240,7 @@ impl Instance {
     /// Checks for readers in other processes.
     pub(crate) fn look_for_readers(&self) {
         if let Some(readers) = &self.readers {
-            readers.look(&self.engine.log);
+            readers.look(|| self.engine.log.durable_seqno());
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! - `braid-timer` requests flushes that no thread waits for;
 //! - `braid-checkpoint` writes checkpoints, reports, and looks for readers in other processes;
+//! - `braid-announcer` announces to readers in other processes what is durable;
 //! - `braid-collector` collects old versions and tombstones;
 //! - `braid-sweeper` frees dropped tables and removes expired entries.
 //!
@@ -44,6 +45,7 @@ impl Instance {
         threads.checkpoint.thread.set(thread);
         let checkpointer = CheckpointThread::of(self);
         self.engine.log.wait_for_checkpoints(checkpointer);
+        self.start_announcer()?;
         let thread = self.start_thread("braid-collector", |instance| {
             let collector = &instance.maintenance.collector;
             let goes_on = collector.sleep(TICK);
@@ -68,9 +70,30 @@ impl Instance {
         Ok(())
     }
 
+    fn start_announcer(self: &Arc<Self>) -> Result<()> {
+        let Some(readers) = &self.readers else {
+            return Ok(());
+        };
+        // It rests until there are readers.
+        let (ticker, mut pause) = (readers.ticker.clone(), Duration::MAX);
+        let thread = self.start_thread("braid-announcer", move |instance| {
+            let goes_on = ticker.sleep(pause);
+            ticker.take_request();
+            let (log, readers) = (&instance.engine.log, instance.readers.as_ref());
+            let next = readers.and_then(|readers| readers.announce_round(|| log.durable_seqno()));
+            pause = next.unwrap_or(Duration::MAX);
+            goes_on
+        })?;
+        readers.ticker.thread.set(thread);
+        Ok(())
+    }
+
     pub(crate) fn stop_maintenance(&self) {
         self.engine.flush_timer.stop();
         self.maintenance.stop();
+        if let Some(readers) = &self.readers {
+            readers.ticker.stop();
+        }
         self.maintenance.timer.join();
     }
 

@@ -10,5 +10,5 @@
 mod view;
 mod writer;
 
-pub(crate) use self::view::{Attempt, LogPin, Pins, Source, View};
+pub(crate) use self::view::{Attempt, LogPin, Pins, Source, View, announced_progress};
 pub(crate) use self::writer::Readers;

@@ -18,7 +18,7 @@ use crate::schema::table::Identity;
 /// Maximum time that a reader waits for a writer that is recovering the log.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Maximum time that a reader waits for the writer to notice it and to announce each flush.
+/// Maximum time that a reader waits for the writer to notice it and to announce what is durable.
 const NOTICE: Duration = Duration::from_secs(1);
 
 /// Maximum number of attempts to open a state while the writer moves to the next.
@@ -192,15 +192,13 @@ impl Source {
         }
     }
 
-    /// The newest sequence number that the writer has announced as durable.
-    fn announced_durable(&self) -> SeqNo {
+    /// How far the writer's commits are, as far as it has announced them.
+    fn announced_progress(&self) -> CommitProgress {
         let announced = self
             .table
             .as_ref()
             .and_then(|table| table.announcement().ok());
-        announced
-            .flatten()
-            .map_or(SeqNo::NONE, |announced| SeqNo::new(announced.durable))
+        announced_progress(announced.flatten())
     }
 
     fn attempt(
@@ -299,25 +297,43 @@ impl Source {
     }
 }
 
-/// Waits until the writer has noticed the pins; from then on it announces everything that it
-/// acknowledges. Returns the announced durable seqno, after a timeout that of the last
-/// announcement; `None` if another writer has taken over.
+/// Waits for an announcement that contains everything that was acknowledged before this call: one
+/// that is exact, or that began after it. Returns the announced durable seqno, after a timeout that
+/// of the last announcement; `None` if the writer has ended, or another has taken over.
 fn wait_for_notice(table: &dyn ReaderTable, before: Announcement) -> Result<Option<SeqNo>> {
     let deadline = braid_rt::now() + NOTICE;
+    let mut first = None;
     loop {
         let now = table.announcement();
         let now = now.map_err(|e| Error::io("cannot read the reader table", e))?;
-        match now.filter(|now| now.writer == before.writer) {
-            None => return Ok(None),
-            Some(now) if now.exact || braid_rt::now() > deadline => {
-                return Ok(Some(SeqNo::new(now.durable)));
-            }
-            // The writer ended; its last announcement is valid.
-            Some(now) if !table.is_claimed().unwrap_or(true) => {
-                return Ok(Some(SeqNo::new(now.durable)));
-            }
-            Some(_) => braid_rt::sleep(PAUSE),
+        let Some(now) = now.filter(|now| now.writer == before.writer) else {
+            return Ok(None);
+        };
+        let first = *first.get_or_insert(now.rounds);
+        // The writer may have looked at its durable seqno for the next round already.
+        let is_complete = now.exact
+            || now.rounds >= first.saturating_add(2)
+            || braid_rt::mutant!("trust_a_late_announcement");
+        if is_complete || braid_rt::now() > deadline {
+            return Ok(Some(SeqNo::new(now.durable)));
         }
+        // It may have acknowledged more than it has announced.
+        if !table.is_claimed().unwrap_or(true) && !braid_rt::mutant!("trust_a_dead_writer") {
+            return Ok(None);
+        }
+        braid_rt::sleep(PAUSE);
+    }
+}
+
+/// How far the writer's commits are, for background work: while its announcements are not exact,
+/// there are commits that they do not contain.
+pub(crate) fn announced_progress(announced: Option<Announcement>) -> CommitProgress {
+    let durable = announced.map_or(0, |announced| announced.durable);
+    let is_late = announced.is_some_and(|announced| !announced.exact)
+        && !braid_rt::mutant!("take_late_announcements_for_idle_writers");
+    CommitProgress {
+        assigned: SeqNo::new(durable + u64::from(is_late)),
+        acknowledged: SeqNo::new(durable),
     }
 }
 
@@ -339,7 +355,7 @@ impl View {
             log.push(Arc::new(LogPin { start, _pin: pin }));
         }
         Self {
-            pacer: Pacer::new(source.announced_durable()),
+            pacer: Pacer::new(source.announced_progress().acknowledged),
             source,
             options,
             pins,
@@ -352,8 +368,7 @@ impl View {
     /// [`Log::pause_background`](braid_log::Log::pause_background) does: pauses if the writer has
     /// announced commits.
     pub(crate) fn pause_background(&self, begun: Instant) {
-        let progress = CommitProgress::durable(self.source.announced_durable());
-        self.pacer.pause(begun, progress);
+        self.pacer.pause(begun, self.source.announced_progress());
     }
 
     pub(crate) fn source(&self) -> &Arc<Source> {
@@ -398,14 +413,103 @@ impl View {
         let announced = table.announcement().map_err(failed)?;
         let is_claimed = table.is_claimed().map_err(failed)?;
         let is_same = match (announced, pins.announced) {
-            (Some(now), Some(then)) => {
-                let is_exact = now.exact || !is_claimed;
-                now.writer == then.writer && now.durable == then.durable && is_exact
+            (Some(now), Some(then)) if now.writer == then.writer => {
+                let durable = if is_claimed {
+                    wait_for_notice(&**table, now)?
+                } else {
+                    Some(SeqNo::new(now.durable))
+                };
+                durable == Some(SeqNo::new(then.durable))
             }
             (now, then) => now.is_none() && then.is_none(),
         };
         Ok(!is_same
             || is_claimed != pins.is_claimed
             || Store::newest_checkpoint(self.source.base.clone())? != pins.checkpoint)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    /// A reader table whose writer announces these, one after the other, and then ends.
+    #[derive(Debug)]
+    struct Scripted(Mutex<Vec<Announcement>>);
+
+    impl Scripted {
+        /// Creates the table; the announcements are (writer, rounds, durable, exact).
+        fn new(announcements: &[(u64, u64, u64, bool)]) -> Self {
+            let announcement = |&(writer, rounds, durable, exact): &_| Announcement {
+                writer,
+                rounds,
+                durable,
+                exact,
+                ..Announcement::default()
+            };
+            Self(Mutex::new(
+                announcements.iter().rev().map(announcement).collect(),
+            ))
+        }
+
+        /// Waits as a reader that has seen an announcement of writer 1.
+        fn wait(&self) -> Option<u64> {
+            let before = Announcement {
+                writer: 1,
+                ..Announcement::default()
+            };
+            wait_for_notice(self, before).unwrap().map(SeqNo::get)
+        }
+    }
+
+    impl ReaderTable for Scripted {
+        fn claim(&self) -> io::Result<Box<dyn ReaderGuard>> {
+            unreachable!("only readers use it")
+        }
+        fn is_claimed(&self) -> io::Result<bool> {
+            Ok(self.0.lock().len() > 1)
+        }
+        fn announce(&self, _: &Announcement) -> io::Result<()> {
+            unreachable!("only readers use it")
+        }
+        fn announcement(&self) -> io::Result<Option<Announcement>> {
+            let mut left = self.0.lock();
+            let next = if left.len() > 1 {
+                left.pop()
+            } else {
+                left.last().copied()
+            };
+            Ok(next)
+        }
+        fn pin(&self, _: u64, _: ReaderNeeds) -> io::Result<Box<dyn ReaderGuard>> {
+            unreachable!("it has no checkpoints")
+        }
+        fn is_pinned(&self, _: std::ops::Range<u64>, _: ReaderNeeds) -> io::Result<bool> {
+            unreachable!("it has no checkpoints")
+        }
+    }
+
+    #[test]
+    fn a_reader_waits_for_an_announcement_that_began_after_it_asked() {
+        let exact = [(1, 5, 10, true), (1, 6, 11, true)];
+        assert_eq!(Scripted::new(&exact).wait(), Some(10));
+        let later = [(1, 5, 10, false), (1, 5, 11, false), (1, 5, 12, true)];
+        assert_eq!(
+            Scripted::new(&[&later[..], &exact].concat()).wait(),
+            Some(12)
+        );
+        // The one of round 6 may have begun before.
+        let rounds = [5, 5, 6, 6, 7, 8].map(|round| (1, round, 2 * round, false));
+        assert_eq!(Scripted::new(&rounds).wait(), Some(14));
+    }
+
+    /// What a writer has acknowledged since its last announcement is in the log.
+    #[test]
+    fn a_writer_that_has_ended_announces_nothing() {
+        assert_eq!(Scripted::new(&[(1, 5, 10, false)]).wait(), None);
+        let other = [(1, 5, 10, false), (2, 9, 10, true), (2, 9, 10, true)];
+        assert_eq!(Scripted::new(&other).wait(), None);
     }
 }
