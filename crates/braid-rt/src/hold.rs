@@ -4,6 +4,7 @@
 //! Such holds are recognized: the thread used less processor time than passed, and did not wait for
 //! anything itself. Then only the processor time counts as [`HoldTime::longest`].
 
+use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +35,7 @@ impl LongestHold {
             _timer: Timer {
                 longest: self,
                 start: (!crate::simulation::is_on()).then(Start::now),
+                _mark: Mark::new(),
             },
             guard,
         }
@@ -97,12 +99,65 @@ impl<G: DerefMut> DerefMut for Held<'_, G> {
 struct Timer<'a> {
     longest: &'a LongestHold,
     start: Option<Start>,
+    _mark: Mark,
 }
 
 impl Drop for Timer<'_> {
     fn drop(&mut self) {
         if let Some(start) = &self.start {
             self.longest.add(start);
+        }
+    }
+}
+
+/// A guard for which others may wait, and which is not measured; see [`is_holding`].
+#[derive(Debug)]
+pub struct Marked<G> {
+    _guard: G,
+    _mark: Mark,
+}
+
+impl<G> Marked<G> {
+    /// Marks the thread as a holder of `guard` until the result is dropped, which releases it.
+    pub fn new(guard: G) -> Self {
+        Self {
+            _guard: guard,
+            _mark: Mark::new(),
+        }
+    }
+}
+
+/// Whether the thread holds a [`Marked`] or [`Held`] guard, so that it should not pause. Always
+/// `false` in release builds, and under a simulation, where all tasks run on one thread.
+pub fn is_holding() -> bool {
+    HOLDS.get() > 0
+}
+
+thread_local! {
+    /// The number of marks of the thread.
+    static HOLDS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Counts as one hold of its thread until it is dropped.
+#[derive(Debug)]
+struct Mark {
+    is_counted: bool,
+}
+
+impl Mark {
+    fn new() -> Self {
+        let is_counted = cfg!(all(debug_assertions, not(loom))) && !crate::simulation::is_on();
+        if is_counted {
+            HOLDS.set(HOLDS.get() + 1);
+        }
+        Self { is_counted }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if self.is_counted {
+            HOLDS.set(HOLDS.get() - 1);
         }
     }
 }
@@ -198,6 +253,21 @@ mod tests {
         assert!(time.elapsed <= start.elapsed() && time.longest <= time.elapsed);
         drop(longest.of(mutex.lock()));
         assert_eq!(longest.time(), time, "a short hold changes nothing");
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn a_thread_holds_something_until_its_last_guard_is_dropped() {
+        let (longest, mutex) = (LongestHold::default(), Mutex::new(7));
+        assert!(!is_holding());
+        let held = longest.of(mutex.lock());
+        let marked = Marked::new(());
+        assert!(is_holding());
+        assert!(!std::thread::spawn(is_holding).join().unwrap());
+        drop(held);
+        assert!(is_holding());
+        drop(marked);
+        assert!(!is_holding());
     }
 
     #[test]

@@ -27,7 +27,7 @@ mod topology;
 mod user;
 
 pub use futex::{wait, wake_all, wake_one};
-pub use hold::{Held, HoldTime, LongestHold};
+pub use hold::{Held, HoldTime, LongestHold, Marked, is_holding};
 pub use huge::{HUGE_PAGE, HugeSlice, advise_huge_pages};
 pub use latch::{Latch, LatchGuard};
 pub use lock::{

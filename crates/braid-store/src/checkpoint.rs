@@ -218,9 +218,11 @@ impl Checkpoint {
             return Ok(());
         };
         self.moves = true;
-        let pool = &self.store.pool;
+        let store = self.store.clone();
+        let pool = &store.pool;
         pool.file.space.lock().release_spares();
         let mut buf = pool.file.buffer();
+        let mut moved: usize = 0;
         for id in 1..self.next_page {
             let from = pool.address(id);
             let stays = from == UNWRITTEN || block_of(from) < cutoff || pool.is_detached(id);
@@ -251,7 +253,13 @@ impl Checkpoint {
                 continue;
             }
             self.pages_written += 1;
-            if self.pages_written.is_multiple_of(BATCH as u64) {
+            moved += 1;
+            if moved.is_multiple_of(BATCH) {
+                // Writers do not wait for the end of the moves: beyond some copies, each writes its
+                // image itself.
+                if !braid_rt::mutant!("move_pages_while_copies_wait") {
+                    self.write_copies()?;
+                }
                 // The images, which count, are still to be written.
                 progress(CheckpointProgress {
                     pages_written: 0,

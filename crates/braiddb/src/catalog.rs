@@ -195,7 +195,7 @@ impl Catalog<'_> {
 
     fn core(&self, name: &str, entry: CatalogEntry) -> Result<Arc<TableCore>> {
         // Creating a tree changes pages.
-        let _gate = self.engine.page_gate.read();
+        let _gate = self.engine.change_pages();
         let tree = self.engine.store_of(entry.id)?.tree(entry.id)?;
         let core = TableCore::new(
             entry.id,

@@ -75,7 +75,15 @@ impl Pacer {
 
     /// Returns how long to pause after a piece of background work that began at `begun`; zero if no
     /// commit needs the device. For a caller that ends the pause when somebody waits for the work.
+    ///
+    /// # Panics
+    /// In debug builds, if the thread holds something that commits may wait for.
     pub fn pause_after(&self, begun: Instant, progress: CommitProgress) -> Duration {
+        // Whether it pauses or not, so that any test of the work finds it.
+        debug_assert!(
+            !braid_rt::is_holding(),
+            "background work pauses while commits wait for what it holds"
+        );
         let now = braid_rt::now();
         let mut state = self.state.lock();
         if !state.is_busy(begun, now, progress) {
@@ -222,6 +230,15 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(state.reserve(end - MS, end), end + PAUSE_MAX);
         }
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "commits wait for what it holds")]
+    fn nothing_is_held_during_a_pause() {
+        let _gate = braid_rt::Marked::new(());
+        let pacer = Pacer::new(SeqNo::new(1));
+        pacer.pause_after(braid_rt::now(), progress(1, 1));
     }
 
     #[test]

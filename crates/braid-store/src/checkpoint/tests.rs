@@ -1,5 +1,6 @@
 //! Tests of checkpoints.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use braid_io::SimDevice;
@@ -186,6 +187,45 @@ fn a_file_does_not_shrink_at_the_expense_of_promised_room() {
         assert_eq!(open.pages_written == 0, is_promised);
         open.publish().unwrap();
     }
+}
+
+/// Beyond some copies, each writer writes its image itself.
+#[test]
+fn copies_do_not_wait_for_the_end_of_the_moves() {
+    let store = filled(&SimDevice::new(8), 32 << 20);
+    for key in 0..KEYS / 2 {
+        let tree = store.tree(1).unwrap();
+        tree.modify(&key.to_be_bytes(), |_| (Change::Remove, ()))
+            .unwrap();
+    }
+    checkpoint(&store);
+    let other = store.tree(2).unwrap();
+    // In many leaves.
+    let keys = 4 * KEYS;
+    put(&other, 0..keys, 500);
+    let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+    open.shrink();
+    let (before, moves) = (store.stats().checkpoint_copies, Cell::new(0));
+    open.write(&|progress| {
+        if progress.pages_written > 0 {
+            return;
+        }
+        assert!(!store.has_many_copies(), "after {} moves", moves.get());
+        // Less than a step of a writer that commits all the time.
+        let from = 250 * moves.get();
+        put(&other, from..from + 250, 500);
+        moves.set(moves.get() + 1);
+    })
+    .unwrap();
+    open.publish().unwrap();
+    let copies = store.stats().checkpoint_copies - before;
+    assert!(
+        copies > 200 && moves.get() < keys / 250,
+        "{copies} {moves:?}"
+    );
+    let mut found = Vec::new();
+    store.verify(&mut |damage| found.push(damage.what)).unwrap();
+    assert_eq!(found, [""; 0]);
 }
 
 #[test]

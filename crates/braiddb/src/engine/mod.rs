@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_log::{LockRelease, Log, SeqNo};
-use braid_rt::RwLock;
+use braid_rt::{Marked, RwLock, RwLockReadGuard};
 use braid_store::Store;
 
 use crate::error::{ConflictKind, Error};
@@ -62,8 +62,8 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     pub(crate) clock: Clock,
     pub(crate) flush_timer: FlushTimer,
-    /// Held shared while pages change outside of a commit, and exclusively while a checkpoint
-    /// switches the epoch.
+    /// Held shared while pages change outside of a commit ([`Engine::change_pages`]), and exclusively
+    /// while a checkpoint switches the epoch.
     pub(crate) page_gate: RwLock<()>,
     pub(crate) holds: Holds,
     pub(crate) settings: Settings,
@@ -130,6 +130,12 @@ impl Engine {
         });
         engine.watch_version_space();
         engine
+    }
+
+    /// Keeps checkpoints from switching the epoch while the caller changes pages outside of a commit,
+    /// for a short time: the caller must not pause.
+    pub(crate) fn change_pages(&self) -> Marked<RwLockReadGuard<'_, ()>> {
+        Marked::new(self.page_gate.read())
     }
 
     /// Opens a snapshot at the visible sequence number, after all that is acknowledged is visible.

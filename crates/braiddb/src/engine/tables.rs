@@ -125,7 +125,7 @@ impl Engine {
             let store = self.store_of(core.id)?;
             match store.find_dropped(core.id, &goes_on) {
                 Ok(Some(dropped)) => {
-                    let gate = self.page_gate.read();
+                    let gate = self.change_pages();
                     store.detach_dropped(&dropped);
                     drop(gate);
                     store.free_dropped(dropped)?;

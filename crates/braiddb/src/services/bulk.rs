@@ -93,7 +93,7 @@ impl LongKeys {
         version: u64,
         value: &[u8],
     ) -> Result<()> {
-        let _gate = self.engine.page_gate.read();
+        let _gate = self.engine.change_pages();
         let size = (1 + layer_entries(key.len()), key.len() + value.len());
         let store = &self.store;
         store.expect_long_keys();
@@ -116,7 +116,7 @@ impl Drop for LongKeys {
         self.store.release_room(&mut self.room);
         // Long keys that are not freed here are freed by the next open.
         if self.is_some && self.engine.check_writable().is_ok() {
-            let _gate = self.engine.page_gate.read();
+            let _gate = self.engine.change_pages();
             let _ = self.store.drop_tree(self.id);
         }
     }
@@ -356,7 +356,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
         catalog.check_name_is_free(&engine.tables.change.lock(), &name)?;
         self.tree.finish()?;
         let tree = {
-            let _gate = engine.page_gate.read();
+            let _gate = engine.change_pages();
             long.release();
             self.tree.attach()
         };
@@ -373,7 +373,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             // If the log failed, it is unknown whether the commit survives; if it does, the tree is
             // needed.
             if !matches!(error, Error::Poisoned { .. }) {
-                let _gate = engine.page_gate.read();
+                let _gate = engine.change_pages();
                 // Pages that cannot be freed now are freed by the next open.
                 let _ = store.drop_tree(id);
             }

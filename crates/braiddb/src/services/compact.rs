@@ -1,6 +1,7 @@
 //! Compaction: making the data file as short as possible.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use braid_store::{StoreError, Tree, WriterRoom};
 
@@ -11,6 +12,9 @@ use crate::schema::table::TableCore;
 
 /// Maximum number of pages that one step changes, not counting inner nodes.
 const PAGES_PER_STEP: usize = 3;
+
+/// Steps between two pauses for commits. A step reads a leaf, and the next one.
+const STEPS_PER_PIECE: usize = 16;
 
 /// Maximum number of checkpoints in a compaction: blocks that one replaces are free only for the
 /// next.
@@ -70,7 +74,7 @@ impl Instance {
     }
 
     /// Moves records together, so that no leaf is much emptier than necessary.
-    fn fill_leaves(&self) -> Result<()> {
+    pub(super) fn fill_leaves(&self) -> Result<()> {
         let engine = &self.engine;
         let catalog = Catalog::of(engine);
         let mut cores = vec![engine.tables.catalog.clone()];
@@ -102,6 +106,7 @@ impl Instance {
     ) -> Result<()> {
         let mut from = Vec::new();
         let mut is_full = false;
+        let (mut steps, mut begun) = (0, braid_rt::now());
         loop {
             match self.fill_leaf(core, room, repack, &from) {
                 Ok(Some(next)) => from = next,
@@ -115,7 +120,22 @@ impl Instance {
                 Err(error) => return Err(error),
             }
             is_full = false;
+            steps += 1;
+            if steps % STEPS_PER_PIECE == 0 {
+                self.pause_filling(begun);
+                begun = braid_rt::now();
+            }
         }
+    }
+
+    /// Leaves the device to commits after some steps, which began at `begun`.
+    fn pause_filling(&self, begun: Instant) {
+        if braid_rt::mutant!("fill_leaves_without_pauses") {
+            return;
+        }
+        let held = braid_rt::mutant!("hold_the_page_gate_while_pausing");
+        let _gate = held.then(|| self.engine.change_pages());
+        self.engine.log.pause_background(begun);
     }
 
     /// Fills one leaf, between two epoch switches of checkpoints.
@@ -126,7 +146,7 @@ impl Instance {
         repack: Repack,
         from: &[u8],
     ) -> Result<Option<Vec<u8>>> {
-        let _gate = self.engine.page_gate.read();
+        let _gate = self.engine.change_pages();
         self.engine.check_writable()?;
         core.check_alive()?;
         let store = self.engine.store_of(core.id)?;

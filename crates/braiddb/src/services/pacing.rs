@@ -293,6 +293,33 @@ mod tests {
     }
 
     #[test]
+    fn filling_leaves_pauses_for_commits() {
+        for is_idle in [true, false] {
+            let db = database();
+            let t = db.open_table::<u64, crate::Bytes>("sparse").unwrap();
+            db.transact(|tx| (0..4_000).try_for_each(|key| tx.insert(&t, &key, &[1; 1_000])))
+                .unwrap();
+            let rest = |key: &u64| !key.is_multiple_of(4);
+            db.transact(|tx| {
+                (0..4_000)
+                    .filter(rest)
+                    .try_for_each(|key| tx.remove(&t, &key).map(drop))
+            })
+            .unwrap();
+            let engine = db.engine();
+            engine.collect_all_versions();
+            if !is_idle {
+                commit_unflushed(&db);
+            }
+            let (pages, before) = (engine.store.stats().pages, pauses(&db));
+            db.instance().fill_leaves().unwrap();
+            assert!(engine.store.stats().pages < pages);
+            // The first piece notices the commits before it.
+            assert_eq!(pauses(&db) - before <= 1, is_idle);
+        }
+    }
+
+    #[test]
     fn a_load_pauses_for_commits() {
         for is_idle in [true, false] {
             let db = database();
