@@ -1,9 +1,10 @@
 //! `braid verify`: checks all data on disk.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use braid::offline::Finding;
+use braid::offline::{Finding, Verify};
 use braid::{Database, Readable};
 use indicatif::ProgressBar;
 
@@ -26,12 +27,15 @@ pub(crate) struct VerifyArgs {
     /// Directory of the new database, which must be missing or empty
     #[arg(long, value_name = "DIR", requires = "repair")]
     into: Option<PathBuf>,
+    /// Read at most this much per second, instead of pausing while transactions commit
+    #[arg(long, value_name = "MIB", conflicts_with = "repair", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    max_rate: Option<u64>,
 }
 
 pub(crate) fn run(args: &VerifyArgs, output: &mut Output) -> Result<(), Failure> {
     match &args.into {
         Some(into) => repair(&args.dir, into, output),
-        None => check(&args.dir, output),
+        None => check(&args.dir, args.max_rate, output),
     }
 }
 
@@ -50,7 +54,7 @@ fn repair(dir: &Path, into: &Path, output: &mut Output) -> Result<(), Failure> {
     })?;
     written?;
     // Check the result of the repair, too.
-    check(into, output)?;
+    check(into, None, output)?;
     output.line(format_args!(
         "{}: {} tables with {} entries from the newest checkpoint, and {} transactions from the log",
         into.display(),
@@ -69,6 +73,40 @@ fn repair(dir: &Path, into: &Path, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
+/// Bytes of entries that are read between two pauses.
+const PIECE: u64 = 256 << 10;
+
+/// A limit of the bytes per second.
+struct Rate {
+    begun: Instant,
+    mib_per_second: u64,
+    bytes: u64,
+    paused_at: u64,
+}
+
+impl Rate {
+    fn new(mib_per_second: u64) -> Self {
+        Self {
+            begun: Instant::now(),
+            mib_per_second,
+            bytes: 0,
+            paused_at: 0,
+        }
+    }
+
+    /// Counts bytes that were read, and sleeps until they may have been.
+    fn add(&mut self, bytes: usize) {
+        self.bytes += bytes as u64;
+        if self.bytes - self.paused_at < PIECE {
+            return;
+        }
+        self.paused_at = self.bytes;
+        let mib = self.bytes as f64 / (1 << 20) as f64;
+        let due = Duration::from_secs_f64(mib / self.mib_per_second as f64);
+        thread::sleep(due.saturating_sub(self.begun.elapsed()));
+    }
+}
+
 /// Maximum number of entries of a table that are named one by one.
 const NAMED: u64 = 10;
 
@@ -78,10 +116,12 @@ const SHOW_EVERY: u64 = 8192;
 /// Finds keys and values that are invalid for their table's types. Checks Braid's own types only.
 fn undecodable(
     dir: &Path,
+    max_rate: Option<u64>,
     spinner: &ProgressBar,
     found: &mut dyn FnMut(String),
 ) -> Result<(), Failure> {
     let db = Database::open_read_only(dir)?;
+    let mut rate = max_rate.map(Rate::new);
     let snapshot = db.snapshot();
     for name in db.table_names()? {
         let Some(table) = db.untyped_table(&name)? else {
@@ -93,6 +133,9 @@ fn undecodable(
         for entry in snapshot.iter(&table)? {
             let (key, value) = entry?;
             entries += 1;
+            if let Some(rate) = &mut rate {
+                rate.add(key.len() + value.len());
+            }
             if entries.is_multiple_of(SHOW_EVERY) {
                 spinner.set_message(format!("checking {name}: {} entries", grouped(entries)));
             }
@@ -119,14 +162,18 @@ fn undecodable(
     Ok(())
 }
 
-/// Checks a database that no process has open; damage is a failure.
-pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
+/// Checks a database, reading at most `max_rate` MiB per second; damage is a failure.
+pub(crate) fn check(dir: &Path, max_rate: Option<u64>, output: &mut Output) -> Result<(), Failure> {
     let mut damages = 0_u64;
     let mut written = Ok(());
     let spinner = output::spinner();
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner.set_message("checking pages and log");
-    let report = braid::offline::verify(dir, &mut |damage| {
+    let mut verify = Verify::new();
+    if let Some(mib) = max_rate {
+        verify = verify.max_rate(mib << 20);
+    }
+    let report = verify.check(dir, &mut |damage| {
         damages += 1;
         spinner.set_message(format!(
             "checking pages and log; {} damages",
@@ -140,7 +187,7 @@ pub(crate) fn check(dir: &Path, output: &mut Output) -> Result<(), Failure> {
     let report = report.inspect_err(|_| spinner.finish_and_clear())?;
     if damages == 0 && !report.creation_interrupted {
         // Entries on damaged pages cannot be read, so they are checked only if no page is damaged.
-        let undecodable = undecodable(dir, &spinner, &mut |what| {
+        let undecodable = undecodable(dir, max_rate, &spinner, &mut |what| {
             damages += 1;
             if written.is_ok() {
                 written = output.line(format_args!("damaged: {what}"));

@@ -21,6 +21,10 @@ fn a_sound_database_is_shown_and_verified() {
     let verify = braid(&["verify", path]);
     expect_code(&verify, 0);
     assert!(stdout(&verify).contains("sound"), "{}", stdout(&verify));
+    let limited = braid(&["verify", path, "--max-rate", "1000"]);
+    expect_code(&limited, 0);
+    assert_eq!(stdout(&limited), stdout(&verify));
+    expect_code(&braid(&["verify", path, "--max-rate", "0"]), 2);
     let dump = braid(&["dump", path]);
     expect_code(&dump, 0);
     assert!(stdout(&dump).lines().count() > 3, "{}", stdout(&dump));

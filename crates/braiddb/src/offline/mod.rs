@@ -8,4 +8,4 @@ pub(crate) mod verify;
 
 pub use salvage::{Finding, SalvageReport, salvage};
 pub use upgrade::{UpgradeReport, upgrade};
-pub use verify::{VerifyReport, dump, verify};
+pub use verify::{Verify, VerifyReport, dump, verify};

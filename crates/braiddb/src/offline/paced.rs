@@ -1,8 +1,9 @@
-//! Reads that leave the device to the commits of the process that has the database open.
+//! Reads that leave the device to the commits of the process that has the database open, or that have
+//! a limit of bytes per second.
 //!
 //! A check of a database reads all of it. While a writer has the database open, the check reads in
 //! pieces, and pauses after each piece during which the writer has announced commits, as the
-//! writer's own background work does.
+//! writer's own background work does. With a rate, it pauses after each piece that was too fast.
 
 use std::fmt;
 use std::io;
@@ -10,24 +11,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use braid_io::{Device, File, Layer, LayeredDevice, ReadOp, ReaderTable};
+use braid_io::{Announcement, Device, File, Layer, LayeredDevice, ReadOp, ReaderTable};
 use braid_log::{Pacer, SeqNo};
 use braid_rt::Mutex;
 
+use crate::services::pacing::Rate;
 use crate::services::readers::announced_progress;
 
-/// Bytes that are read between two looks at the writer's commits.
+/// Bytes that are read between two pauses.
 const PIECE: usize = 256 << 10;
 
 /// The layer over a device that is read in pieces. Clones share the pauses.
 #[derive(Clone)]
-pub(super) struct PacedReads(Arc<Shared>);
+pub(crate) struct PacedReads(Arc<Shared>);
 
 struct Shared {
-    table: Arc<dyn ReaderTable>,
+    /// Where the writer announces its commits, if there is one.
+    table: Option<Arc<dyn ReaderTable>>,
     pacer: Pacer,
-    /// Whether the newest piece ended with a pause.
-    is_device_needed: AtomicBool,
+    /// The limit that replaces pauses for commits.
+    rate: Option<Rate>,
+    /// Whether to read in pieces: there is a rate, or the newest piece ended with a pause.
+    is_in_pieces: AtomicBool,
     piece: Mutex<Piece>,
 }
 
@@ -35,6 +40,8 @@ struct Shared {
 struct Piece {
     begun: Instant,
     bytes: usize,
+    /// Bytes of all pieces.
+    total: u64,
 }
 
 impl fmt::Debug for PacedReads {
@@ -45,62 +52,75 @@ impl fmt::Debug for PacedReads {
     }
 }
 
-/// Wraps a device whose writer announces its commits in `table`.
-pub(super) fn paced(device: Arc<dyn Device>, table: Arc<dyn ReaderTable>) -> Arc<dyn Device> {
-    Arc::new(LayeredDevice::over(device, PacedReads::new(table)))
+/// Returns the newest announcement in a table.
+fn newest(table: Option<&Arc<dyn ReaderTable>>) -> Option<Announcement> {
+    table.and_then(|table| table.announcement().ok()).flatten()
 }
 
 impl PacedReads {
-    fn new(table: Arc<dyn ReaderTable>) -> Self {
-        let announced = table.announcement().ok().flatten();
-        let durable = announced.map_or(0, |announced| announced.durable);
+    /// Reads that have a limit of bytes per second, or pause for the commits of a writer that
+    /// announces them in `table`.
+    pub(super) fn new(table: Option<Arc<dyn ReaderTable>>, max_rate: Option<u64>) -> Self {
+        let durable = newest(table.as_ref()).map_or(0, |announced| announced.durable);
         Self(Arc::new(Shared {
             table,
             pacer: Pacer::new(SeqNo::new(durable)),
-            is_device_needed: AtomicBool::new(false),
+            rate: max_rate.map(Rate::new),
+            is_in_pieces: AtomicBool::new(max_rate.is_some()),
             piece: Mutex::new(Piece {
                 begun: braid_rt::now(),
                 bytes: 0,
+                total: 0,
             }),
         }))
     }
 
-    /// Ends the piece if it is large enough, and pauses if the writer has committed meanwhile. Other
-    /// threads that read wait for the end of the pause.
+    /// Wraps a device.
+    pub(crate) fn of(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+        Arc::new(LayeredDevice::over(device, self.clone()))
+    }
+
+    /// Ends the piece if it is large enough, and pauses if it was too fast for the rate, or the
+    /// writer has committed meanwhile. Other threads that read wait for the end of the pause.
     fn note(&self, bytes: usize) {
         let shared = &*self.0;
         let mut piece = shared.piece.lock();
         piece.bytes += bytes;
+        piece.total += bytes as u64;
+        if let Some(rate) = &shared.rate {
+            if piece.bytes >= PIECE && !braid_rt::mutant!("verify_at_any_rate") {
+                rate.pause(piece.total);
+                piece.bytes = 0;
+            }
+            return;
+        }
         if piece.bytes < PIECE || braid_rt::mutant!("verify_without_pauses") {
             return;
         }
         // Without an announcement, there is nothing to leave the device to.
-        let announced = shared.table.announcement().ok().flatten();
-        let pause = announced.map_or_else(Default::default, |announced| {
+        let pause = newest(shared.table.as_ref()).map_or_else(Default::default, |announced| {
             let progress = announced_progress(Some(announced));
             shared.pacer.pause_after(piece.begun, progress)
         });
         // Relaxed: a hint.
         let is_needed = !pause.is_zero();
-        shared.is_device_needed.store(is_needed, Ordering::Relaxed);
+        shared.is_in_pieces.store(is_needed, Ordering::Relaxed);
         if is_needed {
             braid_rt::sleep(pause);
         }
-        *piece = Piece {
-            begun: braid_rt::now(),
-            bytes: 0,
-        };
+        piece.begun = braid_rt::now();
+        piece.bytes = 0;
     }
 
-    fn is_device_needed(&self) -> bool {
+    fn is_in_pieces(&self) -> bool {
         // Relaxed: a hint.
-        self.0.is_device_needed.load(Ordering::Relaxed)
+        self.0.is_in_pieces.load(Ordering::Relaxed)
     }
 }
 
 impl Layer for PacedReads {
     fn read_at(&self, file: &dyn File, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        if !self.is_device_needed() {
+        if !self.is_in_pieces() {
             file.read_at(buf, offset)?;
             self.note(buf.len());
             return Ok(());
@@ -114,7 +134,7 @@ impl Layer for PacedReads {
 
     fn read_batch(&self, file: &dyn File, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
         let bytes = |ops: &[ReadOp<'_>]| ops.iter().map(|op| op.buf.len()).sum::<usize>();
-        if !self.is_device_needed() || bytes(ops) <= PIECE {
+        if !self.is_in_pieces() || bytes(ops) <= PIECE {
             file.read_batch(ops)?;
             self.note(bytes(ops));
             return Ok(());
@@ -126,7 +146,7 @@ impl Layer for PacedReads {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use braid_io::{Announcement, MemoryDevice, OpenMode};
+    use braid_io::{MemoryDevice, OpenMode};
 
     use super::*;
 
@@ -137,7 +157,7 @@ mod tests {
         let bytes: Vec<u8> = (0..8 * PIECE).map(|at| (at / 4096) as u8).collect();
         file.write_at(&[&bytes], 0).unwrap();
         let table = device.reader_table(true).unwrap().unwrap();
-        let reads = PacedReads::new(table.clone());
+        let reads = PacedReads::new(Some(table.clone()), None);
         (device, table, reads)
     }
 
@@ -191,7 +211,10 @@ mod tests {
             file.read_at(&mut piece, 0).unwrap();
             reads.0.pacer.pauses()
         };
-        assert_eq!([true, false, false, false].map(&mut read_with), [1, 2, 3, 4]);
+        assert_eq!(
+            [true, false, false, false].map(&mut read_with),
+            [1, 2, 3, 4]
+        );
         assert_eq!([true, true].map(&mut read_with), [4, 4]);
     }
 
@@ -212,16 +235,34 @@ mod tests {
             );
         };
         read();
-        assert!(!reads.is_device_needed());
+        assert!(!reads.is_in_pieces());
         announce(&*table, 1);
         // As a whole: the writer was idle before.
         read();
         assert_eq!(reads.0.pacer.pauses(), 1);
-        assert!(reads.is_device_needed());
+        assert!(reads.is_in_pieces());
         // The first piece shows that it is idle again.
         read();
         assert_eq!(reads.0.pacer.pauses(), 1);
-        assert!(!reads.is_device_needed());
+        assert!(!reads.is_in_pieces());
+    }
+
+    #[test]
+    fn reads_with_a_rate_keep_it_and_do_not_pause_for_commits() {
+        let (device, table, _) = device();
+        let reads = PacedReads::new(Some(table.clone()), Some(64 << 20));
+        let layered = LayeredDevice::over(device, reads.clone());
+        let file = layered.open("x", OpenMode::Existing).unwrap();
+        let begun = Instant::now();
+        file.read_at(&mut vec![0; 4 * PIECE], 0).unwrap();
+        announce(&*table, 1);
+        let mut half = vec![0; 4 * PIECE];
+        let buf = &mut half[..];
+        let offset = 4 * PIECE as u64;
+        file.read_batch(&mut [ReadOp { buf, offset }]).unwrap();
+        assert_eq!(reads.0.pacer.pauses(), 0);
+        // 2 MiB.
+        assert!(begun.elapsed() >= std::time::Duration::from_secs(1) / 32);
     }
 
     #[test]

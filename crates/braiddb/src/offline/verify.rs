@@ -8,7 +8,7 @@ use braid_io::{Device, DeviceChoice, DirectoryLock};
 use braid_log::{Log, LogOptions};
 use braid_store::{Store, StoreOptions};
 
-use super::paced::paced;
+use super::paced::PacedReads;
 use crate::engine::spaces::Space;
 use crate::error::{Error, Result};
 use crate::format::meta::{Decoded, Meta};
@@ -56,6 +56,53 @@ pub struct VerifyReport {
     /// Whether the creation of the database was interrupted. That is no damage, and there is nothing to
     /// check: the next opening for writing removes the files and starts over.
     pub creation_interrupted: bool,
+}
+
+/// How to check a database; [`verify`] checks with the defaults.
+///
+/// ```
+/// # fn main() -> braid::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path();
+/// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+/// use braid::offline::Verify;
+///
+/// let report = Verify::new().max_rate(100 << 20).check(path, &mut |damage| eprintln!("{damage}"))?;
+/// assert_eq!(report.damages, 0);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Verify {
+    max_rate: Option<u64>,
+}
+
+impl Verify {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads at most this many bytes per second. Otherwise, a check is as fast as the device allows,
+    /// but leaves three quarters of the time to the transactions of another process while they
+    /// commit; with a rate, it does not pause for them.
+    pub fn max_rate(mut self, bytes_per_second: u64) -> Self {
+        self.max_rate = Some(bytes_per_second);
+        self
+    }
+
+    /// Checks a database; see [`verify`].
+    ///
+    /// # Errors
+    /// As [`verify`].
+    pub fn check(
+        &self,
+        path: impl AsRef<Path>,
+        sink: &mut dyn FnMut(String),
+    ) -> Result<VerifyReport> {
+        check(path.as_ref(), self.max_rate, sink)
+    }
 }
 
 /// The locks of a database that is not open.
@@ -115,30 +162,39 @@ impl Offline {
 
     /// Opens the newest state; another process may write meanwhile.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        Self::open_created(path)?.ok_or_else(|| Error::NotADatabase {
+        Self::open_created(path, None)?.ok_or_else(|| Error::NotADatabase {
             path: path.to_owned(),
             reason: UNFINISHED.into(),
         })
     }
 
     /// As [`Offline::open`]; `None` if the creation of the database was interrupted.
-    fn open_created(path: &Path) -> Result<Option<Self>> {
+    /// Reads at most `max_rate` bytes per second.
+    fn open_created(path: &Path, max_rate: Option<u64>) -> Result<Option<Self>> {
         Self::check(path, &[DATA_FILE, CREATING_FILE])?;
         let (source, _) = read_source(path, &Builder::default())?;
         let database = braid_io::resolve(path).ok();
-        let attempt = |attempt: &Attempt| Self::attempt(attempt, database.clone());
+        let attempt = |attempt: &Attempt| Self::attempt(attempt, database.clone(), max_rate);
         let (offline, pins) = source.open_with(None, attempt)?;
         Ok(offline.map(|offline| Self { pins, ..offline }))
     }
 
-    fn attempt(attempt: &Attempt, database: Option<PathBuf>) -> Result<Option<Self>> {
+    fn attempt(
+        attempt: &Attempt,
+        database: Option<PathBuf>,
+        max_rate: Option<u64>,
+    ) -> Result<Option<Self>> {
         if let Contents::Unfinished(_) = inspect(&*attempt.device)? {
             return Ok(None);
         }
-        let mut device = attempt.device.clone();
-        if let Some(table) = &attempt.announcements {
-            device = paced(device, table.clone());
-        }
+        let announcements = attempt.announcements.clone();
+        let is_paced = announcements.is_some() || max_rate.is_some();
+        let reads = is_paced.then(|| PacedReads::new(announcements, max_rate));
+        let paced = |device: Arc<dyn Device>| match &reads {
+            Some(reads) => reads.of(device),
+            None => device,
+        };
+        let device = paced(attempt.device.clone());
         let options = StoreOptions::of_pool(POOL_BYTES);
         let (store, meta) = Store::open_read_only(device.clone(), options)?;
         attempt.check_checkpoint(store.stats().checkpoint_sequence)?;
@@ -155,7 +211,7 @@ impl Offline {
             let seqno = start.seqno;
             let main = MainState { stamp, seqno };
             let catalog = store.tree(CATALOG_ID)?;
-            tablespaces::open_to_check(&*device, database, &main, &catalog)?
+            tablespaces::open_to_check(&*device, database, &main, &catalog, &paced)?
         };
         let options = LogOptions {
             protocol: meta.protocol,
@@ -197,8 +253,12 @@ impl Offline {
 /// [`Error::NotADatabase`], [`Error::Locked`], [`Error::Incompatible`] or [`Error::Io`], which
 /// prevent the check.
 pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<VerifyReport> {
+    Verify::new().check(path, sink)
+}
+
+fn check(path: &Path, max_rate: Option<u64>, sink: &mut dyn FnMut(String)) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    let mut offline = match Offline::open_created(path.as_ref()) {
+    let mut offline = match Offline::open_created(path, max_rate) {
         Ok(Some(offline)) => offline,
         Ok(None) => {
             report.creation_interrupted = true;

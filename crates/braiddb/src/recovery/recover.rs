@@ -147,7 +147,7 @@ fn open_spaces(
         let operation = "read the database while another process writes";
         tablespaces::check_none(device, operation, "close it there first")?;
     }
-    let listed = tablespaces::open_listed(gate, device, options, main)?;
+    let listed = tablespaces::open_listed(gate, device, options, main, &|device| device)?;
     tablespaces::name_files(&listed);
     if !listed.is_empty() {
         if let Some(ArchivePlace::Directory(path)) = &options.archive {

@@ -14,7 +14,7 @@ pub(crate) mod copies;
 mod instance;
 mod maintenance;
 mod notifier;
-mod pacing;
+pub(crate) mod pacing;
 pub(crate) mod publish;
 pub(crate) mod readers;
 pub(crate) mod retention;

@@ -38,14 +38,14 @@ impl Pacing for CommitPacing {
 
 /// A limit of the bytes per second of background work.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
+pub(crate) struct Rate {
     begun: Instant,
     bytes_per_second: u64,
 }
 
 impl Rate {
     /// Begins to count.
-    pub(super) fn new(bytes_per_second: u64) -> Self {
+    pub(crate) fn new(bytes_per_second: u64) -> Self {
         Self {
             begun: braid_rt::now(),
             bytes_per_second: bytes_per_second.max(1),
@@ -53,7 +53,7 @@ impl Rate {
     }
 
     /// Sleeps until the work may have read or written `bytes`.
-    pub(super) fn pause(&self, bytes: u64) {
+    pub(crate) fn pause(&self, bytes: u64) {
         let pause = self.pause_at(bytes, braid_rt::now());
         if !pause.is_zero() {
             braid_rt::sleep(pause);

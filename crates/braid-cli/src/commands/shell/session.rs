@@ -532,7 +532,7 @@ impl Session {
         if let Some(db) = self.db.take() {
             db.close()?;
         }
-        let found = verify::check(&self.dir, output);
+        let found = verify::check(&self.dir, None, output);
         self.db = Some(if self.read_only {
             Database::open_read_only(&self.dir)?
         } else {

@@ -85,10 +85,14 @@ pub(super) fn open_listed(
     device: &dyn Device,
     options: &Builder,
     main: &MainState,
+    wrap: &dyn Fn(Arc<dyn Device>) -> Arc<dyn Device>,
 ) -> Result<Vec<Listed>> {
     let mut listed: Vec<Listed> = Vec::new();
     for entry in read_list(device)? {
-        let attached = attach_listed(gate, &entry, options, &listed);
+        let mut attached = attach_listed(gate, &entry, options, &listed);
+        if let Ok(attached) = &mut attached {
+            attached.device = wrap(attached.device.clone());
+        }
         let (opened, left) = match attached {
             Err(error) => (Err(error), None),
             Ok(attached) => match open_files(&attached, &entry, options, main) {
@@ -222,13 +226,14 @@ pub(crate) fn open_to_check(
     database: Option<PathBuf>,
     main: &MainState,
     catalog: &Tree,
+    wrap: &dyn Fn(Arc<dyn Device>) -> Arc<dyn Device>,
 ) -> Result<Vec<Result<Arc<Space>>>> {
     let options = Builder {
         directory: database,
         ..Builder::default().reading()
     };
     let mut spaces = Vec::new();
-    for one in open_listed(&Gate::new(None), device, &options, main)? {
+    for one in open_listed(&Gate::new(None), device, &options, main, wrap)? {
         // One that is not in the catalog may be the rest of a creation or a drop.
         if entry_in(catalog, one.entry.number)?.is_some() {
             spaces.push(one.opened.map(|opened| opened.space));
