@@ -524,15 +524,22 @@ impl Store {
     /// Counts and sizes.
     pub fn stats(&self) -> StoreStats {
         let pool = &self.inner.pool;
-        let space = pool.file.holds.space.of(pool.file.space.lock());
-        let ids = pool.lock_ids();
-        let end = space.end().max(pool.file.extent.load(Ordering::Relaxed));
+        // One lock after the other: evictions wait for the space, splits for the ids.
+        let (space_end, free_blocks) = {
+            let space = pool.file.holds.space.of(pool.file.space.lock());
+            (space.end(), space.free_blocks())
+        };
+        let pages = {
+            let ids = pool.lock_ids();
+            ids.next - 1 - ids.free.len()
+        };
+        let end = space_end.max(pool.file.extent.load(Ordering::Relaxed));
         let count = |counter: &crate::sync::Counter| counter.load(Ordering::Relaxed);
         StoreStats {
             page_size: PAGE_SIZE,
             pool_pages: pool.frame_count(),
             resident_pages: pool.resident(),
-            pages: ids.next - 1 - ids.free.len(),
+            pages,
             page_loads: count(&pool.counters.loads),
             pages_read_in_place: count(&pool.counters.reads_in_place),
             pages_read_ahead: count(&pool.counters.read_ahead),
@@ -544,7 +551,7 @@ impl Store {
             lines_written: count(&pool.file.written.lines),
             block_bytes_written: count(&pool.file.written.bytes),
             file_bytes: end * PAGE_SIZE as u64,
-            file_free_bytes: (end - space.end() + space.free_blocks()) * PAGE_SIZE as u64,
+            file_free_bytes: (end - space_end + free_blocks) * PAGE_SIZE as u64,
             checkpoint_sequence: self.inner.root.lock().sequence,
         }
     }

@@ -102,7 +102,7 @@ impl Engine {
     pub(super) fn watch_version_space(&self) {
         let limit = self.settings.max_version_bytes;
         if limit > 0 {
-            let (_, bytes) = self.gc.totals();
+            let bytes = self.gc.totals().bytes;
             let part = limit.saturating_sub(bytes) / SHARDS;
             let growth = part.max(limit / GROWTH_MIN_PART);
             self.gc.allow_growth(growth.cast_signed());
@@ -111,7 +111,7 @@ impl Engine {
 
     fn end_snapshots_beyond_limit(&self) {
         let limit = self.settings.max_version_bytes;
-        let (_, bytes) = self.gc.totals();
+        let bytes = self.gc.totals().bytes;
         let visible_seqno = self.log.visible_seqno();
         let is_retained = |seqno: Option<SeqNo>| seqno.is_some_and(|end| end <= visible_seqno);
         if bytes <= limit || !self.gc.shards().any(|s| is_retained(s.lock().first_end())) {

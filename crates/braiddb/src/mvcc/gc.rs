@@ -408,22 +408,32 @@ impl Gc {
         }
     }
 
-    /// Returns the number of transactions that have committed writes.
-    pub(crate) fn commits(&self) -> u64 {
-        self.shards().map(|shard| shard.lock().commits).sum()
-    }
-
-    /// Returns the number of versions and tombstones, and the space that they take, in bytes.
-    pub(crate) fn totals(&self) -> (usize, usize) {
-        let (mut versions, mut tombstones, mut bytes) = (0usize, 0, 0);
+    /// Adds up the shards, of which commits wait for one at a time.
+    pub(crate) fn totals(&self) -> Totals {
+        let (mut commits, mut versions, mut tombstones, mut bytes) = (0, 0usize, 0, 0);
         for shard in self.shards() {
             let shard = shard.lock();
+            commits += shard.commits;
             versions = versions.wrapping_add(shard.versions);
             tombstones += shard.tombstones.len() + shard.cold.len();
             bytes += shard.bytes;
         }
         // A version that is dropped while the shards are read may be counted on one side only.
         let versions = usize::try_from(versions.cast_signed()).unwrap_or(0);
-        (versions + tombstones, usize::try_from(bytes).unwrap_or(0))
+        Totals {
+            commits,
+            versions: versions + tombstones,
+            bytes: usize::try_from(bytes).unwrap_or(0),
+        }
     }
+}
+
+/// The sums of all shards of [`Gc`].
+pub(crate) struct Totals {
+    /// Transactions that have committed writes.
+    pub(crate) commits: u64,
+    /// Versions and tombstones.
+    pub(crate) versions: usize,
+    /// The space that these take, in bytes.
+    pub(crate) bytes: usize,
 }

@@ -25,20 +25,20 @@ impl Instance {
     pub(crate) fn stats(&self) -> Stats {
         let engine = &*self.engine;
         let (snapshots, oldest_snapshot) = engine.snapshots.census();
-        let (old_versions, old_version_bytes) = engine.gc.totals();
+        let gc = engine.gc.totals();
         let log = engine.log.stats();
         let counts = engine.counters.counts();
         Stats {
             log_bytes_to_recover: self.checkpoints.log_bytes_to_recover(log.written_bytes),
             checkpoint_failing: engine.checkpoint_error().is_some(),
             poisoned: engine.poisoned().is_some(),
-            commits: engine.gc.commits() + counts.read_only_commits,
+            commits: gc.commits + counts.read_only_commits,
             conflicts: counts.conflicts,
             checkpoints: counts.checkpoints,
             snapshots,
             oldest_snapshot: oldest_snapshot.map(SeqNo::get),
-            old_versions,
-            old_version_bytes,
+            old_versions: gc.versions,
+            old_version_bytes: gc.bytes,
             snapshots_ended: counts.snapshots_ended,
             expired: self.sweeps.removed(),
             durable_seqno: engine.log.durable_seqno().get(),
