@@ -17,7 +17,7 @@ pub(crate) struct Activity {
     pub(crate) writes: Latency,
 }
 
-/// What requests did, apart for each thread: threads do not share cache lines.
+/// What requests did. Each thread has counts of its own, in cache lines that no other thread writes.
 #[derive(Debug)]
 pub(crate) struct Activities {
     threads: Box<[CachePadded<Activity>]>,
