@@ -1,8 +1,13 @@
 //! Savepoints of a write set.
 
+use std::ops::Range;
+
 use braid_rt::atomic::{AtomicU64, Ordering};
 
 use braid_rt::narrow;
+
+/// Number of savepoints that a context reserves at a time.
+const RESERVED: u64 = 1 << 10;
 
 /// Position in a write set.
 #[derive(Debug)]
@@ -20,6 +25,8 @@ pub(crate) struct Savepoints {
     /// Pairs of a write and the earlier write of the same key that it superseded, since the first
     /// savepoint.
     superseded: Vec<(u32, u32)>,
+    /// Numbers reserved for later savepoints, also those of later transactions of the context.
+    reserved: Range<u64>,
 }
 
 impl Savepoints {
@@ -41,9 +48,13 @@ impl Savepoints {
 
     pub(crate) fn add(&mut self, writes: usize, redo: usize) -> u64 {
         // Unique over all transactions, so that a savepoint of one is unknown to the others.
-        // Relaxed: the counter orders nothing.
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let number = self.reserved.next().unwrap_or_else(|| {
+            // Relaxed: the counter orders nothing. Many at once, because all threads share it.
+            static NEXT: AtomicU64 = AtomicU64::new(0);
+            let first = NEXT.fetch_add(RESERVED, Ordering::Relaxed);
+            self.reserved = first + 1..first + RESERVED;
+            first
+        });
         self.marks.push(Mark {
             number,
             writes,
