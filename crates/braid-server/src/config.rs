@@ -80,6 +80,24 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
+/// Permissions of a file as `chmod` takes them: a text of octal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Permissions(u32);
+
+impl<'de> Deserialize<'de> for Permissions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // A number would be decimal in TOML and octal in redis.conf.
+        let text = String::deserialize(deserializer)?;
+        let mode = u32::from_str_radix(&text, 8)
+            .ok()
+            .filter(|mode| *mode <= 0o777);
+        mode.map(Permissions).ok_or_else(|| {
+            let given = de::Unexpected::Str(&text);
+            de::Error::invalid_value(given, &"permissions such as \"770\"")
+        })
+    }
+}
+
 /// One address, or a list of them.
 #[derive(Debug, serde::Deserialize)]
 #[serde(
@@ -112,6 +130,7 @@ struct File {
     tls_ca_cert_file: Option<PathBuf>,
     tls_auth_clients: Option<Clients>,
     unixsocket: Option<PathBuf>,
+    unixsocketperm: Option<Permissions>,
     requirepass: Option<String>,
     aclfile: Option<PathBuf>,
     io_threads: Option<u16>,
@@ -354,6 +373,7 @@ impl File {
             Some(Clients::Optional) => TlsClients::Optional,
         };
         options.unixsocket = self.unixsocket;
+        options.unixsocketperm = self.unixsocketperm.map(|Permissions(mode)| mode);
         options.requirepass = self.requirepass;
         options.aclfile = self.aclfile;
         options.threads = self.io_threads.map(usize::from);
@@ -418,6 +438,7 @@ mod tests {
             bind = ["0.0.0.0", "::1"]
             port = 7000
             unixsocket = "/run/braid.sock"
+            unixsocketperm = "770"
             requirepass = "secret"
             aclfile = "/etc/braid/users.acl"
             io-threads = 3
@@ -457,6 +478,7 @@ mod tests {
             ]
         );
         assert_eq!(options.unixsocket.unwrap().as_os_str(), "/run/braid.sock");
+        assert_eq!(options.unixsocketperm, Some(0o770));
         assert_eq!(options.requirepass.unwrap(), "secret");
         assert_eq!(options.aclfile.unwrap().as_os_str(), "/etc/braid/users.acl");
         assert_eq!(options.threads, Some(3));
@@ -534,6 +556,9 @@ mod tests {
             ("bind = \"nowhere\"", "an address such as"),
             ("pool = \"3 apples\"", "such as 1048576 or \"1mb\""),
             ("pool = -1", "not negative"),
+            ("unixsocketperm = \"789\"", "permissions such as \"770\""),
+            ("unixsocketperm = \"1777\"", "permissions such as \"770\""),
+            ("unixsocketperm = 770", "invalid type"),
             ("pool = \"99999999999gb\"", "such as 1048576"),
             ("notify-keyspace-events = \"?\"", "Invalid event class"),
             ("port = 1\nport = 2", "duplicate key"),

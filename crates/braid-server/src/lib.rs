@@ -23,6 +23,7 @@ mod http;
 mod keyspace;
 mod kind;
 mod latency;
+mod listeners;
 mod observe;
 mod options;
 mod pause;

@@ -40,6 +40,9 @@ pub struct ServerOptions {
     pub tls_auth_clients: TlsClients,
     /// Path of a Unix socket on which the server also listens.
     pub unixsocket: Option<PathBuf>,
+    /// Permissions of the file of the Unix socket, such as `0o770`; `None` for those that the process
+    /// gives new files.
+    pub unixsocketperm: Option<u32>,
     /// Threads that serve connections; `None` for one per processor.
     pub threads: Option<usize>,
     /// Password of the user `default`; a file of users overrides it.
@@ -92,6 +95,7 @@ impl Default for ServerOptions {
             tls_ca_cert_file: None,
             tls_auth_clients: TlsClients::Yes,
             unixsocket: None,
+            unixsocketperm: None,
             threads: None,
             requirepass: None,
             aclfile: None,

@@ -12,13 +12,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use braid::Database;
-use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
 use crate::channels::mailbox;
 use crate::connection::Connection;
 use crate::flushes;
 use crate::keyspace::{Keyspace, Sweeper};
+use crate::listeners::{self, Acceptor, Stream};
 use crate::observe::{Activities, CommandStatistics};
 use crate::options::ServerOptions;
 use crate::session::Session;
@@ -64,16 +64,6 @@ pub enum ServerError {
     /// The database failed.
     #[error(transparent)]
     Database(#[from] braid::Error),
-}
-
-/// A new connection.
-#[derive(Debug)]
-enum Stream {
-    Tcp(std::net::TcpStream, SocketAddr),
-    #[cfg(feature = "tls")]
-    Tls(std::net::TcpStream, SocketAddr, TlsAcceptor),
-    #[cfg(unix)]
-    Unix(std::os::unix::net::UnixStream),
 }
 
 /// A running server.
@@ -132,6 +122,8 @@ impl Server {
         let http_address = http
             .as_ref()
             .and_then(|listener| listener.local_addr().ok());
+        #[cfg(unix)]
+        let unix = listen_unix(&options)?;
         let unixsocket = options.unixsocket.clone();
         let threads = options
             .threads
@@ -148,14 +140,6 @@ impl Server {
                 work(&shared, number as u16, receiver)
             })?);
         }
-        #[cfg(unix)]
-        let unix = match &unixsocket {
-            Some(path) => Some(listen_unix(path).map_err(|source| ServerError::Listen {
-                address: path.display().to_string(),
-                source,
-            })?),
-            None => None,
-        };
         let acceptor = Acceptor {
             shared: Arc::clone(&shared),
             listeners,
@@ -307,147 +291,24 @@ fn addresses(listeners: &[std::net::TcpListener]) -> Vec<SocketAddr> {
 }
 
 fn listen(address: SocketAddr) -> Result<std::net::TcpListener, ServerError> {
-    bind(address).map_err(|source| ServerError::Listen {
+    listeners::listen(address).map_err(|source| ServerError::Listen {
         address: address.to_string(),
         source,
     })
 }
 
-fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
-    let domain = socket2::Domain::for_address(address);
-    let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
-    // A restarted server must not wait for connections of its predecessor.
-    #[cfg(unix)]
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(511)?;
-    Ok(socket.into())
-}
-
 #[cfg(unix)]
-fn listen_unix(path: &std::path::Path) -> io::Result<std::os::unix::net::UnixListener> {
-    use std::os::unix::net::{UnixListener, UnixStream};
-    // A socket that nobody serves is left over from a crash.
-    if path.exists()
-        && UnixStream::connect(path)
-            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-    {
-        std::fs::remove_file(path)?;
-    }
-    let listener = UnixListener::bind(path)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
-/// Accepts connections and gives them to the workers in turn.
-#[derive(Debug)]
-struct Acceptor {
-    shared: Arc<Shared>,
-    listeners: Vec<std::net::TcpListener>,
-    #[cfg(feature = "tls")]
-    tls: Option<(TlsAcceptor, Vec<std::net::TcpListener>)>,
-    http: Option<std::net::TcpListener>,
-    #[cfg(unix)]
-    unix: Option<std::os::unix::net::UnixListener>,
-    senders: Vec<mpsc::UnboundedSender<Stream>>,
-}
-
-impl Acceptor {
-    fn run(self) {
-        let Some(runtime) = runtime() else {
-            return;
-        };
-        runtime.block_on(async {
-            let (sender, mut accepted) = mpsc::unbounded_channel::<Stream>();
-            for listener in self.listeners {
-                accept_on(listener, sender.clone(), Stream::Tcp);
-            }
-            #[cfg(feature = "tls")]
-            if let Some((acceptor, listeners)) = self.tls {
-                for listener in listeners {
-                    let acceptor = acceptor.clone();
-                    let make = move |stream, peer| Stream::Tls(stream, peer, acceptor.clone());
-                    accept_on(listener, sender.clone(), make);
-                }
-            }
-            if let Some(listener) = self.http {
-                tokio::spawn(crate::http::serve(listener, Arc::clone(&self.shared)));
-            }
-            #[cfg(unix)]
-            if let Some(Ok(listener)) = self.unix.map(tokio::net::UnixListener::from_std) {
-                let sender = sender.clone();
-                tokio::spawn(async move {
-                    loop {
-                        match listener
-                            .accept()
-                            .await
-                            .and_then(|(stream, _)| stream.into_std())
-                        {
-                            Ok(stream) => drop(sender.send(Stream::Unix(stream))),
-                            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-                        }
-                    }
-                });
-            }
-            let mut next = 0;
-            while !self.shared.is_stopping() {
-                tokio::select! {
-                    () = self.shared.stop.notified() => break,
-                    Some(stream) = accepted.recv() => {
-                        if self.shared.clients().len() >= self.shared.options().maxclients {
-                            self.shared.counters.rejected.fetch_add(1, Ordering::Relaxed);
-                            reject(stream).await;
-                            continue;
-                        }
-                        drop(self.senders[next].send(stream));
-                        next = (next + 1) % self.senders.len();
-                    }
-                }
-            }
-        });
-    }
-}
-
-/// Accepts connections and sends them on as `make` makes them.
-fn accept_on(
-    listener: std::net::TcpListener,
-    sender: mpsc::UnboundedSender<Stream>,
-    make: impl Fn(std::net::TcpStream, SocketAddr) -> Stream + Send + 'static,
-) {
-    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
-        return;
+fn listen_unix(
+    options: &ServerOptions,
+) -> Result<Option<std::os::unix::net::UnixListener>, ServerError> {
+    let Some(path) = &options.unixsocket else {
+        return Ok(None);
     };
-    tokio::spawn(async move {
-        loop {
-            let accepted = listener.accept().await;
-            match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
-                Ok((stream, peer)) => drop(sender.send(make(stream, peer))),
-                // Out of descriptors: a connection has to end first.
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-            }
-        }
-    });
-}
-
-async fn reject(stream: Stream) {
-    let text = b"-ERR max number of clients reached\r\n";
-    match stream {
-        Stream::Tcp(stream, _) => {
-            if let Ok(mut stream) = tokio::net::TcpStream::from_std(stream) {
-                let _ = stream.write_all(text).await;
-            }
-        }
-        // A handshake for the sake of an error would cost too much.
-        #[cfg(feature = "tls")]
-        Stream::Tls(..) => {}
-        #[cfg(unix)]
-        Stream::Unix(stream) => {
-            if let Ok(mut stream) = tokio::net::UnixStream::from_std(stream) {
-                let _ = stream.write_all(text).await;
-            }
-        }
-    }
+    let listener = listeners::listen_unix(path, options.unixsocketperm);
+    listener.map(Some).map_err(|source| ServerError::Listen {
+        address: path.display().to_string(),
+        source,
+    })
 }
 
 fn runtime() -> Option<tokio::runtime::Runtime> {

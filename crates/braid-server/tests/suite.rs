@@ -52,3 +52,6 @@ mod tracking;
 mod transactions;
 #[path = "suite/types.rs"]
 mod types;
+#[cfg(unix)]
+#[path = "suite/unix.rs"]
+mod unix;

@@ -157,6 +157,10 @@ fn parameters(options: &ServerOptions) -> Vec<(&'static str, String)> {
             options.tracking_table_max_keys.to_string(),
         ),
         ("unixsocket", shown(&options.unixsocket)),
+        ("unixsocketperm", {
+            // 0 for the permissions of any new file, as in Redis.
+            format!("{:o}", options.unixsocketperm.unwrap_or(0))
+        }),
     ]
 }
 
