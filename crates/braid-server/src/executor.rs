@@ -8,10 +8,11 @@ use braid_rt::mutant;
 use bytes::Bytes;
 
 use crate::command::{
-    Command, Control, Run, find, keys_of, refuse, remember, run_or_undo, waits_for_device,
+    Command, Control, Run, commands, find, keys_of, refuse, remember, run_on, run_or_undo,
+    waits_for_device,
 };
 use crate::failure::{Failure, Result, Wait};
-use crate::keyspace::{Committed, Data, Effects, Scope};
+use crate::keyspace::{Body, Committed, Data, Effects, Entry, Kind, Scope};
 use crate::observe::shown;
 use crate::pause::Pause;
 use crate::resp::{Protocol, Reply};
@@ -189,7 +190,7 @@ fn execute_with(
             queue.is_broken = true;
             return Outcome::error("ERR Command not allowed inside a transaction".to_owned());
         }
-        queue.requests.push(std::mem::take(args));
+        queue.requests.push((command.number, std::mem::take(args)));
         return Outcome::ready(Reply::Status("QUEUED"));
     }
     // Before the command reads, so that the client learns of each change that the command misses.
@@ -197,7 +198,9 @@ fn execute_with(
     let began = Instant::now();
     let outcome = match command.run {
         Run::Session(run) => Outcome::ready(answer(run(shared, session, args))),
-        Run::Data(run) => run_data(shared, session, command, reads, |data, _| run(data, args)),
+        Run::Data(run) => run_data(shared, session, command, reads, |data, _| {
+            run_on(command, run, data, args)
+        }),
         Run::Script(run) => run_data(shared, session, command, reads, |data, session| {
             run(shared, session, data, args)
         }),
@@ -259,11 +262,11 @@ pub(crate) fn is_postponed(session: &Session, args: &[Bytes], pause: &Pause) -> 
     if pause.all {
         return true;
     }
-    let writes = |name: &Bytes| find(name).is_some_and(Command::may_write);
     match command.name {
         "exec" => {
             let queue = session.queue.as_ref();
-            queue.is_some_and(|queue| queue.requests.iter().any(|args| writes(&args[0])))
+            let mut queued = queue.into_iter().flat_map(|queue| &queue.requests);
+            queued.any(|(number, _)| commands()[*number].may_write())
         }
         // Queued, and checked before EXEC.
         _ if session.queue.is_some() => false,
@@ -485,7 +488,14 @@ fn waitaof(shared: &Shared, session: &Session, args: &[Bytes]) -> Outcome {
 
 /// Returns the stamp of a key's entry.
 fn stamp(data: &mut Data, key: &[u8]) -> Result<Option<u64>> {
-    Ok(data.header(key)?.map(|entry| entry.stamp))
+    let is_timed = |entry: &Entry| matches!(entry.body, Body::Collection(hash) if hash.kind == Kind::Hash && hash.extra > 0);
+    let mut entry = data.header(key)?;
+    // Fields whose time has passed are gone for readers, although the entry is as it was.
+    if data.writes && entry.as_ref().is_some_and(is_timed) {
+        data.hash(key)?;
+        entry = data.header(key)?;
+    }
+    Ok(entry.map(|entry| entry.stamp))
 }
 
 /// Reads the stamps of keys.
@@ -530,7 +540,7 @@ fn exec_in_parts(
         if let Run::Data(run) = command.run
             && let Outcome::Reply(reply, ticket) =
                 run_data(shared, session, command, Access::Read, |data, _| {
-                    run(data, args)
+                    run_on(command, run, data, args)
                 })
         {
             replies.push(reply);
@@ -549,10 +559,9 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
             "EXECABORT Transaction discarded because of previous errors.".to_owned(),
         );
     }
-    // Each was found when it was queued.
     let requests = queue.requests.into_iter();
     let commands: Vec<_> = requests
-        .filter_map(|args| Some((find(&args[0])?, args)))
+        .map(|(number, args)| (&commands()[number], args))
         .collect();
     let writes = commands.iter().any(|(command, _)| command.may_write());
     // Replies of commands without data, which must not run twice if the transaction is retried.
@@ -588,7 +597,7 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
                 continue;
             }
             replies.push(match command.run {
-                Run::Data(run) => run_or_undo(data, |data| run(data, args))?,
+                Run::Data(run) => run_or_undo(data, |data| run_on(command, run, data, args))?,
                 Run::Script(run) => run_or_undo(data, |data| run(shared, session, data, args))?,
                 Run::Session(run) if command.name == "select" => answer(run(shared, session, args)),
                 Run::Session(run) => done

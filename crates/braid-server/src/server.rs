@@ -446,11 +446,9 @@ fn sweep(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
         let is_paused = shared.pauses.current().is_some();
         let began = Instant::now();
         // After an error the next interval tries again; INFO shows the database's health.
-        let has_more = match (!is_paused).then(|| sweeper.step()) {
-            Some(Ok((effects, has_more))) => {
-                shared.publish(effects, None);
-                has_more
-            }
+        let publish = |effects| shared.publish(effects, None);
+        let has_more = match (!is_paused).then(|| sweeper.step(publish)) {
+            Some(Ok(has_more)) => has_more,
             Some(Err(failure)) => {
                 tracing::error!("expired keys and garbage remain: {failure:?}");
                 false

@@ -23,7 +23,8 @@ pub(crate) struct Watched {
 /// Commands between MULTI and EXEC.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    pub(crate) requests: Vec<Vec<Bytes>>,
+    /// Each with the number of its command.
+    pub(crate) requests: Vec<(usize, Vec<Bytes>)>,
     /// Whether a command could not be queued; EXEC fails then.
     pub(crate) is_broken: bool,
 }

@@ -16,6 +16,8 @@ mod diagnostics;
 mod dump;
 #[path = "suite/durability.rs"]
 mod durability;
+#[path = "suite/events.rs"]
+mod events;
 #[path = "suite/fields.rs"]
 mod fields;
 #[path = "suite/geo.rs"]
@@ -24,6 +26,8 @@ mod geo;
 mod keys;
 #[path = "suite/models.rs"]
 mod models;
+#[path = "suite/notices.rs"]
+mod notices;
 #[path = "suite/operations.rs"]
 mod operations;
 #[path = "suite/pages.rs"]

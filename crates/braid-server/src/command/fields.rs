@@ -330,7 +330,8 @@ pub(super) fn hsetex(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
             return Ok(Reply::Integer(0));
         }
     }
-    set_fields(data, &args[1], pairs, time == Some(NewTime::Keep))?;
+    let keeps_times = time == Some(NewTime::Keep);
+    set_fields(data, &args[1], pairs, keeps_times, "hset")?;
     if let Some(NewTime::At(time)) = time {
         changing(data, &args[1], |data, hash| {
             for pair in pairs.chunks_exact(2) {

@@ -60,6 +60,7 @@ pub(super) fn set_fields(
     key: &[u8],
     pairs: &[Bytes],
     keeps_times: bool,
+    event: &'static str,
 ) -> Result<i64> {
     let (old, mut hash) = match data.hash(key)? {
         Some((entry, hash)) => (Some(entry), hash),
@@ -77,7 +78,7 @@ pub(super) fn set_fields(
     }
     hash.len += added as u64;
     data.put_collection(key, old.as_ref(), hash)?;
-    data.notify('h', "hset", key);
+    data.notify('h', event, key);
     Ok(added)
 }
 
@@ -90,6 +91,7 @@ pub(super) fn hset(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         &args[1],
         &args[2..],
         false,
+        "hset",
     )?))
 }
 
@@ -97,7 +99,7 @@ pub(super) fn hmset(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     if !args.len().is_multiple_of(2) {
         return Err(wrong_arity("hmset"));
     }
-    set_fields(data, &args[1], &args[2..], false)?;
+    set_fields(data, &args[1], &args[2..], false, "hset")?;
     Ok(Reply::OK)
 }
 
@@ -105,7 +107,7 @@ pub(super) fn hsetnx(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     if value(data, &args[1], &args[2])?.is_some() {
         return Ok(Reply::Integer(0));
     }
-    set_fields(data, &args[1], &args[2..], false)?;
+    set_fields(data, &args[1], &args[2..], false, "hset")?;
     Ok(Reply::Integer(1))
 }
 
@@ -213,6 +215,7 @@ pub(super) fn hincrby(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         &args[1],
         &[args[2].clone(), after.to_string().into()],
         true,
+        "hincrby",
     )?;
     Ok(Reply::Integer(after))
 }
@@ -232,7 +235,13 @@ pub(super) fn hincrbyfloat(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         ));
     }
     let text = Bytes::from(super::strings::decimal(after));
-    set_fields(data, &args[1], &[args[2].clone(), text.clone()], true)?;
+    set_fields(
+        data,
+        &args[1],
+        &[args[2].clone(), text.clone()],
+        true,
+        "hincrbyfloat",
+    )?;
     Ok(Reply::Bulk(text))
 }
 

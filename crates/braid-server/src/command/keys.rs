@@ -301,13 +301,15 @@ pub(super) fn move_(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let exists = data.entry(&args[1])?.is_some();
     if !exists {
         data.put(&args[1], None, entry.body.clone(), entry.expires)?;
-        data.notify('g', "move_to", &args[1]);
         signal(data, &args[1], entry.kind());
     }
     data.select(source)?;
     if !exists {
         data.delete_entry(&args[1], &entry)?;
         data.notify('g', "move_from", &args[1]);
+        data.select(target)?;
+        data.notify('g', "move_to", &args[1]);
+        data.select(source)?;
     }
     Ok(Reply::Integer(i64::from(!exists)))
 }

@@ -427,9 +427,14 @@ fn move_between(
     } else if list.len == 1 {
         return Ok(Some(element(data, &list, 0)?));
     }
+    let events = data.effects.events.len();
     let popped = pop_some(data, from, &entry, list, out, 1)?.pop();
     if let Some(value) = &popped {
         push(data, to, std::slice::from_ref(value), into, false)?;
+    }
+    // Redis tells first where the element is, then where it was.
+    if let Some(events @ [_, ..]) = data.effects.events.get_mut(events..) {
+        events.rotate_right(1);
     }
     Ok(popped)
 }

@@ -49,11 +49,14 @@ pub(crate) use introspection::keys_of;
 pub(crate) use server::waits_for_device;
 pub(crate) use table::{commands, find};
 
+/// A command that runs in a transaction or on a snapshot.
+pub(crate) type OnData = fn(&mut Data, &[Bytes]) -> Result<Reply>;
+
 /// How a command runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Run {
     /// In a transaction or on a snapshot.
-    Data(fn(&mut Data, &[Bytes]) -> Result<Reply>),
+    Data(OnData),
     /// Without data.
     Session(fn(&Shared, &mut Session, &[Bytes]) -> Result<Reply>),
     /// A script, whose commands use the data and the connection.
@@ -89,6 +92,18 @@ impl Command {
         let is_script = matches!(self.run, Run::Script(_));
         self.is(Flag::Write) || (is_script && !self.is(Flag::Readonly))
     }
+}
+
+/// Runs a command on data; `run` is how it runs.
+pub(crate) fn run_on(
+    command: &Command,
+    run: OnData,
+    data: &mut Data,
+    args: &[Bytes],
+) -> Result<Reply> {
+    // OBJECT looks at keys without reading them.
+    data.reads_only = command.is(Flag::Readonly) && command.name != "object";
+    run(data, args)
 }
 
 impl std::ops::Deref for Command {

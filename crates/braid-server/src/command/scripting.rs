@@ -92,7 +92,9 @@ impl Host for Caller<'_> {
                 let result = run(shared, session, &args);
                 Ok(result.unwrap_or_else(|failure| failure.to_reply()))
             }
-            (_, Run::Data(run)) => super::run_or_undo(self.data, |data| run(data, &args)),
+            (_, Run::Data(run)) => {
+                super::run_or_undo(self.data, |data| super::run_on(command, run, data, &args))
+            }
             _ => Ok(Reply::error(
                 "ERR This Redis command is not allowed from script",
             )),

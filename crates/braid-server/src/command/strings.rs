@@ -276,7 +276,7 @@ pub(super) fn setrange(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 }
 
 /// Adds to a number.
-fn add(data: &mut Data, key: &[u8], by: i64, name: &'static str) -> Result<Reply> {
+fn add(data: &mut Data, key: &[u8], by: i64) -> Result<Reply> {
     let (old, text) = string_entry(data, key)?;
     let before = if old.is_some() {
         parse_i64(&text).ok_or(Failure::NOT_AN_INTEGER)?
@@ -285,27 +285,28 @@ fn add(data: &mut Data, key: &[u8], by: i64, name: &'static str) -> Result<Reply
     };
     let after = before.checked_add(by).ok_or(Failure::OVERFLOW)?;
     replace(data, key, old.as_ref(), after.to_string().into())?;
-    data.notify('$', name, key);
+    // As in Redis, also for DECR.
+    data.notify('$', "incrby", key);
     Ok(Reply::Integer(after))
 }
 
 pub(super) fn incr(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    add(data, &args[1], 1, "incrby")
+    add(data, &args[1], 1)
 }
 
 pub(super) fn decr(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    add(data, &args[1], -1, "decrby")
+    add(data, &args[1], -1)
 }
 
 pub(super) fn incrby(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    add(data, &args[1], integer(&args[2])?, "incrby")
+    add(data, &args[1], integer(&args[2])?)
 }
 
 pub(super) fn decrby(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let by = integer(&args[2])?
         .checked_neg()
         .ok_or_else(|| Failure::client("ERR decrement would overflow"))?;
-    add(data, &args[1], by, "decrby")
+    add(data, &args[1], by)
 }
 
 pub(super) fn incrbyfloat(data: &mut Data, args: &[Bytes]) -> Result<Reply> {

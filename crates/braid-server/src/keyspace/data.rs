@@ -75,6 +75,8 @@ pub(crate) struct Data {
     pub(crate) view: View,
     /// Whether the command may change data: then reads of a key lock it.
     pub(crate) writes: bool,
+    /// Whether the present command only reads: then a key that it does not find is an event.
+    pub(crate) reads_only: bool,
     /// Time of the command in milliseconds since 1970; no key expires during a command.
     pub(crate) now: u64,
     /// Number of the selected database, and its namespace.
@@ -180,6 +182,7 @@ impl Data {
     ) -> Result<Data> {
         let mut data = Data {
             writes: false,
+            reads_only: false,
             keyspace,
             view,
             now,
@@ -259,18 +262,22 @@ impl Data {
 
     /// Returns an entry unless it has expired. Then it is deleted if the command writes.
     fn unless_expired(&mut self, key: &[u8], entry: Option<Entry>) -> Result<Option<Entry>> {
-        let Some(entry) = entry else {
-            return Ok(None);
-        };
-        if entry.expires.is_some_and(|expires| expires <= self.now) {
+        let is_over = |entry: &Entry| entry.expires.is_some_and(|expires| expires <= self.now);
+        if let Some(entry) = &entry
+            && is_over(entry)
+        {
             if self.writes {
-                self.delete(key, &entry)?;
+                self.delete(key, entry)?;
                 self.effects.expired += 1;
                 self.notify('x', "expired", key);
             }
-            return Ok(None);
+        } else if entry.is_some() {
+            return Ok(entry);
         }
-        Ok(Some(entry))
+        if self.reads_only {
+            self.notify('m', "keymiss", key);
+        }
+        Ok(None)
     }
 
     /// Returns the string at a key.
@@ -358,6 +365,10 @@ impl Data {
     ) -> Result<()> {
         if let Some(old) = old {
             self.discard_elements(old, &body)?;
+            let keeps = matches!(&body, Body::Collection(after) if old.owns(after.id));
+            if old.kind() == Kind::Stream && !keeps {
+                self.stream_is_gone(key);
+            }
         }
         let before = old.and_then(|old| old.expires);
         if before != expires {
@@ -365,6 +376,7 @@ impl Data {
         }
         if old.is_none() {
             *self.added.entry(self.namespace).or_default() += 1;
+            self.notify('n', "new", key);
         }
         if let Body::Collection(hash) = &body
             && hash.kind == Kind::Hash
@@ -398,14 +410,19 @@ impl Data {
         self.move_deadline(key, entry.expires, None)?;
         self.changed(key);
         if entry.kind() == Kind::Stream {
-            self.effects.arrivals.push(Arrival::Gone {
-                key: (self.database, Bytes::copy_from_slice(key)),
-            });
+            self.stream_is_gone(key);
         }
         *self.added.entry(self.namespace).or_default() -= 1;
         self.find_place(key);
         self.view.remove(&self.keyspace.keys, &self.scratch.place)?;
         Ok(())
+    }
+
+    /// Records that readers of groups must not wait for entries of a stream any longer.
+    fn stream_is_gone(&mut self, key: &[u8]) {
+        self.effects.arrivals.push(Arrival::Gone {
+            key: (self.database, Bytes::copy_from_slice(key)),
+        });
     }
 
     /// Discards the elements of `old` unless `body` still owns them (S2).

@@ -30,12 +30,12 @@ impl Sweeper {
         Sweeper { keyspace }
     }
 
-    /// Removes one batch of expired keys and one of garbage. Returns the effects, and whether
-    /// there may be more.
-    pub(crate) fn step(&self) -> Result<(Effects, bool)> {
+    /// Removes one batch of expired keys, one of expired fields and one of garbage. Calls `publish`
+    /// with the effects of each transaction. Returns whether there may be more.
+    pub(crate) fn step(&self, mut publish: impl FnMut(Effects)) -> Result<bool> {
         // A server without work commits nothing, so its log and its device rest.
         if !self.has_work()? {
-            return Ok((Effects::default(), false));
+            return Ok(false);
         }
         // Nobody waits for these transactions.
         let scope = Scope {
@@ -48,22 +48,22 @@ impl Sweeper {
             let keyspace = Arc::clone(&data.keyspace);
             let expired = due(data, &keyspace.deadlines, BATCH)?;
             for expired in &expired {
-                data.namespace = expired.namespace;
-                data.database = database_of(data, expired.namespace)?;
                 // Reading a key that has expired deletes the key and its deadline (S3).
-                if data.entry(&expired.key)?.is_some() {
+                let is_gone =
+                    enter(data, expired.namespace)? && data.entry(&expired.key)?.is_none();
+                if !is_gone {
                     // A deadline that no key has would be found again and again.
                     data.view.remove(&keyspace.deadlines, &expired.deadline)?;
                 }
             }
             Ok(expired.len())
         })?;
+        publish(expired.effects);
         let fields = self.keyspace.transact(scope, expire_fields)?;
+        publish(fields.effects);
         let removed = self.keyspace.transact(scope, remove_garbage)?;
-        let mut effects = expired.effects;
-        effects.events.extend(fields.effects.events);
-        let has_more = expired.result == BATCH || fields.result || removed.result;
-        Ok((effects, has_more))
+        publish(removed.effects);
+        Ok(expired.result == BATCH || fields.result || removed.result)
     }
 
     /// Returns whether there is something to remove in the durable state.
@@ -115,11 +115,12 @@ fn expire_fields(data: &mut Data) -> Result<bool> {
         if room == 0 {
             return Ok(true);
         }
-        data.namespace = hash.namespace;
-        data.database = database_of(data, hash.namespace)?;
         // The hash may be gone, or be of another key now, which has an entry of its own (S5).
         data.view
             .remove(&keyspace.field_deadlines, &hash.deadline)?;
+        if !enter(data, hash.namespace)? {
+            continue;
+        }
         let Some(entry) = data.entry(&hash.key)? else {
             continue;
         };
@@ -137,17 +138,26 @@ fn expire_fields(data: &mut Data) -> Result<bool> {
     Ok(due.len() == BATCH)
 }
 
-/// Returns the number of the database that has this namespace, for the event.
-fn database_of(data: &Data, namespace: u64) -> Result<u32> {
+/// Selects the database that has this namespace. Returns `false` if none has it: then its keys were
+/// flushed, are garbage (S2), and their end is no event of any database.
+fn enter(data: &mut Data, namespace: u64) -> Result<bool> {
+    // A database without an entry has its own number as its namespace.
+    let mut found = u32::try_from(namespace).ok();
     for entry in data.view.prefix(&data.keyspace.databases, &[])? {
-        let (database, found) = entry?;
-        if read_u64(&found) == namespace {
-            return Ok(database
-                .first_chunk()
-                .map_or(0, |bytes| u32::from_be_bytes(*bytes)));
+        let (at, value) = entry?;
+        let database = at.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+        if read_u64(&value) == namespace {
+            found = database;
+            break;
         }
+        found = found.filter(|number| Some(*number) != database);
     }
-    Ok(namespace as u32)
+    let Some(database) = found else {
+        return Ok(false);
+    };
+    data.database = database;
+    data.namespace = namespace;
+    Ok(true)
 }
 
 /// Removes a batch of the oldest garbage; returns whether there may be more.
@@ -262,7 +272,7 @@ mod tests {
         put(Some(u64::MAX));
         let before = db.stats().commits;
         for _ in 0..3 {
-            assert!(!sweeper.step().unwrap().1);
+            assert!(!sweeper.step(|_| ()).unwrap());
         }
         assert_eq!(db.stats().commits, before);
         // The sweeper removes the expired key, and then commits nothing again.
@@ -277,13 +287,63 @@ mod tests {
             .wait()
             .unwrap();
         put(Some(1));
-        let (effects, _) = sweeper.step().unwrap();
-        assert_eq!(effects.expired, 1);
+        let mut expired = 0;
+        sweeper.step(|effects| expired += effects.expired).unwrap();
+        assert_eq!(expired, 1);
         db.sync().unwrap();
         assert_eq!(keyspace.durable(0).unwrap().len().unwrap(), 0);
         let before = db.stats().commits;
-        sweeper.step().unwrap();
+        sweeper.step(|_| ()).unwrap();
         assert_eq!(db.stats().commits, before);
+    }
+
+    /// Its keys are garbage of no database: neither clients nor the count of keys learn of their end.
+    #[test]
+    fn keys_of_a_flushed_database_expire_without_events() {
+        let keyspace = Arc::new(Keyspace::open(Database::in_memory().unwrap()).unwrap());
+        keyspace
+            .notifies
+            .store(true, std::sync::atomic::Ordering::Relaxed);
+        let sweeper = Sweeper::new(Arc::clone(&keyspace));
+        let scope = Scope {
+            database: 0,
+            stripe: 0,
+            writes: true,
+            durability: Durability::Immediate,
+        };
+        let put = |data: &mut Data| {
+            let body = Body::String(bytes::Bytes::from_static(b"x"));
+            data.put(b"a", None, body, Some(1))
+        };
+        let expired = || {
+            let mut names = Vec::new();
+            keyspace.db.sync().unwrap();
+            while sweeper
+                .step(|effects| names.extend(effects.events.into_iter().map(|of| of.database)))
+                .unwrap()
+            {
+                keyspace.db.sync().unwrap();
+            }
+            keyspace.db.sync().unwrap();
+            names
+        };
+        keyspace.transact(scope, put).unwrap();
+        assert_eq!(expired(), [0]);
+        for _ in 0..2 {
+            let flush = |data: &mut Data| {
+                let old = data.namespace;
+                let new = data.keyspace.new_identity();
+                data.set_namespace(0, new)?;
+                data.discard(old, Discarded::Namespace)
+            };
+            keyspace.transact(scope, put).unwrap();
+            keyspace.transact(scope, flush).unwrap();
+            assert!(expired().is_empty());
+        }
+        // The database goes on in another namespace.
+        keyspace.transact(scope, put).unwrap();
+        assert_eq!(expired(), [0]);
+        assert_eq!(keyspace.durable(0).unwrap().len().unwrap(), 0);
     }
 
     #[test]

@@ -128,6 +128,9 @@ impl Reply {
     pub(crate) fn encode(&self, protocol: Protocol, out: &mut BytesMut) {
         let resp3 = protocol == Protocol::Resp3;
         match self {
+            // Most replies to writes, and to commands of MULTI.
+            Reply::Status("OK") => out.put_slice(b"+OK\r\n"),
+            Reply::Status("QUEUED") => out.put_slice(b"+QUEUED\r\n"),
             Reply::Status(text) => put_line(out, b'+', text.as_bytes()),
             Reply::Simple(text) => {
                 let start = out.len() + 1;

@@ -166,8 +166,8 @@ fn keys_have_the_uses_that_redis_names() {
         COMMAND GETKEYSANDFLAGS INCR a => [[a [RW access update]]]
         COMMAND GETKEYSANDFLAGS PING => (ERR)";
     script(&mut TestServer::new().connect(), lines);
-    if let Some((mut redis, _process)) = redis_server() {
-        script(&mut redis, lines);
+    if let Some((redis, _process)) = redis_server() {
+        script(&mut redis.get_connection().unwrap(), lines);
     }
 }
 

@@ -182,10 +182,11 @@ fn damaged_payloads_change_nothing() {
 /// Redis and this server read each other's payloads, if Redis is installed.
 #[test]
 fn redis_and_braid_restore_each_others_values() {
-    let Some((mut theirs, _process)) = redis_server() else {
+    let Some((redis, _process)) = redis_server() else {
         println!("SKIPPED: redis-server is not installed");
         return;
     };
+    let mut theirs = redis.get_connection().unwrap();
     let server = TestServer::new();
     let ours = &mut server.connect();
     fill(ours);

@@ -163,8 +163,8 @@ pub(crate) fn script(connection: &mut Connection, lines: &str) {
     }
 }
 
-/// A process that ends with the test.
-pub(crate) struct Process(std::process::Child);
+/// A process that ends with the test, and the directory of its files.
+pub(crate) struct Process(std::process::Child, #[allow(dead_code)] tempfile::TempDir);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -173,8 +173,9 @@ impl Drop for Process {
     }
 }
 
-/// Starts Redis on a Unix socket; `None` if it is not installed.
-pub(crate) fn redis_server() -> Option<(Connection, Process)> {
+/// Starts Redis on a Unix socket, and returns a client that connects to it; `None` if it is not
+/// installed.
+pub(crate) fn redis_server() -> Option<(redis::Client, Process)> {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("redis.sock");
     let process = std::process::Command::new("redis-server")
@@ -182,15 +183,16 @@ pub(crate) fn redis_server() -> Option<(Connection, Process)> {
         .arg(&socket)
         .stdout(std::process::Stdio::null())
         .spawn();
-    let process = Process(process.ok()?);
+    let process = Process(process.ok()?, dir);
     let client = redis::Client::open(format!("unix://{}", socket.display())).unwrap();
     // The connection is refused until Redis has started.
-    let connection = (0..1_000).find_map(|_| {
-        let connection = client.get_connection();
-        if connection.is_err() {
+    let has_started = (0..1_000).any(|_| {
+        let is_connected = client.get_connection().is_ok();
+        if !is_connected {
             std::thread::park_timeout(Duration::from_millis(10));
         }
-        connection.ok()
+        is_connected
     });
-    Some((connection.expect("Redis starts"), process))
+    assert!(has_started, "Redis starts");
+    Some((client, process))
 }

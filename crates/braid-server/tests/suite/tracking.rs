@@ -7,7 +7,7 @@ use braid::Database;
 use super::support::{Raw, TestServer, run, script, show};
 
 /// A client of RESP3 with a mode of tracking.
-fn tracked(server: &TestServer, mode: &str) -> Raw {
+pub(crate) fn tracked(server: &TestServer, mode: &str) -> Raw {
     let mut raw = server.raw();
     raw.send("HELLO 3\r\n");
     // The rest of the reply: seven pairs.
@@ -19,7 +19,7 @@ fn tracked(server: &TestServer, mode: &str) -> Raw {
 }
 
 /// Reads a message that keys have changed; `None` for all keys.
-fn changed(raw: &mut Raw) -> Option<Vec<String>> {
+pub(crate) fn changed(raw: &mut Raw) -> Option<Vec<String>> {
     assert_eq!(raw.lines(3), [">2", "$10", "invalidate"]);
     let line = raw.line();
     if line == "_" {
@@ -29,11 +29,11 @@ fn changed(raw: &mut Raw) -> Option<Vec<String>> {
     Some((0..count).map(|_| raw.lines(2).remove(1)).collect())
 }
 
-fn keys(keys: &[&str]) -> Option<Vec<String>> {
+pub(crate) fn keys(keys: &[&str]) -> Option<Vec<String>> {
     Some(keys.iter().map(|key| (*key).to_owned()).collect())
 }
 
-fn read(raw: &mut Raw, request: &str, expected: &[&str]) {
+pub(crate) fn read(raw: &mut Raw, request: &str, expected: &[&str]) {
     raw.send(format!("{request}\r\n"));
     assert_eq!(raw.lines(expected.len()), expected, "{request}");
 }

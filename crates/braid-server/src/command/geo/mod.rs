@@ -156,6 +156,8 @@ struct Search<'a> {
     shown: Shown,
     /// Where the result is stored, and whether with distances as scores.
     target: Option<(&'a Bytes, bool)>,
+    /// What the event of the stored result is called.
+    event: &'static str,
 }
 
 /// A member that a search found.
@@ -189,6 +191,7 @@ impl<'a> Search<'a> {
             any: false,
             shown: Shown::default(),
             target: None,
+            event: "geosearchstore",
         }
     }
 
@@ -271,6 +274,7 @@ impl<'a> Search<'a> {
         while let Some(option) = options.next() {
             if may_store && (is(option, "STORE") || is(option, "STOREDIST")) {
                 self.target = Some((options.value()?, is(option, "STOREDIST")));
+                self.event = "georadiusstore";
             } else if !self.option(option, &mut options)? {
                 return Err(Failure::SYNTAX);
             }
@@ -348,7 +352,7 @@ impl<'a> Search<'a> {
                     (hit.member, score)
                 })
                 .collect();
-            return sorted_sets::store(data, target, members, "geosearchstore");
+            return sorted_sets::store(data, target, members, self.event);
         }
         Ok(Reply::Array(
             hits.into_iter().map(|hit| self.show(hit)).collect(),
