@@ -17,6 +17,9 @@ use crate::recovery::{Recovery, recover};
 use crate::scan::End;
 use crate::view::View;
 
+/// Bytes by which a log of long blocks grows; of short ones it gets sixteen at a time.
+const PIECE_BYTES: u64 = 4 << 20;
+
 /// A place in the open transaction, from [`Writer::savepoint`].
 #[derive(Clone, Copy, Debug)]
 pub struct Savepoint {
@@ -95,7 +98,8 @@ impl Writer {
             return Err(LogError::AlreadyExists { offset: start });
         }
         region.grow(start + LEN)?;
-        let piece = (log.block_size * 16 + 256).next_multiple_of(4096);
+        let blocks = (PIECE_BYTES / log.block_size).clamp(1, 16);
+        let piece = (log.block_size * blocks + 256).next_multiple_of(4096);
         let heap = HeapOptions::default()
             .piece_size(piece)
             .max_bytes(log.max_bytes)

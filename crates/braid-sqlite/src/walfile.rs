@@ -24,9 +24,10 @@ pub(crate) const FILE_HEADER: usize = 32;
 pub(crate) const FRAME_HEADER: usize = 24;
 /// Addresses for the longest log.
 const CAPACITY: u64 = 64 << 30;
-/// Bytes of a block in an ordinary file, and most bytes between two stores of the mark: each new block
-/// and each mark are flushes of their own.
-const FILE_BLOCK: u64 = 256 << 10;
+/// Bytes of a block in an ordinary file: a new block takes four flushes of its own.
+const FILE_BLOCK: u64 = 1 << 20;
+/// Most bytes between two stores of the mark in an ordinary file: each is a write to another page.
+const FILE_MARK_INTERVAL: u64 = 256 << 10;
 
 /// Why the file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -165,7 +166,7 @@ fn writer_options(kind: MappingKind, mode: Option<Mode>) -> WriterOptions {
     match kind {
         MappingKind::File => WriterOptions::default()
             .mode(mode.map_or(CommitMode::Checksum, |mode| mode.commits))
-            .mark_interval(FILE_BLOCK)
+            .mark_interval(FILE_MARK_INTERVAL)
             .gather(true),
         // Tests use both ways.
         #[cfg(test)]

@@ -318,3 +318,22 @@ proptest! {
         prop_assert_eq!(&images(&mut writer).unwrap().1, &pages);
     }
 }
+
+#[test]
+fn a_log_of_long_blocks_grows_by_a_few() {
+    let memory = SimulatedMemory::new(
+        Region::MIN_LEN,
+        SimulatedOptions::default().capacity(32 << 20),
+    );
+    let mapping = Mapping::simulated(&memory);
+    let region = Region::create_in(mapping, &RegionOptions::default()).unwrap();
+    let region = Arc::new(region);
+    let log = log_options().block_size(1 << 20).max_bytes(24 << 20);
+    let options = WriterOptions::default();
+    let mut writer = Writer::create(Arc::clone(&region), START, &log, &options).unwrap();
+    let before = region.mapping().len();
+    writer.append(1, &page_of(1)).unwrap();
+    writer.commit(1).unwrap();
+    let grown = region.mapping().len() - before;
+    assert!((4 << 20..5 << 20).contains(&grown), "{grown}");
+}
