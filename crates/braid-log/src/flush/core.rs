@@ -140,12 +140,9 @@ pub(crate) struct Core {
 /// Learns of each new durable seqno; see [`Log::announce_durable`](crate::Log::announce_durable). The
 /// threads that flush call it, so it must be quick.
 pub trait Announcer: Send + Sync {
-    /// Called before everything up to `durable` is acknowledged.
+    /// Called before everything up to `durable` is acknowledged, by a thread that has read
+    /// [`Log::last_seqno`](crate::Log::last_seqno) before, which was at least `durable`.
     fn announce(&self, durable: SeqNo);
-
-    /// Called by the same thread after each call of [`Announcer::announce`], as soon as everything up
-    /// to that number counts as acknowledged.
-    fn published(&self);
 }
 
 impl std::fmt::Debug for Core {
@@ -533,9 +530,6 @@ impl Core {
             .progress
             .durable_seqno
             .fetch_max(durable_seqno, Ordering::SeqCst);
-        if let Some(announcer) = announcer {
-            announcer.published();
-        }
         let rose = durable_seqno > before;
         if rose {
             self.publish_visible(finished);

@@ -8,6 +8,7 @@ use braid_store::{Checkpoint, CheckpointProgress, CheckpointReport};
 
 use super::instance::Instance;
 use super::pacing::Pace;
+use super::readers::Commits;
 use crate::engine::spaces::Space;
 use crate::error::Result;
 use crate::format::space::SpaceMeta;
@@ -240,7 +241,7 @@ impl Instance {
     /// Checks for readers in other processes.
     pub(crate) fn look_for_readers(&self) {
         if let Some(readers) = &self.readers {
-            readers.look(|| self.engine.log.durable_seqno());
+            readers.look(|| Commits::of(&self.engine.log));
         }
     }
 

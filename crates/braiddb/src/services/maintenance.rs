@@ -15,6 +15,7 @@ use braid_log::Checkpointer;
 use braid_rt::thread::JoinHandle;
 
 use super::instance::Instance;
+use super::readers::Commits;
 use super::threads::Ticker;
 use crate::error::{Error, Result};
 
@@ -80,7 +81,9 @@ impl Instance {
             let goes_on = ticker.sleep(pause);
             ticker.take_request();
             let (log, readers) = (&instance.engine.log, instance.readers.as_ref());
-            let next = readers.and_then(|readers| readers.announce_round(|| log.durable_seqno()));
+            let next = readers.and_then(|readers| {
+                readers.announce_round(|| Commits::of(log), || log.request_flush())
+            });
             pause = next.unwrap_or(Duration::MAX);
             goes_on
         })?;

@@ -11,4 +11,4 @@ mod view;
 mod writer;
 
 pub(crate) use self::view::{Attempt, LogPin, Pins, Source, View, announced_progress};
-pub(crate) use self::writer::Readers;
+pub(crate) use self::writer::{Commits, Readers};

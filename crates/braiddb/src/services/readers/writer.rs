@@ -15,7 +15,6 @@ use braid_log::{Announcer, Log, SeqNo};
 use braid_rt::Mutex;
 use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use braid_store::{PinnedCheckpoint, PinnedFile, Store};
-use crossbeam_utils::CachePadded;
 
 use crate::error::{Error, Result};
 use crate::services::retention::Retention;
@@ -36,7 +35,6 @@ pub(crate) struct Readers {
     /// Whether the next flush announces: if there are no background threads, or to withdraw an
     /// exact announcement.
     flush_announces: AtomicBool,
-    publishing: Publishing,
     /// Whether the thread announces, apart from its rests: only while there are readers.
     is_watched: AtomicBool,
     /// Whether each flush announces, with or without readers: there are no background threads.
@@ -50,8 +48,28 @@ pub(crate) struct Readers {
 #[derive(Debug)]
 struct Announced {
     newest: Announcement,
-    /// The thread's announcements since the durable seqno has grown.
+    /// The thread's announcements since a number was assigned or became durable.
     idle_rounds: u32,
+    /// The newest number that was assigned before the newest of them.
+    assigned: SeqNo,
+}
+
+/// How far the commits of the writer are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Commits {
+    /// The newest number that was assigned.
+    pub(crate) assigned: SeqNo,
+    pub(crate) durable: SeqNo,
+}
+
+impl Commits {
+    /// Reads both numbers of a log.
+    pub(crate) fn of(log: &Log) -> Self {
+        Self {
+            assigned: log.last_seqno(),
+            durable: log.durable_seqno(),
+        }
+    }
 }
 
 /// Pages and log kept for readers.
@@ -95,9 +113,9 @@ impl Readers {
                     ..Announcement::default()
                 },
                 idle_rounds: 0,
+                assigned: SeqNo::NONE,
             }),
             flush_announces: AtomicBool::new(!background),
-            publishing: Publishing::default(),
             is_watched: AtomicBool::new(false),
             always: !background,
             ticker: Arc::default(),
@@ -159,24 +177,37 @@ impl Readers {
         }
     }
 
-    /// Announces at the end of an interval, from the thread that does. `durable` returns the durable
-    /// seqno. Returns the time until the next announcement; `None` if the thread rests until a flush
-    /// or a new reader requests one.
-    pub(crate) fn announce_round(&self, durable: impl Fn() -> SeqNo) -> Option<Duration> {
+    /// Announces at the end of an interval, from the thread that does. `commits` reads how far
+    /// commits are, and `flush` requests a flush of commits that nobody waits for. Returns the time
+    /// until the next announcement; `None` if the thread rests until a flush or a new reader requests
+    /// one.
+    pub(crate) fn announce_round(
+        &self,
+        commits: impl Fn() -> Commits,
+        flush: impl FnOnce(),
+    ) -> Option<Duration> {
         let mut announced = self.announced.lock();
         // Under the lock: see `look`.
         if !self.is_watched.load(Ordering::SeqCst) || announced.newest.exact {
             return None;
         }
-        let is_idle = durable().get() <= announced.newest.durable;
+        let Commits { assigned, durable } = commits();
+        let is_idle = durable.get() <= announced.newest.durable && assigned == announced.assigned;
+        announced.assigned = assigned;
         announced.idle_rounds = if is_idle {
             announced.idle_rounds + 1
         } else {
             0
         };
         let may_rest = announced.idle_rounds >= IDLE_ROUNDS;
-        self.write_round(&mut announced.newest, durable, may_rest);
-        (!announced.newest.exact).then_some(INTERVAL)
+        self.write_round(&mut announced.newest, commits, may_rest);
+        let is_exact = announced.newest.exact;
+        drop(announced);
+        if may_rest && !is_exact {
+            // Nobody waits for the last commits, such as one that was aborted.
+            flush();
+        }
+        (!is_exact).then_some(INTERVAL)
     }
 
     /// Announces everything that is durable now. If `may_be_exact`, asks the next flush to announce,
@@ -185,24 +216,28 @@ impl Readers {
     fn write_round(
         &self,
         newest: &mut Announcement,
-        durable: impl Fn() -> SeqNo,
+        commits: impl Fn() -> Commits,
         may_be_exact: bool,
     ) {
+        let early = braid_rt::mutant!("count_commits_before_asking_flushes").then(&commits);
         if may_be_exact {
-            // SeqCst: a flush either sees this store and announces, or counts as publishing until
-            // after it has published what is loaded below.
+            // SeqCst: before the numbers are read. A flush reads the newest number that was assigned,
+            // and then this word. If it overlooks this store, it publishes nothing greater than the
+            // assigned number that is read here.
             self.flush_announces.store(true, Ordering::SeqCst);
-            newest.exact =
-                !self.publishing.is_any() || braid_rt::mutant!("overlook_a_flush_that_publishes");
         }
-        newest.durable = newest.durable.max(durable().get());
+        let Commits { assigned, durable } = early.unwrap_or_else(commits);
+        let is_all_durable =
+            durable >= assigned || braid_rt::mutant!("overlook_a_flush_that_publishes");
+        newest.exact = may_be_exact && is_all_durable;
+        newest.durable = newest.durable.max(durable.get());
         newest.rounds += 1;
         self.write(newest);
     }
 
     /// Checks for readers that came or left. Called at intervals, and by each thread that writes a
-    /// checkpoint. `durable` returns the durable seqno.
-    pub(crate) fn look(&self, durable: impl Fn() -> SeqNo) {
+    /// checkpoint. `commits` reads how far commits are.
+    pub(crate) fn look(&self, commits: impl Fn() -> Commits) {
         self.release_unpinned();
         if self.always {
             return;
@@ -219,7 +254,7 @@ impl Readers {
         announced.idle_rounds = 0;
         let newest = &mut announced.newest;
         newest.exact = false;
-        self.write_round(newest, durable, is_watched);
+        self.write_round(newest, commits, is_watched);
         if is_watched {
             if !newest.exact {
                 self.ticker.request();
@@ -285,43 +320,9 @@ struct FlushAnnouncer(Arc<Readers>);
 impl Announcer for FlushAnnouncer {
     fn announce(&self, durable: SeqNo) {
         let readers = &self.0;
-        readers.publishing.begin();
         if readers.flush_announces.load(Ordering::SeqCst) {
             readers.announce_flush(durable);
         }
-    }
-
-    fn published(&self) {
-        self.0.publishing.end();
-    }
-}
-
-/// Number of the counters of [`Publishing`].
-const SHARDS: usize = 8;
-
-/// Counts the threads that are between their look at [`Readers::flush_announces`] and the end of
-/// their publication of a durable seqno. In shards, because in persistent memory each commit is a
-/// flush, and should take no cache line from another thread.
-#[derive(Debug, Default)]
-struct Publishing([CachePadded<AtomicU64>; SHARDS]);
-
-impl Publishing {
-    fn shard(&self) -> &AtomicU64 {
-        &self.0[braid_rt::thread::index() % SHARDS]
-    }
-
-    fn begin(&self) {
-        // SeqCst: before the look at `flush_announces`, see `Readers::write_round`.
-        self.shard().fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn end(&self) {
-        // SeqCst: after the publication.
-        self.shard().fetch_sub(1, Ordering::SeqCst);
-    }
-
-    fn is_any(&self) -> bool {
-        self.0.iter().any(|shard| shard.load(Ordering::SeqCst) > 0)
     }
 }
 
@@ -370,7 +371,9 @@ mod tests {
     struct Writer {
         table: Arc<Counted>,
         flushes: FlushAnnouncer,
+        assigned: Cell<u64>,
         durable: Cell<u64>,
+        requested_flushes: Cell<u64>,
     }
 
     impl Writer {
@@ -389,30 +392,42 @@ mod tests {
             Self {
                 table,
                 flushes: FlushAnnouncer(Arc::new(readers)),
+                assigned: Cell::new(0),
                 durable: Cell::new(0),
+                requested_flushes: Cell::new(0),
             }
         }
 
-        fn durable(&self) -> SeqNo {
-            SeqNo::new(self.durable.get())
+        fn commits(&self) -> Commits {
+            Commits {
+                assigned: SeqNo::new(self.assigned.get()),
+                durable: SeqNo::new(self.durable.get()),
+            }
+        }
+
+        /// Begins a flush of everything up to `durable`, which publishes that later.
+        fn announce(&self, durable: u64) {
+            self.assigned.set(self.assigned.get().max(durable));
+            self.flushes.announce(SeqNo::new(durable));
         }
 
         fn publish(&self, durable: u64) {
             self.durable.set(durable);
-            self.flushes.published();
         }
 
         fn flush(&self, durable: u64) {
-            self.flushes.announce(SeqNo::new(durable));
+            self.announce(durable);
             self.publish(durable);
         }
 
         fn look(&self) {
-            self.flushes.0.look(|| self.durable());
+            self.flushes.0.look(|| self.commits());
         }
 
         fn round(&self) -> Option<Duration> {
-            self.flushes.0.announce_round(|| self.durable())
+            let flushes = &self.requested_flushes;
+            let flush = || flushes.set(flushes.get() + 1);
+            self.flushes.0.announce_round(|| self.commits(), flush)
         }
 
         /// Announces until the thread would rest.
@@ -470,7 +485,7 @@ mod tests {
         writer.look();
         for durable in 1..5 {
             assert!(writer.newest().exact);
-            writer.flushes.announce(SeqNo::new(durable));
+            writer.announce(durable);
             assert!(!writer.newest().exact);
             writer.publish(durable);
             let rounds = writer.newest().rounds;
@@ -486,7 +501,7 @@ mod tests {
     fn no_announcement_is_exact_while_a_flush_publishes() {
         let writer = Writer::new(true);
         // Another thread, which also found nobody.
-        writer.flushes.announce(SeqNo::new(1));
+        writer.announce(1);
         let _pin = writer.table.pin(7, ReaderNeeds::Pages).unwrap();
         writer.look();
         assert!(!writer.newest().exact);
@@ -497,11 +512,45 @@ mod tests {
         assert!(writer.newest().exact && writer.newest().durable == 1);
     }
 
+    /// A flush that overlooks the question publishes at most what was assigned before it.
+    #[test]
+    fn flushes_are_asked_to_announce_before_commits_are_counted() {
+        let writer = Writer::new(true);
+        let _pin = writer.table.pin(7, ReaderNeeds::Pages).unwrap();
+        let readers = &writer.flushes.0;
+        readers.look(|| {
+            assert!(readers.flush_announces.load(Ordering::SeqCst));
+            writer.commits()
+        });
+        assert!(writer.newest().exact);
+    }
+
+    /// Nobody waits for an aborted transaction, or for one without durability.
+    #[test]
+    fn the_last_commits_are_flushed_once_no_more_follow() {
+        let writer = Writer::new(true);
+        let _pin = writer.table.pin(7, ReaderNeeds::Pages).unwrap();
+        writer.assigned.set(1);
+        writer.look();
+        assert!(!writer.newest().exact);
+        for assigned in 2..3 * u64::from(IDLE_ROUNDS) {
+            writer.assigned.set(assigned);
+            assert_eq!(writer.round(), Some(INTERVAL));
+        }
+        assert_eq!(writer.requested_flushes.get(), 0, "others follow");
+        while writer.requested_flushes.get() == 0 {
+            assert_eq!(writer.round(), Some(INTERVAL));
+        }
+        writer.flush(writer.assigned.get());
+        writer.rest();
+        assert!(writer.newest().exact);
+    }
+
     #[test]
     fn without_background_threads_each_flush_announces() {
         let writer = Writer::new(false);
         for durable in 1..5 {
-            writer.flushes.announce(SeqNo::new(durable));
+            writer.announce(durable);
             assert!(writer.newest().exact && writer.newest().durable == durable);
             writer.publish(durable);
             writer.look();
