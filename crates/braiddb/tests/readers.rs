@@ -301,6 +301,25 @@ fn a_reader_and_a_writer_of_a_directory_need_not_wait_for_each_other() {
     writer.close().unwrap();
 }
 
+#[test]
+fn a_database_that_is_opened_for_a_check_is_read_at_its_rate() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let writer = Database::builder().pool_bytes(1 << 20).open(&path).unwrap();
+    (0..64).for_each(|key| put(&writer, key, 8_000));
+    writer.checkpoint().unwrap();
+    let begun = std::time::Instant::now();
+    let verify = braid::offline::Verify::new().max_rate(4 << 20);
+    let checked = verify.open(&path).unwrap();
+    assert_eq!(contents(&checked), contents(&writer));
+    // Half a megabyte, of which the last piece has no pause.
+    assert!(begun.elapsed() >= std::time::Duration::from_secs(1) / 16);
+    assert!(matches!(
+        checked.transact(|tx| tx.insert(&checked.open_table::<u32, Bytes>("t")?, &1, &[1])),
+        Err(Error::OpenedReadOnly)
+    ));
+}
+
 /// While commits follow each other, flushes announce nothing.
 #[test]
 fn a_reader_next_to_a_busy_writer_shows_what_was_acknowledged() {

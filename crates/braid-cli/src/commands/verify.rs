@@ -1,11 +1,10 @@
 //! `braid verify`: checks all data on disk.
 
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use braid::Readable;
 use braid::offline::{Finding, Verify};
-use braid::{Database, Readable};
 use indicatif::ProgressBar;
 
 use crate::datum::{Column, to_literal};
@@ -73,40 +72,6 @@ fn repair(dir: &Path, into: &Path, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// Bytes of entries that are read between two pauses.
-const PIECE: u64 = 256 << 10;
-
-/// A limit of the bytes per second.
-struct Rate {
-    begun: Instant,
-    mib_per_second: u64,
-    bytes: u64,
-    paused_at: u64,
-}
-
-impl Rate {
-    fn new(mib_per_second: u64) -> Self {
-        Self {
-            begun: Instant::now(),
-            mib_per_second,
-            bytes: 0,
-            paused_at: 0,
-        }
-    }
-
-    /// Counts bytes that were read, and sleeps until they may have been.
-    fn add(&mut self, bytes: usize) {
-        self.bytes += bytes as u64;
-        if self.bytes - self.paused_at < PIECE {
-            return;
-        }
-        self.paused_at = self.bytes;
-        let mib = self.bytes as f64 / (1 << 20) as f64;
-        let due = Duration::from_secs_f64(mib / self.mib_per_second as f64);
-        thread::sleep(due.saturating_sub(self.begun.elapsed()));
-    }
-}
-
 /// Maximum number of entries of a table that are named one by one.
 const NAMED: u64 = 10;
 
@@ -115,13 +80,12 @@ const SHOW_EVERY: u64 = 8192;
 
 /// Finds keys and values that are invalid for their table's types. Checks Braid's own types only.
 fn undecodable(
+    verify: &Verify,
     dir: &Path,
-    max_rate: Option<u64>,
     spinner: &ProgressBar,
     found: &mut dyn FnMut(String),
 ) -> Result<(), Failure> {
-    let db = Database::open_read_only(dir)?;
-    let mut rate = max_rate.map(Rate::new);
+    let db = verify.open(dir)?;
     let snapshot = db.snapshot();
     for name in db.table_names()? {
         let Some(table) = db.untyped_table(&name)? else {
@@ -133,9 +97,6 @@ fn undecodable(
         for entry in snapshot.iter(&table)? {
             let (key, value) = entry?;
             entries += 1;
-            if let Some(rate) = &mut rate {
-                rate.add(key.len() + value.len());
-            }
             if entries.is_multiple_of(SHOW_EVERY) {
                 spinner.set_message(format!("checking {name}: {} entries", grouped(entries)));
             }
@@ -187,7 +148,7 @@ pub(crate) fn check(dir: &Path, max_rate: Option<u64>, output: &mut Output) -> R
     let report = report.inspect_err(|_| spinner.finish_and_clear())?;
     if damages == 0 && !report.creation_interrupted {
         // Entries on damaged pages cannot be read, so they are checked only if no page is damaged.
-        let undecodable = undecodable(dir, max_rate, &spinner, &mut |what| {
+        let undecodable = undecodable(&verify, dir, &spinner, &mut |what| {
             damages += 1;
             if written.is_ok() {
                 written = output.line(format_args!("damaged: {what}"));

@@ -118,7 +118,7 @@ impl Builder {
     /// creation did not finish, regardless of [`Builder::create_if_missing`]; [`Error::Locked`] if
     /// a writer recovers for longer than ten seconds.
     pub fn open_read_only(self, path: impl AsRef<Path>) -> Result<Database> {
-        let opened = recovery::open_directory_read_only(path.as_ref(), self.reading());
+        let opened = recovery::open_directory_read_only(path.as_ref(), self.reading(), None);
         opened.map(Database::from_instance)
     }
 

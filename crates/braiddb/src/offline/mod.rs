@@ -1,6 +1,5 @@
 //! Operations on the files of a closed database: verification, salvage, upgrade, restore.
 
-mod paced;
 pub(crate) mod restore;
 pub(crate) mod salvage;
 pub(crate) mod upgrade;

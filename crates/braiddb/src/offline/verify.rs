@@ -8,7 +8,7 @@ use braid_io::{Device, DeviceChoice, DirectoryLock};
 use braid_log::{Log, LogOptions};
 use braid_store::{Store, StoreOptions};
 
-use super::paced::PacedReads;
+use crate::database::Database;
 use crate::engine::spaces::Space;
 use crate::error::{Error, Result};
 use crate::format::meta::{Decoded, Meta};
@@ -16,11 +16,11 @@ use crate::format::redo;
 use crate::options::Builder;
 use crate::recovery::tablespaces::MainState;
 use crate::recovery::{
-    CREATING_FILE, Contents, DATA_FILE, UNFINISHED, inspect, locking, log_directory, opening,
-    read_source, tablespaces,
+    CREATING_FILE, Contents, DATA_FILE, UNFINISHED, inspect, locking, log_directory,
+    open_directory_read_only, opening, read_source, tablespaces,
 };
 use crate::schema::entry::CATALOG_ID;
-use crate::services::readers::{Attempt, Pins};
+use crate::services::readers::{Attempt, Pace, Pins};
 
 /// Result of [`verify`].
 ///
@@ -103,6 +103,39 @@ impl Verify {
     ) -> Result<VerifyReport> {
         check(path.as_ref(), self.max_rate, sink)
     }
+
+    /// Opens a database read-only, as [`Database::open_read_only`] does, to check more than the
+    /// engine knows about its keys and values. Its reads leave the device to transactions, or keep
+    /// the rate, as those of [`Verify::check`] do.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+    /// use braid::{Readable, offline::Verify};
+    ///
+    /// let db = Verify::new().max_rate(100 << 20).open(path)?;
+    /// if let Some(names) = db.untyped_table("names")? {
+    ///     for entry in db.snapshot().iter(&names)? {
+    ///         let (name, _) = entry?;
+    ///         assert!(!name.is_empty());
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open_read_only`].
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Database> {
+        let pace = Pace {
+            max_rate: self.max_rate,
+        };
+        let options = Builder::default().reading();
+        let opened = open_directory_read_only(path.as_ref(), options, Some(pace));
+        opened.map(Database::from_instance)
+    }
 }
 
 /// The locks of a database that is not open.
@@ -173,28 +206,18 @@ impl Offline {
     fn open_created(path: &Path, max_rate: Option<u64>) -> Result<Option<Self>> {
         Self::check(path, &[DATA_FILE, CREATING_FILE])?;
         let (source, _) = read_source(path, &Builder::default())?;
+        let source = source.paced(Pace { max_rate });
         let database = braid_io::resolve(path).ok();
-        let attempt = |attempt: &Attempt| Self::attempt(attempt, database.clone(), max_rate);
+        let attempt = |attempt: &Attempt| Self::attempt(attempt, database.clone());
         let (offline, pins) = source.open_with(None, attempt)?;
         Ok(offline.map(|offline| Self { pins, ..offline }))
     }
 
-    fn attempt(
-        attempt: &Attempt,
-        database: Option<PathBuf>,
-        max_rate: Option<u64>,
-    ) -> Result<Option<Self>> {
+    fn attempt(attempt: &Attempt, database: Option<PathBuf>) -> Result<Option<Self>> {
         if let Contents::Unfinished(_) = inspect(&*attempt.device)? {
             return Ok(None);
         }
-        let announcements = attempt.announcements.clone();
-        let is_paced = announcements.is_some() || max_rate.is_some();
-        let reads = is_paced.then(|| PacedReads::new(announcements, max_rate));
-        let paced = |device: Arc<dyn Device>| match &reads {
-            Some(reads) => reads.of(device),
-            None => device,
-        };
-        let device = paced(attempt.device.clone());
+        let device = attempt.device.clone();
         let options = StoreOptions::of_pool(POOL_BYTES);
         let (store, meta) = Store::open_read_only(device.clone(), options)?;
         attempt.check_checkpoint(store.stats().checkpoint_sequence)?;
@@ -211,6 +234,7 @@ impl Offline {
             let seqno = start.seqno;
             let main = MainState { stamp, seqno };
             let catalog = store.tree(CATALOG_ID)?;
+            let paced = |device| attempt.paced(device);
             tablespaces::open_to_check(&*device, database, &main, &catalog, &paced)?
         };
         let options = LogOptions {

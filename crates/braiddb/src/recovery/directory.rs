@@ -12,7 +12,7 @@ use super::open::open_device;
 use super::view::open_source;
 use crate::error::{Error, Result};
 use crate::options::{Builder, LogPlace};
-use crate::services::readers::Source;
+use crate::services::readers::{Pace, Source};
 use crate::services::{Instance, publish};
 
 pub(crate) fn open_directory(path: &Path, mut options: Builder) -> Result<Arc<Instance>> {
@@ -62,7 +62,12 @@ pub(crate) fn open_directory(path: &Path, mut options: Builder) -> Result<Arc<In
     opened.map_err(|error| name_directory(path, error))
 }
 
-pub(crate) fn open_directory_read_only(path: &Path, mut options: Builder) -> Result<Arc<Instance>> {
+/// Opens a directory for reading. With a pace, for a check.
+pub(crate) fn open_directory_read_only(
+    path: &Path,
+    mut options: Builder,
+    pace: Option<Pace>,
+) -> Result<Arc<Instance>> {
     options.validate()?;
     let volume = braid_io::keep_volume_open(path).map_err(|e| opening(path, e))?;
     if volume.is_none() && !path.try_exists().map_err(|e| opening(path, e))? {
@@ -73,6 +78,10 @@ pub(crate) fn open_directory_read_only(path: &Path, mut options: Builder) -> Res
     }
     options.directory = braid_io::resolve(path).ok();
     let (source, place) = read_source(path, &options)?;
+    let source = match pace {
+        Some(pace) => source.paced(pace),
+        None => source,
+    };
     options.log_place = place;
     set_idle(path, &options)?;
     let opened = open_source(Arc::new(source), options, None);

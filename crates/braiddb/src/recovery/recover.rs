@@ -59,8 +59,7 @@ pub(super) fn recover(
         stamp: opened.stamp,
         seqno: opened.start.seqno,
     };
-    let has_writer = attempt.is_some_and(|attempt| attempt.durable.is_some());
-    let listed = open_spaces(gate, &*device, options, &opened, (&main, has_writer))?;
+    let listed = open_spaces(gate, &*device, options, &opened, (&main, attempt))?;
     let others = tablespaces::opened(&listed);
     let replay = Replaying::new(&opened.store, &others, options);
     let mut recovered = scan_log(&device, options, &opened, attempt, &progress, &replay)?;
@@ -141,13 +140,17 @@ fn open_spaces(
     device: &dyn Device,
     options: &Builder,
     opened: &Opened,
-    (main, has_writer): (&MainState, bool),
+    (main, attempt): (&MainState, Option<&Attempt>),
 ) -> Result<Vec<Listed>> {
-    if has_writer {
+    if attempt.is_some_and(|attempt| attempt.durable.is_some()) {
         let operation = "read the database while another process writes";
         tablespaces::check_none(device, operation, "close it there first")?;
     }
-    let listed = tablespaces::open_listed(gate, device, options, main, &|device| device)?;
+    let paced = |device| match attempt {
+        Some(attempt) => attempt.paced(device),
+        None => device,
+    };
+    let listed = tablespaces::open_listed(gate, device, options, main, &paced)?;
     tablespaces::name_files(&listed);
     if !listed.is_empty() {
         if let Some(ArchivePlace::Directory(path)) = &options.archive {

@@ -16,6 +16,7 @@ mod maintenance;
 mod notifier;
 pub(crate) mod pacing;
 pub(crate) mod publish;
+pub(crate) mod rate;
 pub(crate) mod readers;
 pub(crate) mod retention;
 mod stats;

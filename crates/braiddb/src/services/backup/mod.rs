@@ -32,7 +32,7 @@ use crate::format::meta::Meta;
 use crate::format::space::ListedSpace;
 use crate::services::copies::check_outside;
 use crate::services::instance::Instance;
-use crate::services::pacing::Rate;
+use crate::services::rate::Rate;
 use format::{Batches, Manifest, ManifestSpace, Parent};
 
 /// Progress of a [`Backup`] or a [`Restore`](crate::backup::Restore).

@@ -7,8 +7,9 @@
 //! before it frees anything that the previous checkpoint needs. In this order, either the writer
 //! sees the pin, or the reader sees the new superblock.
 
+mod paced;
 mod view;
 mod writer;
 
-pub(crate) use self::view::{Attempt, LogPin, Pins, Source, View, announced_progress};
+pub(crate) use self::view::{Attempt, LogPin, Pace, Pins, Source, View};
 pub(crate) use self::writer::{Commits, Readers};

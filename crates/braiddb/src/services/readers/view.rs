@@ -11,6 +11,7 @@ use braid_log::{CheckpointPosition, CommitProgress, Pacer, Recovered, SeqNo};
 use braid_rt::Mutex;
 use braid_store::Store;
 
+use super::paced::{PacedReads, announced_progress};
 use crate::error::{Error, Result};
 use crate::options::Builder;
 use crate::schema::table::Identity;
@@ -37,7 +38,16 @@ pub(crate) struct Source {
     path: PathBuf,
     /// The reader table. Without one there is no writer: a lock or the caller ensures that.
     table: Option<Arc<dyn ReaderTable>>,
+    /// How all that is read is paced, if it is.
+    pace: Option<Pace>,
     _lock: Option<DirectoryLock>,
+}
+
+/// The pace of a check, which reads all of a database.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// Maximum number of bytes per second, which replaces pauses while the writer commits.
+    pub(crate) max_rate: Option<u64>,
 }
 
 /// One attempt to open a state.
@@ -54,8 +64,8 @@ pub(crate) struct Attempt {
     pub(crate) source: u64,
     /// The sequence number up to which the log is durable, if there is a writer.
     pub(crate) durable: Option<SeqNo>,
-    /// Where the writer announces its commits, if there is one.
-    pub(crate) announcements: Option<Arc<dyn ReaderTable>>,
+    /// Paces all reads, if they are paced.
+    reads: Option<PacedReads>,
     /// An older position, if log is needed from there on.
     pub(crate) kept_from: Option<CheckpointPosition>,
 }
@@ -113,6 +123,11 @@ impl Attempt {
         Source::new(device, PathBuf::new(), None, None).attempt(None, None, None)
     }
 
+    /// Wraps the device of another part of the database, so that it is read as this one's device.
+    pub(crate) fn paced(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+        paced(self.reads.as_ref(), device)
+    }
+
     fn moved(&self) -> Error {
         Error::locked(&self.path)
     }
@@ -144,6 +159,13 @@ impl Attempt {
     }
 }
 
+fn paced(reads: Option<&PacedReads>, device: Arc<dyn Device>) -> Arc<dyn Device> {
+    match reads {
+        Some(reads) => reads.of(device),
+        None => device,
+    }
+}
+
 impl Source {
     pub(crate) fn new(
         base: Arc<dyn Device>,
@@ -156,8 +178,15 @@ impl Source {
             base,
             path,
             table,
+            pace: None,
             _lock: lock,
         }
+    }
+
+    /// Paces the reads of all states.
+    pub(crate) fn paced(mut self, pace: Pace) -> Self {
+        self.pace = Some(pace);
+        self
     }
 
     /// Returns the error of a reader that the writer overtook; a retry may succeed.
@@ -210,13 +239,19 @@ impl Source {
         // All listed files exist: `durable` was announced before.
         let overlay = OverlayDevice::new(self.base.clone());
         let overlay = overlay.map_err(|e| Error::io("cannot list the database's files", e))?;
+        let reads = self.pace.and_then(|Pace { max_rate }| {
+            let announcements = durable.and(self.table.clone());
+            let is_paced = announcements.is_some() || max_rate.is_some();
+            let is_paced = is_paced && !braid_rt::mutant!("check_at_any_pace");
+            is_paced.then(|| PacedReads::new(announcements, max_rate))
+        });
         Ok(Attempt {
-            device: Arc::new(overlay),
+            device: paced(reads.as_ref(), Arc::new(overlay)),
+            reads,
             base: self.base.clone(),
             path: self.path.clone(),
             checkpoint,
             source: self.identity,
-            announcements: durable.and(self.table.clone()),
             durable,
             kept_from: kept_from.cloned(),
         })
@@ -322,18 +357,6 @@ fn wait_for_notice(table: &dyn ReaderTable, before: Announcement) -> Result<Opti
             return Ok(None);
         }
         braid_rt::sleep(PAUSE);
-    }
-}
-
-/// How far the writer's commits are, for background work: while its announcements are not exact,
-/// there are commits that they do not contain.
-pub(crate) fn announced_progress(announced: Option<Announcement>) -> CommitProgress {
-    let durable = announced.map_or(0, |announced| announced.durable);
-    let is_late = announced.is_some_and(|announced| !announced.exact)
-        && !braid_rt::mutant!("take_late_announcements_for_idle_writers");
-    CommitProgress {
-        assigned: SeqNo::new(durable + u64::from(is_late)),
-        acknowledged: SeqNo::new(durable),
     }
 }
 
@@ -489,6 +512,23 @@ mod tests {
         fn is_pinned(&self, _: std::ops::Range<u64>, _: ReaderNeeds) -> io::Result<bool> {
             unreachable!("it has no checkpoints")
         }
+    }
+
+    /// With a rate, all reads of a check are paced; without one, those next to a writer.
+    #[test]
+    fn a_check_is_paced_next_to_a_writer_or_with_a_rate() {
+        let device = Arc::new(braid_io::MemoryDevice::new());
+        let table = device.reader_table(true).unwrap();
+        let is_paced = |pace: Option<Pace>, durable: Option<u64>| {
+            let source = Source::new(device.clone(), PathBuf::new(), table.clone(), None);
+            let source = Source { pace, ..source };
+            let attempt = source.attempt(None, durable.map(SeqNo::new), None).unwrap();
+            attempt.reads.is_some()
+        };
+        let pace = |max_rate| Some(Pace { max_rate });
+        assert!(is_paced(pace(None), Some(1)) && !is_paced(pace(None), None));
+        assert!(is_paced(pace(Some(1)), Some(1)) && is_paced(pace(Some(1)), None));
+        assert!(!is_paced(None, Some(1)) && !is_paced(None, None));
     }
 
     #[test]

@@ -12,18 +12,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use braid_io::{Announcement, Device, File, Layer, LayeredDevice, ReadOp, ReaderTable};
-use braid_log::{Pacer, SeqNo};
+use braid_log::{CommitProgress, Pacer, SeqNo};
 use braid_rt::Mutex;
 
-use crate::services::pacing::Rate;
-use crate::services::readers::announced_progress;
+use crate::services::rate::Rate;
 
 /// Bytes that are read between two pauses.
 const PIECE: usize = 256 << 10;
 
 /// The layer over a device that is read in pieces. Clones share the pauses.
 #[derive(Clone)]
-pub(crate) struct PacedReads(Arc<Shared>);
+pub(super) struct PacedReads(Arc<Shared>);
 
 struct Shared {
     /// Where the writer announces its commits, if there is one.
@@ -57,6 +56,18 @@ fn newest(table: Option<&Arc<dyn ReaderTable>>) -> Option<Announcement> {
     table.and_then(|table| table.announcement().ok()).flatten()
 }
 
+/// How far the writer's commits are, for background work: while its announcements are not exact,
+/// there are commits that they do not contain.
+pub(super) fn announced_progress(announced: Option<Announcement>) -> CommitProgress {
+    let durable = announced.map_or(0, |announced| announced.durable);
+    let is_late = announced.is_some_and(|announced| !announced.exact)
+        && !braid_rt::mutant!("take_late_announcements_for_idle_writers");
+    CommitProgress {
+        assigned: SeqNo::new(durable + u64::from(is_late)),
+        acknowledged: SeqNo::new(durable),
+    }
+}
+
 impl PacedReads {
     /// Reads that have a limit of bytes per second, or pause for the commits of a writer that
     /// announces them in `table`.
@@ -76,7 +87,7 @@ impl PacedReads {
     }
 
     /// Wraps a device.
-    pub(crate) fn of(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+    pub(super) fn of(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
         Arc::new(LayeredDevice::over(device, self.clone()))
     }
 
