@@ -316,7 +316,7 @@ impl Engine {
             return false;
         }
         // A checkpoint must not switch the epoch while a page changes.
-        let Some(_gate) = self.page_gate.try_read() else {
+        let Some(_gate) = self.try_change_pages() else {
             return false;
         };
         if tombstone.table.is_dropped() {

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_log::{LockRelease, Log, SeqNo};
-use braid_rt::{Marked, RwLock, RwLockReadGuard};
+use braid_rt::{Held, Marked, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use braid_store::Store;
 
 use crate::error::{ConflictKind, Error};
@@ -64,7 +64,7 @@ pub(crate) struct Engine {
     pub(crate) flush_timer: FlushTimer,
     /// Held shared while pages change outside of a commit ([`Engine::change_pages`]), and exclusively
     /// while a checkpoint switches the epoch.
-    pub(crate) page_gate: RwLock<()>,
+    page_gate: RwLock<()>,
     pub(crate) holds: Holds,
     pub(crate) settings: Settings,
     /// Sequence number of the newest commit when the database was opened.
@@ -136,6 +136,16 @@ impl Engine {
     /// for a short time: the caller must not pause.
     pub(crate) fn change_pages(&self) -> Marked<RwLockReadGuard<'_, ()>> {
         Marked::new(self.page_gate.read())
+    }
+
+    /// As [`Engine::change_pages`]; `None` while a checkpoint switches the epoch.
+    fn try_change_pages(&self) -> Option<Marked<RwLockReadGuard<'_, ()>>> {
+        self.page_gate.try_read().map(Marked::new)
+    }
+
+    /// Keeps pages from changing outside of a commit, while a checkpoint switches the epoch.
+    pub(crate) fn hold_pages(&self) -> Held<'_, RwLockWriteGuard<'_, ()>> {
+        self.holds.page_gate.of(self.page_gate.write())
     }
 
     /// Opens a snapshot at the visible sequence number, after all that is acknowledged is visible.

@@ -112,8 +112,7 @@ impl Instance {
         // transaction.
         let calm = log.calm();
         // No transaction changes pages while the epoch switches.
-        let gate = self.engine.page_gate.write();
-        let gate = self.engine.holds.page_gate.of(gate);
+        let gate = self.engine.hold_pages();
         let spaces = self.engine.spaces.all();
         let stamp = self.new_stamp(&spaces);
         let begun = calm.quiesce(|start| {
