@@ -31,6 +31,15 @@ pub trait Layer: Clone + fmt::Debug + Send + Sync + 'static {
         file.read_batch(ops)
     }
 
+    /// Replaces the file's own [`File::set_len`].
+    ///
+    /// # Errors
+    ///
+    /// As that method.
+    fn set_len(&self, file: &dyn File, len: u64) -> io::Result<()> {
+        file.set_len(len)
+    }
+
     /// Called before a buffer is allocated.
     fn before_allocate(&self, _len: usize) {}
 
@@ -144,7 +153,7 @@ impl<L: Layer> File for LayeredFile<L> {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
+        self.layer.set_len(&*self.inner, len)
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {

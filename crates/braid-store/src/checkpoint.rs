@@ -11,7 +11,7 @@ use crate::buffer_pool::{ABSENT, OpenCheckpoint, UNWRITTEN, Wake};
 use crate::copy::PinnedCheckpoint;
 use crate::data_file::room::BorrowedRoom;
 use crate::data_file::{
-    BLOB, DataFile, Entry, LEAF_ADDRESSES, LOST, Packing, Root, block_of, encode_leaf,
+    BLOB, DataFile, Entry, LEAF_ADDRESSES, LOST, Moved, Packing, Root, block_of, encode_leaf,
 };
 use crate::error::StoreError;
 use crate::inner::StoreInner;
@@ -61,6 +61,8 @@ pub struct Checkpoint {
     trees: BTreeMap<u32, PageId>,
     meta: Vec<u8>,
     pages_written: u64,
+    /// Pages moved to the beginning of the file, which count as written, too.
+    pages_moved: u64,
     complete: bool,
     /// Whether the checkpoint shortens the file as far as possible.
     shrinks: bool,
@@ -90,6 +92,7 @@ impl Checkpoint {
             trees,
             meta,
             pages_written: 0,
+            pages_moved: 0,
             complete: false,
             shrinks: false,
             moves: false,
@@ -221,45 +224,22 @@ impl Checkpoint {
         let store = self.store.clone();
         let pool = &store.pool;
         pool.file.space.lock().release_spares();
-        let mut buf = pool.file.buffer();
-        let mut moved: usize = 0;
+        let mut batch = Vec::with_capacity(BATCH);
         for id in 1..self.next_page {
             let from = pool.address(id);
-            let stays = from == UNWRITTEN || block_of(from) < cutoff || pool.is_detached(id);
-            // A dirty page gets another block address anyway.
-            if stays || pool.file.durable_address(id) != from || pool.is_dirty(id) {
+            let stays = [UNWRITTEN, LOST].contains(&from)
+                || block_of(from) < cutoff
+                || pool.is_detached(id);
+            // A page whose image is to be written gets another block address anyway.
+            if stays || pool.file.durable_address(id) != from || pool.may_await_image(id) {
                 continue;
             }
-            // A smaller file is not worth a failed checkpoint: a page that is damaged, or finds no
-            // space, stays.
-            match pool.file.read_page(id, from, &mut buf) {
-                Ok(()) => {}
-                Err(StoreError::Corrupted { .. }) => continue,
-                Err(error) => return Err(error),
-            }
-            // Nor is it worth a promised block.
-            if pool.file.claim(1).is_err() {
-                return Ok(());
-            }
-            let written = pool.file.write_page_low(id, &mut buf);
-            pool.file.room.add(1);
-            let to = match written {
-                Ok(to) => to,
-                Err(StoreError::OutOfSpace { .. }) => return Ok(()),
-                Err(error) => return Err(error),
-            };
-            if block_of(to) > block_of(from) || !pool.relocate(id, from, to) {
-                pool.file.space.lock().free(to);
-                continue;
-            }
-            self.pages_written += 1;
-            moved += 1;
-            if moved.is_multiple_of(BATCH) {
-                // Writers do not wait for the end of the moves: beyond some copies, each writes its
-                // image itself.
-                if !braid_rt::mutant!("move_pages_while_copies_wait") {
-                    self.write_copies()?;
+            batch.push((id, from));
+            if batch.len() == BATCH {
+                if !self.move_pages(&batch)? {
+                    return Ok(());
                 }
+                batch.clear();
                 // The images, which count, are still to be written.
                 progress(CheckpointProgress {
                     pages_written: 0,
@@ -267,7 +247,32 @@ impl Checkpoint {
                 });
             }
         }
+        self.move_pages(&batch)?;
         Ok(())
+    }
+
+    /// Moves pages from their block addresses to the beginning of the file, in one batch. Returns
+    /// whether there may be room for more.
+    fn move_pages(&mut self, pages: &[(PageId, u64)]) -> Result<bool, StoreError> {
+        let store = self.store.clone();
+        let pool = &store.pool;
+        let Some(moved) = pool.file.copy_down(pages)? else {
+            return Ok(false);
+        };
+        for Moved { id, from, to } in moved {
+            if pool.relocate(id, from, to) {
+                self.pages_written += 1;
+                self.pages_moved += 1;
+            } else {
+                pool.file.free(&[to]);
+            }
+        }
+        // Writers do not wait for the end of the moves: beyond some copies, each writes its image
+        // itself.
+        if !braid_rt::mutant!("move_pages_while_copies_wait") {
+            self.write_copies()?;
+        }
+        Ok(true)
     }
 
     /// Publishes the checkpoint, so that the next open begins with it. The caller has made durable
@@ -504,8 +509,10 @@ impl Checkpoint {
         self.closed = true;
         let to_free = open.to_free.into_iter();
         to_free.for_each(|id| pool.free_detached(id));
-        // A file that stays long for now does no harm to the checkpoint.
-        let _ = pool.file.trim(old_len);
+        // A file that stays long for now does no harm to the checkpoint. Transactions will probably
+        // change as many pages until the next one.
+        let images = self.pages_written - self.pages_moved;
+        let _ = pool.file.trim(old_len, images);
         if braid_rt::simulation::is_on() {
             self.check_owners();
         }

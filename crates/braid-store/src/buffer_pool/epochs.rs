@@ -341,30 +341,35 @@ impl Pool {
         }
     }
 
-    /// Whether a page is in memory and dirty. A hint: others may change that at any time.
-    pub(crate) fn is_dirty(&self, id: PageId) -> bool {
-        let Some(state) = self.state(id) else {
-            return false;
-        };
-        let frame = state::pooled(state.load(Ordering::Relaxed));
-        frame.is_some_and(|frame| self.info[frame].dirty.load(Ordering::Relaxed) != 0)
+    /// Whether a page is in memory and its image for the open checkpoint is not written. A hint:
+    /// others may change that at any time.
+    pub(crate) fn may_await_image(&self, id: PageId) -> bool {
+        let word = self.state(id).map(|state| state.load(Ordering::Relaxed));
+        let frame = word.and_then(state::pooled);
+        frame.is_some_and(|frame| self.awaits_image(frame))
     }
 
-    /// Moves a page that is not changing from one block address to another. Returns whether it
-    /// moved the page.
+    /// Moves a page's image for the open checkpoint, and the page, from one block address to another,
+    /// unless the image is still to be written, or is elsewhere. Transactions may have changed the page
+    /// since the epoch switch. Returns whether it moved.
     pub(crate) fn relocate(&self, id: PageId, from: u64, to: u64) -> bool {
         // The latch keeps a load from reading the block address while the block is being freed.
         let (state, word) = self.latch_anywhere(id);
         let mut checkpoint = self.lock_checkpoint();
-        // A dirty page gets another block address anyway.
         let frame = state::pooled(word);
-        let is_dirty =
-            frame.is_some_and(|frame| self.info[frame].dirty.load(Ordering::Relaxed) != 0);
-        let untouched = !is_dirty
+        // It gets another block address anyway.
+        let awaits_image = frame.is_some_and(|frame| {
+            self.awaits_image(frame)
+                || braid_rt::mutant!("leave_changed_pages_at_the_end")
+                    && self.info[frame].dirty.load(Ordering::Relaxed) != 0
+        });
+        let untouched = !awaits_image
             && !self.is_detached(id)
             && self.address(id) == from
             && checkpoint.as_ref().is_some_and(|open| {
-                !open.addresses.contains_key(&id) && !open.frozen.contains_key(&id)
+                !open.copies.contains_key(&id)
+                    && !open.addresses.contains_key(&id)
+                    && !open.frozen.contains_key(&id)
             });
         if untouched {
             if let Some(open) = checkpoint.as_mut() {

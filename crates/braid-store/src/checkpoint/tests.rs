@@ -2,11 +2,13 @@
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 
-use braid_io::SimDevice;
+use braid_io::{File, Layer, LayeredDevice, SimDevice};
 
 use super::*;
-use crate::{Change, Store, StoreOptions, Tree};
+use crate::{Change, Store, StoreOptions, Tree, WriterRoom};
 
 /// Enough keys for several leaves of the page map.
 const KEYS: u32 = 3_000;
@@ -201,7 +203,7 @@ fn copies_do_not_wait_for_the_end_of_the_moves() {
     checkpoint(&store);
     let other = store.tree(2).unwrap();
     // In many leaves.
-    let keys = 4 * KEYS;
+    let keys = 8 * KEYS;
     put(&other, 0..keys, 500);
     let mut open = store.begin_checkpoint(Vec::new()).unwrap();
     open.shrink();
@@ -226,6 +228,100 @@ fn copies_do_not_wait_for_the_end_of_the_moves() {
     let mut found = Vec::new();
     store.verify(&mut |damage| found.push(damage.what)).unwrap();
     assert_eq!(found, [""; 0]);
+}
+
+/// Otherwise, a file with pages that transactions change all the time would never shrink.
+#[test]
+fn pages_that_changed_since_the_epoch_switch_move_too() {
+    let store = filled(&SimDevice::new(9), 32 << 20);
+    let hot = store.tree(2).unwrap();
+    let change_all = || put(&hot, 0..2_000, 500);
+    change_all();
+    checkpoint(&store);
+    // In front of the hot pages.
+    for key in 0..KEYS {
+        let tree = store.tree(1).unwrap();
+        tree.modify(&key.to_be_bytes(), |_| (Change::Remove, ()))
+            .unwrap();
+    }
+    checkpoint(&store);
+    for _ in 0..3 {
+        let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+        open.shrink();
+        change_all();
+        open.write(&|_| ()).unwrap();
+        open.publish().unwrap();
+    }
+    let pages = store.inner.pool.dirty_before(u64::MAX).len() as u64;
+    let stats = store.stats();
+    // Each may have an image of the checkpoint, and the next one.
+    assert!(
+        stats.file_free_bytes / PAGE_SIZE as u64 <= 2 * pages,
+        "{pages} pages, {stats:?}"
+    );
+    change_all();
+    checkpoint(&store);
+    let mut found = Vec::new();
+    store.verify(&mut |damage| found.push(damage.what)).unwrap();
+    assert_eq!(found, [""; 0]);
+}
+
+/// Checks a condition whenever a file is shortened.
+#[derive(Clone)]
+struct WhenCut(Arc<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for WhenCut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WhenCut")
+    }
+}
+
+impl Layer for WhenCut {
+    fn set_len(&self, file: &dyn File, len: u64) -> std::io::Result<()> {
+        (self.0)();
+        file.set_len(len)
+    }
+}
+
+/// A writer that is not admitted extends the file, and waits for the cut before that.
+#[test]
+fn commits_wait_neither_for_a_cut_nor_for_the_file_to_grow_again() {
+    const SIZE: (usize, usize) = (1, 600);
+    let (opened, cuts) = (Arc::new(OnceLock::new()), Arc::new(AtomicU64::new(0)));
+    let when_cut = {
+        let (opened, cuts) = (opened.clone(), cuts.clone());
+        move || {
+            let Some((store, room)): Option<&(Store, WriterRoom)> = opened.get() else {
+                return;
+            };
+            cuts.fetch_add(1, Ordering::Relaxed);
+            assert!(store.admits(room, SIZE), "{cuts:?} cuts");
+        }
+    };
+    let device = LayeredDevice::over(Arc::new(SimDevice::new(10)), WhenCut(Arc::new(when_cut)));
+    let store = Store::create(Arc::new(device), StoreOptions::of_pool(32 << 20)).unwrap();
+    let hot = store.tree(2).unwrap();
+    let change_all = || put(&hot, 0..2_000, 500);
+    change_all();
+    // At the end of the file.
+    put(&store.tree(1).unwrap(), 0..2 * KEYS, 3_000);
+    checkpoint(&store);
+    let mut room = WriterRoom::default();
+    store.admit(&mut room, SIZE, || false).unwrap();
+    assert!(opened.set((store, room)).is_ok());
+    let (store, room) = opened.get().unwrap();
+    let tree = store.tree(1).unwrap();
+    for key in 0..2 * KEYS {
+        tree.modify(&key.to_be_bytes(), |_| (Change::Remove, ()))
+            .unwrap();
+    }
+    for _ in 0..3 {
+        change_all();
+        checkpoint(store);
+    }
+    assert!(cuts.load(Ordering::Relaxed) > 1, "in parts");
+    change_all();
+    assert!(store.admits(room, SIZE));
 }
 
 #[test]

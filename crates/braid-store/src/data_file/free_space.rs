@@ -86,6 +86,14 @@ impl Space {
         Some(block)
     }
 
+    /// Takes the lowest free block that is not a spare, if it lies before `block`.
+    pub(crate) fn allocate_below(&mut self, block: u64) -> Option<u64> {
+        self.free.first().filter(|&lowest| lowest < block)?;
+        let lowest = self.free.pop_first()?;
+        self.note_taken(lowest);
+        Some(lowest)
+    }
+
     /// Takes the spare of an identity.
     pub(crate) fn take_spare(&mut self, identity: u64) -> Option<u64> {
         let block = self.spares.take(identity)?;
@@ -335,6 +343,15 @@ mod tests {
         assert_eq!(space.trim(), 5);
         assert_eq!(space.free_blocks(), 1);
         assert_eq!(take(&mut space), 2);
+    }
+
+    #[test]
+    fn blocks_for_moved_pages_lie_before_them() {
+        let mut space = space([2, 4, 5, 7]);
+        assert_eq!(space.allocate_below(7), Some(3));
+        assert_eq!(space.allocate_below(6), None);
+        assert_eq!(space.allocate_below(7), Some(6));
+        assert_eq!((space.allocate_below(1_000), take(&mut space)), (None, 8));
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod block;
 pub(crate) mod free_space;
 mod lines;
 mod map;
+mod moves;
 mod open;
 pub(crate) mod room;
 mod root;
@@ -49,6 +50,7 @@ pub(crate) use map::{
     BLOCKS_MAX, Entry, LEAF_ADDRESSES, LOST, Packing, address_of, block_of, change_of,
     check_address, encode_leaf,
 };
+pub(crate) use moves::Moved;
 pub use room::{WriterRoom, layer_entries};
 pub(crate) use root::Root;
 pub(crate) use superblock::packing_of;
@@ -59,6 +61,9 @@ pub(crate) const FILE_NAME: &str = "data.braid";
 /// Bounds of the blocks by which the file is extended at once, an eighth of its blocks.
 const GROWTH_MIN: u64 = 16;
 const GROWTH_MAX: u64 = 8192;
+
+/// Blocks that are cut off at once.
+const CUT: u64 = 2048;
 
 /// Whether an operation failed only for lack of space.
 fn is_full(error: &io::Error) -> bool {
@@ -414,22 +419,6 @@ impl DataFile {
         Ok(places)
     }
 
-    /// Takes the lowest free block, with room for it in the file.
-    ///
-    /// # Errors
-    /// As [`DataFile::allocate`].
-    fn allocate_lowest(&self) -> Result<Place, StoreError> {
-        let extent = self.extent.load(Ordering::Relaxed);
-        let block = self
-            .space
-            .lock()
-            .allocate(extent)
-            .ok_or_else(|| self.longest())?;
-        self.make_room([block].into_iter());
-        let is_spare = false;
-        Ok(Place { block, is_spare })
-    }
-
     /// Extends the file, so that spares stay with their owners. If the medium refuses, others take
     /// the spares until the next checkpoint.
     fn grow_for_spares(&self, blocks: u64) {
@@ -547,14 +536,6 @@ impl DataFile {
             braid_rt::coverage_point("store: an evicted page can't be written");
         });
         Ok(written?[0])
-    }
-
-    /// Writes a page to the lowest free block; returns its block address.
-    pub(crate) fn write_page_low(&self, id: PageId, buf: &mut [u8]) -> Result<u64, StoreError> {
-        self.settle()?;
-        seal(buf, id, self.next_sequence());
-        let place = self.allocate_lowest()?;
-        Ok(self.write_to_places(&[buf], &[place])?[0])
     }
 
     /// Seals and writes blocks, in one batch; returns their block addresses.
@@ -681,11 +662,12 @@ impl DataFile {
         Some((identity, stamp, address_of(block, buf)))
     }
 
-    /// Cuts off the free tail, except the blocks that keep the surplus at a floor.
+    /// Cuts off the free tail, except the blocks that keep the surplus at a floor. Commits wait neither
+    /// for the cut nor, if the floor is not negative, for the file to be extended afterwards.
     pub(crate) fn trim_to(&self, floor: i64) -> Result<(), StoreError> {
-        let _growing = self.growing.lock();
+        let growing = self.growing.lock();
         while self.holds.space.of(self.space.lock()).trim_some() {}
-        let (blocks, spare) = {
+        let (rest, cut_off) = {
             let mut space = self.holds.space.of(self.space.lock());
             let extent = self.extent.load(Ordering::Relaxed);
             let spare = self.room.take_down_to(floor);
@@ -694,33 +676,56 @@ impl DataFile {
             // from the tail afterwards finds that the file is too short, and waits for `growing`.
             if blocks < extent {
                 self.extent.store(blocks, Ordering::Relaxed);
-                self.room.take(extent - blocks);
             }
-            (blocks, spare)
+            let cut_off = extent.saturating_sub(blocks);
+            (spare - cut_off, cut_off)
         };
-        let cut = self.cut(blocks);
-        self.room.add(spare);
-        cut
+        drop(growing);
+        if braid_rt::mutant!("hold_room_during_the_cut") {
+            self.room.take(cut_off);
+            let cut = self.cut();
+            self.room.add(rest + cut_off);
+            return cut;
+        }
+        // Before the cut: commits that find a surplus do not wait for its end.
+        self.room.add(rest);
+        self.cut()
     }
 
-    /// Cuts off the unneeded tail of a file with `pages` pages.
-    pub(crate) fn trim(&self, pages: u64) -> Result<(), StoreError> {
-        self.trim_to(if self.room.has_writers() {
+    /// Shortens the file to the blocks that it is known to have, or that are in use.
+    fn cut(&self) -> Result<(), StoreError> {
+        while self.cut_some()? {}
+        Ok(())
+    }
+
+    /// Cuts off the unneeded tail of a file with `pages` pages. Keeps room for `expected` changed
+    /// pages, within a limit: otherwise, the next transactions would have to extend the file again.
+    pub(crate) fn trim(&self, pages: u64, expected: u64) -> Result<(), StoreError> {
+        self.trim_to(if !self.room.has_writers() {
+            self.room.lowest(pages)
+        } else if braid_rt::mutant!("cut_off_what_commits_need") {
             0
         } else {
-            self.room.lowest(pages)
+            expected.min(GROWTH_MAX).cast_signed()
         })
     }
 
-    /// Shortens the file to `blocks` blocks if it is longer. The caller holds `growing`, and no block
-    /// after these is in use.
-    fn cut(&self, blocks: u64) -> Result<(), StoreError> {
-        if blocks < self.len_blocks()? {
-            braid_rt::coverage_point("store: the data file's end is cut off");
-            let cut = self.file.set_len(blocks * PAGE_SIZE as u64);
-            cut.map_err(|e| self.failed("cannot shorten", e))?;
+    /// Shortens the file by a part of what it is too long. Returns whether there may be more: file
+    /// systems take long for large parts, and others may wait to extend the file.
+    fn cut_some(&self) -> Result<bool, StoreError> {
+        let _growing = self.growing.lock();
+        let extent = self.extent.load(Ordering::Relaxed);
+        // No block after the end is in use. A thread that takes one afterwards waits for `growing`.
+        let least = self.space.lock().end().max(extent);
+        let len = self.len_blocks()?;
+        if len <= least {
+            return Ok(false);
         }
-        Ok(())
+        braid_rt::coverage_point("store: the data file's end is cut off");
+        let to = least.max(len.saturating_sub(CUT));
+        let cut = self.file.set_len(to * PAGE_SIZE as u64);
+        cut.map_err(|e| self.failed("cannot shorten", e))?;
+        Ok(to > least)
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn Device> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use braid_log::SeqNo;
 use braid_store::{StoreError, Tree, WriterRoom};
 
 use super::instance::Instance;
@@ -19,6 +20,14 @@ const STEPS_PER_PIECE: usize = 16;
 /// Maximum number of checkpoints in a compaction: blocks that one replaces are free only for the
 /// next.
 const ROUNDS_MAX: u32 = 16;
+
+/// Checkpoints in a row that do not shorten a file after which its compaction ends. One may only free
+/// the blocks in which the next one finds space.
+const ROUNDS_IN_VAIN: u32 = 2;
+
+/// The least part by which a checkpoint must shorten a file that transactions change meanwhile, as a
+/// divisor: a few blocks more or less are theirs.
+const LEAST_PART: u64 = 64;
 
 /// Function that fills one leaf of a tree, or of its long keys, and returns the key to continue
 /// with.
@@ -48,22 +57,36 @@ impl Instance {
         self.fill_leaves()?;
         self.checkpoint()?;
         let mut bytes_after = self.data_file_bytes();
-        let mut checkpoints = 1;
-        while checkpoints < ROUNDS_MAX {
+        let (mut checkpoints, mut in_vain) = (1, 0);
+        while checkpoints < ROUNDS_MAX && in_vain < ROUNDS_IN_VAIN {
+            let before = engine.log.last_seqno();
             self.shrinking_checkpoint()?;
             checkpoints += 1;
-            engine.release_idle_room();
+            let is_idle = self.release_room_of_idle_writers(before);
             let bytes = self.data_file_bytes();
-            if bytes >= bytes_after {
-                break;
+            let least = if is_idle { 0 } else { bytes_after / LEAST_PART };
+            if bytes_after.saturating_sub(bytes) > least {
+                in_vain = 0;
+            } else {
+                in_vain += 1;
             }
-            bytes_after = bytes;
+            bytes_after = bytes_after.min(bytes);
         }
         Ok(CompactReport {
             bytes_before,
             bytes_after: self.data_file_bytes(),
             checkpoints,
         })
+    }
+
+    /// Releases the room that is promised to writers, if none has committed after `before`, and returns
+    /// whether that is so. Writers that commit would have to extend the file at once.
+    fn release_room_of_idle_writers(&self, before: SeqNo) -> bool {
+        let is_idle = self.engine.log.last_seqno() == before;
+        if is_idle || braid_rt::mutant!("take_room_from_busy_writers") {
+            self.engine.release_idle_room();
+        }
+        is_idle
     }
 
     fn data_file_bytes(&self) -> u64 {
@@ -152,5 +175,34 @@ impl Instance {
         let store = self.engine.store_of(core.id)?;
         store.admit(room, (PAGES_PER_STEP, 0), || false)?;
         Ok(repack(&core.tree, from)?)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::SimDevice;
+
+    use crate::{Bytes, Database};
+
+    #[test]
+    fn writers_that_commit_keep_their_room() {
+        let builder = Database::builder().background_threads(false);
+        let builder = builder.pool_bytes(1 << 20);
+        let db = builder.open_on(Arc::new(SimDevice::new(1))).unwrap();
+        let t = db.open_table::<u64, Bytes>("t").unwrap();
+        let instance = db.instance();
+        let insert = |key| db.transact(|tx| tx.insert(&t, &key, &[1; 1_000])).unwrap();
+        (0..100).for_each(insert);
+        db.checkpoint().unwrap();
+        let before = db.engine().log.last_seqno();
+        insert(100);
+        let bytes = || instance.data_file_bytes();
+        let long = bytes();
+        assert!(!instance.release_room_of_idle_writers(before));
+        assert_eq!(bytes(), long);
+        assert!(instance.release_room_of_idle_writers(db.engine().log.last_seqno()));
+        assert!(bytes() < long);
     }
 }
