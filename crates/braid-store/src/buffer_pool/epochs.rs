@@ -372,6 +372,9 @@ impl Pool {
                     && !open.frozen.contains_key(&id)
             });
         if untouched {
+            if frame.is_some_and(|frame| self.info[frame].dirty.load(Ordering::Relaxed) != 0) {
+                braid_rt::coverage_point("store: the image of a changed page moves");
+            }
             if let Some(open) = checkpoint.as_mut() {
                 open.addresses.insert(id, to);
             }
