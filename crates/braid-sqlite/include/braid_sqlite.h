@@ -47,8 +47,8 @@ typedef struct braid_sqlite_library {
    (void *)sqlite3_prepare_v2, (void *)sqlite3_step,                                               \
    (void *)sqlite3_column_text, (void *)sqlite3_finalize}
 
-/* Registers the VFS "braid", as the default one if is_default is not 0, and the SQL function
- * braid_wait of all connections that are opened afterwards. Returns SQLITE_OK; SQLITE_ERROR for a
+/* Registers the VFS "braid", as the default one if is_default is not 0, and the SQL functions
+ * braid_wait and braid_error of all connections that are opened afterwards. Returns SQLITE_OK; SQLITE_ERROR for a
  * SQLite older than 3.32; or SQLITE_MISUSE if the structure is smaller than that of the library. May be
  * called again, for example after sqlite3_initialize(). */
 int braid_sqlite_register(const braid_sqlite_library *library, int is_default);
@@ -61,6 +61,10 @@ int braid_sqlite_register(const braid_sqlite_library *library, int is_default);
  * SQLITE_IOERR_FSYNC: the device failed, and a power failure may lose what was waited for;
  * SQLITE_MISUSE: the VFS is not registered. */
 int braid_sqlite_wait(void *connection, const char *schema);
+
+/* Why the extension refused the newest call in this thread that it refused, or NULL; forgets it. SQLite itself
+ * has a code alone, such as SQLITE_CANTOPEN. The string lasts until the thread's next call of the function. */
+const char *braid_sqlite_error(void);
 
 /* Bytes that a -wal file has as SQLite sees it; -1 if the file is not one of this VFS. */
 long long braid_sqlite_wal_size(const char *path);

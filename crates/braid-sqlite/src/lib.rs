@@ -45,6 +45,7 @@ mod database;
 mod frames;
 mod guard;
 mod inner;
+mod last_error;
 mod library;
 mod place;
 #[cfg(test)]
@@ -58,6 +59,7 @@ mod wait;
 mod wal;
 mod walfile;
 
+pub use last_error::braid_sqlite_error;
 pub use library::{Library, RegisterError};
 pub use vfs::{
     braid_sqlite_auto_init, braid_sqlite_register, braid_sqlite_wal_size, register,

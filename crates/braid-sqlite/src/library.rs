@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use crate::abi::{Connection, Context, Initialize, Opaque, SqlFunction, Statement, Value, Vfs};
+use crate::last_error;
 
 /// Oldest version of SQLite with all that is needed.
 pub(crate) const OLDEST: c_int = 3_032_000;
@@ -140,7 +141,9 @@ functions! {
     /// `sqlite3_value_text`.
     value_text = 109: unsafe extern "C" fn(*mut Value) -> *const c_char,
     /// `sqlite3_result_text`.
-    result_text = 85: unsafe extern "C" fn(*mut Context, *const c_char, c_int, Opaque),
+    result_text = 85: unsafe extern "C" fn(
+        *mut Context, *const c_char, c_int, Option<unsafe extern "C" fn(*mut c_void)>,
+    ),
     /// `sqlite3_result_error`.
     result_error = 80: unsafe extern "C" fn(*mut Context, *const c_char, c_int),
     /// `sqlite3_result_error_code`.
@@ -249,8 +252,9 @@ pub(crate) unsafe fn message(table: *const *const c_void, text: &str) -> *mut c_
 }
 
 impl Functions {
-    /// Reports a message to the program's error log.
+    /// Reports a message to the program's error log, and keeps it for `braid_error()`.
     pub(crate) fn report(&self, code: c_int, message: &str) {
+        last_error::note(message);
         let Ok(message) = CString::new(message.replace('\0', "")) else {
             return;
         };

@@ -4,13 +4,19 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 use crate::abi::{
-    Connection, Context, DIRECT_ONLY, ERROR, FCNTL_WAIT, MISUSE, NOMEM, NOTFOUND, OK, ROW, UTF8,
-    Value,
+    Connection, Context, DIRECT_ONLY, ERROR, FCNTL_WAIT, MISUSE, NOMEM, NOTFOUND, OK, ROW,
+    SqlFunction, UTF8, Value,
 };
 use crate::database::guarded;
+use crate::last_error::error_in_sql;
 use crate::library::{Functions, RegisterError, functions};
 
-const NAME: &CStr = c"braid_wait";
+/// The extension's functions in SQL: names and numbers of arguments.
+const FUNCTIONS: [(&CStr, c_int, SqlFunction); 3] = [
+    (c"braid_wait", 0, wait_in_sql),
+    (c"braid_wait", 1, wait_in_sql),
+    (c"braid_error", 0, error_in_sql),
+];
 
 /// Why a wait failed.
 struct Failure {
@@ -25,7 +31,7 @@ impl Failure {
     }
 }
 
-/// Makes SQLite define the function in every connection that is opened from now on.
+/// Makes SQLite define the functions in every connection that is opened from now on.
 pub(crate) fn define_when_opened(functions: &Functions) -> Result<(), RegisterError> {
     // SAFETY: SQLite calls the function with the arguments of its type.
     match unsafe { (functions.auto_extension)(opened) } {
@@ -34,7 +40,7 @@ pub(crate) fn define_when_opened(functions: &Functions) -> Result<(), RegisterEr
     }
 }
 
-/// Defines the function in a connection.
+/// Defines the functions in a connection.
 ///
 /// # Safety
 ///
@@ -43,17 +49,17 @@ pub(crate) unsafe fn define(
     functions: &Functions,
     connection: *mut Connection,
 ) -> Result<(), RegisterError> {
-    for count in 0..=1 {
-        let (name, flags) = (NAME.as_ptr(), UTF8 | DIRECT_ONLY);
+    for (name, count, function) in FUNCTIONS {
+        let flags = UTF8 | DIRECT_ONLY;
         // SAFETY: the connection is open, and the function has the type that SQLite calls.
         let code = unsafe {
             (functions.create_function)(
                 connection,
-                name,
+                name.as_ptr(),
                 count,
                 flags,
                 null_mut(),
-                Some(wait_in_sql),
+                Some(function),
                 None,
                 None,
                 None,

@@ -133,10 +133,29 @@ def test_a_wait_makes_commits_durable(module: ModuleType, tmp_path: Path) -> Non
     plain.close()
 
 
-def test_a_wrong_parameter_is_an_error(tmp_path: Path) -> None:
-    for options in [{"log": tmp_path / "missing"}, {"memory": "tape"}, {"mode": "never"}]:
-        with pytest.raises(sqlite3.OperationalError):
+def test_an_error_has_the_reason(tmp_path: Path) -> None:
+    for options, reason in [
+        ({"log": tmp_path / "missing"}, "missing: it is not an absolute path of a directory"),
+        ({"memory": "tape"}, "braid_memory"),
+        ({"mode": "never"}, "not a commit mode"),
+    ]:
+        with pytest.raises(sqlite3.OperationalError, match=reason) as raised:
             braid_sqlite.connect(tmp_path / "app.db", **options)  # type: ignore[arg-type]
+        if sys.version_info >= (3, 11):
+            assert raised.value.sqlite_errorname == "SQLITE_CANTOPEN"
+    # An error of SQLite's own has no reason of the extension, nor an earlier one.
+    with pytest.raises(sqlite3.OperationalError, match="file$"):
+        braid_sqlite.connect(tmp_path / "missing" / "app.db")
+
+
+def test_a_refused_database_says_why(module: ModuleType, tmp_path: Path) -> None:
+    stock = sqlite3.connect(tmp_path / "app.db")
+    stock.execute("PRAGMA journal_mode = WAL")
+    stock.execute("CREATE TABLE t (a)")
+    with pytest.raises(Exception, match="it has frames of SQLite without this extension"):
+        braid_sqlite.connect(tmp_path / "app.db", module=module)
+    stock.close()
+    braid_sqlite.connect(tmp_path / "app.db", module=module).close()
 
 
 class WithoutExtensions:

@@ -1,5 +1,7 @@
 //! One process: what SQLite's users do, against SQLite without the extension.
 
+use std::ffi::CStr;
+
 use rusqlite::Connection;
 
 use crate::model::{Directory, is_sound, open, pragma, rows, run, stat};
@@ -131,8 +133,41 @@ fn pragmas_answer_or_say_what_is_wrong() {
     assert!(error.contains("journal_mode = WAL"), "{error}");
     run(&plain, "CREATE TABLE t (a)");
     assert_eq!(pragma(&plain, "PRAGMA journal_mode").unwrap(), "delete");
+}
+
+#[test]
+fn a_refusal_leaves_its_reason() {
     let nowhere = "file:/tmp/x.db?vfs=braid&braid_log=/no/such/directory";
     assert!(open(nowhere).is_err());
+    let db = Connection::open_in_memory().unwrap();
+    let reason = || {
+        db.query_row("SELECT braid_error()", [], |row| row.get(0))
+            .unwrap()
+    };
+    let found: Option<String> = reason();
+    let expected = "cannot open the log in /no/such/directory: it is not an absolute path";
+    assert!(
+        found
+            .as_ref()
+            .is_some_and(|text| text.starts_with(expected)),
+        "{found:?}"
+    );
+    assert_eq!(reason(), None);
+
+    assert!(open(nowhere).is_err());
+    let in_c = || {
+        let text = braid_sqlite::braid_sqlite_error();
+        if text.is_null() {
+            return None;
+        }
+        // SAFETY: the function returned a string, and this thread calls it later.
+        let text = unsafe { CStr::from_ptr(text) };
+        Some(text.to_string_lossy().into_owned())
+    };
+    // The reason is that of the thread which was refused.
+    std::thread::scope(|scope| assert_eq!(scope.spawn(in_c).join().unwrap(), None));
+    assert!(in_c().is_some_and(|text| text.starts_with(expected)));
+    assert_eq!(in_c(), None);
 }
 
 /// A random statement that both connections execute in the same way.

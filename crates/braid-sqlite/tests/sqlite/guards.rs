@@ -411,13 +411,17 @@ fn a_database_that_was_moved_with_all_its_files_keeps_its_log() {
     let db = open(&uri("first.db")).unwrap();
     rows(&db, "PRAGMA journal_mode = WAL").unwrap();
     run(&db, "CREATE TABLE t (a)");
-    for ending in ["", "-wal", "-braid"] {
-        fs::copy(
-            path(&format!("first.db{ending}")),
-            path(&format!("copy.db{ending}")),
-        )
-        .unwrap();
-    }
+    let each_file = |from: &str, to: &str, act: &dyn Fn(&Path, &Path)| {
+        for ending in ["", "-wal", "-braid"] {
+            act(
+                &path(&format!("{from}{ending}")),
+                &path(&format!("{to}{ending}")),
+            );
+        }
+    };
+    each_file("first.db", "copy.db", &|from, to| {
+        fs::copy(from, to).unwrap();
+    });
     // While the original exists, its copy is refused.
     let copy = open(&uri("copy.db")).unwrap();
     assert_eq!(code(rows(&copy, "SELECT * FROM t")), ErrorCode::CannotOpen);
@@ -428,13 +432,9 @@ fn a_database_that_was_moved_with_all_its_files_keeps_its_log() {
     );
     fs::remove_file(path("first.db")).unwrap();
 
-    for ending in ["", "-wal", "-braid"] {
-        fs::rename(
-            path(&format!("copy.db{ending}")),
-            path(&format!("moved.db{ending}")),
-        )
-        .unwrap();
-    }
+    each_file("copy.db", "moved.db", &|from, to| {
+        fs::rename(from, to).unwrap()
+    });
     let moved = open(&uri("moved.db")).unwrap();
     run(&moved, "INSERT INTO t VALUES (1)");
     assert_eq!(rows(&moved, "SELECT * FROM t").unwrap().len(), 1);

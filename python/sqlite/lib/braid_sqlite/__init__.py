@@ -155,7 +155,7 @@ def connect(
     is a file next to the database. ``memory`` and ``mode`` are the parameters ``braid_memory`` and
     ``braid_mode``. ``autocheckpoint`` is the number of frames before SQLite starts a checkpoint.
     ``module`` is ``sqlite3``, ``pysqlite3.dbapi2`` or ``apsw``; its ``connect`` or ``Connection`` gets
-    the other options.
+    the other options. An error has the reason of the extension, which SQLite alone does not report.
     """
     parameters = {"vfs": "braid"}
     if log is not None:
@@ -166,30 +166,53 @@ def connect(
         parameters["braid_mode"] = mode
     path = quote(os.path.abspath(os.fspath(database)))
     uri = f"file:{path}?{urlencode(parameters, quote_via=quote)}"
-    connection: Any
-    if hasattr(module, "apsw_version") or hasattr(module, "apswversion"):
-        load(module.Connection(":memory:"))
-        flags = module.SQLITE_OPEN_READWRITE | module.SQLITE_OPEN_CREATE | module.SQLITE_OPEN_URI
-        connection = module.Connection(uri, **{"flags": flags, **options})
-    else:
-        loader = module.connect(":memory:")
-        try:
-            load(loader)
-        finally:
-            loader.close()
-        connection = module.connect(uri, uri=True, **options)
+    loader = _open(module, ":memory:")
     try:
-        cursor = connection.cursor()
-        (journal,) = next(iter(cursor.execute("PRAGMA journal_mode = WAL")))
-        if journal != "wal":
-            raise BraidSqliteError(f"cannot set journal_mode = WAL: it is {journal}")
-        cursor.execute(f"PRAGMA wal_autocheckpoint = {int(autocheckpoint)}")
-        cursor.execute("PRAGMA synchronous = FULL")
-        cursor.close()
-    except BaseException:
-        connection.close()
-        raise
+        load(loader)
+    finally:
+        loader.close()
+    # Forgets what was refused before.
+    _reason(module)
+    try:
+        connection = _open(module, uri, **options)
+        try:
+            cursor = connection.cursor()
+            (journal,) = next(iter(cursor.execute("PRAGMA journal_mode = WAL")))
+            if journal != "wal":
+                raise BraidSqliteError(f"cannot set journal_mode = WAL: it is {journal}")
+            cursor.execute(f"PRAGMA wal_autocheckpoint = {int(autocheckpoint)}")
+            cursor.execute("PRAGMA synchronous = FULL")
+            cursor.close()
+        except BaseException:
+            connection.close()
+            raise
+    except Exception as error:
+        reason = _reason(module)
+        if reason is None:
+            raise
+        explained = type(error)(f"{error}: {reason}")
+        # SQLite's codes.
+        explained.__dict__.update(error.__dict__)
+        raise explained from error
     return connection
+
+
+def _open(module: ModuleType, name: str, **options: Any) -> Any:
+    """Open a connection of a module, with a path or a URI."""
+    if hasattr(module, "apsw_version") or hasattr(module, "apswversion"):
+        flags = module.SQLITE_OPEN_READWRITE | module.SQLITE_OPEN_CREATE | module.SQLITE_OPEN_URI
+        return module.Connection(name, **{"flags": flags, **options})
+    return module.connect(name, uri=True, **options)
+
+
+def _reason(module: ModuleType) -> str | None:
+    """Why the extension refused the newest call of this thread; forgets it."""
+    connection = _open(module, ":memory:")
+    try:
+        (text,) = next(iter(connection.cursor().execute("SELECT braid_error()")))
+    finally:
+        connection.close()
+    return None if text is None else str(text)
 
 
 def wait(connection: Any, schema: str | None = None) -> None:
