@@ -6,7 +6,9 @@
 #     scripts/sqlite-programs.sh [mptester|threadtest3|kvtest|speedtest1|fuzzcheck]...   (by default all)
 #
 # The sources are those of the distribution's package. Skips where they, a C compiler or Tcl are missing.
-# BRAID_FUZZDATA names the files of fuzzcheck's corpus, by default the two smallest ones of eight.
+# BRAID_FUZZDATA names files of fuzzcheck's corpus, by default all of them, the smallest one first. A file
+# that has passed is not checked again until the library changes, so that a run goes on where an earlier one
+# was interrupted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target="$(realpath -m "${CARGO_TARGET_DIR:-target}")"
@@ -123,11 +125,21 @@ fuzzcheck() {
     compile fuzzcheck -DSQLITE_CORE -DSQLITE_OSS_FUZZ -I"$sources/ext/recover" "$sources"/test/fuzzcheck.c \
         "$sources"/test/{ossfuzz,fuzzinvariants,vt02}.c "$sources"/ext/recover/{dbdata,sqlite3recover}.c \
         -Wl,--wrap=sqlite3_memory_used
-    local file
-    for file in ${BRAID_FUZZDATA:-fuzzdata4.db fuzzdata6.db}; do
-        run braid timeout 500 "$build/fuzzcheck" --native-vfs --limit-mem 100M "$sources/test/$file" \
-            >"$build/fuzzcheck.log" 2>&1 || failed fuzzcheck
-        echo "fuzzcheck $file: $(grep -a '0 errors' "$build/fuzzcheck.log" | tail -n 1)"
+    # The files that have passed, with this library and this program.
+    local passed key
+    key="$(cat "$library" "$build/fuzzcheck" | sha256sum)"
+    passed="$suite/results/fuzzcheck/${key%% *}"
+    [ -d "$passed" ] || { rm -rf "$suite/results/fuzzcheck"; mkdir -p "$passed"; }
+    local files file begun
+    files="${BRAID_FUZZDATA:-$(cd "$sources/test" && ls -Sr fuzzdata*.db)}"
+    for file in $files; do
+        if [ ! -f "$passed/$file" ]; then
+            begun="$SECONDS"
+            run braid timeout 3600 "$build/fuzzcheck" --native-vfs --limit-mem 100M "$sources/test/$file" \
+                >"$build/fuzzcheck.log" 2>&1 || failed fuzzcheck
+            echo "$(grep -a '0 errors' "$build/fuzzcheck.log" | tail -n 1) ($((SECONDS - begun)) s)" >"$passed/$file"
+        fi
+        echo "fuzzcheck $file: $(cat "$passed/$file")"
     done
 }
 
