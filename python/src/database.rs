@@ -322,21 +322,24 @@ impl Database {
     }
 
     /// Creates a tablespace, durably: a data file of its own in another directory, which must be
-    /// empty or missing, with a page pool of pool_bytes bytes of its own (64 MiB by default).
+    /// empty or missing, with a page pool of pool_bytes bytes of its own (64 MiB by default). With
+    /// own_log=True, it also has a log of its own, which begins with the next opening.
     ///
     /// The database records the directory, and every later opening needs it. Raises
     /// TablespaceError, OptionError, LockedError.
-    #[pyo3(signature = (name, directory, *, pool_bytes = None))]
+    #[pyo3(signature = (name, directory, *, pool_bytes = None, own_log = false))]
     fn create_tablespace(
         &self,
         py: Python<'_>,
         name: &str,
         directory: PathBuf,
         pool_bytes: Option<usize>,
+        own_log: bool,
     ) -> PyResult<()> {
         let database = self.handle.open()?;
         self.handle.writers.check_none()?;
-        let mut options = TablespaceOptions::in_directory(directory);
+        let options = TablespaceOptions::in_directory(directory);
+        let mut options = options.own_log(own_log);
         if let Some(bytes) = pool_bytes {
             options = options.pool_bytes(bytes);
         }

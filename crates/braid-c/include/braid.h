@@ -1671,6 +1671,18 @@ braid_status braid_db_create_tablespace(braid_db *db,
                                         const char *directory,
                                         size_t pool_bytes);
 
+// Creates a tablespace as `braid_db_create_tablespace` does, with a log of its own in its directory. The
+// log begins when the database is opened the next time: until then, transactions write to that of
+// the database.
+//
+// # Safety
+//
+// `name` and `directory` are NULL or strings that end with a NUL.
+braid_status braid_db_create_tablespace_with_log(braid_db *db,
+                                                 const char *name,
+                                                 const char *directory,
+                                                 size_t pool_bytes);
+
 // Drops a tablespace without tables, durably, and removes its files. Its directory stays.
 //
 // # Safety

@@ -123,6 +123,26 @@ fn tablespaces_are_created_listed_and_dropped() {
     ];
     assert_eq!(stdout(&output).lines().collect::<Vec<_>>(), expected);
 
+    // A log of its own begins with the next opening.
+    let other = place.path().join("other");
+    let script = format!("create-tablespace other '{}' 1 with log", other.display());
+    expect_code(&piped(&dir, &script), 0);
+    let output = piped(
+        &dir,
+        "create logged u64 string in other; put logged 1 one; tablespaces",
+    );
+    expect_code(&output, 0);
+    assert!(
+        stdout(&output).contains("other, with a log of its own"),
+        "{}",
+        stdout(&output)
+    );
+    let files = std::fs::read_dir(&other).unwrap();
+    let mut names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    assert!(names.any(|name| name.starts_with("log-")), "{names:?}");
+    expect_code(&piped(&dir, "drop logged"), 0);
+    expect_code(&piped(&dir, "drop-tablespace other"), 0);
+
     for (bad, what) in [
         ("create here u64 string in disk", "it is in \"main\""),
         (

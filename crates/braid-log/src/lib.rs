@@ -132,6 +132,7 @@ mod stats;
 mod tail;
 
 pub use base::numbers::{FlushNo, SeqNo, StrandId};
+pub use commit::parts::Fragment;
 pub use commit::pending::PendingCommit;
 pub use commit::ticket::{Ticket, UnlockPoint};
 pub use error::LogError;
@@ -139,7 +140,7 @@ pub use flush::backpressure::{CheckpointRun, Checkpointer};
 pub use flush::core::Announcer;
 pub use flush::pacing::{CommitProgress, Pacer};
 pub use format::checkpoint_position::{CheckpointPosition, LanePosition};
-pub use format::segment::is_log_name;
+pub use format::segment::{is_log_name, lane_of_name};
 pub use log::{Calm, Log};
 pub use options::{FlushMode, LogOptions, PmemCommit};
 pub use protocol::kind::{LockRelease, ProtocolKind};

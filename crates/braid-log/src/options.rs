@@ -1,13 +1,16 @@
 //! Options for the layout and operation of a log.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
 
 use braid_io::Device;
 use braid_rt::numa;
 
+use crate::base::numbers::LaneId;
 use crate::format::BLOCK;
+use crate::format::checkpoint_position::CheckpointPosition;
 use crate::format::padding::is_memory;
 use crate::format::segment::LANES_MAX;
 use crate::protocol;
@@ -21,6 +24,9 @@ const FIRST_SEGMENTS: u64 = 64 << 10;
 
 /// Buffers of all strands that a small log with closed flushes fills between two flushes.
 const SMALL_CLOSED_SLOTS: usize = 16;
+
+/// Most strands of a side lane: their buffers take memory for each.
+const SIDE_STRANDS: usize = 4;
 
 /// Most lanes of a log in persistent memory, if the caller does not choose their number.
 const DEFAULT_LANES: usize = 4;
@@ -114,6 +120,10 @@ pub struct LogOptions {
     /// 1: all strands share each flush. See [`LogOptions::default_lanes`] for other devices than
     /// disks. Fixed when the log is created.
     pub lanes: usize,
+    /// Further lanes, each with a few strands of its own, to which only commits write that
+    /// [name](crate::Log::enter_in) them. So a part of the log can be on another device. Only with
+    /// a protocol that [has side lanes](crate::ProtocolKind::has_side_lanes). Default 0.
+    pub side_lanes: usize,
     /// Size of a segment file in bytes, a multiple of 4096. Default 32 MiB. The first segments of
     /// all lanes have 64 KiB together, or 12 KiB each if that is more, and each further one as many
     /// bytes as all that the lane keeps, up to this size. With several lanes and
@@ -160,6 +170,7 @@ impl Default for LogOptions {
             protocol: ProtocolKind::default(),
             strands: numa::whole(cores.clamp(1, 16)),
             lanes: 1,
+            side_lanes: 0,
             segment_bytes: 32 << 20,
             slot_bytes: 512 << 10,
             max_log_bytes: 0,
@@ -197,6 +208,54 @@ impl LogOptions {
         } else {
             1
         }
+    }
+
+    /// Returns the number of lanes, side lanes included.
+    pub(crate) fn all_lanes(&self) -> usize {
+        self.lanes + self.side_lanes
+    }
+
+    /// Whether a position can be one of a log with these options.
+    pub(crate) fn fit(&self, position: &CheckpointPosition) -> bool {
+        let has_more = position.lanes.len() > self.lanes;
+        position.fits(self.lanes) && (!has_more || self.protocol.has_side_lanes())
+    }
+
+    /// Returns the number of strands of a side lane.
+    pub(crate) fn side_strands(&self) -> usize {
+        self.strands.min(SIDE_STRANDS)
+    }
+
+    /// Returns the number of strands, those of side lanes included.
+    pub(crate) fn all_strands(&self) -> usize {
+        self.strands + self.side_lanes * self.side_strands()
+    }
+
+    /// Returns the indices of a lane's strands: every so many of a range.
+    pub(crate) fn strands_of(&self, lane: LaneId) -> (Range<usize>, usize) {
+        match lane.get().checked_sub(self.lanes) {
+            None => (lane.get()..self.strands, self.lanes),
+            Some(side) => {
+                let first = self.strands + side * self.side_strands();
+                (first..first + self.side_strands(), 1)
+            }
+        }
+    }
+
+    /// Returns the lane of a strand.
+    pub(crate) fn lane_of(&self, strand: usize) -> LaneId {
+        LaneId::new(match strand.checked_sub(self.strands) {
+            None => strand % self.lanes,
+            Some(side) => self.lanes + side / self.side_strands(),
+        })
+    }
+
+    /// Returns the memory node of a strand's buffers, if it has one.
+    pub(crate) fn node_of(&self, strand: usize) -> Option<usize> {
+        // Strand `i` belongs to threads with an index of `i` modulo the number of strands; that of a
+        // side lane belongs to no node's threads.
+        let is_placed = self.numa && strand < self.strands;
+        numa::node_of(strand, self.strands).filter(|_| is_placed)
     }
 
     /// Bytes of each lane's segments that make up [`LogOptions::preallocated_bytes`].
@@ -248,7 +307,7 @@ impl LogOptions {
     /// With several lanes and a limit, no lane is small: one of them could use the space that the
     /// others need.
     pub(crate) fn first_segment_bytes(&self) -> u64 {
-        if self.lanes > 1 && self.max_log_bytes != 0 {
+        if self.all_lanes() > 1 && self.max_log_bytes != 0 {
             return self.segment_bytes;
         }
         let block = BLOCK as u64;

@@ -19,11 +19,11 @@ use braid_rt::to_usize;
 use crate::LogError;
 use crate::base::numbers::{FlushNo, LaneId, SeqNo};
 use crate::flush::core::Core;
-use crate::flush::lane::DurableEnd;
+use crate::flush::lane::{DurableEnd, Lane};
 use crate::format::BLOCK;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::format::chunk::{CHUNK_HEADER, ChunkHeader};
-use crate::format::log_record::{LogRecordKind, LogRecords};
+use crate::format::log_record::{LogRecordKind, LogRecords, Rest};
 use crate::format::segment::{Segment, SegmentHeader, segment_name};
 use crate::protocol::kind::ProtocolKind;
 use crate::protocol::{Kept, Protocol};
@@ -39,6 +39,8 @@ struct Waiting {
     flush: FlushNo,
     records: u32,
     payload: Vec<u8>,
+    /// The rest of the transaction, if this is a fragment of it.
+    rest: Rest,
 }
 
 /// The contents of the first header of an incarnation.
@@ -94,7 +96,7 @@ struct Cursor {
 impl TailReader {
     /// See [`Log::tail`](crate::Log::tail).
     pub(crate) fn new(core: &Arc<Core>, start: &CheckpointPosition) -> Result<Self, LogError> {
-        if start.lanes.len() != core.lanes.len() {
+        if !core.options.fit(start) {
             return Err(LogError::Incompatible {
                 what: "cannot read the log: the position has another number of lanes; use a position of this log".to_owned(),
             });
@@ -117,12 +119,40 @@ impl TailReader {
                 protocol: core.protocol,
             },
         );
-        for (lane, position) in start.lanes.iter().enumerate() {
-            let cursor = tail.open(LaneId::new(lane), position, start.seqno)?;
+        for lane in core.lanes.iter().filter(|lane| !lane.is_absent()) {
+            let position = tail.position_in(lane, start)?;
+            let cursor = tail.open(lane.index, &position, start.seqno)?;
             tail.incarnation = tail.incarnation.min(position.incarnation);
             tail.lanes.push(cursor);
         }
         Ok(tail)
+    }
+
+    /// Returns the place in a lane from which the reader reads: if the lane had no log at `start`,
+    /// its first chunk.
+    fn position_in(
+        &self,
+        lane: &Lane,
+        start: &CheckpointPosition,
+    ) -> Result<LanePosition, LogError> {
+        let position = start.lane(lane.index);
+        if !position.is_absent() {
+            return Ok(position);
+        }
+        let first = self.segment(lane.index, 1)?;
+        let header = self.header(lane.index, &first)?;
+        Ok(LanePosition {
+            segment: header.sequence,
+            offset: BLOCK as u64,
+            chunk: header.first_chunk,
+            link: header.link,
+            incarnation: header.incarnation,
+        })
+    }
+
+    fn cursor(&mut self, lane: LaneId) -> &mut Cursor {
+        let found = self.lanes.iter_mut().find(|cursor| cursor.lane == lane);
+        found.expect("the lane of a cursor")
     }
 
     /// Calls `f` for each transaction that became durable, in the order of the numbers, until there
@@ -202,7 +232,16 @@ impl TailReader {
     /// Hands out the waiting transactions up to a number. Returns `false` if `room` was not enough.
     fn hand_out(&mut self, to: SeqNo, room: &mut usize, f: &mut dyn FnMut(LogRecord<'_>)) -> bool {
         while let Some(entry) = self.waiting.first_entry().filter(|e| *e.key() <= to) {
-            let (seqno, waiting) = entry.remove_entry();
+            let (mut seqno, mut waiting) = entry.remove_entry();
+            // The next fragments have the next numbers, and no number up to `to` is missing.
+            while waiting.rest.after > 0
+                && let Some((last, next)) = self.waiting.pop_first()
+            {
+                seqno = last;
+                waiting.records += next.records;
+                waiting.rest.after = next.rest.after;
+                waiting.payload.extend(next.payload);
+            }
             f(LogRecord {
                 seqno,
                 records: waiting.records,
@@ -362,7 +401,15 @@ impl TailReader {
     /// Reads one flush of a lane, or moves to its next segment.
     fn advance(&mut self, lane: LaneId, end: DurableEnd) -> Result<(), LogError> {
         let incarnation = self.core.incarnation;
-        let cursor = &mut self.lanes[lane.get()];
+        let Self {
+            lanes,
+            waiting,
+            from,
+            ..
+        } = self;
+        let Some(cursor) = lanes.iter_mut().find(|cursor| cursor.lane == lane) else {
+            unreachable!("the lane of a cursor")
+        };
         let is_last = cursor.segment.sequence == end.segment;
         let limit = if is_last {
             end.offset
@@ -379,7 +426,7 @@ impl TailReader {
         }
         if flush.last().is_some_and(|(_, header)| header.more == 0) {
             for (offset, header) in flush {
-                cursor.log_records(offset, &header, self.from, &mut self.waiting)?;
+                cursor.log_records(offset, &header, *from, waiting)?;
             }
             return Ok(());
         }
@@ -395,7 +442,7 @@ impl TailReader {
         }
         let next = self.segment(lane, segment.sequence + 1)?;
         let header = self.header(lane, &next)?;
-        let cursor = &self.lanes[lane.get()];
+        let cursor = &*self.cursor(lane);
         let fits = header.first_chunk == cursor.next.sequence && header.link == cursor.next.link;
         let continues = header.incarnation == cursor.next.incarnation && flush.is_empty();
         if !fits || !(continues || header.incarnation > cursor.next.incarnation) {
@@ -403,7 +450,7 @@ impl TailReader {
         }
         self.note(&header)?;
         let end = self.incarnation_end(lane, &next, header.incarnation)?;
-        let cursor = &mut self.lanes[lane.get()];
+        let cursor = self.cursor(lane);
         cursor.end = end;
         if header.incarnation > cursor.next.incarnation {
             // Streams without a commit record at the end of the incarnation stay without one.
@@ -513,6 +560,7 @@ impl Cursor {
                         flush,
                         records,
                         payload,
+                        rest: log_record.rest,
                     },
                 );
             }

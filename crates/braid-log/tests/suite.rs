@@ -9,5 +9,6 @@ mod models;
 mod one_pass;
 mod openings;
 mod padding;
+mod side_lanes;
 mod streams;
 mod tail;

@@ -91,6 +91,9 @@ pub struct Plan {
     /// Tablespaces other than the main one, each on a device of its own: without readers alongside
     /// the writer.
     pub spaces: u8,
+    /// Whether those tablespaces have logs of their own, each on its device: without a limit for the
+    /// log, and with a protocol that allows them.
+    pub logs: bool,
     /// Whether the device lies about durability: then the checker should report violations.
     pub lies: bool,
 }
@@ -168,6 +171,7 @@ impl Plan {
                 3 => SPACES_MAX,
                 _ => 0,
             },
+            logs: Rng::with_seed(seed ^ 0x1065).bool(),
             lies: false,
             reopens: rng.u32(..8) == 0,
             // From its own generator, so that the rest of a seed's plan is unchanged.
@@ -329,6 +333,7 @@ impl Plan {
             "nvme" => self.nvme = parse(name, value)?,
             "bulky" => self.bulky = parse(name, value)?,
             "spaces" => self.spaces = parse(name, value)?,
+            "logs" => self.logs = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
@@ -336,6 +341,11 @@ impl Plan {
     }
 
     /// Returns the builder that opens the database.
+    /// Whether the tablespaces have logs of their own.
+    pub(crate) fn has_logs(&self) -> bool {
+        self.logs && self.spaces > 0 && matches!(self.protocol, Protocol::Glsn | Protocol::Epoch)
+    }
+
     pub(crate) fn builder(&self, rng: &mut Rng) -> Builder {
         // All of a lane's buffers fit into a segment, as some protocols require.
         let segment =
@@ -393,7 +403,8 @@ impl Plan {
     fn max_log_bytes(&self, segment: u64) -> Option<u64> {
         // From its own generator, so that the other options of a seed are unchanged.
         let mut rng = Rng::with_seed(self.seed ^ 0xf12);
-        let is_limited = self.limited && self.large && !self.tight && !self.feed;
+        let is_limited =
+            self.limited && self.large && !self.tight && !self.feed && !self.has_logs();
         let strands = self.strands.div_ceil(self.lanes) as u64;
         let segments = (strands + 2) * 3 / 2 + 3 + rng.u64(..3);
         // A feed that an old handle left keeps up to a quarter.
@@ -435,6 +446,7 @@ impl Plan {
         add(&|p| p.short_snapshots = false);
         add(&|p| p.seesaw = false);
         add(&|p| p.bulky = false);
+        add(&|p| p.logs = false);
         add(&|p| p.spaces = 0);
         add(&|p| p.spaces = p.spaces.min(1));
         add(&|p| p.careless = false);
@@ -491,6 +503,7 @@ impl fmt::Display for Plan {
             nvme,
             bulky,
             spaces,
+            logs,
             lies,
         } = self;
         write!(
@@ -501,7 +514,7 @@ impl fmt::Display for Plan {
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
              careless={careless},readers={readers},long={long},limited={limited},\
-             short_snapshots={short_snapshots},pmem={pmem},nvme={nvme},bulky={bulky},spaces={spaces},lies={lies}"
+             short_snapshots={short_snapshots},pmem={pmem},nvme={nvme},bulky={bulky},spaces={spaces},logs={logs},lies={lies}"
         )
     }
 }

@@ -21,6 +21,8 @@ pub(crate) fn name(number: usize) -> String {
 #[derive(Clone, Debug)]
 pub(crate) struct Spaces {
     devices: Vec<SimDevice>,
+    /// Whether tablespaces have logs of their own.
+    logs: bool,
     /// Decides which of the devices a fault strikes, independently of a seed's other decisions.
     rng: Rng,
 }
@@ -35,8 +37,14 @@ impl Spaces {
         let device = |number| SimDevice::new(plan.seed ^ (0x5bace << 20) ^ number);
         Self {
             devices: (1..=count).map(device).collect(),
+            logs: plan.has_logs(),
             rng: Rng::with_seed(plan.seed ^ 0x7ab1e),
         }
+    }
+
+    /// Whether tablespaces have logs of their own.
+    pub(crate) fn have_logs(&self) -> bool {
+        self.logs
     }
 
     pub(crate) fn devices(&self) -> &[SimDevice] {
@@ -64,8 +72,8 @@ impl Spaces {
     /// Returns the devices for one opener, and their claims.
     pub(crate) fn claim(&self) -> (Self, Vec<Claim>) {
         let (devices, claims) = self.devices.iter().map(SimDevice::claim).unzip();
-        let rng = self.rng.clone();
-        (Self { devices, rng }, claims)
+        let (rng, logs) = (self.rng.clone(), self.logs);
+        (Self { devices, logs, rng }, claims)
     }
 
     /// Names the devices of all tablespaces for an opening.
@@ -107,6 +115,10 @@ impl Spaces {
 
     fn options(&self, number: usize) -> TablespaceOptions {
         let device = Arc::new(self.devices[number - 1].clone());
-        TablespaceOptions::on_device(device).pool_bytes(1 << 20)
+        // One of them shares the log.
+        let own_log = self.logs && !(number + 1).is_multiple_of(3);
+        TablespaceOptions::on_device(device)
+            .pool_bytes(1 << 20)
+            .own_log(own_log)
     }
 }

@@ -39,6 +39,33 @@ pub unsafe extern "C" fn braid_db_create_tablespace(
     })
 }
 
+/// Creates a tablespace as `braid_db_create_tablespace` does, with a log of its own in its directory. The
+/// log begins when the database is opened the next time: until then, transactions write to that of
+/// the database.
+///
+/// # Safety
+///
+/// `name` and `directory` are NULL or strings that end with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_db_create_tablespace_with_log(
+    db: *mut braid_db,
+    name: *const c_char,
+    directory: *const c_char,
+    pool_bytes: usize,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (name, directory) = unsafe { (text(name, "name")?, text(directory, "directory")?) };
+        let options = TablespaceOptions::in_directory(directory);
+        let mut options = options.own_log(true);
+        if pool_bytes > 0 {
+            options = options.pool_bytes(pool_bytes);
+        }
+        database(db)?.current().create_tablespace(name, options)?;
+        Ok(BRAID_OK)
+    })
+}
+
 /// Drops a tablespace without tables, durably, and removes its files. Its directory stays.
 ///
 /// # Safety

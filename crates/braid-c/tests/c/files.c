@@ -245,7 +245,7 @@ static void tablespaces(const char *dir) {
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_create_tablespace(db, "disk", NULL, 0));
     EXPECT(BRAID_TABLESPACE, braid_table_open_in(db, "disk", "there", NULL, &there));
     MESSAGE("disk");
-    OK(braid_db_create_tablespace(db, "disk", disk, 1 << 20));
+    OK(braid_db_create_tablespace_with_log(db, "disk", disk, 1 << 20));
     EXPECT(BRAID_TABLESPACE, braid_db_create_tablespace(db, "disk", gone, 0));
     MESSAGE("exists");
     OK(braid_tablespace_names(db, is_disk, &count));

@@ -165,6 +165,8 @@ fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Fai
             "data_file_bytes": space.store.file_bytes,
             "data_file_free_bytes": space.store.file_free_bytes,
             "pages": space.store.pages,
+            "own_log": space.own_log,
+            "log_bytes": space.log_bytes,
         })).collect::<Vec<_>>(),
         "durable_up_to": stats.durable_seqno,
         "recovered_transactions": recovery.transactions,
@@ -232,7 +234,8 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
         let directory = space.directory.as_ref();
         let place = directory.map_or_else(String::new, |path| format!(" in {}", path.display()));
         let (file, pages) = (file_of(&space.store), pages_of(&space.store));
-        let line = format!("{}{place}: {file}; pages: {pages}", space.name);
+        let log = if space.own_log { "; own log" } else { "" };
+        let line = format!("{}{place}: {file}; pages: {pages}{log}", space.name);
         rows.push(("tablespace", line));
     }
     rows.extend([

@@ -17,7 +17,9 @@ use crate::buffer::commit_slots::Unflushed;
 use crate::buffer::consolidation::Consolidation;
 use crate::buffer::shared_buffer::{Reservation, SharedBuffer};
 use crate::format::chunk::CHUNK_HEADER;
-use crate::format::log_record::{LogRecordHeader, LogRecordKind, RECORD_HEADER_MAX};
+use crate::format::log_record::{
+    FragmentHeader, LogRecordHeader, LogRecordKind, RECORD_HEADER_MAX,
+};
 use crate::format::padding::Padding;
 use crate::options::{BufferLimits, SLOTS_PER_STRAND};
 
@@ -329,6 +331,46 @@ impl Strand {
             return None;
         }
         self.put(&mut state, numbers, kind, payload, payload_len);
+        Some(state.group)
+    }
+
+    /// Appends the fragment of a transaction whose first number is `first`, as
+    /// [`Strand::try_append`] does.
+    ///
+    /// I13: until the fragment is durable, the whole transaction counts as not durable, so that no
+    /// durable seqno divides it.
+    pub(crate) fn try_append_fragment(
+        &self,
+        header: FragmentHeader,
+        first: SeqNo,
+        payload: &[u8],
+    ) -> Option<GroupNo> {
+        let mut state = self.state.lock();
+        if !state.make_room(payload.len() + RECORD_HEADER_MAX) {
+            return None;
+        }
+        let Some(slot) = state.active.as_mut() else {
+            unreachable!("there is room")
+        };
+        slot.buf
+            .append_with(RECORD_HEADER_MAX + payload.len(), |out| {
+                let at = header.encode(out);
+                out[at..at + payload.len()].copy_from_slice(payload);
+                at + payload.len()
+            });
+        let own = SeqNo::new(header.seqno.get() + 1 - u64::from(header.records));
+        let mut numbers = AssignedNumbers {
+            first,
+            last: header.seqno,
+        };
+        if braid_rt::mutant!("divide_transactions") {
+            numbers.first = own;
+        }
+        if braid_rt::mutant!("acknowledge_after_the_first_part") && header.rest.before > 0 {
+            numbers.first = SeqNo::MAX;
+        }
+        slot.add(numbers, payload.len());
+        self.appended(&mut state);
         Some(state.group)
     }
 

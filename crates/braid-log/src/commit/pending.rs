@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::base::numbers::{GroupNo, SeqNo};
 use crate::buffer::commit_slots::CommitSlot;
 use crate::buffer::strand::{AssignedNumbers, Strand};
-use crate::commit::stream::{Stream, payload_len};
+use crate::commit::parts::Parts;
+use crate::commit::stream::{Large, Stream, payload_len};
 use crate::commit::ticket::{StrandHandle, Ticket};
 use crate::flush::core::Core;
 use crate::flush::reservation::Reservation;
@@ -36,9 +37,17 @@ pub struct PendingCommit<'a> {
     signature: u64,
     /// How long the commit holds back what is acknowledged.
     holds: Holds,
-    /// The stream with the bytes of a large commit. Boxed, so that a small commit is moved with a
-    /// few instructions.
-    stream: Option<Box<Stream<'a>>>,
+    /// What only few commits have. Boxed, so that the others are moved with a few instructions.
+    more: Option<Box<More<'a>>>,
+}
+
+/// The state of a commit that is large, or lies in several lanes.
+#[derive(Debug)]
+pub(crate) enum More<'a> {
+    /// The stream with the bytes of a large commit.
+    Large { stream: Stream, _large: Large<'a> },
+    /// The fragments of a commit in several lanes.
+    Parts(Parts<'a>),
 }
 
 /// The part of a pending commit during which it holds back what is acknowledged.
@@ -58,7 +67,7 @@ impl<'a> PendingCommit<'a> {
         strand_handle: &'a Arc<StrandHandle>,
         slot: CommitSlot,
         reservation: Reservation,
-        stream: Option<Box<Stream<'a>>>,
+        more: Option<Box<More<'a>>>,
     ) -> Self {
         Self {
             strand_handle,
@@ -72,7 +81,7 @@ impl<'a> PendingCommit<'a> {
             reservation,
             signature: u64::MAX,
             holds: Holds::ToTheEnd,
-            stream,
+            more,
         }
     }
 
@@ -141,7 +150,7 @@ impl<'a> PendingCommit<'a> {
     #[inline]
     pub fn append(&mut self, payload: &[&[u8]]) {
         self.has_writes = true;
-        if self.dependencies.is_empty() && self.stream.is_none() {
+        if self.dependencies.is_empty() && self.more.is_none() {
             return self.put(LogRecordKind::Data, payload);
         }
         self.append_named(payload);
@@ -150,7 +159,10 @@ impl<'a> PendingCommit<'a> {
     /// Appends a log record that names dependencies, a stream, or both.
     #[inline(never)]
     fn append_named(&mut self, payload: &[&[u8]]) {
-        let stream = self.stream.as_ref().map(|s| (s.number, s.total));
+        if matches!(self.more.as_deref(), Some(More::Parts(_))) {
+            return self.put_parts(Parts::append);
+        }
+        let stream = self.stream().map(|s| (s.number, s.total));
         let head = stream.map(|(number, total)| [number, total]);
         let dependencies = self.dependencies.iter().map(|seqno| seqno.get());
         let words = head.into_iter().flatten().chain(dependencies);
@@ -204,9 +216,32 @@ impl<'a> PendingCommit<'a> {
         if braid_rt::mutant!("forget_abort_records") {
             return;
         }
-        let stream = self.stream.as_ref().map(|s| s.number.to_le_bytes());
+        if matches!(self.more.as_deref(), Some(More::Parts(_))) {
+            return self.put_parts(Parts::abort);
+        }
+        let stream = self.stream().map(|s| s.number.to_le_bytes());
         let payload = stream.as_ref().map(|number| &number[..]);
         self.put(LogRecordKind::Abort, payload.as_slice());
+    }
+
+    fn stream(&self) -> Option<Stream> {
+        match self.more.as_deref() {
+            Some(More::Large { stream, .. }) => Some(*stream),
+            _ => None,
+        }
+    }
+
+    /// Appends the records of a commit in several lanes.
+    #[cold]
+    fn put_parts(&mut self, put: impl FnOnce(&mut Parts<'a>, AssignedNumbers) -> GroupNo) {
+        let numbers = self
+            .numbers
+            .expect("numbers are assigned before a log record is appended");
+        assert!(!self.appended, "a transaction is appended once");
+        self.appended = true;
+        if let Some(More::Parts(parts)) = self.more.as_deref_mut() {
+            self.group = put(parts, numbers);
+        }
     }
 
     #[inline]

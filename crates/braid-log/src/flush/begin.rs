@@ -7,14 +7,20 @@
 use std::sync::atomic::Ordering;
 
 use braid_io::Device;
+use braid_rt::narrow;
 
 use crate::LogError;
+use crate::base::numbers::{LaneId, SeqNo};
 use crate::flush::core::Core;
-use crate::flush::lane::Lane;
+use crate::flush::lane::{Lane, LaneEnd};
+use crate::format::BLOCK;
+use crate::format::padding::Padding;
 use crate::format::segment::{SegmentHeader, is_unfinished_name};
 use crate::options::LogOptions;
+use crate::protocol;
 use crate::segments::pool::SegmentPool;
 use crate::segments::quota::Quota;
+use crate::segments::state::PoolFiles;
 
 impl Core {
     /// Whether the incarnation has begun: each lane has a segment whose durable header says so.
@@ -68,7 +74,7 @@ impl Core {
     fn prepare_to_begin(&self) -> Result<(), LogError> {
         let device = &*self.device;
         remove_unfinished(device)?;
-        for lane in &self.lanes {
+        for lane in self.lanes.iter().filter(|lane| !lane.is_absent()) {
             self.mark_earlier(lane)?;
             self.unmark(lane)?;
             lane.pool.delete_retired(device, false, &self.quota)?;
@@ -120,8 +126,12 @@ impl Core {
     }
 
     fn begin_lanes(&self) -> Result<(), LogError> {
-        for lane in &self.lanes {
+        for lane in self.lanes.iter().filter(|lane| !lane.is_absent()) {
             let mut seal = lane.seal.lock();
+            if seal.header.incarnation == self.incarnation {
+                // A side lane whose log begins with this incarnation.
+                continue;
+            }
             let end = seal.position();
             let first = self.next_segment(lane, &mut seal)?;
             if let Err(error) = seal.segment.write_header(lane.index, &first.header) {
@@ -137,6 +147,60 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// The contents of the headers with which an incarnation begins.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    /// Identity of the log.
+    pub(crate) identity: u128,
+    pub(crate) incarnation: u32,
+    /// The last number of older incarnations that is kept.
+    pub(crate) base: SeqNo,
+    /// See [`SegmentHeader::kept`].
+    pub(crate) kept: Vec<u64>,
+}
+
+/// Creates a lane that has no log yet: its first segment exists, and the header is not written.
+pub(crate) fn first_lane(
+    index: LaneId,
+    device: &dyn Device,
+    options: &LogOptions,
+    beginning: &Beginning,
+    quota: &Quota,
+) -> Result<Lane, LogError> {
+    let pool = SegmentPool::new(index, options, PoolFiles::default(), 1);
+    prepare_first(&pool, device, options, quota)?;
+    let Some(segment) = pool.take() else {
+        unreachable!("a segment was made ready")
+    };
+    let header = SegmentHeader {
+        log: beginning.identity,
+        lane: index,
+        lanes: narrow(options.all_lanes()),
+        protocol: protocol::of(options.protocol).id(),
+        sequence: segment.sequence,
+        incarnation: beginning.incarnation,
+        link: 0,
+        base: beginning.base,
+        first_chunk: 1,
+        durable_seqno: beginning.base,
+        len: segment.len,
+        padding: Padding::of(device),
+        has_seed: true,
+        shares_units: true,
+        kept: beginning.kept.clone(),
+        successor: None,
+    };
+    let end = LaneEnd {
+        segment,
+        header,
+        offset: BLOCK as u64,
+        chunk: 1,
+        link: 0,
+        unmarked: Vec::new(),
+    };
+    Ok(Lane::new(index, options, end, pool))
 }
 
 /// Prepares the segment with which a lane begins. A full log begins, too, otherwise the checkpoint
@@ -163,7 +227,7 @@ pub(crate) fn preallocate(
     quota: &Quota,
 ) -> Result<(), LogError> {
     let mut made = Vec::with_capacity(lanes.len());
-    for lane in lanes {
+    for lane in &lanes[..options.lanes] {
         match lane.pool.preallocate(device, options, quota) {
             Ok(first) => made.push((lane, first)),
             Err(error) => {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use braid_io::Device;
-use braid_rt::{Process, RwLock, numa};
+use braid_rt::{Process, RwLock};
 use crossbeam_utils::CachePadded;
 
 use crate::LogError;
@@ -186,15 +186,14 @@ impl Core {
         let timing = Timing::of(is_memory);
         let order = protocol.order();
         let numbered_lanes = (order == Order::Lanes).then_some(options.lanes);
-        let commit_slots = CommitSlots::new(base, options.strands, numbered_lanes);
-        let strands = (0..options.strands)
+        let commit_slots = CommitSlots::new(base, options.all_strands(), numbered_lanes);
+        let strands = (0..options.all_strands())
             .map(|index| {
-                let lane = LaneId::new(index % options.lanes);
+                let lane = options.lane_of(index);
                 let used = lanes[lane.get()].log_space.buffers(&options);
                 let unflushed = commit_slots.unflushed(StrandId::new(index));
                 let (bytes, group) = (options.slot_bytes, GroupNo::new(1));
-                // Strand `i` belongs to threads with an index of `i` modulo the number of strands.
-                let node = numa::node_of(index, options.strands).filter(|_| options.numa);
+                let node = options.node_of(index);
                 let strand =
                     Strand::new(&*device, lane, bytes, used, unflushed, group, node).timed(timing);
                 CachePadded::new(if protocol.consolidates() {
@@ -233,7 +232,7 @@ impl Core {
             stalled: CachePadded::new(AtomicBool::new(false)),
             stall: Event::default(),
             announcer: OnceLock::new(),
-            callbacks: Callbacks::new(options.strands + 1),
+            callbacks: Callbacks::new(options.all_strands() + 1),
             poisoned: AtomicBool::new(false),
             poison: OnceLock::new(),
             quota,
@@ -506,6 +505,14 @@ impl Core {
             self.stalled.store(true, Ordering::SeqCst);
         }
         any
+    }
+
+    /// Whether a thread, or a flush that pending commits held back, may wait for a number.
+    pub(crate) fn is_awaited(&self, seqno: SeqNo) -> bool {
+        // SeqCst and Acquire: pair with `await_commits` and `publish_quietly`. A thread that
+        // announces itself later finds the bytes in the buffers.
+        let awaited = self.progress.awaited.load(Ordering::SeqCst);
+        awaited.max(self.progress.flushed.load(Ordering::Acquire)) >= seqno
     }
 
     /// Publishes the durable seqno and the hardened numbers from one frontier: `publish` must know

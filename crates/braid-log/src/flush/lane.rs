@@ -5,11 +5,12 @@ use std::ops::{Index, Range};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use braid_io::AlignedBuf;
+use braid_io::{AlignedBuf, Device, MemoryDevice, OpenMode};
 use braid_rt::narrow;
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
+use crate::LogError;
 use crate::base::event::{Event, GroupWords};
 use crate::base::numbers::{FlushNo, GroupNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
@@ -17,11 +18,14 @@ use crate::buffer::strand::Slot;
 use crate::flush::header::HeaderOrder;
 use crate::flush::reservation::LaneSpace;
 use crate::format::BLOCK;
+use crate::format::checkpoint_position::LanePosition;
 use crate::format::padding::Padding;
 use crate::format::segment::{Segment, SegmentHeader};
 use crate::options::LogOptions;
 use crate::protocol::gwsn::{Flush, Ready};
 use crate::segments::pool::SegmentPool;
+use crate::segments::quota::Quota;
+use crate::segments::state::PoolFiles;
 
 /// Most log records in a flush that another flush may overlap.
 const FEW_RECORDS: u32 = 2;
@@ -363,6 +367,8 @@ pub(crate) struct Lane {
     /// Its strands are `index`, `index + lanes`, `index + 2 * lanes`, ...
     pub(crate) strands: Range<usize>,
     pub(crate) step: usize,
+    /// Whether it is a side lane that has no log.
+    absent: AtomicBool,
     pub(crate) seal: Mutex<SealState>,
     pub(crate) completion: Mutex<Completion>,
     /// Flushes in flight.
@@ -396,6 +402,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn new(index: LaneId, options: &LogOptions, at: LaneEnd, pool: SegmentPool) -> Self {
+        let at_is_absent = at.header.sequence == LanePosition::ABSENT.segment;
         let seal = SealState {
             segment: at.segment,
             header: at.header,
@@ -408,10 +415,12 @@ impl Lane {
             // Groups are counted from 1.
             group: GroupNo::new(1),
         };
+        let (strands, step) = options.strands_of(index);
         Self {
             index,
-            strands: index.get()..options.strands,
-            step: options.lanes,
+            strands,
+            step,
+            absent: AtomicBool::new(at_is_absent),
             segment_left: AtomicU64::new(seal.segment.len.saturating_sub(seal.offset)),
             completion: Mutex::new(Completion::new(seal.end())),
             seal: Mutex::new(seal),
@@ -429,6 +438,54 @@ impl Lane {
             pool,
             log_space: CachePadded::new(LaneSpace::new(options)),
             counters: CachePadded::new(LaneCounters::default()),
+        }
+    }
+
+    /// Creates a side lane that has no log: no commit writes to it, and it has no files.
+    pub(crate) fn absent(index: LaneId, options: &LogOptions) -> Result<Self, LogError> {
+        let file = MemoryDevice::new().open("absent", OpenMode::CreateNew);
+        let file = file.map_err(|error| LogError::io("cannot make room for a lane", error))?;
+        let end = LaneEnd {
+            segment: Segment {
+                sequence: LanePosition::ABSENT.segment,
+                len: 0,
+                file,
+            },
+            header: SegmentHeader::absent(index),
+            offset: 0,
+            chunk: 1,
+            link: 0,
+            unmarked: Vec::new(),
+        };
+        let pool = SegmentPool::new(index, options, PoolFiles::default(), 1);
+        Ok(Self::new(index, options, end, pool))
+    }
+
+    /// Whether the lane has no log.
+    pub(crate) fn is_absent(&self) -> bool {
+        // Acquire: pairs with `retire`.
+        self.absent.load(Ordering::Acquire)
+    }
+
+    /// Gives the lane's log up: no commit writes to it any more, and nothing that it has is needed.
+    /// The caller removes its files.
+    pub(crate) fn retire(&self, quota: &Quota) {
+        self.absent.store(true, Ordering::Release);
+        self.pool.forget(quota);
+    }
+
+    /// Returns the place of the next chunk.
+    pub(crate) fn place(&self) -> LanePosition {
+        let seal = self.seal.lock();
+        if self.is_absent() {
+            return LanePosition::ABSENT;
+        }
+        LanePosition {
+            segment: seal.segment.sequence,
+            offset: seal.offset,
+            chunk: seal.chunk,
+            link: seal.link,
+            incarnation: seal.header.incarnation,
         }
     }
 

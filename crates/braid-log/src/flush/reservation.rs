@@ -38,8 +38,6 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 pub(crate) struct SpaceState {
     /// Room that every lane keeps for buffered bytes and commits in flight.
     margin: u64,
-    /// When the device last refused a segment.
-    refused: Mutex<Option<Instant>>,
 }
 
 /// Accounting of a lane's space.
@@ -49,6 +47,8 @@ pub(crate) struct LaneSpace {
     short: AtomicBool,
     /// Bytes reserved by large pending commits, and by all while the lane is small.
     reserved: AtomicU64,
+    /// When the device last refused a segment. Of a lane, since lanes may be on different devices.
+    refused: Mutex<Option<Instant>>,
     /// Whether the lane has the room ahead that admits small commits without a reservation. Under
     /// loom, lanes have it from the beginning.
     grown: braid_rt::atomic::AtomicBool,
@@ -60,6 +60,7 @@ impl LaneSpace {
         Self {
             short: AtomicBool::new(false),
             reserved: AtomicU64::new(0),
+            refused: Mutex::new(None),
             grown: braid_rt::atomic::AtomicBool::new(is_grown),
         }
     }
@@ -95,14 +96,17 @@ fn small_case(payload: u64) -> u64 {
 
 impl SpaceState {
     pub(crate) fn new(options: &LogOptions) -> Self {
-        let strands = options.strands.div_ceil(options.lanes) as u64;
+        let mut strands = options.strands.div_ceil(options.lanes);
+        if options.side_lanes > 0 {
+            strands = strands.max(options.side_strands());
+        }
+        let strands = strands as u64;
         let buffers = strands * SLOTS_PER_STRAND as u64 * options.slot_bytes as u64;
         // More small commits at once are limited by their number, not by space.
         let entries =
             MAX_COMMIT_SLOTS.min(64) as u64 * worst_case(SMALL_PAYLOAD as u64, options.slot_bytes);
         Self {
             margin: buffers + entries.min(2 * options.segment_bytes),
-            refused: Mutex::new(None),
         }
     }
 
@@ -110,7 +114,7 @@ impl SpaceState {
     pub(crate) fn least_log_bytes(options: &LogOptions) -> u64 {
         let usable = options.segment_bytes - (BLOCK + options.slot_bytes) as u64;
         let segments = Self::new(options).margin.div_ceil(usable) + 2;
-        segments * options.lanes as u64 * options.segment_bytes
+        segments * options.all_lanes() as u64 * options.segment_bytes
     }
 
     /// Bytes that a lane has left when it refuses small commits: the margin, most of it in ready
@@ -120,16 +124,15 @@ impl SpaceState {
         let usable = options.segment_bytes - BLOCK as u64 - slot;
         self.margin / usable * options.segment_bytes + self.margin % usable + slot
     }
-
-    /// Forgets a refusal of the device after space became free.
-    pub(crate) fn retry_now(&self) {
-        *self.refused.lock() = None;
-    }
 }
 
 /// Reserved log space in bytes; 0 for a small commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reservation(u64);
+
+impl Reservation {
+    pub(crate) const NONE: Self = Self(0);
+}
 
 impl Core {
     /// Bytes that the lane can certainly take, less the ends of segments into which a chunk may not
@@ -192,6 +195,9 @@ impl Core {
     /// needed. An unwritten small lane needs none.
     fn is_comfortable(&self, lane: &Lane) -> bool {
         let pool = &lane.pool;
+        if lane.is_absent() {
+            return true;
+        }
         let grows = || pool.is_growing_to(self.options.grown_segment_bytes());
         if lane.log_space.is_grown() || grows() {
             self.room(lane) >= self.needed(lane, pool.next_len())
@@ -315,6 +321,13 @@ impl Core {
         }
     }
 
+    /// Forgets refusals of the devices after space became free.
+    pub(crate) fn retry_now(&self) {
+        for lane in &self.lanes {
+            *lane.log_space.refused.lock() = None;
+        }
+    }
+
     /// Deletes the released segments that other lanes keep for recycling. Returns whether there were
     /// any.
     fn reclaim(&self, lane: &Lane) -> bool {
@@ -324,7 +337,7 @@ impl Core {
             others.filter(|other| other.pool.give_up_free(device, discard, &self.quota));
         let is_space = reclaimed.count() > 0;
         if is_space {
-            self.space.retry_now();
+            self.retry_now();
         }
         is_space
     }
@@ -450,8 +463,8 @@ impl Core {
         prepare: impl FnOnce() -> Result<bool, LogError>,
     ) -> Result<(), LogError> {
         let believed = self.options.flush_mode == FlushMode::Background
-            && self
-                .space
+            && lane
+                .log_space
                 .refused
                 .lock()
                 .is_some_and(|at| braid_rt::now() - at < RETRY_AFTER);
@@ -468,7 +481,7 @@ impl Core {
         match outcome {
             Ok(_) => Err(self.out_of_space(payload, false)),
             Err(error) if error.is_storage_full() => {
-                *self.space.refused.lock() = Some(braid_rt::now());
+                *lane.log_space.refused.lock() = Some(braid_rt::now());
                 Err(self.out_of_space(payload, true))
             }
             Err(error) => Err(error),
@@ -481,7 +494,7 @@ impl Core {
         if !self.is_begun() {
             return;
         }
-        for lane in &self.lanes {
+        for lane in self.lanes.iter().filter(|lane| !lane.is_absent()) {
             let discard = self.options.discard;
             let _ = lane
                 .pool

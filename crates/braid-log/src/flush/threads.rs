@@ -25,7 +25,8 @@ pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle>> {
             let name = format!("braid-log-{index}");
             spawn(core, &name, move |core| {
                 // The lane's strands belong to the same node.
-                let node = numa::node_of(index, core.lanes.len());
+                let lanes = core.options.lanes;
+                let node = numa::node_of(index, lanes).filter(|_| index < lanes);
                 if let Some(node) = node.filter(|_| core.options.numa) {
                     numa::run_on(node);
                 }

@@ -3,7 +3,7 @@
 use braid_rt::narrow;
 
 use crate::LogError;
-use crate::base::numbers::{FlushNo, SeqNo};
+use crate::base::numbers::{FlushNo, LaneId, SeqNo};
 use crate::format::chunk::{INCARNATIONS_MAX, NUMBERS_MAX};
 use crate::format::segment::LANES_MAX;
 
@@ -22,6 +22,22 @@ pub struct LanePosition {
     pub incarnation: u32,
 }
 
+impl LanePosition {
+    /// The position of a side lane that has no log: none of it counts.
+    pub(crate) const ABSENT: Self = Self {
+        segment: 0,
+        offset: 0,
+        chunk: 0,
+        link: 0,
+        incarnation: 0,
+    };
+
+    /// Whether the lane has no log at the position.
+    pub fn is_absent(&self) -> bool {
+        self.segment == 0
+    }
+}
+
 /// Where recovery starts, as given by [`Log::quiesce`](crate::Log::quiesce): everything up to
 /// `seqno` is covered by the checkpoint that stores this; all later log records lie at or after the
 /// positions.
@@ -32,8 +48,30 @@ pub struct CheckpointPosition {
     /// The last number of a flush before the positions; [`FlushNo::NONE`] with a protocol that does
     /// not number flushes.
     pub flush: FlushNo,
-    /// One position per lane.
+    /// One position per lane. The last side lanes may be missing: they have no log.
     pub lanes: Vec<LanePosition>,
+}
+
+impl CheckpointPosition {
+    /// Returns the position of a lane.
+    pub(crate) fn lane(&self, lane: LaneId) -> LanePosition {
+        let position = self.lanes.get(lane.get()).copied();
+        position.unwrap_or(LanePosition::ABSENT)
+    }
+
+    /// Whether this can be a position of a log with this number of lanes, not counting side lanes. A
+    /// position may have side lanes that were given up since.
+    pub(crate) fn fits(&self, lanes: usize) -> bool {
+        let main = self.lanes.get(..lanes);
+        main.is_some_and(|main| !main.iter().any(LanePosition::is_absent))
+    }
+
+    /// Drops the last side lanes as far as they have no log.
+    pub(crate) fn trim(&mut self, lanes: usize) {
+        while self.lanes.len() > lanes && self.lanes.last().is_some_and(LanePosition::is_absent) {
+            self.lanes.pop();
+        }
+    }
 }
 
 const LANE_BYTES: usize = 32;

@@ -12,6 +12,11 @@
 //!   dependencies, numbers of 8 bytes, in front of the payload
 //! - length of the payload in this log record
 //!
+//! A transaction that writes to several logs has a *fragment* in each: a log record of the kind
+//! fragment, or fragment of a stream, with a run of the transaction's numbers. After the number, it
+//! has the counts of the transaction's numbers before and after this run. So each number lies in
+//! exactly one log, and a fragment that is missing is a missing number.
+//!
 //! A large transaction is a *stream*: parts without a sequence number, in the order of their
 //! offsets, then a commit record with the sequence number, whose payload is the number of the
 //! stream, the length of all parts, and the dependencies, in 8 bytes each. Parts without a commit
@@ -27,8 +32,13 @@ use crate::format::chunk::NUMBERS_MAX;
 pub(crate) const RECORD_HEADER_MAX: usize = 32;
 
 /// The kind of what belongs to a stream: parts, which have no records, and the commit record.
-/// (Earlier versions used 2 and 3, for parts that had the sequence number.)
 const STREAM: u64 = 7;
+
+/// The kinds of the fragment of a transaction, and of the commit record of one whose bytes are a
+/// stream. (Versions that wrote parts with the sequence number used 2 and 3, too; a log with
+/// fragments has side lanes, which those versions do not open.)
+const FRAGMENT: u64 = 2;
+const STREAM_FRAGMENT: u64 = 3;
 
 /// The kinds whose number stands alone.
 const DATA_ALONE: u64 = 5;
@@ -72,6 +82,23 @@ pub(crate) struct RawLogRecord<'a> {
     pub(crate) records: u32,
     pub(crate) kind: LogRecordKind,
     pub(crate) payload: &'a [u8],
+    /// The rest of the transaction, if this is a fragment of it.
+    pub(crate) rest: Rest,
+}
+
+/// The counts of a transaction's numbers before and after those of a fragment: 0 and 0 for a whole
+/// transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rest {
+    pub(crate) before: u32,
+    pub(crate) after: u32,
+}
+
+impl Rest {
+    /// Whether the numbers are those of a whole transaction.
+    pub(crate) fn is_nothing(self) -> bool {
+        self == Self::default()
+    }
 }
 
 /// The contents of a log record's header.
@@ -134,6 +161,37 @@ impl LogRecordHeader {
     }
 }
 
+/// The contents of a fragment's header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FragmentHeader {
+    /// The last number of the fragment.
+    pub(crate) seqno: SeqNo,
+    pub(crate) records: u32,
+    pub(crate) rest: Rest,
+    /// Whether this is the commit record of a stream.
+    pub(crate) is_streamed: bool,
+    pub(crate) payload_len: usize,
+}
+
+impl FragmentHeader {
+    /// Encodes the header as [`LogRecordHeader::encode`] does. The number stands alone.
+    pub(crate) fn encode(self, out: &mut [u8]) -> usize {
+        let code = if self.is_streamed {
+            STREAM_FRAGMENT
+        } else {
+            FRAGMENT
+        };
+        let mut at = 0;
+        let mut put = |value| at += put_varint(value, &mut out[at..]);
+        put(u64::from(self.records) << 3 | code);
+        put(self.seqno.get() << 1);
+        put(u64::from(self.rest.before));
+        put(u64::from(self.rest.after));
+        put(self.payload_len as u64);
+        at
+    }
+}
+
 #[inline]
 fn put_varint(mut value: u64, out: &mut [u8]) -> usize {
     let mut at = 0;
@@ -182,19 +240,23 @@ impl<'a> LogRecords<'a> {
         let delta = (zigzag >> 1) ^ (zigzag & 1).wrapping_neg();
         let code = tag & 7;
         let previous = match code {
-            DATA_ALONE | ABORT_ALONE | STREAM => SeqNo::NONE,
+            DATA_ALONE | ABORT_ALONE | STREAM | FRAGMENT | STREAM_FRAGMENT => SeqNo::NONE,
             _ => self.previous,
         };
         let number = previous.get().wrapping_add(delta);
+        let mut rest = Rest::default();
+        if code == FRAGMENT || code == STREAM_FRAGMENT {
+            rest = self.rest_of(number, records)?;
+        }
         let mut kind = match code {
-            0 | DATA_ALONE => LogRecordKind::Data,
+            0 | DATA_ALONE | FRAGMENT => LogRecordKind::Data,
             1 | ABORT_ALONE => LogRecordKind::Abort,
             STREAM if records == 0 => LogRecordKind::Part {
                 stream: number,
                 offset: self.get()?,
             },
             // The payload says which.
-            STREAM => LogRecordKind::Commit {
+            STREAM | STREAM_FRAGMENT => LogRecordKind::Commit {
                 stream: 0,
                 total: 0,
             },
@@ -204,7 +266,7 @@ impl<'a> LogRecords<'a> {
             _ => return Err(Malformed),
         };
         let len = usize::try_from(self.get()?).map_err(|_| Malformed)?;
-        let (payload, rest) = self.rest.split_at_checked(len).ok_or(Malformed)?;
+        let (payload, after) = self.rest.split_at_checked(len).ok_or(Malformed)?;
         if matches!(kind, LogRecordKind::Dependent { dependencies }
             if dependencies > len || !dependencies.is_multiple_of(size_of::<u64>()))
         {
@@ -215,16 +277,16 @@ impl<'a> LogRecords<'a> {
         if (records == 0) != is_part || !(least..NUMBERS_MAX).contains(&number) {
             return Err(Malformed);
         }
-        self.rest = rest;
+        self.rest = after;
         let mut seqno = SeqNo::new(number);
         match &mut kind {
             LogRecordKind::Part { .. } => seqno = SeqNo::NONE,
             LogRecordKind::Commit { stream, total } => {
-                let (words, rest) = payload.as_chunks();
+                let (words, odd) = payload.as_chunks();
                 let [of, bytes, ..] = words else {
                     return Err(Malformed);
                 };
-                if !rest.is_empty() {
+                if !odd.is_empty() {
                     return Err(Malformed);
                 }
                 (*stream, *total) = (u64::from_le_bytes(*of), u64::from_le_bytes(*bytes));
@@ -237,7 +299,23 @@ impl<'a> LogRecords<'a> {
             records,
             kind,
             payload,
+            rest,
         }))
+    }
+
+    /// Reads the counts of a fragment, whose last number is `number`.
+    fn rest_of(&mut self, number: u64, records: u32) -> Result<Rest, Malformed> {
+        let mut count = || u32::try_from(self.get()?).map_err(|_| Malformed);
+        let rest = Rest {
+            before: count()?,
+            after: count()?,
+        };
+        let least = u64::from(records) + u64::from(rest.before);
+        let is_possible = number >= least && number < NUMBERS_MAX - u64::from(rest.after);
+        if rest.is_nothing() || !is_possible {
+            return Err(Malformed);
+        }
+        Ok(rest)
     }
 
     fn get(&mut self) -> Result<u64, Malformed> {
@@ -258,12 +336,17 @@ impl<'a> LogRecords<'a> {
 }
 
 impl<'a> RawLogRecord<'a> {
-    /// The first of the transaction's numbers.
+    /// The first of its numbers.
     pub(crate) fn first(&self) -> SeqNo {
         SeqNo::new(self.seqno.get() - u64::from(self.records) + 1)
     }
 
-    /// Whether it is a whole transaction.
+    /// The transaction's sequence number, of which this may be a fragment.
+    pub(crate) fn transaction(&self) -> SeqNo {
+        SeqNo::new(self.seqno.get() + u64::from(self.rest.after))
+    }
+
+    /// Whether it is a whole transaction, or a whole fragment.
     pub(crate) fn is_whole(&self) -> bool {
         matches!(
             self.kind,
@@ -363,6 +446,71 @@ mod tests {
             let mut read = LogRecords::new(&bytes);
             while let Ok(Some(_)) = read.next() {}
         }
+    }
+
+    proptest! {
+        #[test]
+        fn fragments_round_trip(
+            seqno in 1u64 << 34..1 << 50,
+            records in 1u32..,
+            counts in any::<(u32, u32)>().prop_filter("a rest", |counts| *counts != (0, 0)),
+            payload in prop::collection::vec(any::<u8>(), 0..100),
+            is_streamed: bool,
+        ) {
+            let (seqno, rest) = (SeqNo::new(seqno), Rest { before: counts.0, after: counts.1 });
+            let mut payload = payload;
+            if is_streamed {
+                payload.splice(.., [7u64, 300_000].map(u64::to_le_bytes).concat());
+            }
+            let payload_len = payload.len();
+            let header = FragmentHeader { seqno, records, rest, is_streamed, payload_len };
+            let mut room = [0; RECORD_HEADER_MAX];
+            let len = header.encode(&mut room);
+            let mut bytes = [&room[..len], &payload].concat();
+            // The next record's number is relative.
+            let next = LogRecordHeader {
+                seqno: seqno.next(),
+                records: 1,
+                kind: LogRecordKind::Data,
+                payload_len: 0,
+            };
+            let len = next.encode(Some(seqno), &mut room);
+            bytes.extend_from_slice(&room[..len]);
+            let mut read = LogRecords::new(&bytes);
+            let fragment = read.next().unwrap().unwrap();
+            let kind = if is_streamed {
+                LogRecordKind::Commit { stream: 7, total: 300_000 }
+            } else {
+                LogRecordKind::Data
+            };
+            prop_assert_eq!((fragment.seqno, fragment.records), (seqno, records));
+            prop_assert_eq!((fragment.kind, fragment.rest), (kind, rest));
+            prop_assert_eq!(fragment.payload, &payload[..]);
+            let transaction = seqno.get() + u64::from(rest.after);
+            prop_assert_eq!(fragment.transaction().get(), transaction);
+            prop_assert_eq!(read.next().unwrap().unwrap().seqno, seqno.next());
+        }
+    }
+
+    /// A fragment of nothing, and one whose transaction would begin before the first number or end
+    /// after the last.
+    #[test]
+    fn impossible_fragments_are_refused() {
+        let decoded = |seqno, records, before, after| {
+            let header = FragmentHeader {
+                seqno: SeqNo::new(seqno),
+                records,
+                rest: Rest { before, after },
+                is_streamed: false,
+                payload_len: 0,
+            };
+            let mut room = [0; RECORD_HEADER_MAX];
+            let len = header.encode(&mut room);
+            LogRecords::new(&room[..len]).next().is_ok()
+        };
+        assert!(decoded(9, 2, 7, 0) && decoded(9, 2, 0, 1));
+        assert!(!decoded(9, 2, 0, 0) && !decoded(9, 2, 8, 0));
+        assert!(decoded(NUMBERS_MAX - 8, 2, 0, 7) && !decoded(NUMBERS_MAX - 8, 2, 0, 8));
     }
 
     #[test]

@@ -76,6 +76,13 @@ pub(crate) fn unfinished_name(lane: LaneId, sequence: u64) -> String {
     format!("log-{lane:02}-{sequence:08}.new")
 }
 
+/// Returns the lane of a log file's name: of a segment's, or of an unfinished one's. Devices for
+/// [side lanes](crate::LogOptions::side_lanes) have the files of their lanes.
+pub fn lane_of_name(name: &str) -> Option<usize> {
+    let (lane, _) = parse_name(name, ".seg").or_else(|| parse_name(name, ".new"))?;
+    is_log_name(name).then_some(lane.get())
+}
+
 /// Lane and sequence number of a segment file's name.
 pub(crate) fn parse_segment_name(name: &str) -> Option<(LaneId, u64)> {
     let (lane, sequence) = parse_name(name, ".seg")?;
@@ -166,6 +173,28 @@ pub(crate) enum HeaderFound {
 }
 
 impl SegmentHeader {
+    /// Returns what stands for the header of a lane without log. It is never written.
+    pub(crate) fn absent(lane: LaneId) -> Self {
+        Self {
+            log: 0,
+            lane,
+            lanes: 0,
+            protocol: 0,
+            sequence: 0,
+            incarnation: 0,
+            link: 0,
+            base: SeqNo::NONE,
+            first_chunk: 0,
+            durable_seqno: SeqNo::NONE,
+            len: 0,
+            padding: Padding::LEAST,
+            has_seed: true,
+            shares_units: true,
+            kept: Vec::new(),
+            successor: None,
+        }
+    }
+
     /// With what the checksums of the segment's chunks begin.
     pub(crate) fn seed(&self) -> ChunkSeed {
         if self.has_seed {

@@ -24,6 +24,14 @@ fn check_count(option: &'static str, count: usize, most: usize) -> Result<(), Lo
 }
 
 impl LogOptions {
+    /// Checks the limits.
+    ///
+    /// # Errors
+    /// [`LogError::Options`] with the option and the violated limit.
+    pub fn check(&self) -> Result<(), LogError> {
+        self.clone().checked().map(drop)
+    }
+
     /// Checks the limits, and applies the requirements of the protocol: one strand for `serial` and
     /// `aether`, buffers that fit into one segment with closed flushes.
     ///
@@ -36,6 +44,7 @@ impl LogOptions {
         }
         check_count("strands", self.strands, Self::MAX_STRANDS)?;
         self.check_lanes()?;
+        self.check_side_lanes()?;
         check_count(
             "flushes_in_flight",
             self.flushes_in_flight,
@@ -66,6 +75,29 @@ impl LogOptions {
                 self.strands
             ),
         ))
+    }
+
+    fn check_side_lanes(&self) -> Result<(), LogError> {
+        if self.side_lanes > 0 && !self.protocol.has_side_lanes() {
+            let reason = format!(
+                "{} given; protocol {} has none, choose glsn or epoch",
+                self.side_lanes, self.protocol
+            );
+            return Err(invalid("side_lanes", reason));
+        }
+        let most = Self::MAX_LANES - self.lanes;
+        let fits = self.side_lanes <= most && self.all_strands() <= Self::MAX_STRANDS;
+        if fits {
+            return Ok(());
+        }
+        let reason = format!(
+            "{} given; with {} lanes and {} strands, must be at most {}",
+            self.side_lanes,
+            self.lanes,
+            self.strands,
+            most.min((Self::MAX_STRANDS - self.strands) / self.side_strands())
+        );
+        Err(invalid("side_lanes", reason))
     }
 
     fn check_slot_bytes(&self) -> Result<(), LogError> {

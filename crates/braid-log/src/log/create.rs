@@ -2,24 +2,17 @@
 
 use std::sync::Arc;
 
-use braid_io::Device;
-use braid_rt::narrow;
-
 use crate::LogError;
 use crate::base::numbers::{LaneId, SeqNo};
-use crate::flush::begin::{preallocate, prepare_first};
+use crate::flush::begin::{Beginning, first_lane, preallocate};
 use crate::flush::core::CoreParts;
-use crate::flush::lane::{Lane, LaneEnd};
-use crate::format::BLOCK;
 use crate::format::chunk::NUMBERS_MAX;
-use crate::format::padding::Padding;
-use crate::format::segment::{SegmentHeader, is_unfinished_name, parse_segment_name};
+use crate::format::segment::{is_unfinished_name, parse_segment_name};
 use crate::log::Log;
 use crate::options::LogOptions;
-use crate::protocol::{self, Kept};
-use crate::segments::pool::SegmentPool;
+use crate::protocol::Kept;
 use crate::segments::quota::Quota;
-use crate::segments::state::PoolFiles;
+use braid_io::Device;
 
 impl Log {
     /// Assigns a fresh identity, by which the files of two logs are distinguished.
@@ -70,17 +63,14 @@ impl Log {
         let options = options.checked()?;
         clear_device(&*device)?;
         let quota = Quota::default();
-        let lanes = (0..options.lanes)
-            .map(|index| {
-                first_lane(
-                    LaneId::new(index),
-                    &*device,
-                    &options,
-                    seqno,
-                    identity,
-                    &quota,
-                )
-            })
+        let first = Beginning {
+            identity,
+            incarnation: 1,
+            base: seqno,
+            kept: Kept::Numbers(seqno).words(options.all_lanes()),
+        };
+        let lanes = (0..options.all_lanes())
+            .map(|index| first_lane(LaneId::new(index), &*device, &options, &first, &quota))
             .collect::<Result<Box<[_]>, _>>()?;
         preallocate(&lanes, &*device, &options, &quota)?;
         // Names before contents: a header counts only in a file that is found.
@@ -94,7 +84,7 @@ impl Log {
         }
         Self::start(CoreParts {
             device,
-            kept: Kept::Numbers(seqno).words(options.lanes),
+            kept: first.kept,
             options,
             id: identity,
             incarnation: 1,
@@ -127,47 +117,4 @@ fn clear_device(device: &dyn Device) -> Result<(), LogError> {
         }
     }
     Ok(())
-}
-
-/// Creates a lane of a new log: its first segment exists, and the header is not written yet.
-fn first_lane(
-    index: LaneId,
-    device: &dyn Device,
-    options: &LogOptions,
-    seqno: SeqNo,
-    identity: u128,
-    quota: &Quota,
-) -> Result<Lane, LogError> {
-    let pool = SegmentPool::new(index, options, PoolFiles::default(), 1);
-    prepare_first(&pool, device, options, quota)?;
-    let Some(segment) = pool.take() else {
-        unreachable!("a segment was made ready")
-    };
-    let header = SegmentHeader {
-        log: identity,
-        lane: index,
-        lanes: narrow(options.lanes),
-        protocol: protocol::of(options.protocol).id(),
-        sequence: segment.sequence,
-        incarnation: 1,
-        link: 0,
-        base: seqno,
-        first_chunk: 1,
-        durable_seqno: seqno,
-        len: segment.len,
-        padding: Padding::of(device),
-        has_seed: true,
-        shares_units: true,
-        kept: Kept::Numbers(seqno).words(options.lanes),
-        successor: None,
-    };
-    let end = LaneEnd {
-        segment,
-        header,
-        offset: BLOCK as u64,
-        chunk: 1,
-        link: 0,
-        unmarked: Vec::new(),
-    };
-    Ok(Lane::new(index, options, end, pool))
 }

@@ -2,6 +2,7 @@
 
 mod checked;
 mod create;
+mod enter;
 mod recover;
 
 use std::fmt;
@@ -16,15 +17,13 @@ use crate::LogError;
 use crate::base::callbacks::Action;
 use crate::base::numbers::{FlushNo, GroupNo, SeqNo, StrandId};
 use crate::base::sync::Backoff;
-use crate::commit::pending::PendingCommit;
-use crate::commit::stream::{LARGE_BYTES, Stream, payload_len};
 use crate::commit::ticket::{StrandHandle, Ticket, UnlockPoint};
 use crate::flush::backpressure::{CheckpointRun, Checkpointer};
 use crate::flush::core::{Announcer, Core, CoreParts, WaitTarget};
+use crate::flush::lane::Lane;
 use crate::flush::threads;
-use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
+use crate::format::checkpoint_position::CheckpointPosition;
 use crate::options::{FlushMode, LogOptions};
-use crate::protocol::gsn::DEPENDENCIES_MAX;
 use crate::protocol::gwsn::FlushOrder;
 use crate::protocol::kind::LockRelease;
 use crate::stats::LogStats;
@@ -41,6 +40,8 @@ pub(crate) struct LogInner {
     pub(crate) core: Arc<Core>,
     /// One handle per strand.
     pub(crate) strand_handles: Box<[Arc<StrandHandle>]>,
+    /// One handle per strand of the side lanes.
+    side_handles: Box<[Arc<StrandHandle>]>,
     threads: Mutex<Vec<JoinHandle>>,
 }
 
@@ -91,7 +92,8 @@ impl Log {
                 lane: state.lane,
             })
         });
-        let strand_handles = strand_handles.collect();
+        let mut strand_handles: Vec<_> = strand_handles.collect();
+        let side_handles = strand_handles.split_off(core.options.strands);
         let threads = match core.options.flush_mode {
             FlushMode::Background => threads::start(&core)
                 .map_err(|error| LogError::io("cannot start the log's threads", error))?,
@@ -99,7 +101,8 @@ impl Log {
         };
         Ok(Log(Arc::new(LogInner {
             core,
-            strand_handles,
+            strand_handles: strand_handles.into(),
+            side_handles: side_handles.into(),
             threads: Mutex::new(threads),
         })))
     }
@@ -167,56 +170,6 @@ impl Log {
     /// The newest number assigned.
     pub fn last_seqno(&self) -> SeqNo {
         self.core().commit_slots.last_seqno()
-    }
-
-    /// Begins to commit a transaction whose log record is the concatenation of `payload`: reserves
-    /// log space, takes the thread's commit slot, and waits while the log is quiesced. The payload
-    /// of a large commit is written here, before the commit has a sequence number and anybody waits
-    /// for it. A thread with a pending commit must finish it before it enters again. If there is no
-    /// log space, waits for a checkpoint that is running or can be
-    /// [requested](Log::wait_for_checkpoints).
-    ///
-    /// # Errors
-    /// [`LogError::OutOfSpace`], [`LogError::Poisoned`] or [`LogError::Closed`], before anything
-    /// was assigned; [`LogError::Io`] if preparing the space failed.
-    #[inline]
-    pub fn enter(&self, payload: &[&[u8]]) -> Result<PendingCommit<'_>, LogError> {
-        let core = self.core();
-        core.commit_slots.prefetch();
-        let dependencies = match core.acknowledgement.lanes() {
-            Some(_) => DEPENDENCIES_MAX * size_of::<u64>(),
-            None => 0,
-        };
-        let bytes = payload_len(payload) + dependencies;
-        let thread = braid_rt::thread::committer();
-        let strand_handles = &self.0.strand_handles;
-        let strand_handle = &strand_handles[thread % strand_handles.len()];
-        let lane = &core.lanes[strand_handle.lane];
-        let mut reservation = core.reserve(lane, bytes)?;
-        let mut stream = None;
-        if bytes
-            > core.strands[strand_handle.strand]
-                .whole_record_bytes()
-                .min(LARGE_BYTES)
-        {
-            // After the reservation, which may wait for a checkpoint.
-            let written = Stream::write(strand_handle, payload, &mut reservation);
-            let written =
-                written.inspect_err(|_| core.unreserve(strand_handle.lane, reservation))?;
-            stream = Some(Box::new(written));
-        }
-        // In memory, each thread flushes its own strand and reads the state of the others.
-        let hint = if core.is_memory {
-            strand_handle.strand.get()
-        } else {
-            thread
-        };
-        let Some(slot) = core.commit_slots.enter(hint) else {
-            braid_rt::coverage_point("log: a commit comes after close");
-            core.unreserve(strand_handle.lane, reservation);
-            return Err(LogError::Closed);
-        };
-        Ok(PendingCommit::new(strand_handle, slot, reservation, stream))
     }
 
     /// Appends one record: [`Log::enter`], assign one number, append, finish.
@@ -413,25 +366,17 @@ impl Log {
         let _begun = core.beginning.lock();
         let _closed = core.holds.commit_gate.of(());
         core.commit_slots.quiesce(|| {
-            let lanes = core.lanes.iter().map(|lane| {
-                let seal = lane.seal.lock();
-                LanePosition {
-                    segment: seal.segment.sequence,
-                    offset: seal.offset,
-                    chunk: seal.chunk,
-                    link: seal.link,
-                    incarnation: seal.header.incarnation,
-                }
-            });
-            let lanes = lanes.collect();
-            f(CheckpointPosition {
+            let places = core.lanes.iter().map(Lane::place).collect();
+            let mut position = CheckpointPosition {
                 seqno: core.commit_slots.last_seqno(),
                 flush: core
                     .acknowledgement
                     .flushes()
                     .map_or(FlushNo::NONE, FlushOrder::newest),
-                lanes,
-            })
+                lanes: places,
+            };
+            position.trim(core.options.lanes);
+            f(position)
         })
     }
 
@@ -508,24 +453,29 @@ impl Log {
                 what: what.to_owned(),
             })
         };
-        if start.lanes.len() != core.lanes.len() {
+        if !core.options.fit(start) {
             return wrong("cannot release the log: the position has another number of lanes");
         }
         // I6: released log is finished, and lies before the place where the log is written.
         if start.seqno > core.commit_slots.last_seqno() {
             return wrong("cannot release the log: the position is ahead of its end");
         }
-        for (lane, position) in core.lanes.iter().zip(&start.lanes) {
+        // A lane that was given up has nothing to release.
+        let lanes = || {
+            let present = core.lanes.iter().filter(|lane| !lane.is_absent());
+            present.map(|lane| (lane, start.lane(lane.index)))
+        };
+        for (lane, position) in lanes() {
             if position.segment > lane.seal.lock().segment.sequence {
                 return wrong("cannot release the log: the position is ahead of its end");
             }
         }
         let mut released = false;
-        for (lane, position) in core.lanes.iter().zip(&start.lanes) {
+        for (lane, position) in lanes() {
             released |= lane.pool.release(position.segment, &core.options);
         }
         // After a full device, a checkpoint makes the log ask the device for space again.
-        core.space.retry_now();
+        core.retry_now();
         if released {
             core.backpressure.note_release();
             match core.options.flush_mode {
@@ -559,8 +509,10 @@ impl Log {
     pub fn bytes_between(&self, from: &CheckpointPosition, to: &CheckpointPosition) -> u64 {
         let lanes = self.core().lanes.iter();
         lanes
-            .zip(from.lanes.iter().zip(&to.lanes))
-            .map(|(lane, (from, to))| lane.pool.bytes_between(from.segment, to.segment))
+            .map(|lane| {
+                let (from, to) = (from.lane(lane.index), to.lane(lane.index));
+                lane.pool.bytes_between(from.segment, to.segment)
+            })
             .sum()
     }
 
@@ -626,6 +578,16 @@ impl Log {
         let consolidated = core.strands.iter().map(|strand| get(&strand.consolidated));
         stats.consolidated_records = consolidated.sum();
         stats
+    }
+
+    /// Returns the bytes written to a [side lane](LogOptions::side_lanes) since the log was opened; 0
+    /// if there is none.
+    pub fn side_lane_bytes(&self, side: usize) -> u64 {
+        let core = self.core();
+        let lane = core.lanes.get(core.options.lanes + side);
+        lane.map_or(0, |lane| {
+            lane.counters.written_bytes.load(Ordering::Relaxed)
+        })
     }
 
     /// Returns, by the name of a gate, the longest time for which work other than a commit has held

@@ -37,6 +37,10 @@ impl Protocol for Epoch {
         Dependence::Implied
     }
 
+    fn has_side_lanes(&self) -> bool {
+        true
+    }
+
     fn order(&self) -> Order {
         Order::Epochs
     }

@@ -27,6 +27,10 @@ impl Protocol for Glsn {
         Dependence::Implied
     }
 
+    fn has_side_lanes(&self) -> bool {
+        true
+    }
+
     fn order(&self) -> Order {
         Order::Numbers
     }
@@ -42,7 +46,8 @@ impl Protocol for Glsn {
 mod tests {
     use super::super::{Frontier, Run};
     use super::*;
-    use crate::base::numbers::{FlushNo, SeqNo};
+    use crate::base::numbers::SeqNo;
+    use crate::format::log_record::Rest;
 
     #[test]
     fn durable_seqno_is_the_least_of_all() {
@@ -78,7 +83,7 @@ mod tests {
             let run = |&(first, last): &(u64, u64)| Run {
                 first: SeqNo::new(first),
                 last: SeqNo::new(last),
-                flush: FlushNo::NONE,
+                ..Run::default()
             };
             runs.iter().map(run).collect::<Vec<_>>()
         };
@@ -94,6 +99,26 @@ mod tests {
         assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(SeqNo::new(16)));
         scanned.tail = runs(&[(14, 14), (18, 20)]);
         assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(SeqNo::new(12)));
+        // A transaction is kept whole or not at all, whichever of its fragments is missing.
+        let fragment = |first, last, before, after| Run {
+            first: SeqNo::new(first),
+            last: SeqNo::new(last),
+            rest: Rest { before, after },
+            ..Run::default()
+        };
+        let whole = runs(&[(13, 13)])[0];
+        let parts = [
+            fragment(14, 15, 0, 4),
+            fragment(16, 16, 2, 3),
+            fragment(17, 19, 3, 0),
+        ];
+        for missing in 0..=3 {
+            scanned.tail = vec![whole];
+            let present = parts.iter().enumerate().filter(|(at, _)| *at != missing);
+            scanned.tail.extend(present.map(|(_, part)| *part));
+            let last = if missing == 3 { 19 } else { 13 };
+            assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(SeqNo::new(last)));
+        }
         scanned.found_to_durable = 1;
         assert!(matches!(cut(&scanned), Err(LogError::Corrupted { .. })));
     }

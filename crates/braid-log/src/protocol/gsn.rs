@@ -281,6 +281,7 @@ mod tests {
             first: SeqNo::new(seqno),
             last: SeqNo::new(seqno),
             flush: FlushNo::NONE,
+            ..Run::default()
         }
     }
 

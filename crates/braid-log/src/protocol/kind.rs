@@ -82,6 +82,12 @@ impl ProtocolKind {
         Self::ALL.iter().copied().find(|kind| kind.id() == id)
     }
 
+    /// Returns whether a log with this protocol can have
+    /// [side lanes](crate::LogOptions::side_lanes).
+    pub fn has_side_lanes(self) -> bool {
+        of(self).has_side_lanes()
+    }
+
     /// Returns the number of strands, if the protocol requires one.
     pub fn forced_strands(self) -> Option<usize> {
         of(self).forced_strands()

@@ -19,6 +19,7 @@ use self::kind::{LockRelease, ProtocolKind};
 use crate::LogError;
 use crate::base::numbers::{FlushNo, LaneId, SeqNo};
 use crate::format::chunk::NUMBERS_MAX;
+use crate::format::log_record::Rest;
 
 /// The inputs from which the durable seqno is computed. The order of collection matters: `assigned`
 /// first, then the commits, then the strands; see [`Protocol::durable_seqno`].
@@ -37,12 +38,29 @@ pub(crate) struct Frontier {
 }
 
 /// A run of numbers that lies in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Run {
     pub(crate) first: SeqNo,
     pub(crate) last: SeqNo,
     /// The number of the flush that wrote the run, or its last part.
     pub(crate) flush: FlushNo,
+    /// The rest of the transaction, if the run is a fragment of it.
+    pub(crate) rest: Rest,
+}
+
+impl Run {
+    /// I15: returns `whole`, up to which no number is missing and which ends with this run, or the
+    /// number before this run's transaction if its last numbers are missing.
+    pub(crate) fn cut_before_torn(self, whole: SeqNo) -> SeqNo {
+        if self.last != whole
+            || self.rest.after == 0
+            || braid_rt::mutant!("cut_within_transactions")
+        {
+            return whole;
+        }
+        let before = u64::from(self.rest.before);
+        SeqNo::new(self.first.get() - before).prev()
+    }
 }
 
 /// A transaction that recovery keeps only if it keeps the transactions that it depends on.
@@ -169,6 +187,13 @@ pub(crate) trait Protocol: Sync {
     /// transaction's dependencies in its own lane are in the same flush or in an earlier one.
     fn has_closed_flushes(&self) -> bool {
         self.dependence() != Dependence::Implied
+    }
+
+    /// Whether a log can have side lanes: a transaction may then lie in several lanes, a fragment in
+    /// each. The protocol acknowledges prefixes of the numbers, and recovery keeps such a prefix, so
+    /// a fragment that is not durable holds back as a number that is missing does.
+    fn has_side_lanes(&self) -> bool {
+        false
     }
 
     /// The order in which transactions are acknowledged.

@@ -1,7 +1,7 @@
 //! The rules shared by protocols that follow the order of sequence numbers: how they compute the
 //! durable seqno, and where recovery cuts.
 
-use super::{Frontier, Scanned};
+use super::{Frontier, Run, Scanned};
 use crate::LogError;
 use crate::base::numbers::SeqNo;
 
@@ -35,18 +35,22 @@ pub(super) fn cut_at_bad_chunk(scanned: &Scanned) -> SeqNo {
         .max(last.unwrap_or(SeqNo::NONE))
 }
 
-/// P-WAL's recovery rule: everything below the first missing number.
+/// P-WAL's recovery rule: everything below the first missing number, and below the transaction that
+/// it belongs to (I15).
 pub(super) fn cut_at_gap(scanned: &Scanned) -> Result<SeqNo, LogError> {
     check_acknowledged(scanned)?;
     let mut cut = scanned.base.max(scanned.durable_seqno);
+    let mut newest = Run::default();
     for run in &scanned.tail {
         if run.first > cut.next() && !braid_rt::mutant!("skip_gap_rule") {
             braid_rt::coverage_point("gap rule: numbers after a gap");
             break;
         }
-        cut = cut.max(run.last);
+        if run.last > cut {
+            (cut, newest) = (run.last, *run);
+        }
     }
-    Ok(cut)
+    Ok(newest.cut_before_torn(cut))
 }
 
 /// I1: everything up to a chunk's durable seqno was acknowledged. A crash never removes it.

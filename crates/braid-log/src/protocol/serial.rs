@@ -41,7 +41,7 @@ impl Protocol for Serial {
 mod tests {
     use super::super::Run;
     use super::*;
-    use crate::base::numbers::{FlushNo, SeqNo};
+    use crate::base::numbers::SeqNo;
 
     #[test]
     fn cut_keeps_records_after_a_gap() {
@@ -53,7 +53,7 @@ mod tests {
                 .map(|(first, last)| Run {
                     first: SeqNo::new(first),
                     last: SeqNo::new(last),
-                    flush: FlushNo::NONE,
+                    ..Run::default()
                 })
                 .to_vec(),
             ..Scanned::default()

@@ -32,14 +32,16 @@ impl Numbers {
     /// `from`.
     fn up_to_gap(&self, from: SeqNo, runs: &[Run]) -> SeqNo {
         let place = |seqno: SeqNo| seqno.count_after(self.base).div_ceil(self.stride);
-        let mut whole = from;
+        let (mut whole, mut newest) = (from, Run::default());
         for run in runs.iter().filter(|run| run.last > from) {
             if place(run.first) > place(whole) + 1 {
                 break;
             }
-            whole = whole.max(run.last);
+            if run.last > whole {
+                (whole, newest) = (run.last, *run);
+            }
         }
-        whole
+        newest.cut_before_torn(whole)
     }
 }
 
@@ -133,7 +135,7 @@ impl Cut {
 /// Rejects files of several logs: no crash mixes them.
 fn check_identity(lanes: &[LaneScan]) -> Result<(), LogError> {
     let id = lanes[0].id;
-    if lanes.iter().all(|lane| lane.id == id) {
+    if lanes.iter().all(|lane| lane.id == id || lane.is_absent()) {
         return Ok(());
     }
     Err(LogError::Incompatible {
@@ -273,7 +275,8 @@ fn flush_base(start: &CheckpointPosition, incarnation: u32) -> FlushNo {
 }
 
 fn note_empty_lanes(lanes: &[LaneScan]) {
-    if lanes.iter().any(|lane| lane.chunks == 0) && lanes.iter().any(|lane| lane.chunks > 0) {
+    let mut present = lanes.iter().filter(|lane| !lane.is_absent());
+    if present.any(|lane| lane.chunks == 0) && lanes.iter().any(|lane| lane.chunks > 0) {
         braid_rt::coverage_point("recovery: a lane without chunks alongside one with some");
     }
 }
@@ -465,6 +468,7 @@ mod tests {
             first: SeqNo::new(number),
             last: SeqNo::new(number),
             flush: FlushNo::NONE,
+            ..Run::default()
         };
         found.runs = numbers.iter().map(run).collect();
         found

@@ -7,6 +7,7 @@ use braid_io::{Device, OpenMode};
 
 use crate::LogError;
 use crate::base::numbers::{FlushNo, LaneId, SeqNo};
+use crate::flush::begin::{Beginning, first_lane};
 use crate::flush::lane::{Lane, LaneEnd};
 use crate::format::BLOCK;
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
@@ -118,6 +119,35 @@ pub(super) fn sync_segments(
     braid_rt::thread::scatter(threads, sync)
         .into_iter()
         .collect()
+}
+
+/// Creates the log of a lane that has none. Removes what an interrupted creation has left: no
+/// position has the lane, so none of its files counts.
+pub(super) fn begin_lane(
+    lane: LaneId,
+    device: &dyn Device,
+    options: &LogOptions,
+    segments: Segments,
+    beginning: &Beginning,
+    quota: &Quota,
+) -> Result<Lane, LogError> {
+    for sequence in segments.into_keys() {
+        let name = segment_name(lane, sequence);
+        device
+            .remove(&name)
+            .map_err(|error| LogError::io(format!("cannot remove {name}"), error))?;
+    }
+    let begun = first_lane(lane, device, options, beginning, quota)?;
+    // Names before contents: a header counts only in a file that is found.
+    device
+        .sync_directory()
+        .map_err(|error| LogError::io("cannot make the log's file names durable", error))?;
+    {
+        let seal = begun.seal.lock();
+        let block = seal.header.encode(device);
+        seal.segment.write_header(lane, &block)?;
+    }
+    Ok(begun)
 }
 
 /// Resumes a lane at the end of its log: sorts its files into those that recovery needs, those

@@ -108,7 +108,7 @@ impl Extent {
             while let Some(log_record) = log_records.next().map_err(|_| changed(offset))? {
                 if log_record.is_whole() {
                     found.push(LogRecord {
-                        seqno: log_record.seqno,
+                        seqno: log_record.transaction(),
                         records: log_record.records,
                         payload: log_record.split().1,
                     });

@@ -9,15 +9,17 @@ use braid_io::{Device, OpenMode};
 use braid_rt::atomic::{AtomicU64, Ordering};
 
 use crate::base::numbers::{LaneId, SeqNo};
+use crate::flush::begin::Beginning;
 use crate::flush::core::CoreParts;
-use crate::format::checkpoint_position::CheckpointPosition;
+use crate::flush::lane::Lane;
+use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::format::chunk::INCARNATIONS_MAX;
 use crate::format::segment::{SegmentHeader, segment_name};
 use crate::options::FlushMode;
 use crate::protocol::Kept;
 use crate::recovery::cut::{Cut, Damage};
 use crate::recovery::early::{DuringScan, Early, Replayed};
-use crate::recovery::files::{Segments, find_segments, resume_lane, sync_segments};
+use crate::recovery::files::{Segments, begin_lane, find_segments, resume_lane, sync_segments};
 use crate::recovery::scan::{LaneScan, Pass, ScanMode, scan_lane};
 use crate::recovery::windows::Windows;
 use crate::segments::quota::Quota;
@@ -63,6 +65,8 @@ pub struct Recovered {
     segments: Vec<Segments>,
     discarded: u64,
     retained: Option<CheckpointPosition>,
+    /// The side lanes whose log begins.
+    beginning: Vec<LaneId>,
     /// Nothing after this number is kept, even if `kept` includes it.
     pub(super) ceiling: SeqNo,
 }
@@ -106,19 +110,21 @@ impl Recovered {
         progress: &(dyn Fn(ScanProgress) + Sync),
         during: Option<&DuringScan<'_>>,
     ) -> Result<ScannedLanes, LogError> {
-        if start.lanes.len() != options.lanes {
+        if !options.fit(start) || start.lanes.len() > options.all_lanes() {
             return Err(LogError::Incompatible {
                 what: format!(
                     "cannot open the log with {1} lanes: it was created with {0}; leave the option out",
                     start.lanes.len(),
-                    options.lanes
+                    options.all_lanes()
                 ),
             });
         }
-        let segments = find_segments(&**device, options.lanes)?;
+        let lanes = options.all_lanes();
+        let segments = find_segments(&**device, lanes)?;
         let total = segments
             .iter()
             .zip(&start.lanes)
+            .filter(|(_, start)| !start.is_absent())
             .flat_map(|(segments, start)| segments.range(start.segment..))
             .map(|(_, segment)| segment.len)
             .sum();
@@ -132,7 +138,7 @@ impl Recovered {
             Arc::clone(device),
             during.map_or(0, |during| during.waiting_bytes),
         );
-        let early = during.map(|during| Early::new(during, start.seqno, &windows, options.lanes));
+        let early = during.map(|during| Early::new(during, start.seqno, &windows, lanes));
         let scan = |lane: usize| {
             let pass = Pass {
                 windows: &windows,
@@ -142,15 +148,22 @@ impl Recovered {
                 after: start.seqno,
                 progress: &report,
             };
-            let scan = || scan_lane(&pass, &start.lanes[lane], mode);
+            let position = start.lane(pass.lane);
+            let scan = || {
+                if position.is_absent() {
+                    Ok(LaneScan::absent(pass.lane, mode))
+                } else {
+                    scan_lane(&pass, &position, mode)
+                }
+            };
             match &early {
                 Some(early) => early.scanning(scan),
                 None => scan(),
             }
         };
         let threads = early.as_ref().map_or(0, Early::threads);
-        let scans = braid_rt::thread::scatter(options.lanes + threads, |thread| {
-            if thread < options.lanes {
+        let scans = braid_rt::thread::scatter(lanes + threads, |thread| {
+            if thread < lanes {
                 return Some(scan(thread));
             }
             early.iter().for_each(Early::work);
@@ -207,6 +220,7 @@ impl Recovered {
             segments,
             discarded: cut.discarded,
             retained: None,
+            beginning: Vec::new(),
             ceiling: cut.ceiling,
         })
     }
@@ -218,7 +232,7 @@ impl Recovered {
     /// # Errors
     /// [`LogError::Io`].
     pub fn make_durable(&self, device: &dyn Device) -> Result<(), LogError> {
-        for (scan, start) in self.lanes.iter().zip(&self.start.lanes) {
+        for (scan, start) in self.present_lanes() {
             for sequence in start.segment..=scan.end_segment {
                 let name = segment_name(scan.end.lane, sequence);
                 let synced = device.open(&name, OpenMode::Existing);
@@ -246,7 +260,7 @@ impl Recovered {
     /// # Errors
     /// [`LogError::Io`].
     pub fn is_still_there(&self, device: &dyn Device) -> Result<bool, LogError> {
-        for (scan, start) in self.lanes.iter().zip(&self.start.lanes) {
+        for (scan, start) in self.present_lanes() {
             for sequence in start.segment..=scan.end_segment {
                 let name = segment_name(scan.end.lane, sequence);
                 let file = match device.open(&name, OpenMode::Existing) {
@@ -262,6 +276,31 @@ impl Recovered {
             }
         }
         Ok(true)
+    }
+
+    /// The lanes that have log, with the positions at which their scans began.
+    fn present_lanes(&self) -> impl Iterator<Item = (&LaneScan, LanePosition)> {
+        let lanes = self.lanes.iter().filter(|scan| !scan.is_absent());
+        lanes.map(|scan| (scan, self.start.lane(scan.end.lane)))
+    }
+
+    /// Whether a [side lane](LogOptions::side_lanes) has log.
+    pub fn has_side_lane(&self, side: usize) -> bool {
+        let lane = self.options.lanes + side;
+        self.lanes.get(lane).is_some_and(|scan| !scan.is_absent())
+    }
+
+    /// Creates the log of a side lane that has none, as the log continues. Files that a creation
+    /// which was interrupted has left are removed. No record may be written there before a checkpoint
+    /// with a position that has the lane is durable: without one, recovery ignores the lane.
+    ///
+    /// # Panics
+    /// If the log has no such side lane.
+    pub fn begin_side_lane(&mut self, side: usize) {
+        assert!(side < self.options.side_lanes, "one of the side lanes");
+        if !self.has_side_lane(side) {
+            self.beginning.push(LaneId::new(self.options.lanes + side));
+        }
     }
 
     /// The position at which the scan began.
@@ -294,9 +333,10 @@ impl Recovered {
     /// # Errors
     /// [`LogError::Incompatible`] if `from` is not an earlier position of this log.
     pub fn retain(&mut self, from: CheckpointPosition) -> Result<(), LogError> {
-        let lanes = from.lanes.iter().zip(&self.start.lanes);
-        let is_before = from.lanes.len() == self.start.lanes.len()
-            && lanes.into_iter().all(|(a, b)| a.segment <= b.segment);
+        // What a lane had that was given up since is not needed.
+        let is_before = self.options.fit(&from)
+            && (self.present_lanes())
+                .all(|(scan, start)| from.lane(scan.end.lane).segment <= start.segment);
         if !is_before {
             return Err(LogError::Incompatible {
                 what: "cannot retain the log: the position is not before the recovery position"
@@ -321,6 +361,7 @@ impl Recovered {
             lanes,
             segments,
             retained,
+            beginning,
             ..
         } = self;
         let kept_from = retained.as_ref().unwrap_or(&start);
@@ -336,26 +377,40 @@ impl Recovered {
         let kept_segments: Vec<_> = lanes
             .iter()
             .zip(&segments)
-            .zip(&kept_from.lanes)
-            .flat_map(|((scan, segments), position)| {
-                let kept = segments.range(position.segment..=scan.end_segment);
+            .filter(|(scan, _)| !scan.is_absent())
+            .flat_map(|(scan, segments)| {
+                let from = kept_from.lane(scan.end.lane).segment;
+                let kept = segments.range(from..=scan.end_segment);
                 kept.map(|(_, segment)| (scan.end.lane, segment))
             })
             .collect();
         sync_segments(&options, &kept_segments)?;
-        let quota = Quota::default();
-        let found = lanes.into_iter().zip(segments).zip(&kept_from.lanes);
-        let lanes = found
-            .map(|((scan, segments), position)| {
-                resume_lane(&options, scan, segments, position, &quota)
-            })
-            .collect::<Result<_, _>>()?;
         let Some(kept) = kept.get(&incarnation) else {
             unreachable!("the newest incarnation has a cut")
         };
+        let next = Beginning {
+            identity: id,
+            incarnation: incarnation + 1,
+            base: cut,
+            kept: kept.words(options.all_lanes()),
+        };
+        let quota = Quota::default();
+        let found = lanes.into_iter().zip(segments);
+        let lanes = found
+            .map(|(scan, segments)| {
+                let lane = scan.end.lane;
+                if !scan.is_absent() {
+                    return resume_lane(&options, scan, segments, &kept_from.lane(lane), &quota);
+                }
+                if !beginning.contains(&lane) {
+                    return Lane::absent(lane, &options);
+                }
+                begin_lane(lane, &*device, &options, segments, &next, &quota)
+            })
+            .collect::<Result<_, _>>()?;
         Ok(CoreParts {
             device,
-            kept: kept.words(options.lanes),
+            kept: next.kept,
             options,
             id,
             incarnation: incarnation + 1,

@@ -610,6 +610,17 @@ impl SegmentPool {
         }
     }
 
+    /// Forgets all files: the caller removes them, and the lane writes no more.
+    pub(crate) fn forget(&self, quota: &Quota) {
+        let _ahead = self.ahead.lock();
+        let _work = self.work.lock();
+        let files = std::mem::take(&mut self.state.lock().files);
+        files.all().for_each(|file| quota.release(file.len));
+        self.ready.store(0, Ordering::Release);
+        self.ready_room.store(0, Ordering::Release);
+        self.live_bytes.store(0, Ordering::Relaxed);
+    }
+
     /// Deletes the released segments, also those kept for recycling. Returns whether it deleted any.
     pub(crate) fn give_up_free(&self, device: &dyn Device, discard: bool, quota: &Quota) -> bool {
         {

@@ -120,9 +120,11 @@ impl Spare {
                 self.0.lock().space = Known::Absent;
                 Ok(())
             }
-            // A snapshot keeps its table, or a backup copies it.
+            // A snapshot keeps its table, a backup copies it, or a reader needs its log.
             Err(Error::Tablespace(
-                TablespaceError::NotEmpty { .. } | TablespaceError::Busy { .. },
+                TablespaceError::NotEmpty { .. }
+                | TablespaceError::Busy { .. }
+                | TablespaceError::LogNeeded { .. },
             )) => {
                 self.0.lock().space = Known::Present;
                 Ok(())

@@ -102,7 +102,7 @@ impl History {
     fn damage(&mut self) {
         let device = self.spaces.target(&self.device);
         let is_space = self.spaces.has(&device);
-        let log = self.rng.bool() && !is_space;
+        let log = self.rng.bool() && (!is_space || self.plan.has_logs());
         // The log does not consist of pages.
         let kinds = if log { 3 } else { 4 };
         let fault = MEDIA_FAULTS[self.rng.usize(..kinds)];
@@ -140,6 +140,10 @@ impl History {
         if self.rng.u32(..10) == 0 {
             let others = Protocol::ALL.iter().copied();
             let others = others.filter(|p| p.forced_strands().is_some() == forced);
+            // Only these can have logs for tablespaces.
+            let are_any = !self.spaces.have_logs();
+            let others =
+                others.filter(|p| are_any || matches!(p, Protocol::Glsn | Protocol::Epoch));
             let others: Vec<Protocol> = others.collect();
             self.plan.protocol = others[self.rng.usize(..others.len())];
             self.count("protocol switched");

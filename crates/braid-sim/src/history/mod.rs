@@ -56,7 +56,7 @@ pub struct Failed {
     /// The rule, and how it was broken.
     pub violation: Violation,
     /// The observations of the round's clients, if the violation concerns them.
-    pub history: String,
+    pub history: Box<str>,
 }
 
 /// Runs a plan.
@@ -76,10 +76,10 @@ pub fn run(plan: &Plan) -> Result<Outcome, Failed> {
         done.map(|()| history.outcome)
             .map_err(|violation| (violation, history.report))
     });
-    let failed = |violation, history| Failed {
+    let failed = |violation, history: String| Failed {
         plan: plan.clone(),
         violation,
-        history,
+        history: history.into(),
     };
     match result {
         Ok(Ok(mut outcome)) => {

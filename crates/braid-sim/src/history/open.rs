@@ -162,6 +162,10 @@ impl History {
         };
         for (device, number) in self.spaces.devices().iter().zip(number..) {
             device.set_block_size([4096, 512, 64][(number % 3) as usize]);
+            if self.plan.has_logs() {
+                // All parts of the log have flushes of the same units.
+                device.set_log_block_size(log);
+            }
         }
         self.device.set_block_size(data);
         self.device.set_log_block_size(log);

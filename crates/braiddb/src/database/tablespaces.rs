@@ -18,8 +18,9 @@ const MAIN: &str = "main";
 impl Database {
     /// Creates a tablespace: a data file of its own, in another directory or on another device, with
     /// a page pool of its own. Tables that are created in it with [`Database::open_table_in`] are
-    /// stored there. All tables share the log, so a transaction may write to tables of several
-    /// tablespaces, and is durable and atomic as any other. A database has at most 63.
+    /// stored there. All tables share the log, unless the tablespace is to have [one of its
+    /// own](TablespaceOptions::own_log). A transaction may write to tables of several tablespaces, and is
+    /// durable and atomic as any other. A database has at most 63.
     ///
     /// The database records the directory, and locks it as long as it is open. If the directory is
     /// missing, or belongs to another database or to another state of this one, the database can only
@@ -49,10 +50,10 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tablespace`] if there is one of this name, or the directory or device is not empty;
-    /// [`Error::Locked`] if the directory is in use; [`Error::InvalidOption`]; those of a checkpoint
-    /// and of a commit. After [`Error::Poisoned`], only the next opening knows whether the
-    /// tablespace exists.
+    /// [`Error::Tablespace`] if there is one of this name, the directory or device is not empty, or the
+    /// tablespace cannot have a log of its own; [`Error::Locked`] if the directory is in use;
+    /// [`Error::InvalidOption`]; those of a checkpoint and of a commit. After [`Error::Poisoned`], only
+    /// the next opening knows whether the tablespace exists.
     pub fn create_tablespace(&self, name: &str, options: TablespaceOptions) -> Result<()> {
         tablespaces::create_tablespace(self.instance(), name, &options)
     }
@@ -74,8 +75,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Tablespace`] if no tablespace has this name, it contains a table, or a bulk load or a
-    /// backup uses it; the errors of a commit;
+    /// [`Error::Tablespace`] if no tablespace has this name, it contains a table, a bulk load or a backup
+    /// uses it, or an archive or a feed needs its log; the errors of a commit;
     /// [`Error::Io`] if a file cannot be removed: the tablespace does not exist any more, and the
     /// next opening removes the file.
     pub fn drop_tablespace(&self, name: &str) -> Result<()> {

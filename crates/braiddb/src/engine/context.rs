@@ -316,6 +316,14 @@ impl WriteSet {
         &self.redo
     }
 
+    /// Returns the live writes' redo records, with the index of the table of each.
+    pub(crate) fn live_redo(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        self.live().map(|write| {
+            let record = write.record_at as usize..write.end as usize;
+            (write.table as usize, &self.redo[record])
+        })
+    }
+
     #[cold]
     fn drop_superseded(&mut self) {
         let mut redo = Vec::with_capacity(self.redo.len());

@@ -76,6 +76,8 @@ pub(crate) struct Settings {
     pub(crate) lock_release: LockRelease,
     /// Whether the log needs to know which transactions a transaction depends on.
     pub(crate) wants_dependencies: bool,
+    /// Whether the log has lanes for tablespaces.
+    pub(crate) has_logs: bool,
     /// Whether the database has background threads.
     pub(crate) background: bool,
     pub(crate) transaction_bytes_max: usize,
@@ -102,6 +104,7 @@ impl Engine {
         let settings = Settings {
             lock_release: parts.lock_release,
             wants_dependencies: parts.log.wants_dependencies(),
+            has_logs: parts.log.options().side_lanes > 0,
             background: options.background,
             transaction_bytes_max: options.transaction_bytes_max,
             slow_commit: options.slow_commit,

@@ -1,4 +1,5 @@
-//! Tablespaces: stores of their own for some of the tables, which share the log.
+//! Tablespaces: stores of their own for some of the tables, which share the log or have parts of it of
+//! their own.
 //!
 //! A table's number contains that of its tablespace ([`space_of`]), and its handle leads to its tree.
 //! So a transaction or a reader needs this list only to reserve room, and to find the store of a
@@ -9,6 +10,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use braid_io::{DeviceChoice, DirectoryLock};
+use braid_log::{Fragment, PendingCommit};
+use braid_rt::atomic::{AtomicBool, Ordering};
 use braid_rt::{Mutex, RwLock};
 use braid_store::{Store, WriterRoom};
 
@@ -17,6 +20,12 @@ use super::context::Context;
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::space::ListedSpace;
 use crate::schema::entry::{MAIN_SPACE, SPACES_MAX, damaged, space_of};
+use crate::schema::table::TableCore;
+
+/// Returns the side lane of a tablespace's log, counted from 0.
+pub(crate) fn side_of(number: u8) -> usize {
+    usize::from(number) - 1
+}
 
 /// A tablespace other than the main one.
 pub(crate) struct Space {
@@ -30,6 +39,10 @@ pub(crate) struct Space {
     /// How the directory is accessed.
     pub(crate) access: DeviceChoice,
     pub(crate) pool_bytes: usize,
+    /// Whether it has a log of its own.
+    pub(crate) has_log: bool,
+    /// Whether transactions write to that log: once a checkpoint has its position.
+    uses_log: AtomicBool,
     /// The lock on the directory, until the database is closed.
     pub(crate) lock: Mutex<Option<DirectoryLock>>,
     pub(crate) uses: Mutex<Uses>,
@@ -75,6 +88,42 @@ impl Drop for SpaceUse {
 }
 
 impl Space {
+    /// Creates a tablespace of the list.
+    pub(crate) fn new(
+        entry: &ListedSpace,
+        store: Store,
+        directory: Option<PathBuf>,
+        access: DeviceChoice,
+        lock: Option<DirectoryLock>,
+    ) -> Self {
+        Self {
+            number: entry.number,
+            name: entry.name.clone(),
+            identity: entry.identity,
+            store,
+            directory,
+            access,
+            pool_bytes: usize::try_from(entry.pool_bytes).unwrap_or(usize::MAX),
+            has_log: entry.has_log,
+            uses_log: AtomicBool::new(false),
+            lock: Mutex::new(lock),
+            uses: Mutex::default(),
+        }
+    }
+
+    /// Makes transactions write to the tablespace's own log, or to that of the database.
+    pub(crate) fn use_log(&self, own: bool) {
+        // Release: pairs with `uses_log`.
+        self.uses_log.store(own, Ordering::Release);
+    }
+
+    /// Whether transactions write to the tablespace's own log.
+    pub(crate) fn uses_log(&self) -> bool {
+        // Acquire: a thread that sees it finds the log begun. One that sees an older value writes to
+        // the database's log, or enters a lane that was given up, and the log refuses.
+        self.uses_log.load(Ordering::Acquire)
+    }
+
     /// Returns its entry in the list of tablespaces.
     pub(crate) fn entry(&self) -> ListedSpace {
         ListedSpace {
@@ -84,6 +133,7 @@ impl Space {
             name: self.name.clone(),
             directory: self.directory.clone().unwrap_or_default(),
             access: self.access,
+            has_log: self.has_log,
         }
     }
 }
@@ -260,6 +310,39 @@ impl Engine {
         let writes = &state.writes;
         let removes_only = || writes.live().all(|write| write.removes);
         Ok(self.store.admit(&mut state.room, size, removes_only)?)
+    }
+
+    /// Begins to commit a transaction of a database whose tablespaces have logs: it has a fragment in
+    /// each log to which it writes.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn enter_logs(&self, state: &mut Context) -> Result<PendingCommit<'_>> {
+        let payload = state.writes.log_payload();
+        if !state.room.is_divided() {
+            return Ok(self.log.enter(&[payload])?);
+        }
+        let side_of = |table: &Arc<TableCore>| {
+            let space = self.spaces.get(space_of(table.id));
+            let space = space.filter(|space| space.uses_log());
+            space.map(|space| side_of(space.number))
+        };
+        let sides: Vec<Option<usize>> = state.tables.iter().map(side_of).collect();
+        let mut fragments: Vec<Fragment> = Vec::new();
+        for (table, redo) in state.writes.live_redo() {
+            let side = sides[table];
+            let found = fragments.iter().position(|fragment| fragment.side == side);
+            let index = found.unwrap_or_else(|| {
+                fragments.push(Fragment {
+                    side,
+                    records: 0,
+                    payload: Vec::with_capacity(redo.len()),
+                });
+                fragments.len() - 1
+            });
+            fragments[index].records += 1;
+            fragments[index].payload.extend_from_slice(redo);
+        }
+        Ok(self.log.enter_fragments(fragments)?)
     }
 
     /// Reserves room in each tablespace to which a transaction writes. If one is full, only the

@@ -67,6 +67,29 @@ pub enum TablespaceError {
         /// The tablespace's name.
         name: String,
     },
+    /// An archive or a feed has not read the tablespace's log yet.
+    #[error(
+        "cannot drop tablespace {name:?}: {holder} needs its log; retry when it has read that, or remove it"
+    )]
+    LogNeeded {
+        /// The tablespace's name.
+        name: String,
+        /// The archive, the feed or the reader.
+        holder: String,
+    },
+    /// The tablespace cannot have a log of its own.
+    #[error(
+        "tablespace {name:?} in {} cannot have a log of its own: {reason}",
+        place(path)
+    )]
+    Log {
+        /// The tablespace's name.
+        name: String,
+        /// The directory; empty on a device.
+        path: PathBuf,
+        /// The obstacle, and the user's remedy.
+        reason: String,
+    },
     /// The table exists in another tablespace.
     #[error(
         "cannot open table {table:?} in tablespace {asked:?}: it is in {found:?}; open it there, or without a tablespace"

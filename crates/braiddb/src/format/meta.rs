@@ -13,6 +13,9 @@ const FORMAT_RETAINING: u16 = 3;
 /// The format of a database with further tablespaces: the stamp of the checkpoint precedes the log
 /// positions, of which the second may be absent.
 const FORMAT_SPACES: u16 = 4;
+
+/// As [`FORMAT_SPACES`]; the log positions have more lanes than the database, those of tablespaces.
+const FORMAT_LOGS: u16 = 5;
 const MAGIC: [u8; 6] = *b"BRAIDm";
 const FIXED_LEN: usize = 6 + 2 + 1 + 2 + 2;
 
@@ -35,7 +38,10 @@ impl Meta {
         stamp: u64,
     ) -> Vec<u8> {
         let retained = retained.filter(|retained| *retained != start);
+        let mut positions = retained.into_iter().chain([start]);
+        let has_side_lanes = positions.any(|at| at.lanes.len() > usize::from(self.lanes));
         let format = match retained {
+            _ if has_side_lanes => FORMAT_LOGS,
             _ if stamp != 0 => FORMAT_SPACES,
             None => FORMAT,
             Some(_) => FORMAT_RETAINING,
@@ -45,7 +51,7 @@ impl Meta {
         bytes.push(self.protocol.id());
         bytes.extend(self.strands.to_le_bytes());
         bytes.extend(self.lanes.to_le_bytes());
-        if stamp != 0 {
+        if format >= FORMAT_SPACES {
             bytes.extend(stamp.to_le_bytes());
         }
         bytes.extend(start.encode());
@@ -70,10 +76,10 @@ impl Meta {
         }
         let u16_at = |at: usize| u16::from_le_bytes([fixed[at], fixed[at + 1]]);
         let format = u16_at(6);
-        if ![FORMAT, FORMAT_RETAINING, FORMAT_SPACES].contains(&format) {
+        if !(FORMAT..=FORMAT_LOGS).contains(&format) {
             return Err(Error::Incompatible {
                 what: format!(
-                    "cannot open the database: it has format {format}, this build reads {FORMAT_SPACES}; use a matching version",
+                    "cannot open the database: it has format {format}, this build reads {FORMAT_LOGS}; use a matching version",
                 ),
             });
         }
@@ -91,7 +97,7 @@ impl Meta {
             lanes: u16_at(11),
         };
         let (stamp, rest) = match format {
-            FORMAT_SPACES => {
+            FORMAT_SPACES | FORMAT_LOGS => {
                 let (stamp, rest) = bytes[FIXED_LEN..].split_first_chunk().ok_or_else(damaged)?;
                 (u64::from_le_bytes(*stamp), rest)
             }
@@ -99,8 +105,8 @@ impl Meta {
         };
         let (start, rest) = CheckpointPosition::decode_first(rest).map_err(|_| damaged())?;
         let retained = match (format, rest) {
-            (FORMAT | FORMAT_SPACES, []) => None,
-            (FORMAT_RETAINING | FORMAT_SPACES, rest) => {
+            (FORMAT | FORMAT_SPACES | FORMAT_LOGS, []) => None,
+            (FORMAT_RETAINING | FORMAT_SPACES | FORMAT_LOGS, rest) => {
                 Some(CheckpointPosition::decode(rest).map_err(|_| damaged())?)
             }
             _ => return Err(damaged()),

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! TABLESPACES, fields of a note: number of entries (u8), then for each
-//!   number (u8), identity (u128), bytes of pool (u64),
+//!   number (u8, with 128 added if the tablespace has a log of its own), identity (u128), bytes of pool (u64),
 //!   lengths of name, directory and device (u16 each), name, directory, device
 //! ```
 
@@ -95,14 +95,20 @@ pub(crate) struct ListedSpace {
     pub(crate) directory: PathBuf,
     /// How the directory is accessed.
     pub(crate) access: DeviceChoice,
+    /// Whether the tablespace has a log of its own.
+    pub(crate) has_log: bool,
 }
+
+/// Added to the number of a tablespace that has a log of its own. Earlier versions find no tablespace
+/// of such a number.
+const WITH_LOG: u8 = 128;
 
 /// Encodes the list of tablespaces; `None` if a directory's name is not valid UTF-8, or a name is too
 /// long.
 pub(crate) fn encode_list(spaces: &[ListedSpace]) -> Option<Vec<u8>> {
     let mut fields = vec![u8::try_from(spaces.len()).ok()?];
     for space in spaces {
-        fields.push(space.number);
+        fields.push(space.number | if space.has_log { WITH_LOG } else { 0 });
         fields.extend(space.identity.to_le_bytes());
         fields.extend(space.pool_bytes.to_le_bytes());
         let access = space.access.to_string();
@@ -134,7 +140,8 @@ pub(crate) fn decode_list(fields: &[u8]) -> Option<Vec<ListedSpace>> {
         }
         let mut text = |len| std::str::from_utf8(take(len)?).ok();
         spaces.push(ListedSpace {
-            number,
+            number: number & !WITH_LOG,
+            has_log: number & WITH_LOG != 0,
             identity,
             pool_bytes,
             name: text(lens[0])?.to_owned(),
@@ -178,6 +185,7 @@ mod tests {
             name: format!("space {number}"),
             directory: directory.into(),
             access: DeviceChoice::PmemEmulated { line_latency: 437 },
+            has_log: number == 63,
         };
         for spaces in [
             Vec::new(),

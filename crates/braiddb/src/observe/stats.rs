@@ -158,6 +158,10 @@ pub struct TablespaceStats {
     pub directory: Option<PathBuf>,
     /// The counters of its store.
     pub store: StoreStats,
+    /// Whether it has a log of its own, or will have one with the next opening.
+    pub own_log: bool,
+    /// Bytes written to that log since the database was opened.
+    pub log_bytes: u64,
 }
 
 /// The longest time for which work other than a commit, such as a checkpoint or the collection of old

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::meta::{Decoded, Meta};
 use crate::format::redo;
 use crate::options::Builder;
-use crate::recovery::tablespaces::MainState;
+use crate::recovery::tablespaces::{LogLanes, MainState};
 use crate::recovery::{
     CREATING_FILE, Contents, DATA_FILE, UNFINISHED, inspect, locking, log_directory,
     open_directory_read_only, opening, read_source, tablespaces,
@@ -228,21 +228,24 @@ impl Offline {
             let operation = "read the database while another process writes";
             tablespaces::check_none(&*device, operation, "close it there first")?;
         }
-        let spaces = if stamp == 0 {
-            Vec::new()
+        let (spaces, lanes) = if stamp == 0 {
+            (Vec::new(), LogLanes::none(device))
         } else {
             let seqno = start.seqno;
             let main = MainState { stamp, seqno };
             let catalog = store.tree(CATALOG_ID)?;
             let paced = |device| attempt.paced(device);
-            tablespaces::open_to_check(&*device, database, &main, &catalog, &paced)?
+            let log = (meta.lanes, &start);
+            tablespaces::open_to_check(&device, database, &main, &catalog, log, &paced)?
         };
         let options = LogOptions {
             protocol: meta.protocol,
             strands: meta.strands.into(),
             lanes: meta.lanes.into(),
+            side_lanes: lanes.side_lanes,
             ..LogOptions::default()
         };
+        let device = lanes.device;
         let recovered = match attempt.durable {
             None => Log::recover(device, options, &start, &|_| {})?,
             Some(durable) => Log::recover_up_to(device, options, &start, durable, &|_| {})?,

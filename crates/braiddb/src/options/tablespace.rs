@@ -43,6 +43,7 @@ pub struct TablespaceOptions {
     pub(crate) place: SpacePlace,
     pub(crate) access: Option<DeviceChoice>,
     pub(crate) pool_bytes: usize,
+    pub(crate) own_log: bool,
 }
 
 impl TablespaceOptions {
@@ -51,6 +52,7 @@ impl TablespaceOptions {
             place,
             access: None,
             pool_bytes: 64 << 20,
+            own_log: false,
         }
     }
 
@@ -80,6 +82,37 @@ impl TablespaceOptions {
         self
     }
 
+    /// Gives the tablespace a log of its own, with its data file. A transaction writes to the logs of
+    /// the tablespaces whose tables it changes, and no others, so their devices share the work. One that
+    /// writes to several is durable when its part in each of them is, and recovery keeps it whole or
+    /// not at all.
+    ///
+    /// The log begins when the database is opened the next time: until then, transactions write to that
+    /// of the database. From then on, no part of the database can be opened without it. Only with the
+    /// protocols `glsn`, the default, and `epoch`; with persistent memory, the log of the database must
+    /// not be on a device that writes in smaller units.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, disk) = (dir.path().join("db"), dir.path().join("disk"));
+    /// use braid::tablespace::TablespaceOptions;
+    /// let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// let options = TablespaceOptions::in_directory(&disk).pool_bytes(1 << 20);
+    /// db.create_tablespace("disk", options.own_log(true))?;
+    /// db.close()?;
+    /// let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// let history = db.open_table_in::<u64, u64>("disk", "history", Default::default())?;
+    /// db.transact(|tx| tx.insert(&history, &1, &2))?;
+    /// assert!(db.stats().tablespaces[0].log_bytes > 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn own_log(mut self, own_log: bool) -> Self {
+        self.own_log = own_log;
+        self
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         let fits = (1 << 20..=POOL_BYTES_MAX).contains(&(self.pool_bytes as u64));
         if !fits {
@@ -103,6 +136,7 @@ impl fmt::Debug for TablespaceOptions {
         f.debug_struct("TablespaceOptions")
             .field("place", &self.place)
             .field("pool_bytes", &self.pool_bytes)
+            .field("own_log", &self.own_log)
             .finish_non_exhaustive()
     }
 }

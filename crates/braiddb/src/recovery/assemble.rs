@@ -17,12 +17,13 @@ use crate::services::archive::{Archiver, ON_DEVICE};
 use crate::services::copies::{Copies, check_outside};
 use crate::services::retention::Retention;
 
-pub(super) fn log_options(options: &Builder, meta: &Meta) -> LogOptions {
+pub(super) fn log_options(options: &Builder, meta: &Meta, side_lanes: usize) -> LogOptions {
     let defaults = LogOptions::default();
     LogOptions {
         protocol: meta.protocol,
         strands: meta.strands.into(),
         lanes: meta.lanes.into(),
+        side_lanes,
         segment_bytes: options.segment_bytes,
         max_log_bytes: options.max_log_bytes,
         preallocated_bytes: options.preallocated_log_bytes,

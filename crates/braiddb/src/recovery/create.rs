@@ -57,7 +57,7 @@ pub(crate) fn create(
         log_directory::record(&*device, identity, place)?;
     }
     let readers = Readers::claim(&*device, options.background)?;
-    let log_options = log_options(options, &meta);
+    let log_options = log_options(options, &meta, 0);
     let log = Log::create_as(device.clone(), log_options, seqno, identity)?;
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,

@@ -17,7 +17,7 @@ use super::assemble::{catalog, log_options, open_archive, retention};
 use super::contents::sync_names;
 use super::meta::apply_options;
 use super::replay::{Removal, Replay, Replayed, gathered_bytes_max};
-use super::tablespaces::{self, Chosen, Listed, MainState};
+use super::tablespaces::{self, Chosen, Listed, LogLanes, MainState};
 use crate::catalog::Catalog;
 use crate::engine::Engine;
 use crate::engine::spaces::Spaces;
@@ -62,23 +62,18 @@ pub(super) fn recover(
     let listed = open_spaces(gate, &*device, options, &opened, (&main, attempt))?;
     let others = tablespaces::opened(&listed);
     let replay = Replaying::new(&opened.store, &others, options);
-    let mut recovered = scan_log(&device, options, &opened, attempt, &progress, &replay)?;
+    let places = tablespaces::log_places(&listed);
+    let lanes = LogLanes::of(device.clone(), opened.meta.lanes, &opened.start, places)?;
+    let mut recovered = scan_log(&lanes, options, &opened, attempt, &progress, &replay)?;
     let scan = braid_rt::now() - began;
     phase.scanned(recovered.scanned_bytes());
     let (replayed, transactions) = replay.finish(&recovered, options, &progress)?;
     let chosen = choose_spaces(listed, &opened, recovered.cut, options.read_only)?;
     if !options.read_only {
-        // Check the catalog before anything is written: without it, the database is opened
-        // read-only.
-        check_readable(&opened.store.tree(CATALOG_ID)?)?;
-        // I10: a killed process may have changed names without a sync, and recovery now relies on
-        // the names.
-        if !braid_rt::mutant!("names_unsettled") {
-            sync_names(&*device)?;
-        }
+        prepare_to_write(&opened.store, &*lanes.device)?;
     }
     if let Some(attempt) = attempt {
-        attempt.settle(&recovered)?;
+        attempt.settle(&recovered, |base| lanes.base(base))?;
     }
     let kept_from = keep_log(&mut recovered, &opened, attempt)?;
     let mut recovery = RecoveryReport {
@@ -89,6 +84,7 @@ pub(super) fn recover(
         duration: Duration::ZERO,
     };
     let opened_at = recovered.cut;
+    let begins = !options.read_only && tablespaces::begin_logs(&mut recovered, &chosen.spaces);
     let stores = std::iter::once(&opened.store).chain(others.iter().map(|(_, store)| store));
     let log = begin_log(recovered, stores.cloned().collect(), options)?;
     if let Some(readers) = &readers {
@@ -122,7 +118,7 @@ pub(super) fn recover(
     instance.checkpoints.set_stamp(opened.stamp);
     finish(&instance, options, opened.start.seqno, replayed)?;
     if !options.read_only {
-        let settled = chosen.settle(&instance);
+        let settled = settle_spaces(&instance, chosen, begins);
         settled.inspect_err(|_| instance.abandon())?;
     }
     if opened.switched {
@@ -132,6 +128,30 @@ pub(super) fn recover(
         instance.checkpoint().inspect_err(|_| instance.abandon())?;
     }
     Ok(instance)
+}
+
+/// Checks the catalog before anything is written: without it, the database is opened read-only.
+fn prepare_to_write(store: &Store, device: &dyn Device) -> Result<()> {
+    check_readable(&store.tree(CATALOG_ID)?)?;
+    // I10: a killed process may have changed names without a sync, and recovery now relies on the names.
+    if !braid_rt::mutant!("names_unsettled") {
+        sync_names(device)?;
+    }
+    Ok(())
+}
+
+/// Completes what concerns tablespaces, once the database is open. If logs of tablespaces have begun,
+/// transactions use them after a checkpoint, from which on recovery reads them.
+fn settle_spaces(instance: &Instance, chosen: Chosen, begins: bool) -> Result<()> {
+    if begins {
+        if !braid_rt::mutant!("use_a_log_before_its_checkpoint") {
+            instance.checkpoint()?;
+        }
+        for space in instance.engine.spaces.all() {
+            space.use_log(space.has_log);
+        }
+    }
+    chosen.settle(instance)
 }
 
 /// Opens the tablespaces other than the main one.
@@ -254,7 +274,7 @@ fn open_checkpoint(
 }
 
 fn scan_log(
-    device: &Arc<dyn Device>,
+    lanes: &LogLanes,
     options: &Builder,
     opened: &Opened,
     attempt: Option<&Attempt>,
@@ -268,7 +288,8 @@ fn scan_log(
             ..RecoveryProgress::default()
         });
     };
-    let (source, log_options) = (device.clone(), log_options(options, &opened.meta));
+    let source = lanes.device.clone();
+    let log_options = log_options(options, &opened.meta, lanes.side_lanes);
     let durable = attempt.and_then(|attempt| attempt.durable);
     let during = DuringScan {
         accept: &|log_records| replaying.replay.try_add(log_records),

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use braid_log::SeqNo;
+use braid_log::{Log, SeqNo};
 
 use super::instance::Instance;
-use crate::engine::spaces::Space;
+use crate::engine::spaces::{Space, side_of};
 use crate::observe::stats::{Stats, TablespaceStats};
 
-fn stats_of(space: &Arc<Space>) -> TablespaceStats {
+fn stats_of(log: &Log, space: &Arc<Space>) -> TablespaceStats {
     TablespaceStats {
         name: space.name.clone(),
         directory: space.directory.clone(),
         store: space.store.stats(),
+        own_log: space.has_log,
+        log_bytes: log.side_lane_bytes(side_of(space.number)),
     }
 }
 
@@ -45,7 +47,12 @@ impl Instance {
             log,
             protocol: self.checkpoints.meta.protocol,
             store: engine.store.stats(),
-            tablespaces: engine.spaces.all().iter().map(stats_of).collect(),
+            tablespaces: engine
+                .spaces
+                .all()
+                .iter()
+                .map(|space| stats_of(&engine.log, space))
+                .collect(),
             archived: self.archive.archived().map(SeqNo::get),
             changes_kept_from: self.retention.oldest().get(),
             gate_holds: engine.gate_holds(),

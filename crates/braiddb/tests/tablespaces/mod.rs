@@ -6,6 +6,7 @@ mod changes;
 mod crashes;
 mod failures;
 mod loads;
+mod logs;
 mod opening;
 mod reading;
 mod salvage;

@@ -44,8 +44,8 @@ pub(super) const COMMANDS: &[CommandText] = &[
     ),
     command(
         "create-tablespace",
-        "NAME DIRECTORY [POOL-MIB]",
-        "create a tablespace in an empty or missing directory",
+        "NAME DIRECTORY [POOL-MIB] [with log]",
+        "create a tablespace in an empty or missing directory, perhaps with a log of its own",
     ),
     command(
         "drop-tablespace",
@@ -319,11 +319,8 @@ impl Session {
                 self.create(name, key, value, Some(space))?;
             }
             ["tablespaces"] => self.tablespaces(output)?,
-            ["create-tablespace", name, directory] => {
-                self.create_tablespace(name, directory, None)?;
-            }
-            ["create-tablespace", name, directory, mib] => {
-                self.create_tablespace(name, directory, Some(mib))?;
+            ["create-tablespace", name, directory, ref options @ ..] => {
+                self.create_tablespace(name, directory, options)?;
             }
             ["drop-tablespace", name] => self.db()?.drop_tablespace(&text(name)?)?,
             ["drop", name] => {
@@ -408,7 +405,12 @@ impl Session {
         for space in self.db()?.stats().tablespaces {
             let directory = space.directory.as_ref();
             let place = directory.map_or("a device".into(), |path| path.display().to_string());
-            output.line(format_args!("{}: {place}", space.name))?;
+            let log = if space.own_log {
+                ", with a log of its own"
+            } else {
+                ""
+            };
+            output.line(format_args!("{}: {place}{log}", space.name))?;
         }
         Ok(())
     }
@@ -417,10 +419,18 @@ impl Session {
         &self,
         name: &str,
         directory: &str,
-        mib: Option<&str>,
+        options: &[&str],
     ) -> Result<(), Failure> {
-        let mut options = TablespaceOptions::in_directory(text(directory)?);
-        if let Some(mib) = mib {
+        let (pool, own_log) = match *options {
+            [] => (None, false),
+            ["with", "log"] => (None, true),
+            [mib] => (Some(mib), false),
+            [mib, "with", "log"] => (Some(mib), true),
+            _ => return Err(unknown("create-tablespace")),
+        };
+        let options = TablespaceOptions::in_directory(text(directory)?);
+        let mut options = options.own_log(own_log);
+        if let Some(mib) = pool {
             let bytes = mib
                 .parse()
                 .ok()
@@ -575,7 +585,7 @@ fn no_transaction() -> Failure {
 fn help(output: &mut Output) -> Result<(), Failure> {
     for text in COMMANDS {
         let usage = format!("{} {}", text.name, text.words);
-        output.line(format_args!("  {usage:<54}{}", text.does))?;
+        output.line(format_args!("  {usage:<56}{}", text.does))?;
     }
     output.line(
         "Write numbers as digits, and strings and bytes in quotes, with \\xNN for any byte; leave \

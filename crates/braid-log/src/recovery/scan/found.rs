@@ -89,6 +89,7 @@ mod tests {
                 first: number,
                 last: number,
                 flush: FlushNo::NONE,
+                ..Run::default()
             });
             found.runs.len() as u64
         };

@@ -239,6 +239,17 @@ impl LaneScan {
         }
     }
 
+    /// Returns the scan of a side lane that has no log.
+    pub(super) fn absent(lane: LaneId, mode: ScanMode) -> Self {
+        let header = SegmentHeader::absent(lane);
+        Self::new(lane, &LanePosition::ABSENT, header, None, mode)
+    }
+
+    /// Whether the lane has no log.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.end_segment == LanePosition::ABSENT.segment
+    }
+
     /// Scans segment after segment, as far as the log continues.
     fn segments(&mut self, pass: &Pass<'_>, first: &Segment) -> Result<(), LogError> {
         self.begin();

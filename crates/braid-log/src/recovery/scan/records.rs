@@ -134,14 +134,20 @@ impl LaneScan {
                 self.part(pass, header.incarnation, stream, offset, place());
                 continue;
             }
+            if !log_record.rest.is_nothing() && !self.end_header.shares_units {
+                let name = segment_name(pass.lane, segment.sequence);
+                let what = "a log of an earlier version contains the fragment of a transaction";
+                return Err(LogError::corrupted(what, &name, found.offset));
+            }
+            // A fragment counts with its transaction, which no durable seqno and no cut divides.
             let this = Newest {
-                seqno: log_record.seqno,
+                seqno: log_record.transaction(),
                 flush: header.flush,
             };
             if log_record.is_whole() && log_record.seqno > pass.after {
                 newest = newest.max(this);
             }
-            if self.mode.up_to_limit(log_record.seqno) < log_record.seqno {
+            if self.mode.up_to_limit(this.seqno) < this.seqno {
                 braid_rt::coverage_point("scan: a log record that is not known to be durable");
             } else if log_record.seqno > pass.after {
                 self.log_record(pass, header.incarnation, this, &log_record);
@@ -188,6 +194,7 @@ impl LaneScan {
             first: log_record.first(),
             last: seqno,
             flush: newest.flush,
+            rest: log_record.rest,
         });
     }
 

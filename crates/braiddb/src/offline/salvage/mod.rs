@@ -22,7 +22,7 @@ use crate::format::meta::{Decoded, Meta};
 use crate::offline::verify::{Locks, Offline};
 use crate::options::Builder;
 use crate::recovery;
-use crate::recovery::tablespaces::{DamagedSpace, LIST_FILE, MainState, open_damaged};
+use crate::recovery::tablespaces::{DamagedSpace, LIST_FILE, LogLanes, MainState, open_damaged};
 use crate::services::Instance;
 
 /// Damage or loss found by [`salvage`].
@@ -134,7 +134,9 @@ pub(crate) fn salvage_device(
     source.set_newest(start.seqno.get());
     let seqno = start.seqno;
     let spaces = salvage_spaces(&*device, options, &MainState { stamp, seqno }, &mut tell)?;
-    let log = salvage_log(device, &meta, &start, &mut tell)?;
+    let places = spaces.iter().map(DamagedSpace::log_place).collect();
+    let lanes = LogLanes::of(device, meta.lanes, &start, places);
+    let log = salvage_log(lanes, &meta, &start, &mut tell)?;
     let (lock, new_device) = into()?;
     let seqno = log.as_ref().map_or(seqno, |log| log.cut.max(seqno));
     let mut filled = Filled::new(&source, &spaces, start.seqno);
@@ -215,25 +217,29 @@ fn new_directory(into: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
 }
 
 fn salvage_log(
-    device: Arc<dyn Device>,
+    lanes: Result<LogLanes>,
     meta: &Meta,
     start: &CheckpointPosition,
     tell: &mut dyn FnMut(Finding),
 ) -> Result<Option<Recovered>> {
-    let options = LogOptions {
-        protocol: meta.protocol,
-        strands: meta.strands.into(),
-        lanes: meta.lanes.into(),
-        ..LogOptions::default()
-    };
-    match Log::salvage(device, options, start).map_err(Error::from) {
+    let salvaged = lanes.and_then(|lanes| {
+        let options = LogOptions {
+            protocol: meta.protocol,
+            strands: meta.strands.into(),
+            lanes: meta.lanes.into(),
+            side_lanes: lanes.side_lanes,
+            ..LogOptions::default()
+        };
+        Ok(Log::salvage(lanes.device, options, start)?)
+    });
+    match salvaged {
         Ok((recovered, losses)) => {
             losses
                 .into_iter()
                 .for_each(|loss| tell(Finding::Lost(format!("log: {loss}"))));
             Ok(Some(recovered))
         }
-        Err(error @ Error::Corrupted { .. }) => {
+        Err(error @ (Error::Corrupted { .. } | Error::Tablespace(_))) => {
             tell(Finding::Lost(format!(
                 "log: every transaction after sequence number {}: {error}",
                 start.seqno

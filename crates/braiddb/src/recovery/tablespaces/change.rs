@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use braid_log::Log;
+use braid_log::{CheckpointPosition, Log};
 use braid_store::{Store, StoreOptions};
 
 use super::list::{read_list, write_list};
+use super::logs::{check_lanes, check_unit};
 use super::place::{Around, Attached, database_directory, prepare, remove_files, write_owner};
 use super::{fault, name_file, new_space};
 use crate::catalog::Catalog;
-use crate::engine::spaces::{Space, Uses};
+use crate::engine::spaces::{Space, Uses, side_of};
 use crate::error::{Result, TablespaceError};
 use crate::format::space::ListedSpace;
 use crate::options::TablespaceOptions;
@@ -61,7 +62,12 @@ pub(crate) fn create_tablespace(
         name: name.to_owned(),
         directory: attached.directory.clone().unwrap_or_default(),
         access: attached.access,
+        has_log: options.own_log,
     };
+    if entry.has_log {
+        check_lanes(&engine.log, &entry)?;
+        check_unit(&**engine.store.device(), &*attached.device, &entry)?;
+    }
     let identity = entry.identity;
     entries.push(entry);
     let space_device = attached.device.clone();
@@ -114,6 +120,25 @@ fn create_files(
     Ok(space)
 }
 
+/// Checks, after a checkpoint, that nothing needs the log of a tablespace that is to be dropped: that the
+/// log which is kept for an archive, a feed or a reader has nothing in the tablespace's lane.
+fn check_log_unneeded(instance: &Instance, space: &Space) -> Result<()> {
+    instance.checkpoint()?;
+    let retention = &instance.retention;
+    let lane = usize::from(instance.checkpoints.meta.lanes) + side_of(space.number);
+    let place = |position: &CheckpointPosition| position.lanes.get(lane).copied();
+    let oldest = retention.position_before(retention.oldest());
+    if oldest.is_none_or(|oldest| place(&oldest) == place(&retention.newest())) {
+        return Ok(());
+    }
+    let holder = retention.holder(instance.archive.archived());
+    let (name, holder) = (
+        space.name.clone(),
+        holder.unwrap_or_else(|| "another process".into()),
+    );
+    Err(fault(TablespaceError::LogNeeded { name, holder }))
+}
+
 /// Drops a tablespace, which must have no tables.
 pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
     let engine = &instance.engine;
@@ -149,10 +174,17 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
         let name = name.to_owned();
         return Err(fault(TablespaceError::Busy { name }));
     }
+    let side = side_of(number);
+    if engine.log.has_side_lane(side) {
+        check_log_unneeded(instance, &space)?;
+    }
     catalog.remove_space(number)?;
     // A running checkpoint writes to the tablespace.
     let _no_checkpoint = instance.hold_checkpoints();
     engine.spaces.remove(number);
+    if engine.log.has_side_lane(side) {
+        engine.log.retire_side_lane(side)?;
+    }
     // An opening needs the files of the tablespaces that the newest checkpoint's catalog has, before
     // it knows what the log says.
     if !braid_rt::mutant!("remove_a_tablespace_before_the_checkpoint") {

@@ -14,12 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use braid_io::{Device, Gate};
-use braid_log::SeqNo;
-use braid_rt::Mutex;
+use braid_log::{CheckpointPosition, SeqNo};
 use braid_store::{Store, StoreError, StoreOptions, Tree};
 
 use super::DATA_FILE;
-use crate::engine::spaces::{Absent, Space};
+use crate::engine::spaces::{Absent, Space, side_of};
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::space::{ListedSpace, SpaceMeta};
 use crate::options::Builder;
@@ -28,6 +27,7 @@ use crate::services::Instance;
 
 mod change;
 mod list;
+mod logs;
 mod place;
 mod restored;
 mod salvaged;
@@ -39,6 +39,8 @@ use self::place::{
 
 pub(crate) use self::change::{create_tablespace, drop_tablespace};
 pub(crate) use self::list::{LIST_FILE, check_none, read_list};
+pub(crate) use self::logs::{LogLanes, LogPlaceOf};
+pub(super) use self::logs::{begin as begin_logs, places as log_places};
 pub(crate) use self::place::OWNER_FILE;
 pub(crate) use self::restored::{RestoredSpace, attach_restored, record_restored};
 pub(crate) use self::salvaged::{DamagedSpace, open_damaged};
@@ -50,6 +52,8 @@ pub(super) struct Listed {
     opened: Result<OpenedSpace>,
     /// Its place, if only its files cannot be used.
     left: Option<Attached>,
+    /// Its device without a view that keeps changes in memory.
+    base: Option<Arc<dyn Device>>,
 }
 
 impl Listed {
@@ -90,8 +94,10 @@ pub(super) fn open_listed(
     let mut listed: Vec<Listed> = Vec::new();
     for entry in read_list(device)? {
         let mut attached = attach_listed(gate, &entry, options, &listed);
+        let mut base = None;
         if let Ok(attached) = &mut attached {
             attached.device = wrap(attached.device.clone());
+            base = Some(attached.base.clone());
         }
         let (opened, left) = match attached {
             Err(error) => (Err(error), None),
@@ -112,6 +118,7 @@ pub(super) fn open_listed(
             entry,
             opened,
             left,
+            base,
         });
     }
     Ok(listed)
@@ -167,17 +174,13 @@ fn is_of_state(meta: &SpaceMeta, main: &MainState) -> bool {
 }
 
 fn new_space(entry: &ListedSpace, attached: Attached, store: Store) -> Arc<Space> {
-    Arc::new(Space {
-        number: entry.number,
-        name: entry.name.clone(),
-        identity: entry.identity,
-        store,
-        directory: attached.directory,
-        access: attached.access,
-        pool_bytes: usize::try_from(entry.pool_bytes).unwrap_or(usize::MAX),
-        lock: Mutex::new(attached.lock),
-        uses: Mutex::default(),
-    })
+    let Attached {
+        directory,
+        access,
+        lock,
+        ..
+    } = attached;
+    Arc::new(Space::new(entry, store, directory, access, lock))
 }
 
 fn other_state(entry: &ListedSpace, path: &Path, found: SeqNo, expected: SeqNo) -> Error {
@@ -220,26 +223,30 @@ pub(super) fn check_early(listed: &[Listed], catalog: &Tree) -> Result<()> {
 }
 
 /// Opens the tablespaces that the catalog of a checkpoint has, for reading only, to check their data
-/// files. `database` is the database's directory.
+/// files and the log, of which the database itself has `lanes` lanes. `database` is the database's
+/// directory.
 pub(crate) fn open_to_check(
-    device: &dyn Device,
+    device: &Arc<dyn Device>,
     database: Option<PathBuf>,
     main: &MainState,
     catalog: &Tree,
+    (lanes, start): (u16, &CheckpointPosition),
     wrap: &dyn Fn(Arc<dyn Device>) -> Arc<dyn Device>,
-) -> Result<Vec<Result<Arc<Space>>>> {
+) -> Result<(Vec<Result<Arc<Space>>>, LogLanes)> {
     let options = Builder {
         directory: database,
         ..Builder::default().reading()
     };
+    let listed = open_listed(&Gate::new(None), &**device, &options, main, wrap)?;
+    let lanes = LogLanes::of(device.clone(), lanes, start, log_places(&listed))?;
     let mut spaces = Vec::new();
-    for one in open_listed(&Gate::new(None), device, &options, main, wrap)? {
+    for one in listed {
         // One that is not in the catalog may be the rest of a creation or a drop.
         if entry_in(catalog, one.entry.number)?.is_some() {
             spaces.push(one.opened.map(|opened| opened.space));
         }
     }
-    Ok(spaces)
+    Ok((spaces, lanes))
 }
 
 /// Returns the catalog's entry of a tablespace.
@@ -353,6 +360,13 @@ impl Chosen {
     pub(super) fn settle(self, instance: &Instance) -> Result<()> {
         if self.left.is_empty() && !self.is_moved {
             return Ok(());
+        }
+        let log = &instance.engine.log;
+        for one in &self.left {
+            let side = side_of(one.entry.number);
+            if log.has_side_lane(side) {
+                log.retire_side_lane(side)?;
+            }
         }
         if !self.left.is_empty() {
             // I10: the log that says that the tablespaces do not exist is durable from now on.

@@ -29,6 +29,8 @@ const PATH_BYTES_MAX: usize = 4000;
 /// A directory or device of a tablespace, opened.
 pub(super) struct Attached {
     pub(super) device: Arc<dyn Device>,
+    /// The device without a view that keeps changes in memory.
+    pub(super) base: Arc<dyn Device>,
     pub(super) directory: Option<PathBuf>,
     pub(super) access: DeviceChoice,
     pub(super) lock: Option<DirectoryLock>,
@@ -57,6 +59,7 @@ pub(super) fn attach_listed(
         Some(SpacePlace::Directory(path)) => attach(gate, entry, path, options, before),
         Some(SpacePlace::Device(device)) => Ok(Attached {
             device: gate.device(view_if(options.read_only, device.clone())?),
+            base: gate.device(device.clone()),
             directory: None,
             access: entry.access,
             lock: None,
@@ -137,8 +140,10 @@ fn open_locked(
     let device = braid_io::open_directory_with_mode(&directory, access, mode);
     let device =
         device.map_err(|e| Error::io(format!("cannot open {}", directory.display()), e))?;
+    let device = gate.device(device);
     Ok(Attached {
-        device: gate.device(device),
+        base: device.clone(),
+        device,
         directory: Some(directory),
         access,
         lock: Some(lock),
@@ -154,7 +159,8 @@ fn open_shared(gate: &Gate, directory: PathBuf, access: DeviceChoice) -> Result<
     let device =
         device.map_err(|e| Error::io(format!("cannot open {}", directory.display()), e))?;
     Ok(Attached {
-        device: gate.device(view_if(true, device)?),
+        device: gate.device(view_if(true, device.clone())?),
+        base: gate.device(device),
         directory: Some(directory),
         access,
         lock: Some(lock),
@@ -228,6 +234,7 @@ pub(super) fn prepare(around: &Around<'_>, name: &str, place: &SpacePlace) -> Re
     let attached = match place {
         SpacePlace::Device(device) => Attached {
             device: around.gate.device(device.clone()),
+            base: around.gate.device(device.clone()),
             directory: None,
             access: DeviceChoice::Auto,
             lock: None,
@@ -299,6 +306,11 @@ pub(super) fn remove_files(device: &dyn Device, identity: u128) -> Result<()> {
     };
     if is_own(OWNER_FILE)? {
         ignore_missing(device.remove(DATA_FILE)).map_err(failed)?;
+        for entry in device.list().map_err(failed)? {
+            if braid_log::is_log_name(&entry.name) {
+                ignore_missing(device.remove(&entry.name)).map_err(failed)?;
+            }
+        }
         sync_names(device)?;
         ignore_missing(device.remove(OWNER_FILE)).map_err(failed)?;
     }

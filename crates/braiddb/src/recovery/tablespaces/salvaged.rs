@@ -1,11 +1,13 @@
 //! The tablespaces of a damaged database, for salvage.
 
+use std::sync::Arc;
+
 use braid_io::{Device, DirectoryLock, Gate};
 use braid_store::Salvage;
 
 use super::list::read_list;
 use super::place::{Attached, attach_listed};
-use super::{MainState, fault, is_of_state, not_opened};
+use super::{LogPlaceOf, MainState, fault, is_of_state, not_opened};
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::space::{ListedSpace, SpaceMeta};
 use crate::options::Builder;
@@ -18,10 +20,21 @@ pub(crate) struct DamagedSpace {
     pub(crate) source: Result<Salvage>,
     /// The sequence number of its checkpoint, if that does not belong to the main tablespace's.
     pub(crate) other_state: Option<u64>,
+    /// Its device, or why it cannot be used.
+    device: Result<Arc<dyn Device>>,
     _lock: Option<DirectoryLock>,
 }
 
 impl DamagedSpace {
+    /// Returns the place of its log.
+    pub(crate) fn log_place(&self) -> LogPlaceOf<'_> {
+        LogPlaceOf {
+            entry: &self.entry,
+            device: self.device.clone(),
+            base: None,
+        }
+    }
+
     /// Whether this is the tablespace of a catalog's entry.
     pub(crate) fn is(&self, entry: &SpaceEntry) -> bool {
         self.entry.identity == entry.identity
@@ -45,22 +58,27 @@ pub(crate) fn open_damaged(
 ) -> Result<Vec<DamagedSpace>> {
     let mut spaces = Vec::new();
     for entry in read_list(device)? {
-        let (source, other_state, lock) =
-            match attach_listed(&Gate::new(None), &entry, options, &[]) {
-                Err(error @ Error::Locked { .. }) => return Err(error),
-                Err(error) => (Err(error), None, None),
-                Ok(attached) => {
-                    let opened = open_data_file(&attached, &entry);
-                    let state = opened.as_ref().ok().map(|(_, meta)| *meta);
-                    let other = state.filter(|meta| !is_of_state(meta, main));
-                    let source = opened.map(|(source, _)| source);
-                    (source, other.map(|meta| meta.seqno.get()), attached.lock)
-                }
-            };
+        let attached = attach_listed(&Gate::new(None), &entry, options, &[]);
+        let device = match &attached {
+            Ok(attached) => Ok(attached.device.clone()),
+            Err(error) => Err(error.clone()),
+        };
+        let (source, other_state, lock) = match attached {
+            Err(error @ Error::Locked { .. }) => return Err(error),
+            Err(error) => (Err(error), None, None),
+            Ok(attached) => {
+                let opened = open_data_file(&attached, &entry);
+                let state = opened.as_ref().ok().map(|(_, meta)| *meta);
+                let other = state.filter(|meta| !is_of_state(meta, main));
+                let source = opened.map(|(source, _)| source);
+                (source, other.map(|meta| meta.seqno.get()), attached.lock)
+            }
+        };
         spaces.push(DamagedSpace {
             entry,
             source,
             other_state,
+            device,
             _lock: lock,
         });
     }

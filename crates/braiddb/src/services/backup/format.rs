@@ -420,6 +420,7 @@ mod tests {
         };
         let space = |number: u8| ManifestSpace {
             entry: ListedSpace {
+                has_log: true,
                 number,
                 identity: u128::from(number) << 90,
                 pool_bytes: 1 << 20,

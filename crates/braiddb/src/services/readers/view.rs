@@ -145,14 +145,20 @@ impl Attempt {
     }
 
     /// Ensures that the log that was read was complete, and is durable.
-    pub(crate) fn settle(&self, recovered: &Recovered) -> Result<()> {
+    /// `with_logs` returns the device of the log, given that of the database's own files.
+    pub(crate) fn settle(
+        &self,
+        recovered: &Recovered,
+        with_logs: impl FnOnce(&Arc<dyn Device>) -> Arc<dyn Device>,
+    ) -> Result<()> {
+        let base = with_logs(&self.base);
         if self.durable.is_none() {
             // I4, I10: a process that ended before its flush may have left writes only in a
             // volatile cache.
             if !braid_rt::mutant!("show_unsettled_log") {
-                recovered.make_durable(&*self.base)?;
+                recovered.make_durable(&*base)?;
             }
-        } else if !recovered.is_still_there(&*self.base)? {
+        } else if !recovered.is_still_there(&*base)? {
             return Err(self.moved());
         }
         Ok(())

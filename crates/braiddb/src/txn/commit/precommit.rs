@@ -42,7 +42,11 @@ impl PooledContext {
             wait_for_long_writers(engine, state);
         }
         prepare_leaves(engine, state);
-        let mut pending = engine.log.enter(&[state.writes.log_payload()])?;
+        let mut pending = if engine.settings.has_logs {
+            engine.enter_logs(state)?
+        } else {
+            engine.log.enter(&[state.writes.log_payload()])?
+        };
         for &hash in &state.locks {
             engine.locks.mark_committing(hash);
         }
