@@ -2,7 +2,7 @@
 # Runs the three paths to an NVMe drive in a virtual machine: io_uring, NVMe passthrough, and the driver
 # of braid-nvme over VFIO with an IOMMU; see docs/nvme.md.
 #
-#     scripts/guest-nvme.sh [paths|crash|crash-database|database|format|paper|pull]...
+#     scripts/guest-nvme.sh [paths|crash|crash-database|database|format|paper|pull|server]...
 #
 # paths: each path writes, flushes and reads back. Then strace counts system calls: the driver over VFIO may
 # take none, and no interrupt, and passthrough one for each batch. Then the paths run in turns at
@@ -12,7 +12,8 @@
 # point of a program on a volume. database: the engine on each path. paper: `braid bench paper nvme`,
 # each point for EACH seconds (1), with RECORDS records (20000) and the numbers of CLIENTS. pull: the
 # drive loses its power under a database (PULLS times on each path, 3), as if it had been pulled out, and
-# another boot recovers the database. Without an argument, paths, crash and crash-database.
+# another boot recovers the database. server: `braid bench paper server` with a server for Redis clients on
+# each path, as paper. Without an argument, paths, crash and crash-database.
 #
 # ROUNDS=n sets the number of turns (3), PATHS=vfio runs one path, POLLED=0 leaves out the second
 # boot, ACCEL=kvm uses the processor's virtualization (default: emulation, which works everywhere).
@@ -25,7 +26,13 @@ source scripts/guest.sh
 guest_needs strace strace
 
 [ $# -gt 0 ] || set -- paths crash crash-database
-if [ -z "${EXAMPLES:-}" ]; then
+# The engine alone runs in these, and the programs that use drives without it in the others.
+engine=" database format paper server "
+others=()
+for task in "$@"; do
+    [[ $engine == *" $task "* ]] || others+=("$task")
+done
+if [ -z "${EXAMPLES:-}" ] && [ ${#others[@]} -gt 0 ]; then
     cargo build --release -p braid-nvme --example nvme_probe --example nvme_crash
     case " $* " in
         *" crash-database "* | *" pull "*) cargo build --release -p braid-sim --example nvme_database ;;
@@ -35,20 +42,20 @@ fi
 guest_kernel
 guest_root "$work/nvme-root"
 case " $* " in
-    *" database "* | *" format "* | *" paper "*)
+    *" database "* | *" format "* | *" paper "* | *" server "*)
         if [ -z "${BRAID:-}" ]; then
-            cargo build --release -p braid-cli
+            cargo build --release -p braid-cli --features connect
             BRAID=${CARGO_TARGET_DIR:-target}/release/braid
         fi
         guest_program "$BRAID" braid
         ;;
 esac
-guest_program "$EXAMPLES/nvme_probe" nvme_probe
-guest_program "$EXAMPLES/nvme_crash" nvme_crash
-[ ! -e "$EXAMPLES/nvme_database" ] || guest_program "$EXAMPLES/nvme_database" nvme_database
+for example in nvme_probe nvme_crash nvme_database; do
+    [ ! -e "${EXAMPLES:-}/$example" ] || guest_program "$EXAMPLES/$example" "$example"
+done
 guest_program "$(command -v strace)" strace
 case " $* " in
-    *" format "* | *" paper "*)
+    *" format "* | *" paper "* | *" server "*)
         guest_needs e2fsprogs mkfs.ext4
         guest_program "$(command -v mkfs.ext4)" mkfs.ext4
         ;;
@@ -169,6 +176,28 @@ if [ "$(option task)" = paper ]; then
         --drive nvme:/dev/nvme0n1 --drive nvme:/dev/ng0n1 --drive "vfio:$device" \
         --seconds "$(option seconds)" --records "$(option records)" --threads "$(option threads)" ||
         finish "FAILED: braid bench paper nvme"
+    finish "done"
+fi
+if [ "$(option task)" = server ]; then
+    mkfs.ext4 -q -F /dev/nvme1n1 && mount -t ext4 /dev/nvme1n1 /mnt || finish "FAILED: no file system"
+    servers=
+    for place in file-system=/mnt uring=nvme:/dev/nvme0n1 passthrough=nvme:/dev/ng2n1 "vfio=vfio:$device"; do
+        name=${place%%=*} drive=${place#*=}
+        [ "$name" = file-system ] || run braid nvme format "$drive"
+        braid serve "$drive/served" --port 0 --unixsocket "/tmp/$name" --threads 1 --pool 64 >"/tmp/$name.log" 2>&1 &
+        servers="$servers --server $name=/tmp/$name"
+        # A server listens when it has opened its database.
+        for pause in $(seq 600); do [ -S "/tmp/$name" ] && break; sleep 0.1; done
+        [ -S "/tmp/$name" ] || { cat "/tmp/$name.log"; finish "FAILED: braid serve $drive"; }
+    done
+    braid bench paper server --out /tmp/figures $servers --seconds "$(option seconds)" \
+        --records "$(option records)" --threads "$(option threads)" ||
+        finish "FAILED: braid bench paper server"
+    for figure in /tmp/figures/*.csv; do sed "s|^|guest: $(basename "$figure" .csv) |" "$figure"; done
+    # The servers answer what is in progress and close their databases, which are then sound.
+    kill $(pidof braid)
+    wait
+    for drive in /mnt nvme:/dev/nvme0n1 nvme:/dev/ng2n1 "vfio:$device"; do run braid verify "$drive/served"; done
     finish "done"
 fi
 if [ "$(option task)" = format ]; then
@@ -383,6 +412,17 @@ paper() {
         "driver=file,node-name=n2,filename=$work/nvme2.img,discard=unmap"
 }
 
+server() {
+    local number drives=()
+    echo "servers for Redis clients"
+    for number in 0 1 2 3; do
+        empty "nvme$number.img" 1024
+        drives+=("driver=file,node-name=n$number,filename=$work/nvme$number.img,discard=unmap")
+    done
+    LIMIT=${LIMIT:-3600} boot "task=server polled=0 paths=uring,passthrough,vfio seconds=${EACH:-1} records=${RECORDS:-20000} threads=${CLIENTS:-1,8,16,32,64}" \
+        "${drives[@]}"
+}
+
 # The drive loses its power under a database, and the next boot recovers the database.
 pull() {
     local path seed
@@ -422,9 +462,10 @@ for task in "$@"; do
         database) database ;;
         format) format ;;
         paper) paper ;;
+        server) server ;;
         pull) pull ;;
         *)
-            echo "unknown: $task; expected paths, crash, crash-database, database, format, paper or pull" >&2
+            echo "unknown: $task; expected paths, crash, crash-database, database, format, paper, pull or server" >&2
             exit 2
             ;;
     esac

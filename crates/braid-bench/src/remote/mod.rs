@@ -69,7 +69,9 @@ impl ServerSpec {
         if address.contains("://") {
             address.clone()
         } else if address.contains('/') {
-            format!("unix://{address}")
+            // A URL would take the first folder of a relative path for a host.
+            let path = std::path::absolute(address).unwrap_or_else(|_| address.into());
+            format!("unix://{}", path.display())
         } else {
             format!("redis://{address}")
         }
@@ -128,6 +130,12 @@ mod tests {
             };
             assert_eq!(server.url(), url);
         }
+        let relative = ServerSpec {
+            address: "target/braid.sock".into(),
+            ..server(Workload::YcsbA)
+        };
+        let there = std::env::current_dir().unwrap().join("target/braid.sock");
+        assert_eq!(relative.url(), format!("unix://{}", there.display()));
     }
 
     #[test]

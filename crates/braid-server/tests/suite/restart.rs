@@ -47,6 +47,57 @@ fn everything_is_there_after_a_restart() {
     assert!((900..=1000).contains(&ttl));
 }
 
+/// Nothing is evicted: what does not fit into the pool is read from the disk.
+#[test]
+fn data_of_four_times_the_pool_are_served() {
+    const POOL: usize = 4 << 20;
+    const LEN: usize = 4000;
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let builder = Database::builder().pool_bytes(POOL);
+        builder.open(dir.path()).unwrap()
+    };
+    let value = |number: usize| format!("{number:04}").repeat(LEN / 4);
+    let keys = 4 * POOL / LEN + 1;
+    let mut db = open();
+    let mut server = TestServer::with(db.clone(), |_| {});
+    let mut connection = server.connect();
+    let numbers: Vec<usize> = (0..keys).collect();
+    for numbers in numbers.chunks(100) {
+        let mut pipeline = redis::pipe();
+        for number in numbers {
+            pipeline.set(format!("k{number}"), value(*number)).ignore();
+        }
+        pipeline.exec(&mut connection).unwrap();
+    }
+    for is_restarted in [false, true] {
+        if is_restarted {
+            server.stop();
+            db.close().unwrap();
+            db = open();
+            server = TestServer::with(db.clone(), |_| {});
+            connection = server.connect();
+        }
+        for numbers in numbers.chunks(100) {
+            let mut get = redis::cmd("MGET");
+            for number in numbers {
+                get.arg(format!("k{number}"));
+            }
+            let found: Vec<String> = get.query(&mut connection).unwrap();
+            assert!(
+                found
+                    .iter()
+                    .eq(&numbers.iter().map(|n| value(*n)).collect::<Vec<_>>())
+            );
+        }
+        let size: usize = run(&mut connection, "DBSIZE");
+        assert_eq!(size, keys);
+    }
+    // Three quarters of the pages did not fit.
+    let evictions = db.stats().store.evictions;
+    assert!(evictions > 500, "{evictions}");
+}
+
 /// Deleted collections and flushed databases leave nothing behind.
 #[test]
 fn garbage_is_removed_in_the_background() {
