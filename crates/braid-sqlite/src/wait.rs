@@ -1,4 +1,4 @@
-//! `braid_wait()`, in SQL and in C: waits until what was committed is durable.
+//! The functions in SQL, and `braid_wait()` in C, which waits until what was committed is durable.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -8,7 +8,7 @@ use crate::abi::{
     SqlFunction, UTF8, Value,
 };
 use crate::database::guarded;
-use crate::last_error::error_in_sql;
+use crate::last_error;
 use crate::library::{Functions, RegisterError, functions};
 
 /// The extension's functions in SQL: names and numbers of arguments.
@@ -123,6 +123,19 @@ unsafe extern "C" fn wait_in_sql(context: *mut Context, count: c_int, values: *m
             code => (functions.result_error_code)(context, code),
         }
     }
+}
+
+/// `braid_error()` returns why the extension refused something, or null.
+unsafe extern "C" fn error_in_sql(context: *mut Context, _: c_int, _: *mut *mut Value) {
+    guarded(ERROR, || {
+        if let (Some(functions), Some(reason)) = (functions(), last_error::take()) {
+            let reason = functions.string(&reason.to_string_lossy());
+            // SAFETY: the context is valid during the call, and SQLite frees the copy. If there was no
+            // memory for one, the answer is null.
+            unsafe { (functions.result_text)(context, reason, -1, Some(functions.free)) };
+        }
+        OK
+    });
 }
 
 /// Waits until everything that was committed to a database of a connection is durable; without a
