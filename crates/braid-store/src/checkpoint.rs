@@ -418,7 +418,7 @@ impl Checkpoint {
             let checkpoint = pool.lock_checkpoint();
             for &(id, address) in changed {
                 let old = pool.file.addresses.set_durable(id, address);
-                if old != ABSENT && pool.address(id) != old {
+                if old != ABSENT && (pool.address(id) != old || pool.adopt_image(id, address)) {
                     freed.push((id, old));
                 }
                 if address == ABSENT {
