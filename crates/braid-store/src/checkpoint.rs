@@ -418,9 +418,13 @@ impl Checkpoint {
             let checkpoint = pool.lock_checkpoint();
             for &(id, address) in changed {
                 let old = pool.file.addresses.set_durable(id, address);
-                if old != ABSENT && (pool.address(id) != old || pool.adopt_image(id, address)) {
+                let current = pool.address(id);
+                let left = pool.adopt_image(id, address);
+                if old != ABSENT && (current != old || left.is_some()) {
                     freed.push((id, old));
                 }
+                // Nothing durable refers to it, nor does the open checkpoint, which has the image.
+                freed.extend(left.filter(|&left| left != old).map(|left| (id, left)));
                 if address == ABSENT {
                     removed.push(id);
                 }

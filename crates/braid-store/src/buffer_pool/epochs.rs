@@ -349,12 +349,12 @@ impl Pool {
         frame.is_some_and(|frame| self.awaits_image(frame))
     }
 
-    /// Gives a page the block of its image for the open checkpoint, if it has changed since the epoch
-    /// switch and is not written since. Its earlier block is then free: otherwise, blocks of pages that
-    /// change all the time would stay in use until the next checkpoint, wherever they lie in the file.
-    /// Returns whether the page has the block. The caller holds the checkpoint's lock, under which an
-    /// evictor would give the page another one.
-    pub(crate) fn adopt_image(&self, id: PageId, address: u64) -> bool {
+    /// Gives a page in memory the block of its image for the open checkpoint, if it has changed since the
+    /// epoch switch. The contents of its other block are obsolete: otherwise, blocks of pages that change
+    /// all the time would stay in use until the next checkpoint, wherever they lie in the file. Returns
+    /// the block address that the page had. The caller holds the checkpoint's lock, under which an
+    /// evictor gives the page another one.
+    pub(crate) fn adopt_image(&self, id: PageId, address: u64) -> Option<u64> {
         let word = self.state(id).map(|state| state.load(Ordering::Relaxed));
         let frame = word.and_then(state::pooled);
         let is_changed = frame.is_some_and(|frame| {
@@ -362,14 +362,13 @@ impl Pool {
             info.page.load(Ordering::Relaxed) == id
                 && info.dirty.load(Ordering::Relaxed) == self.epoch.load(Ordering::Acquire)
         });
+        let current = self.address(id);
         let adopts = is_changed
-            && address != ABSENT
+            && ![ABSENT, UNWRITTEN].contains(&address)
+            && ![ABSENT, UNWRITTEN, address].contains(&current)
             && !self.is_detached(id)
             && !braid_rt::mutant!("keep_blocks_of_changed_pages");
-        if adopts {
-            self.file.addresses.set(id, address);
-        }
-        adopts
+        adopts.then(|| self.file.addresses.set(id, address).address)
     }
 
     /// Moves a page's image for the open checkpoint, and the page, from one block address to another,

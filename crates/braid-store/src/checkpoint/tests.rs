@@ -292,6 +292,31 @@ fn the_former_blocks_of_pages_that_change_are_free_after_a_checkpoint() {
     assert_eq!(found, [""; 0]);
 }
 
+/// A full pool writes such pages, perhaps to the end of the file.
+#[test]
+fn the_block_of_a_page_that_was_evicted_and_changed_again_is_free_after_a_checkpoint() {
+    let store = filled(&SimDevice::new(12), 512 << 10);
+    let (tree, pool) = (store.tree(2).unwrap(), &store.inner.pool);
+    put(&tree, 0..1, 1_000);
+    checkpoint(&store);
+    put(&tree, 0..1, 1_001);
+    evict_by_reading(&store);
+    put(&tree, 0..1, 1_002);
+    let id = store.inner.trees.read()[&2];
+    let evicted = pool.address(id);
+    assert_ne!(pool.file.durable_address(id), evicted);
+    let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+    put(&tree, 0..1, 1_003);
+    open.write(&|_| ()).unwrap();
+    open.publish().unwrap();
+    assert_eq!(pool.address(id), pool.file.durable_address(id));
+    assert!(pool.file.space.lock().is_free(block_of(evicted)));
+    evict_by_reading(&store);
+    checkpoint(&store);
+    let found = tree.get(&0u32.to_be_bytes(), |_| true).unwrap().unwrap();
+    assert_eq!(found.value.unwrap()[..], [7; 1_003]);
+}
+
 /// Checks a condition whenever a file is shortened.
 #[derive(Clone)]
 struct WhenCut(Arc<dyn Fn() + Send + Sync>);
