@@ -367,8 +367,8 @@ pub(crate) struct Lane {
     /// Its strands are `index`, `index + lanes`, `index + 2 * lanes`, ...
     pub(crate) strands: Range<usize>,
     pub(crate) step: usize,
-    /// Whether it is a side lane that has no log.
-    absent: AtomicBool,
+    /// Whether it is a side lane that has no log. Under loom, all lanes have one.
+    absent: braid_rt::atomic::AtomicBool,
     pub(crate) seal: Mutex<SealState>,
     pub(crate) completion: Mutex<Completion>,
     /// Flushes in flight.
@@ -420,7 +420,7 @@ impl Lane {
             index,
             strands,
             step,
-            absent: AtomicBool::new(at_is_absent),
+            absent: braid_rt::atomic::AtomicBool::new(at_is_absent),
             segment_left: AtomicU64::new(seal.segment.len.saturating_sub(seal.offset)),
             completion: Mutex::new(Completion::new(seal.end())),
             seal: Mutex::new(seal),
@@ -470,6 +470,8 @@ impl Lane {
     /// Gives the lane's log up: no commit writes to it any more, and nothing that it has is needed.
     /// The caller removes its files.
     pub(crate) fn retire(&self, quota: &Quota) {
+        // Release: pairs with `is_absent`. Commits that are in their slots have left them, and later
+        // ones see it.
         self.absent.store(true, Ordering::Release);
         self.pool.forget(quota);
     }
