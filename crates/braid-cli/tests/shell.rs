@@ -153,11 +153,36 @@ fn tablespaces_are_created_listed_and_dropped() {
         ("create-tablespace two x y", "y, is not a number of MiB"),
         ("create-tablespace disk x", "it exists"),
         ("drop-tablespace disk", "contains table \"there\""),
+        ("move-table here nowhere", "no tablespace \"nowhere\""),
+        ("move-table nothing disk", "no table \"nothing\""),
     ] {
         let output = piped(&dir, bad);
         expect_code(&output, 1);
         assert!(stderr(&output).contains(what), "{}", stderr(&output));
     }
+
+    // There and back.
+    let output = piped(
+        &dir,
+        "move-table here disk; tables; get here 1; move-table here; move-table here",
+    );
+    expect_code(&output, 0);
+    let shown = stdout(&output);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(
+        lines[0].starts_with("copied 1 records, 11 bytes; "),
+        "{shown}"
+    );
+    assert_eq!(
+        lines[1..4],
+        [
+            "here in disk: u64 -> string",
+            "there in disk: u64 -> string",
+            "\"one\""
+        ]
+    );
+    assert!(lines[4].starts_with("copied 1 records, "), "{shown}");
+    assert!(lines[5].starts_with("copied 0 records, "), "{shown}");
 
     // The disk is not mounted.
     std::fs::rename(&disk, place.path().join("unmounted")).unwrap();

@@ -17,8 +17,9 @@ use crate::error::{Error, Result};
 use crate::options::TransactionOptions;
 use crate::read::snapshot::Readable;
 use crate::schema::entry::{
-    CATALOG_ID, CatalogEntry, FIRST_ID, MAIN_SPACE, NAMES, NEXT_ID, SPACES, SPACES_MAX, SpaceEntry,
-    damaged, ids_of_space, loaded_key, name_key, next_id_key, space_key, table_of_entry,
+    CATALOG_ID, CatalogEntry, FIRST_ID, MAIN_SPACE, MOVED, NAMES, NEXT_ID, SPACES, SPACES_MAX,
+    SpaceEntry, damaged, ids_of_space, loaded_key, moved_key, moved_table, name_key, next_id_key,
+    space_key, table_of_entry,
 };
 use crate::schema::table::{Table, TableCore};
 use crate::txn::transaction::Transaction;
@@ -40,6 +41,11 @@ pub(crate) fn list_tables(engine: &Arc<Engine>) -> Result<TableMap> {
             // Its tablespace is missing.
             Err(Error::Tablespace(_)) => {}
             Err(error) => return Err(error),
+        }
+    }
+    for (former, present) in catalog.former_numbers(|_| true)? {
+        if let Some(core) = found.get(&present).cloned() {
+            found.insert(former, core);
         }
     }
     Ok(found)
@@ -176,6 +182,10 @@ impl Catalog<'_> {
             tx.remove(&catalog, &space_key(space)[..])?;
             tx.remove(&catalog, &next_id_key(space)[..])?;
         }
+        // The salvaged database has no log in which former numbers occur.
+        for former in self.former_numbers(|_| true)?.into_keys() {
+            tx.remove(&catalog, &moved_key(former)[..])?;
+        }
         tx.commit()?;
         Ok(renumbered)
     }
@@ -193,7 +203,8 @@ impl Catalog<'_> {
         Table::new(self.engine.tables.catalog.clone())
     }
 
-    fn core(&self, name: &str, entry: CatalogEntry) -> Result<Arc<TableCore>> {
+    /// Opens the tree of a table, and creates it if it does not exist.
+    pub(crate) fn core(&self, name: &str, entry: CatalogEntry) -> Result<Arc<TableCore>> {
         // Creating a tree changes pages.
         let _gate = self.engine.change_pages();
         let tree = self.engine.store_of(entry.id)?.tree(entry.id)?;
@@ -336,6 +347,34 @@ impl Catalog<'_> {
         Ok(core)
     }
 
+    /// Gives a table the number of its complete copy in another tablespace.
+    pub(crate) fn renumber(&self, tx: &mut Transaction, table: &TableCore, id: u32) -> Result<()> {
+        let catalog = self.table();
+        let entry = CatalogEntry {
+            id,
+            types: table.types.clone(),
+            options: table.options,
+        };
+        tx.insert(&catalog, &name_key(&table.name.read())?, &entry.encode())?;
+        let former = self.former_numbers(|number| number == table.id)?;
+        for former in former.into_keys().chain([table.id]) {
+            tx.insert(&catalog, &moved_key(former)[..], &id.to_le_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Returns the former numbers of tables that moved, with the present ones, of which `which` says
+    /// whether to include them.
+    pub(crate) fn former_numbers(&self, which: impl Fn(u32) -> bool) -> Result<BTreeMap<u32, u32>> {
+        let tx = self.begin();
+        let mut found = BTreeMap::new();
+        for entry in tx.prefix(&self.table(), &[MOVED])? {
+            let (key, value): (Bytes, Bytes) = entry?;
+            found.extend(moved_table(&key, &value).filter(|(_, present)| which(*present)));
+        }
+        Ok(found)
+    }
+
     /// Checks that a table may be given this name.
     pub(crate) fn check_name_is_free(
         &self,
@@ -384,6 +423,9 @@ impl Catalog<'_> {
         };
         let mut tx = self.begin();
         tx.remove(&self.table(), &name_key(name)?)?;
+        for (former, _) in self.former_numbers(|number| number == core.id)? {
+            tx.remove(&self.table(), &moved_key(former)[..])?;
+        }
         self.commit_drop(tx, &core)?;
         self.engine.tables.by_name.write().remove(name);
         Ok(true)

@@ -191,6 +191,7 @@ pub mod changes {
 pub mod tablespace {
     pub use crate::error::TablespaceError;
     pub use crate::options::TablespaceOptions;
+    pub use crate::services::moving::MoveReport;
 }
 
 /// The media that a database can be on, and the interface for your own.

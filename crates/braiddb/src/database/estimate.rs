@@ -1,10 +1,13 @@
 //! Sizes of tables and approximate sizes of ranges.
 
+use std::sync::Arc;
+
 pub use braid_store::{Estimate, TreeStats as TableStats};
+use braid_store::{StoreError, Tree};
 
 use crate::database::Database;
 use crate::error::Result;
-use crate::schema::table::Table;
+use crate::schema::table::{Table, TableCore};
 use crate::types::{Key, KeyRange, Value};
 
 impl Database {
@@ -37,11 +40,10 @@ impl Database {
         table: &Table<K, V>,
         range: impl KeyRange<K>,
     ) -> Result<Estimate> {
-        let core = self.engine().table_here(&table.core)?;
         let (lower, upper) = range.into_key_bounds();
         let lower = lower.as_ref().map(|key| &key[..]);
         let upper = upper.as_ref().map(|key| &key[..]);
-        Ok(core.tree.estimate(lower, upper)?)
+        self.measured(&table.core, |tree| tree.estimate(lower, upper))
     }
 
     /// Measures a table, as [`TableStats`]: its entries and their bytes, the height of its tree,
@@ -69,7 +71,21 @@ impl Database {
         table: &Table<K, V>,
         exact: bool,
     ) -> Result<TableStats> {
-        self.engine().check_table(&table.core)?;
-        Ok(table.core.tree.stats(exact)?)
+        self.measured(&table.core, |tree| tree.stats(exact))
+    }
+
+    /// Measures a tree; another time if the table moved meanwhile, and the tree may be empty.
+    fn measured<R>(
+        &self,
+        core: &Arc<TableCore>,
+        measure: impl Fn(&Tree) -> std::result::Result<R, StoreError>,
+    ) -> Result<R> {
+        loop {
+            let core = self.engine().table_here(core)?;
+            let measured = measure(&core.tree);
+            if !core.is_moved() {
+                return Ok(measured?);
+            }
+        }
     }
 }

@@ -95,7 +95,7 @@ impl Database {
     ) -> Result<Commit> {
         let (engine, core) = (self.engine(), &table.core);
         engine.check_writable()?;
-        engine.check_table(core)?;
+        engine.table_to_write(core)?;
         let max = engine.settings.transaction_bytes_max;
         let mut sorted = Sorted::default();
         for (key, value) in entries {

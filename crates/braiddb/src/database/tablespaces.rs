@@ -10,6 +10,7 @@ use crate::options::TablespaceOptions;
 use crate::recovery::tablespaces;
 use crate::schema::entry::{MAIN_SPACE, space_of};
 use crate::schema::table::{Table, type_names};
+use crate::services::moving::MoveReport;
 use crate::types::{Key, Value};
 
 /// Name of the main tablespace in messages.
@@ -153,6 +154,82 @@ impl Database {
         let space = self.space_named(tablespace)?;
         let types = type_names(key_type, value_type);
         self.find_or_create_untyped_as(Some(&space), name, types, options)
+    }
+
+    /// Moves a table to a tablespace, or with `None` to the main one, while transactions and snapshots
+    /// use it. Returns what was copied; nothing if the table is already there.
+    ///
+    /// The records are copied in small transactions, which pause for others. They are logged, so
+    /// backups, the archive and [feeds](crate::changes::Feed) continue; feeds do not report them. At
+    /// the end, writes to the table wait for about one flush, and transactions that already used
+    /// the table for writing, or read it with the default isolation, fail with
+    /// [`ConflictKind::Moved`](crate::ConflictKind::Moved), once:
+    /// [`Database::transact`] retries them. Handles, also those that were opened before, then use the
+    /// table where it is. Snapshots from before the end read the old place, whose pages are freed when
+    /// the last of them has ended.
+    ///
+    /// If the process ends during a move, the table stays where it was.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, disk) = (dir.path().join("db"), dir.path().join("disk"));
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// # use braid::tablespace::TablespaceOptions;
+    /// # db.create_tablespace("disk", TablespaceOptions::in_directory(&disk).pool_bytes(1 << 20))?;
+    /// let t = db.open_table::<u64, String>("t")?;
+    /// db.transact(|tx| tx.insert(&t, &1, "one"))?;
+    /// let report = db.move_table("t", Some("disk"))?;
+    /// assert_eq!(report.records, 1);
+    /// assert_eq!(db.tablespace_of(&t)?.as_deref(), Some("disk"));
+    /// assert_eq!(db.get(&t, &1)?.as_deref(), Some("one"));
+    /// db.move_table("t", None)?; // back
+    /// assert_eq!(db.tablespace_of(&t)?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Tablespace`] if there is no such tablespace, or the table is already moving;
+    /// [`Error::TableNotFound`], [`Error::TableDropped`]; [`Error::OutOfSpace`] if the tablespace is
+    /// full; [`Error::Io`], [`Error::Closed`]. The table stays where it was. After
+    /// [`Error::Poisoned`], only the next opening knows where it is.
+    pub fn move_table(&self, name: &str, tablespace: Option<&str>) -> Result<MoveReport> {
+        self.move_table_with(name, tablespace, |_| {})
+    }
+
+    /// Moves a table as [`Database::move_table`] does, and calls `progress` with what was copied so
+    /// far, after each step.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, disk) = (dir.path().join("db"), dir.path().join("disk"));
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// # use braid::tablespace::TablespaceOptions;
+    /// # db.create_tablespace("disk", TablespaceOptions::in_directory(&disk).pool_bytes(1 << 20))?;
+    /// let t = db.open_table::<u64, u64>("t")?;
+    /// db.transact(|tx| (0..1_000).try_for_each(|key| tx.insert(&t, &key, &key)))?;
+    /// let mut steps = 0;
+    /// let report = db.move_table_with("t", Some("disk"), |so_far| {
+    ///     assert!(so_far.records <= 1_000);
+    ///     steps += 1;
+    /// })?;
+    /// assert!(steps > 1 && report.records == 1_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Database::move_table`].
+    pub fn move_table_with(
+        &self,
+        name: &str,
+        tablespace: Option<&str>,
+        progress: impl FnMut(&MoveReport),
+    ) -> Result<MoveReport> {
+        let space = tablespace.map(|name| self.space_named(name)).transpose()?;
+        self.instance().move_table(name, space.as_ref(), progress)
     }
 
     pub(super) fn space_named(&self, name: &str) -> Result<Arc<Space>> {

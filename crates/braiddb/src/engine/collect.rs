@@ -319,7 +319,7 @@ impl Engine {
         let Some(_gate) = self.try_change_pages() else {
             return false;
         };
-        if tombstone.table.is_dropped() {
+        if tombstone.table.is_gone() {
             return true;
         }
         // An error costs space only: the tombstone stays, and the next user of the page gets the

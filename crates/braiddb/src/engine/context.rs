@@ -524,6 +524,9 @@ pub(crate) struct Context {
     pub(crate) lock_timeout: Duration,
     /// Whether the transaction read a key whose lock must be held until commit.
     pub(crate) reads_locked: bool,
+    /// Set of the tables from which keys were read under a lock, by index; the last bit stands for
+    /// all tables from there on.
+    pub(crate) tables_locked: u64,
     /// Whether the write locks are acquired at commit; see [`crate::txn::lock_acquisition`].
     pub(crate) locks_in_commit: bool,
     /// Leaf hints of keys used recently.
@@ -554,6 +557,7 @@ impl Context {
             locks: Vec::new(),
             lock_timeout: Duration::MAX,
             reads_locked: false,
+            tables_locked: 0,
             locks_in_commit: false,
             hints: HintCache::default(),
             tables: Vec::new(),
@@ -587,6 +591,17 @@ impl Context {
         }))
     }
 
+    /// Notes that a key of a table was read under a lock.
+    #[inline]
+    pub(crate) fn note_locked(&mut self, table: u32) {
+        self.tables_locked |= 1 << table.min(u64::BITS - 1);
+    }
+
+    /// Whether keys of a table may have been read under a lock.
+    pub(crate) fn has_locked(&self, table: u32) -> bool {
+        self.tables_locked >> table.min(u64::BITS - 1) & 1 == 1
+    }
+
     /// Resets the context for the next transaction, keeping the memory.
     pub(crate) fn clear(&mut self) {
         debug_assert!(
@@ -596,6 +611,7 @@ impl Context {
         self.writes.clear();
         self.reads.clear();
         self.reads_locked = false;
+        self.tables_locked = 0;
         self.locks_in_commit = false;
         self.time = None;
         if self.encoded.capacity() > KEPT_BYTES_MAX {
@@ -607,10 +623,10 @@ impl Context {
         self.tables.truncate(4);
     }
 
-    /// Releases dropped tables; a dropped table's pages are freed after the last reference is gone.
+    /// Releases tables that were dropped or moved; a dropped table's pages are freed after the last reference is gone.
     pub(crate) fn forget_dropped_tables(&mut self) {
-        if self.tables.iter().any(|table| table.is_dropped()) {
-            self.tables.retain(|table| !table.is_dropped());
+        if self.tables.iter().any(|table| table.is_gone()) {
+            self.tables.retain(|table| !table.is_gone());
         }
     }
 }

@@ -11,6 +11,7 @@ mod flush_timer;
 mod health;
 pub(crate) mod hint_cache;
 mod holds;
+mod moved;
 mod placement;
 mod savepoints;
 pub(crate) mod spaces;
@@ -174,7 +175,7 @@ impl Engine {
     /// not wait for the rest of a failed log.
     #[cold]
     #[inline(never)]
-    fn wait_visible(&self, acknowledged: SeqNo) {
+    pub(crate) fn wait_visible(&self, acknowledged: SeqNo) {
         if acknowledged > self.log.durable_seqno() {
             let _ = self.log.ticket(acknowledged).wait();
         }

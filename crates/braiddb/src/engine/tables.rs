@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
+use braid_rt::atomic::AtomicBool;
 use braid_rt::{Mutex, RwLock};
 
 use super::Engine;
@@ -20,6 +21,14 @@ pub(crate) type TableMap = BTreeMap<u32, Arc<TableCore>>;
 /// and uses a transaction.
 pub(crate) type ListTables = fn(&Arc<Engine>) -> Result<TableMap>;
 
+/// Returns the table of a handle that was dropped or moved, unless it was dropped.
+#[cold]
+fn newest(table: &Arc<TableCore>) -> Result<&Arc<TableCore>> {
+    let newest = table.newest();
+    newest.check_alive()?;
+    Ok(newest)
+}
+
 /// The open tables of a database.
 pub(crate) struct Tables {
     /// Tables that were opened. Only the holder of `change` modifies this map, so that a table has
@@ -29,6 +38,10 @@ pub(crate) struct Tables {
     pub(crate) change: Mutex<()>,
     /// Dropped tables whose pages are freed once no handle is left.
     pub(crate) dropped: Mutex<Vec<Arc<TableCore>>>,
+    /// Tables that moved, whose old trees are emptied once no snapshot needs them.
+    pub(crate) moved: Mutex<Vec<Arc<TableCore>>>,
+    /// Whether a table has moved since the database was opened.
+    pub(crate) have_moved: AtomicBool,
     /// Held while such pages are freed, so that a thread that frees all waits for another's table.
     freeing: Mutex<()>,
     pub(crate) catalog: Arc<TableCore>,
@@ -44,6 +57,8 @@ impl Tables {
             by_name: RwLock::default(),
             change: Mutex::default(),
             dropped: Mutex::default(),
+            moved: Mutex::default(),
+            have_moved: AtomicBool::new(false),
             freeing: Mutex::default(),
             catalog,
             identity,
@@ -64,18 +79,39 @@ impl Engine {
             return self.table_of_state(table);
         }
         self.check_open()?;
-        table.check_alive()?;
+        if table.is_gone() {
+            return newest(table);
+        }
         Ok(table)
     }
 
-    /// Checks that the table may be written in this state.
+    /// Returns the table of a handle for writing in this state of the database.
     #[inline]
-    pub(crate) fn check_table(&self, table: &TableCore) -> Result<()> {
+    pub(crate) fn table_to_write<'a>(
+        &self,
+        table: &'a Arc<TableCore>,
+    ) -> Result<&'a Arc<TableCore>> {
         if table.database.state != self.tables.identity.state {
             return Err(table.foreign());
         }
         self.check_open()?;
-        table.check_alive()
+        if !table.is_settled() {
+            return self.unsettled_table(table);
+        }
+        Ok(table)
+    }
+
+    /// Returns the table of a handle for writing, after a move that is being completed.
+    #[cold]
+    fn unsettled_table<'a>(&self, table: &'a Arc<TableCore>) -> Result<&'a Arc<TableCore>> {
+        let mut table = newest(table)?;
+        while table.is_sealed() {
+            braid_rt::coverage_point("tables: a write waits for the end of a move");
+            table.wait_unsealed();
+            self.check_open()?;
+            table = newest(table)?;
+        }
+        Ok(table)
     }
 
     /// Returns the table with the number of a handle from another state of the same database.
@@ -109,6 +145,7 @@ impl Engine {
     /// the database is closed: the next open frees the rest.
     pub(crate) fn free_dropped_tables(&self) -> Result<()> {
         let _freeing = self.tables.freeing.lock();
+        self.empty_moved_tables()?;
         while let Some(core) = self.take_unused_table() {
             // Finding the pages reads all of the table.
             let (nodes, begun) = (Cell::new(0), Cell::new(braid_rt::now()));
@@ -122,7 +159,10 @@ impl Engine {
                 }
                 !self.is_closed()
             };
-            let store = self.store_of(core.id)?;
+            let Ok(store) = self.store_of(core.id) else {
+                // The table moved, and then its tablespace was dropped.
+                continue;
+            };
             match store.find_dropped(core.id, &goes_on) {
                 Ok(Some(dropped)) => {
                     let gate = self.change_pages();

@@ -59,6 +59,9 @@ pub enum ConflictKind {
     Deadlock,
     /// Under snapshot isolation: another transaction wrote the key after this one's snapshot.
     Write,
+    /// A table that the transaction used moved to another tablespace before the transaction
+    /// committed; see [`Database::move_table`](crate::Database::move_table).
+    Moved,
 }
 
 impl fmt::Display for ConflictKind {
@@ -68,6 +71,7 @@ impl fmt::Display for ConflictKind {
             ConflictKind::Range => "a range it scanned was changed",
             ConflictKind::Deadlock => "it was in a deadlock",
             ConflictKind::Write => "a key it wants to write changed after its snapshot",
+            ConflictKind::Moved => "a table that it used moved to another tablespace",
         })
     }
 }

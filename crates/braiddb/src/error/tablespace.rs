@@ -48,10 +48,11 @@ pub enum TablespaceError {
         /// The limit, without the main tablespace.
         max: usize,
     },
-    /// The tablespace contains a table, one that is being loaded, or a dropped one that a handle, a
-    /// scan or a transaction still uses.
+    /// The tablespace contains a table, one that is being loaded or moves there, a dropped one that a
+    /// handle, a scan or a transaction still uses, or one that moved away and that a snapshot reads.
     #[error(
-        "cannot drop tablespace {name:?}: it contains table {table:?}; drop the table and its handles first"
+        "cannot drop tablespace {name:?}: it contains table {table:?}; drop or move the table, and drop the handles \
+         and snapshots that use it"
     )]
     NotEmpty {
         /// The tablespace's name.
@@ -101,6 +102,12 @@ pub enum TablespaceError {
         asked: String,
         /// The table's tablespace; `main` for the database's own directory.
         found: String,
+    },
+    /// The table is already moving.
+    #[error("cannot move table {table:?}: it is already moving; retry when that move has ended")]
+    Moving {
+        /// The table's name.
+        table: String,
     },
     /// The directory or the device of a new tablespace cannot be used.
     #[error("cannot create tablespace {name:?} in {}: {reason}", place(path))]

@@ -10,7 +10,8 @@ fn next(error: &Error) -> Option<Error> {
         Error::Conflict(ConflictKind::Read) => Error::Conflict(ConflictKind::Range),
         Error::Conflict(ConflictKind::Range) => Error::Conflict(ConflictKind::Deadlock),
         Error::Conflict(ConflictKind::Deadlock) => Error::Conflict(ConflictKind::Write),
-        Error::Conflict(ConflictKind::Write) => Error::SelfDeadlock,
+        Error::Conflict(ConflictKind::Write) => Error::Conflict(ConflictKind::Moved),
+        Error::Conflict(ConflictKind::Moved) => Error::SelfDeadlock,
         Error::SelfDeadlock => Error::LockTimeout {
             timeout: Duration::from_secs(1),
         },

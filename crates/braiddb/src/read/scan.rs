@@ -15,7 +15,7 @@ use braid_store::{Direction, LeafScan, Position, Record};
 use crate::base::written::Written;
 use crate::engine::Engine;
 use crate::engine::context::{OwnWrite, in_bounds};
-use crate::error::Result;
+use crate::error::{ConflictKind, Result};
 use crate::mvcc::range_reads::{Fingerprint, RangeReads};
 use crate::schema::table::{Table, TableCore};
 use crate::types::{Key, Value};
@@ -120,6 +120,16 @@ enum Next {
     Nowhere,
 }
 
+impl Next {
+    /// Returns the place in any tree.
+    fn without_position(self) -> Self {
+        match self {
+            Self::At(bound, _) => Self::At(bound, None),
+            next => next,
+        }
+    }
+}
+
 /// One end of a scan over the tree.
 #[derive(Debug)]
 struct End {
@@ -198,8 +208,14 @@ impl<'a> RawRange<'a> {
         own: Vec<OwnWrite>,
         tracked: Option<(&'a Mutex<RangeReads>, u32)>,
     ) -> Self {
-        // A snapshot older than the table sees only own writes.
-        let no_table = matches!(view, View::At(seqno) if seqno < table.since);
+        let (table, no_table) = match view {
+            View::At(seqno) if seqno < table.since() => match table.clone().as_of(seqno) {
+                Some(table) => (table, false),
+                // A snapshot older than the table sees only own writes.
+                None => (table, true),
+            },
+            _ => (table, false),
+        };
         let end = || End {
             next: if no_table { Next::Nowhere } else { Next::Bound },
             leaf: None,
@@ -356,7 +372,16 @@ impl<'a> RawRange<'a> {
             Direction::Reverse => self.back.batch,
         };
         let tree = &self.table.tree;
-        let scan = tree.scan_leaf(position, from, far, direction, batch)?;
+        let scan = tree.scan_leaf(position, from, far, direction, batch);
+        // After the read: the table may have moved meanwhile, and its old tree may be empty.
+        if self.table.is_moved()
+            && let Some(successor) = self.moved_to()?
+        {
+            self.follow_move(successor);
+            self.end(direction).next = next.without_position();
+            return self.enter(direction);
+        }
+        let scan = scan?;
         if let Some((reads, _)) = self.tracked {
             self.engine.check_shown(|| {
                 let newest = scan.records().map(|record| record.meta.seqno()).max();
@@ -391,6 +416,27 @@ impl<'a> RawRange<'a> {
             read,
         });
         Ok(true)
+    }
+
+    /// Returns the table's successor, if the scan reads that one from now on.
+    #[cold]
+    fn moved_to(&self) -> Result<Option<Arc<TableCore>>> {
+        match self.view {
+            View::At(seqno) => Ok(self.table.replaced_by(seqno).cloned()),
+            // The transaction's commit would fail, too.
+            View::Latest => Err(self.engine.conflict(ConflictKind::Moved)),
+        }
+    }
+
+    /// Continues in the tree to which the table has moved.
+    #[cold]
+    fn follow_move(&mut self, successor: Arc<TableCore>) {
+        braid_rt::coverage_point("scan: continues where the table has moved");
+        self.table = successor;
+        for end in [&mut self.front, &mut self.back] {
+            let next = std::mem::replace(&mut end.next, Next::Nowhere);
+            end.next = next.without_position();
+        }
     }
 
     /// Records the range read of a leaf, up to `stopped_at` or to the leaf's far end.

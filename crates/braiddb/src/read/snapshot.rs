@@ -555,19 +555,25 @@ impl Engine {
     /// [`Error::SnapshotTooOld`], and those of reading a page.
     pub(crate) fn read_at<T>(
         &self,
-        table: &TableCore,
+        mut table: &TableCore,
         key: &[u8],
         seqno: SeqNo,
-        take: impl FnMut(ValueRef<'_>) -> T,
+        mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
         if braid_rt::mutant!("check_snapshots_before_reading") {
             self.check_not_ended(seqno)?;
             return self.read_unchecked(table, key, seqno, take);
         }
-        let found = self.read_unchecked(table, key, seqno, take);
-        // Also after an error: pages of a large value may have been freed under the reader.
-        self.check_not_ended(seqno)?;
-        found
+        loop {
+            let found = self.read_unchecked(table, key, seqno, &mut take);
+            // Also after an error: pages of a large value may have been freed under the reader.
+            self.check_not_ended(seqno)?;
+            // After the read: the table may have moved meanwhile, and its old tree may be empty.
+            match table.replaced_by(seqno) {
+                None => return found,
+                Some(successor) => table = successor,
+            }
+        }
     }
 
     /// As [`Engine::read_at`], of a snapshot that may have ended: then the result means nothing.
@@ -579,8 +585,8 @@ impl Engine {
         seqno: SeqNo,
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
-        if seqno < table.since {
-            return Ok(None);
+        if seqno < table.since() {
+            return self.read_before(table, key, seqno, take);
         }
         let is_visible = |meta: RecordMeta| meta.seqno() <= seqno;
         let found = table.tree.read(key, is_visible, &mut take)?;
@@ -589,6 +595,23 @@ impl Engine {
             None => Ok(None),
             Some((meta, value)) if is_visible(meta) => Ok(value),
             Some(_) => self.read_old(table, key, seqno, take),
+        }
+    }
+
+    /// As [`Engine::read_unchecked`], of a snapshot from before the table was loaded or moved.
+    #[cold]
+    #[inline(never)]
+    fn read_before<T>(
+        &self,
+        table: &TableCore,
+        key: &[u8],
+        seqno: SeqNo,
+        take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        let before = table.predecessor();
+        match before.and_then(|before| before.as_of(seqno)) {
+            None => Ok(None),
+            Some(before) => self.read_unchecked(&before, key, seqno, take),
         }
     }
 
@@ -622,14 +645,19 @@ impl Engine {
         key: &[u8],
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
-        let visible_seqno = self.log.visible_seqno();
-        let is_there = table.since <= visible_seqno;
-        let is_visible = move |meta: RecordMeta| meta.seqno() <= visible_seqno && is_there;
-        let found = table.tree.read(key, is_visible, &mut take)?;
+        let mut table = table;
+        let found = loop {
+            let found = self.read_visible(table, key, &mut take);
+            // After the read, as in `read_at`.
+            match table.successor() {
+                None => break found?,
+                Some(successor) => table = successor,
+            }
+        };
         match found {
             None => Ok(None),
-            Some((meta, value)) if is_visible(meta) => Ok(value),
-            Some(_) => loop {
+            Some(Some(value)) => Ok(value),
+            Some(None) => loop {
                 let registration = self.open_snapshot();
                 let value = self.read_at(table, key, registration.seqno(), &mut take);
                 self.snapshots.close(&registration);
@@ -639,5 +667,20 @@ impl Engine {
                 }
             },
         }
+    }
+
+    /// Reads a key's newest value. Returns an inner `None` if that is newer than the visible seqno.
+    #[inline(always)]
+    fn read_visible<T>(
+        &self,
+        table: &TableCore,
+        key: &[u8],
+        take: impl FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<Option<Option<T>>>> {
+        let visible_seqno = self.log.visible_seqno();
+        let is_there = table.since() <= visible_seqno;
+        let is_visible = move |meta: RecordMeta| meta.seqno() <= visible_seqno && is_there;
+        let found = table.tree.read(key, is_visible, take)?;
+        Ok(found.map(|(meta, value)| is_visible(meta).then_some(value)))
     }
 }

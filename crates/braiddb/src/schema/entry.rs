@@ -143,8 +143,10 @@ impl CatalogEntry {
             let id = u32::from_le_bytes(*id);
             let types = std::str::from_utf8(types).ok()?.to_owned();
             // An entry with the catalog's own number would allow writing to the catalog as to a
-            // table.
-            (id >= FIRST_ID).then_some(Self { id, types, options })
+            // table, and log records have no room for greater numbers.
+            (FIRST_ID..ID_END)
+                .contains(&id)
+                .then_some(Self { id, types, options })
         });
         entry.ok_or_else(|| damaged("an entry of a table is malformed"))
     }
@@ -171,6 +173,39 @@ pub(crate) fn loaded_table(key: &[u8]) -> Option<u32> {
         return None;
     };
     Some(u32::from_le_bytes(id.try_into().ok()?))
+}
+
+/// First byte of the keys of tables that moved to another tablespace, which gave them other numbers:
+/// under each former number is the present one.
+pub(crate) const MOVED: u8 = b'M';
+
+pub(crate) fn moved_key(former: u32) -> Vec<u8> {
+    [&[MOVED][..], &former.to_le_bytes()].concat()
+}
+
+/// Returns a former number of a table and its present one.
+pub(crate) fn moved_table(key: &[u8], value: &[u8]) -> Option<(u32, u32)> {
+    let (&MOVED, former) = key.split_first()? else {
+        return None;
+    };
+    let number = |bytes: &[u8]| Some(u32::from_le_bytes(bytes.try_into().ok()?));
+    Some((number(former)?, number(value)?))
+}
+
+/// Returns the key whose removal marks a transaction that copies records of a table to its new tree,
+/// where the table has this number. The key never exists. It is a different one for each transaction,
+/// so none waits for the key's lock.
+pub(crate) fn copy_key(id: u32, transaction: u64) -> Vec<u8> {
+    [&moved_key(id)[..], &transaction.to_le_bytes()].concat()
+}
+
+/// Returns the table's number if this removed key marks a copy.
+pub(crate) fn copied_table(key: &[u8]) -> Option<u32> {
+    let (&MOVED, rest) = key.split_first()? else {
+        return None;
+    };
+    let (id, transaction) = rest.split_first_chunk()?;
+    (transaction.len() == size_of::<u64>()).then_some(u32::from_le_bytes(*id))
 }
 
 /// Returns the number, name and options of a table if the catalog entry describes one.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use braid_log::SeqNo;
 use braid_rt::RwLock;
-use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use braid_rt::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -16,6 +16,7 @@ use braid_store::{LeafHint, TOGETHER, Tree, ValueRef};
 use crate::MAX_VALUE_LEN;
 use crate::base::table_options::TableOptions;
 use crate::error::{Error, Result};
+use crate::schema::moving::TableState;
 use crate::schema::value_format::ValueFormat;
 use crate::types::{AsKey, Key, Value};
 
@@ -77,15 +78,15 @@ pub(crate) struct TableCore {
     /// `key type -> value type`, as stored.
     pub(crate) types: String,
     pub(crate) name: RwLock<String>,
-    /// Sequence number of the commit that published a bulk-loaded table: for older snapshots the
-    /// table is empty, although its records have older versions.
-    pub(crate) since: SeqNo,
+    /// Sequence number of the commit that published a bulk-loaded table, which is empty for older
+    /// snapshots although its records have older versions, or a table that moved.
+    since: AtomicU64,
     pub(crate) options: TableOptions,
     /// Stored form of values, if the options require one.
     pub(crate) value_format: Option<ValueFormat>,
     /// Seed of the hashes of keys: random, and different for each table.
     hash_seed: u64,
-    dropped: AtomicBool,
+    pub(super) state: TableState,
 }
 
 impl TableCore {
@@ -97,11 +98,11 @@ impl TableCore {
             tree,
             types,
             name,
-            since: SeqNo::NONE,
+            since: AtomicU64::new(SeqNo::NONE.get()),
             options: TableOptions::default(),
             value_format: None,
             hash_seed: xxh3_64_with_seed(&id.to_le_bytes(), database.hash_seed),
-            dropped: AtomicBool::new(false),
+            state: TableState::default(),
         }
     }
 
@@ -229,26 +230,21 @@ impl TableCore {
 
     /// Returns the table as published by commit `seqno`, with older records.
     pub(crate) fn loaded_at(self, seqno: SeqNo) -> Self {
-        if braid_rt::mutant!("loaded_forever") {
-            return self;
+        if !braid_rt::mutant!("loaded_forever") {
+            self.set_since(seqno);
         }
-        Self {
-            since: seqno,
-            ..self
-        }
+        self
     }
 
-    /// Sets whether the table is dropped. A drop sets the flag before it assigns its sequence
-    /// number, and a commit loads the flag after it was assigned its own, so a commit that does not
-    /// see the flag precedes the drop.
-    pub(crate) fn set_dropped(&self, dropped: bool) {
-        // SeqCst: in one total order with both assignments.
-        self.dropped.store(dropped, Ordering::SeqCst);
-    }
-
+    /// Returns the sequence number of the commit that published the table's tree.
     #[inline]
-    pub(crate) fn is_dropped(&self) -> bool {
-        self.dropped.load(Ordering::SeqCst)
+    pub(crate) fn since(&self) -> SeqNo {
+        // Relaxed: it is set before the table can be found.
+        SeqNo::new(self.since.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_since(&self, seqno: SeqNo) {
+        self.since.store(seqno.get(), Ordering::Relaxed);
     }
 
     #[inline]
@@ -341,7 +337,7 @@ impl<K: Key, V: Value> Table<K, V> {
     /// # }
     /// ```
     pub fn name(&self) -> String {
-        self.core.name.read().clone()
+        self.core.newest().name.read().clone()
     }
 }
 

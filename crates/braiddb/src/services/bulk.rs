@@ -123,14 +123,14 @@ impl Drop for LongKeys {
 }
 
 /// A load into a tablespace, which is not dropped meanwhile.
-struct Loading {
+pub(super) struct Loading {
     space: Arc<Space>,
     name: String,
 }
 
 impl Loading {
     /// Begins a load. The caller has locked the catalog, as a drop does.
-    fn begin(space: &Arc<Space>, name: &str) -> Self {
+    pub(super) fn begin(space: &Arc<Space>, name: &str) -> Self {
         let name = name.to_owned();
         space.uses.lock().loads.push(name.clone());
         let space = space.clone();

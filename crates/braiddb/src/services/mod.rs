@@ -13,6 +13,7 @@ pub(crate) mod compact;
 pub(crate) mod copies;
 mod instance;
 mod maintenance;
+pub(crate) mod moving;
 mod notifier;
 pub(crate) mod pacing;
 pub(crate) mod publish;

@@ -104,7 +104,7 @@ impl Engine {
             self.check_not_ended(snapshot)?;
         }
         let newer =
-            snapshot < core.since || found.is_some_and(|found| found.meta.seqno() > snapshot);
+            snapshot < core.since() || found.is_some_and(|found| found.meta.seqno() > snapshot);
         if newer && !braid_rt::mutant!("second_committer_wins") {
             return Err(self.conflict(ConflictKind::Write));
         }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use braid_log::SeqNo;
 use bytes::Bytes;
 
 use crate::MAX_KEY_LEN;
@@ -164,11 +165,11 @@ impl Transaction {
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
         check_key(key)?;
-        let hash = core.hash(key);
-        let mut state = self.state().borrow_mut();
         let engine = self.engine();
         // Before hints: a table of another database has other leaves.
-        engine.check_table(core)?;
+        let core = engine.table_to_write(core)?;
+        let hash = core.hash(key);
+        let mut state = self.state().borrow_mut();
         let table = state.table_index(core);
         // The lock's cache line and the record arrive at the same time.
         let bucket = engine.locks.bucket_of(hash);
@@ -176,6 +177,7 @@ impl Transaction {
         let hint = state.hints.of_read(hash, key, table, &core.tree);
         core.tree.seek(hint, key);
         engine.lock_read(&mut state, core, key, hash)?;
+        state.note_locked(table);
         if let Some(own) = state.writes.find(hash, table, key) {
             return Ok(own.map(|own| take(ValueRef::from(own))));
         }
@@ -255,7 +257,8 @@ impl Transaction {
         written
     }
 
-    fn write_stored(
+    /// Writes a value in its stored form.
+    pub(crate) fn write_stored(
         &mut self,
         core: &Arc<TableCore>,
         key: &[u8],
@@ -265,7 +268,7 @@ impl Transaction {
         let (engine, state) = (&*context.engine, &mut **context.state.borrow_mut());
         engine.check_writable()?;
         // Before hints: a table of another database has other leaves.
-        engine.check_table(core)?;
+        let core = engine.table_to_write(core)?;
         let max = engine.settings.transaction_bytes_max;
         let needed = key.len() + value.map_or(0, <[u8]>::len) + redo::OVERHEAD_MAX;
         if state.writes.bytes() + needed > max {
@@ -296,6 +299,7 @@ impl Transaction {
         key: &[u8],
         which: impl Fn(&[u8]) -> bool,
     ) -> Result<bool> {
+        let core = self.engine().table_to_write(core)?;
         let hash = core.hash(key);
         let owner = self.state().borrow().owner;
         match self.engine().locks.try_lock(hash, owner) {
@@ -309,6 +313,24 @@ impl Transaction {
         }
         self.write_stored(core, key, None)?;
         Ok(true)
+    }
+
+    /// Writes a record of a table that moves to its copy, without a lock: the transactions that change
+    /// the key meanwhile say so.
+    pub(crate) fn write_copy(
+        &mut self,
+        copy: &Arc<TableCore>,
+        key: &[u8],
+        found: Option<(SeqNo, Option<&[u8]>)>,
+    ) -> Result<()> {
+        if let Some((version, _)) = found {
+            let reads = &mut self.state().borrow_mut().reads;
+            reads.newest = reads.newest.max(version);
+            if self.engine().settings.wants_dependencies {
+                reads.locked.push(version);
+            }
+        }
+        self.write_stored(copy, key, found.and_then(|(_, value)| value))
     }
 
     /// Calls `f` with the decoded value. `read` copies the stored value, if there is one.

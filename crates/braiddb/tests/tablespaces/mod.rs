@@ -7,6 +7,7 @@ mod crashes;
 mod failures;
 mod loads;
 mod logs;
+mod moves;
 mod opening;
 mod reading;
 mod salvage;
@@ -137,6 +138,14 @@ fn fault(opened: braid::Result<Database>) -> TablespaceError {
     }
 }
 
+/// The protocols under which the power fails.
+const PROTOCOLS: [Protocol; 4] = [
+    Protocol::Glsn,
+    Protocol::Serial,
+    Protocol::Gsn,
+    Protocol::Gwsn,
+];
+
 /// A database on simulated devices: one for itself, one for each tablespace.
 struct Simulated {
     devices: Vec<SimDevice>,
@@ -153,7 +162,9 @@ impl Simulated {
     }
 
     fn builder(&self) -> Builder {
-        let builder = small().background_threads(false);
+        // A segment has room for the buffers of two strands under `gsn`.
+        let builder = small().strands(2).segment_bytes(128 << 10);
+        let builder = builder.background_threads(false);
         let spaces = NAMES.iter().zip(&self.devices[1..]);
         spaces.fold(builder, |builder, (name, device)| {
             builder.tablespace_device(name, Arc::new(device.clone()))

@@ -52,6 +52,11 @@ pub(super) const COMMANDS: &[CommandText] = &[
         "NAME",
         "drop a tablespace without tables, and remove its files",
     ),
+    command(
+        "move-table",
+        "TABLE [TABLESPACE]",
+        "move a table to a tablespace, or to the database's own directory",
+    ),
     command("get", "TABLE KEY", "print the value of a key"),
     command("put", "TABLE KEY VALUE", "set the value of a key"),
     command(
@@ -323,6 +328,8 @@ impl Session {
                 self.create_tablespace(name, directory, options)?;
             }
             ["drop-tablespace", name] => self.db()?.drop_tablespace(&text(name)?)?,
+            ["move-table", name] => self.move_table(name, None, output)?,
+            ["move-table", name, space] => self.move_table(name, Some(space), output)?,
             ["drop", name] => {
                 let typed = self.typed(name)?;
                 self.db()?.drop_table(&typed.table.name())?;
@@ -413,6 +420,23 @@ impl Session {
             output.line(format_args!("{}: {place}{log}", space.name))?;
         }
         Ok(())
+    }
+
+    /// Moves a table, and says what was copied.
+    fn move_table(
+        &self,
+        name: &str,
+        space: Option<&str>,
+        output: &mut Output,
+    ) -> Result<(), Failure> {
+        let space = space.map(text).transpose()?;
+        let report = self.db()?.move_table(&text(name)?, space.as_deref())?;
+        output.line(format_args!(
+            "copied {} records, {} bytes; writes waited for {:.1} ms at the end",
+            report.records,
+            report.bytes,
+            report.writers_waited.as_secs_f64() * 1e3
+        ))
     }
 
     fn create_tablespace(

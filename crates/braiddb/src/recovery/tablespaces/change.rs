@@ -159,8 +159,12 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
     let existing = catalog.names_by_id()?.into_iter();
     let existing = existing.filter_map(|(id, name)| is_in(id).then_some(name));
     let dropped = engine.tables.dropped.lock();
-    let dropped = dropped.iter().filter(|core| is_in(core.id));
-    let dropped: Vec<String> = dropped.map(|core| core.name.read().clone()).collect();
+    // The empty tree of a table that moved is left to its handles.
+    let dropped = dropped.iter().filter(|core| !core.is_moved());
+    let moved = engine.tables.moved.lock();
+    let left = dropped.chain(moved.iter()).filter(|core| is_in(core.id));
+    let dropped: Vec<String> = left.map(|core| core.name.read().clone()).collect();
+    drop(moved);
     let Uses { loads, copies } = space.uses.lock().clone();
     let loaded = loads.into_iter();
     let loaded = loaded.filter(|_| !braid_rt::mutant!("drop_a_tablespace_during_a_load"));

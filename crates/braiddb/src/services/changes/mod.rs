@@ -25,7 +25,7 @@ use crate::catalog::Catalog;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::format::redo;
-use crate::schema::entry::{CATALOG_ID, loaded_table, table_of_entry};
+use crate::schema::entry::{CATALOG_ID, copied_table, loaded_table, table_of_entry};
 use crate::schema::value_format::ValueFormat;
 use crate::services::instance::Instance;
 use crate::services::retention::Retention;
@@ -37,7 +37,8 @@ const READ_BYTES: usize = 256 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
-    /// Number of the table, which stays when the table is renamed.
+    /// Number of the table, which stays when the table is renamed, and changes when it
+    /// [moves](crate::Database::move_table) to another tablespace.
     pub table_id: u32,
     /// Name of the table; `None` if it was dropped before the change was read.
     pub table: Option<Arc<str>>,
@@ -90,6 +91,7 @@ pub struct Changes {
 }
 
 /// Name and value format of a table.
+#[derive(Clone)]
 struct TableInfo {
     name: Arc<str>,
     value_format: Option<ValueFormat>,
@@ -238,6 +240,7 @@ impl Changes {
         let payload = Bytes::from(payload);
         let mut changes = Vec::new();
         let mut loaded = Vec::new();
+        let mut copied = None;
         for redo in redo::decode(&payload) {
             let redo = redo?;
             let key = payload.slice_ref(redo.key);
@@ -255,7 +258,12 @@ impl Changes {
                 }
             } else {
                 loaded.extend(loaded_table(&key));
+                copied = copied.or(copied_table(&key));
             }
+        }
+        if copied.is_some() && !braid_rt::mutant!("report_copies_as_changes") {
+            // The records of a table that moves, which were reported when they were written.
+            changes.retain(|change: &Change| Some(change.table_id) != copied);
         }
         for change in &mut changes {
             if let Some(table) = self.table(change.table_id)? {
@@ -286,6 +294,12 @@ impl Changes {
             for (id, name, options) in Catalog::of(&self.instance.engine).tables()? {
                 let info = || Some(TableInfo::new(name, options));
                 self.tables.entry(id).or_insert_with(info);
+            }
+            for (former, present) in Catalog::of(&self.instance.engine).former_numbers(|_| true)? {
+                if let Some(Some(table)) = self.tables.get(&present) {
+                    let table = table.clone();
+                    self.tables.entry(former).or_insert(Some(table));
+                }
             }
             if !braid_rt::mutant!("look_for_dropped_tables_again") {
                 self.tables.entry(id).or_insert(None);

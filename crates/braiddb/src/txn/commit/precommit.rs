@@ -1,6 +1,7 @@
 //! Precommit: from private writes to a transaction that other transactions see.
 
 use braid_log::{LockRelease, PendingCommit};
+use braid_rt::atomic::Ordering;
 use braid_rt::narrow;
 use braid_store::SHORT_KEY_MAX;
 
@@ -11,8 +12,9 @@ use super::leaves::prepare_leaves;
 use super::validate::{tables_of_ranges, validate};
 use crate::engine::context::Context;
 use crate::engine::{Engine, PooledContext};
-use crate::error::{Error, Result};
+use crate::error::{ConflictKind, Error, Result};
 use crate::options::{Durability, Isolation, TransactionOptions};
+use crate::schema::table::TableCore;
 
 /// Most writes whose application other transactions' acknowledgements wait for.
 const SHORT_APPLY_RECORDS: u32 = 64;
@@ -107,7 +109,9 @@ fn precommit_reads(
 ) -> Result<Precommitted> {
     engine.check_open()?;
     if options.isolation == Isolation::Serializable {
-        validate(engine, state, engine.log.last_seqno().next())?;
+        let seqno = engine.log.last_seqno().next();
+        check_moves(engine, state)?;
+        validate(engine, state, seqno)?;
     }
     engine.check_shown(|| state.reads.newest)?;
     engine.unlock_all(state);
@@ -163,7 +167,10 @@ fn check(
     options: TransactionOptions,
     pending: &mut PendingCommit<'_>,
 ) -> Result<()> {
-    check_tables(state)?;
+    check_tables(engine, state)?;
+    if options.isolation == Isolation::Serializable {
+        check_moves(engine, state)?;
+    }
     if options.isolation == Isolation::Serializable && !state.reads.is_empty() {
         // Validate at the transaction's first sequence number: all its sequence numbers are its
         // own.
@@ -180,11 +187,57 @@ fn check(
     Ok(())
 }
 
-fn check_tables(state: &Context) -> Result<()> {
-    state
-        .writes
-        .live()
-        .try_for_each(|w| state.tables[w.table as usize].check_alive())
+fn check_tables(engine: &Engine, state: &Context) -> Result<()> {
+    for write in state.writes.live() {
+        let table = &state.tables[write.table as usize];
+        if !table.is_settled() {
+            check_unsettled(engine, table, state.writes.key(write))?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a transaction which has its sequence number may write to a table that was dropped or
+/// that moves.
+#[cold]
+#[inline(never)]
+fn check_unsettled(engine: &Engine, table: &TableCore, key: &[u8]) -> Result<()> {
+    table.check_alive()?;
+    let is_sealed = table.is_sealed() && !braid_rt::mutant!("write_to_a_sealed_table");
+    if table.is_moved() || is_sealed {
+        braid_rt::coverage_point("commit: a table that it writes to has moved");
+        return Err(engine.conflict(ConflictKind::Moved));
+    }
+    table.note_change(key);
+    Ok(())
+}
+
+/// Checks that no table moved after the transaction read it: its old tree does not change any more,
+/// so validation would find that everything is as it was read.
+#[inline]
+fn check_moves(engine: &Engine, state: &Context) -> Result<()> {
+    // SeqCst: a move sets it before another transaction, which has a later sequence number, can
+    // write to the new tree.
+    if engine.tables.have_moved.load(Ordering::SeqCst) {
+        return check_tables_read(engine, state);
+    }
+    Ok(())
+}
+
+#[cold]
+#[inline(never)]
+fn check_tables_read(engine: &Engine, state: &Context) -> Result<()> {
+    let points = state.reads.points.iter().map(|read| read.table);
+    let ranges = state.reads.ranges.iter().map(|read| read.table);
+    let locked = 0..narrow(state.tables.len());
+    let locked = locked.filter(|&table| state.has_locked(table));
+    let mut read = points.chain(ranges).chain(locked);
+    let has_moved = |table: u32| state.tables[table as usize].is_moved();
+    if read.any(has_moved) && !braid_rt::mutant!("validate_in_the_old_tree") {
+        braid_rt::coverage_point("commit: a table that it read has moved");
+        return Err(engine.conflict(ConflictKind::Moved));
+    }
+    Ok(())
 }
 
 /// Poisons the database after a transaction was logged but not completely applied: only recovery
