@@ -123,26 +123,6 @@ fn tablespaces_are_created_listed_and_dropped() {
     ];
     assert_eq!(stdout(&output).lines().collect::<Vec<_>>(), expected);
 
-    // A log of its own begins with the next opening.
-    let other = place.path().join("other");
-    let script = format!("create-tablespace other '{}' 1 with log", other.display());
-    expect_code(&piped(&dir, &script), 0);
-    let output = piped(
-        &dir,
-        "create logged u64 string in other; put logged 1 one; tablespaces",
-    );
-    expect_code(&output, 0);
-    assert!(
-        stdout(&output).contains("other, with a log of its own"),
-        "{}",
-        stdout(&output)
-    );
-    let files = std::fs::read_dir(&other).unwrap();
-    let mut names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-    assert!(names.any(|name| name.starts_with("log-")), "{names:?}");
-    expect_code(&piped(&dir, "drop logged"), 0);
-    expect_code(&piped(&dir, "drop-tablespace other"), 0);
-
     for (bad, what) in [
         ("create here u64 string in disk", "it is in \"main\""),
         (
@@ -153,36 +133,11 @@ fn tablespaces_are_created_listed_and_dropped() {
         ("create-tablespace two x y", "y, is not a number of MiB"),
         ("create-tablespace disk x", "it exists"),
         ("drop-tablespace disk", "contains table \"there\""),
-        ("move-table here nowhere", "no tablespace \"nowhere\""),
-        ("move-table nothing disk", "no table \"nothing\""),
     ] {
         let output = piped(&dir, bad);
         expect_code(&output, 1);
         assert!(stderr(&output).contains(what), "{}", stderr(&output));
     }
-
-    // There and back.
-    let output = piped(
-        &dir,
-        "move-table here disk; tables; get here 1; move-table here; move-table here",
-    );
-    expect_code(&output, 0);
-    let shown = stdout(&output);
-    let lines: Vec<&str> = shown.lines().collect();
-    assert!(
-        lines[0].starts_with("copied 1 records, 11 bytes; "),
-        "{shown}"
-    );
-    assert_eq!(
-        lines[1..4],
-        [
-            "here in disk: u64 -> string",
-            "there in disk: u64 -> string",
-            "\"one\""
-        ]
-    );
-    assert!(lines[4].starts_with("copied 1 records, "), "{shown}");
-    assert!(lines[5].starts_with("copied 0 records, "), "{shown}");
 
     // The disk is not mounted.
     std::fs::rename(&disk, place.path().join("unmounted")).unwrap();
@@ -208,6 +163,63 @@ fn tablespaces_are_created_listed_and_dropped() {
     );
     expect_code(&output, 0);
     assert_eq!(stdout(&output), "here: u64 -> string\n");
+}
+
+#[test]
+fn a_tablespace_gets_a_log_with_the_next_opening() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("db");
+    let other = place.path().join("other");
+    let script = format!("create-tablespace other '{}' 1 with log", other.display());
+    expect_code(&piped(&dir, &script), 0);
+    let output = piped(
+        &dir,
+        "create logged u64 string in other; put logged 1 one; tablespaces",
+    );
+    expect_code(&output, 0);
+    assert!(
+        stdout(&output).contains("other, with a log of its own"),
+        "{}",
+        stdout(&output)
+    );
+    let files = std::fs::read_dir(&other).unwrap();
+    let mut names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    assert!(names.any(|name| name.starts_with("log-")), "{names:?}");
+    expect_code(&piped(&dir, "drop logged"), 0);
+    expect_code(&piped(&dir, "drop-tablespace other"), 0);
+}
+
+#[test]
+fn a_table_moves_to_a_tablespace_and_back() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("db");
+    let script = format!(
+        "create-tablespace disk '{}' 1; create here u64 string; put here 1 one",
+        place.path().join("disk").display()
+    );
+    expect_code(&piped(&dir, &script), 0);
+    for (bad, what) in [
+        ("move-table here nowhere", "no tablespace \"nowhere\""),
+        ("move-table nothing disk", "no table \"nothing\""),
+    ] {
+        let output = piped(&dir, bad);
+        expect_code(&output, 1);
+        assert!(stderr(&output).contains(what), "{}", stderr(&output));
+    }
+    let output = piped(
+        &dir,
+        "move-table here disk; tables; get here 1; move-table here; move-table here",
+    );
+    expect_code(&output, 0);
+    let shown = stdout(&output);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(
+        lines[0].starts_with("copied 1 records, 11 bytes; "),
+        "{shown}"
+    );
+    assert_eq!(lines[1..3], ["here in disk: u64 -> string", "\"one\""]);
+    assert!(lines[3].starts_with("copied 1 records, "), "{shown}");
+    assert!(lines[4].starts_with("copied 0 records, "), "{shown}");
 }
 
 #[test]

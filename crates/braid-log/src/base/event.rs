@@ -150,7 +150,7 @@ impl GroupWords {
     }
 
     /// Whether a waiter has announced itself since the last [`GroupWords::finish`].
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn has_waiters(&self, group: GroupNo) -> bool {
         self.word(group).load(Ordering::SeqCst) & SLEEPERS != 0
     }
