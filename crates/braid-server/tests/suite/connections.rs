@@ -199,3 +199,46 @@ fn clients_are_listed_named_and_killed() {
         "COMMAND GETKEYS MSET a 1 b 2 => [a b]\nCOMMAND GETKEYS ZUNION 2 a b => [a b]",
     );
 }
+
+/// Files are named by the operator alone: no request makes the server read or write a path.
+#[test]
+fn clients_name_no_paths() {
+    let server = TestServer::new();
+    let mut connection = server.connect();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let path = path.to_str().unwrap();
+    for name in [
+        "aclfile",
+        "appenddirname",
+        "appendfilename",
+        "archive-directory",
+        "backup-directory",
+        "dbfilename",
+        "dir",
+        "log-directory",
+        "logfile",
+        "pidfile",
+        "tls-ca-cert-file",
+        "tls-cert-file",
+        "tls-key-file",
+        "unixsocket",
+    ] {
+        let set = format!("CONFIG SET {name} {path}");
+        assert_eq!(show(&mut connection, &set), "(ERR)", "{name}");
+        let found = show(&mut connection, &format!("CONFIG GET {name}"));
+        assert!(!found.contains(path), "{name}: {found}");
+    }
+    for request in [
+        "SAVE",
+        "BGSAVE",
+        "ACL SAVE",
+        "ACL LOAD",
+        "CONFIG REWRITE",
+        "MODULE LOAD",
+    ] {
+        let request = format!("{request} {path}");
+        assert_eq!(show(&mut connection, &request), "(ERR)", "{request}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
