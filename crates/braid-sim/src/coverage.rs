@@ -224,6 +224,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("store: the data file can't grow", LONG),
     ("store: the data file can't grow for spares", LONGER),
     ("store: the data file's end is cut off", LONG),
+    ("store: the image of a changed page moves", LONGER),
     ("store: the newer of two superblocks", LONG),
     ("store: the root can't be written", LONG),
     ("store: the superblock that was found is made durable", LONG),

@@ -106,7 +106,6 @@ impl Engine {
     fn unsettled_table<'a>(&self, table: &'a Arc<TableCore>) -> Result<&'a Arc<TableCore>> {
         let mut table = newest(table)?;
         while table.is_sealed() {
-            braid_rt::coverage_point("tables: a write waits for the end of a move");
             table.wait_unsealed();
             self.check_open()?;
             table = newest(table)?;

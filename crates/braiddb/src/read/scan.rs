@@ -431,7 +431,6 @@ impl<'a> RawRange<'a> {
     /// Continues in the tree to which the table has moved.
     #[cold]
     fn follow_move(&mut self, successor: Arc<TableCore>) {
-        braid_rt::coverage_point("scan: continues where the table has moved");
         self.table = successor;
         for end in [&mut self.front, &mut self.back] {
             let next = std::mem::replace(&mut end.next, Next::Nowhere);

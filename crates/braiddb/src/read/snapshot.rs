@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use braid_log::SeqNo;
-use braid_store::{RecordMeta, TOGETHER, ValueRef};
+use braid_store::{RecordMeta, StoreError, TOGETHER, ValueRef};
 
 use crate::base::written::Written;
 use crate::engine::Engine;
@@ -555,7 +555,7 @@ impl Engine {
     /// [`Error::SnapshotTooOld`], and those of reading a page.
     pub(crate) fn read_at<T>(
         &self,
-        mut table: &TableCore,
+        table: &TableCore,
         key: &[u8],
         seqno: SeqNo,
         mut take: impl FnMut(ValueRef<'_>) -> T,
@@ -564,16 +564,27 @@ impl Engine {
             self.check_not_ended(seqno)?;
             return self.read_unchecked(table, key, seqno, take);
         }
-        loop {
-            let found = self.read_unchecked(table, key, seqno, &mut take);
-            // Also after an error: pages of a large value may have been freed under the reader.
-            self.check_not_ended(seqno)?;
-            // After the read: the table may have moved meanwhile, and its old tree may be empty.
-            match table.replaced_by(seqno) {
-                None => return found,
-                Some(successor) => table = successor,
-            }
+        let found = self.read_unchecked(table, key, seqno, &mut take);
+        // Also after an error: pages of a large value may have been freed under the reader.
+        self.check_not_ended(seqno)?;
+        // After the read: the table may have moved meanwhile, and its old tree may be empty.
+        match table.replaced_by(seqno) {
+            None => found,
+            Some(successor) => self.read_moved(successor, key, seqno, &mut take),
         }
+    }
+
+    /// As [`Engine::read_at`], of a table that has moved.
+    #[cold]
+    #[inline(never)]
+    fn read_moved<T>(
+        &self,
+        table: &TableCore,
+        key: &[u8],
+        seqno: SeqNo,
+        take: &mut dyn FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        self.read_at(table, key, seqno, take)
     }
 
     /// As [`Engine::read_at`], of a snapshot that may have ended: then the result means nothing.
@@ -638,49 +649,52 @@ impl Engine {
     }
 
     /// Calls `take` with a key's stored value at the visible seqno. Registers a snapshot only if
-    /// the newest version is newer.
+    /// the newest version is newer, or the table has moved meanwhile.
     pub(crate) fn read_durable<T>(
         &self,
         table: &TableCore,
         key: &[u8],
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
-        let mut table = table;
-        let found = loop {
-            let found = self.read_visible(table, key, &mut take);
-            // After the read, as in `read_at`.
-            match table.successor() {
-                None => break found?,
-                Some(successor) => table = successor,
-            }
-        };
-        match found {
-            None => Ok(None),
-            Some(Some(value)) => Ok(value),
-            Some(None) => loop {
-                let registration = self.open_snapshot();
-                let value = self.read_at(table, key, registration.seqno(), &mut take);
-                self.snapshots.close(&registration);
-                // The caller has no snapshot: a newer one does as well.
-                if !matches!(value, Err(Error::SnapshotTooOld { .. })) {
-                    return value;
-                }
-            },
-        }
-    }
-
-    /// Reads a key's newest value. Returns an inner `None` if that is newer than the visible seqno.
-    #[inline(always)]
-    fn read_visible<T>(
-        &self,
-        table: &TableCore,
-        key: &[u8],
-        take: impl FnMut(ValueRef<'_>) -> T,
-    ) -> Result<Option<Option<Option<T>>>> {
         let visible_seqno = self.log.visible_seqno();
         let is_there = table.since() <= visible_seqno;
         let is_visible = move |meta: RecordMeta| meta.seqno() <= visible_seqno && is_there;
-        let found = table.tree.read(key, is_visible, take)?;
-        Ok(found.map(|(meta, value)| is_visible(meta).then_some(value)))
+        let found = match table.tree.read(key, is_visible, &mut take) {
+            // The flag is read after the tree, as in `read_at`.
+            Ok(found) if !table.is_moved() => found,
+            failed => return self.read_again(table, key, failed.err(), &mut take),
+        };
+        match found {
+            None => Ok(None),
+            Some((meta, value)) if is_visible(meta) => Ok(value),
+            Some(_) => self.read_again(table, key, None, &mut take),
+        }
+    }
+
+    /// As [`Engine::read_durable`], at a snapshot, after a read that failed, that found a newer
+    /// version, or during which the table moved.
+    #[cold]
+    #[inline(never)]
+    fn read_again<T>(
+        &self,
+        table: &TableCore,
+        key: &[u8],
+        failed: Option<StoreError>,
+        take: &mut dyn FnMut(ValueRef<'_>) -> T,
+    ) -> Result<Option<T>> {
+        if let Some(error) = failed
+            && !table.is_moved()
+        {
+            return Err(error.into());
+        }
+        loop {
+            let registration = self.open_snapshot();
+            let value = self.read_at(table, key, registration.seqno(), &mut *take);
+            self.snapshots.close(&registration);
+            // The caller has no snapshot: a newer one does as well.
+            if !matches!(value, Err(Error::SnapshotTooOld { .. })) {
+                return value;
+            }
+        }
     }
 }

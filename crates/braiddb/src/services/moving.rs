@@ -302,7 +302,6 @@ impl Move<'_> {
         let mut batch = self.changes()?;
         let last = batch.split_off(batch.len().saturating_sub(BATCH_RECORDS));
         if !batch.is_empty() {
-            braid_rt::coverage_point("move: many keys changed last");
             self.copy(batch)?;
         }
         if self.transactions > 0 {

@@ -205,7 +205,6 @@ fn check_unsettled(engine: &Engine, table: &TableCore, key: &[u8]) -> Result<()>
     table.check_alive()?;
     let is_sealed = table.is_sealed() && !braid_rt::mutant!("write_to_a_sealed_table");
     if table.is_moved() || is_sealed {
-        braid_rt::coverage_point("commit: a table that it writes to has moved");
         return Err(engine.conflict(ConflictKind::Moved));
     }
     table.note_change(key);
@@ -234,7 +233,6 @@ fn check_tables_read(engine: &Engine, state: &Context) -> Result<()> {
     let mut read = points.chain(ranges).chain(locked);
     let has_moved = |table: u32| state.tables[table as usize].is_moved();
     if read.any(has_moved) && !braid_rt::mutant!("validate_in_the_old_tree") {
-        braid_rt::coverage_point("commit: a table that it read has moved");
         return Err(engine.conflict(ConflictKind::Moved));
     }
     Ok(())
