@@ -15,8 +15,8 @@
 //!
 //! So whatever is in the tree when it is read is copied, and whatever comes later is noted for a later
 //! step. When few keys are noted, the table is sealed: transactions that have no sequence number yet
-//! wait with their writes to it, or conflict. The last step copies what was noted until then, in the
-//! transaction that changes the catalog.
+//! wait with their writes to it, or conflict. The last step first waits until all others are applied, so
+//! that their keys are noted, and copies these in the transaction that changes the catalog.
 //!
 //! Snapshots from before that transaction read the old tree. When the last one has ended, the tree is
 //! emptied (`engine::moved`).
@@ -299,6 +299,10 @@ impl Move<'_> {
         self.check()?;
         let sealed = braid_rt::now();
         self.table.seal();
+        // A transaction that did not see the seal may not have noted its keys yet.
+        if !braid_rt::mutant!("complete_a_move_without_the_last_writers") {
+            self.wait_for_writers();
+        }
         let mut batch = self.changes()?;
         let last = batch.split_off(batch.len().saturating_sub(BATCH_RECORDS));
         if !batch.is_empty() {

@@ -239,6 +239,7 @@ fn concurrent_transactions_are_serializable_while_a_table_moves() {
             let (db, moving, staying) = (&db, &moving, &staying);
             let (ended, transfers) = (&ended, &transfers);
             scope.spawn(move || {
+                let _end = End(ended);
                 let mut rng = fastrand::Rng::with_seed(thread);
                 while !ended.load(Ordering::Relaxed) {
                     let (from, to) = (rng.u64(..KEYS), rng.u64(..KEYS));
@@ -343,6 +344,15 @@ fn a_transaction_that_used_the_table_before_the_end_of_its_move_conflicts() {
     assert_eq!(tx.get(&t, &1).unwrap().as_deref(), Some(&b"last"[..]));
     assert_eq!(tx.iter(&t).unwrap().count(), 600);
     assert!(tx.insert(&t, &2, b"late").unwrap_err().is_retryable());
+    drop(tx);
+    // But a lock in the old place protects nothing in the new one.
+    let mut tx = db.begin_with(options);
+    tx.get_for_update(&t, &1).unwrap();
+    db.move_table("t", target.next().unwrap()).unwrap();
+    db.transact(|tx| tx.insert(&t, &1, b"changed")).unwrap();
+    tx.insert(&other, &1, &1).unwrap();
+    let error = tx.commit().unwrap_err();
+    assert!(is_moved(&error), "{error}");
 }
 
 #[test]

@@ -168,9 +168,8 @@ fn check(
     pending: &mut PendingCommit<'_>,
 ) -> Result<()> {
     check_tables(engine, state)?;
-    if options.isolation == Isolation::Serializable {
-        check_moves(engine, state)?;
-    }
+    // At every isolation: a lock of a key in the old place protects nothing in the new one.
+    check_moves(engine, state)?;
     if options.isolation == Isolation::Serializable && !state.reads.is_empty() {
         // Validate at the transaction's first sequence number: all its sequence numbers are its
         // own.
