@@ -157,7 +157,7 @@ impl Database {
     }
 
     /// Moves a table to a tablespace, or with `None` to the main one, while transactions and snapshots
-    /// use it. Returns what was copied; nothing if the table is already there.
+    /// use it. Returns what was copied as a [`MoveReport`]: nothing if the table is already there.
     ///
     /// The records are copied in small transactions, which pause for others. They are logged, so
     /// backups, the archive and [feeds](crate::changes::Feed) continue; feeds do not report them. At
