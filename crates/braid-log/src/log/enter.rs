@@ -31,7 +31,7 @@ impl Log {
         self.enter_strand(strand_handle, thread, payload)
     }
 
-    /// As [`Log::enter`], for a transaction that lies in a [side lane](LogOptions::side_lanes). If
+    /// As [`Log::enter`], for a transaction that lies in a [side lane](crate::LogOptions::side_lanes). If
     /// the lane has no log, the transaction lies in the lane of the thread's strand.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Log {
         &self.0.side_handles[side * strands + thread % strands]
     }
 
-    /// Whether a [side lane](LogOptions::side_lanes) has log.
+    /// Whether a [side lane](crate::LogOptions::side_lanes) has log.
     pub fn has_side_lane(&self, side: usize) -> bool {
         let core = self.core();
         let lane = core.lanes.get(core.options.lanes + side);

@@ -135,7 +135,7 @@ impl Log {
     /// The durable seqno: every number up to it is durable. Never decreases.
     ///
     /// Most commits hold it back until they are finished. Those that
-    /// [take long](PendingCommit::begin_long_apply) hold back the [visible
+    /// [take long](crate::PendingCommit::begin_long_apply) hold back the [visible
     /// seqno](Log::visible_seqno) only.
     pub fn durable_seqno(&self) -> SeqNo {
         self.core().durable_seqno()
@@ -143,7 +143,7 @@ impl Log {
 
     /// The visible seqno: every number up to it is durable, and its commit finished. Never
     /// decreases. Stays below a transaction whose writes [could not be
-    /// applied](PendingCommit::fail).
+    /// applied](crate::PendingCommit::fail).
     #[inline]
     pub fn visible_seqno(&self) -> SeqNo {
         self.core().visible_seqno()
@@ -151,7 +151,7 @@ impl Log {
 
     /// Waits until every pending commit with a number up to `seqno` is finished, so that a snapshot
     /// of what is finished contains everything up to there. Returns early if one of them [could not
-    /// be applied](PendingCommit::fail). The caller read `seqno` from this log's [durable
+    /// be applied](crate::PendingCommit::fail). The caller read `seqno` from this log's [durable
     /// seqno](Log::durable_seqno) or [`Log::acknowledged`].
     #[cold]
     pub fn wait_finished(&self, seqno: SeqNo) {
@@ -258,7 +258,7 @@ impl Log {
         }
     }
 
-    /// Whether transactions must name their dependencies with [`PendingCommit::depends_on`].
+    /// Whether transactions must name their dependencies with [`PendingCommit::depends_on`](crate::PendingCommit::depends_on).
     pub fn wants_dependencies(&self) -> bool {
         let core = self.core();
         core.protocol.dependence().is_wanted(core.lanes.len())
@@ -310,7 +310,7 @@ impl Log {
     }
 
     /// Waits until every pending commit with a number below `below` has finished, if its
-    /// [signature](PendingCommit::set_signature) matches.
+    /// [signature](crate::PendingCommit::set_signature) matches.
     ///
     /// A pending commit may wait for smaller numbers than its own, never for greater ones, so no
     /// cycle of waits arises. Does not return if `below` is greater than `last_seqno() + 1` and no
@@ -330,8 +330,8 @@ impl Log {
         }
     }
 
-    /// Waits until no commit that [takes long](PendingCommit::begin_long_apply) and whose
-    /// [signature](PendingCommit::set_signature) matches is being applied. A commit that will wait
+    /// Waits until no commit that [takes long](crate::PendingCommit::begin_long_apply) and whose
+    /// [signature](crate::PendingCommit::set_signature) matches is being applied. A commit that will wait
     /// for [writes of others](Log::wait_applied) calls this before it [enters](Log::enter), because
     /// from then on others wait for it.
     pub fn wait_long_applied(&self, signature: u64) {
@@ -580,7 +580,7 @@ impl Log {
         stats
     }
 
-    /// Returns the bytes written to a [side lane](LogOptions::side_lanes) since the log was opened; 0
+    /// Returns the bytes written to a [side lane](crate::LogOptions::side_lanes) since the log was opened; 0
     /// if there is none.
     pub fn side_lane_bytes(&self, side: usize) -> u64 {
         let core = self.core();

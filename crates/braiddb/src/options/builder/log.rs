@@ -220,7 +220,7 @@ impl Builder {
     }
 
     /// Sets P-WAL's group size: the number of [`commit_async`](crate::Transaction::commit_async)s
-    /// of a thread that are flushed together; see [`LogOptions::group_size`]. Default 0: a flush
+    /// of a thread that are flushed together; see [`LogOptions::group_size`](braid_log::LogOptions::group_size). Default 0: a flush
     /// begins when none is in flight.
     ///
     /// ```
