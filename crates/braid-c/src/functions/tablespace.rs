@@ -27,16 +27,8 @@ pub unsafe extern "C" fn braid_db_create_tablespace(
     directory: *const c_char,
     pool_bytes: usize,
 ) -> braid_status {
-    call(|| {
-        // SAFETY: this function's contract.
-        let (name, directory) = unsafe { (text(name, "name")?, text(directory, "directory")?) };
-        let mut options = TablespaceOptions::in_directory(directory);
-        if pool_bytes > 0 {
-            options = options.pool_bytes(pool_bytes);
-        }
-        database(db)?.current().create_tablespace(name, options)?;
-        Ok(BRAID_OK)
-    })
+    // SAFETY: this function's contract.
+    unsafe { create(db, name, directory, pool_bytes, false) }
 }
 
 /// Creates a tablespace as `braid_db_create_tablespace` does, with a log of its own in its directory. The
@@ -53,11 +45,26 @@ pub unsafe extern "C" fn braid_db_create_tablespace_with_log(
     directory: *const c_char,
     pool_bytes: usize,
 ) -> braid_status {
+    // SAFETY: this function's contract.
+    unsafe { create(db, name, directory, pool_bytes, true) }
+}
+
+/// Creates a tablespace, with a log of its own or without.
+///
+/// # Safety
+///
+/// `name` and `directory` are NULL or strings that end with a NUL.
+unsafe fn create(
+    db: *mut braid_db,
+    name: *const c_char,
+    directory: *const c_char,
+    pool_bytes: usize,
+    own_log: bool,
+) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
         let (name, directory) = unsafe { (text(name, "name")?, text(directory, "directory")?) };
-        let options = TablespaceOptions::in_directory(directory);
-        let mut options = options.own_log(true);
+        let mut options = TablespaceOptions::in_directory(directory).own_log(own_log);
         if pool_bytes > 0 {
             options = options.pool_bytes(pool_bytes);
         }

@@ -1,6 +1,6 @@
 //! Metadata in a superblock: the database's fixed properties and where its log begins.
 
-use braid_log::{CheckpointPosition, ProtocolKind};
+use braid_log::{CheckpointPosition, LogOptions, ProtocolKind};
 
 use crate::error::{Error, Result};
 
@@ -28,6 +28,17 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
+    /// Returns the options of the log that the database fixes, and defaults for the others.
+    pub(crate) fn log_options(&self, side_lanes: usize) -> LogOptions {
+        LogOptions {
+            protocol: self.protocol,
+            strands: self.strands.into(),
+            lanes: self.lanes.into(),
+            side_lanes,
+            ..LogOptions::default()
+        }
+    }
+
     /// Encodes the metadata for a superblock whose log begins at `start`, and is kept from
     /// `retained` on, if that is another position. `stamp` is the checkpoint's if there are further
     /// tablespaces, otherwise 0.

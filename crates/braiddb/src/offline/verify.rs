@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use braid_io::{Device, DeviceChoice, DirectoryLock};
-use braid_log::{Log, LogOptions};
+use braid_log::Log;
 use braid_store::{Store, StoreOptions};
 
 use crate::database::Database;
@@ -238,13 +238,7 @@ impl Offline {
             let log = (meta.lanes, &start);
             tablespaces::open_to_check(&device, database, &main, &catalog, log, &paced)?
         };
-        let options = LogOptions {
-            protocol: meta.protocol,
-            strands: meta.strands.into(),
-            lanes: meta.lanes.into(),
-            side_lanes: lanes.side_lanes,
-            ..LogOptions::default()
-        };
+        let options = meta.log_options(lanes.side_lanes);
         let device = lanes.device;
         let recovered = match attempt.durable {
             None => Log::recover(device, options, &start, &|_| {})?,

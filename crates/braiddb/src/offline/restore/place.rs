@@ -80,11 +80,8 @@ pub(super) fn begin_log(
     let options = LogOptions {
         slot_bytes,
         segment_bytes: (2 * slots).max(256 << 10),
-        protocol: meta.protocol,
-        strands: meta.strands.into(),
-        lanes: meta.lanes.into(),
         flush_mode: FlushMode::Callers,
-        ..LogOptions::default()
+        ..meta.log_options(0)
     };
     let log = Log::create_as(device.clone(), options, SeqNo::new(seqno), identity)?;
     let start: CheckpointPosition = log.quiesce(|start| start);

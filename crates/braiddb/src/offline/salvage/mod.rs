@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use braid_io::{Device, DirectoryLock, Gate, Held};
-use braid_log::{CheckpointPosition, Log, LogOptions, Recovered};
+use braid_log::{CheckpointPosition, Log, Recovered};
 use braid_store::Salvage;
 
 use self::filled::Filled;
@@ -223,13 +223,7 @@ fn salvage_log(
     tell: &mut dyn FnMut(Finding),
 ) -> Result<Option<Recovered>> {
     let salvaged = lanes.and_then(|lanes| {
-        let options = LogOptions {
-            protocol: meta.protocol,
-            strands: meta.strands.into(),
-            lanes: meta.lanes.into(),
-            side_lanes: lanes.side_lanes,
-            ..LogOptions::default()
-        };
+        let options = meta.log_options(lanes.side_lanes);
         Ok(Log::salvage(lanes.device, options, start)?)
     });
     match salvaged {
