@@ -94,6 +94,8 @@ pub struct Plan {
     /// Whether those tablespaces have logs of their own, each on its device: without a limit for the
     /// log, and with a protocol that allows them.
     pub logs: bool,
+    /// Whether clients move tables between the tablespaces.
+    pub moves: bool,
     /// Whether the device lies about durability: then the checker should report violations.
     pub lies: bool,
 }
@@ -172,6 +174,7 @@ impl Plan {
                 _ => 0,
             },
             logs: Rng::with_seed(seed ^ 0x1065).bool(),
+            moves: Rng::with_seed(seed ^ 0x0003_07e5).u32(..3) > 0,
             lies: false,
             reopens: rng.u32(..8) == 0,
             // From its own generator, so that the rest of a seed's plan is unchanged.
@@ -334,18 +337,24 @@ impl Plan {
             "bulky" => self.bulky = parse(name, value)?,
             "spaces" => self.spaces = parse(name, value)?,
             "logs" => self.logs = parse(name, value)?,
+            "moves" => self.moves = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
             _ => return Err(format!("a plan has no {name}")),
         }
         Ok(())
     }
 
-    /// Returns the builder that opens the database.
     /// Whether the tablespaces have logs of their own.
     pub(crate) fn has_logs(&self) -> bool {
         self.logs && self.spaces > 0 && matches!(self.protocol, Protocol::Glsn | Protocol::Epoch)
     }
 
+    /// Whether clients move tables between the tablespaces.
+    pub(crate) fn has_moves(&self) -> bool {
+        self.moves && self.spaces > 0
+    }
+
+    /// Returns the builder that opens the database.
     pub(crate) fn builder(&self, rng: &mut Rng) -> Builder {
         // All of a lane's buffers fit into a segment, as some protocols require.
         let segment =
@@ -446,6 +455,7 @@ impl Plan {
         add(&|p| p.short_snapshots = false);
         add(&|p| p.seesaw = false);
         add(&|p| p.bulky = false);
+        add(&|p| p.moves = false);
         add(&|p| p.logs = false);
         add(&|p| p.spaces = 0);
         add(&|p| p.spaces = p.spaces.min(1));
@@ -504,6 +514,7 @@ impl fmt::Display for Plan {
             bulky,
             spaces,
             logs,
+            moves,
             lies,
         } = self;
         write!(
@@ -514,7 +525,7 @@ impl fmt::Display for Plan {
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
              careless={careless},readers={readers},long={long},limited={limited},\
-             short_snapshots={short_snapshots},pmem={pmem},nvme={nvme},bulky={bulky},spaces={spaces},logs={logs},lies={lies}"
+             short_snapshots={short_snapshots},pmem={pmem},nvme={nvme},bulky={bulky},spaces={spaces},logs={logs},moves={moves},lies={lies}"
         )
     }
 }

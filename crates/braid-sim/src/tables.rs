@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use braid::tablespace::TablespaceError;
 use braid::{Bytes, Compression, Database, Error, Readable, Result, Snapshot, Table, TableOptions};
 
 use crate::keys::TableKey;
@@ -42,14 +43,18 @@ impl Tables {
         spaces.create_missing(db)?;
         let count = u64::from(plan.spaces) + 1;
         let leases = plan.leases.then(|| db.open_table_with("leases", timed));
-        let values = (0..count).map(|space| open_in(db, space, &values_in(space), options));
+        // `None` is the main tablespace.
+        let name = |space: u64| (space > 0).then(|| spaces::name(space as usize));
+        let values =
+            (0..count).map(|space| open_in(db, name(space).as_deref(), &values_in(space), options));
         let values = values.collect::<Result<_>>()?;
         // Any of the tablespaces may lack what the others have.
         let plain = TableOptions::default();
-        let ballast = || open_in(db, plan.seed / 8 % count, "ballast", plain);
+        let of_ballast = name(plan.seed / 8 % count);
+        let ballast = || open_in(db, of_ballast.as_deref(), "ballast", plain);
         Ok(Self {
             values,
-            marks: open_in(db, plan.seed % count, "marks", plain)?,
+            marks: open_in(db, name(plan.seed % count).as_deref(), "marks", plain)?,
             leases: leases.transpose()?,
             ballast: plan.tight.then(ballast).transpose()?,
         })
@@ -150,15 +155,23 @@ fn values_in(space: u64) -> String {
     }
 }
 
-fn open_in<K: braid::Key>(
+/// Opens a table wherever it is, and creates it in a tablespace if it does not exist; `None` is the
+/// main one.
+pub(crate) fn open_in<K: braid::Key>(
     db: &Database,
-    space: u64,
+    space: Option<&str>,
     table: &str,
     options: TableOptions,
 ) -> Result<Table<K, Bytes>> {
-    match space {
-        0 => db.open_table_with(table, options),
-        space => db.open_table_in(&spaces::name(space as usize), table, options),
+    let Some(space) = space else {
+        return db.open_table_with(table, options);
+    };
+    match db.open_table_in(space, table, options) {
+        // It has moved.
+        Err(Error::Tablespace(TablespaceError::OtherTablespace { .. })) => {
+            db.open_table_with(table, options)
+        }
+        opened => opened,
     }
 }
 

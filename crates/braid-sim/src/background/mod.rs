@@ -17,6 +17,7 @@ mod copies;
 mod feed;
 mod leases;
 mod loads;
+mod moves;
 mod readers;
 mod spare;
 
@@ -32,6 +33,7 @@ pub(crate) use copies::{Copies, CopiesOfRound};
 pub(crate) use feed::{Consumer, Shown};
 pub(crate) use leases::Leases;
 pub(crate) use loads::Loads;
+pub(crate) use moves::Moves;
 pub(crate) use readers::{Reader, Readers};
 pub(crate) use spare::Spare;
 
@@ -72,6 +74,7 @@ pub(crate) struct Background {
     pub(crate) readers: Readers,
     pub(crate) callbacks: Callbacks,
     pub(crate) spare: Spare,
+    pub(crate) moves: Moves,
     /// The first violation that a client found, which can't end the history itself.
     complaint: Shared<Option<Violation>>,
 }
@@ -105,6 +108,11 @@ impl Background {
         }
         if plan.spaces > 0
             && let Err(violation) = self.spare.check_opened(db)?
+        {
+            return Ok(Err(violation));
+        }
+        if plan.has_moves()
+            && let Err(violation) = self.moves.check_opened(db)?
         {
             return Ok(Err(violation));
         }

@@ -6,6 +6,7 @@ use fastrand::Rng;
 
 use super::{Checked, Shared};
 use crate::spaces::{SPARE, Spaces};
+use crate::tables::open_in;
 
 /// Most rows that one change adds.
 const ROWS: u64 = 40;
@@ -86,7 +87,7 @@ impl Spare {
                 state.rows.0 = 0;
             }
         }
-        let table: Table<u64, Bytes> = db.open_table_in(SPARE, SPARE, Default::default())?;
+        let table: Table<u64, Bytes> = open_in(db, Some(SPARE), SPARE, Default::default())?;
         let from = db.snapshot().iter(&table)?.count() as u64;
         {
             let most = &mut self.0.lock().rows.1;

@@ -95,6 +95,7 @@ impl Client {
         match self.rng.u32(..32) {
             0..3 => self.view(),
             24 | 25 => self.peek(),
+            20..23 if self.plan.has_moves() => self.move_table(),
             16..24 if self.plan.tight => self.stir(),
             26..29 if self.plan.short_snapshots => self.hold(),
             3 => self.sync(),

@@ -2,6 +2,7 @@
 
 use braid::Error;
 use braid::backup::BackupError;
+use braid::tablespace::TablespaceError;
 
 use super::{Client, Next};
 
@@ -54,6 +55,43 @@ impl Client {
     pub(super) fn change_spare(&mut self) -> Next {
         let changed = self.background.spare.change(&self.db, &mut self.rng);
         self.or_failed(changed)
+    }
+
+    /// Moves a table to other tablespaces, while this client and others use it.
+    pub(super) fn move_table(&mut self) -> Next {
+        let (db, moves) = (self.db.clone(), self.background.moves.clone());
+        let was_poisoned = self.is_poisoned();
+        let (table, route) = match moves.choose(&db, &mut self.rng) {
+            Ok(chosen) => chosen,
+            Err(error) => return self.failed(&error),
+        };
+        // Few: a step of a large table is one of hundreds.
+        let mut left = self.rng.u32(..6);
+        let mut own = Next::Go;
+        for target in route {
+            let moved = moves.make(&db, &table, &target, || {
+                if left > 0 && self.rng.bool() && matches!(own, Next::Go) {
+                    left -= 1;
+                    own = self.transaction();
+                }
+                braid_rt::yield_point();
+            });
+            let next = match moved {
+                Ok(()) if was_poisoned => self.accepted("a move"),
+                // Other clients move and drop it, or drop the tablespace.
+                Err(
+                    Error::Tablespace(TablespaceError::NotFound { .. })
+                    | Error::Tablespace(TablespaceError::Moving { .. })
+                    | Error::TableNotFound { .. }
+                    | Error::TableDropped { .. },
+                ) => Next::Go,
+                moved => self.or_failed(moved),
+            };
+            if matches!(next, Next::End) {
+                return next;
+            }
+        }
+        own
     }
 
     /// Checks entries with a time to live.

@@ -43,6 +43,7 @@ impl Engine {
         self.snapshots.advance(self.log.visible_seqno());
         let is_read = self.snapshots.watermark() < successor.since();
         if is_read && !braid_rt::mutant!("empty_a_moved_table_under_snapshots") {
+            braid_rt::coverage_point("move: the old tree is kept for a snapshot");
             return Ok(false);
         }
         successor.forget_predecessor();
@@ -69,6 +70,7 @@ impl Engine {
                 None => break,
             }
         }
+        braid_rt::coverage_point("move: the old tree is emptied");
         Ok(true)
     }
 }

@@ -106,6 +106,7 @@ impl Engine {
     fn unsettled_table<'a>(&self, table: &'a Arc<TableCore>) -> Result<&'a Arc<TableCore>> {
         let mut table = newest(table)?;
         while table.is_sealed() {
+            braid_rt::coverage_point("move: a write waits for its end");
             table.wait_unsealed();
             self.check_open()?;
             table = newest(table)?;

@@ -138,6 +138,7 @@ impl TableCore {
         let mut core = self;
         while snapshot < core.since() {
             core = core.predecessor()?;
+            braid_rt::coverage_point("move: a snapshot reads the old tree");
         }
         Some(core)
     }
@@ -154,6 +155,7 @@ impl TableCore {
     #[cold]
     pub(crate) fn note_change(&self, key: &[u8]) {
         if self.state.has(COPIED) && !braid_rt::mutant!("forget_writes_during_a_move") {
+            braid_rt::coverage_point("move: a key changes while its table is copied");
             self.state.changed.lock().insert(key.into());
         }
     }

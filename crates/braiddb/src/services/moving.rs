@@ -145,6 +145,7 @@ impl Instance {
         moved.map(|()| running.report).inspect_err(|error| {
             // If the log failed, it is unknown which tree is the table's: the next opening knows.
             if !matches!(error, Error::Poisoned { .. }) {
+                braid_rt::coverage_point("move: the copy is given up");
                 copy.set_dropped(true);
                 engine.tables.dropped.lock().push(copy);
             }
@@ -324,6 +325,7 @@ impl Move<'_> {
         // SeqCst: see `check_moves` in the commit.
         engine.tables.have_moved.store(true, Ordering::SeqCst);
         table.replace_by(&copy, since);
+        braid_rt::coverage_point("move: the table is moved");
         engine.tables.moved.lock().push(table.clone());
         table.end_copy();
         self.report.writers_waited = braid_rt::now().saturating_duration_since(sealed);

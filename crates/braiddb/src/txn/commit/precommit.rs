@@ -204,6 +204,7 @@ fn check_unsettled(engine: &Engine, table: &TableCore, key: &[u8]) -> Result<()>
     table.check_alive()?;
     let is_sealed = table.is_sealed() && !braid_rt::mutant!("write_to_a_sealed_table");
     if table.is_moved() || is_sealed {
+        braid_rt::coverage_point("move: a transaction conflicts with its end");
         return Err(engine.conflict(ConflictKind::Moved));
     }
     table.note_change(key);
