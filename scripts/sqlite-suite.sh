@@ -5,7 +5,8 @@
 #
 #     scripts/sqlite-suite.sh [--seconds N] [FILE | PERMUTATION: | PERMUTATION:FILE]...
 #
-# By default every wal*.test and the permutations wal: and coverage-wal: of permutations.test. A file takes
+# By default every wal*.test and snapshot*.test, and the permutations wal: and coverage-wal: of
+# permutations.test. A file takes
 # at most N seconds, 1,200 by default. Results are kept in a folder of the target directory until SQLite's
 # test program or the library changes, so that a run goes on where an earlier one was interrupted.
 #
@@ -33,16 +34,21 @@ tcl="$(dirname "$(find /usr/lib* -name tclConfig.sh -print -quit 2>/dev/null)")"
 mkdir -p "$suite/build"
 fetch_sources
 
+# Without the option for snapshots, their tests end at once.
+flags="-O1 -DSQLITE_EXTRA_INIT=braid_extra_init -DSQLITE_ENABLE_SNAPSHOT"
+
 cargo build --release --quiet -p braid-sqlite
 library="$target/release/libbraid_sqlite.so"
-if [ ! -x "$suite/build/testfixture" ] || [ scripts/sqlite-suite.c -nt "$suite/build/testfixture" ] ||
+if [ ! -x "$suite/build/testfixture" ] || [ "$(cat "$suite/build/flags" 2>/dev/null)" != "$flags" ] ||
+    [ scripts/sqlite-suite.c -nt "$suite/build/testfixture" ] ||
     [ crates/braid-sqlite/include/braid_sqlite.h -nt "$suite/build/testfixture" ]; then
     extra="$suite/build/extra.o"
     (
         cd "$suite/build"
-        if [ ! -f Makefile ]; then
-            "$sources/configure" --with-tcl="$tcl" --disable-amalgamation \
-                CFLAGS="-O1 -DSQLITE_EXTRA_INIT=braid_extra_init" >configure.log 2>&1
+        if [ "$(cat flags 2>/dev/null)" != "$flags" ]; then
+            [ ! -f Makefile ] || make clean >make.log 2>&1
+            "$sources/configure" --with-tcl="$tcl" --disable-amalgamation CFLAGS="$flags" >configure.log 2>&1
+            echo "$flags" >flags
         fi
         make sqlite3.h >make.log 2>&1
     )
@@ -61,7 +67,7 @@ fixture="$suite/build/testfixture"
 keep_results() {
     local kind="$1" key
     shift
-    key="$(cat "$@" | sha256sum)"
+    key="$({ echo "$flags" && cat "$@"; } | sha256sum)"
     [ "$(cat "$suite/results/$kind/key" 2>/dev/null)" != "$key" ] || return 0
     rm -rf "$suite/results/$kind"
     mkdir -p "$suite/results/$kind"
@@ -138,7 +144,7 @@ run() {
 }
 
 if [ $# = 0 ]; then
-    mapfile -t files < <(cd "$sources/test" && ls wal*.test | sed 's/\.test$//')
+    mapfile -t files < <(cd "$sources/test" && ls wal*.test snapshot*.test | sed 's/\.test$//')
     set -- "${files[@]}" wal: coverage-wal:
     is_complete=true
 fi
