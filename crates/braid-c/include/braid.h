@@ -1323,6 +1323,19 @@ braid_status braid_salvage(const char *path,
                            void *data,
                            braid_salvage_report *report);
 
+// Salvages a database as `braid_salvage` does, with its tablespaces where `options` say, see
+// `braid_options_set_tablespace_directory`. Other options have no effect.
+//
+// # Safety
+//
+// As for `braid_salvage`.
+braid_status braid_salvage_with(const char *path,
+                                const char *into,
+                                braid_options *options,
+                                braid_finding_callback callback,
+                                void *data,
+                                braid_salvage_report *report);
+
 // Reads `count` keys from one snapshot of the durable state. The reads of the keys' pages overlap,
 // so one call takes less time than a call per key. `values` has room for `count` values:
 // `values[i]` is set to the value of `keys[i]`, and its `data` is NULL if the key does not exist.
@@ -1481,6 +1494,18 @@ braid_status braid_options_set_archive(braid_options *options, const char *path)
 //
 // `path` is NULL or a string that ends with a NUL.
 braid_status braid_options_set_log_directory(braid_options *options, const char *path);
+
+// Names the present directory of a tablespace, after the directory was moved or mounted elsewhere, or
+// copied together with the database. An opening with these options records the directory, so later
+// openings need no option; `braid_verify_with` and `braid_salvage_with` read the tablespace there. Has
+// no effect if there is no such tablespace.
+//
+// # Safety
+//
+// `name` and `path` are NULL or strings that end with a NUL.
+braid_status braid_options_set_tablespace_directory(braid_options *options,
+                                                    const char *name,
+                                                    const char *path);
 
 // Frees options. NULL is allowed and has no effect.
 braid_status braid_options_free(braid_options *options);
@@ -1921,6 +1946,18 @@ braid_status braid_verify(const char *path,
                           braid_damage_callback callback,
                           void *data,
                           braid_verify_report *report);
+
+// Checks a database as `braid_verify` does, with its tablespaces where `options` say, see
+// `braid_options_set_tablespace_directory`. Other options have no effect.
+//
+// # Safety
+//
+// As for `braid_verify`.
+braid_status braid_verify_with(const char *path,
+                               braid_options *options,
+                               braid_damage_callback callback,
+                               void *data,
+                               braid_verify_report *report);
 
 // Prints a database for people to read: its properties, its pages, and the transactions of its
 // log. It passes the text, in UTF-8, to `write` in parts, on this thread.

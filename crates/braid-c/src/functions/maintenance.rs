@@ -2,10 +2,11 @@
 
 use std::ffi::{CString, c_char, c_void};
 
-use braid::offline::Finding;
+use braid::offline::{Finding, Salvage};
 
-use crate::boundary::call;
-use crate::handles::braid_db;
+use super::options::options_of;
+use crate::boundary::{Outcome, call};
+use crate::handles::{braid_db, braid_options};
 use crate::memory::{self, Optional};
 use crate::registry::database;
 use crate::status::braid_status::{self, BRAID_OK};
@@ -120,30 +121,67 @@ pub unsafe extern "C" fn braid_salvage(
     data: *mut c_void,
     report: *mut braid_salvage_report,
 ) -> braid_status {
+    // SAFETY: this function's contract.
+    call(|| unsafe { run_salvage(path, into, &Salvage::new(), callback, data, report) })
+}
+
+/// Salvages a database as `braid_salvage` does, with its tablespaces where `options` say, see
+/// `braid_options_set_tablespace_directory`. Other options have no effect.
+///
+/// # Safety
+///
+/// As for `braid_salvage`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_salvage_with(
+    path: *const c_char,
+    into: *const c_char,
+    options: *mut braid_options,
+    callback: braid_finding_callback,
+    data: *mut c_void,
+    report: *mut braid_salvage_report,
+) -> braid_status {
     call(|| {
+        let salvage = options_of(options)?.salvage();
         // SAFETY: this function's contract.
-        let (path, into) = unsafe { (memory::path(path)?, memory::path(into)?) };
-        // SAFETY: this function's contract.
-        let mut out = unsafe { Optional::new(report) };
-        let mut tell = |finding: Finding| {
-            let (is_lost, what) = match finding {
-                Finding::Lost(what) => (true, what),
-                Finding::Damaged(what) => (false, what),
-                other => (false, format!("{other:?}")),
-            };
-            let what = CString::new(what.replace('\0', "\\0")).unwrap_or_default();
-            if let Some(callback) = callback {
-                // SAFETY: this function's contract.
-                unsafe { callback(data, is_lost, what.as_ptr()) }
-            }
-        };
-        let report = braid::offline::salvage(path, into, &mut tell)?;
-        out.set(braid_salvage_report {
-            tables: report.tables,
-            entries: report.entries,
-            transactions: report.transactions,
-            losses: report.losses,
-        });
-        Ok(BRAID_OK)
+        unsafe { run_salvage(path, into, &salvage, callback, data, report) }
     })
+}
+
+/// Salvages a database.
+///
+/// # Safety
+///
+/// As for `braid_salvage`.
+unsafe fn run_salvage(
+    path: *const c_char,
+    into: *const c_char,
+    salvage: &Salvage,
+    callback: braid_finding_callback,
+    data: *mut c_void,
+    report: *mut braid_salvage_report,
+) -> Outcome {
+    // SAFETY: this function's contract.
+    let (path, into) = unsafe { (memory::path(path)?, memory::path(into)?) };
+    // SAFETY: this function's contract.
+    let mut out = unsafe { Optional::new(report) };
+    let mut tell = |finding: Finding| {
+        let (is_lost, what) = match finding {
+            Finding::Lost(what) => (true, what),
+            Finding::Damaged(what) => (false, what),
+            other => (false, format!("{other:?}")),
+        };
+        let what = CString::new(what.replace('\0', "\\0")).unwrap_or_default();
+        if let Some(callback) = callback {
+            // SAFETY: this function's contract.
+            unsafe { callback(data, is_lost, what.as_ptr()) }
+        }
+    };
+    let report = salvage.run(path, into, &mut tell)?;
+    out.set(braid_salvage_report {
+        tables: report.tables,
+        entries: report.entries,
+        transactions: report.transactions,
+        losses: report.losses,
+    });
+    Ok(BRAID_OK)
 }

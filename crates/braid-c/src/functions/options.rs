@@ -223,6 +223,7 @@ impl Options {
         };
         Ok(Self {
             builder,
+            tablespaces: self.tablespaces,
             in_memory,
             read_only,
         })
@@ -399,6 +400,30 @@ pub unsafe extern "C" fn braid_options_set_log_directory(
         let path = unsafe { memory::path(path) }?;
         let mut options = OPTIONS.lock(options)?;
         options.builder = options.builder.clone().log_directory(path);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Names the present directory of a tablespace, after the directory was moved or mounted elsewhere, or
+/// copied together with the database. An opening with these options records the directory, so later
+/// openings need no option; `braid_verify_with` and `braid_salvage_with` read the tablespace there. Has
+/// no effect if there is no such tablespace.
+///
+/// # Safety
+///
+/// `name` and `path` are NULL or strings that end with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_options_set_tablespace_directory(
+    options: *mut braid_options,
+    name: *const c_char,
+    path: *const c_char,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (name, path) = unsafe { (memory::text(name, "name")?, memory::path(path)?) };
+        let mut options = OPTIONS.lock(options)?;
+        options.builder = options.builder.clone().tablespace_directory(name, path);
+        options.tablespaces.push((name.to_owned(), path.to_owned()));
         Ok(BRAID_OK)
     })
 }

@@ -2,7 +2,11 @@
 
 use std::ffi::{CString, c_char, c_void};
 
-use crate::boundary::{Failure, call};
+use braid::offline::Verify;
+
+use super::options::options_of;
+use crate::boundary::{Failure, Outcome, call};
+use crate::handles::braid_options;
 use crate::memory::{self, Optional};
 use crate::status::braid_status::{self, BRAID_CORRUPTED, BRAID_OK};
 use crate::stream::{Sink, braid_write_callback};
@@ -48,35 +52,70 @@ pub unsafe extern "C" fn braid_verify(
     data: *mut c_void,
     report: *mut braid_verify_report,
 ) -> braid_status {
+    // SAFETY: this function's contract.
+    call(|| unsafe { check(path, &Verify::new(), callback, data, report) })
+}
+
+/// Checks a database as `braid_verify` does, with its tablespaces where `options` say, see
+/// `braid_options_set_tablespace_directory`. Other options have no effect.
+///
+/// # Safety
+///
+/// As for `braid_verify`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_verify_with(
+    path: *const c_char,
+    options: *mut braid_options,
+    callback: braid_damage_callback,
+    data: *mut c_void,
+    report: *mut braid_verify_report,
+) -> braid_status {
     call(|| {
+        let verify = options_of(options)?.verify();
         // SAFETY: this function's contract.
-        let (path, mut out) = unsafe { (memory::path(path)?, Optional::new(report)) };
-        let mut tell = |damage: String| {
-            let damage = CString::new(damage.replace('\0', "\\0")).unwrap_or_default();
-            if let Some(callback) = callback {
-                // SAFETY: this function's contract.
-                unsafe { callback(data, damage.as_ptr()) }
-            }
-        };
-        let report = braid::offline::verify(path, &mut tell)?;
-        out.set(braid_verify_report {
-            pages: report.pages,
-            records: report.records,
-            tables: report.tables,
-            log_bytes: report.log_bytes,
-            log_transactions: report.log_transactions,
-            damages: report.damages,
-        });
-        if report.damages > 0 {
-            let what = format!(
-                "found {} damages in {}; restore a backup or salvage what can be read",
-                report.damages,
-                path.display()
-            );
-            return Err(Failure::of(BRAID_CORRUPTED, what));
-        }
-        Ok(BRAID_OK)
+        unsafe { check(path, &verify, callback, data, report) }
     })
+}
+
+/// Checks a database.
+///
+/// # Safety
+///
+/// As for `braid_verify`.
+unsafe fn check(
+    path: *const c_char,
+    verify: &Verify,
+    callback: braid_damage_callback,
+    data: *mut c_void,
+    report: *mut braid_verify_report,
+) -> Outcome {
+    // SAFETY: this function's contract.
+    let (path, mut out) = unsafe { (memory::path(path)?, Optional::new(report)) };
+    let mut tell = |damage: String| {
+        let damage = CString::new(damage.replace('\0', "\\0")).unwrap_or_default();
+        if let Some(callback) = callback {
+            // SAFETY: this function's contract.
+            unsafe { callback(data, damage.as_ptr()) }
+        }
+    };
+    let report = verify.check(path, &mut tell)?;
+    out.set(braid_verify_report {
+        pages: report.pages,
+        records: report.records,
+        tables: report.tables,
+        log_bytes: report.log_bytes,
+        log_transactions: report.log_transactions,
+        damages: report.damages,
+    });
+    if report.damages > 0 {
+        let what = format!(
+            "found {} damages in {}; restore a backup or salvage what can be read",
+            report.damages,
+            path.display()
+        );
+        return Err(Failure::of(BRAID_CORRUPTED, what));
+    }
+    Ok(BRAID_OK)
 }
 
 /// Prints a database for people to read: its properties, its pages, and the transactions of its

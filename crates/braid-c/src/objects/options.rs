@@ -1,11 +1,16 @@
 //! Options for opening a database, while they are being set.
 
+use std::path::PathBuf;
+
+use braid::offline::{Salvage, Verify};
 use braid::{Builder, Database};
 
 /// Object of an options handle.
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) builder: Builder,
+    /// Names and present directories of tablespaces; the builder has them, too.
+    pub(crate) tablespaces: Vec<(String, PathBuf)>,
     /// Whether the database is in memory, without a directory.
     pub(crate) in_memory: bool,
     pub(crate) read_only: bool,
@@ -15,8 +20,25 @@ impl Options {
     pub(crate) fn new() -> Self {
         Self {
             builder: Database::builder(),
+            tablespaces: Vec::new(),
             in_memory: false,
             read_only: false,
         }
+    }
+
+    /// Returns how to check a database whose tablespaces are where these options say.
+    pub(crate) fn verify(&self) -> Verify {
+        let places = self.tablespaces.iter();
+        places.fold(Verify::new(), |verify, (name, directory)| {
+            verify.tablespace_directory(name, directory)
+        })
+    }
+
+    /// Returns how to salvage a database whose tablespaces are where these options say.
+    pub(crate) fn salvage(&self) -> Salvage {
+        let places = self.tablespaces.iter();
+        places.fold(Salvage::new(), |salvage, (name, directory)| {
+            salvage.tablespace_directory(name, directory)
+        })
     }
 }

@@ -230,6 +230,20 @@ static void write_both(braid_db *db, braid_table *here, braid_table *there, cons
     OK(braid_tx_commit(tx, NULL));
 }
 
+/* Checks and salvages a database whose tablespace is not where it was. */
+static void checked_where_it_is(const char *dir, braid_options *present) {
+    static char into[4096];
+    braid_verify_report report;
+    braid_salvage_report saved;
+    int found[2] = {0, 0};
+    EXPECT(BRAID_CORRUPTED, braid_verify(dir, NULL, NULL, NULL));
+    OK(braid_verify_with(dir, present, NULL, NULL, &report));
+    CHECK(report.damages == 0);
+    snprintf(into, sizeof into, "%s-with", dir);
+    OK(braid_salvage_with(dir, into, present, finding, found, &saved));
+    CHECK(saved.losses == 0 && saved.tables == 2);
+}
+
 /* Tables in a directory of their own, which is needed from then on. */
 static void tablespaces(const char *dir) {
     static char disk[4096], gone[4096];
@@ -260,6 +274,12 @@ static void tablespaces(const char *dir) {
     CHECK(rename(disk, gone) == 0);
     open_db(dir, BRAID_TABLESPACE, NULL);
     MESSAGE("disk");
+    braid_options *present = NULL;
+    OK(braid_options_new(&present));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_tablespace_directory(present, NULL, gone));
+    OK(braid_options_set_tablespace_directory(present, "disk", gone));
+    checked_where_it_is(dir, present);
+    OK(braid_options_free(present));
     CHECK(rename(gone, disk) == 0);
     db = open_db(dir, BRAID_OK, NULL);
     OK(braid_table_open(db, "there", &there));

@@ -9,6 +9,7 @@ use braid::{Database, Error};
 use indicatif::ProgressBar;
 
 use super::log_place::LogPlaceArgs;
+use super::tablespace_place::parse_place;
 use crate::failure::Failure;
 use crate::numbers::{grouped, mib};
 use crate::output::{self, Output};
@@ -103,13 +104,6 @@ pub(crate) struct RestoreArgs {
 
     #[command(flatten)]
     log: LogPlaceArgs,
-}
-
-fn parse_place(text: &str) -> Result<(String, PathBuf), String> {
-    let (name, directory) = text
-        .rsplit_once('=')
-        .ok_or("give the name of a tablespace, = and a directory")?;
-    Ok((name.to_owned(), directory.into()))
 }
 
 fn parse_time(text: &str) -> Result<SystemTime, String> {

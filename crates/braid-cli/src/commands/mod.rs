@@ -23,6 +23,7 @@ pub(crate) mod serve;
 pub(crate) mod shell;
 pub(crate) mod simulate;
 pub(crate) mod stat;
+mod tablespace_place;
 pub(crate) mod upgrade;
 pub(crate) mod verify;
 mod watch;

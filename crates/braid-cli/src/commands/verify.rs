@@ -7,6 +7,7 @@ use braid::Readable;
 use braid::offline::{Finding, Verify};
 use indicatif::ProgressBar;
 
+use super::tablespace_place::TablespaceArgs;
 use crate::datum::{Column, to_literal};
 use crate::failure::Failure;
 use crate::numbers::{grouped, mib};
@@ -29,18 +30,30 @@ pub(crate) struct VerifyArgs {
     /// Read at most this much per second, instead of pausing while transactions commit
     #[arg(long, value_name = "MIB", conflicts_with = "repair", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     max_rate: Option<u64>,
+
+    #[command(flatten)]
+    places: TablespaceArgs,
 }
 
 pub(crate) fn run(args: &VerifyArgs, output: &mut Output) -> Result<(), Failure> {
-    match &args.into {
-        Some(into) => repair(&args.dir, into, output),
-        None => check(&args.dir, args.max_rate, output),
+    if let Some(into) = &args.into {
+        return repair(&args.dir, into, &args.places, output);
     }
+    let mut verify = args.places.verify(Verify::new());
+    if let Some(mib) = args.max_rate {
+        verify = verify.max_rate(mib << 20);
+    }
+    check(&args.dir, &verify, output)
 }
 
-fn repair(dir: &Path, into: &Path, output: &mut Output) -> Result<(), Failure> {
+fn repair(
+    dir: &Path,
+    into: &Path,
+    places: &TablespaceArgs,
+    output: &mut Output,
+) -> Result<(), Failure> {
     let mut written = Ok(());
-    let report = braid::offline::salvage(dir, into, &mut |finding| {
+    let report = places.salvage().run(dir, into, &mut |finding| {
         let line = match finding {
             Finding::Damaged(what) => format!("damaged: {what}"),
             Finding::Lost(what) => format!("lost: {what}"),
@@ -53,7 +66,7 @@ fn repair(dir: &Path, into: &Path, output: &mut Output) -> Result<(), Failure> {
     })?;
     written?;
     // Check the result of the repair, too.
-    check(into, None, output)?;
+    check(into, &Verify::new(), output)?;
     output.line(format_args!(
         "{}: {} tables with {} entries from the newest checkpoint, and {} transactions from the log",
         into.display(),
@@ -123,17 +136,13 @@ fn undecodable(
     Ok(())
 }
 
-/// Checks a database, reading at most `max_rate` MiB per second; damage is a failure.
-pub(crate) fn check(dir: &Path, max_rate: Option<u64>, output: &mut Output) -> Result<(), Failure> {
+/// Checks a database; damage is a failure.
+pub(crate) fn check(dir: &Path, verify: &Verify, output: &mut Output) -> Result<(), Failure> {
     let mut damages = 0_u64;
     let mut written = Ok(());
     let spinner = output::spinner();
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner.set_message("checking pages and log");
-    let mut verify = Verify::new();
-    if let Some(mib) = max_rate {
-        verify = verify.max_rate(mib << 20);
-    }
     let report = verify.check(dir, &mut |damage| {
         damages += 1;
         spinner.set_message(format!(
@@ -148,7 +157,7 @@ pub(crate) fn check(dir: &Path, max_rate: Option<u64>, output: &mut Output) -> R
     let report = report.inspect_err(|_| spinner.finish_and_clear())?;
     if damages == 0 && !report.creation_interrupted {
         // Entries on damaged pages cannot be read, so they are checked only if no page is damaged.
-        let undecodable = undecodable(&verify, dir, &spinner, &mut |what| {
+        let undecodable = undecodable(verify, dir, &spinner, &mut |what| {
             damages += 1;
             if written.is_ok() {
                 written = output.line(format_args!("damaged: {what}"));

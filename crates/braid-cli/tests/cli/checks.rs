@@ -127,6 +127,24 @@ fn tablespaces_are_shown_verified_and_named() {
     expect_code(&verify, 0);
     assert!(stdout(&verify).contains("(2 tables"), "{}", stdout(&verify));
 
+    // Mounted elsewhere.
+    let (elsewhere, saved) = (dir.path().join("elsewhere"), dir.path().join("saved"));
+    fs::rename(&disk, &elsewhere).unwrap();
+    expect_code(&braid(&["verify", path]), 1);
+    let place = format!("disk={}", elsewhere.display());
+    let verify = braid(&["verify", path, "--tablespace", &place]);
+    expect_code(&verify, 0);
+    assert!(stdout(&verify).contains("(2 tables"), "{}", stdout(&verify));
+    let dump = braid(&["dump", path, "--tablespace", &place]);
+    expect_code(&dump, 0);
+    assert!(stdout(&dump).contains("tablespace \"disk\", number 1"));
+    let saved = saved.to_str().unwrap();
+    let repair = ["verify", "--repair", path, "--into", saved];
+    let repair = braid(&[&repair[..], &["--tablespace", &place]].concat());
+    expect_code(&repair, 0);
+    assert!(stdout(&repair).ends_with("nothing is lost\n"));
+    fs::rename(&elsewhere, &disk).unwrap();
+
     // A damaged page, and no data file.
     let data = disk.join("data.braid");
     let len = fs::metadata(&data).unwrap().len() as usize;

@@ -5,6 +5,6 @@ pub(crate) mod salvage;
 pub(crate) mod upgrade;
 pub(crate) mod verify;
 
-pub use salvage::{Finding, SalvageReport, salvage};
+pub use salvage::{Finding, Salvage, SalvageReport, salvage};
 pub use upgrade::{UpgradeReport, upgrade};
 pub use verify::{Verify, VerifyReport, dump, verify};

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::database::Database;
 use crate::error::{Error, Result};
-use crate::offline::verify::Offline;
+use crate::offline::verify::{Offline, Verify};
 
 /// Conversion of one format to the next.
 struct Step {
@@ -82,7 +82,7 @@ pub fn upgrade(path: impl AsRef<Path>) -> Result<UpgradeReport> {
         (step.convert)(path)?;
     }
     // The log and the catalog have formats of their own, which opening checks.
-    Offline::open(path)?;
+    Offline::open(path, &Verify::new())?;
     Ok(UpgradeReport { from, to })
 }
 

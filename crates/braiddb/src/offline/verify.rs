@@ -1,7 +1,7 @@
 //! Inspection of a database that is not open: checking it and printing it.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use braid_io::{Device, DeviceChoice, DirectoryLock};
@@ -13,7 +13,7 @@ use crate::engine::spaces::Space;
 use crate::error::{Error, Result};
 use crate::format::meta::{Decoded, Meta};
 use crate::format::redo;
-use crate::options::Builder;
+use crate::options::{Builder, SpacePlace};
 use crate::recovery::tablespaces::{LogLanes, MainState};
 use crate::recovery::{
     CREATING_FILE, Contents, DATA_FILE, UNFINISHED, inspect, locking, log_directory,
@@ -76,6 +76,8 @@ pub struct VerifyReport {
 #[must_use]
 pub struct Verify {
     max_rate: Option<u64>,
+    /// Where the tablespaces are.
+    tablespaces: Vec<(String, SpacePlace)>,
 }
 
 impl Verify {
@@ -92,6 +94,42 @@ impl Verify {
         self
     }
 
+    /// Names the present directory of a tablespace, as
+    /// [`Builder::tablespace_directory`](crate::Builder::tablespace_directory) does: of one that was
+    /// moved or is mounted elsewhere, or that belongs to a copy of the database. The database does not
+    /// record the directory. Has no effect if there is no such tablespace.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, old, new) = (dir.path().join("db"), dir.path().join("old"), dir.path().join("new"));
+    /// # use braid::tablespace::TablespaceOptions;
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// # db.create_tablespace("fast", TablespaceOptions::in_directory(&old).pool_bytes(1 << 20))?;
+    /// # db.close()?;
+    /// use braid::offline::Verify;
+    ///
+    /// std::fs::rename(&old, &new).unwrap();
+    /// let verify = Verify::new().tablespace_directory("fast", &new);
+    /// let report = verify.check(&path, &mut |damage| eprintln!("{damage}"))?;
+    /// assert_eq!(report.damages, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tablespace_directory(mut self, name: &str, path: impl AsRef<Path>) -> Self {
+        let place = SpacePlace::Directory(path.as_ref().to_owned());
+        self.tablespaces.push((name.to_owned(), place));
+        self
+    }
+
+    /// Returns the options of a reader.
+    fn reader(&self) -> Builder {
+        Builder {
+            tablespaces: self.tablespaces.clone(),
+            ..Builder::default().reading()
+        }
+    }
+
     /// Checks a database; see [`verify`].
     ///
     /// # Errors
@@ -101,7 +139,15 @@ impl Verify {
         path: impl AsRef<Path>,
         sink: &mut dyn FnMut(String),
     ) -> Result<VerifyReport> {
-        check(path.as_ref(), self.max_rate, sink)
+        check(path.as_ref(), self, sink)
+    }
+
+    /// Prints a database; see [`dump`].
+    ///
+    /// # Errors
+    /// As [`dump`].
+    pub fn dump(&self, path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {
+        print(path.as_ref(), self, out)
     }
 
     /// Opens a database read-only, as [`Database::open_read_only`] does, to check more than the
@@ -132,8 +178,7 @@ impl Verify {
         let pace = Pace {
             max_rate: self.max_rate,
         };
-        let options = Builder::default().reading();
-        let opened = open_directory_read_only(path.as_ref(), options, Some(pace));
+        let opened = open_directory_read_only(path.as_ref(), self.reader(), Some(pace));
         opened.map(Database::from_instance)
     }
 }
@@ -194,32 +239,35 @@ impl Offline {
     }
 
     /// Opens the newest state; another process may write meanwhile.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        Self::open_created(path, None)?.ok_or_else(|| Error::NotADatabase {
+    pub(crate) fn open(path: &Path, how: &Verify) -> Result<Self> {
+        Self::open_created(path, how)?.ok_or_else(|| Error::NotADatabase {
             path: path.to_owned(),
             reason: UNFINISHED.into(),
         })
     }
 
     /// As [`Offline::open`]; `None` if the creation of the database was interrupted.
-    /// Reads at most `max_rate` bytes per second.
-    fn open_created(path: &Path, max_rate: Option<u64>) -> Result<Option<Self>> {
+    fn open_created(path: &Path, how: &Verify) -> Result<Option<Self>> {
         Self::check(path, &[DATA_FILE, CREATING_FILE])?;
-        let (source, _) = read_source(path, &Builder::default())?;
+        let options = Builder {
+            directory: braid_io::resolve(path).ok(),
+            ..how.reader()
+        };
+        let (source, _) = read_source(path, &options)?;
+        let max_rate = how.max_rate;
         let source = source.paced(Pace { max_rate });
-        let database = braid_io::resolve(path).ok();
-        let attempt = |attempt: &Attempt| Self::attempt(attempt, database.clone());
+        let attempt = |attempt: &Attempt| Self::attempt(attempt, &options);
         let (offline, pins) = source.open_with(None, attempt)?;
         Ok(offline.map(|offline| Self { pins, ..offline }))
     }
 
-    fn attempt(attempt: &Attempt, database: Option<PathBuf>) -> Result<Option<Self>> {
+    fn attempt(attempt: &Attempt, options: &Builder) -> Result<Option<Self>> {
         if let Contents::Unfinished(_) = inspect(&*attempt.device)? {
             return Ok(None);
         }
         let device = attempt.device.clone();
-        let options = StoreOptions::of_pool(POOL_BYTES);
-        let (store, meta) = Store::open_read_only(device.clone(), options)?;
+        let store_options = StoreOptions::of_pool(POOL_BYTES);
+        let (store, meta) = Store::open_read_only(device.clone(), store_options)?;
         attempt.check_checkpoint(store.stats().checkpoint_sequence)?;
         let Decoded {
             meta, start, stamp, ..
@@ -236,13 +284,13 @@ impl Offline {
             let catalog = store.tree(CATALOG_ID)?;
             let paced = |device| attempt.paced(device);
             let log = (meta.lanes, &start);
-            tablespaces::open_to_check(&device, database, &main, &catalog, log, &paced)?
+            tablespaces::open_to_check(&device, options, &main, &catalog, log, &paced)?
         };
-        let options = meta.log_options(lanes.side_lanes);
+        let log_options = meta.log_options(lanes.side_lanes);
         let device = lanes.device;
         let recovered = match attempt.durable {
-            None => Log::recover(device, options, &start, &|_| {})?,
-            Some(durable) => Log::recover_up_to(device, options, &start, durable, &|_| {})?,
+            None => Log::recover(device, log_options, &start, &|_| {})?,
+            Some(durable) => Log::recover_up_to(device, log_options, &start, durable, &|_| {})?,
         };
         Ok(Some(Self {
             pins: None,
@@ -277,9 +325,9 @@ pub fn verify(path: impl AsRef<Path>, sink: &mut dyn FnMut(String)) -> Result<Ve
     Verify::new().check(path, sink)
 }
 
-fn check(path: &Path, max_rate: Option<u64>, sink: &mut dyn FnMut(String)) -> Result<VerifyReport> {
+fn check(path: &Path, how: &Verify, sink: &mut dyn FnMut(String)) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    let mut offline = match Offline::open_created(path, max_rate) {
+    let mut offline = match Offline::open_created(path, how) {
         Ok(Some(offline)) => offline,
         Ok(None) => {
             report.creation_interrupted = true;
@@ -376,13 +424,17 @@ fn verify_space(
 /// # Errors
 /// As [`verify`], [`Error::Corrupted`], and [`Error::Io`] if `out` fails.
 pub fn dump(path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {
+    Verify::new().dump(path, out)
+}
+
+fn print(path: &Path, how: &Verify, out: &mut dyn fmt::Write) -> Result<()> {
     let failed = |_| {
         Error::io(
             "cannot write the dump",
             std::io::ErrorKind::BrokenPipe.into(),
         )
     };
-    let offline = Offline::open(path.as_ref())?;
+    let offline = Offline::open(path, how)?;
     let Meta {
         protocol,
         strands,

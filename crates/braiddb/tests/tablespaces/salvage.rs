@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use braid::offline::{Finding, SalvageReport};
+use braid::offline::{Finding, Salvage, SalvageReport, Verify};
 
 use super::*;
 
@@ -205,6 +205,71 @@ fn a_tablespace_in_use_is_not_salvaged() {
     assert!(matches!(saved, Err(Error::Locked { .. })), "{saved:?}");
     assert!(!other.path().join("into").exists());
     db.close().unwrap();
+}
+
+/// The list of a copied database names the tablespaces of the original.
+#[test]
+fn a_copy_is_verified_and_salvaged_with_its_own_tablespaces() {
+    let directories = killed();
+    let copied = tempfile::tempdir().unwrap();
+    let at = |name: &str| copied.path().join(name);
+    for name in ["data", "one", "two"] {
+        copy(&directories.at(name), &at(name));
+    }
+    // Damaged in the copy alone, and not to be found in the original.
+    let (block, page) = leaves(&directories, "one")[1];
+    let path = at("one/data.braid");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[block * BLOCK + 100..block * BLOCK + 164].fill(0x5a);
+    fs::write(&path, bytes).unwrap();
+
+    let mut damages = Vec::new();
+    let verified = braid::offline::verify(at("data"), &mut |damage| damages.push(damage)).unwrap();
+    assert_eq!(verified.damages, 2, "{damages:?}");
+    let unnamed = "it belongs to the database in";
+    assert!(
+        damages.iter().all(|damage| damage.contains(unnamed)),
+        "{damages:?}"
+    );
+    let mut findings = Vec::new();
+    let saved = braid::offline::salvage(at("data"), at("into"), &mut |finding| {
+        findings.push(finding)
+    });
+    let Err(Error::Tablespace(TablespaceError::Foreign { name, reason, .. })) = saved else {
+        panic!("{saved:?}, {findings:?}");
+    };
+    assert!(
+        name == "one" && reason.contains("name the copy"),
+        "{reason}"
+    );
+    assert!(!at("into").exists(), "nothing was begun");
+
+    let verify = Verify::new()
+        .tablespace_directory("one", at("one"))
+        .tablespace_directory("two", at("two"));
+    damages.clear();
+    let verified = verify.check(at("data"), &mut |damage| damages.push(damage));
+    assert_eq!(verified.unwrap().damages, damages.len() as u64);
+    let found = format!("page {page}");
+    let names_it = |damage: &String| damage.contains("\"one\"") && damage.contains(&found);
+    assert!(damages.iter().any(names_it), "{damages:?}");
+    let mut text = String::new();
+    let _ = verify.dump(at("data"), &mut text);
+    assert!(text.contains("tablespace \"one\""), "{text}");
+    let reader = verify.open(at("data")).unwrap();
+    assert_eq!(reader.tablespace_names(), ["one", "two"]);
+    drop(reader);
+
+    let salvage = Salvage::new()
+        .tablespace_directory("one", at("one"))
+        .tablespace_directory("two", at("two"));
+    let saved = salvage.run(at("data"), at("into"), &mut |finding| {
+        findings.push(finding)
+    });
+    let saved = saved.unwrap();
+    assert_eq!((saved.tables, saved.losses), (3, 1), "{findings:?}");
+    let is_the_leaf = |finding: &Finding| format!("{finding:?}").contains(&found);
+    assert!(findings.iter().any(is_the_leaf), "{findings:?}");
 }
 
 #[test]

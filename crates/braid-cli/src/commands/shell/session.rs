@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
+use braid::offline::Verify;
 use braid::tablespace::TablespaceOptions;
 use braid::{Bytes, Database, Error, Readable, Snapshot, Table, Transaction};
 
@@ -566,7 +567,7 @@ impl Session {
         if let Some(db) = self.db.take() {
             db.close()?;
         }
-        let found = verify::check(&self.dir, None, output);
+        let found = verify::check(&self.dir, &Verify::new(), output);
         self.db = Some(if self.read_only {
             Database::open_read_only(&self.dir)?
         } else {

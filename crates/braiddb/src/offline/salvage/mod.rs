@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 use braid_io::{Device, DirectoryLock, Gate, Held};
 use braid_log::{CheckpointPosition, Log, Recovered};
-use braid_store::Salvage;
+use braid_store::Salvage as DataFile;
 
 use self::filled::Filled;
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::format::meta::{Decoded, Meta};
 use crate::offline::verify::{Locks, Offline};
-use crate::options::Builder;
+use crate::options::{Builder, SpacePlace};
 use crate::recovery;
 use crate::recovery::tablespaces::{DamagedSpace, LIST_FILE, LogLanes, MainState, open_damaged};
 use crate::services::Instance;
@@ -57,9 +57,9 @@ pub struct SalvageReport {
 /// Entries whose table is unknown are put into new tables named `salvaged-…`, as are tables whose
 /// name is lost.
 ///
-/// Tablespaces are read where the database recorded them. One that is missing or unreadable is a loss
-/// that names its tables, which then have what the log has of them. The new database has all tables in
-/// its own directory.
+/// Tablespaces are read where the database recorded them, or where [`Salvage`] names them. One that is
+/// missing or unreadable is a loss that names its tables, which then have what the log has of them. The
+/// new database has all tables in its own directory.
 ///
 /// ```no_run
 /// use braid::offline::{Finding, SalvageReport, salvage};
@@ -78,32 +78,93 @@ pub struct SalvageReport {
 ///
 /// # Errors
 /// [`Error::NotADatabase`] (also if `into` is not empty), [`Error::Locked`],
-/// [`Error::Incompatible`]; [`Error::Corrupted`] if no checkpoint can be found;
+/// [`Error::Incompatible`]; [`Error::Corrupted`] if no checkpoint can be found; [`Error::Tablespace`] if
+/// a tablespace belongs to the database in another directory, of which this is a copy;
 /// [`Error::OutOfSpace`] or [`Error::Io`].
 pub fn salvage(
     path: impl AsRef<Path>,
     into: impl AsRef<Path>,
     sink: &mut dyn FnMut(Finding),
 ) -> Result<SalvageReport> {
+    Salvage::new().run(path, into, sink)
+}
+
+/// How to salvage a database; [`salvage`] uses the defaults.
+///
+/// ```no_run
+/// use braid::offline::Salvage;
+///
+/// # fn main() -> braid::Result<()> {
+/// // A copy of a damaged database, with its tablespace.
+/// let salvage = Salvage::new().tablespace_directory("fast", "/copies/fast");
+/// let report = salvage.run("/copies/shop", "/data/salvaged", &mut |finding| println!("{finding:?}"))?;
+/// println!("{} losses", report.losses);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Salvage {
+    /// Where the tablespaces are.
+    tablespaces: Vec<(String, SpacePlace)>,
+}
+
+impl Salvage {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Names the present directory of a tablespace, as
+    /// [`Builder::tablespace_directory`](crate::Builder::tablespace_directory) does: of one that was
+    /// moved or is mounted elsewhere, or that belongs to a copy of the database; see [`Salvage`]. Has
+    /// no effect if there is no such tablespace.
+    pub fn tablespace_directory(mut self, name: &str, path: impl AsRef<Path>) -> Self {
+        let place = SpacePlace::Directory(path.as_ref().to_owned());
+        self.tablespaces.push((name.to_owned(), place));
+        self
+    }
+
+    /// Salvages a database into the directory `into`; see [`salvage`].
+    ///
+    /// # Errors
+    /// As [`salvage`].
+    pub fn run(
+        &self,
+        path: impl AsRef<Path>,
+        into: impl AsRef<Path>,
+        sink: &mut dyn FnMut(Finding),
+    ) -> Result<SalvageReport> {
+        run(path.as_ref(), into.as_ref(), &self.tablespaces, sink)
+    }
+}
+
+fn run(
+    path: &Path,
+    into: &Path,
+    tablespaces: &[(String, SpacePlace)],
+    sink: &mut dyn FnMut(Finding),
+) -> Result<SalvageReport> {
     let mut without_log = 0;
-    let (_locks, device) = match Offline::device(path.as_ref()) {
+    let (_locks, device) = match Offline::device(path) {
         Err(error @ Error::LogDirectory { .. }) => {
             sink(Finding::Lost(format!("the log: {error}")));
             without_log = 1;
-            let (lock, device) = Offline::data_device(path.as_ref())?;
+            let (lock, device) = Offline::data_device(path)?;
             (Locks(lock, None), device)
         }
         opened => opened?,
     };
     // Small segments: the user's next open chooses its own sizes, and a log is needed here.
     let options = Builder {
-        directory: braid_io::resolve(path.as_ref()).ok(),
+        directory: braid_io::resolve(path).ok(),
+        tablespaces: tablespaces.to_vec(),
         ..Builder::default()
             .background_threads(false)
             .segment_bytes(1 << 20)
     };
     let into = || {
-        let (lock, device) = new_directory(into.as_ref())?;
+        let (lock, device) = new_directory(into)?;
         Ok((Some(Box::new(lock) as Held), device))
     };
     let (mut report, db) = salvage_device(device, into, &options, sink)?;
@@ -126,7 +187,7 @@ pub(crate) fn salvage_device(
         report.losses += u64::from(matches!(finding, Finding::Lost(_)));
         sink(finding);
     };
-    let mut source = Salvage::open(device.clone())?;
+    let mut source = DataFile::open(device.clone())?;
     tell_of(&source, "", &mut tell);
     let Decoded {
         meta, start, stamp, ..
@@ -163,7 +224,7 @@ pub(crate) fn salvage_device(
 }
 
 /// Reports what opening a data file found.
-fn tell_of(source: &Salvage, of: &str, tell: &mut dyn FnMut(Finding)) {
+fn tell_of(source: &DataFile, of: &str, tell: &mut dyn FnMut(Finding)) {
     for note in source.notes() {
         tell(Finding::Damaged(format!("{of}{note}")));
     }

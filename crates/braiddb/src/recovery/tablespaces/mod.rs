@@ -223,21 +223,17 @@ pub(super) fn check_early(listed: &[Listed], catalog: &Tree) -> Result<()> {
 }
 
 /// Opens the tablespaces that the catalog of a checkpoint has, for reading only, to check their data
-/// files and the log, of which the database itself has `lanes` lanes. `database` is the database's
-/// directory.
+/// files and the log, of which the database itself has `lanes` lanes. `options` are those of a reader,
+/// and say where the database and its tablespaces are.
 pub(crate) fn open_to_check(
     device: &Arc<dyn Device>,
-    database: Option<PathBuf>,
+    options: &Builder,
     main: &MainState,
     catalog: &Tree,
     (lanes, start): (u16, &CheckpointPosition),
     wrap: &dyn Fn(Arc<dyn Device>) -> Arc<dyn Device>,
 ) -> Result<(Vec<Result<Arc<Space>>>, LogLanes)> {
-    let options = Builder {
-        directory: database,
-        ..Builder::default().reading()
-    };
-    let listed = open_listed(&Gate::new(None), &**device, &options, main, wrap)?;
+    let listed = open_listed(&Gate::new(None), &**device, options, main, wrap)?;
     let lanes = LogLanes::of(device.clone(), lanes, start, log_places(&listed))?;
     let mut spaces = Vec::new();
     for one in listed {

@@ -213,6 +213,39 @@ pub(super) fn check_owner(
     Ok(owner.directory != database)
 }
 
+/// Refuses to salvage a copy of a database from a tablespace of the original, which the list of the copy
+/// names: its note leads to another directory that has a database. The caller may name the
+/// tablespace's directory. A damaged note, or one from before the database was moved, does not matter.
+pub(super) fn check_not_of_original(
+    attached: &Attached,
+    entry: &ListedSpace,
+    options: &Builder,
+) -> Result<()> {
+    let Ok(Ok(owner)) = Note::read(&*attached.device, OWNER_FILE, OWNER_MAGIC) else {
+        return Ok(());
+    };
+    let original = &owner.directory;
+    let is_own = options.directory.as_ref() == Some(original);
+    let is_of_original = owner.identity == entry.identity
+        && !is_own
+        && !original.as_os_str().is_empty()
+        && braid_io::has_file(original, DATA_FILE).unwrap_or(false);
+    if !is_of_original
+        || named(entry, options).is_some()
+        || braid_rt::mutant!("salvage_the_tablespaces_of_the_original")
+    {
+        return Ok(());
+    }
+    let reason = format!(
+        "it belongs to the database in {}; copy this directory, too, and name the copy with \
+         tablespace_directory, or name this one to read it",
+        original.display()
+    );
+    let path = attached.directory.clone().unwrap_or_default();
+    let name = entry.name.clone();
+    Err(fault(TablespaceError::Foreign { name, path, reason }))
+}
+
 /// The places of a database's other parts, for a new tablespace.
 pub(super) struct Around<'a> {
     pub(super) gate: &'a Gate,

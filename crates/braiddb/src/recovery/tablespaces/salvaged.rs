@@ -6,7 +6,7 @@ use braid_io::{Device, DirectoryLock, Gate};
 use braid_store::Salvage;
 
 use super::list::read_list;
-use super::place::{Attached, attach_listed};
+use super::place::{Attached, attach_listed, check_not_of_original};
 use super::{LogPlaceOf, MainState, fault, is_of_state, not_opened};
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::space::{ListedSpace, SpaceMeta};
@@ -46,11 +46,12 @@ impl DamagedSpace {
     }
 }
 
-/// Opens the data files of the listed tablespaces for reading. Their own identity suffices: a note
-/// that is damaged, or that names another directory of the database, does not matter.
+/// Opens the data files of the listed tablespaces for reading. Their own identity suffices: a damaged
+/// note does not matter.
 ///
 /// # Errors
-/// [`Error::Locked`], [`Error::Corrupted`] if the list is unreadable.
+/// [`Error::Locked`], [`Error::Corrupted`] if the list is unreadable, and [`Error::Tablespace`] if a
+/// tablespace belongs to the database in another directory and `options` do not name its place.
 pub(crate) fn open_damaged(
     device: &dyn Device,
     options: &Builder,
@@ -67,6 +68,7 @@ pub(crate) fn open_damaged(
             Err(error @ Error::Locked { .. }) => return Err(error),
             Err(error) => (Err(error), None, None),
             Ok(attached) => {
+                check_not_of_original(&attached, &entry, options)?;
                 let opened = open_data_file(&attached, &entry);
                 let state = opened.as_ref().ok().map(|(_, meta)| *meta);
                 let other = state.filter(|meta| !is_of_state(meta, main));
