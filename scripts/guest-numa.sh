@@ -50,6 +50,18 @@ braid demo --dir /tmp/demo --seconds 5 --threads "$nodes" --accounts 100 --kills
 braid verify /tmp/demo || finish "FAILED: the demo's database is damaged"
 braid stat /tmp/demo
 [ "$(braid stat /tmp/demo | grep -c '^memory node')" = "$nodes" ] || finish "FAILED: stat names other nodes"
+# A tablespace with a log of its own on each node, used and opened again.
+script=""
+for node in $(seq 0 $((nodes - 1))); do
+    script="$script create-tablespace t$node /tmp/t$node 8 on node $node with log; create c$node u64 string in t$node;"
+done
+braid shell /tmp/tables --create -c "$script" || finish "FAILED: tablespaces on nodes"
+for node in $(seq 0 $((nodes - 1))); do
+    braid shell /tmp/tables -c "put c$node 1 one" || finish "FAILED: a put on node $node"
+done
+braid verify /tmp/tables || finish "FAILED: the tablespaces are damaged"
+braid stat /tmp/tables
+[ "$(braid stat /tmp/tables | grep -c '; on memory node [0-9]*$')" = "$nodes" ] || finish "FAILED: stat shows no node"
 finish "done"
 GUEST
 

@@ -323,11 +323,13 @@ impl Database {
 
     /// Creates a tablespace, durably: a data file of its own in another directory, which must be
     /// empty or missing, with a page pool of pool_bytes bytes of its own (64 MiB by default). With
-    /// own_log=True, it also has a log of its own, which begins with the next opening.
+    /// own_log=True, it also has a log of its own, which begins with the next opening. memory_node binds
+    /// it to a memory node (NUMA) of the machine, by the system's number.
     ///
     /// The database records the directory, and every later opening needs it. Raises
     /// TablespaceError, OptionError, LockedError.
-    #[pyo3(signature = (name, directory, *, pool_bytes = None, own_log = false))]
+    #[pyo3(signature = (name, directory, *, pool_bytes = None, own_log = false, memory_node = None))]
+    #[expect(clippy::too_many_arguments, reason = "all but two are named")]
     fn create_tablespace(
         &self,
         py: Python<'_>,
@@ -335,6 +337,7 @@ impl Database {
         directory: PathBuf,
         pool_bytes: Option<usize>,
         own_log: bool,
+        memory_node: Option<usize>,
     ) -> PyResult<()> {
         let database = self.handle.open()?;
         self.handle.writers.check_none()?;
@@ -342,6 +345,9 @@ impl Database {
         let mut options = options.own_log(own_log);
         if let Some(bytes) = pool_bytes {
             options = options.pool_bytes(bytes);
+        }
+        if let Some(node) = memory_node {
+            options = options.memory_node(node);
         }
         py.detach(|| database.create_tablespace(name, options)).py()
     }

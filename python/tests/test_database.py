@@ -35,6 +35,8 @@ def test_tablespaces(tmp_path: Path) -> None:
         assert db.tablespace_names() == []
         with pytest.raises(braid.OptionError):
             db.create_tablespace("disk", disk, pool_bytes=1)
+        with pytest.raises(braid.TablespaceError, match="memory node 7777"):
+            db.create_tablespace("disk", disk, memory_node=7777)
         with pytest.raises(braid.TablespaceError, match="no tablespace"):
             db.open_table("there", key=str, value=int, tablespace="disk")
         db.create_tablespace("disk", disk, pool_bytes=1 << 20)

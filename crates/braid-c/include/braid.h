@@ -778,6 +778,23 @@ typedef struct {
 // `progress` is valid during the call.
 typedef void (*braid_progress_callback)(void *data, const braid_recovery_progress *progress);
 
+// Options of a tablespace, set when it is created and recorded with it. With all fields zero, they are
+// the defaults.
+typedef struct {
+  // Bytes of the tablespace's own page pool; 0 for the default, 64 MiB.
+  size_t pool_bytes;
+  // 1: the tablespace has a log of its own in its directory. The log begins when the database is
+  // opened the next time: until then, transactions write to that of the database.
+  int own_log;
+  // 1: the tablespace is bound to the memory node (NUMA) `memory_node`. The page pool, and the
+  // buffers of its own log, lie in the node's memory, and the threads that flush that log and write
+  // checkpoints of the tablespace run on the node's processors. At a later opening on a machine
+  // without the node, it works as one without.
+  int on_memory_node;
+  // The system's number of the node.
+  unsigned int memory_node;
+} braid_tablespace_options;
+
 // Receives the outcome of a commit: with `BRAID_OK`, the transaction `seqno` is durable. Otherwise
 // `message`, which is valid during the call and NULL with `BRAID_OK`, gives the reason.
 typedef void (*braid_durable_callback)(void *data,
@@ -1696,17 +1713,18 @@ braid_status braid_db_create_tablespace(braid_db *db,
                                         const char *directory,
                                         size_t pool_bytes);
 
-// Creates a tablespace as `braid_db_create_tablespace` does, with a log of its own in its directory. The
-// log begins when the database is opened the next time: until then, transactions write to that of
-// the database.
+// Creates a tablespace as `braid_db_create_tablespace` does, with `options`: the bytes of its pool, a
+// log of its own, and the memory node (NUMA) to which it is bound. If `options` is NULL, all options
+// are zero.
 //
 // # Safety
 //
-// `name` and `directory` are NULL or strings that end with a NUL.
-braid_status braid_db_create_tablespace_with_log(braid_db *db,
-                                                 const char *name,
-                                                 const char *directory,
-                                                 size_t pool_bytes);
+// `name` and `directory` are NULL or strings that end with a NUL. `options` is NULL or points to
+// options.
+braid_status braid_db_create_tablespace_with(braid_db *db,
+                                             const char *name,
+                                             const char *directory,
+                                             const braid_tablespace_options *options);
 
 // Drops a tablespace without tables, durably, and removes its files. Its directory stays.
 //

@@ -131,6 +131,8 @@ fn tablespaces_are_created_listed_and_dropped() {
         ),
         ("create new u64 string on disk", "usage: create TABLE"),
         ("create-tablespace two x y", "y, is not a number of MiB"),
+        ("create-tablespace two x on node 7777", "memory node 7777"),
+        ("create-tablespace two x on node y", "y is not the number"),
         ("create-tablespace disk x", "it exists"),
         ("drop-tablespace disk", "contains table \"there\""),
     ] {

@@ -31,6 +31,9 @@ pub trait Layer: Clone + fmt::Debug + Send + Sync + 'static {
         file.read_batch(ops)
     }
 
+    /// Called before a range of a file is written, except by [`File::write_durable_at`].
+    fn before_write(&self, _name: &str, _range: Range<u64>) {}
+
     /// Replaces the file's own [`File::set_len`].
     ///
     /// # Errors
@@ -145,6 +148,12 @@ impl<L: Layer> LayeredFile<L> {
         let end = offset.saturating_add(len as u64);
         self.layer.before_read(&self.name, offset..end);
     }
+
+    fn before_write(&self, offset: u64, bufs: &[&[u8]]) {
+        let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let end = offset.saturating_add(len as u64);
+        self.layer.before_write(&self.name, offset..end);
+    }
 }
 
 impl<L: Layer> File for LayeredFile<L> {
@@ -174,6 +183,7 @@ impl<L: Layer> File for LayeredFile<L> {
     }
 
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        self.before_write(offset, bufs);
         self.inner.write_at(bufs, offset)
     }
 
@@ -201,6 +211,9 @@ impl<L: Layer> File for LayeredFile<L> {
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
+        for op in ops {
+            self.before_write(op.offset, &[op.buf]);
+        }
         self.inner.write_batch(ops)
     }
 }

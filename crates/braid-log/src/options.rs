@@ -158,6 +158,8 @@ pub struct LogOptions {
     /// Give released segments back to the device (punch holes and delete) instead of recycling
     /// them.
     pub discard: bool,
+    /// The memory nodes of the side lanes, by number; one without a node is placed by the system.
+    pub side_nodes: Vec<Option<usize>>,
     /// Place the strands' buffers and the flushers on the machine's memory nodes, if it has several
     /// and the number of strands, or lanes, is a multiple of theirs.
     pub numa: bool,
@@ -181,6 +183,7 @@ impl Default for LogOptions {
             epoch: Duration::from_millis(40),
             pmem_commit: PmemCommit::default(),
             discard: false,
+            side_nodes: Vec::new(),
             numa: true,
         }
     }
@@ -252,10 +255,20 @@ impl LogOptions {
 
     /// Returns the memory node of a strand's buffers, if it has one.
     pub(crate) fn node_of(&self, strand: usize) -> Option<usize> {
-        // Strand `i` belongs to threads with an index of `i` modulo the number of strands; that of a
-        // side lane belongs to no node's threads.
-        let is_placed = self.numa && strand < self.strands;
-        numa::node_of(strand, self.strands).filter(|_| is_placed)
+        if strand >= self.strands {
+            return self.node_of_lane(self.lane_of(strand).get());
+        }
+        // Strand `i` belongs to threads with an index of `i` modulo the number of strands.
+        numa::node_of(strand, self.strands).filter(|_| self.numa)
+    }
+
+    /// Returns the memory node of a lane's flusher, if it has one: that of all its strands.
+    pub(crate) fn node_of_lane(&self, lane: usize) -> Option<usize> {
+        let node = match lane.checked_sub(self.lanes) {
+            None => numa::node_of(lane, self.lanes),
+            Some(side) => self.side_nodes.get(side).copied().flatten(),
+        };
+        node.filter(|_| self.numa)
     }
 
     /// Bytes of each lane's segments that make up [`LogOptions::preallocated_bytes`].

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_io::AlignedBuf;
-use braid_rt::to_usize;
+use braid_rt::{numa, to_usize};
 
 use crate::buffer_pool::{ABSENT, OpenCheckpoint, UNWRITTEN, Wake};
 use crate::copy::PinnedCheckpoint;
@@ -128,6 +128,7 @@ impl Checkpoint {
     pub fn write(&mut self, progress: &dyn Fn(CheckpointProgress)) -> Result<(), StoreError> {
         assert!(!self.failed, "a checkpoint that failed is dropped");
         self.failed = true;
+        let _on_its_node = numa::visit(self.store.pool.memory.node());
         self.write_images(progress)?;
         self.failed = false;
         self.complete = true;
@@ -308,6 +309,7 @@ impl Checkpoint {
         let store = self.store.clone();
         store.check_not_poisoned()?;
         let pool = &store.pool;
+        let _on_its_node = numa::visit(pool.memory.node());
         let old_root = store.root.lock().clone();
         let changes = self.map_changes(&old_root);
         let mut borrowed = BorrowedRoom::new(&pool.file.room);

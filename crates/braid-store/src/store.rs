@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use braid_io::Device;
 use braid_rt::HoldTime;
+use braid_rt::numa::Place;
 use bytes::Bytes;
 
 use crate::buffer_pool::Pool;
@@ -25,8 +26,8 @@ use crate::tree::{DetachedValue, DroppedTree, Tree, dropped};
 pub struct StoreOptions {
     /// Memory for pages, in bytes: from 512 KiB to [`POOL_BYTES_MAX`](crate::POOL_BYTES_MAX).
     pub pool_bytes: usize,
-    /// Spread the memory for pages over the machine's memory nodes, if it has several.
-    pub numa: bool,
+    /// Where the memory for pages is to lie. On a node, checkpoints are written by its processors.
+    pub memory: Place,
     /// Distinguishes the store from others whose trees the same caller uses: what was learned of a
     /// tree of one is no hint for a tree of another.
     pub number: u8,
@@ -37,7 +38,7 @@ impl StoreOptions {
     pub const fn of_pool(pool_bytes: usize) -> Self {
         Self {
             pool_bytes,
-            numa: true,
+            memory: Place::Spread,
             number: 0,
         }
     }
@@ -181,7 +182,7 @@ impl Store {
     }
 
     fn assemble(file: DataFile, options: StoreOptions, root: Root) -> Result<Self, StoreError> {
-        let of_pool = (options.pool_bytes, options.numa, options.number);
+        let of_pool = (options.pool_bytes, options.memory, options.number);
         let pool = Pool::new(file, of_pool, root.next_page)?;
         pool.file.room.set_root(root.blob_blocks.len());
         if root.trees.keys().any(|id| id & LAYERS != 0) {
@@ -519,6 +520,11 @@ impl Store {
     /// Returns whether the system told it.
     pub fn count_pool(&self, bytes: &mut [u64]) -> bool {
         self.inner.pool.count(bytes)
+    }
+
+    /// Returns the memory node that was chosen for the pool, if there is one.
+    pub fn memory_node(&self) -> Option<usize> {
+        self.inner.pool.memory.node()
     }
 
     /// Counts and sizes.

@@ -250,7 +250,7 @@ pub mod stats {
     pub use braid_store::StoreStats;
 
     pub use crate::database::estimate::{Estimate, TableStats};
-    pub use crate::observe::placement::NodePlacement;
+    pub use crate::observe::placement::{NodePlacement, TablespacePlacement};
     pub use crate::observe::recovery::{RecoveryProgress, RecoveryReport};
     pub use crate::observe::stats::{GateHold, TablespaceStats};
     pub use crate::services::compact::CompactReport;

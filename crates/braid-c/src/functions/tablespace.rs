@@ -1,17 +1,57 @@
 //! Tablespaces, and the tables in them.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use braid::tablespace::TablespaceOptions;
 
 use super::table::{braid_name_callback, report_names};
 use super::table_options::braid_table_options;
-use crate::boundary::call;
+use crate::boundary::{Failure, Outcome, call};
 use crate::handles::{braid_db, braid_table, number};
 use crate::memory::{Out, optional, text};
 use crate::objects::{OpenDatabase, OpenTable};
 use crate::registry::{TABLES, database};
 use crate::status::braid_status::{self, BRAID_OK};
+
+/// Options of a tablespace, set when it is created and recorded with it. With all fields zero, they are
+/// the defaults.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_tablespace_options {
+    /// Bytes of the tablespace's own page pool; 0 for the default, 64 MiB.
+    pub pool_bytes: usize,
+    /// 1: the tablespace has a log of its own in its directory. The log begins when the database is
+    /// opened the next time: until then, transactions write to that of the database.
+    pub own_log: c_int,
+    /// 1: the tablespace is bound to the memory node (NUMA) `memory_node`. The page pool, and the
+    /// buffers of its own log, lie in the node's memory, and the threads that flush that log and write
+    /// checkpoints of the tablespace run on the node's processors. At a later opening on a machine
+    /// without the node, it works as one without.
+    pub on_memory_node: c_int,
+    /// The system's number of the node.
+    pub memory_node: c_uint,
+}
+
+impl braid_tablespace_options {
+    /// Applies these options to those of a tablespace.
+    fn apply(&self, mut options: TablespaceOptions) -> Outcome<TablespaceOptions> {
+        let flag = |value: c_int, name: &str| match value {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Failure::argument(format!(
+                "invalid {name} {value}: use 0 or 1"
+            ))),
+        };
+        options = options.own_log(flag(self.own_log, "own_log")?);
+        if self.pool_bytes > 0 {
+            options = options.pool_bytes(self.pool_bytes);
+        }
+        if flag(self.on_memory_node, "on_memory_node")? {
+            options = options.memory_node(braid_rt::to_usize(self.memory_node.into()));
+        }
+        Ok(options)
+    }
+}
 
 /// Creates a tablespace, durably: a data file of its own in another directory, which is created if it
 /// is missing and must be empty, with a page pool of `pool_bytes` bytes of its own (0 for the
@@ -27,48 +67,40 @@ pub unsafe extern "C" fn braid_db_create_tablespace(
     directory: *const c_char,
     pool_bytes: usize,
 ) -> braid_status {
+    let options = braid_tablespace_options {
+        pool_bytes,
+        own_log: 0,
+        on_memory_node: 0,
+        memory_node: 0,
+    };
     // SAFETY: this function's contract.
-    unsafe { create(db, name, directory, pool_bytes, false) }
+    unsafe { braid_db_create_tablespace_with(db, name, directory, &raw const options) }
 }
 
-/// Creates a tablespace as `braid_db_create_tablespace` does, with a log of its own in its directory. The
-/// log begins when the database is opened the next time: until then, transactions write to that of
-/// the database.
+/// Creates a tablespace as `braid_db_create_tablespace` does, with `options`: the bytes of its pool, a
+/// log of its own, and the memory node (NUMA) to which it is bound. If `options` is NULL, all options
+/// are zero.
 ///
 /// # Safety
 ///
-/// `name` and `directory` are NULL or strings that end with a NUL.
+/// `name` and `directory` are NULL or strings that end with a NUL. `options` is NULL or points to
+/// options.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn braid_db_create_tablespace_with_log(
+pub unsafe extern "C" fn braid_db_create_tablespace_with(
     db: *mut braid_db,
     name: *const c_char,
     directory: *const c_char,
-    pool_bytes: usize,
-) -> braid_status {
-    // SAFETY: this function's contract.
-    unsafe { create(db, name, directory, pool_bytes, true) }
-}
-
-/// Creates a tablespace, with a log of its own or without.
-///
-/// # Safety
-///
-/// `name` and `directory` are NULL or strings that end with a NUL.
-unsafe fn create(
-    db: *mut braid_db,
-    name: *const c_char,
-    directory: *const c_char,
-    pool_bytes: usize,
-    own_log: bool,
+    options: *const braid_tablespace_options,
 ) -> braid_status {
     call(|| {
         // SAFETY: this function's contract.
         let (name, directory) = unsafe { (text(name, "name")?, text(directory, "directory")?) };
-        let mut options = TablespaceOptions::in_directory(directory).own_log(own_log);
-        if pool_bytes > 0 {
-            options = options.pool_bytes(pool_bytes);
+        let mut chosen = TablespaceOptions::in_directory(directory);
+        // SAFETY: this function's contract.
+        if let Some(options) = unsafe { optional(options) } {
+            chosen = options.apply(chosen)?;
         }
-        database(db)?.current().create_tablespace(name, options)?;
+        database(db)?.current().create_tablespace(name, chosen)?;
         Ok(BRAID_OK)
     })
 }

@@ -259,7 +259,15 @@ static void tablespaces(const char *dir) {
     EXPECT(BRAID_NULL_ARGUMENT, braid_db_create_tablespace(db, "disk", NULL, 0));
     EXPECT(BRAID_TABLESPACE, braid_table_open_in(db, "disk", "there", NULL, &there));
     MESSAGE("disk");
-    OK(braid_db_create_tablespace_with_log(db, "disk", disk, 1 << 20));
+    braid_tablespace_options options = {
+        .pool_bytes = 1 << 20, .own_log = 1, .on_memory_node = 1, .memory_node = 7777};
+    EXPECT(BRAID_TABLESPACE, braid_db_create_tablespace_with(db, "disk", disk, &options));
+    MESSAGE("memory node 7777");
+    options.on_memory_node = 2;
+    EXPECT(BRAID_INVALID_ARGUMENT, braid_db_create_tablespace_with(db, "disk", disk, &options));
+    MESSAGE("on_memory_node");
+    options.on_memory_node = 0;
+    OK(braid_db_create_tablespace_with(db, "disk", disk, &options));
     EXPECT(BRAID_TABLESPACE, braid_db_create_tablespace(db, "disk", gone, 0));
     MESSAGE("exists");
     OK(braid_tablespace_names(db, is_disk, &count));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use braid::device::DeviceChoice;
-use braid::stats::StoreStats;
+use braid::stats::{StoreStats, TablespacePlacement};
 use braid::{Database, Error, Health};
 
 use super::watch::watch;
@@ -167,6 +167,8 @@ fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Fai
             "pages": space.store.pages,
             "own_log": space.own_log,
             "log_bytes": space.log_bytes,
+            "memory_node": space.memory_node,
+            "is_on_node": space.is_on_node,
         })).collect::<Vec<_>>(),
         "durable_up_to": stats.durable_seqno,
         "recovered_transactions": recovery.transactions,
@@ -176,6 +178,11 @@ fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Fai
             "strand_bytes": node.strand_bytes,
             "pool_bytes": node.pool_bytes,
             "lock_bytes": node.lock_bytes,
+            "tablespaces": node.tablespaces.iter().map(|part| serde_json::json!({
+                "name": part.name,
+                "pool_bytes": part.pool_bytes,
+                "strand_bytes": part.strand_bytes,
+            })).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
     }))
 }
@@ -235,7 +242,14 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
         let place = directory.map_or_else(String::new, |path| format!(" in {}", path.display()));
         let (file, pages) = (file_of(&space.store), pages_of(&space.store));
         let log = if space.own_log { "; own log" } else { "" };
-        let line = format!("{}{place}: {file}; pages: {pages}{log}", space.name);
+        let node = match space.memory_node {
+            Some(node) if space.is_on_node => format!("; on memory node {node}"),
+            Some(node) => format!(
+                "; on memory node {node}, which this machine lacks: placed as without a node"
+            ),
+            None => String::new(),
+        };
+        let line = format!("{}{place}: {file}; pages: {pages}{log}{node}", space.name);
         rows.push(("tablespace", line));
     }
     rows.extend([
@@ -276,7 +290,18 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
                 mib(node.pool_bytes),
                 mib(node.lock_bytes)
             );
-            ("memory node", format!("{}: {parts}", node.node))
+            let of_tablespace = |part: &TablespacePlacement| {
+                let (pool, log) = (mib(part.pool_bytes), mib(part.strand_bytes));
+                format!(
+                    "; of {}: {pool} of its pool, {log} of its log's buffers",
+                    part.name
+                )
+            };
+            let tablespaces: String = node.tablespaces.iter().map(of_tablespace).collect();
+            (
+                "memory node",
+                format!("{}: {parts}{tablespaces}", node.node),
+            )
         }));
     }
     Ok(rows)

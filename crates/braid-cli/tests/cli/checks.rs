@@ -92,7 +92,8 @@ fn tablespaces_are_shown_verified_and_named() {
     {
         let db = braid::Database::open(&main).unwrap();
         let options = braid::tablespace::TablespaceOptions::in_directory(&disk);
-        db.create_tablespace("disk", options.pool_bytes(1 << 20))
+        let node = db.placement().first().map_or(0, |first| first.node);
+        db.create_tablespace("disk", options.pool_bytes(1 << 20).memory_node(node))
             .unwrap();
         let here = db.open_table::<u64, String>("here").unwrap();
         let there = db.open_table_in::<u64, String>("disk", "there", Default::default());
@@ -120,7 +121,13 @@ fn tablespaces_are_shown_verified_and_named() {
     let line = text.lines().find(|line| line.starts_with("tablespace"));
     let line = line.unwrap_or_else(|| panic!("{text}"));
     assert!(line.contains("disk in /") && line.contains("MiB"), "{line}");
+    assert!(line.contains("; on memory node "), "{line}");
     let shown = json();
+    assert_eq!(shown["tablespaces"][0]["is_on_node"], true);
+    // A system may not say where memory lies.
+    for node in shown["memory_nodes"].as_array().unwrap() {
+        assert_eq!(node["tablespaces"][0]["name"], "disk");
+    }
     assert_eq!(shown["tablespaces"][0]["name"], "disk");
     assert_eq!(shown["tables"][1]["tablespace"], "disk");
     let verify = braid(&["verify", path]);

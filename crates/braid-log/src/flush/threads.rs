@@ -24,10 +24,7 @@ pub(crate) fn start(core: &Arc<Core>) -> io::Result<Vec<JoinHandle>> {
         .map(|index| {
             let name = format!("braid-log-{index}");
             spawn(core, &name, move |core| {
-                // The lane's strands belong to the same node.
-                let lanes = core.options.lanes;
-                let node = numa::node_of(index, lanes).filter(|_| index < lanes);
-                if let Some(node) = node.filter(|_| core.options.numa) {
+                if let Some(node) = core.options.node_of_lane(index) {
                     numa::run_on(node);
                 }
                 flush_loop(core, &core.lanes[index])

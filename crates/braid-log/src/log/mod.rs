@@ -15,7 +15,7 @@ use braid_rt::{Held, HoldTime, Mutex, RwLockWriteGuard};
 
 use crate::LogError;
 use crate::base::callbacks::Action;
-use crate::base::numbers::{FlushNo, GroupNo, SeqNo, StrandId};
+use crate::base::numbers::{FlushNo, GroupNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::Backoff;
 use crate::commit::ticket::{StrandHandle, Ticket, UnlockPoint};
 use crate::flush::backpressure::{CheckpointRun, Checkpointer};
@@ -541,6 +541,15 @@ impl Log {
     /// element for [each](braid_rt::numa::nodes). Returns whether the system told it.
     pub fn count_buffers(&self, bytes: &mut [u64]) -> bool {
         let mut strands = self.core().strands.iter();
+        strands.all(|strand| strand.count(bytes))
+    }
+
+    /// Adds the bytes of the buffers of a [side lane](crate::LogOptions::side_lanes) as
+    /// [`Log::count_buffers`] does; nothing if there is none.
+    pub fn count_side_buffers(&self, side: usize, bytes: &mut [u64]) -> bool {
+        let core = self.core();
+        let lane = LaneId::new(core.options.lanes + side);
+        let mut strands = core.strands.iter().filter(|strand| strand.lane == lane);
         strands.all(|strand| strand.count(bytes))
     }
 

@@ -4,7 +4,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use braid_rt::{HUGE_PAGE, advise_huge_pages, numa};
+use braid_rt::numa::{self, Place};
+use braid_rt::{HUGE_PAGE, advise_huge_pages};
 
 use crate::page::{PAGE_SIZE, Page, WORDS};
 use crate::sync::AtomicU64;
@@ -17,8 +18,8 @@ pub(crate) struct Frames {
     /// The allocation that contains the frames.
     memory: NonNull<u8>,
     layout: Layout,
-    /// Whether the frames are spread over the memory nodes.
-    is_spread: bool,
+    /// Whether the system was told where the frames are to lie.
+    is_placed: bool,
     /// The blocks of a data file in memory, which are read in place.
     blocks: NonNull<[AtomicU64; WORDS]>,
     blocks_count: usize,
@@ -53,16 +54,15 @@ impl Frames {
             count,
             memory,
             layout,
-            is_spread: false,
+            is_placed: false,
             blocks: NonNull::dangling(),
             blocks_count: 0,
         })
     }
 
-    /// Spreads the frames over the machine's memory nodes, since threads of all of them use them.
-    pub(crate) fn spread(&mut self) {
-        self.is_spread = true;
-        numa::spread(self.memory.as_ptr(), self.layout.size());
+    /// Says where the frames are to lie, none of which is in use yet.
+    pub(crate) fn place(&mut self, place: Place) {
+        self.is_placed = place.keep(self.memory.as_ptr(), self.layout.size());
     }
 
     /// Adds the bytes of the frames on each memory node. Returns whether the system told it.
@@ -130,7 +130,7 @@ impl Frames {
 
 impl Drop for Frames {
     fn drop(&mut self) {
-        if self.is_spread {
+        if self.is_placed {
             numa::forget(self.memory.as_ptr(), self.layout.size());
         }
         // SAFETY: allocated in `new` with this layout.

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_rt::atomic::{AtomicBool, AtomicUsize, Ordering};
+use braid_rt::numa::Place;
 use braid_rt::thread::Backoff;
 use braid_rt::{Held, Mutex, MutexGuard, narrow};
 
@@ -83,6 +84,8 @@ fn frames_for(pool_bytes: usize) -> Result<usize, StoreError> {
 pub(crate) struct Pool {
     /// Number of the store.
     pub(crate) number: u8,
+    /// Where the frames lie.
+    pub(crate) memory: Place,
     pub(crate) file: DataFile,
     frames: Frames,
     info: Box<[FrameInfo]>,
@@ -149,7 +152,7 @@ impl Pool {
 
     pub(crate) fn new(
         file: DataFile,
-        (pool_bytes, is_spread, number): (usize, bool, u8),
+        (pool_bytes, memory, number): (usize, Place, u8),
         next: PageId,
     ) -> Result<Self, StoreError> {
         let count = frames_for(pool_bytes)?;
@@ -157,9 +160,7 @@ impl Pool {
             option: "pool_bytes",
             reason: format!("cannot allocate {pool_bytes} bytes of memory; choose a smaller pool"),
         })?;
-        if is_spread {
-            frames.spread();
-        }
+        frames.place(memory);
         in_place::add_blocks(&mut frames, &file);
         let mut free = NumberSet::default();
         let mut has_pages = false;
@@ -174,6 +175,7 @@ impl Pool {
         room.take_for_map(next);
         Ok(Self {
             number,
+            memory,
             file,
             frames,
             info: (0..count).map(|_| FrameInfo::default()).collect(),

@@ -41,6 +41,8 @@ pub(crate) struct Space {
     pub(crate) pool_bytes: usize,
     /// Whether it has a log of its own.
     pub(crate) has_log: bool,
+    /// The system's number of the memory node that was chosen for it, which this machine may lack.
+    pub(crate) node: Option<u16>,
     /// Whether transactions write to that log: once a checkpoint has its position.
     uses_log: AtomicBool,
     /// The lock on the directory, until the database is closed.
@@ -105,6 +107,7 @@ impl Space {
             access,
             pool_bytes: usize::try_from(entry.pool_bytes).unwrap_or(usize::MAX),
             has_log: entry.has_log,
+            node: entry.node,
             uses_log: AtomicBool::new(false),
             lock: Mutex::new(lock),
             uses: Mutex::default(),
@@ -134,6 +137,7 @@ impl Space {
             directory: self.directory.clone().unwrap_or_default(),
             access: self.access,
             has_log: self.has_log,
+            node: self.node,
         }
     }
 }

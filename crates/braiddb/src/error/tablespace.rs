@@ -91,6 +91,19 @@ pub enum TablespaceError {
         /// The obstacle, and the user's remedy.
         reason: String,
     },
+    /// This machine does not have the memory node that was chosen for the tablespace.
+    #[error(
+        "cannot create tablespace {name:?} on memory node {node}: this machine has {}; choose one of them, or none",
+        nodes(existing)
+    )]
+    NoSuchNode {
+        /// The tablespace's name.
+        name: String,
+        /// The system's number of the chosen node.
+        node: usize,
+        /// The numbers of the nodes that have memory, and processors that this process may use.
+        existing: Vec<usize>,
+    },
     /// The table exists in another tablespace.
     #[error(
         "cannot open table {table:?} in tablespace {asked:?}: it is in {found:?}; open it there, or without a tablespace"
@@ -187,4 +200,15 @@ fn place(path: &Path) -> String {
         return "its device".into();
     }
     path.display().to_string()
+}
+
+/// Returns the memory nodes of a machine, as messages name them.
+fn nodes(existing: &[usize]) -> String {
+    match existing {
+        [only] => format!("memory node {only} alone"),
+        many => {
+            let numbers: Vec<String> = many.iter().map(ToString::to_string).collect();
+            format!("memory nodes {}", numbers.join(", "))
+        }
+    }
 }

@@ -10,13 +10,15 @@
 //! ```text
 //! TABLESPACES, fields of a note: number of entries (u8), then for each
 //!   number (u8, with 128 added if the tablespace has a log of its own), identity (u128), bytes of pool (u64),
-//!   lengths of name, directory and device (u16 each), name, directory, device
+//!   lengths of name, directory and device (u16 each), name, directory, device;
+//! if any has a memory node, then for each the system's number of the node, plus 1 (u16, 0 for none)
 //! ```
 
 use std::path::PathBuf;
 
 use braid_io::DeviceChoice;
 use braid_log::SeqNo;
+use braid_rt::numa::{self, Place};
 
 use crate::error::{Error, Result};
 
@@ -97,6 +99,21 @@ pub(crate) struct ListedSpace {
     pub(crate) access: DeviceChoice,
     /// Whether the tablespace has a log of its own.
     pub(crate) has_log: bool,
+    /// The system's number of the memory node that was chosen for it.
+    pub(crate) node: Option<u16>,
+}
+
+impl ListedSpace {
+    /// Returns where the tablespace's pages are to lie in memory: on its node, if the machine has that,
+    /// and otherwise spread over all, if memory is placed at all.
+    pub(crate) fn memory(&self, is_placed: bool) -> Place {
+        let node = self.node.map(usize::from).and_then(numa::with_system_id);
+        match node {
+            _ if !is_placed => Place::System,
+            Some(node) => Place::Node(node),
+            None => Place::Spread,
+        }
+    }
 }
 
 /// Added to the number of a tablespace that has a log of its own. Earlier versions find no tablespace
@@ -117,6 +134,12 @@ pub(crate) fn encode_list(spaces: &[ListedSpace]) -> Option<Vec<u8>> {
             fields.extend(u16::try_from(text.len()).ok()?.to_le_bytes());
         }
         texts.iter().for_each(|text| fields.extend(text.as_bytes()));
+    }
+    if spaces.iter().any(|space| space.node.is_some()) {
+        for space in spaces {
+            let field = space.node.map_or(Some(0), |node| node.checked_add(1))?;
+            fields.extend(field.to_le_bytes());
+        }
     }
     Some(fields)
 }
@@ -147,7 +170,15 @@ pub(crate) fn decode_list(fields: &[u8]) -> Option<Vec<ListedSpace>> {
             name: text(lens[0])?.to_owned(),
             directory: text(lens[1])?.into(),
             access: text(lens[2])?.parse().ok()?,
+            node: None,
         });
+    }
+    // Nothing follows if no tablespace has a node, except the zeroes of a note.
+    let nodes = rest
+        .chunks_exact(2)
+        .map(|field| u16::from_le_bytes([field[0], field[1]]));
+    for (space, node) in spaces.iter_mut().zip(nodes) {
+        space.node = node.checked_sub(1);
     }
     Some(spaces)
 }
@@ -186,6 +217,7 @@ mod tests {
             directory: directory.into(),
             access: DeviceChoice::PmemEmulated { line_latency: 437 },
             has_log: number == 63,
+            node: (number == 63).then_some(u16::MAX - 1),
         };
         for spaces in [
             Vec::new(),
@@ -195,8 +227,11 @@ mod tests {
             let fields = encode_list(&spaces).unwrap();
             assert_eq!(decode_list(&fields), Some(spaces.clone()));
             let padded = [&fields[..], &[0; 100]].concat();
-            assert_eq!(decode_list(&padded), Some(spaces));
-            for len in 0..fields.len() {
+            assert_eq!(decode_list(&padded), Some(spaces.clone()));
+            // A list without the nodes is one that has none.
+            let has_nodes = spaces.iter().any(|space| space.node.is_some());
+            let nodes = if has_nodes { 2 * spaces.len() } else { 0 };
+            for len in 0..fields.len() - nodes {
                 assert_eq!(decode_list(&fields[..len]), None, "{len}");
             }
         }

@@ -162,6 +162,11 @@ pub struct TablespaceStats {
     pub own_log: bool,
     /// Bytes written to that log since the database was opened.
     pub log_bytes: u64,
+    /// The system's number of the memory node that was chosen for it.
+    pub memory_node: Option<usize>,
+    /// Whether its memory is placed there: otherwise the machine lacks the node, or
+    /// [`Builder::numa`](crate::Builder::numa) is off. `false` without a node.
+    pub is_on_node: bool,
 }
 
 /// The longest time for which work other than a commit, such as a checkpoint or the collection of old

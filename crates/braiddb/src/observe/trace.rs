@@ -11,6 +11,7 @@
 //! | `checkpoint failed` | error | `error` |
 //! | `slow commit` | warn | `seqno`, `seconds` |
 //! | `poisoned` | error | `cause` |
+//! | `memory node missing` | warn | `tablespace`, `node` |
 //! | `stats file not written` | warn | `error` |
 //! | `user code panicked` | error | `what`, `message` |
 //!
@@ -142,6 +143,10 @@ mod on {
         }
     }
 
+    pub(crate) fn memory_node_is_missing(tablespace: &str, node: u16) {
+        emit(|| warn!(target: "braid", tablespace, node, "memory node missing"));
+    }
+
     pub(crate) fn stats_file_failed(error: &io::Error) {
         emit(|| warn!(target: "braid", %error, "stats file not written"));
     }
@@ -201,6 +206,8 @@ mod off {
     impl PoisonReported {
         pub(crate) fn tell(&self, _cause: Option<&str>) {}
     }
+
+    pub(crate) fn memory_node_is_missing(_tablespace: &str, _node: u16) {}
 
     pub(crate) fn stats_file_failed(_error: &io::Error) {}
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use braid_io::{CatchingDevice, Device, DeviceChoice};
 use braid_log::{LogOptions, PmemCommit, ProtocolKind};
+use braid_rt::numa::Place;
 
 use super::clock::Clock;
 use super::tablespace::SpacePlace;
@@ -445,6 +446,15 @@ impl Builder {
     pub fn numa(mut self, numa: bool) -> Self {
         self.numa = numa;
         self
+    }
+
+    /// Where the pages of the main tablespace are to lie in memory.
+    pub(crate) fn main_memory(&self) -> Place {
+        if self.numa {
+            Place::Spread
+        } else {
+            Place::System
+        }
     }
 }
 

@@ -44,6 +44,7 @@ pub struct TablespaceOptions {
     pub(crate) access: Option<DeviceChoice>,
     pub(crate) pool_bytes: usize,
     pub(crate) own_log: bool,
+    pub(crate) memory_node: Option<usize>,
 }
 
 impl TablespaceOptions {
@@ -53,6 +54,7 @@ impl TablespaceOptions {
             access: None,
             pool_bytes: 64 << 20,
             own_log: false,
+            memory_node: None,
         }
     }
 
@@ -113,6 +115,35 @@ impl TablespaceOptions {
         self
     }
 
+    /// Binds the tablespace to a memory node (NUMA) of the machine: its page pool, and the buffers of its
+    /// [own log](TablespaceOptions::own_log), lie in the node's memory, and the threads that flush that
+    /// log and write checkpoints of the tablespace run on the node's processors. `node` is the system's
+    /// number, as [`NodePlacement::node`](crate::stats::NodePlacement::node) has it. Default: none; the
+    /// pool is spread over all nodes.
+    ///
+    /// The database records the node. On a machine without it, or with
+    /// [`Builder::numa`](crate::Builder::numa) off, the tablespace works as one without a node, and
+    /// [`TablespaceStats::is_on_node`](crate::stats::TablespaceStats::is_on_node) is false. A full
+    /// node costs only speed. Without effect on a machine with one node.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, near) = (dir.path().join("db"), dir.path().join("near"));
+    /// use braid::tablespace::TablespaceOptions;
+    /// let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// let node = db.placement().last().map_or(0, |last| last.node);
+    /// let options = TablespaceOptions::in_directory(&near).pool_bytes(4 << 20);
+    /// db.create_tablespace("near", options.memory_node(node))?;
+    /// assert!(db.stats().tablespaces[0].is_on_node);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn memory_node(mut self, node: usize) -> Self {
+        self.memory_node = Some(node);
+        self
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         let fits = (1 << 20..=POOL_BYTES_MAX).contains(&(self.pool_bytes as u64));
         if !fits {
@@ -137,6 +168,7 @@ impl fmt::Debug for TablespaceOptions {
             .field("place", &self.place)
             .field("pool_bytes", &self.pool_bytes)
             .field("own_log", &self.own_log)
+            .field("memory_node", &self.memory_node)
             .finish_non_exhaustive()
     }
 }

@@ -8,6 +8,7 @@ use braid_log::{CheckpointPosition, FlushMode, Log, LogOptions, SeqNo};
 use braid_rt::to_usize;
 use braid_store::Store;
 
+use super::tablespaces::LogLanes;
 use crate::error::Result;
 use crate::format::meta::Meta;
 use crate::options::{ArchivePlace, Builder};
@@ -17,13 +18,14 @@ use crate::services::archive::{Archiver, ON_DEVICE};
 use crate::services::copies::{Copies, check_outside};
 use crate::services::retention::Retention;
 
-pub(super) fn log_options(options: &Builder, meta: &Meta, side_lanes: usize) -> LogOptions {
+pub(super) fn log_options(options: &Builder, meta: &Meta, lanes: &LogLanes) -> LogOptions {
     let defaults = LogOptions::default();
     LogOptions {
         protocol: meta.protocol,
         strands: meta.strands.into(),
         lanes: meta.lanes.into(),
-        side_lanes,
+        side_lanes: lanes.side_lanes,
+        side_nodes: lanes.nodes.clone(),
         segment_bytes: options.segment_bytes,
         max_log_bytes: options.max_log_bytes,
         preallocated_bytes: options.preallocated_log_bytes,

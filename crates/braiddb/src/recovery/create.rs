@@ -10,6 +10,7 @@ use braid_store::{Store, StoreOptions};
 use super::assemble::{catalog, log_options, open_archive, retention};
 use super::contents::{self, sync_names};
 use super::log_directory;
+use super::tablespaces::LogLanes;
 use crate::engine::spaces::Spaces;
 use crate::error::Result;
 use crate::format::meta::Meta;
@@ -57,11 +58,11 @@ pub(crate) fn create(
         log_directory::record(&*device, identity, place)?;
     }
     let readers = Readers::claim(&*device, options.background)?;
-    let log_options = log_options(options, &meta, 0);
+    let log_options = log_options(options, &meta, &LogLanes::none(device.clone()));
     let log = Log::create_as(device.clone(), log_options, seqno, identity)?;
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
-        numa: options.numa,
+        memory: options.main_memory(),
         number: MAIN_SPACE,
     };
     let store = Store::create_as(device.clone(), store_options, identity)?;

@@ -239,7 +239,7 @@ fn open_checkpoint(
 ) -> Result<Opened> {
     let store_options = StoreOptions {
         pool_bytes: options.pool_bytes,
-        numa: options.numa,
+        memory: options.main_memory(),
         number: MAIN_SPACE,
     };
     let (store, meta) = if options.read_only {
@@ -289,7 +289,7 @@ fn scan_log(
         });
     };
     let source = lanes.device.clone();
-    let log_options = log_options(options, &opened.meta, lanes.side_lanes);
+    let log_options = log_options(options, &opened.meta, lanes);
     let durable = attempt.and_then(|attempt| attempt.durable);
     let during = DuringScan {
         accept: &|log_records| replaying.replay.try_add(log_records),

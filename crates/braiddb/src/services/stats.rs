@@ -15,6 +15,8 @@ fn stats_of(log: &Log, space: &Arc<Space>) -> TablespaceStats {
         store: space.store.stats(),
         own_log: space.has_log,
         log_bytes: log.side_lane_bytes(side_of(space.number)),
+        memory_node: space.node.map(usize::from),
+        is_on_node: space.store.memory_node().is_some(),
     }
 }
 

@@ -45,8 +45,9 @@ pub(super) const COMMANDS: &[CommandText] = &[
     ),
     command(
         "create-tablespace",
-        "NAME DIRECTORY [POOL-MIB] [with log]",
-        "create a tablespace in an empty or missing directory, perhaps with a log of its own",
+        "NAME DIRECTORY [POOL-MIB] [on node N] [with log]",
+        "create a tablespace in an empty or missing directory, perhaps on a memory node, or with a log \
+         of its own",
     ),
     command(
         "drop-tablespace",
@@ -418,7 +419,12 @@ impl Session {
             } else {
                 ""
             };
-            output.line(format_args!("{}: {place}{log}", space.name))?;
+            let node = match space.memory_node {
+                Some(node) if space.is_on_node => format!(", on memory node {node}"),
+                Some(node) => format!(", on memory node {node}, which is not used"),
+                None => String::new(),
+            };
+            output.line(format_args!("{}: {place}{node}{log}", space.name))?;
         }
         Ok(())
     }
@@ -446,24 +452,36 @@ impl Session {
         directory: &str,
         options: &[&str],
     ) -> Result<(), Failure> {
-        let (pool, own_log) = match *options {
-            [] => (None, false),
-            ["with", "log"] => (None, true),
-            [mib] => (Some(mib), false),
-            [mib, "with", "log"] => (Some(mib), true),
+        let (options, own_log) = match options {
+            [options @ .., "with", "log"] => (options, true),
+            options => (options, false),
+        };
+        let (options, node) = match options {
+            [options @ .., "on", "node", node] => (options, Some(node)),
+            options => (options, None),
+        };
+        let pool = match *options {
+            [] => None,
+            [mib] => Some(mib),
             _ => return Err(unknown("create-tablespace")),
         };
-        let options = TablespaceOptions::in_directory(text(directory)?);
-        let mut options = options.own_log(own_log);
+        let failed = |reason: String| {
+            let name = text(name).unwrap_or_default();
+            Failure::Failed(format!("cannot create tablespace {name:?}: {reason}"))
+        };
+        let mut options = TablespaceOptions::in_directory(text(directory)?).own_log(own_log);
+        if let Some(node) = node {
+            let wrong = |_| failed(format!("{node} is not the number of a memory node"));
+            options = options.memory_node(node.parse().map_err(wrong)?);
+        }
         if let Some(mib) = pool {
             let bytes = mib
                 .parse()
                 .ok()
                 .and_then(|mib: usize| mib.checked_mul(1 << 20));
             let wrong = || {
-                let name = text(name).unwrap_or_default();
-                Failure::Failed(format!(
-                    "cannot create tablespace {name:?}: the size of its pool, {mib}, is not a number of MiB"
+                failed(format!(
+                    "the size of its pool, {mib}, is not a number of MiB"
                 ))
             };
             options = options.pool_bytes(bytes.ok_or_else(wrong)?);

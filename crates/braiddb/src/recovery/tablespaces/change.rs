@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use braid_log::{CheckpointPosition, Log};
+use braid_rt::numa;
 use braid_store::{Store, StoreOptions};
 
 use super::list::{read_list, write_list};
@@ -41,6 +42,7 @@ pub(crate) fn create_tablespace(
         let name = name.to_owned();
         fault(TablespaceError::TooMany { name, max })
     })?;
+    let node = existing_node(name, options.memory_node)?;
     let files = &instance.files;
     let spaces = engine.spaces.all();
     let others = spaces
@@ -63,6 +65,7 @@ pub(crate) fn create_tablespace(
         directory: attached.directory.clone().unwrap_or_default(),
         access: attached.access,
         has_log: options.own_log,
+        node,
     };
     if entry.has_log {
         check_lanes(&engine.log, &entry)?;
@@ -94,6 +97,22 @@ pub(crate) fn create_tablespace(
     })
 }
 
+/// Checks that this machine has the memory node that was chosen for a new tablespace.
+fn existing_node(name: &str, chosen: Option<usize>) -> Result<Option<u16>> {
+    let Some(node) = chosen else {
+        return Ok(None);
+    };
+    let recorded = numa::with_system_id(node).and_then(|_| u16::try_from(node).ok());
+    if recorded.is_none() {
+        return Err(fault(TablespaceError::NoSuchNode {
+            name: name.to_owned(),
+            node,
+            existing: (0..numa::nodes()).map(numa::system_id).collect(),
+        }));
+    }
+    Ok(recorded)
+}
+
 /// Creates the note and the data file of a tablespace, without a checkpoint.
 fn create_files(
     instance: &Instance,
@@ -108,7 +127,7 @@ fn create_files(
     let defaults = &instance.files.defaults;
     let store_options = StoreOptions {
         pool_bytes: usize::try_from(entry.pool_bytes).unwrap_or(usize::MAX),
-        numa: defaults.numa,
+        memory: entry.memory(defaults.numa),
         number: entry.number,
     };
     let device = attached.device.clone();

@@ -60,3 +60,47 @@ pub(crate) fn check_none(
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::MemoryDevice;
+
+    use super::*;
+    use crate::tablespace::TablespaceOptions;
+    use crate::{Database, Table};
+
+    /// A machine with more memory nodes created the tablespace.
+    #[test]
+    fn a_tablespace_works_on_a_machine_without_its_memory_node() {
+        let devices: [Arc<MemoryDevice>; 2] = Default::default();
+        let open = || {
+            let builder = Database::builder().pool_bytes(1 << 20);
+            let builder = builder.tablespace_device("far", devices[1].clone());
+            builder
+                .background_threads(false)
+                .open_on(devices[0].clone())
+                .unwrap()
+        };
+        let db = open();
+        let options = TablespaceOptions::on_device(devices[1].clone()).pool_bytes(1 << 20);
+        db.create_tablespace("far", options).unwrap();
+        let created: Table<u64, u64> = db.open_table_in("far", "t", Default::default()).unwrap();
+        db.transact(|tx| tx.insert(&created, &1, &2)).unwrap();
+        db.close().unwrap();
+        let mut entries = read_list(&*devices[0]).unwrap();
+        entries[0].node = Some(777);
+        write_list(&*devices[0], &entries).unwrap();
+        for _ in 0..2 {
+            let db = open();
+            let space = &db.stats().tablespaces[0];
+            assert_eq!((space.memory_node, space.is_on_node), (Some(777), false));
+            let table: Table<u64, u64> = db.open_table("t").unwrap();
+            assert_eq!(db.get(&table, &1).unwrap(), Some(2));
+            db.transact(|tx| tx.insert(&table, &2, &3)).unwrap();
+            db.close().unwrap();
+        }
+        assert_eq!(read_list(&*devices[0]).unwrap()[0].node, Some(777));
+    }
+}

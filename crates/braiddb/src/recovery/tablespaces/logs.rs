@@ -34,6 +34,8 @@ pub(crate) struct LogLanes {
     bases: Vec<(usize, Arc<dyn Device>)>,
     /// The number of side lanes, used or not.
     pub(crate) side_lanes: usize,
+    /// The memory nodes of the side lanes.
+    pub(crate) nodes: Vec<Option<usize>>,
 }
 
 impl LogLanes {
@@ -43,6 +45,7 @@ impl LogLanes {
             device,
             bases: Vec::new(),
             side_lanes: 0,
+            nodes: Vec::new(),
         }
     }
 
@@ -61,6 +64,7 @@ impl LogLanes {
         let used = start.lanes.get(lanes..).unwrap_or_default();
         let mut side_lanes = used.len();
         let (mut routes, mut bases) = (Vec::new(), Vec::new());
+        let mut nodes = Vec::new();
         let mut found = vec![false; used.len()];
         for place in places {
             let side = side_of(place.entry.number);
@@ -74,6 +78,8 @@ impl LogLanes {
                     routes.push((lanes + side, side_device));
                     bases.extend(place.base.map(|base| (lanes + side, base)));
                     side_lanes = side_lanes.max(side + 1);
+                    nodes.resize(nodes.len().max(side + 1), None);
+                    nodes[side] = place.entry.memory(true).node();
                     if is_used {
                         found[side] = true;
                     }
@@ -97,12 +103,14 @@ impl LogLanes {
                 device: Arc::new(RoutedDevice::new(device, routes, lane_of_name)),
                 bases,
                 side_lanes,
+                nodes,
             });
         }
         Ok(Self {
             device,
             bases,
             side_lanes,
+            nodes,
         })
     }
 

@@ -21,6 +21,7 @@ use super::DATA_FILE;
 use crate::engine::spaces::{Absent, Space, side_of};
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::space::{ListedSpace, SpaceMeta};
+use crate::observe::trace;
 use crate::options::Builder;
 use crate::schema::entry::{SPACES_MAX, SpaceEntry, space_key};
 use crate::services::Instance;
@@ -137,7 +138,7 @@ fn open_files(
     let is_renamed = check_owner(attached, entry, options)?;
     let store_options = StoreOptions {
         pool_bytes: usize::try_from(entry.pool_bytes).unwrap_or(usize::MAX),
-        numa: options.numa,
+        memory: entry.memory(options.numa),
         number: entry.number,
     };
     let device = attached.device.clone();
@@ -165,6 +166,12 @@ fn open_files(
     }
     store.write_lines(options.pmem_lines);
     store.read_in_place(options.pmem_in_place);
+    if let Some(node) = entry
+        .node
+        .filter(|_| options.numa && store.memory_node().is_none())
+    {
+        trace::memory_node_is_missing(&entry.name, node);
+    }
     Ok((store, meta.seqno, is_renamed || path != entry.directory))
 }
 

@@ -236,11 +236,13 @@ fn encode_pages(trees: &BTreeMap<u32, PageId>, entries: &[u64], out: &mut Vec<u8
         .for_each(|entry| out.extend(entry.to_le_bytes()));
 }
 
-/// Encodes the description of a tablespace, without its place: a restore chooses another one.
+/// Encodes the description of a tablespace, without its place: a restore chooses another one, perhaps on
+/// another machine.
 fn encode_space(entry: &ListedSpace) -> Vec<u8> {
     let entry = ListedSpace {
         directory: PathBuf::new(),
         access: DeviceChoice::Auto,
+        node: None,
         ..entry.clone()
     };
     encode_list(&[entry]).expect("names of tablespaces are short")
@@ -421,6 +423,7 @@ mod tests {
         let space = |number: u8| ManifestSpace {
             entry: ListedSpace {
                 has_log: true,
+                node: None,
                 number,
                 identity: u128::from(number) << 90,
                 pool_bytes: 1 << 20,

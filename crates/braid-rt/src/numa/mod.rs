@@ -9,6 +9,14 @@
 //! A machine with one node, an operating system other than Linux, and a simulation have one node.
 //! There, nothing here has an effect.
 
+#[cfg(all(target_os = "linux", not(miri)))]
+#[path = "linux.rs"]
+mod system;
+#[cfg(not(all(target_os = "linux", not(miri))))]
+#[path = "other.rs"]
+mod system;
+
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -73,6 +81,11 @@ pub fn system_id(node: usize) -> usize {
     all()[node].id
 }
 
+/// The node with this number in the system, if there is one that counts.
+pub fn with_system_id(id: usize) -> Option<usize> {
+    (0..nodes()).find(|node| system_id(*node) == id)
+}
+
 /// Rounds a number of parts up to a multiple of the number of nodes, so that each part belongs to a
 /// node: part `i` to node `i` modulo [`nodes`].
 pub fn whole(parts: usize) -> usize {
@@ -132,6 +145,72 @@ pub fn run_on(node: usize) {
     }
 }
 
+/// Lets the calling thread run on a node's processors only, until the result is dropped: then it may
+/// run again where it did before. Has no effect if the system refuses it.
+pub fn visit(node: Option<usize>) -> Visit {
+    let node = node.filter(|_| nodes() > 1);
+    let home = node.and_then(|_| system::affinity());
+    if let (Some(node), Some(_)) = (node, &home) {
+        system::run_on(&all()[node].cpus);
+    }
+    Visit {
+        home,
+        _of_thread: PhantomData,
+    }
+}
+
+/// The stay of a thread on a node; from [`visit`].
+#[must_use]
+#[derive(Debug)]
+pub struct Visit {
+    /// The processors on which the thread could run before, if it moved.
+    home: Option<system::Affinity>,
+    /// Only that thread can return.
+    _of_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if let Some(home) = &self.home {
+            system::set_affinity(home);
+        }
+    }
+}
+
+/// Where memory is to lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where the system puts it: on the node of the thread that first writes to it.
+    System,
+    /// Spread over all nodes.
+    Spread,
+    /// On this node.
+    Node(usize),
+}
+
+impl Place {
+    /// Says where memory that is not in use yet is to lie, until [`forget`]. Returns whether there is
+    /// anything to forget. A hint as [`move_to`].
+    pub fn keep(self, start: *const u8, len: usize) -> bool {
+        if nodes() > 1 {
+            match self {
+                Self::System => return false,
+                Self::Spread => spread(start, len),
+                Self::Node(node) => system::keep_on(all()[node].id, start, len),
+            }
+        }
+        nodes() > 1 && self != Self::System
+    }
+
+    /// The node, if it is one.
+    pub fn node(self) -> Option<usize> {
+        match self {
+            Self::Node(node) => Some(node),
+            _ => None,
+        }
+    }
+}
+
 /// Moves the whole pages of the system that lie in `memory` to a node, also those that were not in
 /// use yet, and keeps them there until [`forget`]. A hint that changes no contents: a full node or a
 /// refusal costs only speed.
@@ -174,171 +253,6 @@ pub fn count(start: *const u8, len: usize, bytes: &mut [u64]) -> bool {
             *bytes += system::page() as u64;
         }
     })
-}
-
-#[cfg(all(target_os = "linux", not(miri)))]
-mod system {
-    use std::ffi::{c_int, c_ulong};
-    use std::ptr;
-
-    /// Nodes in a mask; the kernel has at most 1,024.
-    const NODES: usize = 1_024;
-    const BITS: usize = c_ulong::BITS as usize;
-    /// Moves pages that only this process uses (`linux/mempolicy.h`).
-    const MPOL_MF_MOVE: c_int = 1 << 1;
-    /// Pages of which the node is asked at once.
-    const BATCH: usize = 1_024;
-
-    type Mask = [c_ulong; NODES / BITS];
-
-    fn mask(ids: &[usize]) -> Mask {
-        let mut mask = [0; NODES / BITS];
-        for id in ids.iter().filter(|id| **id < NODES) {
-            mask[id / BITS] |= 1 << (id % BITS);
-        }
-        mask
-    }
-
-    /// The size of the system's pages.
-    pub(super) fn page() -> usize {
-        // SAFETY: reads a constant of the system.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        usize::try_from(page).expect("the system has pages")
-    }
-
-    /// The node on which the calling thread runs; 0 if the system does not tell.
-    pub(super) fn current() -> usize {
-        let mut node = 0_u32;
-        // SAFETY: the system writes one number; null pointers are not written to.
-        let outcome = unsafe {
-            libc::syscall(
-                libc::SYS_getcpu,
-                ptr::null_mut::<u32>(),
-                &raw mut node,
-                ptr::null_mut::<u8>(),
-            )
-        };
-        if outcome == 0 { node as usize } else { 0 }
-    }
-
-    pub(super) fn run_on(cpus: &[usize]) {
-        const CPUS: usize = 8 * size_of::<libc::cpu_set_t>();
-        // SAFETY: a set consists of integers.
-        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        for cpu in cpus.iter().filter(|cpu| **cpu < CPUS) {
-            // SAFETY: the number is one of the set.
-            unsafe { libc::CPU_SET(*cpu, &mut set) };
-        }
-        // SAFETY: the system reads the set. The result does not matter: it is a hint.
-        let _ = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
-    }
-
-    /// The whole pages in a part of memory: their start and length.
-    fn whole_pages(start: *const u8, len: usize) -> (*const u8, usize) {
-        let page = page();
-        let before = start.align_offset(page).min(len);
-        (start.wrapping_add(before), (len - before) / page * page)
-    }
-
-    /// Sets the policy of whole pages.
-    fn bind(policy: c_int, ids: &[usize], start: *const u8, len: usize, flags: c_int) {
-        let (start, len) = whole_pages(start, len);
-        if len == 0 {
-            return;
-        }
-        let mask = mask(ids);
-        let (mask, bits) = if ids.is_empty() {
-            (ptr::null(), 0)
-        } else {
-            (mask.as_ptr(), NODES)
-        };
-        // SAFETY: the call changes where pages lie, and not what they contain. The mask has as many
-        // bits. The result does not matter: it is a hint.
-        let _ = unsafe {
-            libc::syscall(
-                libc::SYS_mbind,
-                start,
-                len,
-                c_ulong::try_from(policy).expect("a small number"),
-                mask,
-                c_ulong::try_from(bits).expect("a small number"),
-                flags,
-            )
-        };
-    }
-
-    pub(super) fn move_to(id: usize, memory: &mut [u8]) {
-        let (start, len) = (memory.as_ptr(), memory.len());
-        bind(libc::MPOL_PREFERRED, &[id], start, len, MPOL_MF_MOVE);
-        // A page is given to a node when it is first written.
-        for byte in memory.iter_mut().step_by(page()) {
-            let value = std::hint::black_box(*byte);
-            *byte = std::hint::black_box(value);
-        }
-    }
-
-    pub(super) fn spread(ids: &[usize], start: *const u8, len: usize) {
-        bind(libc::MPOL_INTERLEAVE, ids, start, len, 0);
-    }
-
-    pub(super) fn forget(start: *const u8, len: usize) {
-        bind(libc::MPOL_DEFAULT, &[], start, len, 0);
-    }
-
-    /// Calls `found` with the node of each page that is in use.
-    pub(super) fn count(start: *const u8, len: usize, mut found: impl FnMut(usize)) -> bool {
-        let (start, len) = whole_pages(start, len);
-        let pages: Vec<*const u8> = (0..len)
-            .step_by(page())
-            .map(|at| start.wrapping_add(at))
-            .collect();
-        let mut nodes = [0 as c_int; BATCH];
-        for batch in pages.chunks(BATCH) {
-            // SAFETY: without target nodes, the system only writes the node of each of these pages,
-            // or a negative error number. It does not access the pages.
-            let outcome = unsafe {
-                libc::syscall(
-                    libc::SYS_move_pages,
-                    0,
-                    batch.len(),
-                    batch.as_ptr(),
-                    ptr::null::<c_int>(),
-                    nodes.as_mut_ptr(),
-                    0,
-                )
-            };
-            if outcome != 0 {
-                return false;
-            }
-            let told = nodes[..batch.len()].iter();
-            told.filter_map(|node| usize::try_from(*node).ok())
-                .for_each(&mut found);
-        }
-        true
-    }
-}
-
-#[cfg(not(all(target_os = "linux", not(miri))))]
-mod system {
-    pub(super) fn page() -> usize {
-        0
-    }
-
-    pub(super) fn current() -> usize {
-        0
-    }
-
-    pub(super) fn run_on(_cpus: &[usize]) {}
-
-    pub(super) fn move_to(_id: usize, _memory: &mut [u8]) {}
-
-    pub(super) fn spread(_ids: &[usize], _start: *const u8, _len: usize) {}
-
-    pub(super) fn forget(_start: *const u8, _len: usize) {}
-
-    pub(super) fn count(_start: *const u8, _len: usize, _found: impl FnMut(usize)) -> bool {
-        false
-    }
 }
 
 #[cfg(test)]
@@ -405,6 +319,33 @@ mod tests {
     }
 
     #[test]
+    fn a_visitor_returns() {
+        std::thread::scope(|scope| {
+            let visitor = scope.spawn(|| {
+                let home = system::affinity();
+                drop(visit(None));
+                for node in 0..nodes() {
+                    let there = visit(Some(node));
+                    if nodes() > 1 {
+                        assert_eq!(system::current(), system_id(node));
+                    }
+                    drop(there);
+                    assert_eq!(system::affinity(), home);
+                }
+            });
+            visitor.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn nodes_are_found_by_the_systems_numbers() {
+        for node in 0..nodes() {
+            assert_eq!(with_system_id(system_id(node)), Some(node));
+        }
+        assert_eq!(with_system_id(9_999), None);
+    }
+
+    #[test]
     fn parts_belong_to_nodes() {
         let nodes = nodes();
         assert_eq!(
@@ -442,7 +383,19 @@ mod tests {
             "moved with its contents"
         );
         forget(memory.as_ptr(), memory.len());
-        // From the system, so that no page is in use yet. Huge pages are spread as a whole.
+        // From the system, so that no page is in use yet.
+        for node in 0..nodes {
+            let mut fresh = Vec::<u8>::with_capacity(64 << 20);
+            let keeps = Place::Node(node).keep(fresh.as_ptr(), fresh.capacity());
+            assert_eq!(keeps, nodes > 1);
+            fresh.resize(4 << 20, 1);
+            let bytes = on(&fresh).unwrap();
+            let all: u64 = bytes.iter().sum();
+            assert!(all > 3 << 20, "{bytes:?}");
+            assert_eq!(bytes[node], all, "node {node}: {bytes:?}");
+            forget(fresh.as_ptr(), fresh.capacity());
+        }
+        // Huge pages are spread as a whole.
         let len = 4 * nodes * crate::HUGE_PAGE;
         let mut fresh = Vec::<u8>::with_capacity(64 << 20);
         spread(fresh.as_ptr(), fresh.capacity());
