@@ -15,11 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-use braid_log::SeqNo;
+use braid_io::{Device, MemoryDevice};
+use braid_log::{Announcer, SeqNo};
 use braid_loom::{AtomicBool, AtomicU64, UnsafeCell, explore, spawn};
 
 use crate::locks::table::LockTable;
 use crate::mvcc::registry::SnapshotRegistry;
+use crate::services::readers::{Announcements, Commits, FlushAnnouncer};
 
 const FOREVER: Duration = Duration::MAX;
 
@@ -277,5 +279,57 @@ fn a_snapshot_beyond_the_slots_is_safe_from_the_collector() {
         // Occupies the only slot, without holding the watermark back.
         let _ = snapshots.open(0, || SeqNo::new(100));
         trims_nothing_that_is_read(snapshots);
+    });
+}
+
+/// A reader in another process that asks after an acknowledgement finds it in the announcement, or
+/// finds that the announcement is not exact: also if the flush has overlooked that it must withdraw
+/// an exact one, and if another flush has published for it.
+///
+/// Needs SeqCst for the word that asks flushes to announce, in the flush and in `write_round`, after
+/// which the numbers are read.
+#[test]
+fn no_exact_announcement_lacks_what_was_acknowledged() {
+    explore(3, || {
+        let table = MemoryDevice::new().reader_table(true).unwrap().unwrap();
+        let announcements = Arc::new(Announcements::new(table.clone(), true));
+        announcements.begin(SeqNo::NONE);
+        // The numbers of a log without buffers: what is assigned is durable once it is published.
+        let numbers = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let flushes: Vec<_> = (0..2)
+            .map(|_| {
+                let (numbers, table) = (numbers.clone(), table.clone());
+                let flush = FlushAnnouncer(announcements.clone());
+                spawn(move || {
+                    let (assigned, durable) = &*numbers;
+                    let own = assigned.fetch_add(1, SeqCst) + 1;
+                    let newest = assigned.load(SeqCst);
+                    flush.announce(SeqNo::new(newest));
+                    durable.fetch_max(newest, SeqCst);
+                    let announced = table.announcement().unwrap().unwrap();
+                    assert!(
+                        !announced.exact || announced.durable >= own,
+                        "{announced:?}"
+                    );
+                })
+            })
+            .collect();
+        let commits = || {
+            let assigned = SeqNo::new(numbers.0.load(SeqCst));
+            let durable = SeqNo::new(numbers.1.load(SeqCst));
+            Commits {
+                assigned,
+                acknowledged: durable,
+                durable,
+            }
+        };
+        announcements.watch(true, commits);
+        announcements.announce_round(commits, || ());
+        for flush in flushes {
+            flush.join().unwrap();
+        }
+        while announcements.announce_round(commits, || ()).is_some() {}
+        let announced = table.announcement().unwrap().unwrap();
+        assert!(announced.exact && announced.durable == 2, "{announced:?}");
     });
 }

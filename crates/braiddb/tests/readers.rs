@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use braid::{Bytes, Compression, Database, Error, Protocol, Readable, Table, TableOptions};
+use braid::{
+    Bytes, Compression, Database, Durability, Error, Protocol, Readable, Table, TableOptions,
+};
 use braid_io::{
     Announcement, Device, MemoryDevice, ReaderGuard, ReaderNeeds, ReaderTable, SimDevice,
 };
@@ -44,6 +46,62 @@ fn names(path: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// `gsn` acknowledges a transaction by its lane, while those of other lanes lie in buffers.
+#[test]
+fn a_reader_shows_what_a_lane_has_acknowledged() {
+    for background in [true, false] {
+        let device = Arc::new(MemoryDevice::new());
+        let writer = builder()
+            .protocol(Protocol::Gsn)
+            .strands(8)
+            .lanes(4)
+            .background_threads(background)
+            .open_on(device.clone())
+            .unwrap();
+        let table: Table<u32, u32> = writer.open_table("t").unwrap();
+        let mut reader = builder().open_read_only_on(device).unwrap();
+        let elsewhere: Table<u32, u32> = reader.open_table("t").unwrap();
+        let mut shown = Vec::new();
+        // While all of these threads exist, they have different numbers, and so do many strands.
+        let threads = 8;
+        let turn = std::sync::Barrier::new(threads as usize + 1);
+        std::thread::scope(|scope| {
+            for key in 0..threads {
+                let (writer, table, turn) = (&writer, &table, &turn);
+                scope.spawn(move || {
+                    for of in 0..threads {
+                        turn.wait();
+                        let mut tx = writer.begin();
+                        tx.set_durability(Durability::None);
+                        tx.insert(table, &key, &of).unwrap();
+                        tx.commit().unwrap();
+                        turn.wait();
+                        if of == key {
+                            let waited = writer.transact(|tx| tx.insert(table, &(100 + key), &0));
+                            waited.unwrap();
+                        }
+                        turn.wait();
+                    }
+                });
+            }
+            for key in 0..threads {
+                for _ in 0..3 {
+                    turn.wait();
+                }
+                // No panic here, while the threads wait for each other.
+                let refreshed = reader.refresh();
+                let found = reader.snapshot().get(&elsewhere, &(100 + key));
+                shown.push(refreshed.and(found));
+            }
+        });
+        let is_shown = |found: &braid::Result<_>| matches!(found, Ok(Some(0)));
+        assert!(
+            shown.iter().all(is_shown),
+            "background threads: {background}: {shown:?}"
+        );
+    }
 }
 
 #[test]

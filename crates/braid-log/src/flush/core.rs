@@ -143,6 +143,13 @@ pub trait Announcer: Send + Sync {
     /// Called before everything up to `durable` is acknowledged, by a thread that has read
     /// [`Log::last_seqno`](crate::Log::last_seqno) before, which was at least `durable`.
     fn announce(&self, durable: SeqNo);
+
+    /// Whether nothing above the durable seqno may be acknowledged, because no thread announces it
+    /// later. Otherwise `gsn` acknowledges transactions by their lanes, after a call of
+    /// [`Announcer::announce`] with a smaller number.
+    fn needs_order(&self) -> bool {
+        false
+    }
 }
 
 impl std::fmt::Debug for Core {
@@ -519,19 +526,24 @@ impl Core {
     /// what held either of them back. Returns the least number of a commit that is not logged, and
     /// whether anything rose.
     fn publish_frontier(&self) -> (SeqNo, bool) {
-        let (frontier, lanes, finished) = self.frontier();
+        let (frontier, mut lanes, finished) = self.frontier();
         // I8: nothing is acknowledged after a failure.
         if self.poison().is_some() {
             return (frontier.commit_slots, false);
         }
         let hardening = self.acknowledgement.lanes();
-        let hardened = hardening.is_some_and(|hardening| hardening.advance(&lanes));
         let durable_seqno = self.protocol.durable_seqno(&frontier);
-        let announcer = self.announcer.get();
-        let announcer = announcer.filter(|_| durable_seqno > self.durable_seqno());
-        if let Some(announcer) = announcer {
-            announcer.announce(durable_seqno);
+        // Before anything is acknowledged, which lanes may do ahead of the durable seqno.
+        if let Some(announcer) = self.announcer.get() {
+            let may_run_ahead = hardening.is_some() && !braid_rt::mutant!("harden_unannounced");
+            if may_run_ahead || durable_seqno > self.durable_seqno() {
+                announcer.announce(durable_seqno);
+            }
+            if announcer.needs_order() {
+                (lanes.iter_mut()).for_each(|lane| *lane = durable_seqno.min(*lane));
+            }
         }
+        let hardened = hardening.is_some_and(|hardening| hardening.advance(&lanes));
         // SeqCst: before the loads that find waiters, see `durable_seqno`.
         let before = self
             .progress
@@ -677,3 +689,6 @@ impl Core {
         self.flush_for_others(lane);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -116,7 +116,7 @@ impl Log {
         &self.0.core
     }
 
-    #[cfg(all(test, loom))]
+    #[cfg(test)]
     pub(crate) fn inner(&self) -> &LogInner {
         &self.0
     }

@@ -1,6 +1,6 @@
 //! Reads outside of transactions: snapshots, single keys, and readers in other processes.
 
-use braid::{Durability, Error, Protocol, Readable, Result, Snapshot};
+use braid::{Durability, Error, Readable, Result, Snapshot};
 
 use super::{Client, Next};
 use crate::record::{Op, View};
@@ -113,11 +113,7 @@ impl Client {
 
     /// Reads the database as another process does, then also its earlier snapshot.
     pub(super) fn read_elsewhere(&mut self) -> Next {
-        // `gsn` acknowledges transactions before snapshots show them.
-        let acknowledged = match self.plan.protocol {
-            Protocol::Gsn => 0,
-            _ => self.notes.acknowledged(),
-        };
+        let acknowledged = self.notes.acknowledged();
         let looked = self.look_elsewhere(acknowledged);
         match looked {
             Ok(Ok(view)) => {

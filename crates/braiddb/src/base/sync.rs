@@ -2,13 +2,14 @@
 //! `loom_tests` and docs/testing.md.
 
 #[cfg(not(all(test, loom)))]
-pub(crate) use braid_rt::atomic::{AtomicU64, AtomicUsize};
+pub(crate) use braid_rt::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 #[cfg(not(all(test, loom)))]
 pub(crate) use braid_rt::thread::{Backoff, spin_loop};
 
 #[cfg(all(test, loom))]
 pub(crate) use braid_loom::{
-    AtomicU64, AtomicUsize, Backoff, Condvar, Mutex, Mutex as Latch, MutexGuard, spin_loop,
+    AtomicBool, AtomicU64, AtomicUsize, Backoff, Condvar, Mutex, Mutex as Latch, MutexGuard,
+    spin_loop,
 };
 #[cfg(not(all(test, loom)))]
 pub(crate) use braid_rt::{Condvar, Latch, Mutex, MutexGuard};

@@ -76,18 +76,20 @@ impl Instance {
             return Ok(());
         };
         // It rests until there are readers.
-        let (ticker, mut pause) = (readers.ticker.clone(), Duration::MAX);
+        let (ticker, mut pause) = (readers.announcements.ticker.clone(), Duration::MAX);
         let thread = self.start_thread("braid-announcer", move |instance| {
             let goes_on = ticker.sleep(pause);
             ticker.take_request();
             let (log, readers) = (&instance.engine.log, instance.readers.as_ref());
             let next = readers.and_then(|readers| {
-                readers.announce_round(|| Commits::of(log), || log.request_flush())
+                readers
+                    .announcements
+                    .announce_round(|| Commits::of(log), || log.request_flush())
             });
             pause = next.unwrap_or(Duration::MAX);
             goes_on
         })?;
-        readers.ticker.thread.set(thread);
+        readers.announcements.ticker.thread.set(thread);
         Ok(())
     }
 
@@ -95,7 +97,7 @@ impl Instance {
         self.engine.flush_timer.stop();
         self.maintenance.stop();
         if let Some(readers) = &self.readers {
-            readers.ticker.stop();
+            readers.announcements.ticker.stop();
         }
         self.maintenance.timer.join();
     }

@@ -7,9 +7,13 @@
 //! before it frees anything that the previous checkpoint needs. In this order, either the writer
 //! sees the pin, or the reader sees the new superblock.
 
+mod announcing;
 mod paced;
 mod view;
 mod writer;
 
+pub(crate) use self::announcing::Commits;
+#[cfg(all(test, loom))]
+pub(crate) use self::announcing::{Announcements, FlushAnnouncer};
 pub(crate) use self::view::{Attempt, LogPin, Pace, Pins, Source, View};
-pub(crate) use self::writer::{Commits, Readers};
+pub(crate) use self::writer::Readers;
