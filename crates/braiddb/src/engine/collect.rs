@@ -417,6 +417,40 @@ mod tests {
         drop((db, t));
     }
 
+    /// A tombstone that refers to another core of the table would be purged from pages that a drop
+    /// has freed, and a tree would be freed while the tombstone refers to it.
+    #[test]
+    fn recovered_removals_refer_to_tables_as_handles_do() {
+        let device = SimDevice::new(5);
+        let before = with_a_removal(&device);
+        let device = device.after_crash();
+        let (db, t) = open(&device);
+        let tables_of_tombstones = || {
+            let gc = &db.engine().gc;
+            let of_shard = |shard: &Latch<Shard>| {
+                let shard = shard.lock();
+                let tables = shard.tombstones(0, usize::MAX).map(|of| of.table.clone());
+                tables.collect::<Vec<_>>()
+            };
+            gc.shards().flat_map(of_shard).collect::<Vec<_>>()
+        };
+        let tables = tables_of_tombstones();
+        assert!(!tables.is_empty());
+        assert!(tables.iter().any(|table| Arc::ptr_eq(table, &t.core)));
+        drop(tables);
+        let id = t.core.id;
+        drop(t);
+        db.drop_table("t").unwrap();
+        assert!(
+            tables_of_tombstones()
+                .iter()
+                .all(|table| table.id != id || table.is_gone())
+        );
+        db.engine().collect_all_versions();
+        db.engine().free_dropped_tables().unwrap();
+        drop(before);
+    }
+
     #[test]
     fn a_tombstone_of_a_checkpoint_is_collected_after_a_scan() {
         let device = SimDevice::new(2);

@@ -1,6 +1,6 @@
 //! Recovery of an existing database.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -528,33 +528,34 @@ fn remove_dead_tables(engine: &Arc<Engine>) -> Result<()> {
     Ok(())
 }
 
-fn retire_tombstones(engine: &Engine, removals: Vec<Removal>) {
-    let alive: HashSet<u32> = engine.stores().flat_map(|store| store.tree_ids()).collect();
-    let mut cores: Vec<Arc<TableCore>> = Vec::new();
-    for (table, key, version) in removals {
-        let known = cores.iter().find(|core| core.id == table).cloned();
-        let core = known.or_else(|| {
-            let tree = alive
-                .contains(&table)
-                .then(|| engine.store_of(table).ok()?.tree(table).ok())
-                .flatten()?;
-            let core = TableCore::new(
-                table,
-                engine.tables.identity,
-                tree,
-                "(recovered)",
-                String::new(),
-            );
-            cores.push(Arc::new(core));
-            cores.last().cloned()
-        });
-        if core.is_none() {
-            braid_rt::coverage_point("opening: a removal from a table that is dropped");
+/// Retires the tombstones that the log left in the tables. They refer to the tables as handles do: a
+/// drop or a move marks these, and waits until no tombstone refers to the tree that it frees.
+fn retire_tombstones(engine: &Arc<Engine>, removals: Vec<Removal>) {
+    if removals.is_empty() {
+        return;
+    }
+    // A table that cannot be looked up keeps its tombstones, until a scan finds them.
+    let catalog = Catalog::of(engine);
+    let names = catalog.names_by_id().unwrap_or_default();
+    let find = |id: u32| {
+        if id == CATALOG_ID {
+            return Some(engine.tables.catalog.clone());
         }
-        if let Some(core) = core {
+        let name = names.get(&id)?;
+        let found = catalog.find(name).ok()?.filter(|core| core.id == id);
+        if braid_rt::mutant!("forget_tables_of_tombstones") {
+            engine.tables.by_name.write().remove(name);
+        }
+        found
+    };
+    let mut cores: HashMap<u32, Option<Arc<TableCore>>> = HashMap::new();
+    for (table, key, version) in removals {
+        if let Some(core) = cores.entry(table).or_insert_with(|| find(table)) {
             braid_rt::coverage_point("opening: a tombstone to be purged");
-            let tombstone = Tombstone::new(version, core, &key);
+            let tombstone = Tombstone::new(version, core.clone(), &key);
             engine.gc.shard().lock().retire(tombstone);
+        } else {
+            braid_rt::coverage_point("opening: a removal from a table that is dropped");
         }
     }
 }
