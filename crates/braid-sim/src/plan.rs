@@ -79,6 +79,8 @@ pub struct Plan {
     pub limited: bool,
     /// Whether snapshots end as soon as old versions take more than a little memory.
     pub short_snapshots: bool,
+    /// Whether clients compact the data file, next to the transactions of others.
+    pub compacts: bool,
     /// Whether log, data or both are in persistent memory in every opening, instead of five in
     /// eight.
     pub pmem: bool,
@@ -182,6 +184,7 @@ impl Plan {
             long: Rng::with_seed(seed ^ 0x10_46e5).u32(..8) == 0,
             limited: Rng::with_seed(seed ^ 0x11317).u32(..4) > 0,
             short_snapshots: Rng::with_seed(seed ^ 0x5407).u32(..4) == 0,
+            compacts: Rng::with_seed(seed ^ 0xc0_4ac7).u32(..12) == 0,
         }
     }
 
@@ -332,6 +335,7 @@ impl Plan {
             "long" => self.long = parse(name, value)?,
             "limited" => self.limited = parse(name, value)?,
             "short_snapshots" => self.short_snapshots = parse(name, value)?,
+            "compacts" => self.compacts = parse(name, value)?,
             "pmem" => self.pmem = parse(name, value)?,
             "nvme" => self.nvme = parse(name, value)?,
             "bulky" => self.bulky = parse(name, value)?,
@@ -453,6 +457,7 @@ impl Plan {
         add(&|p| p.long = false);
         add(&|p| p.limited = false);
         add(&|p| p.short_snapshots = false);
+        add(&|p| p.compacts = false);
         add(&|p| p.seesaw = false);
         add(&|p| p.bulky = false);
         add(&|p| p.moves = false);
@@ -509,6 +514,7 @@ impl fmt::Display for Plan {
             long,
             limited,
             short_snapshots,
+            compacts,
             pmem,
             nvme,
             bulky,
@@ -525,7 +531,7 @@ impl fmt::Display for Plan {
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
              careless={careless},readers={readers},long={long},limited={limited},\
-             short_snapshots={short_snapshots},pmem={pmem},nvme={nvme},bulky={bulky},spaces={spaces},logs={logs},moves={moves},lies={lies}"
+             short_snapshots={short_snapshots},compacts={compacts},pmem={pmem},nvme={nvme},bulky={bulky},spaces={spaces},logs={logs},moves={moves},lies={lies}"
         )
     }
 }

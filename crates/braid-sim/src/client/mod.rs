@@ -93,6 +93,7 @@ impl Client {
     /// Performs one action, usually a transaction.
     fn act(&mut self) -> Next {
         match self.rng.u32(..32) {
+            23 | 31 if self.plan.compacts => self.compact(),
             0..3 => self.view(),
             24 | 25 => self.peek(),
             20..23 if self.plan.has_moves() => self.move_table(),
@@ -116,6 +117,12 @@ impl Client {
             16..20 if self.plan.readers && !self.plan.reopens => self.read_elsewhere(),
             _ => self.transaction(),
         }
+    }
+
+    /// Compacts the data files, while other clients go on.
+    fn compact(&mut self) -> Next {
+        let compacted = self.db.compact();
+        self.or_failed(compacted)
     }
 
     /// Decides whether the client continues after an error.

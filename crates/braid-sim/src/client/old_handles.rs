@@ -35,10 +35,7 @@ impl Client {
                     next => self.or_failed(next),
                 }
             }
-            3 => {
-                let compacted = self.db.compact();
-                self.or_failed(compacted)
-            }
+            3 => self.compact(),
             _ => self.load_in_vain(),
         }
     }
