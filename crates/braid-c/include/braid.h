@@ -677,6 +677,8 @@ typedef struct {
   uint64_t block_bytes_written;
   // Number of pages in persistent memory that were first read in place, without a load.
   uint64_t pages_read_in_place;
+  // Number of transactions that waited while the data file was extended.
+  uint64_t extension_waits;
   // Length of the data file, in bytes.
   uint64_t file_bytes;
   // Free space in the data file, in bytes.

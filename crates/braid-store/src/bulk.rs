@@ -16,6 +16,7 @@ use braid_rt::{Mutex, Process};
 
 use crate::SHORT_KEY_MAX;
 use crate::buffer_pool::frames::Frames;
+use crate::data_file::block_of;
 use crate::error::StoreError;
 use crate::inner::StoreInner;
 use crate::node::value_page;
@@ -121,6 +122,22 @@ impl Batch {
             let written = file.write_run_in_pieces(&ids, pages, piece, pause);
             file.room.add(blocks);
             written
+        });
+        let written = written.and_then(|addresses| {
+            let begun = braid_rt::now();
+            match file.bound_unsynced() {
+                Ok(is_synced) => {
+                    if is_synced {
+                        pause(begun);
+                    }
+                    Ok(addresses)
+                }
+                Err(error) => {
+                    let blocks: Vec<u64> = addresses.iter().map(|&at| block_of(at)).collect();
+                    file.free(&blocks);
+                    Err(error)
+                }
+            }
         });
         if written.is_err() {
             braid_rt::coverage_point("store: loaded pages can't be written");

@@ -166,6 +166,7 @@ impl Checkpoint {
             }
             self.pages_written += written?.len() as u64;
             self.write_copies()?;
+            pool.file.bound_unsynced()?;
             progress(CheckpointProgress {
                 pages_written: self.pages_written,
                 pages_total,
@@ -240,6 +241,7 @@ impl Checkpoint {
                 if !self.move_pages(&batch)? {
                     return Ok(());
                 }
+                pool.file.bound_unsynced()?;
                 batch.clear();
                 // The images, which count, are still to be written.
                 progress(CheckpointProgress {

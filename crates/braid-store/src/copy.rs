@@ -191,7 +191,7 @@ impl StoreWriter {
                 self.file.space.lock().free(before);
             }
         }
-        Ok(())
+        self.file.bound_unsynced().map(drop)
     }
 
     /// Completes a durable store of the pages below `next_page` that `exists` selects. Takes memory

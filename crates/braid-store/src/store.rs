@@ -82,6 +82,8 @@ pub struct StoreStats {
     pub lines_written: u64,
     /// Bytes written into blocks of the data file.
     pub block_bytes_written: u64,
+    /// Transactions that waited while the data file was extended.
+    pub extension_waits: u64,
     /// The data file's length, in bytes.
     pub file_bytes: u64,
     /// Of these, the free bytes.
@@ -386,10 +388,11 @@ impl Store {
     }
 
     /// Whether [`Store::admit`] would admit a transaction without a change: its writer has enough
-    /// room, and the file is not short of blocks.
+    /// room, and the file is not short of blocks, nor soon to be extended.
     #[inline]
     pub fn admits(&self, writer: &WriterRoom, (writes, bytes): (usize, usize)) -> bool {
-        writer.suffices(writes, bytes) && self.inner.pool.file.room.surplus() >= 0
+        let room = &self.inner.pool.file.room;
+        writer.suffices(writes, bytes) && room.surplus() >= room.low()
     }
 
     #[cold]
@@ -404,6 +407,12 @@ impl Store {
         }
         let file = &self.inner.pool.file;
         file.room.set_has_writers();
+        if file.room.surplus() < file.room.low() {
+            file.ahead.request();
+            if writer.suffices(writes, bytes) && file.room.surplus() >= 0 {
+                return Ok(());
+            }
+        }
         let (need, floor) = if removes_only {
             (writes as u64 + 2, -file.room.removals())
         } else {
@@ -411,6 +420,7 @@ impl Store {
         };
         let missing = writer.missing(need);
         let grown = if file.room.take(missing) < floor {
+            file.extension_waits.fetch_add(1, Ordering::Relaxed);
             match file.grow(0) {
                 Err(StoreError::OutOfSpace { .. }) if removes_only => file.grow(floor),
                 grown => grown,
@@ -426,6 +436,18 @@ impl Store {
             }
         }
         grown
+    }
+
+    /// Has `request` called when a transaction finds that the data file must be extended soon, which
+    /// [`Store::extend_ahead`] does. Only the first call counts.
+    pub fn extend_ahead_by(&self, request: impl Fn() + Send + Sync + 'static) {
+        self.inner.pool.file.extend_ahead_by(Box::new(request));
+    }
+
+    /// Extends the data file if transactions would soon have to. May take long, for which
+    /// transactions wait only if they use up what is left.
+    pub fn extend_ahead(&self) {
+        self.inner.pool.file.grow_ahead();
     }
 
     /// Releases the room that a writer no longer needs, except a little for its next transaction.
@@ -556,6 +578,7 @@ impl Store {
             blocks_written_by_line: count(&pool.file.written.blocks_by_line),
             lines_written: count(&pool.file.written.lines),
             block_bytes_written: count(&pool.file.written.bytes),
+            extension_waits: count(&pool.file.extension_waits),
             file_bytes: end * PAGE_SIZE as u64,
             file_free_bytes: (end - space_end + free_blocks) * PAGE_SIZE as u64,
             checkpoint_sequence: self.inner.root.lock().sequence,

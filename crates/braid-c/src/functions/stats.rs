@@ -130,6 +130,8 @@ pub struct braid_stats {
     pub block_bytes_written: u64,
     /// Number of pages in persistent memory that were first read in place, without a load.
     pub pages_read_in_place: u64,
+    /// Number of transactions that waited while the data file was extended.
+    pub extension_waits: u64,
     /// Length of the data file, in bytes.
     pub file_bytes: u64,
     /// Free space in the data file, in bytes.
@@ -194,6 +196,7 @@ impl braid_stats {
             lines_written: store.lines_written,
             block_bytes_written: store.block_bytes_written,
             pages_read_in_place: store.pages_read_in_place,
+            extension_waits: store.extension_waits,
             file_bytes: store.file_bytes,
             file_free_bytes: store.file_free_bytes,
             checkpoint_sequence: store.checkpoint_sequence,

@@ -157,6 +157,9 @@ impl DataFile {
         // Release: pairs with readers in place, which must see that their page left this block before
         // they see the new bytes; see `buffer_pool::in_place`.
         fence(Ordering::Release);
+        let bytes: usize = ops.iter().map(|op| op.buf.len()).sum();
+        let unsynced = &self.unsynced.bytes;
+        unsynced.fetch_add(bytes as u64, Ordering::Relaxed);
         match &ops[..] {
             // A plain write costs less setup than a batch of one.
             [op] if bufs.len() == 1 => self.file.write_at(&[op.buf], op.offset)?,

@@ -15,6 +15,7 @@
 //! leaves, the roots of the trees and the caller's bytes. See [`superblock`] for the choice between
 //! the superblocks, and [`map`] for the checksum in each reference to a block.
 
+mod ahead;
 mod block;
 pub(crate) mod free_space;
 mod lines;
@@ -25,6 +26,7 @@ pub(crate) mod room;
 mod root;
 mod spares;
 mod superblock;
+mod unsynced;
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -39,11 +41,14 @@ use crate::error::StoreError;
 use crate::holds::Holds;
 use crate::number_set::NumberSet;
 use crate::page::{PAGE_SIZE, PageId};
+use crate::sync::Counter;
 
+use self::ahead::Ahead;
 use self::block::seal;
 use self::free_space::Space;
 use self::lines::{Place, WriteCounters};
 use self::room::Room;
+use self::unsynced::Unsynced;
 
 pub(crate) use block::{BLOB, MAP, check, check_copied, u64_at};
 pub(crate) use map::{
@@ -61,6 +66,9 @@ pub(crate) const FILE_NAME: &str = "data.braid";
 /// Bounds of the blocks by which the file is extended at once, an eighth of its blocks.
 const GROWTH_MIN: u64 = 16;
 const GROWTH_MAX: u64 = 8192;
+
+/// The part of what a file keeps when its end is cut off, as a divisor, at which it grows again.
+const KEPT_LOW: i64 = 16;
 
 /// Blocks that are cut off at once.
 const CUT: u64 = 2048;
@@ -91,6 +99,9 @@ pub(crate) struct DataFile {
     growing: Mutex<()>,
     pub(crate) holds: Holds,
     pub(crate) room: Arc<Room>,
+    pub(crate) ahead: Ahead,
+    /// Transactions that waited while the file was extended.
+    pub(crate) extension_waits: Counter,
     pub(crate) addresses: Addresses,
     /// The durable superblock's sequence number.
     sequence: AtomicU64,
@@ -106,6 +117,7 @@ pub(crate) struct DataFile {
     /// Whether the file could not be extended for the sake of spares since the newest checkpoint.
     cannot_grow: AtomicBool,
     pub(crate) written: WriteCounters,
+    unsynced: Unsynced,
     /// Its name in messages, unless that is [`FILE_NAME`].
     name: OnceLock<String>,
 }
@@ -142,6 +154,8 @@ impl DataFile {
             growing: Mutex::default(),
             holds: Holds::default(),
             room,
+            ahead: Ahead::default(),
+            extension_waits: Counter::new(0),
             addresses: Addresses::new(),
             sequence: AtomicU64::new(0),
             unsettled: Mutex::new(None),
@@ -151,6 +165,7 @@ impl DataFile {
             unsynced_lost: AtomicBool::new(false),
             cannot_grow: AtomicBool::new(false),
             written: WriteCounters::default(),
+            unsynced: Unsynced::default(),
             name: OnceLock::new(),
         }
     }
@@ -515,6 +530,7 @@ impl DataFile {
         }
         let before = self.extent.fetch_max(blocks, Ordering::Relaxed);
         self.room.add(blocks.saturating_sub(before));
+        self.note_growth(blocks);
         Ok(())
     }
 
@@ -678,6 +694,10 @@ impl DataFile {
                 self.extent.store(blocks, Ordering::Relaxed);
             }
             let cut_off = extent.saturating_sub(blocks);
+            // What is left is room for the next transactions: the file is not to grow again before
+            // they have used it.
+            let low = self.room.low();
+            self.room.set_low(low.min(floor / KEPT_LOW).max(0));
             (spare - cut_off, cut_off)
         };
         drop(growing);
@@ -706,7 +726,8 @@ impl DataFile {
         } else if braid_rt::mutant!("cut_off_what_commits_need") {
             0
         } else {
-            expected.min(GROWTH_MAX).cast_signed()
+            // A quarter more, so that transactions like the last ones do not make the file grow.
+            (expected + expected / 4).min(GROWTH_MAX).cast_signed()
         })
     }
 

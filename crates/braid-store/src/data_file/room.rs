@@ -14,7 +14,9 @@
 //! Before a transaction is assigned its number, it checks whether the surplus is negative, which is
 //! one load. If so, or if the transaction is larger than earlier ones, the store extends the file;
 //! if the medium refuses, the store returns an error
-//! ([`StoreError::OutOfSpace`](crate::StoreError::OutOfSpace)). Admitted transactions take at most
+//! ([`StoreError::OutOfSpace`](crate::StoreError::OutOfSpace)). File systems may take many
+//! milliseconds for that, so a transaction that finds the surplus *low* requests that a background
+//! thread extends the file ahead ([`ahead`](super::ahead)). Admitted transactions take at most
 //! their writers' promises. So eviction, and with it every read, finds a block, and a checkpoint
 //! can always be written, which frees the blocks of the previous one.
 //!
@@ -142,6 +144,9 @@ impl WriterRoom {
 #[repr(align(64))]
 pub(crate) struct Room {
     surplus: AtomicI64,
+    /// The surplus below which a transaction requests that the file is extended; 0 if no thread
+    /// extends it ahead.
+    low: AtomicI64,
     /// Blocks promised for the root of the next checkpoint.
     root: AtomicI64,
     /// Whether [`LONG_REMOVALS`] are promised.
@@ -188,6 +193,16 @@ impl Room {
     #[inline]
     pub(crate) fn surplus(&self) -> i64 {
         self.surplus.load(Ordering::Relaxed)
+    }
+
+    /// The surplus below which a transaction does more than to compare.
+    #[inline]
+    pub(crate) fn low(&self) -> i64 {
+        self.low.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_low(&self, low: i64) {
+        self.low.store(low, Ordering::Relaxed);
     }
 
     /// Adds blocks that were freed, or are no longer needed.

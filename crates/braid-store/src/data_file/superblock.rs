@@ -154,12 +154,7 @@ impl DataFile {
         (blob, blob_len): (u64, u64),
     ) -> Result<(), StoreError> {
         if !braid_rt::mutant!("superblock_before_pages") {
-            let synced = self.file.sync().map_err(|error| {
-                braid_rt::coverage_point("store: poisoned by a sync");
-                let error = self.failed("cannot sync", error);
-                self.poison_unsynced(&error);
-                error
-            });
+            let synced = self.sync();
             if !braid_rt::mutant!("ignore_sync_error") {
                 synced?;
             }

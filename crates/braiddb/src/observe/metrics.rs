@@ -186,6 +186,8 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "Cache lines written in these blocks.";
         Counter store.block_bytes_written => "braid_store_block_bytes_written_total",
             "Bytes written into blocks of the data file.";
+        Counter store.extension_waits => "braid_store_extension_waits_total",
+            "Transactions that waited while the data file was extended.";
         Gauge store.file_bytes => "braid_store_file_bytes",
             "Length of the data file.";
         Gauge store.file_free_bytes => "braid_store_file_free_bytes",

@@ -3,6 +3,7 @@
 //! - `braid-timer` requests flushes that no thread waits for;
 //! - `braid-checkpoint` writes checkpoints, reports, and looks for readers in other processes;
 //! - `braid-announcer` announces to readers in other processes what is durable;
+//! - `braid-extender` extends data files before transactions need the room;
 //! - `braid-collector` collects old versions and tombstones;
 //! - `braid-sweeper` frees dropped tables and removes expired entries.
 //!
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use braid_log::Checkpointer;
 use braid_rt::thread::JoinHandle;
+use braid_store::Store;
 
 use super::instance::Instance;
 use super::readers::Commits;
@@ -47,6 +49,7 @@ impl Instance {
         let checkpointer = CheckpointThread::of(self);
         self.engine.log.wait_for_checkpoints(checkpointer);
         self.start_announcer()?;
+        self.start_extender()?;
         let thread = self.start_thread("braid-collector", |instance| {
             let collector = &instance.maintenance.collector;
             let goes_on = collector.sleep(TICK);
@@ -91,6 +94,36 @@ impl Instance {
         })?;
         readers.announcements.ticker.thread.set(thread);
         Ok(())
+    }
+
+    fn start_extender(self: &Arc<Self>) -> Result<()> {
+        let ticker = self.maintenance.extender.clone();
+        let thread = self.start_thread("braid-extender", {
+            let ticker = ticker.clone();
+            move |instance| {
+                let goes_on = ticker.sleep(Duration::MAX);
+                if goes_on {
+                    ticker.take_request();
+                    let stores = instance.engine.stores();
+                    stores.for_each(|store| store.extend_ahead());
+                }
+                goes_on
+            }
+        })?;
+        ticker.thread.set(thread);
+        self.engine
+            .stores()
+            .for_each(|store| self.extend_ahead(&store));
+        Ok(())
+    }
+
+    /// Lets the thread extend a store's data file before transactions need the room, if there are
+    /// threads.
+    pub(crate) fn extend_ahead(&self, store: &Store) {
+        if self.engine.settings.background {
+            let ticker = self.maintenance.extender.clone();
+            store.extend_ahead_by(move || ticker.request());
+        }
     }
 
     pub(crate) fn stop_maintenance(&self) {

@@ -121,12 +121,19 @@ pub(crate) struct Maintenance {
     /// Shared with the engine, whose commits request collections.
     pub(super) collector: Arc<Ticker>,
     pub(super) sweeper: Ticker,
+    /// Shared with the stores, whose transactions request longer data files.
+    pub(super) extender: Arc<Ticker>,
 }
 
 impl Maintenance {
     /// Stops the threads, apart from the timer, and waits for them to end.
     pub(super) fn stop(&self) {
-        let tickers = [&*self.checkpoint, &*self.collector, &self.sweeper];
+        let tickers = [
+            &*self.checkpoint,
+            &*self.collector,
+            &self.sweeper,
+            &*self.extender,
+        ];
         tickers.iter().for_each(|ticker| ticker.signal());
         tickers.iter().for_each(|ticker| ticker.thread.join());
     }

@@ -77,6 +77,7 @@ pub(crate) fn create_tablespace(
     let created = write_list(&*device, &entries)
         .and_then(|()| create_files(instance, attached, &entries[entries.len() - 1]))
         .and_then(|space| {
+            instance.extend_ahead(&space.store);
             engine.spaces.add(space);
             // Before the first table: from this checkpoint on, only a version that knows tablespaces
             // opens the database, and recovery finds a checkpoint in each.
