@@ -51,7 +51,7 @@ pub use driver::{Access, Check, Client, Driver, Step, check};
 pub use engine::Engine;
 pub use error::BenchError;
 pub use load::LoadProgress;
-pub use paper::{Diagram, Figure, PaperSpec, Point, measure_figure};
+pub use paper::{Diagram, Figure, Model, PaperSpec, Point, measure_figure};
 pub use records::MAX_SCAN;
 pub use report::{KindReport, Limit, Report};
 pub use runner::{Progress, run};

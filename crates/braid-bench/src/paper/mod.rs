@@ -5,13 +5,14 @@
 //!   engine, which the paper left open;
 //! - NVWAL (Kim et al.): a log of page differences in persistent memory, by the memory's latency;
 //! - GoldenX: checkpoints that write the cache lines that changed, and log and data on a disk or in
-//!   persistent memory;
+//!   persistent memory; data and logs on the memory nodes of a machine, and access by agents;
 //! - NVWAL again, under SQLite: one-row transactions by the memory's latency, and by place;
 //! - user-level NVMe: YCSB on a file system and on each path to a drive, by clients;
 //! - servers for Redis clients: YCSB over their sockets, by clients.
 
 mod checkpoints;
 mod counter;
+mod goldenx;
 mod nvme;
 mod nvwal;
 mod places;
@@ -31,6 +32,8 @@ use braid::device::DeviceChoice;
 
 use crate::BenchError;
 use crate::compare::Spread;
+
+pub use self::goldenx::Model;
 
 /// Records of the engine's workloads, as in the papers of the protocols.
 const RECORDS: u64 = 65_536;
@@ -59,6 +62,8 @@ pub enum Figure {
     Nvwal,
     /// GoldenX: checkpoints by cache line, and four combinations of places for log and data.
     GoldenxCla,
+    /// GoldenX: data and logs on memory nodes, by threads.
+    Goldenx,
     /// NVWAL: SQLite's transactions on a log of page differences, by the memory's latency.
     NvwalSqlite,
     /// User-level NVMe: YCSB load and A to D on each path to a drive, by clients.
@@ -69,7 +74,7 @@ pub enum Figure {
 
 impl Figure {
     /// All figures.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::PwalU1,
         Self::PwalU10,
         Self::PwalTrim,
@@ -80,6 +85,7 @@ impl Figure {
         Self::GwsnEngine,
         Self::Nvwal,
         Self::GoldenxCla,
+        Self::Goldenx,
         Self::NvwalSqlite,
         Self::Nvme,
         Self::Server,
@@ -99,6 +105,7 @@ impl Figure {
             Self::GwsnEngine => "gwsn-engine",
             Self::Nvwal => "nvwal",
             Self::GoldenxCla => "goldenx-cla",
+            Self::Goldenx => "goldenx",
             Self::NvwalSqlite => "nvwal-sqlite",
             Self::Nvme => "nvme",
             Self::Server => "server",
@@ -130,6 +137,9 @@ impl Figure {
             Self::Nvwal => "NVWAL: a log of page differences, by latency of the memory",
             Self::GoldenxCla => {
                 "GoldenX: checkpoints by cache line; log and data on disk or in memory"
+            }
+            Self::Goldenx => {
+                "GoldenX: data and logs on memory nodes, and access by agents, by threads"
             }
             Self::NvwalSqlite => "NVWAL under SQLite, by latency of the memory and by place",
             Self::Nvme => "user-level NVMe: YCSB load and A to D by path to the drive and clients",
@@ -164,6 +174,8 @@ pub struct PaperSpec {
     pub drives: Vec<String>,
     /// Servers for the figure of servers: the name of each in the figure, and its address.
     pub servers: Vec<(String, String)>,
+    /// Model of a machine that is not there, for the figure of memory nodes.
+    pub model: Option<Model>,
     /// Numbers of threads.
     pub threads: Vec<usize>,
     /// Number of records of the engine's workloads, or rows of NVWAL's figures: between two checkpoints,
@@ -334,6 +346,7 @@ fn measure_once(
             diagrams.extend(places::by_threads(spec, progress)?);
             Ok(diagrams)
         }
+        Figure::Goldenx => goldenx::figures(spec, progress),
         #[cfg(all(unix, feature = "peer-sqlite"))]
         Figure::NvwalSqlite => sqlite::figures(spec, progress),
         #[cfg(not(all(unix, feature = "peer-sqlite")))]
@@ -380,6 +393,8 @@ mod tests {
             "nvwal-sqlite-insert" | "nvwal-sqlite-update" | "nvwal-sqlite-delete" => 7 * 5,
             "nvwal-sqlite-places" => 8 * 3,
             "nvwal-sqlite-bytes" => 3 * 3,
+            "goldenx-handover" => 4 * 5,
+            name if name.starts_with("goldenx-nodes-") => 5 * threads,
             name if name.starts_with("nvme-") => threads,
             name if name.starts_with("goldenx-ycsb-") || name == "goldenx-tpcb" => 4 * threads,
             name => panic!("{name}"),
@@ -393,6 +408,7 @@ mod tests {
             device: DeviceChoice::Memory,
             drives: Vec::new(),
             servers: Vec::new(),
+            model: None,
             each: Duration::from_millis(10),
             threads: vec![1, 2],
             records: Some(500),
@@ -446,7 +462,11 @@ mod tests {
         for figure in Figure::ALL {
             if !matches!(
                 figure,
-                Figure::Nvwal | Figure::GoldenxCla | Figure::NvwalSqlite | Figure::Server
+                Figure::Nvwal
+                    | Figure::GoldenxCla
+                    | Figure::Goldenx
+                    | Figure::NvwalSqlite
+                    | Figure::Server
             ) {
                 draw(figure, &spec, dir.path());
             }
@@ -513,6 +533,31 @@ mod tests {
         let bytes = named(&diagrams, "goldenx-cla-bytes");
         let [whole, lines] = ["whole pages", "changed lines"].map(|series| y(bytes, series, 0.5));
         assert!(lines < whole / 2.0, "{lines} of {whole} KiB");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_figures_of_memory_nodes_say_what_is_modelled() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = PaperSpec {
+            each: Duration::from_millis(8),
+            threads: vec![2],
+            records: Some(200),
+            repeat: 1,
+            ..spec(dir.path())
+        };
+        if braid_rt::numa::nodes() == 1 {
+            let error = measure_figure(Figure::Goldenx, &spec, &mut |_| ()).unwrap_err();
+            assert!(error.to_string().contains("--model must be"), "{error}");
+        }
+        let model = Some(Model::RemoteLatency);
+        let spec = PaperSpec { model, ..spec };
+        let diagrams = draw(Figure::Goldenx, &spec, dir.path());
+        assert_eq!(diagrams.len(), 9);
+        let titles = diagrams[1..].iter().map(|diagram| &diagram.title);
+        titles.for_each(|title| assert!(title.contains("modelled"), "{title}"));
+        assert_eq!(y(&diagrams[0], "saved by reads", 4.0), 4.0 * 865.0);
+        assert!(!spec.memory_dir.exists(), "the databases are removed");
     }
 
     #[cfg(all(unix, feature = "peer-sqlite"))]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use braid::device::DeviceChoice;
-use braid_bench::{Diagram, Figure, PaperSpec};
+use braid_bench::{Diagram, Figure, Model, PaperSpec};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::failure::Failure;
@@ -62,6 +62,11 @@ pub(crate) struct PaperArgs {
     #[arg(long = "server", value_name = "NAME=ADDRESS", value_parser = parse_server)]
     servers: Vec<(String, String)>,
 
+    /// Model of a machine for goldenx: remote-latency takes the paper's times of persistent memory on two
+    /// memory nodes [default: the machine's own nodes, of which there must be two]
+    #[arg(long, value_name = "MODEL", value_parser = parse::<Model>)]
+    model: Option<Model>,
+
     /// Directory to measure in [default: a new one in TMPDIR or here, removed afterwards]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -81,12 +86,15 @@ pub(crate) struct PaperArgs {
 struct Figures(Vec<Figure>);
 
 fn figures_parser() -> impl TypedValueParser<Value = Figures> {
-    let all = PossibleValue::new("all").help("all of them that this build has, except server");
+    let all = PossibleValue::new("all")
+        .help("all of them that this build has, except server and goldenx");
     let one = Figure::ALL.map(|f| PossibleValue::new(f.name()).help(f.description()));
     PossibleValuesParser::new(one.into_iter().chain([all])).map(|name| {
         let chosen = Figure::ALL.into_iter();
-        // Servers run elsewhere, so that one command cannot measure them along with the rest.
-        let is_of_all = |f: &Figure| f.is_available() && *f != Figure::Server;
+        // Servers run elsewhere, and a machine with one memory node needs a model, so that one command
+        // cannot measure them along with the rest.
+        let is_apart = |f: &Figure| matches!(f, Figure::Server | Figure::Goldenx);
+        let is_of_all = |f: &Figure| f.is_available() && !is_apart(f);
         Figures(
             chosen
                 .filter(|f| (name == "all" && is_of_all(f)) || name == f.name())
@@ -141,6 +149,7 @@ pub(crate) fn run(args: &PaperArgs, output: &mut Output) -> Result<(), Failure> 
         each: args.seconds,
         drives: args.drives.clone(),
         servers: args.servers.clone(),
+        model: args.model,
         threads: args.threads.clone(),
         records: args.records,
         in_flight: args.in_flight,

@@ -297,7 +297,9 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
                     part.name
                 )
             };
-            let tablespaces: String = node.tablespaces.iter().map(of_tablespace).collect();
+            let parts_here = node.tablespaces.iter();
+            let parts_here = parts_here.filter(|part| part.pool_bytes + part.strand_bytes > 0);
+            let tablespaces: String = parts_here.map(of_tablespace).collect();
             (
                 "memory node",
                 format!("{}: {parts}{tablespaces}", node.node),

@@ -218,6 +218,15 @@ fn bench_paper_writes_tables_and_plots() {
             Err(_) => {}
         }
     }
+    let model = ["bench", "paper", "goldenx", "--model", "remote-latency"];
+    let quick = ["--seconds", "0.005", "--threads", "1", "--records", "100"];
+    let output = braid_in(dir.path(), &[&model[..], &quick].concat());
+    expect_code(&output, 0);
+    let shown = stdout(&output);
+    assert!(shown.contains("(modelled: remote latency)"), "{shown}");
+    let csv = fs::read_to_string(dir.path().join("paper-figures/goldenx-nodes-ycsb-e.csv"));
+    let csv = csv.unwrap();
+    assert!(csv.contains("each with its own log,1,"), "{csv}");
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "only the figures are left");
     let output = braid(&["bench", "paper", "gwsn-5", "--threads", "0"]);

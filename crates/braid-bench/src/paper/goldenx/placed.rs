@@ -1,0 +1,269 @@
+//! A workload in parts, each with its tables on a memory node, and threads on both nodes.
+//!
+//! Every part has all tables of the workload. A transaction uses one part, drawn uniformly, so half of
+//! the transactions are remote to their thread where the parts are on two nodes.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use braid_rt::numa;
+use fastrand::Rng;
+
+use super::model::{Access, Memory};
+use crate::BenchError;
+use crate::engines::{
+    Abilities, Acknowledgement, Body, BraidEngine, Counters, KvEngine, Mode, Order, Session,
+    Setting, Stop, TableId, Transaction, Wait,
+};
+
+/// Parts of a workload, and nodes of the figure.
+pub(super) const PARTS: usize = 2;
+
+/// Bytes of a record's header in the log, about.
+const LOG_HEADER: usize = 20;
+
+/// Node of each part's data, and of the log of its transactions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nodes {
+    pub(super) data: [usize; PARTS],
+    pub(super) log: [usize; PARTS],
+}
+
+/// An engine whose tables exist once for each part.
+pub(super) struct Placed<'a> {
+    engine: &'a BraidEngine,
+    /// Number of the workload's tables.
+    tables: usize,
+    nodes: Nodes,
+    /// What accesses take, if that is modelled.
+    model: Option<&'a Memory>,
+    sessions: AtomicUsize,
+    /// The part that is being loaded.
+    loading: Option<usize>,
+}
+
+impl<'a> Placed<'a> {
+    pub(super) fn new(
+        engine: &'a BraidEngine,
+        tables: usize,
+        nodes: Nodes,
+        model: Option<&'a Memory>,
+    ) -> Self {
+        Self {
+            engine,
+            tables,
+            nodes,
+            model,
+            sessions: AtomicUsize::new(0),
+            loading: None,
+        }
+    }
+
+    /// Returns the same engine, of which sessions use one part alone, to load it.
+    pub(super) fn of_part(&self, part: usize) -> Self {
+        Self {
+            model: None,
+            loading: Some(part),
+            ..Self::new(self.engine, self.tables, self.nodes, None)
+        }
+    }
+}
+
+impl KvEngine for Placed<'_> {
+    fn name(&self) -> &str {
+        self.engine.name()
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.engine.abilities()
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>, BenchError> {
+        let number = self.sessions.fetch_add(1, Ordering::Relaxed);
+        let node = number % PARTS;
+        if self.loading.is_none() && self.model.is_none() {
+            // The thread's own: the runner starts threads for a run.
+            numa::run_on(node);
+        }
+        Ok(Box::new(PlacedSession {
+            inner: self.engine.session()?,
+            placed: self,
+            node,
+            rng: Rng::with_seed(number as u64),
+        }))
+    }
+
+    fn settle(&self) -> Result<(), BenchError> {
+        self.engine.settle()
+    }
+
+    fn counters(&self) -> Counters {
+        self.engine.counters()
+    }
+
+    fn setting(&self) -> Setting {
+        self.engine.setting()
+    }
+}
+
+struct PlacedSession<'a> {
+    inner: Box<dyn Session + 'a>,
+    placed: &'a Placed<'a>,
+    /// The node on which the thread runs.
+    node: usize,
+    rng: Rng,
+}
+
+impl PlacedSession<'_> {
+    fn draw(&mut self) -> Part {
+        let part = self
+            .placed
+            .loading
+            .unwrap_or_else(|| self.rng.usize(0..PARTS));
+        Part {
+            first: part * self.placed.tables,
+            data: self.placed.nodes.data[part],
+            log: self.placed.nodes.log[part],
+            from: self.node,
+        }
+    }
+}
+
+/// The part that a transaction uses, seen from its thread.
+#[derive(Clone, Copy)]
+struct Part {
+    /// Its first table.
+    first: TableId,
+    data: usize,
+    log: usize,
+    from: usize,
+}
+
+impl Part {
+    fn data(&self, model: Option<&Memory>, access: Access, bytes: usize) {
+        if let Some(model) = model {
+            model.access(access, bytes, self.from, self.data);
+        }
+    }
+}
+
+impl Session for PlacedSession<'_> {
+    fn transact(
+        &mut self,
+        mode: Mode,
+        wait: Wait,
+        body: &mut Body<'_>,
+    ) -> Result<Acknowledgement, Stop> {
+        let (part, model) = (self.draw(), self.placed.model);
+        self.inner.transact(mode, wait, &mut |tx| {
+            let mut tx = PlacedTransaction {
+                tx,
+                part,
+                model,
+                logged: 0,
+            };
+            body(&mut tx)?;
+            if let (Some(model), 1..) = (model, tx.logged) {
+                model.access(Access::Write, tx.logged, part.from, part.log);
+            }
+            Ok(())
+        })
+    }
+
+    fn get(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        found: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Stop> {
+        let (part, model) = (self.draw(), self.placed.model);
+        let mut bytes = 0;
+        let is_there = self.inner.get(part.first + table, key, &mut |value| {
+            bytes = value.len();
+            found(value);
+        })?;
+        part.data(model, Access::Read, bytes);
+        Ok(is_there)
+    }
+}
+
+struct PlacedTransaction<'a> {
+    tx: &'a mut dyn Transaction,
+    part: Part,
+    model: Option<&'a Memory>,
+    /// Bytes of its log record.
+    logged: usize,
+}
+
+impl PlacedTransaction<'_> {
+    fn written(&mut self, bytes: usize) {
+        self.logged += bytes + LOG_HEADER;
+        self.part.data(self.model, Access::Write, bytes);
+    }
+}
+
+impl Transaction for PlacedTransaction<'_> {
+    fn get(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        found: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Stop> {
+        let mut bytes = 0;
+        let is_there = self.tx.get(self.part.first + table, key, &mut |value| {
+            bytes = value.len();
+            found(value);
+        })?;
+        self.part.data(self.model, Access::Read, bytes);
+        Ok(is_there)
+    }
+
+    fn get_for_update(
+        &mut self,
+        table: TableId,
+        key: &[u8],
+        found: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, Stop> {
+        let mut bytes = 0;
+        let table = self.part.first + table;
+        let is_there = self.tx.get_for_update(table, key, &mut |value| {
+            bytes = value.len();
+            found(value);
+        })?;
+        self.part.data(self.model, Access::Read, bytes);
+        Ok(is_there)
+    }
+
+    fn prefetch(&mut self, table: TableId, keys: &[&[u8]]) -> Result<(), Stop> {
+        self.tx.prefetch(self.part.first + table, keys)
+    }
+
+    fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {
+        self.tx.put(self.part.first + table, key, value)?;
+        self.written(key.len() + value.len());
+        Ok(())
+    }
+
+    fn delete(&mut self, table: TableId, key: &[u8]) -> Result<(), Stop> {
+        self.tx.delete(self.part.first + table, key)?;
+        self.written(key.len());
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        table: TableId,
+        from: &[u8],
+        to: &[u8],
+        order: Order,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), Stop> {
+        let mut bytes = 0;
+        let table = self.part.first + table;
+        self.tx.scan(table, from, to, order, &mut |key, value| {
+            bytes += key.len() + value.len();
+            visit(key, value)
+        })?;
+        self.part.data(self.model, Access::Read, bytes);
+        Ok(())
+    }
+}
