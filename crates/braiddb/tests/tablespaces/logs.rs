@@ -5,7 +5,7 @@ use super::*;
 use std::time::Duration;
 
 /// Opens a database whose tablespaces are on these devices.
-fn open(devices: &[SimDevice], builder: Builder) -> braid::Result<Database> {
+pub(super) fn open(devices: &[SimDevice], builder: Builder) -> braid::Result<Database> {
     let builder = builder
         .tablespace_device("one", Arc::new(devices[1].clone()))
         .tablespace_device("two", Arc::new(devices[2].clone()));
@@ -21,7 +21,7 @@ fn read(devices: &[SimDevice]) -> Database {
     builder.open_read_only_on(main).unwrap()
 }
 
-fn inline() -> Builder {
+pub(super) fn inline() -> Builder {
     small().background_threads(false).strands(2)
 }
 
@@ -30,14 +30,14 @@ fn options(device: &SimDevice) -> TablespaceOptions {
     TablespaceOptions::on_device(device).pool_bytes(1 << 20)
 }
 
-fn devices(seed: u64) -> Vec<SimDevice> {
+pub(super) fn devices(seed: u64) -> Vec<SimDevice> {
     (0..3)
         .map(|index| SimDevice::new(seed * 8 + index))
         .collect()
 }
 
 /// Creates a database whose tablespaces have logs, and opens it again, with which the logs begin.
-fn with_logs(devices: &[SimDevice], builder: &Builder) -> Database {
+pub(super) fn with_logs(devices: &[SimDevice], builder: &Builder) -> Database {
     let db = open(devices, builder.clone()).unwrap();
     for (name, device) in [("one", &devices[1]), ("two", &devices[2])] {
         db.create_tablespace(name, options(device).own_log(true))

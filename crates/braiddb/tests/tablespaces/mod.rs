@@ -5,6 +5,7 @@ mod backups;
 mod changes;
 mod crashes;
 mod failures;
+mod interrupted;
 mod loads;
 mod logs;
 mod moves;
