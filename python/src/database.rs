@@ -365,6 +365,26 @@ impl Database {
         Ok(self.handle.open()?.tablespace_names())
     }
 
+    /// Moves a table to a tablespace, or to the main one with None, while transactions and snapshots
+    /// use it. Returns a MoveReport.
+    ///
+    /// At the end, transactions that already used the table raise ConflictError, once; transact
+    /// retries them. Snapshots from before the end read the old place. If the process ends during a
+    /// move, the table stays where it was. Raises TableNotFoundError, TablespaceError,
+    /// OutOfSpaceError.
+    #[pyo3(signature = (name, tablespace))]
+    fn move_table<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        tablespace: Option<&str>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let database = self.handle.open()?;
+        self.handle.writers.check_none()?;
+        let report = py.detach(|| database.move_table(name, tablespace)).py()?;
+        reports::moved(py, &report)
+    }
+
     /// Begins a bulk load: it builds a new table from entries in ascending key order, and bypasses
     /// the log. The table is invisible until the load is finished. The arguments are those of
     /// table.

@@ -2,6 +2,7 @@
 
 use braid::backup::{BackupInfo, BackupReport, RestoreReport};
 use braid::stats::{CompactReport, Estimate, RecoveryReport};
+use braid::tablespace::MoveReport;
 use braid::{Health, Stats};
 use pyo3::prelude::*;
 
@@ -150,6 +151,14 @@ pub(crate) fn compact<'py>(py: Python<'py>, report: &CompactReport) -> PyResult<
         bytes_before: report.bytes_before,
         bytes_after: report.bytes_after,
         checkpoints: report.checkpoints,
+    )
+}
+
+pub(crate) fn moved<'py>(py: Python<'py>, report: &MoveReport) -> PyResult<Bound<'py, PyAny>> {
+    report!(py, "MoveReport",
+        records: report.records,
+        bytes: report.bytes,
+        writers_waited: report.writers_waited,
     )
 }
 

@@ -75,6 +75,21 @@ def test_tablespaces(tmp_path: Path) -> None:
         assert there["a"] == 2
         with pytest.raises(braid.TablespaceError, match="there"):
             db.drop_tablespace("disk")
+        with pytest.raises(braid.TablespaceError, match="nowhere"):
+            db.move_table("there", "nowhere")
+        with pytest.raises(braid.TableNotFoundError):
+            db.move_table("nothing", None)
+        report = db.move_table("there", None)
+        assert report.records == 1 and report.bytes > 0
+        assert report.writers_waited > timedelta(0)
+        with pytest.raises(braid.TablespaceError, match="main"):
+            db.open_table("there", key=str, value=int, tablespace="disk")
+        there["b"] = 3
+        assert db.move_table("there", "disk").records == 2
+        assert (there["a"], there["b"]) == (2, 3)
+        with db.begin() as tx, pytest.raises(braid.WouldDeadlockError):
+            tx.insert(there, "c", 4)
+            db.move_table("there", None)
         del there
         db.drop_table("there")
         assert db.open_table("loaded", key=str, value=int, tablespace="disk")["a"] == 3

@@ -446,6 +446,14 @@ typedef struct {
   void *data;
 } braid_source;
 
+// New directory of a tablespace that `braid_restore` restores.
+typedef struct {
+  // Name of the tablespace.
+  const char *name;
+  // The directory, which is empty or does not exist.
+  const char *directory;
+} braid_tablespace_directory;
+
 // Source and target point of `braid_restore`.
 typedef struct {
   // Paths of the backup files: the full backup first, then the incremental backups from the
@@ -472,6 +480,10 @@ typedef struct {
   void *data;
   // Permissions of the database's files, see `BRAID_OPTION_FILE_MODE`; 0 for 0600.
   uint32_t file_mode;
+  // New directories of the tablespaces of the last backup; NULL if it has none.
+  const braid_tablespace_directory *tablespaces;
+  // Number of those.
+  size_t tablespace_count;
 } braid_restore_options;
 
 // Result of a restore.
@@ -797,6 +809,19 @@ typedef struct {
   unsigned int memory_node;
 } braid_tablespace_options;
 
+// Result of `braid_table_move`, and its progress.
+typedef struct {
+  // Number of records copied. A record that changed during the move counts several times.
+  uint64_t records;
+  // Bytes of their keys and values, as they are stored.
+  uint64_t bytes;
+  // Time for which writes to the table waited at the end of the move, in microseconds.
+  uint64_t writers_waited_us;
+} braid_move_report;
+
+// Receives what a move has copied so far. `progress` is valid during the call.
+typedef void (*braid_move_callback)(void *data, const braid_move_report *progress);
+
 // Receives the outcome of a commit: with `BRAID_OK`, the transaction `seqno` is durable. Otherwise
 // `message`, which is valid during the call and NULL with `BRAID_OK`, gives the reason.
 typedef void (*braid_durable_callback)(void *data,
@@ -916,14 +941,15 @@ braid_status braid_backup_read_info(const char *path, braid_backup_info *info);
 // To restore a backup from a stream, set a `read` function at its place in `streams` of the
 // options. The function returns up to the requested number of bytes, 0 at the end, or -1 on an
 // error (`BRAID_IO`). A chain can mix files and streams. `file_mode` of the options sets the
-// permissions of the database's files, as `BRAID_OPTION_FILE_MODE` does.
+// permissions of the database's files, as `BRAID_OPTION_FILE_MODE` does. `tablespaces` of the options
+// names a new directory for each tablespace of the last backup.
 //
 // # Safety
 //
 // `options` is NULL or points to options, whose `backups` point to `backup_count` strings that end
 // with a NUL, as `archive` does unless it is NULL, whose `streams` are NULL or point to as many
-// sources, which give no more than they are asked for, and whose `progress` may be called with
-// `data`; no callback may unwind or call `longjmp`; `path` is NULL or a string that ends with a
+// sources, which give no more than they are asked for, whose `tablespaces` point to
+// `tablespace_count` pairs of such strings, and whose `progress` may be called with `data`; no callback may unwind or call `longjmp`; `path` is NULL or a string that ends with a
 // NUL; `report` is NULL or points to writable memory for it.
 braid_status braid_restore(const braid_restore_options *options,
                            const char *path,
@@ -1754,6 +1780,43 @@ braid_status braid_table_open_in(braid_db *db,
                                  const char *name,
                                  const braid_table_options *options,
                                  braid_table **table);
+
+// Begins a bulk load as `braid_loader_new` does, of a new table in a tablespace. The tablespace is not
+// dropped during the load.
+//
+// # Safety
+//
+// As for `braid_loader_new`; `tablespace` is NULL or a string that ends with a NUL.
+braid_status braid_loader_new_in(braid_db *db,
+                                 const char *tablespace,
+                                 const char *name,
+                                 const braid_table_options *options,
+                                 braid_loader **loader);
+
+// Moves a table to a tablespace, or to the main one if `tablespace` is NULL, while transactions and
+// snapshots use it. Does nothing if the table is already there.
+//
+// The records are copied in small transactions. At the end, writes to the table wait for about one
+// flush, and transactions that already used the table for writing, or read it with the default
+// isolation, fail once with `BRAID_CONFLICT`. Handles, also those that were opened before, then
+// use the table where it is. Snapshots from before the end read the old place, whose pages are
+// freed when the last of them has ended. If the process ends during a move, or the move fails, the
+// table stays where it was; after `BRAID_POISONED`, only the next opening knows where it is.
+//
+// The function calls `progress` with `data` on this thread after each step. `progress` and `report`
+// may be NULL.
+//
+// # Safety
+//
+// `name` and `tablespace` are NULL or strings that end with a NUL; `progress` may be called with
+// `data` and must not unwind or call `longjmp`; `report` is NULL or points to writable memory for
+// it.
+braid_status braid_table_move(braid_db *db,
+                              const char *name,
+                              const char *tablespace,
+                              braid_move_callback progress,
+                              void *data,
+                              braid_move_report *report);
 
 // Sets `seqno` to the transaction's sequence number, its place in the serial order.
 //

@@ -289,6 +289,22 @@ pub(crate) unsafe fn text<'a>(string: *const c_char, name: &'static str) -> Outc
     string.to_str().map_err(not_utf8)
 }
 
+/// Returns a name, or `None` if the pointer is NULL.
+///
+/// # Safety
+///
+/// As for [`c_str`].
+pub(crate) unsafe fn optional_text<'a>(
+    string: *const c_char,
+    name: &'static str,
+) -> Outcome<Option<&'a str>> {
+    if string.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: this function's contract.
+    unsafe { text(string, name) }.map(Some)
+}
+
 /// Returns a path: arbitrary bytes on Unix, UTF-8 elsewhere.
 ///
 /// # Safety

@@ -268,6 +268,18 @@ class CompactReport:
 
 
 @dataclass(frozen=True)
+class MoveReport:
+    """Result of ``move_table``."""
+
+    records: int
+    """Number of records copied. A record that changed during the move counts several times."""
+    bytes: int
+    """Bytes of their keys and values, as they are stored."""
+    writers_waited: timedelta
+    """Time for which writes to the table waited at the end of the move."""
+
+
+@dataclass(frozen=True)
 class SalvageReport:
     """Result of ``salvage``."""
 

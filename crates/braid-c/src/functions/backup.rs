@@ -117,6 +117,20 @@ pub struct braid_restore_options {
     pub data: *mut c_void,
     /// Permissions of the database's files, see `BRAID_OPTION_FILE_MODE`; 0 for 0600.
     pub file_mode: u32,
+    /// New directories of the tablespaces of the last backup; NULL if it has none.
+    pub tablespaces: *const braid_tablespace_directory,
+    /// Number of those.
+    pub tablespace_count: usize,
+}
+
+/// New directory of a tablespace that `braid_restore` restores.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_tablespace_directory {
+    /// Name of the tablespace.
+    pub name: *const c_char,
+    /// The directory, which is empty or does not exist.
+    pub directory: *const c_char,
 }
 
 /// Result of a restore.
@@ -277,14 +291,15 @@ pub unsafe extern "C" fn braid_backup_read_info(
 /// To restore a backup from a stream, set a `read` function at its place in `streams` of the
 /// options. The function returns up to the requested number of bytes, 0 at the end, or -1 on an
 /// error (`BRAID_IO`). A chain can mix files and streams. `file_mode` of the options sets the
-/// permissions of the database's files, as `BRAID_OPTION_FILE_MODE` does.
+/// permissions of the database's files, as `BRAID_OPTION_FILE_MODE` does. `tablespaces` of the options
+/// names a new directory for each tablespace of the last backup.
 ///
 /// # Safety
 ///
 /// `options` is NULL or points to options, whose `backups` point to `backup_count` strings that end
 /// with a NUL, as `archive` does unless it is NULL, whose `streams` are NULL or point to as many
-/// sources, which give no more than they are asked for, and whose `progress` may be called with
-/// `data`; no callback may unwind or call `longjmp`; `path` is NULL or a string that ends with a
+/// sources, which give no more than they are asked for, whose `tablespaces` point to
+/// `tablespace_count` pairs of such strings, and whose `progress` may be called with `data`; no callback may unwind or call `longjmp`; `path` is NULL or a string that ends with a
 /// NUL; `report` is NULL or points to writable memory for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_restore(
@@ -364,6 +379,19 @@ impl braid_restore_options {
         // SAFETY: this function's contract.
         if let Some(archive) = unsafe { optional_path(self.archive) }? {
             restore = restore.archive(archive);
+        }
+        // SAFETY: this function's contract.
+        let spaces =
+            unsafe { memory::elements(self.tablespaces, self.tablespace_count, "tablespaces") }?;
+        for space in spaces {
+            // SAFETY: the same.
+            let (name, directory) = unsafe {
+                (
+                    memory::text(space.name, "name")?,
+                    memory::path(space.directory)?,
+                )
+            };
+            restore = restore.tablespace_directory(name, directory);
         }
         restore = restore.until(self.parse_until()?);
         let medium = u64::try_from(self.device).ok().and_then(device);

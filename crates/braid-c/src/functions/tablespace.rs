@@ -2,15 +2,16 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use braid::tablespace::TablespaceOptions;
+use braid::tablespace::{MoveReport, TablespaceOptions};
 
+use super::stats::microseconds;
 use super::table::{braid_name_callback, report_names};
 use super::table_options::braid_table_options;
 use crate::boundary::{Failure, Outcome, call};
-use crate::handles::{braid_db, braid_table, number};
-use crate::memory::{Out, optional, text};
-use crate::objects::{OpenDatabase, OpenTable};
-use crate::registry::{TABLES, database};
+use crate::handles::{braid_db, braid_loader, braid_table, number};
+use crate::memory::{Optional, Out, UserData, optional, optional_text, text};
+use crate::objects::{Loading, OpenDatabase, OpenTable};
+use crate::registry::{LOADERS, TABLES, database};
 use crate::status::braid_status::{self, BRAID_OK};
 
 /// Options of a tablespace, set when it is created and recorded with it. With all fields zero, they are
@@ -166,6 +167,111 @@ pub unsafe extern "C" fn braid_table_open_in(
         let database = OpenDatabase::clone(&*database(db)?);
         let table = database.current().open_table_in(space, name, options)?;
         out.set(TABLES.insert(OpenTable::new(table, database), number(db))?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Begins a bulk load as `braid_loader_new` does, of a new table in a tablespace. The tablespace is not
+/// dropped during the load.
+///
+/// # Safety
+///
+/// As for `braid_loader_new`; `tablespace` is NULL or a string that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_loader_new_in(
+    db: *mut braid_db,
+    tablespace: *const c_char,
+    name: *const c_char,
+    options: *const braid_table_options,
+    loader: *mut *mut braid_loader,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Out::handle(loader, "loader") }?;
+        // SAFETY: this function's contract.
+        let (space, name) = unsafe { (text(tablespace, "tablespace")?, text(name, "name")?) };
+        // SAFETY: this function's contract.
+        let options = braid_table_options::parse(unsafe { optional(options) })?;
+        let database = OpenDatabase::clone(&*database(db)?);
+        let loader = database.current().bulk_load_in(space, name, options)?;
+        out.set(LOADERS.insert(Loading { loader, database }, number(db))?);
+        Ok(BRAID_OK)
+    })
+}
+
+/// Result of `braid_table_move`, and its progress.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct braid_move_report {
+    /// Number of records copied. A record that changed during the move counts several times.
+    pub records: u64,
+    /// Bytes of their keys and values, as they are stored.
+    pub bytes: u64,
+    /// Time for which writes to the table waited at the end of the move, in microseconds.
+    pub writers_waited_us: u64,
+}
+
+impl braid_move_report {
+    fn of(report: &MoveReport) -> Self {
+        Self {
+            records: report.records,
+            bytes: report.bytes,
+            writers_waited_us: microseconds(report.writers_waited),
+        }
+    }
+}
+
+/// Receives what a move has copied so far. `progress` is valid during the call.
+pub type braid_move_callback =
+    Option<unsafe extern "C" fn(data: *mut c_void, progress: *const braid_move_report)>;
+
+/// Moves a table to a tablespace, or to the main one if `tablespace` is NULL, while transactions and
+/// snapshots use it. Does nothing if the table is already there.
+///
+/// The records are copied in small transactions. At the end, writes to the table wait for about one
+/// flush, and transactions that already used the table for writing, or read it with the default
+/// isolation, fail once with `BRAID_CONFLICT`. Handles, also those that were opened before, then
+/// use the table where it is. Snapshots from before the end read the old place, whose pages are
+/// freed when the last of them has ended. If the process ends during a move, or the move fails, the
+/// table stays where it was; after `BRAID_POISONED`, only the next opening knows where it is.
+///
+/// The function calls `progress` with `data` on this thread after each step. `progress` and `report`
+/// may be NULL.
+///
+/// # Safety
+///
+/// `name` and `tablespace` are NULL or strings that end with a NUL; `progress` may be called with
+/// `data` and must not unwind or call `longjmp`; `report` is NULL or points to writable memory for
+/// it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_table_move(
+    db: *mut braid_db,
+    name: *const c_char,
+    tablespace: *const c_char,
+    progress: braid_move_callback,
+    data: *mut c_void,
+    report: *mut braid_move_report,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let mut out = unsafe { Optional::new(report) };
+        // SAFETY: this function's contract.
+        let (name, space) = unsafe {
+            (
+                text(name, "name")?,
+                optional_text(tablespace, "tablespace")?,
+            )
+        };
+        let data = UserData::new(data);
+        let tell = |so_far: &MoveReport| {
+            if let Some(progress) = progress {
+                // SAFETY: this function's contract.
+                unsafe { progress(data.get(), &braid_move_report::of(so_far)) }
+            }
+        };
+        let database = database(db)?;
+        let moved = database.current().move_table_with(name, space, tell)?;
+        out.set(braid_move_report::of(&moved));
         Ok(BRAID_OK)
     })
 }

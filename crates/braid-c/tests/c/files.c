@@ -244,6 +244,69 @@ static void checked_where_it_is(const char *dir, braid_options *present) {
     CHECK(saved.losses == 0 && saved.tables == 2);
 }
 
+static void count_steps(void *data, const braid_move_report *progress) {
+    CHECK(progress->records <= 1);
+    ++*(int *)data;
+}
+
+/* The table `there` goes to the main tablespace and back, while a handle of it is used. */
+static void move(braid_db *db, braid_table *there) {
+    braid_move_report report = {0};
+    braid_value value;
+    int steps = 0;
+    EXPECT(BRAID_NULL_ARGUMENT, braid_table_move(db, NULL, NULL, NULL, NULL, NULL));
+    EXPECT(BRAID_TABLE_NOT_FOUND, braid_table_move(db, "nothing", NULL, NULL, NULL, NULL));
+    EXPECT(BRAID_TABLESPACE, braid_table_move(db, "there", "nowhere", NULL, NULL, NULL));
+    MESSAGE("nowhere");
+    OK(braid_table_move(db, "there", NULL, count_steps, &steps, &report));
+    CHECK(steps > 0 && report.records == 1 && report.bytes >= 8 && report.writers_waited_us > 0);
+    braid_table *again = NULL;
+    EXPECT(BRAID_TABLESPACE, braid_table_open_in(db, "disk", "there", NULL, &again));
+    MESSAGE("main");
+    OK(braid_table_get(there, S("key"), &value));
+    CHECK(value_is(&value, "first"));
+    OK(braid_table_move(db, "there", "disk", NULL, NULL, NULL));
+    OK(braid_table_get(there, S("key"), &value));
+    CHECK(value_is(&value, "first"));
+    OK(braid_table_open_in(db, "disk", "there", NULL, &again));
+    OK(braid_table_free(again));
+}
+
+/* A loaded table of the tablespace is restored with it. */
+static void load_and_restore(braid_db *db, const char *dir) {
+    static char backup[4096], restored[4096], places[4096];
+    braid_loader *loader = NULL;
+    braid_table *loaded = NULL;
+    braid_value value;
+    snprintf(backup, sizeof backup, "%s-backup", dir);
+    snprintf(restored, sizeof restored, "%s-restored", dir);
+    snprintf(places, sizeof places, "%s-restored-disk", dir);
+    EXPECT(BRAID_TABLESPACE, braid_loader_new_in(db, "nowhere", "loaded", NULL, &loader));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_loader_new_in(db, NULL, "loaded", NULL, &loader));
+    OK(braid_loader_new_in(db, "disk", "loaded", NULL, &loader));
+    OK(braid_loader_insert(loader, S("key"), S("second")));
+    OK(braid_loader_finish(loader, &loaded));
+    OK(braid_table_free(loaded));
+    OK(braid_db_backup(db, backup, NULL, NULL, NULL, NULL));
+    const char *backups[] = {backup};
+    braid_tablespace_directory directory = {"disk", places};
+    braid_restore_options options = {0};
+    options.backups = backups;
+    options.backup_count = 1;
+    EXPECT(BRAID_BACKUP, braid_restore(&options, restored, NULL));
+    options.tablespace_count = 1;
+    EXPECT(BRAID_NULL_ARGUMENT, braid_restore(&options, restored, NULL));
+    options.tablespaces = &directory;
+    OK(braid_restore(&options, restored, NULL));
+    braid_db *copy = open_db(restored, BRAID_OK, NULL);
+    OK(braid_table_open_in(copy, "disk", "loaded", NULL, &loaded));
+    OK(braid_table_get(loaded, S("key"), &value));
+    CHECK(value_is(&value, "second"));
+    OK(braid_table_free(loaded));
+    OK(braid_db_close(copy));
+    OK(braid_table_drop(db, "loaded"));
+}
+
 /* Tables in a directory of their own, which is needed from then on. */
 static void tablespaces(const char *dir) {
     static char disk[4096], gone[4096];
@@ -293,6 +356,8 @@ static void tablespaces(const char *dir) {
     OK(braid_table_open(db, "there", &there));
     OK(braid_table_get(there, S("key"), &value));
     CHECK(value_is(&value, "first"));
+    move(db, there);
+    load_and_restore(db, dir);
     EXPECT(BRAID_TABLESPACE, braid_db_drop_tablespace(db, "disk"));
     MESSAGE("there");
     OK(braid_table_free(there));
