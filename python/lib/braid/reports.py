@@ -44,6 +44,8 @@ class LogStats:
     """Number of commits that were delayed because the log was full or filled up too fast."""
     delay_time: timedelta
     """Time of these delays, summed over commits."""
+    background_pauses: int
+    """Number of pauses of backups, loads and other background work for the sake of commits."""
     queue_time: timedelta
     """Time from the first commit in a buffer to its sealing, summed over flushes."""
     write_time: timedelta
@@ -84,6 +86,8 @@ class StoreStats:
     """Bytes written into blocks of the data file."""
     pages_read_in_place: int
     """Number of pages in persistent memory that were first read in place, without a load."""
+    extension_waits: int
+    """Number of transactions that waited while the data file was extended."""
     file_bytes: int
     """Length of the data file, in bytes."""
     file_free_bytes: int
