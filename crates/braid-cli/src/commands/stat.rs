@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use braid::device::DeviceChoice;
-use braid::stats::{StoreStats, TablespacePlacement};
+use braid::stats::{NodePlacement, StoreStats, TablespacePlacement, TablespaceStats};
 use braid::{Database, Error, Health};
 
 use super::watch::watch;
@@ -213,6 +213,43 @@ fn pages_of(store: &StoreStats) -> String {
     )
 }
 
+/// Where a tablespace is, and what its files have.
+fn tablespace_line(space: &TablespaceStats) -> String {
+    let directory = space.directory.as_ref();
+    let place = directory.map_or_else(String::new, |path| format!(" in {}", path.display()));
+    let (file, pages) = (file_of(&space.store), pages_of(&space.store));
+    let log = if space.own_log { "; own log" } else { "" };
+    let node = match space.memory_node {
+        Some(node) if space.is_on_node => format!("; on memory node {node}"),
+        Some(node) => {
+            format!("; on memory node {node}, which this machine lacks: placed as without a node")
+        }
+        None => String::new(),
+    };
+    format!("{}{place}: {file}; pages: {pages}{log}{node}", space.name)
+}
+
+/// What lies on a memory node.
+fn node_line(node: &NodePlacement) -> String {
+    let parts = format!(
+        "{} of log buffers, {} of the buffer pool, {} of locks",
+        mib(node.strand_bytes),
+        mib(node.pool_bytes),
+        mib(node.lock_bytes)
+    );
+    let of_tablespace = |part: &TablespacePlacement| {
+        let (pool, log) = (mib(part.pool_bytes), mib(part.strand_bytes));
+        format!(
+            "; of {}: {pool} of its pool, {log} of its log's buffers",
+            part.name
+        )
+    };
+    let here = node.tablespaces.iter();
+    let here = here.filter(|part| part.pool_bytes + part.strand_bytes > 0);
+    let tablespaces: String = here.map(of_tablespace).collect();
+    format!("{}: {parts}{tablespaces}", node.node)
+}
+
 pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, String)>, Failure> {
     let (recovery, stats) = (db.recovery(), db.stats());
     let (log, store) = (&stats.log, &stats.store);
@@ -237,21 +274,8 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
     }
     rows.push(("data file", file_of(store)));
     rows.push(("pages", pages_of(store)));
-    for space in &stats.tablespaces {
-        let directory = space.directory.as_ref();
-        let place = directory.map_or_else(String::new, |path| format!(" in {}", path.display()));
-        let (file, pages) = (file_of(&space.store), pages_of(&space.store));
-        let log = if space.own_log { "; own log" } else { "" };
-        let node = match space.memory_node {
-            Some(node) if space.is_on_node => format!("; on memory node {node}"),
-            Some(node) => format!(
-                "; on memory node {node}, which this machine lacks: placed as without a node"
-            ),
-            None => String::new(),
-        };
-        let line = format!("{}{place}: {file}; pages: {pages}{log}{node}", space.name);
-        rows.push(("tablespace", line));
-    }
+    let spaces = stats.tablespaces.iter();
+    rows.extend(spaces.map(|space| ("tablespace", tablespace_line(space))));
     rows.extend([
         (
             "checkpoint",
@@ -283,28 +307,11 @@ pub(crate) fn rows(db: &Database, exact: bool) -> Result<Vec<(&'static str, Stri
     ]);
     let placement = db.placement();
     if placement.len() > 1 {
-        rows.extend(placement.iter().map(|node| {
-            let parts = format!(
-                "{} of log buffers, {} of the buffer pool, {} of locks",
-                mib(node.strand_bytes),
-                mib(node.pool_bytes),
-                mib(node.lock_bytes)
-            );
-            let of_tablespace = |part: &TablespacePlacement| {
-                let (pool, log) = (mib(part.pool_bytes), mib(part.strand_bytes));
-                format!(
-                    "; of {}: {pool} of its pool, {log} of its log's buffers",
-                    part.name
-                )
-            };
-            let parts_here = node.tablespaces.iter();
-            let parts_here = parts_here.filter(|part| part.pool_bytes + part.strand_bytes > 0);
-            let tablespaces: String = parts_here.map(of_tablespace).collect();
-            (
-                "memory node",
-                format!("{}: {parts}{tablespaces}", node.node),
-            )
-        }));
+        rows.extend(
+            placement
+                .iter()
+                .map(|node| ("memory node", node_line(node))),
+        );
     }
     Ok(rows)
 }

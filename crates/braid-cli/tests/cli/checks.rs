@@ -84,6 +84,28 @@ fn verify_names_damaged_superblocks() {
     );
 }
 
+/// Verify, dump and repair take the present directory of the tablespace "disk".
+fn checks_find_it_elsewhere(dir: &Path) {
+    let (main, disk) = (dir.join("main"), dir.join("disk"));
+    let (elsewhere, saved) = (dir.join("elsewhere"), dir.join("saved"));
+    let path = main.to_str().unwrap();
+    fs::rename(&disk, &elsewhere).unwrap();
+    expect_code(&braid(&["verify", path]), 1);
+    let place = format!("disk={}", elsewhere.display());
+    let verify = braid(&["verify", path, "--tablespace", &place]);
+    expect_code(&verify, 0);
+    assert!(stdout(&verify).contains("(2 tables"), "{}", stdout(&verify));
+    let dump = braid(&["dump", path, "--tablespace", &place]);
+    expect_code(&dump, 0);
+    assert!(stdout(&dump).contains("tablespace \"disk\", number 1"));
+    let saved = saved.to_str().unwrap();
+    let repair = ["verify", "--repair", path, "--into", saved];
+    let repair = braid(&[&repair[..], &["--tablespace", &place]].concat());
+    expect_code(&repair, 0);
+    assert!(stdout(&repair).ends_with("nothing is lost\n"));
+    fs::rename(&elsewhere, &disk).unwrap();
+}
+
 /// A tablespace is shown with its tables, and named if it is damaged or missing.
 #[test]
 fn tablespaces_are_shown_verified_and_named() {
@@ -134,23 +156,7 @@ fn tablespaces_are_shown_verified_and_named() {
     expect_code(&verify, 0);
     assert!(stdout(&verify).contains("(2 tables"), "{}", stdout(&verify));
 
-    // Mounted elsewhere.
-    let (elsewhere, saved) = (dir.path().join("elsewhere"), dir.path().join("saved"));
-    fs::rename(&disk, &elsewhere).unwrap();
-    expect_code(&braid(&["verify", path]), 1);
-    let place = format!("disk={}", elsewhere.display());
-    let verify = braid(&["verify", path, "--tablespace", &place]);
-    expect_code(&verify, 0);
-    assert!(stdout(&verify).contains("(2 tables"), "{}", stdout(&verify));
-    let dump = braid(&["dump", path, "--tablespace", &place]);
-    expect_code(&dump, 0);
-    assert!(stdout(&dump).contains("tablespace \"disk\", number 1"));
-    let saved = saved.to_str().unwrap();
-    let repair = ["verify", "--repair", path, "--into", saved];
-    let repair = braid(&[&repair[..], &["--tablespace", &place]].concat());
-    expect_code(&repair, 0);
-    assert!(stdout(&repair).ends_with("nothing is lost\n"));
-    fs::rename(&elsewhere, &disk).unwrap();
+    checks_find_it_elsewhere(dir.path());
 
     // A damaged page, and no data file.
     let data = disk.join("data.braid");
