@@ -45,7 +45,8 @@ pub(crate) fn list_tables(engine: &Arc<Engine>) -> Result<TableMap> {
     }
     for (former, present) in catalog.former_numbers(|_| true)? {
         if let Some(core) = found.get(&present).cloned() {
-            found.insert(former, core);
+            // A number that a table has is never a former one, unless the entry is damaged.
+            found.entry(former).or_insert(core);
         }
     }
     Ok(found)
@@ -83,13 +84,38 @@ impl Catalog<'_> {
         Ok(tables.map(|(id, name, _)| (id, name)).collect())
     }
 
-    /// Returns the numbers of all existing tables.
-    pub(crate) fn ids(&self) -> Result<Vec<u32>> {
+    /// Returns the numbers of all existing tables, after checking that none has that of another, or one
+    /// that a new table would get: two tables would share a tree.
+    pub(crate) fn ids(&self) -> Result<BTreeSet<u32>> {
         let tx = self.begin();
-        let names = tx.prefix(&self.table(), &[NAMES])?;
-        names
-            .map(|entry| entry.and_then(|(_, value)| Ok(CatalogEntry::decode(&value)?.id)))
-            .collect()
+        let mut ids = BTreeSet::new();
+        for entry in tx.prefix(&self.table(), &[NAMES])? {
+            let (_, value): (Bytes, Bytes) = entry?;
+            if !ids.insert(CatalogEntry::decode(&value)?.id) {
+                return Err(damaged("two tables have the same number"));
+            }
+        }
+        for space in MAIN_SPACE..SPACES_MAX {
+            let last = ids.range(ids_of_space(space)).next_back();
+            let next = last.map(|_| self.next_id(&tx, space)).transpose()?;
+            if last >= next.as_ref() && last.is_some() {
+                return Err(damaged("the next table number is that of a table"));
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Returns the number that the next table of a tablespace gets, or the end of its numbers.
+    fn next_id(&self, tx: &Transaction, space: u8) -> Result<u32> {
+        let ids = ids_of_space(space);
+        let next: Option<Bytes> = tx.get(&self.table(), &next_id_key(space)[..])?;
+        let Some(bytes) = next else {
+            return Ok(ids.start);
+        };
+        let next = bytes[..].try_into().map(u32::from_le_bytes);
+        next.ok()
+            .filter(|next| (ids.start..=ids.end).contains(next))
+            .ok_or_else(|| damaged("the next table number is malformed"))
     }
 
     /// Returns the numbers and entries of all tablespaces other than the main one.
@@ -117,7 +143,7 @@ impl Catalog<'_> {
     ) -> Result<BTreeMap<u32, u32>> {
         let catalog = self.table();
         let mut tx = self.begin();
-        // A salvaged catalog may have several names for a table.
+        // A salvaged catalog may have several names for a table, after it was renamed.
         let mut named: BTreeMap<u32, Vec<(Bytes, CatalogEntry)>> = BTreeMap::new();
         for entry in tx.prefix(&catalog, &[NAMES])? {
             let (key, value): (Bytes, Bytes) = entry?;
@@ -160,15 +186,18 @@ impl Catalog<'_> {
                 };
                 tx.insert(&catalog, &self.salvaged_key(&tx, number)?, &entry.encode())?;
             }
-            for (key, entry) in named.remove(&id).into_iter().flatten() {
-                if number != id {
-                    let entry = CatalogEntry {
-                        id: number,
-                        ..entry
-                    };
-                    tx.insert(&catalog, &key, &entry.encode())?;
-                }
+            let mut names = named.remove(&id).into_iter().flatten();
+            if let Some((key, entry)) = names.next()
+                && number != id
+            {
+                let entry = CatalogEntry {
+                    id: number,
+                    ..entry
+                };
+                tx.insert(&catalog, &key, &entry.encode())?;
             }
+            // Tables of several names would share a tree.
+            names.try_for_each(|(key, _)| tx.remove(&catalog, &key).map(drop))?;
         }
         if next > ids.end {
             return Err(Error::OutOfSpace {
@@ -280,18 +309,10 @@ impl Catalog<'_> {
     /// Assigns a number to a new table of a tablespace.
     pub(crate) fn take_id(&self, tx: &mut Transaction, space: u8) -> Result<u32> {
         let catalog = self.table();
-        let (key, ids) = (next_id_key(space), ids_of_space(space));
-        let next: Option<Bytes> = tx.get_for_update(&catalog, &key[..])?;
-        let id = match next {
-            None => ids.start,
-            Some(bytes) => {
-                let bytes = bytes[..]
-                    .try_into()
-                    .map_err(|_| damaged("the next table number is malformed"))?;
-                u32::from_le_bytes(bytes)
-            }
-        };
-        if !ids.contains(&id) {
+        let key = next_id_key(space);
+        let _: Option<Bytes> = tx.get_for_update(&catalog, &key[..])?;
+        let id = self.next_id(tx, space)?;
+        if id == ids_of_space(space).end {
             return Err(Error::OutOfSpace {
                 what: "all table numbers are in use".into(),
             });

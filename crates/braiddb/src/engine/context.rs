@@ -278,13 +278,23 @@ impl WriteSet {
         put.map(|w| layer_entries(key_len(w))).sum()
     }
 
-    /// Returns the extent of the writes to some of the context's tables.
-    pub(crate) fn extent_of(&self, is_one: impl Fn(u32) -> bool) -> WriteExtent {
-        let mut extent = WriteExtent {
-            removes_only: true,
-            ..WriteExtent::default()
-        };
-        for write in self.writes.iter().filter(|write| is_one(write.table)) {
+    /// Returns the extent of the writes to each tablespace, given that of each of the context's
+    /// tables.
+    pub(crate) fn extents(&self, space_of: impl Fn(u32) -> u8) -> Vec<(u8, WriteExtent)> {
+        let mut extents: Vec<(u8, WriteExtent)> = Vec::new();
+        for write in &self.writes {
+            let space = space_of(write.table);
+            // Of few.
+            let found = extents.iter().position(|(one, _)| *one == space);
+            let index = found.unwrap_or_else(|| {
+                let extent = WriteExtent {
+                    removes_only: true,
+                    ..WriteExtent::default()
+                };
+                extents.push((space, extent));
+                extents.len() - 1
+            });
+            let extent = &mut extents[index].1;
             extent.writes += 1;
             extent.bytes += (write.end - write.record_at) as usize;
             if write.superseded {
@@ -295,7 +305,7 @@ impl WriteSet {
                 extent.entries += layer_entries(self.key(write).len());
             }
         }
-        extent
+        extents
     }
 
     pub(crate) fn key(&self, write: &Write) -> &[u8] {

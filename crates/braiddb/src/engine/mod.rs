@@ -11,6 +11,7 @@ mod flush_timer;
 mod health;
 pub(crate) mod hint_cache;
 mod holds;
+pub(crate) mod leaves;
 mod moved;
 mod placement;
 mod savepoints;

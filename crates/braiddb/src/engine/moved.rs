@@ -5,13 +5,12 @@
 //! stays a tree, and a read notices afterwards that the table has moved. The empty tree is freed like
 //! that of a dropped table, or by the next opening.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
-use braid_store::{Change, Direction};
-use bytes::Bytes;
+use braid_store::Change;
 
 use super::Engine;
+use super::leaves::Leaves;
 use crate::error::Result;
 use crate::schema::table::TableCore;
 
@@ -47,15 +46,11 @@ impl Engine {
             return Ok(false);
         }
         successor.forget_predecessor();
-        let (mut from, mut position): (Bound<Bytes>, _) = (Bound::Unbounded, None);
+        let mut leaves = Leaves::all(&core.tree);
         loop {
             let begun = braid_rt::now();
-            let (lower, upper) = (from.as_ref().map(|key| &key[..]), Bound::Unbounded);
-            let direction = Direction::Forward;
-            let leaf = core
-                .tree
-                .scan_leaf(position, lower, upper, direction, usize::MAX)?;
-            for record in leaf.records() {
+            let Some(leaf) = leaves.next() else { break };
+            for record in leaf?.records() {
                 if self.is_closed() || !core.tree.has_room_to_purge(record.key) {
                     // The next checkpoint frees room.
                     return Ok(false);
@@ -65,10 +60,6 @@ impl Engine {
                 core.tree.modify(record.key, |_| (Change::Remove, ()))?;
             }
             self.log.pause_background(begun);
-            match leaf.next {
-                Some(next) => (from, position) = (next, leaf.position),
-                None => break,
-            }
         }
         braid_rt::coverage_point("move: the old tree is emptied");
         Ok(true)

@@ -358,14 +358,7 @@ impl Engine {
             rooms,
             ..
         } = state;
-        let mut spaces: Vec<u8> = tables.iter().map(|table| space_of(table.id)).collect();
-        spaces.sort_unstable();
-        spaces.dedup();
-        for space in spaces {
-            let extent = writes.extent_of(|table| space_of(tables[table as usize].id) == space);
-            if extent.writes == 0 {
-                continue;
-            }
+        for (space, extent) in writes.extents(|table| space_of(tables[table as usize].id)) {
             let store = self.store_of_space(space);
             let store = store.ok_or_else(|| damaged("a written table's tablespace is missing"))?;
             if extent.entries > 0 {

@@ -20,6 +20,7 @@ use super::replay::{Removal, Replay, Replayed, gathered_bytes_max};
 use super::tablespaces::{self, Chosen, Listed, LogLanes, MainState};
 use crate::catalog::Catalog;
 use crate::engine::Engine;
+use crate::engine::leaves::Leaves;
 use crate::engine::spaces::Spaces;
 use crate::error::{Error, Result};
 use crate::format::meta::{Decoded, Meta};
@@ -27,7 +28,6 @@ use crate::mvcc::gc::Tombstone;
 use crate::observe::recovery::{RecoveryProgress, RecoveryReport};
 use crate::observe::trace::{Phase, call_user};
 use crate::options::{ArchivePlace, Builder};
-use crate::read::leaves::Leaves;
 use crate::schema::entry::{CATALOG_ID, MAIN_SPACE};
 use crate::schema::table::{Identity, TableCore};
 use crate::services::changes::load_feeds;
@@ -511,7 +511,7 @@ fn still_there(
 
 /// Frees trees that no table refers to, of tables that were dropped while their pages were in use.
 fn remove_dead_tables(engine: &Arc<Engine>) -> Result<()> {
-    let mut alive: HashSet<u32> = Catalog::of(engine).ids()?.into_iter().collect();
+    let mut alive = Catalog::of(engine).ids()?;
     alive.insert(CATALOG_ID);
     for store in engine.stores() {
         for id in store.tree_ids() {

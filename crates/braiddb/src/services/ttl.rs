@@ -16,10 +16,10 @@ use bytes::Bytes;
 
 use crate::catalog::Catalog;
 use crate::engine::Engine;
+use crate::engine::leaves::Leaves;
 use crate::error::Result;
 use crate::observe::trace::call_user;
 use crate::options::{Durability, TransactionOptions};
-use crate::read::leaves::Leaves;
 use crate::schema::table::TableCore;
 use crate::txn::transaction::Transaction;
 

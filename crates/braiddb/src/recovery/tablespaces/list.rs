@@ -7,6 +7,7 @@ use super::place::ignore_missing;
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::note;
 use crate::format::space::{ListedSpace, decode_list, encode_list};
+use crate::schema::entry::{MAIN_SPACE, SPACES_MAX, check_space_name};
 
 /// The list in the database's directory.
 pub(crate) const LIST_FILE: &str = "TABLESPACES";
@@ -21,9 +22,22 @@ pub(crate) fn read_list(device: &dyn Device) -> Result<Vec<ListedSpace>> {
         return Ok(Vec::new());
     };
     let decoded = fields.ok().and_then(|fields| decode_list(&fields));
-    decoded.ok_or_else(|| Error::Corrupted {
-        what: "the list of tablespaces is unreadable".into(),
-        location: LIST_FILE.into(),
+    decoded
+        .filter(|list| is_sound(list))
+        .ok_or_else(|| Error::Corrupted {
+            what: "the list of tablespaces is unreadable".into(),
+            location: LIST_FILE.into(),
+        })
+}
+
+/// Whether each entry has a name, and a number and an identity of its own, as a tablespace can have them.
+/// Two have the same name if one is the rest of a drop.
+fn is_sound(list: &[ListedSpace]) -> bool {
+    list.iter().enumerate().all(|(index, entry)| {
+        let mut others = list[..index].iter();
+        (MAIN_SPACE + 1..SPACES_MAX).contains(&entry.number)
+            && check_space_name(&entry.name).is_ok()
+            && others.all(|other| other.number != entry.number && other.identity != entry.identity)
     })
 }
 

@@ -8,8 +8,9 @@
 //! a file that the catalog does not know is in the list until it is removed: by the next opening for
 //! writing, if the process ended too early.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,12 +19,15 @@ use braid_log::{CheckpointPosition, SeqNo};
 use braid_store::{Store, StoreError, StoreOptions, Tree};
 
 use super::DATA_FILE;
+use crate::engine::leaves::Leaves;
 use crate::engine::spaces::{Absent, Space, side_of};
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::space::{ListedSpace, SpaceMeta};
 use crate::observe::trace;
 use crate::options::Builder;
-use crate::schema::entry::{SPACES_MAX, SpaceEntry, space_key};
+use crate::schema::entry::{
+    CatalogEntry, NAMES, SPACES_MAX, SpaceEntry, damaged, space_key, space_of,
+};
 use crate::services::Instance;
 
 mod change;
@@ -32,6 +36,8 @@ mod logs;
 mod place;
 mod restored;
 mod salvaged;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use self::list::write_list;
 use self::place::{
@@ -317,8 +323,63 @@ pub(super) fn choose(
             Err(error) => return Err(error),
         }
     }
-    chosen.left = by_number.into_values().collect();
+    if !by_number.is_empty() {
+        chosen.sort_out(by_number, catalog, cut, read_only)?;
+    }
     Ok(chosen)
+}
+
+impl Chosen {
+    /// Notes the tablespaces that the catalog lacks as the rests of creations and drops, which will be
+    /// removed. Tables belong to none of them, unless an entry of the catalog is lost.
+    fn sort_out(
+        &mut self,
+        listed: BTreeMap<u8, Listed>,
+        catalog: &Tree,
+        cut: SeqNo,
+        read_only: bool,
+    ) -> Result<()> {
+        let used = spaces_of_tables(catalog);
+        for (number, one) in listed {
+            match &used {
+                Ok(used) if !used.contains(&number) => self.left.push(one),
+                _ if read_only => {
+                    let name = one.entry.name.clone();
+                    if let Ok(opened) = opened_up_to(Some(one), &name, cut) {
+                        self.spaces.push(opened.space);
+                    }
+                }
+                Ok(_) if braid_rt::mutant!("remove_a_tablespace_with_tables") => {
+                    self.left.push(one);
+                }
+                Ok(_) => {
+                    let what = format!(
+                        "the entry of tablespace {:?}, which has tables, is lost",
+                        one.entry.name
+                    );
+                    return Err(damaged(&what));
+                }
+                Err(error) => return Err(error.clone()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the numbers of the tablespaces to which the tables of a catalog belong.
+fn spaces_of_tables(catalog: &Tree) -> Result<BTreeSet<u8>> {
+    let (first, end) = ([NAMES], [NAMES + 1]);
+    let mut spaces = BTreeSet::new();
+    for leaf in Leaves::new(catalog, Bound::Included(&first), Bound::Excluded(&end)) {
+        let leaf = leaf?;
+        for (index, record) in leaf.records().enumerate() {
+            if !record.meta.tombstone {
+                let entry = CatalogEntry::decode(&leaf.value(index))?;
+                spaces.insert(space_of(entry.id));
+            }
+        }
+    }
+    Ok(spaces)
 }
 
 /// Returns a tablespace of the catalog as opened. The log up to `cut` must lead to its state.

@@ -5,9 +5,9 @@ use braid_log::SeqNo;
 use crate::base::written::Written;
 use crate::engine::Engine;
 use crate::engine::context::{Context, PointRead, signature_of};
+use crate::engine::leaves::Leaves;
 use crate::error::{ConflictKind, Result};
 use crate::mvcc::range_reads::{Fingerprint, RangeRead};
-use crate::read::leaves::Leaves;
 
 /// Spins for which a validation waits for another transaction that is committing a key it read: a
 /// commit takes about a microsecond unless its thread lost the processor.
