@@ -8,65 +8,15 @@ use braid::{Durability, Ticket, Transaction};
 use braid_rt::mutant;
 use bytes::Bytes;
 
+use super::effects::{Arrival, Effects};
+use super::elements::Discarded;
 use super::entry::{Body, Collection, Entry, StreamHead, read_u64};
 use super::hashed;
 use super::scratch::Scratch;
-use super::view::{Bucket, View};
+use super::view::View;
 use super::{Keyspace, now_ms};
 use crate::failure::{Failure, Result};
 use crate::kind::Kind;
-use crate::tracking::Changes;
-
-/// What happened to a key, for keyspace notifications.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Event {
-    /// Class of the event as in `notify-keyspace-events`: `$`, `h`, `l`, `s`, `z`, `g`, `x`.
-    pub(crate) class: char,
-    pub(crate) name: &'static str,
-    pub(crate) database: u32,
-    pub(crate) key: Bytes,
-}
-
-/// A message for the subscribers of a channel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Message {
-    pub(crate) is_shard: bool,
-    pub(crate) channel: Bytes,
-    pub(crate) text: Bytes,
-}
-
-/// What other connections learn once the transaction has committed.
-#[derive(Debug, Default)]
-pub(crate) struct Effects {
-    pub(crate) events: Vec<Event>,
-    /// Number of keys that were found expired.
-    pub(crate) expired: u64,
-    pub(crate) arrivals: Vec<Arrival>,
-    /// Messages of a script.
-    pub(crate) messages: Vec<Message>,
-    /// Whether the transaction may have changed something.
-    pub(crate) is_write: bool,
-    /// Whether `changes` has the changed keys.
-    pub(crate) is_tracked: bool,
-    pub(crate) changes: Changes,
-}
-
-/// Something for which clients may wait. Keys are named with the number of their database.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Arrival {
-    /// A key got elements.
-    Elements {
-        key: (u32, Bytes),
-        kind: Kind,
-        count: usize,
-    },
-    /// A reader of a group of a stream left entries for others.
-    Left { key: (u32, Bytes), group: Bytes },
-    /// A stream or a group of it is gone.
-    Gone { key: (u32, Bytes) },
-    /// Other data is in a database now.
-    Database(u32),
-}
 
 /// The data as one transaction sees it.
 #[derive(Debug)]
@@ -418,45 +368,6 @@ impl Data {
         Ok(())
     }
 
-    /// Records that readers of groups must not wait for entries of a stream any longer.
-    fn stream_is_gone(&mut self, key: &[u8]) {
-        self.effects.arrivals.push(Arrival::Gone {
-            key: (self.database, Bytes::copy_from_slice(key)),
-        });
-    }
-
-    /// Discards the elements of `old` unless `body` still owns them (S2).
-    fn discard_elements(&mut self, old: &Entry, body: &Body) -> Result<()> {
-        let Body::Collection(before) = old.body else {
-            return Ok(());
-        };
-        if matches!(body, Body::Collection(after) if after.id == before.id) {
-            return Ok(());
-        }
-        self.discard(before.id, Discarded::Collection)
-    }
-
-    pub(crate) fn discard(&mut self, identity: u64, what: Discarded) -> Result<()> {
-        Ok(self.view.put(
-            &self.keyspace.garbage,
-            &identity.to_be_bytes(),
-            &[what as u8],
-        )?)
-    }
-
-    /// Leaves the elements that begin with one of these prefixes to the background (S2). The identity is
-    /// one that nothing else has. Prefixes have at most 255 bytes.
-    pub(crate) fn discard_parts(&mut self, identity: u64, prefixes: &[Vec<u8>]) -> Result<()> {
-        let mut what = vec![Discarded::Parts as u8];
-        for prefix in prefixes {
-            debug_assert!(prefix.len() < 256);
-            what.push(prefix.len() as u8);
-            what.extend_from_slice(prefix);
-        }
-        let at = identity.to_be_bytes();
-        Ok(self.view.put(&self.keyspace.garbage, &at, &what)?)
-    }
-
     /// Keeps `deadlines` up to date (S3).
     fn move_deadline(&mut self, key: &[u8], before: Option<u64>, after: Option<u64>) -> Result<()> {
         if let Some(before) = before {
@@ -520,84 +431,6 @@ impl Data {
         Ok(self.scan_keys(0, usize::MAX)?.1.pop().map(|(key, _)| key))
     }
 
-    /// Returns some elements of a collection whose members lie by hash behind `prefix`.
-    pub(crate) fn scan_elements(
-        &self,
-        prefix: &[u8],
-        cursor: u64,
-        count: usize,
-    ) -> Result<(u64, Vec<(Bytes, Bytes)>)> {
-        Ok(hashed::scan(
-            &self.view,
-            &self.keyspace.elements,
-            prefix,
-            cursor,
-            count,
-        )?)
-    }
-
-    /// Returns a random element of a collection of `len` members behind `prefix`.
-    pub(crate) fn sample_element(&self, prefix: &[u8], len: u64) -> Result<Option<(Bytes, Bytes)>> {
-        Ok(hashed::sample(
-            &self.view,
-            &self.keyspace.elements,
-            prefix,
-            len,
-        )?)
-    }
-
-    /// Returns the place of a field of a hash, or of a member of a set, among the elements.
-    pub(crate) fn member_at(&self, collection: &Collection, name: &[u8]) -> Vec<u8> {
-        self.keyspace.hashed_key(&collection.id.to_be_bytes(), name)
-    }
-
-    pub(crate) fn element(&self, at: &[u8]) -> Result<Option<Bytes>> {
-        Ok(self.view.get(&self.keyspace.elements, at)?)
-    }
-
-    pub(crate) fn put_element(&mut self, at: &[u8], value: &[u8]) -> Result<()> {
-        Ok(self.view.put(&self.keyspace.elements, at, value)?)
-    }
-
-    pub(crate) fn remove_element(&mut self, at: &[u8]) -> Result<bool> {
-        Ok(self.view.remove(&self.keyspace.elements, at)?)
-    }
-
-    /// Returns the table of elements; a handle of its own, to iterate while the data changes.
-    pub(crate) fn elements(&self) -> Bucket {
-        self.keyspace.elements.clone()
-    }
-
-    /// Records an event of the selected database, if somebody wants notifications.
-    pub(crate) fn notify(&mut self, class: char, name: &'static str, key: &[u8]) {
-        // Relaxed: a command that runs while the classes change may be of before or after.
-        if !self.keyspace.notifies.load(Ordering::Relaxed) {
-            return;
-        }
-        self.effects.events.push(Event {
-            class,
-            name,
-            database: self.database,
-            key: Bytes::copy_from_slice(key),
-        });
-    }
-
-    /// Records that a key has changed, if somebody wants to know.
-    fn changed(&mut self, key: &[u8]) {
-        if self.effects.is_tracked {
-            self.effects.changes.keys.push(Bytes::copy_from_slice(key));
-        }
-    }
-
-    /// Records that clients may be waiting for the new elements of a key.
-    pub(crate) fn pushed(&mut self, key: &[u8], kind: Kind, count: usize) {
-        self.effects.arrivals.push(Arrival::Elements {
-            key: (self.database, Bytes::copy_from_slice(key)),
-            kind,
-            count,
-        });
-    }
-
     /// Sets a mark to which [`Data::roll_back`] returns; `None` if nothing can have changed.
     pub(crate) fn mark(&mut self) -> Option<Mark> {
         match &mut self.view {
@@ -653,16 +486,6 @@ pub(crate) struct Mark {
     arrivals: usize,
     messages: usize,
     changed: usize,
-}
-
-/// What an entry of `garbage` names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Discarded {
-    Collection = 1,
-    Namespace = 2,
-    /// Elements of a collection that begin with certain prefixes.
-    Parts = 3,
 }
 
 /// Returns the key in `deadlines`.

@@ -28,6 +28,8 @@
 //! exists during the whole scan is returned. The same order gives fair random members.
 
 mod data;
+mod effects;
+mod elements;
 mod entry;
 mod fields;
 mod hashed;
@@ -44,9 +46,11 @@ use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 
 pub(crate) use crate::kind::Kind;
+pub(crate) use data::{Committed, Data, Scope};
 #[cfg(feature = "scripts")]
-pub(crate) use data::Message;
-pub(crate) use data::{Arrival, Committed, Data, Discarded, Effects, Event, Scope};
+pub(crate) use effects::Message;
+pub(crate) use effects::{Arrival, Effects, Event};
+pub(crate) use elements::Discarded;
 pub(crate) use entry::{Body, Collection, Entry, StreamHead, read_u64, read_u128};
 pub(crate) use rank::{RankIndex, height};
 pub(crate) use sweep::Sweeper;

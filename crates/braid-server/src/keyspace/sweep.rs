@@ -7,7 +7,9 @@ use std::time::Duration;
 use braid::Durability;
 
 use super::Keyspace;
-use super::data::{Data, Discarded, Effects, Scope};
+use super::data::{Data, Scope};
+use super::effects::Effects;
+use super::elements::Discarded;
 use super::entry::{Body, Entry, read_u64};
 use super::view::Bucket;
 use crate::failure::Result;

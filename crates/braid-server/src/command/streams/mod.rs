@@ -18,6 +18,7 @@ mod groups;
 mod id;
 mod info;
 mod read;
+mod xgroup;
 
 use std::ops::Bound;
 
@@ -31,9 +32,9 @@ use id::{Id, NewId};
 
 pub(super) use claim::{xautoclaim, xclaim};
 pub(super) use dump::{export, import};
-pub(super) use groups::{xack, xgroup, xpending};
 pub(super) use info::xinfo;
 pub(super) use read::{keys_of, xread, xreadgroup};
+pub(super) use xgroup::{xack, xgroup, xpending};
 
 const ENTRIES: u8 = 0;
 const GROUPS: u8 = 1;

@@ -1,0 +1,212 @@
+//! MULTI, EXEC and WATCH, and what else the executor runs itself.
+
+use braid::Durability;
+use braid_rt::mutant;
+use bytes::Bytes;
+
+use super::{Access, Outcome, Within, answer, run_data, sees_own_writes, transact};
+use crate::command::{
+    Command, Control, Run, commands, keys_of, refuse, remember, run_on, run_or_undo,
+    waits_for_device,
+};
+use crate::failure::{Failure, Result};
+use crate::keyspace::{Body, Committed, Data, Entry, Kind, Scope};
+use crate::resp::Reply;
+use crate::session::{Queue, Session, Watched};
+use crate::shared::Shared;
+
+/// Runs a command that controls transactions, or waits for them.
+pub(super) fn control(
+    shared: &Shared,
+    session: &mut Session,
+    which: Control,
+    args: &[Bytes],
+) -> Outcome {
+    match (which, session.queue.is_some()) {
+        (Control::Multi, true) => Outcome::error("ERR MULTI calls can not be nested".to_owned()),
+        (Control::Multi, false) => {
+            session.queue = Some(Queue::default());
+            Outcome::ready(Reply::OK)
+        }
+        (Control::Exec, false) => Outcome::error("ERR EXEC without MULTI".to_owned()),
+        (Control::Exec, true) => exec(shared, session),
+        (Control::Discard, false) => Outcome::error("ERR DISCARD without MULTI".to_owned()),
+        (Control::Discard, true) => {
+            session.queue = None;
+            session.watched.clear();
+            Outcome::ready(Reply::OK)
+        }
+        (Control::Watch, true) => {
+            Outcome::error("ERR WATCH inside MULTI is not allowed".to_owned())
+        }
+        (Control::Watch, false) => watch(shared, session, &args[1..]),
+        (Control::Unwatch, false) => {
+            session.watched.clear();
+            Outcome::ready(Reply::OK)
+        }
+        (Control::Waitaof, false) => waitaof(shared, session, args),
+        (Control::Waitaof, true) => {
+            if let Some(queue) = &mut session.queue {
+                queue.is_broken = true;
+            }
+            Outcome::error("ERR Command not allowed inside a transaction".to_owned())
+        }
+        // Has no effect before EXEC, which ends watching anyway.
+        (Control::Unwatch, true) => Outcome::ready(Reply::Status("QUEUED")),
+    }
+}
+
+/// Runs WAITAOF: the reply waits until everything that the client wrote is durable, or until its time
+/// has passed.
+fn waitaof(shared: &Shared, session: &Session, args: &[Bytes]) -> Outcome {
+    // This server's log, and those of replicas, of which there are none.
+    let copies = |local| Reply::Array(vec![Reply::Integer(local), Reply::Integer(0)]);
+    let (waits, timeout) = match waits_for_device(args) {
+        Ok(waits) => waits,
+        Err(failure) => return Outcome::ready(failure.to_reply()),
+    };
+    if sees_own_writes(shared, session) {
+        return Outcome::ready(copies(1));
+    }
+    if !waits {
+        return Outcome::ready(copies(0));
+    }
+    match (shared.keyspace.db.ticket(session.pending), timeout) {
+        (Ok(ticket), None) => Outcome::Reply(copies(1), Some(ticket)),
+        (Ok(ticket), Some(timeout)) => Outcome::Within(Box::new(Within {
+            reply: copies(1),
+            ticket,
+            timeout,
+            otherwise: copies(0),
+        })),
+        (Err(error), _) => Outcome::ready(Failure::from(error).to_reply()),
+    }
+}
+
+/// Returns the stamp of a key's entry.
+fn stamp(data: &mut Data, key: &[u8]) -> Result<Option<u64>> {
+    let is_timed = |entry: &Entry| matches!(entry.body, Body::Collection(hash) if hash.kind == Kind::Hash && hash.extra > 0);
+    let mut entry = data.header(key)?;
+    // Fields whose time has passed are gone for readers, although the entry is as it was.
+    if data.writes && entry.as_ref().is_some_and(is_timed) {
+        data.hash(key)?;
+        entry = data.header(key)?;
+    }
+    Ok(entry.map(|entry| entry.stamp))
+}
+
+/// Reads the stamps of keys.
+fn watch(shared: &Shared, session: &mut Session, keys: &[Bytes]) -> Outcome {
+    let database = session.database;
+    // The newest state, which need not be durable yet: EXEC compares with that.
+    let scope = Scope {
+        database,
+        stripe: session.stripe,
+        writes: false,
+        durability: Durability::Immediate,
+    };
+    let read = |data: &mut Data| keys.iter().map(|key| stamp(data, key)).collect();
+    let committed: Committed<Vec<_>> = match shared.keyspace.transact(scope, read) {
+        Ok(committed) => committed,
+        Err(failure) => return Outcome::ready(failure.to_reply()),
+    };
+    for (key, stamp) in keys.iter().zip(committed.result) {
+        if !session
+            .watched
+            .iter()
+            .any(|watched| watched.database == database && watched.key == key)
+        {
+            session.watched.push(Watched {
+                database,
+                key: key.clone(),
+                stamp,
+            });
+        }
+    }
+    Outcome::Reply(Reply::OK, Some(committed.ticket))
+}
+
+/// Runs commands of data one by one: a deliberate bug that tests the tests.
+fn exec_in_parts(
+    shared: &Shared,
+    session: &mut Session,
+    commands: &[(&'static Command, Vec<Bytes>)],
+) -> Outcome {
+    let (mut replies, mut last) = (Vec::new(), None);
+    for (command, args) in commands {
+        if let Run::Data(run) = command.run
+            && let Outcome::Reply(reply, ticket) =
+                run_data(shared, session, command, Access::Read, |data, _| {
+                    run_on(command, run, data, args)
+                })
+        {
+            replies.push(reply);
+            last = ticket.or(last);
+        }
+    }
+    Outcome::Reply(Reply::Array(replies), last)
+}
+
+/// Runs the queued commands in one transaction.
+fn exec(shared: &Shared, session: &mut Session) -> Outcome {
+    let queue = session.queue.take().unwrap_or_default();
+    let watched = std::mem::take(&mut session.watched);
+    if queue.is_broken {
+        return Outcome::error(
+            "EXECABORT Transaction discarded because of previous errors.".to_owned(),
+        );
+    }
+    let requests = queue.requests.into_iter();
+    let commands: Vec<_> = requests
+        .map(|(number, args)| (&commands()[number], args))
+        .collect();
+    let writes = commands.iter().any(|(command, _)| command.may_write());
+    // Replies of commands without data, which must not run twice if the transaction is retried.
+    let mut done: Vec<Option<Reply>> = vec![None; commands.len()];
+    let access = if writes || !watched.is_empty() {
+        Access::Write
+    } else {
+        Access::Read
+    };
+    for (command, args) in &commands {
+        remember(shared, session, command, args);
+    }
+    if mutant!("server_exec_in_parts") {
+        return exec_in_parts(shared, session, &commands);
+    }
+    let result = transact(shared, session, access, |data, session| {
+        for watched in &watched {
+            data.select(watched.database)?;
+            let has_changed = stamp(data, &watched.key)? != watched.stamp;
+            if has_changed && !mutant!("server_watch_nothing") {
+                return Ok(Reply::NullArray);
+            }
+        }
+        let mut replies = Vec::with_capacity(commands.len());
+        for ((command, args), done) in commands.iter().zip(&mut done) {
+            if data.database != session.database {
+                data.select(session.database)?;
+            }
+            // The rules may have changed since the command was queued.
+            if let Err(denied) = session.user.check(command, args, || keys_of(command, args)) {
+                let text = refuse(shared, session, "multi", command, &denied);
+                replies.push(Reply::error(text));
+                continue;
+            }
+            replies.push(match command.run {
+                Run::Data(run) => run_or_undo(data, |data| run_on(command, run, data, args))?,
+                Run::Script(run) => run_or_undo(data, |data| run(shared, session, data, args))?,
+                Run::Session(run) if command.name == "select" => answer(run(shared, session, args)),
+                Run::Session(run) => done
+                    .get_or_insert_with(|| answer(run(shared, session, args)))
+                    .clone(),
+                Run::Executor(_) => Reply::OK,
+            });
+        }
+        Ok(Reply::Array(replies))
+    });
+    match result {
+        Ok((reply, ticket)) => Outcome::Reply(reply, ticket),
+        Err(failure) => Outcome::ready(failure.to_reply()),
+    }
+}
