@@ -333,6 +333,20 @@ impl<'a> Node<'a> {
             .copy_words_out(record.value_at, words_of(record.stored_len()), out)
     }
 
+    /// Copies the first bytes of [`Node::stored_value`] to `out`, as many as have room in whole words.
+    /// Returns their number.
+    #[inline]
+    pub(crate) fn copy_head_of_value(self, record: &LeafRecord, out: &mut [u8]) -> usize {
+        let words = words_of(record.stored_len()).min(out.len() / 8);
+        let is_copied = self.0.copy_words_out(record.value_at, words, out);
+        // In a page that is changing, the place may be invalid.
+        if is_copied {
+            record.stored_len().min(words * 8)
+        } else {
+            0
+        }
+    }
+
     /// Appends the bytes of [`Node::stored_value`] to `out`.
     #[inline]
     pub(crate) fn append_stored_value(self, record: &LeafRecord, out: &mut Vec<u8>) {

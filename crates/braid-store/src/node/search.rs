@@ -136,6 +136,19 @@ impl Node<'_> {
         }
     }
 
+    /// Whether this key is in a slot. The first `known` bytes are those of a key of the node.
+    #[inline]
+    pub(crate) fn has_key_at(self, slot: usize, key: &[u8], known: usize) -> bool {
+        let prefix = self.prefix_len();
+        if slot >= self.len() || prefix > known {
+            return false;
+        }
+        let suffix = key.get(prefix..).unwrap_or_default();
+        let (_, at, len) = self.slot(slot);
+        len == suffix.len()
+            && compare_key(self.0, at + self.record_head(), len, suffix) == Ordering::Equal
+    }
+
     /// The child that a key belongs to.
     #[inline(always)]
     pub(crate) fn child_of(self, key: &[u8]) -> PageId {

@@ -7,13 +7,13 @@
 
 use braid_rt::narrow;
 
-use super::{LEVELS_MAX, SEARCHED, Stamp, ToKey, Tree, TreeName};
+use super::{LEVELS_MAX, SEARCHED, SHORT_KEY_MAX, Stamp, ToKey, Tree, TreeName};
 use crate::buffer_pool::{ReadPage, WritePage};
 use crate::node::{KIND_INNER, Node};
 use crate::page::{head8, head8_after};
 
-/// Longest key whose place is recorded. For a longer key only its leaf is recorded: comparing the
-/// key would read parts of the leaf that may be far from the value and from each other.
+/// Bytes of a key that a hint records. A longer key is compared with the one at its place: hints of
+/// such keys skip the descent and the search, but read the record.
 const NAME_MAX: usize = 16;
 
 /// The place where a key was found, or is missing; see [`Tree::read_at`]. A hint: it is harmless if
@@ -24,7 +24,7 @@ pub struct LeafHint {
     /// Names the tree. No tree has page 0.
     tree: TreeName,
     leaf: Stamp,
-    /// The key, if it is short and was not just inserted.
+    /// The key, if it was not just inserted.
     name: Option<Name>,
     is_there: bool,
     /// Whether `slot` is known. If not, the leaf was not read yet, and may be no leaf.
@@ -34,17 +34,17 @@ pub struct LeafHint {
     is_of_many: bool,
 }
 
-/// A key.
+/// A key, or the length and the beginning of a key that is longer than [`NAME_MAX`].
 #[derive(Clone, Copy, Debug)]
 struct Name {
-    len: u8,
+    len: u16,
     bytes: [u64; 2],
 }
 
 impl Name {
     #[inline]
     fn of(key: &[u8]) -> Option<Self> {
-        (key.len() <= NAME_MAX).then(|| Name {
+        (key.len() <= SHORT_KEY_MAX).then(|| Name {
             len: narrow(key.len()),
             bytes: [head8(key), head8_after(key, 8)],
         })
@@ -61,7 +61,8 @@ impl LeafHint {
         self.leaf
     }
 
-    /// Whether the hint is for this key in this tree.
+    /// Whether the hint is for this key in this tree, or, if the key is longer than 16 bytes, for one
+    /// with its length and beginning.
     #[inline]
     pub fn is_of(&self, tree: &Tree, key: &[u8]) -> bool {
         self.tree == tree.name && self.has_key(key)
@@ -133,6 +134,14 @@ impl LeafHint {
             version: leaf.version_after(),
         };
     }
+
+    /// Updates the hint of the changed key itself, as [`LeafHint::follow`]. Other keys are not expected
+    /// in its leaf: the hint of the table's last change is for them.
+    #[inline]
+    pub(super) fn follow_own(&mut self, tree: &Tree, leaf: &WritePage<'_>, in_place: bool) {
+        self.follow(tree, leaf, in_place);
+        self.is_of_many = false;
+    }
 }
 
 impl Tree {
@@ -154,6 +163,9 @@ impl Tree {
     /// them again would take as long as finding the leaf.
     #[inline(always)]
     pub(super) fn recall_own(&self, hint: &LeafHint, key: &[u8]) -> Option<(ReadPage<'_>, Slot)> {
+        if key.len() > NAME_MAX {
+            return self.recall_long(hint, key);
+        }
         debug_assert!(hint.is_of(self, key), "the caller knows whose hint it is");
         let leaf = self.read_hinted(hint)?;
         if hint.is_located {
@@ -164,6 +176,22 @@ impl Tree {
             node.prefetch_search();
             (leaf, node.search(key))
         })
+    }
+
+    /// Returns the place that a hint records for a key of which it knows only the beginning; `None` if
+    /// another key is there, or the key was missing: what is between its neighbours is not compared.
+    /// Keys with the same beginning take each other's hint for their own, so the caller cannot know
+    /// whose it is.
+    #[inline(always)]
+    fn recall_long(&self, hint: &LeafHint, key: &[u8]) -> Option<(ReadPage<'_>, Slot)> {
+        if !(hint.is_located && hint.is_of(self, key)) {
+            return None;
+        }
+        let slot = hint.place().ok()?;
+        let leaf = self.read_hinted(hint)?;
+        let is_there = Node(leaf.page()).has_key_at(slot, key, NAME_MAX);
+        let is_believed = is_there || braid_rt::mutant!("believe_the_beginning_of_a_key");
+        is_believed.then_some((leaf, Ok(slot)))
     }
 
     /// Returns the place that a hint records; `None` if the leaf changed since, or the hint is for
@@ -371,6 +399,56 @@ mod tests {
         // Unless the record may have moved.
         put(&tree, &mut hint, 20, &[8; 520]);
         assert!(hint.name.is_none());
+    }
+
+    /// The hint records 16 bytes of a key.
+    #[test]
+    fn keys_with_the_same_beginning_have_hints_of_their_own() {
+        let (_store, tree, _) = trees();
+        let key = |last: u8| [&[1; 24][..], &[last]].concat();
+        let [one, two, missing] = [1, 2, 3].map(key);
+        for key in [&one, &two] {
+            let put = Change::Put {
+                version: 1,
+                value: &key[24..],
+            };
+            let mut hint = LeafHint::default();
+            tree.modify_at(&mut hint, key, |_| (put, ())).unwrap();
+        }
+        let mut hint = LeafHint::default();
+        let mut read = |key: &[u8]| {
+            let value = tree.read_at(&mut hint, key, |_| true, |value| value.to_bytes());
+            let is_recalled = tree.recall(&hint, key).is_some();
+            let others = [&one, &two, &missing].map(|key| tree.recall(&hint, key).is_some());
+            let known = others.iter().filter(|is_known| **is_known).count();
+            (
+                value.unwrap().and_then(|(_, value)| value),
+                is_recalled,
+                known,
+            )
+        };
+        for _ in 0..2 {
+            assert_eq!(read(&one), (Some(one[24..].to_vec().into()), true, 1));
+            assert_eq!(read(&two), (Some(two[24..].to_vec().into()), true, 1));
+            assert_eq!(read(&missing), (None, false, 0));
+        }
+        // A write whose hint is for the other key.
+        read(&one);
+        let put = Change::Put {
+            version: 2,
+            value: &[7],
+        };
+        let (mut hint_of_one, mut near) = (hint, LeafHint::default());
+        let mut write = |key: &[u8]| {
+            tree.modify_near(&mut hint_of_one, Some(&mut near), key, |_| (put, ()))
+                .unwrap();
+        };
+        let value = |key: &[u8]| tree.get(key, |_| true).unwrap().unwrap().value.unwrap();
+        write(&two);
+        assert_eq!((&value(&one)[..], &value(&two)[..]), (&[1][..], &[7][..]));
+        // A write that takes the hint for its own although another key has used it.
+        write(&one);
+        assert_eq!((&value(&one)[..], &value(&two)[..]), (&[7][..], &[7][..]));
     }
 
     #[test]

@@ -490,15 +490,21 @@ impl Tree {
             && node.admits(key, found)
             && node.put_in_place(&record, &NewValue::inline(version, value))
         {
-            hint.follow(self, &leaf, true);
-            if let Some(near) = near {
-                near.follow(self, &leaf, true);
+            match near {
+                Some(near) => {
+                    hint.follow_own(self, &leaf, true);
+                    near.follow(self, &leaf, true);
+                }
+                None => hint.follow(self, &leaf, true),
             }
             return Ok(result);
         }
-        hint.follow(self, &leaf, false);
-        if let Some(near) = near {
-            near.follow(self, &leaf, false);
+        match near {
+            Some(near) => {
+                hint.follow_own(self, &leaf, false);
+                near.follow(self, &leaf, false);
+            }
+            None => hint.follow(self, &leaf, false),
         }
         self.apply(leaf, found, key, change, kept.get())?;
         Ok(result)

@@ -57,6 +57,20 @@ impl<'a> ValueRef<'a> {
         }
     }
 
+    /// Copies the beginning of the value to `out`, as much as has room in whole words. Returns its
+    /// number of bytes.
+    #[inline]
+    pub fn copy_head(self, out: &mut [u8]) -> usize {
+        let bytes = match self.0 {
+            Place::Leaf(node, record) => return node.copy_head_of_value(record, out),
+            Place::Copied(bytes) => bytes,
+            Place::Memory(bytes) => bytes,
+        };
+        let len = bytes.len().min(out.len() / 8 * 8);
+        out[..len].copy_from_slice(&bytes[..len]);
+        len
+    }
+
     /// Copies the value to `out`.
     #[inline]
     pub fn copy_to(self, out: &mut Vec<u8>) {

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use braid_store::Direction;
+use braid_store::{Direction, ValueRef};
 use bytes::Bytes;
 
 use crate::error::Result;
@@ -71,6 +71,27 @@ impl Transaction {
             key.with_key_bytes(|key| self.take_locked(core, key, |value| value.copy_to(out)))
         };
         self.borrow_value(core, read, f)
+    }
+
+    /// Locks a key as [`Transaction::get_for_update`] does, and calls `take` with its encoded value in
+    /// place, as [`Transaction::get_by`] does. For callers that need only a part of it.
+    ///
+    /// # Errors
+    /// As [`Transaction::get_for_update`].
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn get_for_update_by<K: Key, V: Value, R>(
+        &mut self,
+        table: &Table<K, V>,
+        key: &[u8],
+        take: impl FnMut(ValueRef<'_>) -> R,
+    ) -> Result<Option<R>> {
+        let core = &table.core;
+        if core.value_format.is_none() {
+            return self.take_locked(core, key, take);
+        }
+        let value = self.read_locked(core, key)?;
+        Ok(value.as_ref().map(ValueRef::from).map(take))
     }
 
     /// Sets the value of a key and returns the previous one.
