@@ -21,7 +21,8 @@ impl Latency {
 
     /// Counts a duration several times.
     pub(crate) fn record_many(&self, duration: Duration, times: u64) {
-        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+        let nanoseconds = seconds.saturating_add(u64::from(duration.subsec_nanos()));
         let micros = nanoseconds.div_ceil(1000).max(1);
         let class = (micros.next_power_of_two().trailing_zeros() as usize).min(CLASSES - 1);
         // Relaxed: statistics.

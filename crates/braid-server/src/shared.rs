@@ -116,9 +116,14 @@ pub(crate) struct Thresholds {
     spike: AtomicU64,
 }
 
+/// Returns a duration in nanoseconds, of which 64 bits are enough for centuries.
+fn nanos(duration: Duration) -> u64 {
+    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(u64::from(duration.subsec_nanos()))
+}
+
 impl Thresholds {
     fn set(&self, options: &ServerOptions) {
-        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let slow = options.slowlog_log_slower_than.map_or(u64::MAX, nanos);
         // Relaxed: commands that run at the same time may still have the old ones.
         self.slow.store(slow, Ordering::Relaxed);
@@ -128,7 +133,13 @@ impl Thresholds {
 
     /// Returns whether a command that took this long is slow.
     pub(crate) fn is_slow(&self, duration: Duration) -> bool {
-        duration.as_nanos() > u128::from(self.slow.load(Ordering::Relaxed))
+        nanos(duration) > self.slow.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a command that took this long is slow, or LATENCY has an event of it.
+    pub(crate) fn concern(&self, duration: Duration) -> bool {
+        let spike = self.spike.load(Ordering::Relaxed);
+        self.is_slow(duration) || (spike > 0 && nanos(duration) >= spike)
     }
 
     pub(crate) fn spike(&self) -> Duration {

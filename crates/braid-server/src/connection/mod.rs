@@ -22,7 +22,7 @@ use crate::command::Command;
 use crate::executor::{Outcome, execute, execute_again, execute_together, is_postponed, joins};
 use crate::failure::Wait;
 use crate::flushes;
-use crate::resp::{CHANGED_CHANNEL, Limits, Protocol, Reply, RequestParser};
+use crate::resp::{CHANGED_CHANNEL, Limits, Protocol, Reply, RequestParser, reuse};
 use crate::session::Session;
 use crate::shared::{Client, Shared};
 use crate::waiters::Place;
@@ -34,6 +34,9 @@ const PENDING_MAX: usize = 4096;
 
 /// Requests that one connection executes before the others of its thread get their turn.
 const TURN: usize = 64;
+
+/// Requests that run in one transaction and need no further memory: the usual length of a pipeline.
+const TOGETHER_USUAL: usize = 16;
 
 /// Most bytes of requests that run in one transaction: it holds the locks of all their keys.
 const TOGETHER_BYTES: usize = 64 << 10;
@@ -178,6 +181,9 @@ impl Connection {
                     executed += 1;
                     if let Some(command) = joins(&self.shared, &self.session, &args) {
                         bytes += args.iter().map(Bytes::len).sum::<usize>();
+                        if together.capacity() == 0 {
+                            together.reserve(TOGETHER_USUAL);
+                        }
                         together.push((command, args));
                         if bytes >= TOGETHER_BYTES {
                             self.execute_together(&mut together);
@@ -207,11 +213,8 @@ impl Connection {
             && let Some((replies, ticket)) =
                 execute_together(&self.shared, &mut self.session, requests)
         {
-            requests.clear();
-            let (seqno, since) = (ticket.map(flushes::add), Some(Instant::now()));
-            for reply in replies {
-                self.reply_since(reply, seqno, since);
-            }
+            requests.drain(..).for_each(|(_, args)| reuse(args));
+            self.reply_together(replies, ticket.map(flushes::add));
             return;
         }
         // A pause that has begun meanwhile must not let a request overtake one before it.
@@ -242,8 +245,9 @@ impl Connection {
         match execute(&self.shared, &mut self.session, &mut args) {
             Outcome::Reply(reply, ticket) => self.reply(reply, ticket.map(flushes::add)),
             Outcome::Within(within) => self.reply_within(*within),
-            Outcome::Wait(wait) => self.block(args, wait),
+            Outcome::Wait(wait) => return self.block(args, wait),
         }
+        reuse(args);
     }
 
     /// Lets a command wait. The client registers first and looks again afterwards, so elements

@@ -15,6 +15,8 @@ use crate::session::Replies;
 #[derive(Debug)]
 pub(super) struct Pending {
     reply: Reply,
+    /// Number of requests that it answers.
+    requests: usize,
     protocol: Protocol,
     /// Sequence number up to which everything must be durable before the reply is sent.
     pub(super) seqno: Option<u64>,
@@ -45,11 +47,6 @@ impl Connection {
     /// Queues a reply that waits until everything up to a sequence number is durable, unless the client
     /// wants none.
     pub(super) fn reply(&mut self, reply: Reply, seqno: Option<u64>) {
-        self.reply_since(reply, seqno, None);
-    }
-
-    /// Queues a reply as [`Connection::reply`], to a request that had run at a time, by default now.
-    pub(super) fn reply_since(&mut self, reply: Reply, seqno: Option<u64>, since: Option<Instant>) {
         match self.session.replies {
             Replies::On => {}
             Replies::Off => return,
@@ -62,20 +59,37 @@ impl Connection {
                 return;
             }
         }
-        let protocol = self.session.protocol;
         let is_next = self.pending.is_empty() || mutant!("server_reply_out_of_turn");
         if seqno.is_none() && is_next {
-            reply.encode(protocol, &mut self.output);
+            reply.encode(self.session.protocol, &mut self.output);
             return;
         }
+        self.wait_for(reply, 1, seqno);
+    }
+
+    /// Queues the replies to requests that ran in one transaction.
+    pub(super) fn reply_together(&mut self, replies: Vec<Reply>, seqno: Option<u64>) {
+        if seqno.is_none() || self.session.replies != Replies::On {
+            replies
+                .into_iter()
+                .for_each(|reply| self.reply(reply, seqno));
+            return;
+        }
+        let requests = replies.len();
+        self.wait_for(Reply::Several(replies), requests, seqno);
+    }
+
+    /// Queues a reply to a number of requests.
+    fn wait_for(&mut self, reply: Reply, requests: usize, seqno: Option<u64>) {
         let weight = reply.weight();
         self.pending_bytes += weight;
         self.pending.push_back(Pending {
             reply,
-            protocol,
+            requests,
+            protocol: self.session.protocol,
             seqno,
             weight,
-            since: since.unwrap_or_else(Instant::now),
+            since: Instant::now(),
             limit: None,
         });
     }
@@ -98,8 +112,6 @@ impl Connection {
         }
         let db = &self.shared.keyspace.db;
         let durable = db.durable_seqno();
-        // Writes that ran together are counted together.
-        let (mut since, mut writes) = (None, 0);
         while let Some(front) = self.pending.front_mut() {
             let seqno = front.seqno;
             let outcome = match seqno {
@@ -111,24 +123,16 @@ impl Connection {
                 Some(_) if front.has_timed_out() => Ok(()),
                 Some(_) => break,
             };
-            let ran = front.since;
+            let (since, writes) = (front.since, front.requests);
             if seqno.is_some() {
-                if since != Some(ran) {
-                    self.count_writes(since.replace(ran), writes);
-                    writes = 0;
-                }
-                writes += 1;
+                self.count_writes(since, writes as u64);
             }
             self.finish_front(outcome);
         }
-        self.count_writes(since, writes);
     }
 
     /// Counts writes that had run at a time and are answered now.
-    fn count_writes(&self, since: Option<Instant>, writes: u64) {
-        let Some(since) = since else {
-            return;
-        };
+    fn count_writes(&self, since: Instant, writes: u64) {
         let duration = since.elapsed();
         let activity = self.shared.activities.of(self.session.stripe);
         activity.writes.record_many(duration, writes);
@@ -142,11 +146,13 @@ impl Connection {
         };
         self.holds = false;
         self.pending_bytes -= front.weight;
-        let reply = match outcome {
-            Ok(()) => front.reply,
-            // Only reopening the database shows whether the write survived.
-            Err(error) => Failure::from(error).to_reply(),
-        };
-        reply.encode(front.protocol, &mut self.output);
+        match outcome {
+            Ok(()) => front.reply.encode(front.protocol, &mut self.output),
+            // Only reopening the database shows whether the writes survived.
+            Err(error) => {
+                let reply = Failure::from(error).to_reply();
+                (0..front.requests).for_each(|_| reply.encode(front.protocol, &mut self.output));
+            }
+        }
     }
 }

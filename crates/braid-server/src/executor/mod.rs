@@ -154,6 +154,20 @@ fn note(
     shared
         .statistics
         .record(session.stripe, command.number, duration, has_failed);
+    if shared.thresholds.concern(duration) {
+        note_long(shared, session, command, args, duration);
+    }
+}
+
+/// Notes a command that ran long.
+#[cold]
+fn note_long(
+    shared: &Shared,
+    session: &Session,
+    command: &Command,
+    args: &[Bytes],
+    duration: Duration,
+) {
     if shared.thresholds.is_slow(duration) {
         let limit = shared.options().slowlog_max_len;
         let args = shown(command.name, args);

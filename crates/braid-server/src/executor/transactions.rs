@@ -11,7 +11,7 @@ use crate::command::{
 };
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Body, Committed, Data, Entry, Kind, Scope};
-use crate::resp::Reply;
+use crate::resp::{Reply, reuse};
 use crate::session::{Queue, Session, Watched};
 use crate::shared::Shared;
 
@@ -205,6 +205,7 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
         }
         Ok(Reply::Array(replies))
     });
+    commands.into_iter().for_each(|(_, args)| reuse(args));
     match result {
         Ok((reply, ticket)) => Outcome::Reply(reply, ticket),
         Err(failure) => Outcome::ready(failure.to_reply()),

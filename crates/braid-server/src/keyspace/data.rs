@@ -204,10 +204,12 @@ impl Data {
     pub(crate) fn header(&mut self, key: &[u8]) -> Result<Option<Entry>> {
         self.find_place(key);
         let (table, at) = (&self.keyspace.keys, &self.scratch.place);
-        let found = self.view.read_with(table, at, self.writes, |value| {
-            value.map(Entry::decode_header).transpose()
-        })??;
-        self.unless_expired(key, found.map(|(entry, _)| entry))
+        let mut head = [0; Entry::HEADER_MAX.next_multiple_of(8)];
+        let entry = match self.view.read_head(table, at, self.writes, &mut head)? {
+            Some(len) => Some(Entry::decode_header(&head[..len])?.0),
+            None => None,
+        };
+        self.unless_expired(key, entry)
     }
 
     /// Returns an entry unless it has expired. Then it is deleted if the command writes.

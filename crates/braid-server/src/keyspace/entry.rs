@@ -57,6 +57,9 @@ pub(crate) struct Entry {
 const EXPIRES: u8 = 0x80;
 
 impl Entry {
+    /// More than the bytes of the longest entry without a string.
+    pub(super) const HEADER_MAX: usize = 17 + 24 + StreamHead::LEN + 1;
+
     pub(crate) fn kind(&self) -> Kind {
         match &self.body {
             Body::String(_) => Kind::String,

@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use braid::{Range, Readable, Snapshot, Table, Ticket, Transaction};
+use braid::{Range, Readable, Snapshot, Table, Ticket, Transaction, ValueRef};
 use bytes::Bytes;
 
 /// A table of the keyspace.
@@ -25,19 +25,21 @@ impl View {
         }
     }
 
-    /// Reads a value as [`View::lock`] if `locks`, otherwise as [`View::get`], without a copy: `take`
-    /// gets the value.
-    pub(crate) fn read_with<R>(
+    /// Reads the beginning of a value to `head`, as [`View::lock`] if `locks`, otherwise as
+    /// [`View::get`]. Returns how many bytes.
+    #[inline]
+    pub(crate) fn read_head(
         &mut self,
         table: &Bucket,
         key: &[u8],
         locks: bool,
-        take: impl FnOnce(Option<&[u8]>) -> R,
-    ) -> braid::Result<R> {
+        head: &mut [u8],
+    ) -> braid::Result<Option<usize>> {
+        let copy = |value: ValueRef<'_>| value.copy_head(head);
         match self {
-            View::Durable(snapshot) => snapshot.get_with(table, key, take),
-            View::Transaction(tx) if locks => tx.get_for_update_with(table, key, take),
-            View::Transaction(tx) => tx.get_with(table, key, take),
+            View::Durable(snapshot) => snapshot.get_by(table, key, copy),
+            View::Transaction(tx) if locks => tx.get_for_update_by(table, key, copy),
+            View::Transaction(tx) => tx.get_by(table, key, copy),
         }
     }
 

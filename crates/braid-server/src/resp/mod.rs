@@ -7,4 +7,4 @@ mod request;
 pub(crate) use reply::{CHANGED_CHANNEL, Notice, Protocol, Reply};
 #[cfg(feature = "fuzzing")]
 pub(crate) use request::ProtocolError;
-pub(crate) use request::{Limits, RequestParser};
+pub(crate) use request::{Limits, RequestParser, reuse};

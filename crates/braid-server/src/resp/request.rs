@@ -6,6 +6,8 @@
 //! time for a large request of a slow client. Nothing is allocated because a length was announced:
 //! memory grows with the bytes that arrived. Decision 0053 has the measurement.
 
+use std::cell::RefCell;
+
 use braid_rt::mutant;
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -14,6 +16,38 @@ const LINE_MAX: usize = 64 * 1024;
 
 /// Most digits of a short length.
 const SHORT_DIGITS: usize = 9;
+
+/// Most arguments of a request that is taken from the input at once.
+const WHOLE_MAX: usize = 8;
+
+/// Most vectors for arguments that a thread keeps for its next requests, and most arguments that they
+/// have room for.
+const SPARE_MAX: usize = 128;
+const SPARE_ARGUMENTS: usize = 16;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Vec<Bytes>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Returns a vector for the arguments of a request.
+fn arguments(count: usize) -> Vec<Bytes> {
+    let spare = SPARE.with_borrow_mut(Vec::pop);
+    spare.unwrap_or_else(|| Vec::with_capacity(count.min(SPARE_ARGUMENTS)))
+}
+
+/// Keeps the vector of a request that was executed, for a later request of this thread: a pipeline has
+/// more of them at once than the allocator keeps at hand.
+pub(crate) fn reuse(mut arguments: Vec<Bytes>) {
+    if arguments.capacity() > SPARE_ARGUMENTS || arguments.capacity() == 0 {
+        return;
+    }
+    arguments.clear();
+    SPARE.with_borrow_mut(|spare| {
+        if spare.len() < SPARE_MAX {
+            spare.push(arguments);
+        }
+    });
+}
 
 /// Limits on requests. A connection that has not authenticated yet gets smaller ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +118,12 @@ impl RequestParser {
         input: &mut BytesMut,
         limits: Limits,
     ) -> Result<Option<Vec<Bytes>>, ProtocolError> {
+        if matches!(self.state, State::Start)
+            && let Some(request) = whole_request(input, limits)
+        {
+            self.searched = 0;
+            return Ok(Some(request));
+        }
         loop {
             match self.state {
                 State::Start => {
@@ -112,7 +152,7 @@ impl RequestParser {
                     if count <= 0 {
                         return Ok(Some(Vec::new()));
                     }
-                    self.arguments = Vec::with_capacity(count.min(16) as usize);
+                    self.arguments = arguments(count as usize);
                     self.state = State::Length { missing: count };
                 }
                 State::Length { missing } => {
@@ -199,6 +239,41 @@ impl RequestParser {
         }
         Ok(Some(end))
     }
+}
+
+/// Removes a request that has arrived completely, has few arguments and keeps the limits, as nearly all
+/// do: one pass finds its arguments. `None`, without a change, if it is another.
+fn whole_request(input: &mut BytesMut, limits: Limits) -> Option<Vec<Bytes>> {
+    if input.first() != Some(&b'*') {
+        return None;
+    }
+    let (count, mut end) = short_length(input)?;
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|_| count <= limits.arguments)?;
+    let mut places = [(0, 0); WHOLE_MAX];
+    let places = places.get_mut(..count).filter(|_| count > 0)?;
+    for place in &mut *places {
+        let rest = input.get(end..)?;
+        if rest.first() != Some(&b'$') {
+            return None;
+        }
+        let (len, line) = short_length(rest)?;
+        if len > limits.bulk {
+            return None;
+        }
+        let start = end + line;
+        *place = (start, start + len as usize);
+        // Redis does not check the two bytes of the line end either.
+        end = place.1 + 2;
+        if input.len() < end {
+            return None;
+        }
+    }
+    let request = input.split_to(end).freeze();
+    let mut arguments = arguments(count);
+    arguments.extend(places.iter().map(|&(start, end)| request.slice(start..end)));
+    Some(arguments)
 }
 
 /// Returns the line that ends at a line feed, without its line end.
