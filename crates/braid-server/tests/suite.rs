@@ -12,6 +12,9 @@ mod blocking;
 mod connections;
 #[path = "suite/diagnostics.rs"]
 mod diagnostics;
+#[cfg(unix)]
+#[path = "suite/differential.rs"]
+mod differential;
 #[path = "suite/dump.rs"]
 mod dump;
 #[path = "suite/durability.rs"]

@@ -13,10 +13,10 @@ pub(super) fn integer(argument: &[u8]) -> Result<i64> {
     parse_i64(argument).ok_or(Failure::NOT_AN_INTEGER)
 }
 
-/// Parses a number that must not be negative.
+/// Parses a number that must not be negative; any other argument fails with the text `otherwise`.
 pub(super) fn natural(argument: &[u8], otherwise: &'static str) -> Result<usize> {
-    let number = integer(argument)?;
-    usize::try_from(number).map_err(|_| Failure::client(otherwise))
+    let number = parse_i64(argument).and_then(|number| usize::try_from(number).ok());
+    number.ok_or_else(|| Failure::client(otherwise))
 }
 
 /// Most elements that a negative count asks for: the reply is in memory as a whole, however small the
@@ -32,9 +32,13 @@ pub(super) fn check_random_count(count: i64) -> Result<()> {
     }
 }
 
-/// Parses a floating-point number.
+/// Parses a floating-point number. Infinity has a name: digits do not stand for it.
 pub(super) fn float(argument: &[u8]) -> Result<f64> {
-    parse_f64(argument).ok_or(Failure::NOT_A_FLOAT)
+    let number = parse_f64(argument).ok_or(Failure::NOT_A_FLOAT)?;
+    if number.is_infinite() && argument.iter().any(u8::is_ascii_digit) {
+        return Err(Failure::NOT_A_FLOAT);
+    }
+    Ok(number)
 }
 
 /// Parses the time-out of a blocking command, in seconds; zero waits forever.
@@ -108,9 +112,10 @@ impl<'a> Options<'a> {
     pub(super) fn last_count(&mut self) -> Result<u64> {
         let mut count = 1;
         if self.take("COUNT") {
-            count = u64::try_from(integer(self.value()?)?).unwrap_or(0);
+            const POSITIVE: &str = "ERR count should be greater than 0";
+            count = natural(self.value()?, POSITIVE)? as u64;
             if count == 0 {
-                return Err(Failure::client("ERR count should be greater than 0"));
+                return Err(Failure::client(POSITIVE));
             }
         }
         self.end()?;
@@ -134,6 +139,16 @@ pub(super) fn part(start: i64, stop: i64, len: u64) -> Option<(u64, u64)> {
     let start = from_end(start).max(0);
     let stop = from_end(stop).min(len - 1);
     (start <= stop && stop >= 0).then_some((start as u64, stop as u64))
+}
+
+/// Returns the part of a string of `len` bytes or bits as [`part`], but as Redis does: an end before the
+/// string stands for its first byte.
+pub(super) fn part_of_string(start: i64, stop: i64, len: u64) -> Option<(u64, u64)> {
+    if start < 0 && stop < 0 && start > stop {
+        return None;
+    }
+    let before = i64::try_from(len).unwrap_or(i64::MAX).saturating_neg();
+    part(start, stop.max(before), len)
 }
 
 /// Returns the error for a wrong number of arguments.

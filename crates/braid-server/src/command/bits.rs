@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::arguments::{integer, is, part};
+use super::arguments::{integer, is, part_of_string};
 use super::strings::{STRING_MAX, replace, store, string_entry};
 use crate::failure::{Failure, Result};
 use crate::keyspace::Data;
@@ -60,8 +60,18 @@ struct BitRange {
     end: u64,
 }
 
+/// A part of a string as [`part_of_string`] has it.
+type Part = fn(i64, i64, u64) -> Option<(u64, u64)>;
+
+/// BITPOS also searches the first byte if the range is before the string and ends before it starts.
+fn part_to_search(start: i64, stop: i64, len: u64) -> Option<(u64, u64)> {
+    let is_before = |at: i64| at < 0 && at.unsigned_abs() > len;
+    let first = |at: i64| if is_before(at) { 0 } else { at };
+    part_of_string(first(start), first(stop), len)
+}
+
 /// Parses `start stop [BYTE | BIT]`; `None` if the range is empty.
-fn bit_range(args: &[Bytes], len: usize) -> Result<Option<BitRange>> {
+fn bit_range(args: &[Bytes], len: usize, part: Part) -> Result<Option<BitRange>> {
     let (start, stop) = (integer(&args[0])?, integer(&args[1])?);
     let in_bits = match args.get(2) {
         None => false,
@@ -90,7 +100,7 @@ pub(super) fn bitcount(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
             end: text.len() as u64 * 8,
         })
     } else {
-        bit_range(&args[2..], text.len())?
+        bit_range(&args[2..], text.len(), part_of_string)?
     };
     let Some(BitRange { start, end }) = range else {
         return Ok(Reply::Integer(0));
@@ -110,9 +120,9 @@ pub(super) fn bitcount(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 }
 
 pub(super) fn bitpos(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let wanted = match &args[2][..] {
-        b"0" => 0,
-        b"1" => 1,
+    let wanted = match integer(&args[2])? {
+        0 => 0,
+        1 => 1,
         _ => return Err(Failure::client("ERR The bit argument must be 1 or 0.")),
     };
     if args.len() > 6 {
@@ -122,14 +132,21 @@ pub(super) fn bitpos(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let Some(text) = found else {
         return Ok(Reply::Integer(if wanted == 1 { -1 } else { 0 }));
     };
+    // Unlike a missing key.
+    if text.is_empty() {
+        return Ok(Reply::Integer(-1));
+    }
     let has_end = args.len() > 4;
     let range = match args.len() {
         3 => Some(BitRange {
             start: 0,
             end: text.len() as u64 * 8,
         }),
-        4 => bit_range(&[args[3].clone(), Bytes::from_static(b"-1")], text.len())?,
-        _ => bit_range(&args[3..], text.len())?,
+        4 => {
+            let range = [args[3].clone(), Bytes::from_static(b"-1")];
+            bit_range(&range, text.len(), part_to_search)?
+        }
+        _ => bit_range(&args[3..], text.len(), part_to_search)?,
     };
     let Some(BitRange { start, end }) = range else {
         return Ok(Reply::Integer(-1));

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::arguments::{help, integer, is, unknown_subcommand, wrong_arity};
+use super::arguments::{help, is, unknown_subcommand, wrong_arity};
 use super::table::{commands, find};
 use crate::failure::{Failure, Result};
 use crate::observe::History;
 use crate::resp::Reply;
+use crate::resp::number::parse_i64;
 use crate::session::Session;
 use crate::shared::Shared;
 
@@ -22,12 +23,10 @@ pub(super) fn slowlog(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Resul
             Ok(Reply::OK)
         }
         (b"get", 2 | 3) => {
-            let count = args.get(2).map_or(Ok(10), |count| integer(count))?;
-            if count < -1 {
-                return Err(Failure::client(
-                    "ERR count should be greater than or equal to -1",
-                ));
-            }
+            let wanted = args.get(2).map_or(Some(10), |count| parse_i64(count));
+            let count = wanted.filter(|count| *count >= -1).ok_or_else(|| {
+                Failure::client("ERR count should be greater than or equal to -1")
+            })?;
             let count = usize::try_from(count).unwrap_or(usize::MAX);
             let entries = shared.slow_log.newest(count).into_iter().map(|entry| {
                 Reply::Array(vec![

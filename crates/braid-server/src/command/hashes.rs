@@ -222,6 +222,9 @@ pub(super) fn hincrby(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 
 pub(super) fn hincrbyfloat(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let by = float(&args[3])?;
+    if by.is_infinite() {
+        return Err(Failure::client("ERR value is NaN or Infinity"));
+    }
     let before = match value(data, &args[1], &args[2])? {
         None => 0.0,
         Some(text) => {

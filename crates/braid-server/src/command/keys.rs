@@ -88,8 +88,6 @@ pub(super) fn type_(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 }
 
 fn expire_with(data: &mut Data, args: &[Bytes], unit: ExpiryUnit, name: &str) -> Result<Reply> {
-    let expires =
-        absolute(data.now, integer(&args[2])?, unit).ok_or_else(|| invalid_expire(name))?;
     let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
     for option in &args[3..] {
         if is(option, "NX") {
@@ -115,6 +113,8 @@ fn expire_with(data: &mut Data, args: &[Bytes], unit: ExpiryUnit, name: &str) ->
             "ERR GT and LT options at the same time are not compatible",
         ));
     }
+    let expires =
+        absolute(data.now, integer(&args[2])?, unit).ok_or_else(|| invalid_expire(name))?;
     let key = &args[1];
     let Some(entry) = data.entry(key)? else {
         return Ok(Reply::Integer(0));
@@ -415,6 +415,10 @@ pub(super) fn object(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
             .map_or(Reply::Null, |_| Reply::Integer(answer)));
     }
     if is(subcommand, "FREQ") {
+        needs_key(args)?;
+        if data.entry(&args[2])?.is_none() {
+            return Ok(Reply::Null);
+        }
         return Err(Failure::client(
             "ERR An LFU maxmemory policy is not selected, access frequency not tracked.",
         ));

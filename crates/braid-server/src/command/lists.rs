@@ -233,10 +233,10 @@ fn position(index: i64, len: u64) -> Option<u64> {
 }
 
 pub(super) fn lindex(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let index = integer(&args[2])?;
     let Some((_, list)) = data.collection(&args[1], Kind::List)? else {
         return Ok(Reply::Null);
     };
+    let index = integer(&args[2])?;
     Ok(match position(index, list.len) {
         Some(position) => Reply::Bulk(element(data, &list, position)?),
         None => Reply::Null,
@@ -508,7 +508,7 @@ pub(super) fn brpoplpush(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 
 /// Pops from the first list that is not empty; the keys are the other result if all are.
 fn pop_first(data: &mut Data, args: &[Bytes]) -> Result<std::result::Result<Reply, Vec<Bytes>>> {
-    let (keys, mut options) = numbered_keys(args)?;
+    let (keys, mut options) = numbered_keys(args, Failure::SYNTAX)?;
     let end = End::parse(options.value()?)?;
     let count = options.last_count()?;
     for key in keys {

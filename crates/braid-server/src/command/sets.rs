@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
-use super::arguments::{Options, check_random_count, integer, is};
+use super::arguments::{Options, check_random_count, integer, is, natural};
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Collection, Data, Kind};
 use crate::resp::Reply;
@@ -116,10 +116,10 @@ pub(super) fn smembers(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 pub(super) fn smove(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let (from, to, member) = (&args[1], &args[2], &args[3]);
     let source = data.collection(from, Kind::Set)?;
-    data.collection(to, Kind::Set)?;
     let Some((_, set)) = source else {
         return Ok(Reply::Integer(0));
     };
+    data.collection(to, Kind::Set)?;
     if !contains(data, &set, member)? {
         return Ok(Reply::Integer(0));
     }
@@ -341,24 +341,24 @@ pub(super) fn sdiffstore(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 }
 
 pub(super) fn sintercard(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let (keys, mut options) = numbered_keys(&args[1..])?;
+    let too_many = Failure::client("ERR Number of keys can't be greater than number of args");
+    let (keys, mut options) = numbered_keys(&args[1..], too_many)?;
     let mut limit = usize::MAX;
     while let Some(option) = options.next() {
         if !is(option, "LIMIT") {
             return Err(Failure::SYNTAX);
         }
-        limit = match usize::try_from(integer(options.value()?)?) {
-            Ok(0) => usize::MAX,
-            Ok(limit) => limit,
-            Err(_) => return Err(Failure::client("ERR LIMIT can't be negative")),
+        limit = match natural(options.value()?, "ERR LIMIT can't be negative")? {
+            0 => usize::MAX,
+            limit => limit,
         };
     }
     let members = combine(data, keys, Combine::Intersection, limit)?;
     Ok(Reply::Integer(members.len() as i64))
 }
 
-/// Splits `numkeys key [key ...] [option ...]`.
-pub(super) fn numbered_keys(args: &[Bytes]) -> Result<(&[Bytes], Options<'_>)> {
+/// Splits `numkeys key [key ...] [option ...]`; fails with `too_many` if there are fewer keys.
+pub(super) fn numbered_keys(args: &[Bytes], too_many: Failure) -> Result<(&[Bytes], Options<'_>)> {
     let count = integer(&args[0])
         .ok()
         .and_then(|count| usize::try_from(count).ok())
@@ -366,9 +366,7 @@ pub(super) fn numbered_keys(args: &[Bytes]) -> Result<(&[Bytes], Options<'_>)> {
         .ok_or_else(|| Failure::client("ERR numkeys should be greater than 0"))?;
     let rest = &args[1..];
     if count > rest.len() {
-        return Err(Failure::client(
-            "ERR Number of keys can't be greater than number of args",
-        ));
+        return Err(too_many);
     }
     let (keys, options) = rest.split_at(count);
     Ok((keys, Options::new(options)))

@@ -159,7 +159,9 @@ fn ordered(data: &mut Data, request: &Request<'_>, found: Vec<Bytes>) -> Result<
     let mut numbered: Vec<(f64, Bytes)> = weighed
         .into_iter()
         .map(|(weight, element)| {
-            let number = weight.map_or(Some(0.0), |text| parse_f64(&text));
+            let number = weight
+                .filter(|text| !text.is_empty())
+                .map_or(Some(0.0), |text| parse_f64(&text));
             let number = number.ok_or_else(|| {
                 Failure::client("ERR One or more scores can't be converted into double")
             })?;

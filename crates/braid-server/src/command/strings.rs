@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::arguments::{Options, float, integer, is, part};
+use super::arguments::{Options, float, integer, is, part_of_string};
 use super::keys::{ExpiryUnit, deadline};
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Body, Data, Entry};
@@ -57,7 +57,7 @@ pub(super) fn set(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let (key, text) = (&args[1], &args[2]);
     let mut options = Options::new(&args[3..]);
     let (mut only_new, mut only_old, mut returns, mut keeps) = (false, false, false, false);
-    let mut expires = None;
+    let mut time = None;
     while let Some(option) = options.next() {
         if is(option, "NX") {
             only_new = true;
@@ -65,13 +65,13 @@ pub(super) fn set(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
             only_old = true;
         } else if is(option, "GET") {
             returns = true;
-        } else if is(option, "KEEPTTL") && expires.is_none() {
+        } else if is(option, "KEEPTTL") && time.is_none() {
             keeps = true;
         } else if let Some(unit) = ExpiryUnit::of(option)
-            && expires.is_none()
+            && time.is_none()
             && !keeps
         {
-            expires = Some(deadline(data.now, options.value()?, unit, "set")?);
+            time = Some((options.value()?, unit));
         } else {
             return Err(Failure::SYNTAX);
         }
@@ -79,6 +79,10 @@ pub(super) fn set(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     if only_new && only_old {
         return Err(Failure::SYNTAX);
     }
+    let mut expires = match time {
+        Some((time, unit)) => Some(deadline(data.now, time, unit, "set")?),
+        None => None,
+    };
     let (old, before) = if returns {
         let (old, text) = string_entry(data, key)?;
         let before = old.as_ref().map(|_| text);
@@ -161,12 +165,17 @@ pub(super) fn getex(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
             None
         } else {
             let unit = ExpiryUnit::of(option).ok_or(Failure::SYNTAX)?;
-            Some(deadline(data.now, options.value()?, unit, "getex")?)
+            Some((options.value()?, unit))
         });
     }
     let (old, text) = string_entry(data, &args[1])?;
     let Some(old) = old else {
         return Ok(Reply::Null);
+    };
+    let change = match change {
+        Some(Some((time, unit))) => Some(Some(deadline(data.now, time, unit, "getex")?)),
+        Some(None) => Some(None),
+        None => None,
     };
     match change {
         Some(Some(expires)) if expires <= data.now => {
@@ -247,10 +256,12 @@ pub(super) fn strlen(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 pub(super) fn getrange(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let (start, stop) = (integer(&args[2])?, integer(&args[3])?);
     let text = data.string(&args[1])?.unwrap_or_default();
-    Ok(Reply::Bulk(match part(start, stop, text.len() as u64) {
-        Some((start, stop)) => text.slice(start as usize..=stop as usize),
-        None => Bytes::new(),
-    }))
+    Ok(Reply::Bulk(
+        match part_of_string(start, stop, text.len() as u64) {
+            Some((start, stop)) => text.slice(start as usize..=stop as usize),
+            None => Bytes::new(),
+        },
+    ))
 }
 
 pub(super) fn setrange(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
@@ -310,8 +321,8 @@ pub(super) fn decrby(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 }
 
 pub(super) fn incrbyfloat(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let by = float(&args[2])?;
     let (old, text) = string_entry(data, &args[1])?;
+    let by = float(&args[2])?;
     let before = if old.is_some() {
         parse_f64(&text).ok_or(Failure::NOT_A_FLOAT)?
     } else {

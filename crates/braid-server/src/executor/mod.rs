@@ -106,7 +106,7 @@ fn execute_with(
         shared.monitors.show(session.database, &peer, &args);
     }
     if let Some(queue) = &mut session.queue
-        && !matches!(command.run, Run::Executor(_))
+        && (!matches!(command.run, Run::Executor(_)) || command.name == "unwatch")
         && !matches!(command.name, "quit" | "reset")
     {
         if command.is(Flag::NoMulti) {

@@ -40,7 +40,8 @@ pub(super) fn control(
             Outcome::error("ERR WATCH inside MULTI is not allowed".to_owned())
         }
         (Control::Watch, false) => watch(shared, session, &args[1..]),
-        (Control::Unwatch, false) => {
+        // Inside MULTI it is queued, and does nothing: EXEC ends watching anyway.
+        (Control::Unwatch, _) => {
             session.watched.clear();
             Outcome::ready(Reply::OK)
         }
@@ -51,8 +52,6 @@ pub(super) fn control(
             }
             Outcome::error("ERR Command not allowed inside a transaction".to_owned())
         }
-        // Has no effect before EXEC, which ends watching anyway.
-        (Control::Unwatch, true) => Outcome::ready(Reply::Status("QUEUED")),
     }
 }
 

@@ -92,3 +92,16 @@ fn optimistic_increments_are_serializable() {
     });
     assert_eq!(show(&mut server.connect(), "GET n"), "200");
 }
+
+#[test]
+fn unwatch_inside_multi_has_a_reply() {
+    let server = TestServer::new();
+    let connection = &mut server.connect();
+    script(
+        connection,
+        "MULTI => OK
+         UNWATCH => QUEUED
+         SET a 1 => QUEUED
+         EXEC => [OK OK]",
+    );
+}

@@ -212,3 +212,22 @@ fn sorted_sets() {
         ",
     );
 }
+
+#[test]
+fn a_range_by_member_is_empty_if_its_first_bound_is_not_below_its_last() {
+    let server = TestServer::new();
+    let connection = &mut server.connect();
+    script(
+        connection,
+        "ZADD z 1 a 2 b 3 c => 3
+         ZREMRANGEBYLEX z (a - => 0
+         ZREMRANGEBYLEX z + ( => 0
+         ZLEXCOUNT z ( ( => 0
+         ZLEXCOUNT z - + => 3
+         ZRANGEBYLEX z [b + => [b c]
+         ZRANGEBYLEX z - (c => [a b]
+         SET s text => OK
+         GETRANGE s -10 -5 => t
+         GETRANGE s -5 -10 =>",
+    );
+}

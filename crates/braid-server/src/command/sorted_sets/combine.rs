@@ -1,10 +1,11 @@
 //! Unions, intersections and differences of sorted sets.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use bytes::Bytes;
 
-use super::super::arguments::{Options, is, natural};
+use super::super::arguments::{Options, integer, is, natural};
 use super::super::sets::{Combine, numbered_keys};
 use super::{Scored, SortedSet, answer, open, store};
 use crate::failure::{Failure, Result};
@@ -60,7 +61,15 @@ fn combine(
     how: Combine,
     stores: bool,
 ) -> Result<(Vec<Scored>, bool)> {
-    let (keys, mut options) = numbered_keys_of(args, how, stores)?;
+    let name = match (how, stores) {
+        (Combine::Union, false) => "zunion",
+        (Combine::Union, true) => "zunionstore",
+        (Combine::Intersection, false) => "zinter",
+        (Combine::Intersection, true) => "zinterstore",
+        (Combine::Difference, false) => "zdiff",
+        (Combine::Difference, true) => "zdiffstore",
+    };
+    let (keys, mut options) = numbered_keys_of(args, name)?;
     let mut weights = vec![1.0; keys.len()];
     let (mut aggregate, mut with_scores) = (Aggregate::Sum, false);
     while let Some(option) = options.next() {
@@ -129,26 +138,20 @@ fn combine(
         }
     }
     let mut ordered: Vec<Scored> = result.into_iter().collect();
-    ordered.sort_by(|a, b| a.1.total_cmp(&b.1).then_with(|| a.0.cmp(&b.0)));
+    // Zero and its negative are equal scores, whose members have an order. No score is NaN.
+    let by_score = |a: &Scored, b: &Scored| a.1.partial_cmp(&b.1).unwrap_or(Ordering::Equal);
+    ordered.sort_by(|a, b| by_score(a, b).then_with(|| a.0.cmp(&b.0)));
     Ok((ordered, with_scores))
 }
 
-fn numbered_keys_of(args: &[Bytes], how: Combine, stores: bool) -> Result<(&[Bytes], Options<'_>)> {
-    numbered_keys(args).map_err(|failure| match failure {
-        Failure::Client(text) if text.contains("numkeys") => {
-            let name = match how {
-                Combine::Union => "zunion",
-                Combine::Intersection => "zinter",
-                Combine::Difference => "zdiff",
-            };
-            let store = if stores { "store" } else { "" };
-            Failure::client(format!(
-                "ERR at least 1 input key is needed for '{name}{store}' command"
-            ))
-        }
-        Failure::Client(text) if text.contains("than number of args") => Failure::SYNTAX,
-        failure => failure,
-    })
+/// Splits `numkeys key [key ...] [option ...]` of the command with this name.
+fn numbered_keys_of<'a>(args: &'a [Bytes], name: &str) -> Result<(&'a [Bytes], Options<'a>)> {
+    if integer(&args[0])? < 1 {
+        return Err(Failure::client(format!(
+            "ERR at least 1 input key is needed for '{name}' command"
+        )));
+    }
+    numbered_keys(args, Failure::SYNTAX)
 }
 
 fn combined(data: &mut Data, args: &[Bytes], how: Combine) -> Result<Reply> {
@@ -191,7 +194,7 @@ pub(in crate::command) fn zdiffstore(data: &mut Data, args: &[Bytes]) -> Result<
 }
 
 pub(in crate::command) fn zintercard(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let (keys, mut options) = numbered_keys(&args[1..])?;
+    let (keys, mut options) = numbered_keys_of(&args[1..], "zintercard")?;
     let mut limit = usize::MAX;
     if options.take("LIMIT") {
         limit = natural(options.value()?, "ERR LIMIT can't be negative")?;

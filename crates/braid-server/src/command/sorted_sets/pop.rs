@@ -116,7 +116,7 @@ pub(in crate::command) fn bzpopmax(data: &mut Data, args: &[Bytes]) -> Result<Re
 
 /// Pops from the first set that is not empty; the keys are the other result if all are.
 fn pop_first(data: &mut Data, args: &[Bytes]) -> Result<std::result::Result<Reply, Vec<Bytes>>> {
-    let (keys, mut options) = numbered_keys(args)?;
+    let (keys, mut options) = numbered_keys(args, Failure::SYNTAX)?;
     let from_end = if options.take("MAX") {
         true
     } else if options.take("MIN") {

@@ -77,14 +77,26 @@ fn lex_range(min: &[u8], max: &[u8], score: f64) -> Result<RankRange> {
     })
 }
 
+/// Returns whether a member lies between bounds that [`lex_range`] has accepted.
+fn is_between(min: &[u8], max: &[u8], member: &[u8]) -> bool {
+    let is_from = match min {
+        [b'[', bound @ ..] => member >= bound,
+        [b'(', bound @ ..] => member > bound,
+        bound => bound == b"-",
+    };
+    let is_to = match max {
+        [b'[', bound @ ..] => member <= bound,
+        [b'(', bound @ ..] => member < bound,
+        bound => bound == b"+",
+    };
+    is_from && is_to
+}
+
 /// Returns the ranks of a range by member although the scores differ: Redis leaves open what that
 /// means, and clients expect the members from the first within the bounds to the last.
-fn mixed_range(set: &mut SortedSet<'_>, range: &RankRange) -> Result<(u64, u64)> {
+fn mixed_range(set: &mut SortedSet<'_>, min: &[u8], max: &[u8]) -> Result<(u64, u64)> {
     let members = set.all()?;
-    // Bounds without a member are the score alone.
-    let is_from = |member: &[u8]| member >= &range.from[8..];
-    let is_to = |member: &[u8]| range.to.len() == 8 || member < &range.to[8..];
-    let inside = |(member, _): &Scored| is_from(member) && is_to(member);
+    let inside = |(member, _): &Scored| is_between(min, max, member);
     let start = members.iter().position(inside);
     let end = members.iter().rposition(inside);
     Ok(match (start, end) {
@@ -167,7 +179,7 @@ impl<'a> RangeQuery<'a> {
                 let first = score(set.by_rank(0, 0)?);
                 let range = lex_range(self.min, self.max, first)?;
                 if first != score(set.by_rank(len - 1, len - 1)?) {
-                    return Ok(self.limited(mixed_range(set, &range)?));
+                    return Ok(self.limited(mixed_range(set, self.min, self.max)?));
                 }
                 range
             }

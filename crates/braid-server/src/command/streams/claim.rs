@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::super::arguments::{Options, integer, is};
+use super::super::arguments::{Options, integer, is, natural};
 use super::groups::{OpenGroup, Pending, no_group};
 use super::id::{self, Id};
 use super::{Stream, item_reply, items_reply};
@@ -57,11 +57,14 @@ fn min_idle(argument: &[u8], command: &str) -> Result<u64> {
 }
 
 pub(in crate::command) fn xclaim(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
+    let now = data.now;
+    let no_group = || no_group(&args[1], &args[2], "");
+    let mut stream = Stream::open(data, &args[1])?.ok_or_else(no_group)?;
+    let mut group = OpenGroup::load(&stream, &args[2])?.ok_or_else(no_group)?;
     let ids = args[5..].iter().take_while(|id| Id::is_id(id)).count();
     if ids == 0 {
         return Err(id::invalid());
     }
-    let now = data.now;
     let mut claim = Claim {
         consumer: &args[3],
         min_idle: min_idle(&args[4], "XCLAIM")?,
@@ -83,10 +86,8 @@ pub(in crate::command) fn xclaim(data: &mut Data, args: &[Bytes]) -> Result<Repl
             let time = u64::try_from(integer(options.value()?)?).unwrap_or(now);
             claim.time = time.min(now);
         } else if is(option, "RETRYCOUNT") {
-            let count = u64::try_from(integer(options.value()?)?).map_err(|_| {
-                Failure::client("ERR Invalid RETRYCOUNT option argument for XCLAIM")
-            })?;
-            claim.count = Some(count);
+            const WRONG: &str = "ERR Invalid RETRYCOUNT option argument for XCLAIM";
+            claim.count = Some(natural(options.value()?, WRONG)? as u64);
         } else if is(option, "LASTID") {
             last = Id::strict(options.value()?)?;
         } else {
@@ -96,9 +97,6 @@ pub(in crate::command) fn xclaim(data: &mut Data, args: &[Bytes]) -> Result<Repl
             )));
         }
     }
-    let no_group = || no_group(&args[1], &args[2], "");
-    let mut stream = Stream::open(data, &args[1])?.ok_or_else(no_group)?;
-    let mut group = OpenGroup::load(&stream, &args[2])?.ok_or_else(no_group)?;
     group.consumer_or_new(&mut stream, claim.consumer)?.seen = now;
     group.group.last = group.group.last.max(last);
     let mut claimed = Vec::new();
@@ -137,10 +135,11 @@ pub(in crate::command) fn xautoclaim(data: &mut Data, args: &[Bytes]) -> Result<
     let mut options = Options::new(&args[6..]);
     while let Some(option) = options.next() {
         if is(option, "COUNT") {
-            count = usize::try_from(integer(options.value()?)?)
-                .ok()
-                .filter(|count| (1..=usize::MAX / 16).contains(count))
-                .ok_or_else(|| Failure::client("ERR COUNT must be > 0"))?;
+            const WRONG: &str = "ERR COUNT must be > 0";
+            count = natural(options.value()?, WRONG)?;
+            if !(1..=usize::MAX / 16).contains(&count) {
+                return Err(Failure::client(WRONG));
+            }
         } else if is(option, "JUSTID") {
             claim.just_id = true;
         } else {

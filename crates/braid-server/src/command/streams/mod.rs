@@ -348,10 +348,10 @@ pub(super) fn xlen(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 }
 
 pub(super) fn xdel(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let ids: Vec<Id> = parse_ids(&args[2..])?;
     let Some(mut stream) = Stream::open(data, &args[1])? else {
         return Ok(Reply::Integer(0));
     };
+    let ids: Vec<Id> = parse_ids(&args[2..])?;
     let mut removed = 0;
     for id in ids {
         if stream.remove(id)? {

@@ -155,13 +155,13 @@ pub(in crate::command) fn xgroup(data: &mut Data, args: &[Bytes]) -> Result<Repl
 }
 
 pub(in crate::command) fn xack(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let ids = parse_ids(&args[3..])?;
     let Some(mut stream) = Stream::open(data, &args[1])? else {
         return Ok(Reply::Integer(0));
     };
     let Some(mut group) = OpenGroup::load(&stream, &args[2])? else {
         return Ok(Reply::Integer(0));
     };
+    let ids = parse_ids(&args[3..])?;
     let mut acknowledged = 0;
     for id in ids {
         if let Some(old) = group.pending(&stream, id)? {

@@ -1,0 +1,350 @@
+//! Random commands, sent to this server and to Redis: the replies are the same, byte by byte.
+//!
+//! `differential.txt` has the commands. Long runs look for new differences, of which some are on purpose
+//! and rare: `BRAID_SEED` selects the commands, `BRAID_COMMANDS` their number, and with `BRAID_GO_ON` all
+//! differences are printed and the test fails at the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
+
+use super::support::{TestServer, redis_server};
+
+/// How two replies are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compare {
+    Exactly,
+    Unordered,
+    UnorderedPairs,
+    Type,
+}
+
+/// A part of a command.
+#[derive(Clone, Debug)]
+enum Part {
+    Word(String),
+    Rule(String),
+    Maybe(Vec<Part>),
+    Some(Vec<Part>),
+}
+
+/// The commands of `differential.txt`.
+struct Grammar {
+    rules: BTreeMap<String, Vec<Vec<Part>>>,
+    /// A command is there as often as its weight says.
+    commands: Vec<(Compare, Vec<Part>)>,
+}
+
+/// Parses words up to the end or a closing bracket.
+fn parts(words: &mut impl Iterator<Item = String>) -> Vec<Part> {
+    let mut found = Vec::new();
+    while let Some(word) = words.next() {
+        found.push(match word.as_str() {
+            "[" => Part::Maybe(parts(words)),
+            "{" => Part::Some(parts(words)),
+            "]" | "}" => break,
+            "''" => Part::Word(String::new()),
+            rule if rule.starts_with('<') && rule.ends_with('>') => {
+                Part::Rule(rule[1..rule.len() - 1].to_owned())
+            }
+            _ => Part::Word(word),
+        });
+    }
+    found
+}
+
+fn parse(text: &str) -> Vec<Part> {
+    // Brackets of options touch what they contain, and those of patterns are escaped by not being at
+    // an end of the word or by containing no capital and no rule.
+    let mut words = Vec::new();
+    for word in text.split_whitespace() {
+        let (mut word, mut closing) = (word, Vec::new());
+        let is_option =
+            |inner: &str| inner.starts_with(|c: char| c.is_ascii_uppercase() || "<=[{".contains(c));
+        while let Some(bracket) = word.chars().next().filter(|c| "[{".contains(*c))
+            && is_option(&word[1..])
+        {
+            words.push(bracket.to_string());
+            word = &word[1..];
+        }
+        while let Some(bracket) = word.chars().last().filter(|c| "]}".contains(*c))
+            && word.len() > 1
+            && !word.starts_with(['[', '^'])
+        {
+            closing.push(bracket.to_string());
+            word = &word[..word.len() - 1];
+        }
+        words.push(word.to_owned());
+        words.extend(closing);
+    }
+    parts(&mut words.into_iter())
+}
+
+impl Grammar {
+    fn new(text: &str) -> Grammar {
+        let (mut rules, mut commands) = (BTreeMap::new(), Vec::new());
+        for line in text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        {
+            if let Some((name, alternatives)) = line
+                .strip_prefix('<')
+                .and_then(|line| line.split_once("= "))
+            {
+                let name = name.trim().trim_end_matches('>').to_owned();
+                rules.insert(name, alternatives.split(" | ").map(parse).collect());
+                continue;
+            }
+            let mut fields = line.splitn(3, ' ');
+            let weight: usize = fields
+                .next()
+                .unwrap()
+                .parse()
+                .unwrap_or_else(|_| panic!("{line}"));
+            let compare = match fields.next() {
+                Some("=") => Compare::Exactly,
+                Some("~") => Compare::Unordered,
+                Some("%") => Compare::UnorderedPairs,
+                Some("?") => Compare::Type,
+                _ => panic!("{line}"),
+            };
+            let command = parse(fields.next().unwrap_or_else(|| panic!("{line}")));
+            commands.extend(std::iter::repeat_n((compare, command), weight));
+        }
+        Grammar { rules, commands }
+    }
+
+    fn command(&self, random: &mut fastrand::Rng) -> (Compare, Vec<String>) {
+        let (compare, command) = random.choice(&self.commands).unwrap();
+        let mut words = Vec::new();
+        self.expand(command, random, &mut words);
+        (*compare, words)
+    }
+
+    fn expand(&self, parts: &[Part], random: &mut fastrand::Rng, words: &mut Vec<String>) {
+        for part in parts {
+            match part {
+                Part::Word(word) => words.push(word.clone()),
+                Part::Rule(name) => {
+                    let rule = self
+                        .rules
+                        .get(name)
+                        .unwrap_or_else(|| panic!("no rule {name}"));
+                    self.expand(random.choice(rule).unwrap(), random, words);
+                }
+                Part::Maybe(parts) if random.bool() => self.expand(parts, random, words),
+                Part::Maybe(_) => {}
+                Part::Some(parts) => {
+                    for _ in 0..random.u8(1..4) {
+                        self.expand(parts, random, words);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A reply as it came.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reply {
+    /// A line with its first byte.
+    Line(String),
+    /// The first byte, and the text; `None` for the null of RESP2.
+    Text(char, Option<String>),
+    /// The first byte, and the elements; `None` for the null of RESP2.
+    List(char, Option<Vec<Reply>>),
+}
+
+impl Reply {
+    /// Returns the reply in the form in which it is compared.
+    fn comparable(mut self, compare: Compare) -> Reply {
+        let is_error = matches!(&self, Reply::Line(line) if line.starts_with('-'));
+        match (compare, &mut self) {
+            (Compare::Type, Reply::List(first, Some(list))) => {
+                return Reply::Line(format!("{first} empty: {}", list.is_empty()));
+            }
+            (Compare::Type, Reply::Text(first, text)) => {
+                return Reply::Line(format!("{first} null: {}", text.is_none()));
+            }
+            (Compare::Type, Reply::Line(line)) if !is_error => {
+                line.truncate(1);
+            }
+            (Compare::Unordered, Reply::List(_, Some(list))) => list.sort(),
+            (Compare::UnorderedPairs, Reply::List(first, Some(list))) if list.len() % 2 == 0 => {
+                let pairs = list
+                    .chunks(2)
+                    .map(|pair| Reply::List(*first, Some(pair.to_vec())));
+                *list = pairs.collect();
+                list.sort();
+            }
+            (Compare::UnorderedPairs, Reply::List(_, Some(list))) => list.sort(),
+            _ => {}
+        }
+        self
+    }
+}
+
+impl Reply {
+    /// Returns the reply to EXEC with each of its parts in the form in which it is compared.
+    fn replies_to(mut self, queued: &[Compare]) -> Reply {
+        if let Reply::List(_, Some(list)) = &mut self {
+            for (reply, compare) in list.iter_mut().zip(queued) {
+                *reply = reply.clone().comparable(*compare);
+            }
+        }
+        self
+    }
+}
+
+/// A connection to one of the servers.
+struct Peer<S: Read + Write> {
+    stream: BufReader<S>,
+}
+
+impl<S: Read + Write> Peer<S> {
+    fn ask(&mut self, words: &[String]) -> Reply {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        self.stream.get_mut().write_all(request.as_bytes()).unwrap();
+        self.reply()
+    }
+
+    fn reply(&mut self) -> Reply {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).unwrap();
+        let line = line.trim_end();
+        let first = line.chars().next().expect("the connection is open");
+        let len = || line[1..].parse::<i64>().unwrap();
+        match first {
+            '$' | '=' => {
+                let text = usize::try_from(len()).ok().map(|len| {
+                    let mut text = vec![0; len + 2];
+                    self.stream.read_exact(&mut text).unwrap();
+                    text.truncate(len);
+                    text.escape_ascii().to_string()
+                });
+                Reply::Text(first, text)
+            }
+            '*' | '~' | '%' | '>' => {
+                let count = usize::try_from(len()).ok();
+                let elements = if first == '%' { 2 } else { 1 };
+                let list = count.map(|count| (0..count * elements).map(|_| self.reply()).collect());
+                Reply::List(first, list)
+            }
+            _ => Reply::Line(line.to_owned()),
+        }
+    }
+}
+
+/// Requests that make a key of each type.
+const SEED: &[&str] = &[
+    "SET s text",
+    "SET s2 abc",
+    "SET n 7",
+    "HSET h a 1 b 2 c 3",
+    "HSET h2 d 1",
+    "RPUSH l 1 2 10 3 1",
+    "RPUSH l2 a b c a",
+    "SADD t a b c 1",
+    "SADD t2 1 2 10",
+    "ZADD z 1 a 2 b 3 c",
+    "ZADD z2 0 a 0 b 0 c 0 hello",
+    "ZADD zl 0 a 0 b 0 c 0 hello",
+    "ZADD zu 1 a 2 b -inf d",
+    "ZADD zu2 1.5 a 3 c",
+    "SADD tu a b e",
+    "XADD x 1-1 a v",
+    "XADD x 3-5 b w c w",
+    "XGROUP CREATE x g1 0",
+    "GEOADD g 13.361389 38.115556 a 15.087269 37.502669 b",
+    "PFADD p a b",
+];
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn replies_are_those_of_redis() {
+    let Some((client, _redis)) = redis_server() else {
+        println!("SKIPPED: redis-server is not installed");
+        return;
+    };
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let seed: u64 = number("BRAID_SEED").unwrap_or(1);
+    println!("BRAID_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let (count, goes_on) = (
+        number("BRAID_COMMANDS").unwrap_or(1_500),
+        number("BRAID_GO_ON").is_some(),
+    );
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/differential.txt");
+    let grammar = Grammar::new(&std::fs::read_to_string(path).unwrap());
+    let server = TestServer::new();
+    let connect_to_redis = || {
+        let redis::ConnectionAddr::Unix(socket) = client.get_connection_info().addr() else {
+            panic!("Redis has a Unix socket");
+        };
+        std::os::unix::net::UnixStream::connect(socket).unwrap()
+    };
+    let mut differences = BTreeSet::new();
+    let mut done = 0;
+    while done < count {
+        let mut theirs = Peer {
+            stream: BufReader::new(connect_to_redis()),
+        };
+        let mut ours = Peer {
+            stream: BufReader::new(
+                std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap(),
+            ),
+        };
+        let mut log = Vec::new();
+        let mut both = |words: &[String]| (ours.ask(words), theirs.ask(words));
+        both(&["FLUSHALL".to_owned()]);
+        if random.bool() {
+            both(&words("HELLO 3"));
+        }
+        for line in SEED {
+            let (ours, theirs) = both(&words(line));
+            assert_eq!(ours, theirs, "{line}");
+        }
+        let mut queued: Vec<Compare> = Vec::new();
+        for _ in 0..150 {
+            done += 1;
+            let (compare, words) = grammar.command(&mut random);
+            log.push(
+                words
+                    .iter()
+                    .map(|word| format!("{word:?} "))
+                    .collect::<String>(),
+            );
+            let (mut ours, mut theirs) = both(&words);
+            if ours == Reply::Line("+QUEUED".to_owned()) && ours == theirs {
+                queued.push(compare);
+                continue;
+            }
+            if words[0] == "EXEC" {
+                (ours, theirs) = (ours.replies_to(&queued), theirs.replies_to(&queued));
+            }
+            if matches!(words[0].as_str(), "EXEC" | "DISCARD") {
+                queued.clear();
+            }
+            let (ours, theirs) = (ours.comparable(compare), theirs.comparable(compare));
+            if ours == theirs {
+                continue;
+            }
+            if !goes_on {
+                let before = log.join("\n");
+                panic!("after\n{before}\nBraid: {ours:?}\nRedis: {theirs:?}");
+            }
+            differences.insert(words[0].clone());
+            println!(
+                "{}\n  Braid: {ours:?}\n  Redis: {theirs:?}",
+                log.last().unwrap()
+            );
+            break;
+        }
+    }
+    assert!(differences.is_empty(), "{differences:?}");
+}
