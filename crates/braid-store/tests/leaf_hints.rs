@@ -12,9 +12,13 @@ const KEYS: u32 = if cfg!(miri) { 60 } else { 2_000 };
 const POOL: StoreOptions = StoreOptions::of_pool(512 << 10);
 
 fn key(number: u32) -> Vec<u8> {
+    if number % 5 == 4 {
+        // A hint records only the beginning, which others share.
+        return format!("{:06}{}{number:06}", number / 50, "x".repeat(30)).into_bytes();
+    }
     let mut key = format!("{number:06}").into_bytes();
-    // Some too long for their place to be recorded, and some just short enough.
-    key.extend(vec![b'x'; [0, 3, 10, 11, 40][number as usize % 5]]);
+    // Some too long to be recorded as a whole, and some just short enough.
+    key.extend(vec![b'x'; [0, 3, 10, 11][number as usize % 5]]);
     key
 }
 
