@@ -44,7 +44,7 @@ pub(crate) fn joins(
 }
 
 /// Runs requests that [`joins`] returned the commands of in one transaction. Returns their replies,
-/// and the ticket of the transaction as in [`Outcome::Reply`].
+/// and the ticket of the transaction as in [`Outcome::Reply`](super::Outcome::Reply).
 ///
 /// Returns `None` if a request fails or the transaction conflicts with another. Nothing has changed
 /// then, and each request has to run on its own: the failure of one undoes no other.
