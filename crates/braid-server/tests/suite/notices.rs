@@ -130,8 +130,9 @@ fn expire_without_sweeper(connection: &mut Raw) {
 fn caches_learn_of_fields_that_expire_in_the_background() {
     let server = TestServer::new();
     let mut writer = server.raw();
-    let mut reader = tracked(&server, "ON");
     expire_without_sweeper(&mut writer);
+    // Later than the writes, of which it would be told if it read the key before their notices are sent.
+    let mut reader = tracked(&server, "ON");
     // The field may be gone by now.
     reader.send("HGETALL h\r\n");
     let pairs: usize = reader.line()[1..].parse().unwrap();
