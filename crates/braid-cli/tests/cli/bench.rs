@@ -227,6 +227,14 @@ fn bench_paper_writes_tables_and_plots() {
     let csv = fs::read_to_string(dir.path().join("paper-figures/goldenx-nodes-ycsb-e.csv"));
     let csv = csv.unwrap();
     assert!(csv.contains("each with its own log,1,"), "{csv}");
+    assert_eq!(
+        csv.lines().count(),
+        1 + 5,
+        "a point for each placement: {csv}"
+    );
+    let saved = "saved by reads,4,3460";
+    let handover = fs::read_to_string(dir.path().join("paper-figures/goldenx-handover.csv"));
+    assert!(handover.unwrap().contains(saved));
     let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "only the figures are left");
     let output = braid(&["bench", "paper", "gwsn-5", "--threads", "0"]);
