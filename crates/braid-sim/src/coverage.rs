@@ -34,6 +34,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("a tail of the order lost", LONG),
     ("archives lack transactions", LONG),
     ("archives restored", LONG),
+    ("checkpoint: a tablespace is left behind", LONG),
     ("checkpoint: pauses", LONG),
     ("checkpoint: somebody waits for a paced one", LONG),
     ("checkpoint: waits for the log", LONG),
@@ -128,6 +129,10 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("opening: a removal from a table that is dropped", LONG),
     (
         "opening: a tablespace has a newer checkpoint than the main one",
+        LONG,
+    ),
+    (
+        "opening: a tablespace has an older checkpoint than the main one",
         LONG,
     ),
     ("opening: a tombstone to be purged", LONG),

@@ -108,6 +108,11 @@ impl Checkpoint {
         self.shrinks = true;
     }
 
+    /// Replaces the metadata, before the checkpoint is published: what its owner learned meanwhile.
+    pub fn set_meta(&mut self, meta: Vec<u8>) {
+        self.meta = meta;
+    }
+
     /// Sets a function that is called when many images wait that writers copied for this checkpoint:
     /// it should then not pause, because at some number writers write these images themselves. See
     /// [`Store::has_many_copies`](crate::Store::has_many_copies). Writers call the function, so it

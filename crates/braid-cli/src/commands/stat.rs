@@ -169,6 +169,8 @@ fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Fai
             "log_bytes": space.log_bytes,
             "memory_node": space.memory_node,
             "is_on_node": space.is_on_node,
+            "failing": space.failing,
+            "log_kept_bytes": space.log_kept_bytes,
         })).collect::<Vec<_>>(),
         "durable_up_to": stats.durable_seqno,
         "recovered_transactions": recovery.transactions,
@@ -226,7 +228,13 @@ fn tablespace_line(space: &TablespaceStats) -> String {
         }
         None => String::new(),
     };
-    format!("{}{place}: {file}; pages: {pages}{log}{node}", space.name)
+    let kept = if space.failing {
+        let kept = mib(space.log_kept_bytes);
+        format!("; its data file cannot be written, and {kept} of log are kept for it")
+    } else {
+        String::new()
+    };
+    format!("{}{place}: {file}; pages: {pages}{log}{node}{kept}", space.name)
 }
 
 /// What lies on a memory node.

@@ -24,6 +24,7 @@ mod spare;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use braid::tablespace::TablespaceError;
 use braid::{Database, Error, Result};
 
 pub(crate) use archive::Archive;
@@ -167,6 +168,7 @@ fn is_fault(error: &Error) -> bool {
             | Error::Closed
             | Error::OutOfSpace { .. }
             | Error::Io { .. }
+            | Error::Tablespace(TablespaceError::Failed { .. })
             | Error::Conflict(_)
     )
 }

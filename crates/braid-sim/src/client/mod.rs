@@ -157,7 +157,8 @@ impl Client {
             | Error::OutOfSpace { .. }
             | Error::Io { .. }
             | Error::Corrupted { .. }
-            | Error::Decode { .. } => {
+            | Error::Decode { .. }
+            | Error::Tablespace(TablespaceError::Failed { .. }) => {
                 self.errors += 1;
                 braid_rt::sleep(Duration::from_millis(1));
                 if self.errors < ERRORS_MAX {

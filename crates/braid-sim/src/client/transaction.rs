@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use braid::tablespace::TablespaceError;
 use braid::{
     Durability, Error, Health, Isolation, Result, Ticket, Transaction, TransactionOptions,
 };
@@ -153,6 +154,7 @@ impl Client {
             Error::Conflict(_)
             | Error::SelfDeadlock
             | Error::LockTimeout { .. }
+            | Error::Tablespace(TablespaceError::Failed { .. })
             | Error::Closed => true,
             // Refused before it was logged, unless this error ended the database.
             Error::OutOfSpace { .. } => !matches!(self.db.health(), Health::Poisoned { .. }),

@@ -15,6 +15,7 @@ pub(crate) mod leaves;
 mod moved;
 mod placement;
 mod savepoints;
+pub(crate) mod space_state;
 pub(crate) mod spaces;
 mod tables;
 mod unlock;

@@ -17,6 +17,7 @@ use braid_store::{Store, WriterRoom};
 
 use super::Engine;
 use super::context::Context;
+use super::space_state::SpaceState;
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::space::ListedSpace;
 use crate::schema::entry::{MAIN_SPACE, SPACES_MAX, damaged, space_of};
@@ -48,6 +49,8 @@ pub(crate) struct Space {
     /// The lock on the directory, until the database is closed.
     pub(crate) lock: Mutex<Option<DirectoryLock>>,
     pub(crate) uses: Mutex<Uses>,
+    /// Which checkpoint its data file has.
+    pub(crate) state: SpaceState,
 }
 
 /// Uses of a tablespace during which it is not dropped.
@@ -111,6 +114,7 @@ impl Space {
             uses_log: AtomicBool::new(false),
             lock: Mutex::new(lock),
             uses: Mutex::default(),
+            state: SpaceState::default(),
         }
     }
 
@@ -258,6 +262,7 @@ impl Engine {
             let name = space.name.clone();
             return Err(Error::Tablespace(TablespaceError::NotFound { name }));
         }
+        space.check_writable()?;
         Ok(space.number)
     }
 
@@ -298,9 +303,12 @@ impl Engine {
         self.stores().any(|store| store.has_many_copies())
     }
 
-    /// Whether a transaction was refused for lack of room since the newest checkpoint.
+    /// Whether a transaction was refused for lack of room since the newest checkpoint, which another one
+    /// may end: not in a tablespace whose checkpoints fail.
     pub(crate) fn has_refused(&self) -> bool {
-        self.stores().any(|store| store.has_refused())
+        let others = self.spaces.all();
+        let mut others = others.iter().filter(|space| !space.is_behind());
+        self.store.has_refused() || others.any(|space| space.store.has_refused())
     }
 
     /// Admits a transaction for which its context's room in the main tablespace does not suffice, or
@@ -359,8 +367,14 @@ impl Engine {
             ..
         } = state;
         for (space, extent) in writes.extents(|table| space_of(tables[table as usize].id)) {
-            let store = self.store_of_space(space);
-            let store = store.ok_or_else(|| damaged("a written table's tablespace is missing"))?;
+            let missing = || damaged("a written table's tablespace is missing");
+            let store = if space == MAIN_SPACE {
+                self.store.clone()
+            } else {
+                let space = self.spaces.get(space).ok_or_else(missing)?;
+                space.check_writable()?;
+                space.store.clone()
+            };
             if extent.entries > 0 {
                 store.expect_long_keys();
             }

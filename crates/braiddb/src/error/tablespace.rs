@@ -180,6 +180,21 @@ pub enum TablespaceError {
         /// The damaged part.
         reason: String,
     },
+    /// The tablespace's data file could not be written, so its tables can only be read. Everything
+    /// acknowledged is in the log, which is kept for it.
+    #[error(
+        "tablespace {name:?} in {} can only be read, since its data file could not be written: {cause}; repair its \
+         device and open the database again",
+        place(path)
+    )]
+    Failed {
+        /// The tablespace's name.
+        name: String,
+        /// The directory; empty on a device.
+        path: PathBuf,
+        /// The failure.
+        cause: String,
+    },
     /// The operation does not support databases with further tablespaces.
     #[error(
         "cannot {operation}: the database has tablespace {name:?}, which this does not support; {advice}"

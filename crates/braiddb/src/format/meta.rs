@@ -1,6 +1,7 @@
 //! Metadata in a superblock: the database's fixed properties and where its log begins.
 
 use braid_log::{CheckpointPosition, LogOptions, ProtocolKind};
+use braid_rt::narrow;
 
 use crate::error::{Error, Result};
 
@@ -16,6 +17,11 @@ const FORMAT_SPACES: u16 = 4;
 
 /// As [`FORMAT_SPACES`]; the log positions have more lanes than the database, those of tablespaces.
 const FORMAT_LOGS: u16 = 5;
+
+/// As [`FORMAT_LOGS`], with tablespaces that have an older checkpoint than the main one. Both log
+/// positions are there; [`Behind`] follows: its position, the number of tablespaces (u8), and for each
+/// its number (u8) and its stamps (u64 each).
+const FORMAT_BEHIND: u16 = 6;
 const MAGIC: [u8; 6] = *b"BRAIDm";
 const FIXED_LEN: usize = 6 + 2 + 1 + 2 + 2;
 
@@ -25,6 +31,65 @@ pub(crate) struct Meta {
     pub(crate) protocol: ProtocolKind,
     pub(crate) strands: u16,
     pub(crate) lanes: u16,
+}
+
+/// Tablespaces that have an older checkpoint than the main one, because theirs could not be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Behind {
+    /// The log position of the oldest of these checkpoints, or an older one: recovery replays the log
+    /// from there.
+    pub(crate) start: CheckpointPosition,
+    pub(crate) spaces: Vec<BehindSpace>,
+}
+
+/// A tablespace that has an older checkpoint than the main one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BehindSpace {
+    pub(crate) number: u8,
+    /// Stamps of which its data file has one: that of its checkpoint, and that of a later one whose
+    /// superblock may have been written, or 0.
+    pub(crate) stamps: [u64; 2],
+}
+
+impl Behind {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.start.encode();
+        bytes.push(narrow(self.spaces.len()));
+        for space in &self.spaces {
+            bytes.push(space.number);
+            let stamps = space.stamps.iter();
+            stamps.for_each(|stamp| bytes.extend(stamp.to_le_bytes()));
+        }
+        bytes
+    }
+
+    /// Decodes what [`Behind::encode`] returns; `None` if it is malformed.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        const LEN: usize = 1 + 8 + 8;
+        let (start, rest) = CheckpointPosition::decode_first(bytes).ok()?;
+        let (&count, rest) = rest.split_first()?;
+        if count == 0 || rest.len() != usize::from(count) * LEN {
+            return None;
+        }
+        let (spaces, _) = rest.as_chunks::<LEN>();
+        let u64_at = |space: &[u8; LEN], at: usize| {
+            let field = space[at..].first_chunk().expect("it is in bounds");
+            u64::from_le_bytes(*field)
+        };
+        let decode = |space: &[u8; LEN]| BehindSpace {
+            number: space[0],
+            stamps: [u64_at(space, 1), u64_at(space, 9)],
+        };
+        let spaces = spaces.iter().map(decode).collect();
+        Some(Self { start, spaces })
+    }
+
+    /// Returns the stamps that the data file of a tablespace may have if it is behind.
+    pub(crate) fn stamps(&self, number: u8) -> Option<[u64; 2]> {
+        let mut spaces = self.spaces.iter();
+        let found = spaces.find(|space| space.number == number);
+        found.map(|space| space.stamps)
+    }
 }
 
 impl Meta {
@@ -48,10 +113,25 @@ impl Meta {
         retained: Option<&CheckpointPosition>,
         stamp: u64,
     ) -> Vec<u8> {
-        let retained = retained.filter(|retained| *retained != start);
+        self.encode_with(start, retained, stamp, None)
+    }
+
+    /// As [`Meta::encode`], with the tablespaces that have an older checkpoint.
+    pub(crate) fn encode_with(
+        &self,
+        start: &CheckpointPosition,
+        retained: Option<&CheckpointPosition>,
+        stamp: u64,
+        behind: Option<&Behind>,
+    ) -> Vec<u8> {
+        let retained = match behind {
+            Some(_) => retained.or(Some(start)),
+            None => retained.filter(|retained| *retained != start),
+        };
         let mut positions = retained.into_iter().chain([start]);
         let has_side_lanes = positions.any(|at| at.lanes.len() > usize::from(self.lanes));
         let format = match retained {
+            _ if behind.is_some() => FORMAT_BEHIND,
             _ if has_side_lanes => FORMAT_LOGS,
             _ if stamp != 0 => FORMAT_SPACES,
             None => FORMAT,
@@ -67,6 +147,7 @@ impl Meta {
         }
         bytes.extend(start.encode());
         bytes.extend(retained.map(CheckpointPosition::encode).unwrap_or_default());
+        bytes.extend(behind.map(Behind::encode).unwrap_or_default());
         bytes
     }
 
@@ -87,10 +168,10 @@ impl Meta {
         }
         let u16_at = |at: usize| u16::from_le_bytes([fixed[at], fixed[at + 1]]);
         let format = u16_at(6);
-        if !(FORMAT..=FORMAT_LOGS).contains(&format) {
+        if !(FORMAT..=FORMAT_BEHIND).contains(&format) {
             return Err(Error::Incompatible {
                 what: format!(
-                    "cannot open the database: it has format {format}, this build reads {FORMAT_LOGS}; use a matching version",
+                    "cannot open the database: it has format {format}, this build reads {FORMAT_BEHIND}; use a matching version",
                 ),
             });
         }
@@ -108,13 +189,23 @@ impl Meta {
             lanes: u16_at(11),
         };
         let (stamp, rest) = match format {
-            FORMAT_SPACES | FORMAT_LOGS => {
+            FORMAT_SPACES.. => {
                 let (stamp, rest) = bytes[FIXED_LEN..].split_first_chunk().ok_or_else(damaged)?;
                 (u64::from_le_bytes(*stamp), rest)
             }
             _ => (0, &bytes[FIXED_LEN..]),
         };
         let (start, rest) = CheckpointPosition::decode_first(rest).map_err(|_| damaged())?;
+        if format == FORMAT_BEHIND {
+            let (retained, rest) = CheckpointPosition::decode_first(rest).map_err(|_| damaged())?;
+            return Ok(Decoded {
+                meta,
+                retained: Some(retained).filter(|retained| *retained != start),
+                start,
+                stamp,
+                behind: Some(Behind::decode(rest).ok_or_else(damaged)?),
+            });
+        }
         let retained = match (format, rest) {
             (FORMAT | FORMAT_SPACES | FORMAT_LOGS, []) => None,
             (FORMAT_RETAINING | FORMAT_SPACES | FORMAT_LOGS, rest) => {
@@ -127,6 +218,7 @@ impl Meta {
             start,
             retained,
             stamp,
+            behind: None,
         })
     }
 }
@@ -141,6 +233,16 @@ pub(crate) struct Decoded {
     pub(crate) retained: Option<CheckpointPosition>,
     /// The checkpoint's stamp if there are further tablespaces, otherwise 0.
     pub(crate) stamp: u64,
+    pub(crate) behind: Option<Behind>,
+}
+
+impl Decoded {
+    /// Returns where recovery begins to read the log.
+    pub(crate) fn replay_from(&self) -> &CheckpointPosition {
+        self.behind
+            .as_ref()
+            .map_or(&self.start, |behind| &behind.start)
+    }
 }
 
 #[cfg(test)]
@@ -178,6 +280,7 @@ mod tests {
                 start: start.clone(),
                 retained: retained.clone(),
                 stamp,
+                behind: None,
             };
             assert_eq!(Meta::decode_all(&bytes).unwrap(), expected);
             for len in (0..bytes.len()).filter(|len| stamp == 0 || *len != without_end) {
@@ -186,6 +289,42 @@ mod tests {
         }
         assert_eq!(decoded, meta());
         assert_eq!(decoded_start.seqno.get(), 42);
+    }
+
+    #[test]
+    fn tablespaces_with_an_older_checkpoint_are_decoded_and_nothing_shorter_is() {
+        let at = |seqno| CheckpointPosition {
+            seqno: SeqNo::new(seqno),
+            flush: braid_log::FlushNo::NONE,
+            lanes: Vec::new(),
+        };
+        let space = |number| BehindSpace {
+            number,
+            stamps: [u64::from(number) << 40, 7],
+        };
+        for (retained, spaces) in [(42, vec![space(1)]), (3, vec![space(2), space(63)])] {
+            let behind = Behind {
+                start: at(17),
+                spaces,
+            };
+            let (start, retained) = (at(42), at(retained));
+            let bytes = meta().encode_with(&start, Some(&retained), 9, Some(&behind));
+            let decoded = Meta::decode_all(&bytes).unwrap();
+            assert_eq!(decoded.replay_from(), &at(17));
+            assert_eq!(behind.stamps(63).is_some(), behind.spaces.len() == 2);
+            let expected = Decoded {
+                meta: meta(),
+                retained: Some(retained).filter(|retained| *retained != start),
+                start,
+                stamp: 9,
+                behind: Some(behind),
+            };
+            assert_eq!(decoded, expected);
+            for len in 0..bytes.len() {
+                assert!(Meta::decode(&bytes[..len]).is_err(), "{len}");
+            }
+            assert!(Meta::decode(&[&bytes[..], &[0]].concat()).is_err());
+        }
     }
 
     #[test]

@@ -167,6 +167,11 @@ pub struct TablespaceStats {
     /// Whether its memory is placed there: otherwise the machine lacks the node, or
     /// [`Builder::numa`](crate::Builder::numa) is off. `false` without a node.
     pub is_on_node: bool,
+    /// Whether its newest checkpoint could not be written: its tables can then only be read, unless
+    /// space is all that it lacks.
+    pub failing: bool,
+    /// Bytes of log that are kept for it because of that, in all logs.
+    pub log_kept_bytes: u64,
 }
 
 /// The longest time for which work other than a commit, such as a checkpoint or the collection of old

@@ -11,7 +11,7 @@ use braid_store::{Store, StoreOptions};
 use crate::database::Database;
 use crate::engine::spaces::Space;
 use crate::error::{Error, Result};
-use crate::format::meta::{Decoded, Meta};
+use crate::format::meta::Meta;
 use crate::format::redo;
 use crate::options::{Builder, SpacePlace};
 use crate::recovery::tablespaces::{LogLanes, MainState};
@@ -269,22 +269,19 @@ impl Offline {
         let store_options = StoreOptions::of_pool(POOL_BYTES);
         let (store, meta) = Store::open_read_only(device.clone(), store_options)?;
         attempt.check_checkpoint(store.stats().checkpoint_sequence)?;
-        let Decoded {
-            meta, start, stamp, ..
-        } = Meta::decode_all(&meta)?;
+        let decoded = Meta::decode_all(&meta)?;
+        let (meta, start) = (decoded.meta, decoded.replay_from().clone());
         if attempt.durable.is_some() {
             let operation = "read the database while another process writes";
             tablespaces::check_none(&*device, operation, "close it there first")?;
         }
-        let (spaces, lanes) = if stamp == 0 {
+        let (spaces, lanes) = if decoded.stamp == 0 {
             (Vec::new(), LogLanes::none(device))
         } else {
-            let seqno = start.seqno;
-            let main = MainState { stamp, seqno };
+            let main = MainState::of(&decoded);
             let catalog = store.tree(CATALOG_ID)?;
             let paced = |device| attempt.paced(device);
-            let log = (meta.lanes, &start);
-            tablespaces::open_to_check(&device, options, &main, &catalog, log, &paced)?
+            tablespaces::open_to_check(&device, options, &main, &catalog, meta.lanes, &paced)?
         };
         let log_options = meta.log_options(lanes.side_lanes);
         let device = lanes.device;

@@ -55,18 +55,20 @@ pub(super) fn recover(
     let phase = Phase::recovery();
     let progress = Progress { options, began };
     let opened = open_checkpoint(&device, options, readers.as_deref(), attempt)?;
-    let main = MainState {
-        stamp: opened.stamp,
-        seqno: opened.start.seqno,
-    };
-    let listed = open_spaces(gate, &*device, options, &opened, (&main, attempt))?;
+    let listed = open_spaces(gate, &*device, options, &opened, attempt)?;
     let others = tablespaces::opened(&listed);
+    let start = tablespaces::replay_from(&opened.main, &listed);
     let replay = Replaying::new(&opened.store, &others, options);
     let places = tablespaces::log_places(&listed);
-    let lanes = LogLanes::of(device.clone(), opened.meta.lanes, &opened.start, places)?;
-    let mut recovered = scan_log(&lanes, options, &opened, attempt, &progress, &replay)?;
-    let scan = braid_rt::now() - began;
-    phase.scanned(recovered.scanned_bytes());
+    let lanes = LogLanes::of(device.clone(), opened.meta.lanes, &start, places)?;
+    let (mut recovered, scan) = scan_log(
+        &lanes,
+        &opened,
+        &start,
+        (attempt, &phase),
+        &progress,
+        &replay,
+    )?;
     let (replayed, transactions) = replay.finish(&recovered, options, &progress)?;
     let chosen = choose_spaces(listed, &opened, recovered.cut, options.read_only)?;
     if !options.read_only {
@@ -90,9 +92,10 @@ pub(super) fn recover(
     if let Some(readers) = &readers {
         readers.open(&log);
     }
-    let kept_from = still_there(&log, kept_from)?;
-    let starts = kept_from.into_iter().chain([opened.start.clone()]);
-    let retention = retention(options, &log, starts.collect());
+    let mut starts: Vec<_> = still_there(&log, kept_from)?.into_iter().collect();
+    starts.extend([start, opened.main.start.clone()]);
+    starts.dedup();
+    let retention = retention(options, &log, starts.into());
     let copies = Copies::open(device, log.identity())?;
     let archiver = open_archive(gate, options, &log, &retention, &copies)?;
     phase.replayed(transactions, recovery.discarded);
@@ -115,19 +118,46 @@ pub(super) fn recover(
         readers,
     };
     let instance = Instance::new(parts, options);
-    instance.checkpoints.set_stamp(opened.stamp);
-    finish(&instance, options, opened.start.seqno, replayed)?;
+    instance.checkpoints.set_stamp(opened.main.stamp);
+    finish(&instance, options, &opened.main, replayed)?;
+    let settled = settle(&instance, options, chosen, (begins, opened.switched));
+    settled.inspect_err(|_| instance.abandon())?;
+    Ok(instance)
+}
+
+/// Completes the opening with what needs an open database: the tablespaces, and another protocol.
+fn settle(
+    instance: &Instance,
+    options: &Builder,
+    chosen: Chosen,
+    (begins, switched): (bool, bool),
+) -> Result<()> {
     if !options.read_only {
-        let settled = settle_spaces(&instance, chosen, begins);
-        settled.inspect_err(|_| instance.abandon())?;
+        settle_spaces(instance, chosen, begins)?;
     }
-    if opened.switched {
+    if switched {
         braid_rt::coverage_point("opening: another protocol");
         // The new incarnation of the log already uses the new protocol. After this checkpoint,
         // every later open uses it, too.
-        instance.checkpoint().inspect_err(|_| instance.abandon())?;
+        instance.whole_checkpoint()?;
     }
-    Ok(instance)
+    Ok(())
+}
+
+/// Checks that the log leads to the state of the main tablespace's checkpoint, to which tablespaces with
+/// an older one are replayed.
+fn check_reaches(recovered: &Recovered, main: &MainState) -> Result<()> {
+    if main.behind.is_none() || recovered.cut >= main.start.seqno {
+        return Ok(());
+    }
+    Err(Error::Corrupted {
+        what: format!(
+            "the log ends at sequence number {}, and a tablespace needs it up to {}; open the database \
+             read-only without that tablespace, or salvage it",
+            recovered.cut, main.start.seqno
+        ),
+        location: "the log".into(),
+    })
 }
 
 /// Checks the catalog before anything is written: without it, the database is opened read-only.
@@ -145,7 +175,7 @@ fn prepare_to_write(store: &Store, device: &dyn Device) -> Result<()> {
 fn settle_spaces(instance: &Instance, chosen: Chosen, begins: bool) -> Result<()> {
     if begins {
         if !braid_rt::mutant!("use_a_log_before_its_checkpoint") {
-            instance.checkpoint()?;
+            instance.whole_checkpoint()?;
         }
         for space in instance.engine.spaces.all() {
             space.use_log(space.has_log);
@@ -160,7 +190,7 @@ fn open_spaces(
     device: &dyn Device,
     options: &Builder,
     opened: &Opened,
-    (main, attempt): (&MainState, Option<&Attempt>),
+    attempt: Option<&Attempt>,
 ) -> Result<Vec<Listed>> {
     if attempt.is_some_and(|attempt| attempt.durable.is_some()) {
         let operation = "read the database while another process writes";
@@ -170,7 +200,7 @@ fn open_spaces(
         Some(attempt) => attempt.paced(device),
         None => device,
     };
-    let listed = tablespaces::open_listed(gate, device, options, main, &paced)?;
+    let listed = tablespaces::open_listed(gate, device, options, &opened.main, &paced)?;
     tablespaces::name_files(&listed);
     if !listed.is_empty() {
         if let Some(ArchivePlace::Directory(path)) = &options.archive {
@@ -192,7 +222,7 @@ fn choose_spaces(
     read_only: bool,
 ) -> Result<Chosen> {
     // Before the first tablespace exists, a checkpoint has a stamp.
-    if listed.is_empty() && opened.stamp == 0 {
+    if listed.is_empty() && opened.main.stamp == 0 {
         return Ok(Chosen::default());
     }
     let catalog = opened.store.tree(CATALOG_ID)?;
@@ -221,12 +251,10 @@ impl Progress<'_> {
 struct Opened {
     store: Store,
     meta: Meta,
-    /// Log position from which replay starts.
-    start: CheckpointPosition,
+    /// The checkpoint.
+    main: MainState,
     /// An older log position, from which log is kept for an archive or a feed.
     kept_from: Option<CheckpointPosition>,
-    /// The stamp of the checkpoint; 0 without further tablespaces.
-    stamp: u64,
     /// Whether the open requests another protocol.
     switched: bool,
 }
@@ -256,31 +284,32 @@ fn open_checkpoint(
     if let Some(readers) = readers {
         readers.pin_older(&store, checkpoint)?;
     }
+    let decoded = Meta::decode_all(&meta)?;
+    let main = MainState::of(&decoded);
     let Decoded {
-        mut meta,
-        start,
-        retained,
-        stamp,
-    } = Meta::decode_all(&meta)?;
+        mut meta, retained, ..
+    } = decoded;
     let switched = apply_options(options, &mut meta)?;
     Ok(Opened {
         store,
         meta,
-        start,
+        main,
         kept_from: retained,
-        stamp,
         switched,
     })
 }
 
+/// Reads the log from `start` on. Also returns how long that took.
 fn scan_log(
     lanes: &LogLanes,
-    options: &Builder,
     opened: &Opened,
-    attempt: Option<&Attempt>,
+    start: &CheckpointPosition,
+    (attempt, phase): (Option<&Attempt>, &Phase),
     progress: &Progress<'_>,
     replaying: &Replaying<'_>,
-) -> Result<Recovered> {
+) -> Result<(Recovered, Duration)> {
+    let options = progress.options;
+    let log_options = log_options(options, &opened.meta, lanes);
     let scanning = |scan: ScanProgress| {
         progress.report(RecoveryProgress {
             scanned_bytes: scan.bytes,
@@ -289,7 +318,6 @@ fn scan_log(
         });
     };
     let source = lanes.device.clone();
-    let log_options = log_options(options, &opened.meta, lanes);
     let durable = attempt.and_then(|attempt| attempt.durable);
     let during = DuringScan {
         accept: &|log_records| replaying.replay.try_add(log_records),
@@ -301,10 +329,11 @@ fn scan_log(
         },
         waiting_bytes: waiting_bytes(),
     };
-    let start = &opened.start;
     let recovered =
         Log::recover_and_replay(source, log_options, start, durable, &scanning, &during)?;
-    Ok(recovered)
+    check_reaches(&recovered, &opened.main)?;
+    phase.scanned(recovered.scanned_bytes());
+    Ok((recovered, braid_rt::now() - progress.began))
 }
 
 /// Returns the most bytes of log that wait in memory for their replay during the scan.
@@ -410,14 +439,17 @@ fn begin_log(recovered: Recovered, stores: Vec<Store>, options: &Builder) -> Res
 fn finish(
     instance: &Arc<Instance>,
     options: &Builder,
-    checkpointed: SeqNo,
+    main: &MainState,
     replayed: Replayed,
 ) -> Result<()> {
     let engine = &instance.engine;
     let recovery = &instance.recovery;
     // If nothing was replayed, the checkpoint covers everything, including the sequence numbers
     // that recovery skips (`gsn`): closing writes no other checkpoint.
+    let checkpointed = main.start.seqno;
     let covered = match recovery.transactions {
+        // The next checkpoint is the first of all tablespaces.
+        _ if main.behind.is_some() => SeqNo::NONE,
         0 if !braid_rt::mutant!("cover_no_skipped_numbers") => engine.log.last_seqno(),
         _ => checkpointed,
     };

@@ -25,6 +25,7 @@ use crate::catalog::Catalog;
 use crate::engine::Engine;
 use crate::engine::spaces::Space;
 use crate::error::{Error, Result};
+use crate::schema::entry::space_of;
 use crate::schema::table::Table;
 use crate::schema::value_format::ValueFormat;
 use crate::txn::transaction::{Transaction, check_key};
@@ -364,7 +365,7 @@ impl<K: Key, V: Value> BulkLoader<K, V> {
             if braid_rt::mutant!("name_before_contents") {
                 Ok(())
             } else {
-                instance.checkpoint()
+                instance.checkpoint_for(space_of(id))
             }
         };
         let named =

@@ -3,14 +3,15 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use braid_log::SeqNo;
+use braid_log::{CheckpointPosition, SeqNo};
 use braid_store::{Checkpoint, CheckpointProgress, CheckpointReport};
 
+use super::checkpoint_parts::{OtherParts, Published, Scope};
 use super::instance::Instance;
 use super::pacing::Pace;
 use super::readers::Commits;
 use crate::engine::spaces::Space;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::space::SpaceMeta;
 use crate::observe::trace::Phase;
 
@@ -19,9 +20,17 @@ impl Instance {
     /// was kept for the archive or a feed.
     pub(crate) fn is_log_long(&self) -> bool {
         let written = self.engine.log.stats().written_bytes;
-        let releasable = self.retention.releasable(self.archive.archived());
+        let releasable = self.retention.releasable(self.released_at_most());
         let to_recover = self.checkpoints.log_bytes_to_recover(written);
         to_recover.max(releasable) >= self.checkpoints.log_bytes_due
+    }
+
+    /// Returns the sequence number up to which a checkpoint may release log, if not all: that to which the
+    /// log is archived, or that of a tablespace which is behind.
+    fn released_at_most(&self) -> Option<SeqNo> {
+        let behind = self.engine.spaces.behind();
+        let behind = behind.map(|behind| behind.start.seqno);
+        self.archive.archived().into_iter().chain(behind).min()
     }
 
     /// Returns whether a transaction was refused for lack of room in the data file, and a
@@ -41,12 +50,13 @@ impl Instance {
     /// Whether a checkpoint may release log: what was written since the newest one, or what the
     /// archive or a feed needed until now.
     pub(super) fn may_release_log(&self) -> bool {
-        let releasable = || self.retention.releasable(self.archive.archived()) > 0;
+        let releasable = || self.retention.releasable(self.released_at_most()) > 0;
         let archive_goes_on = || self.lacks_archiving() && !self.archive.is_failing();
         self.is_checkpoint_due() || releasable() || archive_goes_on()
     }
 
-    /// Writes a checkpoint of the state between two transactions.
+    /// Writes a checkpoint of the state between two transactions. If a tablespace cannot be written, the
+    /// others have it nevertheless, and the error is that one's.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _one_at_a_time = self.hold_checkpoints();
         self.engine.check_open()?;
@@ -56,30 +66,40 @@ impl Instance {
     /// As [`Instance::checkpoint`], for a caller that holds
     /// [`Checkpoints::running`](super::checkpoint_state::Checkpoints).
     pub(crate) fn checkpoint_locked(&self) -> Result<()> {
-        self.checkpoint_with(Pace::Requested, |_| {})
+        complete(self.checkpoint_in(Scope::Writable)?)
+    }
+
+    /// As [`Instance::checkpoint_locked`]. Returns the tablespaces that were left behind.
+    pub(super) fn checkpoint_in(&self, scope: Scope) -> Result<Vec<(u8, Error)>> {
+        self.checkpoint_with(scope, Pace::Requested, |_| {})
     }
 
     /// Writes a checkpoint in proportion to the growth of the log.
     pub(super) fn paced_checkpoint(&self) -> Result<()> {
         let _one_at_a_time = self.hold_checkpoints();
         self.engine.check_open()?;
-        self.checkpoint_with(Pace::WithLog, |_| {})
+        complete(self.checkpoint_with(Scope::Writable, Pace::WithLog, |_| {})?)
     }
 
     /// Writes a checkpoint that makes the data files as short as it can.
     pub(crate) fn shrinking_checkpoint(&self) -> Result<()> {
         let _one_at_a_time = self.hold_checkpoints();
         self.engine.check_open()?;
-        self.checkpoint_with(Pace::Requested, Checkpoint::shrink)
+        complete(self.checkpoint_with(Scope::Writable, Pace::Requested, Checkpoint::shrink)?)
     }
 
-    fn checkpoint_with(&self, pace: Pace, prepare: impl Fn(&mut Checkpoint)) -> Result<()> {
+    fn checkpoint_with(
+        &self,
+        scope: Scope,
+        pace: Pace,
+        prepare: impl Fn(&mut Checkpoint),
+    ) -> Result<Vec<(u8, Error)>> {
         let phase = Phase::checkpoint();
-        let report = self
-            .write_checkpoint(pace, prepare)
+        let (report, left) = self
+            .write_checkpoint(scope, pace, prepare)
             .inspect_err(|error| phase.failed(error))?;
         phase.published(self.checkpoints.checkpointed(), report.pages_written);
-        Ok(())
+        Ok(left)
     }
 
     fn check_publishable(&self) -> Result<()> {
@@ -92,10 +112,11 @@ impl Instance {
 
     fn write_checkpoint(
         &self,
+        scope: Scope,
         pace: Pace,
         prepare: impl Fn(&mut Checkpoint),
-    ) -> Result<CheckpointReport> {
-        let (log, store) = (&self.engine.log, &self.engine.store);
+    ) -> Result<(CheckpointReport, Vec<(u8, Error)>)> {
+        let log = &self.engine.log;
         // Commits may wait for log space until this is dropped: after the release below, or after
         // any failure.
         let run = log.begin_checkpoint();
@@ -106,46 +127,27 @@ impl Instance {
         }
         let log_bytes = log.stats().written_bytes;
         let archived = self.archive_at_checkpoint();
-        let replaced = store.stats().checkpoint_sequence;
+        let replaced = self.engine.store.stats().checkpoint_sequence;
         self.keep_log_for_readers(replaced);
-        // First, because threads that change pages outside of a commit must not wait for a large
-        // transaction.
-        let calm = log.calm();
-        // No transaction changes pages while the epoch switches.
-        let gate = self.engine.hold_pages();
-        let spaces = self.engine.spaces.all();
-        let stamp = self.new_stamp(&spaces);
-        let begun = calm.quiesce(|start| {
-            // I8: a transaction that could not be applied poisons the log before it leaves its
-            // commit slot, so the check detects it here, and its pages are in no image.
-            self.check_publishable()?;
-            let kept_from = self.retention.begin_checkpoint(&start, archived);
-            let meta = self.checkpoints.meta;
-            let meta = meta.encode(&start, Some(&kept_from), stamp);
-            let checkpoint = store.begin_checkpoint(meta)?;
-            // All tablespaces at the same instant, so that one position in the log is that of all.
-            let others = self.begin_others(&spaces, stamp, start.seqno)?;
-            Ok::<_, crate::Error>((start, kept_from, checkpoint, others))
-        });
-        drop(gate);
-        drop(calm);
-        let (start, kept_from, mut checkpoint, mut others) = begun?;
-        prepare(&mut checkpoint);
-        others.iter_mut().for_each(&prepare);
+        let mut begun = self.begin_checkpoint(scope, archived)?;
+        prepare(&mut begun.main);
+        begun.others.each(|checkpoint| {
+            prepare(checkpoint);
+            Ok(())
+        })?;
         if braid_rt::mutant!("reuse_log_before_checkpoint") {
-            log.release(&start)?;
+            log.release(&begun.start)?;
         }
-        if log.durable_seqno() < start.seqno {
+        if log.durable_seqno() < begun.start.seqno {
             braid_rt::coverage_point("checkpoint: waits for the log");
         }
-        let parts = others.len() as u64 + 1;
-        let all = others.iter_mut().chain([&mut checkpoint]);
-        let piece = Cell::new(braid_rt::now());
-        for (part, checkpoint) in (0..).zip(all) {
+        let parts = self.engine.spaces.all().len() as u64 + 1;
+        let (part, piece) = (Cell::new(0), Cell::new(braid_rt::now()));
+        let write = |checkpoint: &mut Checkpoint| {
             let ticker = Arc::clone(&self.maintenance.checkpoint);
             checkpoint.wake_for_copies(Arc::new(move || ticker.wake()));
             checkpoint.write(&|progress| {
-                let progress = part_of(progress, part, parts);
+                let progress = part_of(progress, part.get(), parts);
                 // Then follow the syncs and the page map.
                 run.note_progress(progress.pages_written, progress.pages_total / 4 * 5 + 1);
                 self.publish_stats();
@@ -156,41 +158,123 @@ impl Instance {
                 }
                 piece.set(braid_rt::now());
             })?;
-        }
+            part.set(part.get() + 1);
+            Ok(())
+        };
+        begun.others.each(write)?;
+        write(&mut begun.main)?;
         // I5: log before checkpoint. Everything in the images is durable in the log before a
         // durable superblock refers to them.
-        let durable = log.ticket(start.seqno).wait();
+        let durable = log.ticket(begun.start.seqno).wait();
         if !braid_rt::mutant!("checkpoint_failed_transactions") {
             durable?;
             assert!(
-                log.durable_seqno() >= start.seqno,
+                log.durable_seqno() >= begun.start.seqno,
                 "I5: the log before the checkpoint"
             );
         }
         // I8: a failure since the epoch switch affects no image, but nothing is published after a
         // failure.
         self.check_publishable()?;
+        self.publish(begun, (log_bytes, replaced))
+    }
+
+    /// Begins the checkpoint of each tablespace at one instant, so that one position in the log is that
+    /// of all.
+    fn begin_checkpoint(&self, scope: Scope, archived: Option<SeqNo>) -> Result<Begun> {
+        // First, because threads that change pages outside of a commit must not wait for a large
+        // transaction.
+        let calm = self.engine.log.calm();
+        // No transaction changes pages while the epoch switches.
+        let _gate = self.engine.hold_pages();
+        let spaces = self.engine.spaces.all();
+        let stamp = self.new_stamp(&spaces);
+        calm.quiesce(|start| {
+            // I8: a transaction that could not be applied poisons the log before it leaves its
+            // commit slot, so the check detects it here, and its pages are in no image.
+            self.check_publishable()?;
+            let kept_from = self.retention.begin_checkpoint(&start, archived);
+            let meta = self.checkpoints.meta;
+            let meta = meta.encode(&start, Some(&kept_from), stamp);
+            let main = self.engine.store.begin_checkpoint(meta)?;
+            let meta_of = |space: &Space| SpaceMeta {
+                identity: space.identity,
+                number: space.number,
+                stamp,
+                follows: self.checkpoints.stamp(),
+                seqno: start.seqno,
+            };
+            let others = OtherParts::begin(&spaces, scope, stamp, meta_of)?;
+            Ok(Begun {
+                start,
+                kept_from,
+                stamp,
+                main,
+                others,
+            })
+        })
+    }
+
+    /// Publishes a checkpoint that was written, and releases the log that it makes unnecessary.
+    /// `log_bytes` bytes of log were written before it, and it replaces the checkpoint of the sequence
+    /// `replaced`. Also returns the tablespaces that were left behind.
+    fn publish(
+        &self,
+        begun: Begun,
+        (log_bytes, replaced): (u64, u64),
+    ) -> Result<(CheckpointReport, Vec<(u8, Error)>)> {
+        let Begun {
+            start,
+            kept_from,
+            stamp,
+            mut main,
+            others,
+        } = begun;
         // The main tablespace last: as long as its superblock is the old one, recovery replays the
         // log from the old checkpoint on, into all tablespaces.
         if braid_rt::mutant!("publish_the_main_tablespace_first") {
-            let report = self.publish_checkpoint(checkpoint)?;
-            publish_others(others)?;
+            let report = self.publish_checkpoint(main)?;
+            others.publish()?;
             self.checkpoints.set_stamp(stamp);
-            self.checkpoints.set_published(start.seqno, log_bytes);
-            return Ok(report);
+            self.checkpoints
+                .set_published(start.seqno, start.seqno, log_bytes);
+            return Ok((report, Vec::new()));
         }
-        publish_others(others)?;
-        let report = self.publish_checkpoint(checkpoint)?;
+        let Published { written, left } = others.publish()?;
+        for space in &written {
+            space.state.set_found(stamp, &start);
+        }
+        let behind = match &left[..] {
+            [] => None,
+            _ => self.engine.spaces.behind(),
+        };
+        let mut kept_from = kept_from;
+        if let Some(behind) = &behind {
+            // I6: the log that leads a tablespace which is behind to the others' state is needed.
+            if behind.start.seqno < kept_from.seqno
+                && !braid_rt::mutant!("release_the_log_of_those_behind")
+            {
+                kept_from = behind.start.clone();
+            }
+            let listed =
+                Some(behind).filter(|_| !braid_rt::mutant!("forget_tablespaces_left_behind"));
+            let meta = self.checkpoints.meta;
+            main.set_meta(meta.encode_with(&start, Some(&kept_from), stamp, listed));
+        }
+        let report = self.publish_checkpoint(main)?;
         self.checkpoints.set_stamp(stamp);
         self.keep_log_for_readers(replaced);
-        self.checkpoints.set_published(start.seqno, log_bytes);
-        self.engine.health.set_checkpoint_error(None);
+        let covered = behind.map_or(start.seqno, |behind| behind.start.seqno);
+        self.checkpoints
+            .set_published(start.seqno, covered, log_bytes);
+        let failure = left.first().map(|(_, error)| error.clone());
+        self.engine.health.set_checkpoint_error(failure);
         self.engine.counters.checkpoint();
         // I6: checkpoint before reuse. The superblock that makes this log unnecessary is durable.
         let kept_from = self.retention.end_checkpoint(&kept_from, &start);
-        log.release(&kept_from)?;
+        self.engine.log.release(&kept_from)?;
         self.look_for_readers();
-        Ok(report)
+        Ok((report, left))
     }
 
     /// Returns a stamp for a checkpoint of these tablespaces and the main one; 0 if there are none.
@@ -201,26 +285,6 @@ impl Instance {
         let stamps = std::iter::repeat_with(braid_rt::entropy);
         let mut fresh = stamps.filter(|stamp| ![0, self.checkpoints.stamp()].contains(stamp));
         fresh.next().expect("random numbers do not end")
-    }
-
-    /// Begins a checkpoint of each tablespace other than the main one.
-    fn begin_others(
-        &self,
-        spaces: &[Arc<Space>],
-        stamp: u64,
-        seqno: SeqNo,
-    ) -> Result<Vec<Checkpoint>> {
-        let begin = |space: &Arc<Space>| {
-            let meta = SpaceMeta {
-                identity: space.identity,
-                number: space.number,
-                stamp,
-                follows: self.checkpoints.stamp(),
-                seqno,
-            };
-            Ok(space.store.begin_checkpoint(meta.encode())?)
-        };
-        spaces.iter().map(begin).collect()
     }
 
     /// Publishes a checkpoint, and keeps the pages that it replaces if readers in other processes
@@ -253,12 +317,21 @@ impl Instance {
     }
 }
 
-/// Publishes the checkpoints of the tablespaces other than the main one.
-fn publish_others(others: Vec<Checkpoint>) -> Result<()> {
-    for checkpoint in others {
-        checkpoint.publish()?;
-    }
-    Ok(())
+/// A checkpoint after the epoch switch.
+struct Begun {
+    /// The position in the log of all its parts.
+    start: CheckpointPosition,
+    /// The position from which log is kept.
+    kept_from: CheckpointPosition,
+    stamp: u64,
+    main: Checkpoint,
+    others: OtherParts,
+}
+
+/// Returns the error of the first tablespace that was left behind.
+fn complete(left: Vec<(u8, Error)>) -> Result<()> {
+    let first = left.into_iter().next();
+    first.map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// Returns the progress of all tablespaces' checkpoints, given that of one, each of which counts as

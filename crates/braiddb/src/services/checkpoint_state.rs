@@ -68,10 +68,11 @@ impl Checkpoints {
         self.replayed_bytes.store(replayed_bytes, Ordering::Relaxed);
     }
 
-    /// Records a published checkpoint, before which `log_bytes` bytes of log were written.
-    pub(super) fn set_published(&self, seqno: SeqNo, log_bytes: u64) {
+    /// Records a published checkpoint, before which `log_bytes` bytes of log were written, and the
+    /// sequence number up to which every tablespace's has every transaction.
+    pub(super) fn set_published(&self, seqno: SeqNo, covered: SeqNo, log_bytes: u64) {
         self.checkpointed.store(seqno.get(), Ordering::Release);
-        self.covered.store(seqno.get(), Ordering::Release);
+        self.covered.store(covered.get(), Ordering::Release);
         self.log_bytes_at_checkpoint
             .store(log_bytes, Ordering::Relaxed);
         self.replayed_bytes.store(0, Ordering::Relaxed);

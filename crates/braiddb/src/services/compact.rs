@@ -9,6 +9,7 @@ use braid_store::{StoreError, Tree, WriterRoom};
 use super::instance::Instance;
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
+use crate::schema::entry::space_of;
 use crate::schema::table::TableCore;
 
 /// Maximum number of pages that one step changes, not counting inner nodes.
@@ -137,7 +138,7 @@ impl Instance {
                 // Once: after a checkpoint, the blocks changed so far are free space.
                 Err(Error::OutOfSpace { .. }) if !is_full => {
                     is_full = true;
-                    self.checkpoint()?;
+                    self.checkpoint_for(space_of(core.id))?;
                     continue;
                 }
                 Err(error) => return Err(error),

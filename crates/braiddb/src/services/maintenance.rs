@@ -239,6 +239,12 @@ impl Checkpointer for CheckpointThread {
 
     fn log_kept_for(&self) -> Option<String> {
         let instance = self.instance.upgrade()?;
+        if let Some(space) = instance.engine.spaces.first_behind() {
+            let name = &space.name;
+            return Some(format!(
+                "tablespace {name:?}, whose data file could not be written"
+            ));
+        }
         instance.retention.holder(instance.archive.archived())
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod backup;
 pub(crate) mod bulk;
 pub(crate) mod changes;
 mod checkpoint;
+mod checkpoint_parts;
 mod checkpoint_state;
 mod close;
 pub(crate) mod compact;

@@ -278,7 +278,7 @@ impl Move<'_> {
                 // Once: after a checkpoint, the blocks changed so far are free space.
                 Err(Error::OutOfSpace { .. }) if !is_full => {
                     is_full = true;
-                    instance.checkpoint()?;
+                    instance.checkpoint_for(space_of(self.copy.id))?;
                 }
                 Err(error) if error.is_retryable() => {}
                 Err(error) => return Err(error),

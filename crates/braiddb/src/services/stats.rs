@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use braid_log::{Log, SeqNo};
+use braid_log::{CheckpointPosition, Log, SeqNo};
 
 use super::instance::Instance;
 use crate::engine::spaces::{Space, side_of};
 use crate::observe::stats::{Stats, TablespaceStats};
 
-fn stats_of(log: &Log, space: &Arc<Space>) -> TablespaceStats {
+fn stats_of(log: &Log, newest: &CheckpointPosition, space: &Arc<Space>) -> TablespaceStats {
+    let kept_from = space.kept_from();
     TablespaceStats {
         name: space.name.clone(),
         directory: space.directory.clone(),
@@ -17,6 +18,8 @@ fn stats_of(log: &Log, space: &Arc<Space>) -> TablespaceStats {
         log_bytes: log.side_lane_bytes(side_of(space.number)),
         memory_node: space.node.map(usize::from),
         is_on_node: space.store.memory_node().is_some(),
+        failing: kept_from.is_some(),
+        log_kept_bytes: kept_from.map_or(0, |from| log.bytes_between(&from, newest)),
     }
 }
 
@@ -32,6 +35,7 @@ impl Instance {
         let gc = engine.gc.totals();
         let log = engine.log.stats();
         let counts = engine.counters.counts();
+        let newest = self.retention.newest();
         Stats {
             log_bytes_to_recover: self.checkpoints.log_bytes_to_recover(log.written_bytes),
             checkpoint_failing: engine.checkpoint_error().is_some(),
@@ -53,7 +57,7 @@ impl Instance {
                 .spaces
                 .all()
                 .iter()
-                .map(|space| stats_of(&engine.log, space))
+                .map(|space| stats_of(&engine.log, &newest, space))
                 .collect(),
             archived: self.archive.archived().map(SeqNo::get),
             changes_kept_from: self.retention.oldest().get(),

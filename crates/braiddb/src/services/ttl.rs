@@ -20,6 +20,7 @@ use crate::engine::leaves::Leaves;
 use crate::error::Result;
 use crate::observe::trace::call_user;
 use crate::options::{Durability, TransactionOptions};
+use crate::schema::entry::space_of;
 use crate::schema::table::TableCore;
 use crate::txn::transaction::Transaction;
 
@@ -100,6 +101,10 @@ impl Sweeps {
         };
         let mut removed = 0;
         for core in cores {
+            let space = engine.spaces.get(space_of(core.id));
+            if space.is_some_and(|space| space.refusal().is_some()) {
+                continue;
+            }
             let from = match self.tables.lock().get(&core.id) {
                 None => Bound::Unbounded,
                 Some(Sweep::At(from)) => from.clone(),

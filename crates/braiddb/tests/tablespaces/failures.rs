@@ -135,16 +135,18 @@ fn a_failed_sync_of_a_tablespace_is_in_the_health_and_in_all_errors() {
             matches!(&again, Error::Poisoned { cause } if names_it(cause)),
             "{again}"
         );
-        put(&db, &tables, 2, b"after").unwrap();
-        for table in &tables {
+        // The tablespace refuses its writers; the main one's go on as long as the log has room.
+        let written = 2 - failing as usize;
+        put(&db, &tables[..written], 2, b"after").unwrap();
+        for table in &tables[..written] {
             assert_eq!(db.get(table, &2).unwrap().as_deref(), Some(&b"after"[..]));
         }
         drop(tables);
         assert!(db.close().is_err());
         let db = simulated.open().unwrap();
         assert!(matches!(db.health(), Health::Good));
-        for table in simulated.tables(&db).unwrap() {
-            assert_eq!(db.get(&table, &2).unwrap().as_deref(), Some(&b"after"[..]));
+        for table in &simulated.tables(&db).unwrap()[..written] {
+            assert_eq!(db.get(table, &2).unwrap().as_deref(), Some(&b"after"[..]));
         }
         db.checkpoint().unwrap();
     }

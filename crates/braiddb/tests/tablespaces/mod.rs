@@ -2,6 +2,7 @@
 
 mod archives;
 mod backups;
+mod behind;
 mod changes;
 mod crashes;
 mod failures;

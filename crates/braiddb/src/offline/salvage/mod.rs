@@ -18,7 +18,7 @@ use braid_store::Salvage as DataFile;
 use self::filled::Filled;
 use crate::database::Database;
 use crate::error::{Error, Result};
-use crate::format::meta::{Decoded, Meta};
+use crate::format::meta::Meta;
 use crate::offline::verify::{Locks, Offline};
 use crate::options::{Builder, SpacePlace};
 use crate::recovery;
@@ -189,18 +189,17 @@ pub(crate) fn salvage_device(
     };
     let mut source = DataFile::open(device.clone())?;
     tell_of(&source, "", &mut tell);
-    let Decoded {
-        meta, start, stamp, ..
-    } = Meta::decode_all(source.meta())?;
-    source.set_newest(start.seqno.get());
-    let seqno = start.seqno;
-    let spaces = salvage_spaces(&*device, options, &MainState { stamp, seqno }, &mut tell)?;
+    let decoded = Meta::decode_all(source.meta())?;
+    let (meta, seqno) = (decoded.meta, decoded.start.seqno);
+    source.set_newest(seqno.get());
+    let spaces = salvage_spaces(&*device, options, &MainState::of(&decoded), &mut tell)?;
+    let start = decoded.replay_from();
     let places = spaces.iter().map(DamagedSpace::log_place).collect();
-    let lanes = LogLanes::of(device, meta.lanes, &start, places);
-    let log = salvage_log(lanes, &meta, &start, &mut tell)?;
+    let lanes = LogLanes::of(device, meta.lanes, start, places);
+    let log = salvage_log(lanes, &meta, start, &mut tell)?;
     let (lock, new_device) = into()?;
+    let mut filled = Filled::new(&source, &spaces, seqno);
     let seqno = log.as_ref().map_or(seqno, |log| log.cut.max(seqno));
-    let mut filled = Filled::new(&source, &spaces, start.seqno);
     let fill = |instance: &Instance| filled.fill(&instance.engine, log.as_ref(), seqno);
     let gate = Gate::new(lock);
     let device = gate.device(new_device);

@@ -30,6 +30,7 @@ pub(crate) fn create_tablespace(
     check_space_name(name)?;
     options.validate()?;
     let _change = engine.tables.change.lock();
+    engine.spaces.check_none_behind()?;
     if engine.spaces.named(name).is_some() {
         let name = name.to_owned();
         return Err(fault(TablespaceError::Exists { name }));
@@ -81,7 +82,7 @@ pub(crate) fn create_tablespace(
             engine.spaces.add(space);
             // Before the first table: from this checkpoint on, only a version that knows tablespaces
             // opens the database, and recovery finds a checkpoint in each.
-            instance.checkpoint()?;
+            instance.whole_checkpoint()?;
             Catalog::of(engine).add_space(number, name, identity)
         });
     created.inspect_err(|_| {
@@ -143,7 +144,7 @@ fn create_files(
 /// Checks, after a checkpoint, that nothing needs the log of a tablespace that is to be dropped: that the
 /// log which is kept for an archive, a feed or a reader has nothing in the tablespace's lane.
 fn check_log_unneeded(instance: &Instance, space: &Space) -> Result<()> {
-    instance.checkpoint()?;
+    instance.whole_checkpoint()?;
     let retention = &instance.retention;
     let lane = usize::from(instance.checkpoints.meta.lanes) + side_of(space.number);
     let place = |position: &CheckpointPosition| position.lanes.get(lane).copied();
@@ -165,6 +166,7 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
     engine.check_open()?;
     engine.check_writable()?;
     let _change = engine.tables.change.lock();
+    engine.spaces.check_none_behind()?;
     let named = engine.spaces.named(name);
     let space = named.ok_or_else(|| {
         let name = name.to_owned();
@@ -212,7 +214,7 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
     // An opening needs the files of the tablespaces that the newest checkpoint's catalog has, before
     // it knows what the log says.
     if !braid_rt::mutant!("remove_a_tablespace_before_the_checkpoint") {
-        instance.checkpoint_locked()?;
+        instance.whole_checkpoint_locked()?;
     }
     space.store.read_in_place(false);
     remove_files(&**space.store.device(), space.identity)?;

@@ -22,6 +22,7 @@ use super::DATA_FILE;
 use crate::engine::leaves::Leaves;
 use crate::engine::spaces::{Absent, Space, side_of};
 use crate::error::{Error, Result, TablespaceError};
+use crate::format::meta::{Behind, Decoded};
 use crate::format::space::{ListedSpace, SpaceMeta};
 use crate::observe::trace;
 use crate::options::Builder;
@@ -77,12 +78,66 @@ struct OpenedSpace {
     seqno: SeqNo,
     /// Whether the list or the note lacks a present directory.
     is_moved: bool,
+    /// Whether its checkpoint is older than the main one's.
+    is_behind: bool,
 }
 
 /// The newest checkpoint of the main tablespace.
 pub(crate) struct MainState {
     pub(crate) stamp: u64,
-    pub(crate) seqno: SeqNo,
+    pub(crate) start: CheckpointPosition,
+    /// The tablespaces that have an older checkpoint.
+    pub(crate) behind: Option<Behind>,
+}
+
+impl MainState {
+    pub(crate) fn of(decoded: &Decoded) -> Self {
+        Self {
+            stamp: decoded.stamp,
+            start: decoded.start.clone(),
+            behind: decoded.behind.clone(),
+        }
+    }
+
+    /// Returns a position that is not newer than any tablespace's checkpoint.
+    fn oldest(&self) -> &CheckpointPosition {
+        let behind = self.behind.as_ref();
+        behind.map_or(&self.start, |behind| &behind.start)
+    }
+
+    /// Whether a tablespace's checkpoint is that of the main one, or follows it.
+    fn has(&self, meta: &SpaceMeta) -> bool {
+        [meta.stamp, meta.follows].contains(&self.stamp)
+    }
+
+    /// Whether a tablespace's checkpoint is the one that the main one says it is behind with.
+    fn is_behind(&self, meta: &SpaceMeta) -> bool {
+        let stamps = self
+            .behind
+            .as_ref()
+            .and_then(|behind| behind.stamps(meta.number));
+        !self.has(meta) && stamps.is_some_and(|stamps| stamps.contains(&meta.stamp))
+    }
+
+    /// Whether a tablespace's checkpoint belongs to the state of the main one: the log leads from it to
+    /// that state.
+    fn leads_here(&self, meta: &SpaceMeta) -> bool {
+        self.has(meta) || self.is_behind(meta)
+    }
+}
+
+/// Returns the position where the replay of the log begins: that of the main tablespace's checkpoint, or
+/// of the oldest one of a tablespace that was opened. Replay compares versions (I7), so what newer
+/// checkpoints already have stays, and the log has the newest write of every key that changed since.
+pub(super) fn replay_from(main: &MainState, listed: &[Listed]) -> CheckpointPosition {
+    let mut opened = listed.iter().filter_map(|one| one.opened.as_ref().ok());
+    if !opened.any(|opened| opened.is_behind)
+        || braid_rt::mutant!("replay_from_the_main_tablespace")
+    {
+        return main.start.clone();
+    }
+    braid_rt::coverage_point("opening: a tablespace has an older checkpoint than the main one");
+    main.oldest().clone()
 }
 
 fn fault(error: TablespaceError) -> Error {
@@ -110,12 +165,14 @@ pub(super) fn open_listed(
             Err(error) => (Err(error), None),
             Ok(attached) => match open_files(&attached, &entry, options, main) {
                 Err(error) => (Err(error), Some(attached)),
-                Ok((store, seqno, is_moved)) => {
+                Ok((store, meta, is_moved)) => {
                     let space = new_space(&entry, attached, store);
+                    space.state.set_found(meta.stamp, main.oldest());
                     let opened = OpenedSpace {
                         space,
-                        seqno,
+                        seqno: meta.seqno,
                         is_moved,
+                        is_behind: main.is_behind(&meta),
                     };
                     (Ok(opened), None)
                 }
@@ -132,14 +189,14 @@ pub(super) fn open_listed(
 }
 
 /// Opens the data file of a tablespace, and checks that it belongs to the database's newest state.
-/// Also returns the sequence number of its checkpoint, and whether the list or the note lacks a
-/// present directory.
+/// Also returns the description of its checkpoint, and whether the list or the note lacks a present
+/// directory.
 fn open_files(
     attached: &Attached,
     entry: &ListedSpace,
     options: &Builder,
     main: &MainState,
-) -> Result<(Store, SeqNo, bool)> {
+) -> Result<(Store, SpaceMeta, bool)> {
     let path = attached.directory.clone().unwrap_or_default();
     let is_renamed = check_owner(attached, entry, options)?;
     let store_options = StoreOptions {
@@ -164,10 +221,10 @@ fn open_files(
         let name = entry.name.clone();
         return Err(fault(TablespaceError::Foreign { name, path, reason }));
     }
-    if !is_of_state(&meta, main) && !braid_rt::mutant!("accept_a_tablespace_of_another_state") {
-        return Err(other_state(entry, &path, meta.seqno, main.seqno));
+    if !main.leads_here(&meta) && !braid_rt::mutant!("accept_a_tablespace_of_another_state") {
+        return Err(other_state(entry, &path, meta.seqno, main.start.seqno));
     }
-    if main.stamp != meta.stamp {
+    if main.stamp == meta.follows {
         braid_rt::coverage_point("opening: a tablespace has a newer checkpoint than the main one");
     }
     store.write_lines(options.pmem_lines);
@@ -178,12 +235,7 @@ fn open_files(
     {
         trace::memory_node_is_missing(&entry.name, node);
     }
-    Ok((store, meta.seqno, is_renamed || path != entry.directory))
-}
-
-/// Whether a tablespace's checkpoint belongs to that of the main one, or follows it.
-fn is_of_state(meta: &SpaceMeta, main: &MainState) -> bool {
-    main.stamp == meta.stamp || main.stamp == meta.follows
+    Ok((store, meta, is_renamed || path != entry.directory))
 }
 
 fn new_space(entry: &ListedSpace, attached: Attached, store: Store) -> Arc<Space> {
@@ -243,11 +295,12 @@ pub(crate) fn open_to_check(
     options: &Builder,
     main: &MainState,
     catalog: &Tree,
-    (lanes, start): (u16, &CheckpointPosition),
+    lanes: u16,
     wrap: &dyn Fn(Arc<dyn Device>) -> Arc<dyn Device>,
 ) -> Result<(Vec<Result<Arc<Space>>>, LogLanes)> {
     let listed = open_listed(&Gate::new(None), &**device, options, main, wrap)?;
-    let lanes = LogLanes::of(device.clone(), lanes, start, log_places(&listed))?;
+    let places = log_places(&listed);
+    let lanes = LogLanes::of(device.clone(), lanes, main.oldest(), places)?;
     let mut spaces = Vec::new();
     for one in listed {
         // One that is not in the catalog may be the rest of a creation or a drop.
@@ -434,7 +487,7 @@ impl Chosen {
         }
         if !self.left.is_empty() {
             // I10: the log that says that the tablespaces do not exist is durable from now on.
-            instance.checkpoint()?;
+            instance.whole_checkpoint()?;
         }
         let device = instance.engine.store.device();
         for one in &self.left {

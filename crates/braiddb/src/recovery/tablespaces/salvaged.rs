@@ -7,7 +7,7 @@ use braid_store::Salvage;
 
 use super::list::read_list;
 use super::place::{Attached, attach_listed, check_not_of_original};
-use super::{LogPlaceOf, MainState, fault, is_of_state, not_opened};
+use super::{LogPlaceOf, MainState, fault, not_opened};
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::space::{ListedSpace, SpaceMeta};
 use crate::options::Builder;
@@ -71,7 +71,7 @@ pub(crate) fn open_damaged(
                 check_not_of_original(&attached, &entry, options)?;
                 let opened = open_data_file(&attached, &entry);
                 let state = opened.as_ref().ok().map(|(_, meta)| *meta);
-                let other = state.filter(|meta| !is_of_state(meta, main));
+                let other = state.filter(|meta| !main.leads_here(meta));
                 let source = opened.map(|(source, _)| source);
                 (source, other.map(|meta| meta.seqno.get()), attached.lock)
             }
