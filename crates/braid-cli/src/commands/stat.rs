@@ -234,7 +234,10 @@ fn tablespace_line(space: &TablespaceStats) -> String {
     } else {
         String::new()
     };
-    format!("{}{place}: {file}; pages: {pages}{log}{node}{kept}", space.name)
+    format!(
+        "{}{place}: {file}; pages: {pages}{log}{node}{kept}",
+        space.name
+    )
 }
 
 /// What lies on a memory node.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Index, Range};
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -367,6 +368,8 @@ pub(crate) struct Lane {
     /// Its strands are `index`, `index + lanes`, `index + 2 * lanes`, ...
     pub(crate) strands: Range<usize>,
     pub(crate) step: usize,
+    /// What the lane's files belong to, for messages; empty for the log's own lanes.
+    pub(crate) owner: OnceLock<String>,
     /// Whether it is a side lane that has no log. Under loom, all lanes have one.
     absent: braid_rt::atomic::AtomicBool,
     pub(crate) seal: Mutex<SealState>,
@@ -420,6 +423,7 @@ impl Lane {
             index,
             strands,
             step,
+            owner: OnceLock::new(),
             absent: braid_rt::atomic::AtomicBool::new(at_is_absent),
             segment_left: AtomicU64::new(seal.segment.len.saturating_sub(seal.offset)),
             completion: Mutex::new(Completion::new(seal.end())),

@@ -67,7 +67,11 @@ impl Core {
 
     /// I8: the first failed write of sealed chunks stops the log.
     fn fail(&self, lane: &Lane, error: &LogError) {
-        self.set_poison(&error.to_string());
+        let cause = match lane.owner.get() {
+            Some(owner) => format!("{error}, in the log of {owner}"),
+            None => error.to_string(),
+        };
+        self.set_poison(&cause);
         lane.release();
     }
 

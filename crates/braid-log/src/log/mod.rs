@@ -589,6 +589,15 @@ impl Log {
         stats
     }
 
+    /// Says what the files of a [side lane](crate::LogOptions::side_lanes) belong to, for the message
+    /// of a write that fails. Only the first call for a lane counts.
+    pub fn name_side_lane(&self, side: usize, owner: &str) {
+        let core = self.core();
+        if let Some(lane) = core.lanes.get(core.options.lanes + side) {
+            let _ = lane.owner.set(owner.to_owned());
+        }
+    }
+
     /// Returns the bytes written to a [side lane](crate::LogOptions::side_lanes) since the log was opened; 0
     /// if there is none.
     pub fn side_lane_bytes(&self, side: usize) -> u64 {

@@ -89,6 +89,7 @@ pub(super) fn recover(
     let begins = !options.read_only && tablespaces::begin_logs(&mut recovered, &chosen.spaces);
     let stores = std::iter::once(&opened.store).chain(others.iter().map(|(_, store)| store));
     let log = begin_log(recovered, stores.cloned().collect(), options)?;
+    tablespaces::name_logs(&log, &chosen.spaces);
     if let Some(readers) = &readers {
         readers.open(&log);
     }

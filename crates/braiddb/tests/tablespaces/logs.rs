@@ -397,3 +397,40 @@ fn large_transactions_and_conflicts_lie_in_several_logs() {
         assert_eq!(after.as_deref(), Some(&b"after"[..]));
     }
 }
+
+/// Numbers in the failed log lie among those of others, so nothing more can be acknowledged.
+#[test]
+fn a_failed_log_stops_the_database_by_the_name_of_its_tablespace() {
+    let mut devices = devices(21);
+    let db = with_logs(&devices, &inline());
+    let tables = tables(&db);
+    for key in 0..50 {
+        put(&db, &tables, key, b"before").unwrap();
+    }
+    devices[1].break_after(1);
+    for written in [&tables[1..2], &tables[..1]] {
+        let failed = put(&db, written, 300, b"after");
+        let Err(Error::Poisoned { cause }) = &failed else {
+            panic!("{failed:?}");
+        };
+        assert!(
+            cause.contains("in the log of tablespace \"one\""),
+            "{cause}"
+        );
+    }
+    assert!(matches!(db.health(), Health::Poisoned { .. }));
+    for table in &tables {
+        assert_eq!(db.get(table, &7).unwrap().as_deref(), Some(&b"before"[..]));
+    }
+    drop(tables);
+    let _ = db.close();
+    devices.iter().for_each(SimDevice::power_off);
+    devices = devices.iter().map(SimDevice::after_crash).collect();
+    devices[1].repair();
+    let db = open(&devices, inline()).unwrap();
+    let tables = super::tables(&db);
+    for table in &tables {
+        assert_eq!(db.get(table, &7).unwrap().as_deref(), Some(&b"before"[..]));
+    }
+    put(&db, &tables, 300, b"again").unwrap();
+}

@@ -179,6 +179,14 @@ pub(in super::super) fn places(listed: &[Listed]) -> Vec<LogPlaceOf<'_>> {
     places.collect()
 }
 
+/// Names the logs of tablespaces in messages.
+pub(in super::super) fn name_logs(log: &Log, spaces: &[Arc<Space>]) {
+    for space in spaces.iter().filter(|space| space.has_log) {
+        let owner = format!("tablespace {:?}", space.name);
+        log.name_side_lane(side_of(space.number), &owner);
+    }
+}
+
 /// Begins the logs that tablespaces are to have, as the log continues. Tablespaces whose logs the
 /// checkpoint has use them. Returns whether any begins.
 pub(in super::super) fn begin(recovered: &mut Recovered, spaces: &[Arc<Space>]) -> bool {

@@ -48,7 +48,7 @@ use self::place::{
 pub(crate) use self::change::{create_tablespace, drop_tablespace};
 pub(crate) use self::list::{LIST_FILE, check_none, read_list};
 pub(crate) use self::logs::{LogLanes, LogPlaceOf};
-pub(super) use self::logs::{begin as begin_logs, places as log_places};
+pub(super) use self::logs::{begin as begin_logs, name_logs, places as log_places};
 pub(crate) use self::place::OWNER_FILE;
 pub(crate) use self::restored::{RestoredSpace, attach_restored, record_restored};
 pub(crate) use self::salvaged::{DamagedSpace, open_damaged};
