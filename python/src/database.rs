@@ -329,7 +329,6 @@ impl Database {
     /// The database records the directory, and every later opening needs it. Raises
     /// TablespaceError, OptionError, LockedError.
     #[pyo3(signature = (name, directory, *, pool_bytes = None, own_log = false, memory_node = None))]
-    #[expect(clippy::too_many_arguments, reason = "all but two are named")]
     fn create_tablespace(
         &self,
         py: Python<'_>,

@@ -525,9 +525,10 @@ impl Database {
     }
 
     /// Returns how much of the database's memory lies on each of the machine's memory nodes (NUMA),
-    /// a [`NodePlacement`](crate::stats::NodePlacement) for each of those
-    /// that have memory, and processors for this process. Asks the system for each page of the buffer pool: a
-    /// large pool takes some milliseconds per GiB. Empty if the system does not tell.
+    /// a [`NodePlacement`](crate::stats::NodePlacement) for each of those that have memory, and
+    /// processors for this process; with a [`TablespacePlacement`](crate::stats::TablespacePlacement)
+    /// for each tablespace. Asks the system for each page of the buffer pool: a large pool takes some
+    /// milliseconds per GiB. Empty if the system does not tell.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -1,7 +1,7 @@
 //! Which checkpoint the data file of a tablespace has, and why it has no newer one.
 //!
 //! If a tablespace cannot be written, the others go on: their checkpoints are published, and the main
-//! one names the tablespaces that are behind ([`crate::format::meta::Behind`]). The log is kept from
+//! one names the tablespaces that lag ([`crate::format::meta::Lagging`]). The log is kept from
 //! their position, and transactions that write to them are refused. So nothing acknowledged is lost:
 //! the next opening that finds the data file replays the log from there.
 
@@ -12,7 +12,7 @@ use braid_rt::Mutex;
 
 use super::spaces::{Space, Spaces};
 use crate::error::{Error, Result, TablespaceError};
-use crate::format::meta::{Behind, BehindSpace};
+use crate::format::meta::{Lagging, LaggingSpace};
 
 /// The checkpoint of a tablespace's data file.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ impl Space {
     }
 
     /// Whether the tablespace has no checkpoint as new as the main one's.
-    pub(crate) fn is_behind(&self) -> bool {
+    pub(crate) fn is_lagging(&self) -> bool {
         self.state.0.lock().failure.is_some()
     }
 
@@ -92,8 +92,8 @@ impl Space {
 }
 
 impl Spaces {
-    /// Describes the tablespaces that are behind.
-    pub(crate) fn behind(&self) -> Option<Behind> {
+    /// Describes the tablespaces that lag.
+    pub(crate) fn lagging(&self) -> Option<Lagging> {
         let (mut starts, mut spaces) = (Vec::new(), Vec::new());
         for space in self.all() {
             let state = space.state.0.lock();
@@ -101,27 +101,27 @@ impl Spaces {
                 continue;
             }
             starts.extend(state.start.clone());
-            spaces.push(BehindSpace {
+            spaces.push(LaggingSpace {
                 number: space.number,
                 stamps: state.stamps,
             });
         }
         let start = starts.into_iter().min_by_key(|start| start.seqno)?;
-        Some(Behind { start, spaces })
+        Some(Lagging { start, spaces })
     }
 
-    /// Returns a tablespace that is behind.
-    pub(crate) fn first_behind(&self) -> Option<Arc<Space>> {
-        self.all().into_iter().find(|space| space.is_behind())
+    /// Returns a tablespace that lags.
+    pub(crate) fn first_lagging(&self) -> Option<Arc<Space>> {
+        self.all().into_iter().find(|space| space.is_lagging())
     }
 
     /// Refuses a change of the tablespaces while one cannot be written: such a change needs a checkpoint
     /// of all.
-    pub(crate) fn check_none_behind(&self) -> Result<()> {
-        let behind = self.all().into_iter().find_map(|space| {
+    pub(crate) fn check_none_lags(&self) -> Result<()> {
+        let lagging = self.all().into_iter().find_map(|space| {
             let state = space.state.0.lock();
             state.failure.as_ref().map(|failure| space.failed(failure))
         });
-        behind.map_or(Ok(()), Err)
+        lagging.map_or(Ok(()), Err)
     }
 }

@@ -307,7 +307,7 @@ impl Engine {
     /// may end: not in a tablespace whose checkpoints fail.
     pub(crate) fn has_refused(&self) -> bool {
         let others = self.spaces.all();
-        let mut others = others.iter().filter(|space| !space.is_behind());
+        let mut others = others.iter().filter(|space| !space.is_lagging());
         self.store.has_refused() || others.any(|space| space.store.has_refused())
     }
 

@@ -19,9 +19,9 @@ const FORMAT_SPACES: u16 = 4;
 const FORMAT_LOGS: u16 = 5;
 
 /// As [`FORMAT_LOGS`], with tablespaces that have an older checkpoint than the main one. Both log
-/// positions are there; [`Behind`] follows: its position, the number of tablespaces (u8), and for each
+/// positions are there; [`Lagging`] follows: its position, the number of tablespaces (u8), and for each
 /// its number (u8) and its stamps (u64 each).
-const FORMAT_BEHIND: u16 = 6;
+const FORMAT_LAGGING: u16 = 6;
 const MAGIC: [u8; 6] = *b"BRAIDm";
 const FIXED_LEN: usize = 6 + 2 + 1 + 2 + 2;
 
@@ -35,23 +35,23 @@ pub(crate) struct Meta {
 
 /// Tablespaces that have an older checkpoint than the main one, because theirs could not be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Behind {
+pub(crate) struct Lagging {
     /// The log position of the oldest of these checkpoints, or an older one: recovery replays the log
     /// from there.
     pub(crate) start: CheckpointPosition,
-    pub(crate) spaces: Vec<BehindSpace>,
+    pub(crate) spaces: Vec<LaggingSpace>,
 }
 
 /// A tablespace that has an older checkpoint than the main one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BehindSpace {
+pub(crate) struct LaggingSpace {
     pub(crate) number: u8,
     /// Stamps of which its data file has one: that of its checkpoint, and that of a later one whose
     /// superblock may have been written, or 0.
     pub(crate) stamps: [u64; 2],
 }
 
-impl Behind {
+impl Lagging {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = self.start.encode();
         bytes.push(narrow(self.spaces.len()));
@@ -63,7 +63,7 @@ impl Behind {
         bytes
     }
 
-    /// Decodes what [`Behind::encode`] returns; `None` if it is malformed.
+    /// Decodes what [`Lagging::encode`] returns; `None` if it is malformed.
     fn decode(bytes: &[u8]) -> Option<Self> {
         const LEN: usize = 1 + 8 + 8;
         let (start, rest) = CheckpointPosition::decode_first(bytes).ok()?;
@@ -76,7 +76,7 @@ impl Behind {
             let field = space[at..].first_chunk().expect("it is in bounds");
             u64::from_le_bytes(*field)
         };
-        let decode = |space: &[u8; LEN]| BehindSpace {
+        let decode = |space: &[u8; LEN]| LaggingSpace {
             number: space[0],
             stamps: [u64_at(space, 1), u64_at(space, 9)],
         };
@@ -84,7 +84,7 @@ impl Behind {
         Some(Self { start, spaces })
     }
 
-    /// Returns the stamps that the data file of a tablespace may have if it is behind.
+    /// Returns the stamps that the data file of a tablespace may have if it lags.
     pub(crate) fn stamps(&self, number: u8) -> Option<[u64; 2]> {
         let mut spaces = self.spaces.iter();
         let found = spaces.find(|space| space.number == number);
@@ -122,16 +122,16 @@ impl Meta {
         start: &CheckpointPosition,
         retained: Option<&CheckpointPosition>,
         stamp: u64,
-        behind: Option<&Behind>,
+        lagging: Option<&Lagging>,
     ) -> Vec<u8> {
-        let retained = match behind {
+        let retained = match lagging {
             Some(_) => retained.or(Some(start)),
             None => retained.filter(|retained| *retained != start),
         };
         let mut positions = retained.into_iter().chain([start]);
         let has_side_lanes = positions.any(|at| at.lanes.len() > usize::from(self.lanes));
         let format = match retained {
-            _ if behind.is_some() => FORMAT_BEHIND,
+            _ if lagging.is_some() => FORMAT_LAGGING,
             _ if has_side_lanes => FORMAT_LOGS,
             _ if stamp != 0 => FORMAT_SPACES,
             None => FORMAT,
@@ -147,7 +147,7 @@ impl Meta {
         }
         bytes.extend(start.encode());
         bytes.extend(retained.map(CheckpointPosition::encode).unwrap_or_default());
-        bytes.extend(behind.map(Behind::encode).unwrap_or_default());
+        bytes.extend(lagging.map(Lagging::encode).unwrap_or_default());
         bytes
     }
 
@@ -168,10 +168,10 @@ impl Meta {
         }
         let u16_at = |at: usize| u16::from_le_bytes([fixed[at], fixed[at + 1]]);
         let format = u16_at(6);
-        if !(FORMAT..=FORMAT_BEHIND).contains(&format) {
+        if !(FORMAT..=FORMAT_LAGGING).contains(&format) {
             return Err(Error::Incompatible {
                 what: format!(
-                    "cannot open the database: it has format {format}, this build reads {FORMAT_BEHIND}; use a matching version",
+                    "cannot open the database: it has format {format}, this build reads {FORMAT_LAGGING}; use a matching version",
                 ),
             });
         }
@@ -196,14 +196,14 @@ impl Meta {
             _ => (0, &bytes[FIXED_LEN..]),
         };
         let (start, rest) = CheckpointPosition::decode_first(rest).map_err(|_| damaged())?;
-        if format == FORMAT_BEHIND {
+        if format == FORMAT_LAGGING {
             let (retained, rest) = CheckpointPosition::decode_first(rest).map_err(|_| damaged())?;
             return Ok(Decoded {
                 meta,
                 retained: Some(retained).filter(|retained| *retained != start),
                 start,
                 stamp,
-                behind: Some(Behind::decode(rest).ok_or_else(damaged)?),
+                lagging: Some(Lagging::decode(rest).ok_or_else(damaged)?),
             });
         }
         let retained = match (format, rest) {
@@ -218,7 +218,7 @@ impl Meta {
             start,
             retained,
             stamp,
-            behind: None,
+            lagging: None,
         })
     }
 }
@@ -233,15 +233,15 @@ pub(crate) struct Decoded {
     pub(crate) retained: Option<CheckpointPosition>,
     /// The checkpoint's stamp if there are further tablespaces, otherwise 0.
     pub(crate) stamp: u64,
-    pub(crate) behind: Option<Behind>,
+    pub(crate) lagging: Option<Lagging>,
 }
 
 impl Decoded {
     /// Returns where recovery begins to read the log.
     pub(crate) fn replay_from(&self) -> &CheckpointPosition {
-        self.behind
+        self.lagging
             .as_ref()
-            .map_or(&self.start, |behind| &behind.start)
+            .map_or(&self.start, |lagging| &lagging.start)
     }
 }
 
@@ -280,7 +280,7 @@ mod tests {
                 start: start.clone(),
                 retained: retained.clone(),
                 stamp,
-                behind: None,
+                lagging: None,
             };
             assert_eq!(Meta::decode_all(&bytes).unwrap(), expected);
             for len in (0..bytes.len()).filter(|len| stamp == 0 || *len != without_end) {
@@ -298,26 +298,26 @@ mod tests {
             flush: braid_log::FlushNo::NONE,
             lanes: Vec::new(),
         };
-        let space = |number| BehindSpace {
+        let space = |number| LaggingSpace {
             number,
             stamps: [u64::from(number) << 40, 7],
         };
         for (retained, spaces) in [(42, vec![space(1)]), (3, vec![space(2), space(63)])] {
-            let behind = Behind {
+            let lagging = Lagging {
                 start: at(17),
                 spaces,
             };
             let (start, retained) = (at(42), at(retained));
-            let bytes = meta().encode_with(&start, Some(&retained), 9, Some(&behind));
+            let bytes = meta().encode_with(&start, Some(&retained), 9, Some(&lagging));
             let decoded = Meta::decode_all(&bytes).unwrap();
             assert_eq!(decoded.replay_from(), &at(17));
-            assert_eq!(behind.stamps(63).is_some(), behind.spaces.len() == 2);
+            assert_eq!(lagging.stamps(63).is_some(), lagging.spaces.len() == 2);
             let expected = Decoded {
                 meta: meta(),
                 retained: Some(retained).filter(|retained| *retained != start),
                 start,
                 stamp: 9,
-                behind: Some(behind),
+                lagging: Some(lagging),
             };
             assert_eq!(decoded, expected);
             for len in 0..bytes.len() {

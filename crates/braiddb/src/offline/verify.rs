@@ -144,6 +144,18 @@ impl Verify {
 
     /// Prints a database; see [`dump`].
     ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// # drop(braid::Database::builder().pool_bytes(1 << 20).open(path)?);
+    /// let mut text = String::new();
+    /// braid::offline::Verify::new().dump(path, &mut text)?;
+    /// assert!(text.contains("protocol glsn"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`dump`].
     pub fn dump(&self, path: impl AsRef<Path>, out: &mut dyn fmt::Write) -> Result<()> {

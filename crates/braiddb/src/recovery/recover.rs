@@ -148,7 +148,7 @@ fn settle(
 /// Checks that the log leads to the state of the main tablespace's checkpoint, to which tablespaces with
 /// an older one are replayed.
 fn check_reaches(recovered: &Recovered, main: &MainState) -> Result<()> {
-    if main.behind.is_none() || recovered.cut >= main.start.seqno {
+    if main.lagging.is_none() || recovered.cut >= main.start.seqno {
         return Ok(());
     }
     Err(Error::Corrupted {
@@ -450,7 +450,7 @@ fn finish(
     let checkpointed = main.start.seqno;
     let covered = match recovery.transactions {
         // The next checkpoint is the first of all tablespaces.
-        _ if main.behind.is_some() => SeqNo::NONE,
+        _ if main.lagging.is_some() => SeqNo::NONE,
         0 if !braid_rt::mutant!("cover_no_skipped_numbers") => engine.log.last_seqno(),
         _ => checkpointed,
     };

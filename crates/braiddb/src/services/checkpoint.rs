@@ -26,11 +26,11 @@ impl Instance {
     }
 
     /// Returns the sequence number up to which a checkpoint may release log, if not all: that to which the
-    /// log is archived, or that of a tablespace which is behind.
+    /// log is archived, or that of a tablespace which lags.
     fn released_at_most(&self) -> Option<SeqNo> {
-        let behind = self.engine.spaces.behind();
-        let behind = behind.map(|behind| behind.start.seqno);
-        self.archive.archived().into_iter().chain(behind).min()
+        let lagging = self.engine.spaces.lagging();
+        let lagging = lagging.map(|lagging| lagging.start.seqno);
+        self.archive.archived().into_iter().chain(lagging).min()
     }
 
     /// Returns whether a transaction was refused for lack of room in the data file, and a
@@ -244,27 +244,26 @@ impl Instance {
         for space in &written {
             space.state.set_found(stamp, &start);
         }
-        let behind = match &left[..] {
+        let lagging = match &left[..] {
             [] => None,
-            _ => self.engine.spaces.behind(),
+            _ => self.engine.spaces.lagging(),
         };
         let mut kept_from = kept_from;
-        if let Some(behind) = &behind {
-            // I6: the log that leads a tablespace which is behind to the others' state is needed.
-            if behind.start.seqno < kept_from.seqno
-                && !braid_rt::mutant!("release_the_log_of_those_behind")
+        if let Some(lagging) = &lagging {
+            // I6: the log that leads a tablespace which lags to the others' state is needed.
+            if lagging.start.seqno < kept_from.seqno
+                && !braid_rt::mutant!("release_the_log_of_lagging_tablespaces")
             {
-                kept_from = behind.start.clone();
+                kept_from = lagging.start.clone();
             }
-            let listed =
-                Some(behind).filter(|_| !braid_rt::mutant!("forget_tablespaces_left_behind"));
+            let listed = Some(lagging).filter(|_| !braid_rt::mutant!("forget_lagging_tablespaces"));
             let meta = self.checkpoints.meta;
             main.set_meta(meta.encode_with(&start, Some(&kept_from), stamp, listed));
         }
         let report = self.publish_checkpoint(main)?;
         self.checkpoints.set_stamp(stamp);
         self.keep_log_for_readers(replaced);
-        let covered = behind.map_or(start.seqno, |behind| behind.start.seqno);
+        let covered = lagging.map_or(start.seqno, |lagging| lagging.start.seqno);
         self.checkpoints
             .set_published(start.seqno, covered, log_bytes);
         let failure = left.first().map(|(_, error)| error.clone());

@@ -239,7 +239,7 @@ impl Checkpointer for CheckpointThread {
 
     fn log_kept_for(&self) -> Option<String> {
         let instance = self.instance.upgrade()?;
-        if let Some(space) = instance.engine.spaces.first_behind() {
+        if let Some(space) = instance.engine.spaces.first_lagging() {
             let name = &space.name;
             return Some(format!(
                 "tablespace {name:?}, whose data file could not be written"

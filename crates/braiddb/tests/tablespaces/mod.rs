@@ -2,11 +2,11 @@
 
 mod archives;
 mod backups;
-mod behind;
 mod changes;
 mod crashes;
 mod failures;
 mod interrupted;
+mod lagging;
 mod loads;
 mod logs;
 mod moves;

@@ -30,7 +30,7 @@ pub(crate) fn create_tablespace(
     check_space_name(name)?;
     options.validate()?;
     let _change = engine.tables.change.lock();
-    engine.spaces.check_none_behind()?;
+    engine.spaces.check_none_lags()?;
     if engine.spaces.named(name).is_some() {
         let name = name.to_owned();
         return Err(fault(TablespaceError::Exists { name }));
@@ -166,7 +166,7 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
     engine.check_open()?;
     engine.check_writable()?;
     let _change = engine.tables.change.lock();
-    engine.spaces.check_none_behind()?;
+    engine.spaces.check_none_lags()?;
     let named = engine.spaces.named(name);
     let space = named.ok_or_else(|| {
         let name = name.to_owned();

@@ -22,7 +22,7 @@ use super::DATA_FILE;
 use crate::engine::leaves::Leaves;
 use crate::engine::spaces::{Absent, Space, side_of};
 use crate::error::{Error, Result, TablespaceError};
-use crate::format::meta::{Behind, Decoded};
+use crate::format::meta::{Decoded, Lagging};
 use crate::format::space::{ListedSpace, SpaceMeta};
 use crate::observe::trace;
 use crate::options::Builder;
@@ -79,7 +79,7 @@ struct OpenedSpace {
     /// Whether the list or the note lacks a present directory.
     is_moved: bool,
     /// Whether its checkpoint is older than the main one's.
-    is_behind: bool,
+    is_lagging: bool,
 }
 
 /// The newest checkpoint of the main tablespace.
@@ -87,7 +87,7 @@ pub(crate) struct MainState {
     pub(crate) stamp: u64,
     pub(crate) start: CheckpointPosition,
     /// The tablespaces that have an older checkpoint.
-    pub(crate) behind: Option<Behind>,
+    pub(crate) lagging: Option<Lagging>,
 }
 
 impl MainState {
@@ -95,14 +95,14 @@ impl MainState {
         Self {
             stamp: decoded.stamp,
             start: decoded.start.clone(),
-            behind: decoded.behind.clone(),
+            lagging: decoded.lagging.clone(),
         }
     }
 
     /// Returns a position that is not newer than any tablespace's checkpoint.
     fn oldest(&self) -> &CheckpointPosition {
-        let behind = self.behind.as_ref();
-        behind.map_or(&self.start, |behind| &behind.start)
+        let lagging = self.lagging.as_ref();
+        lagging.map_or(&self.start, |lagging| &lagging.start)
     }
 
     /// Whether a tablespace's checkpoint is that of the main one, or follows it.
@@ -110,19 +110,19 @@ impl MainState {
         [meta.stamp, meta.follows].contains(&self.stamp)
     }
 
-    /// Whether a tablespace's checkpoint is the one that the main one says it is behind with.
-    fn is_behind(&self, meta: &SpaceMeta) -> bool {
+    /// Whether a tablespace's checkpoint is the one that the main one says it lags with.
+    fn is_lagging(&self, meta: &SpaceMeta) -> bool {
         let stamps = self
-            .behind
+            .lagging
             .as_ref()
-            .and_then(|behind| behind.stamps(meta.number));
+            .and_then(|lagging| lagging.stamps(meta.number));
         !self.has(meta) && stamps.is_some_and(|stamps| stamps.contains(&meta.stamp))
     }
 
     /// Whether a tablespace's checkpoint belongs to the state of the main one: the log leads from it to
     /// that state.
     fn leads_here(&self, meta: &SpaceMeta) -> bool {
-        self.has(meta) || self.is_behind(meta)
+        self.has(meta) || self.is_lagging(meta)
     }
 }
 
@@ -131,7 +131,7 @@ impl MainState {
 /// checkpoints already have stays, and the log has the newest write of every key that changed since.
 pub(super) fn replay_from(main: &MainState, listed: &[Listed]) -> CheckpointPosition {
     let mut opened = listed.iter().filter_map(|one| one.opened.as_ref().ok());
-    if !opened.any(|opened| opened.is_behind)
+    if !opened.any(|opened| opened.is_lagging)
         || braid_rt::mutant!("replay_from_the_main_tablespace")
     {
         return main.start.clone();
@@ -172,7 +172,7 @@ pub(super) fn open_listed(
                         space,
                         seqno: meta.seqno,
                         is_moved,
-                        is_behind: main.is_behind(&meta),
+                        is_lagging: main.is_lagging(&meta),
                     };
                     (Ok(opened), None)
                 }

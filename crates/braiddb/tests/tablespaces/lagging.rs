@@ -123,10 +123,10 @@ fn only_writers_of_a_tablespace_that_cannot_be_written_are_refused() {
     assert!(matches!(db.health(), Health::CheckpointFailing { .. }));
 }
 
-/// The main tablespace's newest checkpoint names those that are behind, and from where on the log has
+/// The main tablespace's newest checkpoint names those that lag, and from where on the log has
 /// what they lack.
 #[test]
-fn a_tablespace_that_was_left_behind_is_recovered_with_its_device() {
+fn a_tablespace_that_lags_is_recovered_with_its_device() {
     // From the first page to the superblock, after which it is unknown which one the file has.
     type Fault = fn(&SimDevice, u64);
     let faults: [(&str, Fault); 3] = [
@@ -180,7 +180,7 @@ fn a_tablespace_that_was_left_behind_is_recovered_with_its_device() {
 }
 
 #[test]
-fn without_the_device_of_one_that_is_behind_the_others_can_be_read() {
+fn without_the_device_of_one_that_lags_the_others_can_be_read() {
     let (mut simulated, db, tables) =
         with_fault(51, |builder| builder, |device| device.break_after(1));
     put(&db, &tables[..1], 500, b"main").unwrap();
