@@ -61,7 +61,6 @@ impl<'a> Placed<'a> {
     /// Returns the same engine, of which sessions use one part alone, to load it.
     pub(super) fn of_part(&self, part: usize) -> Self {
         Self {
-            model: None,
             loading: Some(part),
             ..Self::new(self.engine, self.tables, self.nodes, None)
         }
@@ -144,6 +143,22 @@ impl Part {
             model.access(access, bytes, self.from, self.data);
         }
     }
+
+    /// Reads a value by `read`, which passes it to its argument, and accounts for the access.
+    fn read(
+        &self,
+        model: Option<&Memory>,
+        found: &mut dyn FnMut(&[u8]),
+        read: impl FnOnce(&mut dyn FnMut(&[u8])) -> Result<bool, Stop>,
+    ) -> Result<bool, Stop> {
+        let mut bytes = 0;
+        let is_there = read(&mut |value| {
+            bytes = value.len();
+            found(value);
+        })?;
+        self.data(model, Access::Read, bytes);
+        Ok(is_there)
+    }
 }
 
 impl Session for PlacedSession<'_> {
@@ -175,14 +190,10 @@ impl Session for PlacedSession<'_> {
         key: &[u8],
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
-        let (part, model) = (self.draw(), self.placed.model);
-        let mut bytes = 0;
-        let is_there = self.inner.get(part.first + table, key, &mut |value| {
-            bytes = value.len();
-            found(value);
-        })?;
-        part.data(model, Access::Read, bytes);
-        Ok(is_there)
+        let (part, inner) = (self.draw(), &mut self.inner);
+        part.read(self.placed.model, found, |found| {
+            inner.get(part.first + table, key, found)
+        })
     }
 }
 
@@ -208,13 +219,10 @@ impl Transaction for PlacedTransaction<'_> {
         key: &[u8],
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
-        let mut bytes = 0;
-        let is_there = self.tx.get(self.part.first + table, key, &mut |value| {
-            bytes = value.len();
-            found(value);
-        })?;
-        self.part.data(self.model, Access::Read, bytes);
-        Ok(is_there)
+        let (part, tx) = (self.part, &mut self.tx);
+        part.read(self.model, found, |found| {
+            tx.get(part.first + table, key, found)
+        })
     }
 
     fn get_for_update(
@@ -223,14 +231,10 @@ impl Transaction for PlacedTransaction<'_> {
         key: &[u8],
         found: &mut dyn FnMut(&[u8]),
     ) -> Result<bool, Stop> {
-        let mut bytes = 0;
-        let table = self.part.first + table;
-        let is_there = self.tx.get_for_update(table, key, &mut |value| {
-            bytes = value.len();
-            found(value);
-        })?;
-        self.part.data(self.model, Access::Read, bytes);
-        Ok(is_there)
+        let (part, tx) = (self.part, &mut self.tx);
+        part.read(self.model, found, |found| {
+            tx.get_for_update(part.first + table, key, found)
+        })
     }
 
     fn prefetch(&mut self, table: TableId, keys: &[&[u8]]) -> Result<(), Stop> {
