@@ -90,8 +90,7 @@ pub struct Plan {
     /// Whether each value nearly fills a log file, several flushes are in flight, and some of the
     /// device's operations take very long: so writes end in another order than they began.
     pub bulky: bool,
-    /// Tablespaces other than the main one, each on a device of its own: without readers alongside
-    /// the writer.
+    /// Tablespaces other than the main one, each on a device of its own.
     pub spaces: u8,
     /// Whether those tablespaces have logs of their own, each on its device: without a limit for the
     /// log, and with a protocol that allows them.

@@ -8,12 +8,13 @@ use braid_io::SimDevice;
 use fastrand::Rng;
 
 use super::{Checked, Shared};
+use crate::spaces::Spaces;
 use crate::tables::Tables;
 
-/// The medium that the readers of a round share with the writer.
+/// The media that the readers of a round share with the writer.
 #[derive(Clone, Default)]
 pub(crate) struct Readers {
-    device: Shared<Option<SimDevice>>,
+    media: Shared<Option<(SimDevice, Spaces)>>,
 }
 
 /// One reader. Its process ends with it.
@@ -26,13 +27,14 @@ pub(crate) struct Reader {
 }
 
 impl Readers {
-    pub(crate) fn set_device(&self, device: SimDevice) {
-        *self.device.lock() = Some(device);
+    pub(crate) fn set_media(&self, device: SimDevice, spaces: Spaces) {
+        *self.media.lock() = Some((device, spaces));
     }
 
     pub(crate) fn open(&self) -> Result<Reader> {
-        let device = self.device.lock().clone().expect("a round has a medium");
-        let builder = Database::builder().pool_bytes(1 << 20);
+        let media = self.media.lock().clone();
+        let (device, spaces) = media.expect("a round has a medium");
+        let builder = spaces.name_in(Database::builder().pool_bytes(1 << 20));
         let db = builder.open_read_only_on(Arc::new(device))?;
         Ok(Reader {
             snapshot: db.snapshot(),
@@ -43,10 +45,16 @@ impl Readers {
 
     /// Whether faults of the medium can explain an error of a reader.
     pub(crate) fn is_excused(&self, error: &Error) -> bool {
-        let device = self.device.lock();
+        let media = self.media.lock();
         let is_whole = |device: &SimDevice| device.faults() == 0 && !device.has_crashed();
-        let damaged = matches!(error, Error::Corrupted { .. } | Error::Decode { .. });
-        !(damaged && device.as_ref().is_some_and(is_whole))
+        let are_whole = |(device, spaces): &(SimDevice, Spaces)| {
+            is_whole(device) && spaces.devices().iter().all(is_whole)
+        };
+        let is_torn = matches!(
+            error,
+            Error::Corrupted { .. } | Error::Decode { .. } | Error::Tablespace(_)
+        );
+        !(is_torn && media.as_ref().is_some_and(are_whole))
     }
 }
 

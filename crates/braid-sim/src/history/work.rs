@@ -85,7 +85,8 @@ impl History {
         let notes = Notes::new(found.state);
         // Clients of the previous round may still hold theirs.
         self.background.callbacks = Callbacks::default();
-        self.background.readers.set_device(self.device.clone());
+        let (device, spaces) = (self.device.clone(), self.spaces.clone());
+        self.background.readers.set_media(device, spaces);
         let reopens = self.plan.reopens && !self.decayed && self.rng.u32(..4) > 0;
         let crash = self.plan.crashes && self.rng.u32(..8) > 0 && !reopens;
         let longest = if self.was_killed { 5 } else { 7 };

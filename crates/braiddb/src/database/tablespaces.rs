@@ -28,9 +28,8 @@ impl Database {
     /// be opened read-only; see [`TablespaceError`]. A tablespace that is full refuses only the
     /// transactions that write to it.
     ///
-    /// A database with tablespaces does not support reading while another process writes yet: this
-    /// fails with [`TablespaceError::Unsupported`], or with [`Error::Locked`]. Earlier versions of
-    /// Braid do not open it.
+    /// Other processes can [read](crate::Builder::open_read_only) the database meanwhile, with all
+    /// tablespaces in directories. Earlier versions of Braid do not open it.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

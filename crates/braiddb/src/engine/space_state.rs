@@ -5,6 +5,7 @@
 //! their position, and transactions that write to them are refused. So nothing acknowledged is lost:
 //! the next opening that finds the data file replays the log from there.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use braid_log::CheckpointPosition;
@@ -27,21 +28,32 @@ struct State {
     start: Option<CheckpointPosition>,
     /// Why there is no newer checkpoint.
     failure: Option<Error>,
+    /// The oldest checkpoint of the main tablespace whose readers may need this one: the newest one when
+    /// this one was published; 0 if a previous process published it.
+    needed_since: u64,
 }
 
 impl SpaceState {
     /// Records the checkpoint that was found, and a log position that is not newer.
     pub(crate) fn set_found(&self, stamp: u64, start: &CheckpointPosition) {
-        *self.0.lock() = State {
-            stamps: [stamp, 0],
-            start: Some(start.clone()),
-            failure: None,
-        };
+        let mut state = self.0.lock();
+        state.stamps = [stamp, 0];
+        state.start = Some(start.clone());
+        state.failure = None;
     }
 
-    /// Records that the tablespace has a checkpoint with this stamp, before the main one has it.
-    pub(crate) fn set_written(&self, stamp: u64) {
-        self.0.lock().stamps = [stamp, 0];
+    /// Records that the tablespace has a checkpoint with this stamp, before the main one has it, whose
+    /// newest checkpoint is `main`.
+    pub(crate) fn set_written(&self, stamp: u64, main: u64) {
+        let mut state = self.0.lock();
+        state.stamps = [stamp, 0];
+        state.needed_since = main;
+    }
+
+    /// Returns the checkpoints of the main tablespace whose readers may need this one's, if the newest
+    /// checkpoint is `main`.
+    pub(crate) fn needed_by(&self, main: u64) -> Range<u64> {
+        self.0.lock().needed_since..main + 1
     }
 
     /// Records why the checkpoint with this stamp was not written. If its superblock `may_be_written`,

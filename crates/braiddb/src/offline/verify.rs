@@ -283,17 +283,12 @@ impl Offline {
         attempt.check_checkpoint(store.stats().checkpoint_sequence)?;
         let decoded = Meta::decode_all(&meta)?;
         let (meta, start) = (decoded.meta, decoded.replay_from().clone());
-        if attempt.durable.is_some() {
-            let operation = "read the database while another process writes";
-            tablespaces::check_none(&*device, operation, "close it there first")?;
-        }
         let (spaces, lanes) = if decoded.stamp == 0 {
             (Vec::new(), LogLanes::none(device))
         } else {
             let main = MainState::of(&decoded);
             let catalog = store.tree(CATALOG_ID)?;
-            let paced = |device| attempt.paced(device);
-            tablespaces::open_to_check(&device, options, &main, &catalog, meta.lanes, &paced)?
+            tablespaces::open_to_check(&device, options, &main, &catalog, meta.lanes, attempt)?
         };
         let log_options = meta.log_options(lanes.side_lanes);
         let device = lanes.device;

@@ -55,7 +55,8 @@ pub(super) fn recover(
     let phase = Phase::recovery();
     let progress = Progress { options, began };
     let opened = open_checkpoint(&device, options, readers.as_deref(), attempt)?;
-    let listed = open_spaces(gate, &*device, options, &opened, attempt)?;
+    let sides = (readers.as_deref(), attempt);
+    let listed = open_spaces(gate, &*device, options, &opened, sides)?;
     let others = tablespaces::opened(&listed);
     let start = tablespaces::replay_from(&opened.main, &listed);
     let replay = Replaying::new(&opened.store, &others, options);
@@ -75,6 +76,7 @@ pub(super) fn recover(
         prepare_to_write(&opened.store, &*lanes.device)?;
     }
     if let Some(attempt) = attempt {
+        chosen.check_with(attempt)?;
         attempt.settle(&recovered, |base| lanes.base(base))?;
     }
     let kept_from = keep_log(&mut recovered, &opened, attempt)?;
@@ -191,17 +193,13 @@ fn open_spaces(
     device: &dyn Device,
     options: &Builder,
     opened: &Opened,
-    attempt: Option<&Attempt>,
+    (readers, attempt): (Option<&Readers>, Option<&Attempt>),
 ) -> Result<Vec<Listed>> {
-    if attempt.is_some_and(|attempt| attempt.durable.is_some()) {
-        let operation = "read the database while another process writes";
-        tablespaces::check_none(device, operation, "close it there first")?;
+    let listed = tablespaces::open_listed(gate, device, options, &opened.main, attempt)?;
+    if let Some(readers) = readers {
+        let sequence = opened.store.stats().checkpoint_sequence;
+        tablespaces::pin_older(readers, &listed, &opened.main, sequence)?;
     }
-    let paced = |device| match attempt {
-        Some(attempt) => attempt.paced(device),
-        None => device,
-    };
-    let listed = tablespaces::open_listed(gate, device, options, &opened.main, &paced)?;
     tablespaces::name_files(&listed);
     if !listed.is_empty() {
         if let Some(ArchivePlace::Directory(path)) = &options.archive {

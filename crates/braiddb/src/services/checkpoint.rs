@@ -6,7 +6,7 @@ use std::sync::Arc;
 use braid_log::{CheckpointPosition, SeqNo};
 use braid_store::{Checkpoint, CheckpointProgress, CheckpointReport};
 
-use super::checkpoint_parts::{OtherParts, Published, Scope};
+use super::checkpoint_parts::{OtherParts, Published, Scope, publish_keeping};
 use super::instance::Instance;
 use super::pacing::Pace;
 use super::readers::Commits;
@@ -14,6 +14,7 @@ use crate::engine::spaces::Space;
 use crate::error::{Error, Result};
 use crate::format::space::SpaceMeta;
 use crate::observe::trace::Phase;
+use crate::schema::entry::MAIN_SPACE;
 
 impl Instance {
     /// Whether enough log was written for a checkpoint, or a checkpoint can release enough log that
@@ -230,17 +231,18 @@ impl Instance {
             mut main,
             others,
         } = begun;
+        let readers = self.readers.as_deref();
         // The main tablespace last: as long as its superblock is the old one, recovery replays the
         // log from the old checkpoint on, into all tablespaces.
         if braid_rt::mutant!("publish_the_main_tablespace_first") {
-            let report = self.publish_checkpoint(main)?;
-            others.publish()?;
+            let report = publish_keeping(main, readers, MAIN_SPACE, replaced..replaced + 1)?;
+            others.publish(readers, replaced)?;
             self.checkpoints.set_stamp(stamp);
             self.checkpoints
                 .set_published(start.seqno, start.seqno, log_bytes);
             return Ok((report, Vec::new()));
         }
-        let Published { written, left } = others.publish()?;
+        let Published { written, left } = others.publish(readers, replaced)?;
         for space in &written {
             space.state.set_found(stamp, &start);
         }
@@ -260,7 +262,7 @@ impl Instance {
             let meta = self.checkpoints.meta;
             main.set_meta(meta.encode_with(&start, Some(&kept_from), stamp, listed));
         }
-        let report = self.publish_checkpoint(main)?;
+        let report = publish_keeping(main, readers, MAIN_SPACE, replaced..replaced + 1)?;
         self.checkpoints.set_stamp(stamp);
         self.keep_log_for_readers(replaced);
         let covered = lagging.map_or(start.seqno, |lagging| lagging.start.seqno);
@@ -284,20 +286,6 @@ impl Instance {
         let stamps = std::iter::repeat_with(braid_rt::entropy);
         let mut fresh = stamps.filter(|stamp| ![0, self.checkpoints.stamp()].contains(stamp));
         fresh.next().expect("random numbers do not end")
-    }
-
-    /// Publishes a checkpoint, and keeps the pages that it replaces if readers in other processes
-    /// need them.
-    fn publish_checkpoint(&self, checkpoint: Checkpoint) -> Result<CheckpointReport> {
-        let needs_pages = |sequence| {
-            let readers = self.readers.as_ref();
-            readers.is_some_and(|readers| readers.needs_pages(sequence))
-        };
-        let (report, kept) = checkpoint.publish_keeping(needs_pages)?;
-        if let (Some(readers), Some(kept)) = (&self.readers, kept) {
-            readers.keep_pages(kept);
-        }
-        Ok(report)
     }
 
     /// Checks for readers in other processes.

@@ -3,11 +3,13 @@
 //! All begin at one instant. A part that cannot be written leaves its tablespace behind, and the
 //! others are published without it, unless the checkpoint must be whole.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use braid_store::Checkpoint;
+use braid_store::{Checkpoint, CheckpointReport};
 
 use super::instance::Instance;
+use super::readers::Readers;
 use crate::engine::spaces::Space;
 use crate::error::{Error, Result};
 use crate::format::space::SpaceMeta;
@@ -96,14 +98,21 @@ impl OtherParts {
         Ok(())
     }
 
-    /// Publishes the parts that were written. Returns the tablespaces.
-    pub(super) fn publish(mut self) -> Result<Published> {
+    /// Publishes the parts that were written, before that of the main tablespace, whose newest checkpoint
+    /// has the sequence `main`. Returns the tablespaces.
+    pub(super) fn publish(mut self, readers: Option<&Readers>, main: u64) -> Result<Published> {
         let mut published = Published::default();
         for Part { space, checkpoint } in std::mem::take(&mut self.parts) {
-            let outcome = checkpoint.and_then(|checkpoint| Ok(checkpoint.publish()?));
+            // A reader that pins one of these may have found this tablespace's newest checkpoint.
+            let needed_by = space.state.needed_by(main);
+            let outcome = checkpoint.and_then(|checkpoint| {
+                let readers =
+                    readers.filter(|_| !braid_rt::mutant!("forget_readers_of_tablespaces"));
+                publish_keeping(checkpoint, readers, space.number, needed_by)
+            });
             match outcome {
                 Ok(_) => {
-                    space.state.set_written(self.stamp);
+                    space.state.set_written(self.stamp, main);
                     published.written.push(space);
                 }
                 Err(error) => {
@@ -114,6 +123,22 @@ impl OtherParts {
         }
         Ok(published)
     }
+}
+
+/// Publishes a checkpoint of a tablespace, and keeps the pages that it replaces if readers in other
+/// processes need them: those that pin one of the checkpoints `of` the main tablespace.
+pub(super) fn publish_keeping(
+    checkpoint: Checkpoint,
+    readers: Option<&Readers>,
+    space: u8,
+    of: Range<u64>,
+) -> Result<CheckpointReport> {
+    let needs_pages = |_| readers.is_some_and(|readers| readers.needs_pages(of.clone()));
+    let (report, kept) = checkpoint.publish_keeping(needs_pages)?;
+    if let (Some(readers), Some(kept)) = (readers, kept) {
+        readers.keep_pages(space, of, kept);
+    }
+    Ok(report)
 }
 
 /// The tablespaces after their parts of a checkpoint were published.

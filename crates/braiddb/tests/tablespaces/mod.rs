@@ -11,6 +11,7 @@ mod loads;
 mod logs;
 mod moves;
 mod opening;
+mod readers;
 mod reading;
 mod salvage;
 mod tables;

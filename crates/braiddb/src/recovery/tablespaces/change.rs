@@ -217,6 +217,9 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
         instance.whole_checkpoint_locked()?;
     }
     space.store.read_in_place(false);
+    if let Some(readers) = &instance.readers {
+        readers.forget_space(number);
+    }
     remove_files(&**space.store.device(), space.identity)?;
     let device = engine.store.device();
     let mut entries = read_list(&**device)?;

@@ -4,7 +4,7 @@ use braid_io::Device;
 
 use super::super::contents::sync_names;
 use super::place::ignore_missing;
-use crate::error::{Error, Result, TablespaceError};
+use crate::error::{Error, Result};
 use crate::format::note;
 use crate::format::space::{ListedSpace, decode_list, encode_list};
 use crate::schema::entry::{MAIN_SPACE, SPACES_MAX, check_space_name};
@@ -54,25 +54,6 @@ pub(super) fn write_list(device: &dyn Device, entries: &[ListedSpace]) -> Result
     })?;
     let written = note::write(device, LIST_FILE, LIST_MAGIC, &fields);
     written.map_err(|e| Error::io(format!("cannot write {LIST_FILE}"), e))
-}
-
-/// The error of reading a database with further tablespaces where that is not supported.
-pub(crate) fn check_none(
-    device: &dyn Device,
-    operation: &'static str,
-    advice: &'static str,
-) -> Result<()> {
-    match read_list(device)?.into_iter().next() {
-        None => Ok(()),
-        Some(ListedSpace { name, .. }) => {
-            let error = TablespaceError::Unsupported {
-                operation,
-                name,
-                advice,
-            };
-            Err(Error::Tablespace(error))
-        }
-    }
 }
 
 #[cfg(all(test, not(loom)))]

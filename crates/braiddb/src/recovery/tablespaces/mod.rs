@@ -30,6 +30,7 @@ use crate::schema::entry::{
     CatalogEntry, NAMES, SPACES_MAX, SpaceEntry, damaged, space_key, space_of,
 };
 use crate::services::Instance;
+use crate::services::readers::{Attempt, Readers};
 
 mod change;
 mod list;
@@ -46,7 +47,7 @@ use self::place::{
 };
 
 pub(crate) use self::change::{create_tablespace, drop_tablespace};
-pub(crate) use self::list::{LIST_FILE, check_none, read_list};
+pub(crate) use self::list::{LIST_FILE, read_list};
 pub(crate) use self::logs::{LogLanes, LogPlaceOf};
 pub(super) use self::logs::{begin as begin_logs, name_logs, places as log_places};
 pub(crate) use self::place::OWNER_FILE;
@@ -76,6 +77,8 @@ struct OpenedSpace {
     space: Arc<Space>,
     /// Sequence number of its checkpoint.
     seqno: SeqNo,
+    /// The stamp of its checkpoint.
+    stamp: u64,
     /// Whether the list or the note lacks a present directory.
     is_moved: bool,
     /// Whether its checkpoint is older than the main one's.
@@ -145,20 +148,23 @@ fn fault(error: TablespaceError) -> Error {
 }
 
 /// Opens the tablespaces of the list. One that cannot be opened is an error only if the catalog has
-/// it, see [`choose`].
+/// it, see [`choose`]. An `attempt` to read with pins locks no directory.
 pub(super) fn open_listed(
     gate: &Gate,
     device: &dyn Device,
     options: &Builder,
     main: &MainState,
-    wrap: &dyn Fn(Arc<dyn Device>) -> Arc<dyn Device>,
+    attempt: Option<&Attempt>,
 ) -> Result<Vec<Listed>> {
     let mut listed: Vec<Listed> = Vec::new();
+    let is_pinned = attempt.is_some_and(Attempt::is_pinned);
     for entry in read_list(device)? {
-        let mut attached = attach_listed(gate, &entry, options, &listed);
+        let mut attached = attach_listed(gate, &entry, options, (&listed, is_pinned));
         let mut base = None;
         if let Ok(attached) = &mut attached {
-            attached.device = wrap(attached.device.clone());
+            if let Some(attempt) = attempt {
+                attached.device = attempt.paced(attached.device.clone());
+            }
             base = Some(attached.base.clone());
         }
         let (opened, left) = match attached {
@@ -171,6 +177,7 @@ pub(super) fn open_listed(
                     let opened = OpenedSpace {
                         space,
                         seqno: meta.seqno,
+                        stamp: meta.stamp,
                         is_moved,
                         is_lagging: main.is_lagging(&meta),
                     };
@@ -296,18 +303,24 @@ pub(crate) fn open_to_check(
     main: &MainState,
     catalog: &Tree,
     lanes: u16,
-    wrap: &dyn Fn(Arc<dyn Device>) -> Arc<dyn Device>,
+    attempt: &Attempt,
 ) -> Result<(Vec<Result<Arc<Space>>>, LogLanes)> {
-    let listed = open_listed(&Gate::new(None), &**device, options, main, wrap)?;
+    let listed = open_listed(&Gate::new(None), &**device, options, main, Some(attempt))?;
     let places = log_places(&listed);
     let lanes = LogLanes::of(device.clone(), lanes, main.oldest(), places)?;
-    let mut spaces = Vec::new();
+    let (mut spaces, mut is_ahead) = (Vec::new(), false);
     for one in listed {
         // One that is not in the catalog may be the rest of a creation or a drop.
         if entry_in(catalog, one.entry.number)?.is_some() {
-            spaces.push(one.opened.map(|opened| opened.space));
+            let opened = one.opened.inspect(|opened| {
+                is_ahead |= attempt
+                    .durable
+                    .is_some_and(|durable| opened.seqno > durable);
+            });
+            spaces.push(opened.map(|opened| opened.space));
         }
     }
+    attempt.check_tablespaces(spaces.iter().any(Result::is_err), is_ahead)?;
     Ok((spaces, lanes))
 }
 
@@ -326,6 +339,8 @@ pub(super) struct Chosen {
     pub(super) absent: Vec<Absent>,
     /// Tablespaces whose creation or drop was interrupted.
     left: Vec<Listed>,
+    /// Whether one has a checkpoint that is newer than the end of the log.
+    is_ahead: bool,
     /// Whether the list or a note must be written.
     is_moved: bool,
 }
@@ -361,6 +376,10 @@ pub(super) fn choose(
         };
         let found = by_number.remove(&number);
         let found = found.filter(|found| found.entry.identity == identity);
+        let seqno = found
+            .as_ref()
+            .and_then(|found| Some(found.opened.as_ref().ok()?.seqno));
+        chosen.is_ahead |= seqno.is_some_and(|seqno| seqno > cut);
         match opened_up_to(found, &name, cut) {
             Ok(OpenedSpace {
                 space, is_moved, ..
@@ -383,6 +402,11 @@ pub(super) fn choose(
 }
 
 impl Chosen {
+    /// Checks, for a reader alongside a writer, that the tablespaces are those of its state.
+    pub(super) fn check_with(&self, attempt: &Attempt) -> Result<()> {
+        attempt.check_tablespaces(!self.absent.is_empty(), self.is_ahead)
+    }
+
     /// Notes the tablespaces that the catalog lacks as the rests of creations and drops, which will be
     /// removed. Tables belong to none of them, unless an entry of the catalog is lost.
     fn sort_out(
@@ -461,6 +485,27 @@ pub(super) fn name_files(listed: &[Listed]) {
 fn name_file(space: &Space) {
     let name = format!("{DATA_FILE} of tablespace {:?}", space.name);
     space.store.name_file(name);
+}
+
+/// Pins the data files of tablespaces of which readers may use checkpoints that only the previous writer
+/// knew. The newest checkpoint of the main tablespace, `main`, has the sequence `sequence`. Call before any
+/// change.
+pub(super) fn pin_older(
+    readers: &Readers,
+    listed: &[Listed],
+    main: &MainState,
+    sequence: u64,
+) -> Result<()> {
+    if braid_rt::mutant!("forget_older_readers_of_tablespaces") {
+        return Ok(());
+    }
+    for opened in listed.iter().filter_map(|one| one.opened.as_ref().ok()) {
+        // The checkpoint with the main one's stamp was replaced: its readers pin the newest one, too.
+        let is_replaced = opened.stamp != main.stamp;
+        let before = if is_replaced { sequence + 1 } else { sequence };
+        readers.pin_older(&opened.space.store, before)?;
+    }
+    Ok(())
 }
 
 /// Returns the stores of the tablespaces that could be opened, for replay.

@@ -43,12 +43,13 @@ fn named<'a>(entry: &ListedSpace, options: &'a Builder) -> Option<&'a SpacePlace
     found.map(|(_, place)| place)
 }
 
-/// Opens the directory or the device of a tablespace.
+/// Opens the directory or the device of a tablespace. `before` were opened before it. A reader whose
+/// state `is_pinned` does not lock the directory.
 pub(super) fn attach_listed(
     gate: &Gate,
     entry: &ListedSpace,
     options: &Builder,
-    before: &[Listed],
+    before: (&[Listed], bool),
 ) -> Result<Attached> {
     match named(entry, options) {
         None if entry.directory.as_os_str().is_empty() => Err(fault(missing(
@@ -83,7 +84,7 @@ fn attach(
     entry: &ListedSpace,
     path: &Path,
     options: &Builder,
-    before: &[Listed],
+    (before, is_pinned): (&[Listed], bool),
 ) -> Result<Attached> {
     let directory = braid_io::resolve(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => fault(TablespaceError::Missing {
@@ -106,7 +107,7 @@ fn attach(
         return Err(fault(TablespaceError::Foreign { name, path, reason }));
     }
     if options.read_only {
-        open_shared(gate, directory, entry.access)
+        open_shared(gate, directory, entry, is_pinned)
     } else {
         open_locked(gate, directory, entry.access, options.file_mode)
     }
@@ -151,10 +152,28 @@ fn open_locked(
 }
 
 /// As [`open_locked`], for reading only: changes no file, and excludes writers, which lock the
-/// directory.
-fn open_shared(gate: &Gate, directory: PathBuf, access: DeviceChoice) -> Result<Attached> {
-    let lock = DirectoryLock::acquire_shared(&directory);
-    let lock = lock.map_err(|error| locking(&directory, error))?;
+/// directory, unless pins protect the state from them.
+fn open_shared(
+    gate: &Gate,
+    directory: PathBuf,
+    entry: &ListedSpace,
+    is_pinned: bool,
+) -> Result<Attached> {
+    // A lock keeps a volume open, which only one process can have open for writing.
+    let is_volume = braid_io::is_volume_name(&directory);
+    let lock = if is_pinned && !is_volume {
+        None
+    } else {
+        let lock = DirectoryLock::acquire_shared(&directory).map_err(|error| match error {
+            LockError::Held if is_pinned => fault(TablespaceError::Unsupported {
+                operation: "read a volume while another process writes",
+                name: entry.name.clone(),
+                advice: "close it there first",
+            }),
+            error => locking(&directory, error),
+        });
+        Some(lock?)
+    };
     let device = braid_io::open_directory_read_only(&directory);
     let device =
         device.map_err(|e| Error::io(format!("cannot open {}", directory.display()), e))?;
@@ -162,8 +181,8 @@ fn open_shared(gate: &Gate, directory: PathBuf, access: DeviceChoice) -> Result<
         device: gate.device(view_if(true, device.clone())?),
         base: gate.device(device),
         directory: Some(directory),
-        access,
-        lock: Some(lock),
+        access: entry.access,
+        lock,
     })
 }
 

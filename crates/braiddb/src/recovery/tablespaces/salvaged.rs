@@ -59,7 +59,7 @@ pub(crate) fn open_damaged(
 ) -> Result<Vec<DamagedSpace>> {
     let mut spaces = Vec::new();
     for entry in read_list(device)? {
-        let attached = attach_listed(&Gate::new(None), &entry, options, &[]);
+        let attached = attach_listed(&Gate::new(None), &entry, options, (&[], false));
         let device = match &attached {
             Ok(attached) => Ok(attached.device.clone()),
             Err(error) => Err(error.clone()),

@@ -132,6 +132,29 @@ impl Attempt {
         Error::locked(&self.path)
     }
 
+    /// Whether pins protect the state from a writer, so that the directories of tablespaces need no locks.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.checkpoint.is_some()
+    }
+
+    /// Checks that the tablespaces which could not be opened, `is_any_absent`, are unusable in this state:
+    /// a writer that publishes checkpoints or drops tablespaces makes them unusable only after it has
+    /// published a newer checkpoint of the main one. The state is also too old if a tablespace
+    /// `is_ahead` of the durable log, because its checkpoint was published since.
+    pub(crate) fn check_tablespaces(&self, is_any_absent: bool, is_ahead: bool) -> Result<()> {
+        if self.durable.is_none() || braid_rt::mutant!("trust_the_first_tablespaces") {
+            return Ok(());
+        }
+        if is_ahead {
+            braid_rt::coverage_point("readers: a tablespace's checkpoint is newer than the state");
+            return Err(self.moved());
+        }
+        if is_any_absent {
+            self.check_checkpoint(Store::newest_checkpoint(self.base.clone())?)?;
+        }
+        Ok(())
+    }
+
     /// Checks that an opened store is at the pinned checkpoint. The store was opened after the pin
     /// was set, so if that checkpoint is still the newest, the writer will see the pin.
     pub(crate) fn check_checkpoint(&self, found: u64) -> Result<()> {

@@ -1,6 +1,11 @@
 //! The writer's side: registration, and keeping what readers pin. `announcing` is the rest of it.
+//!
+//! A pin names a checkpoint of the main tablespace. Each checkpoint of another tablespace belongs to a
+//! range of these: from the one that was the newest when it was published, which it follows, to the one
+//! that is the newest when it is replaced. It is kept as long as a reader pins any of the range.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use braid_io::{Device, ReaderGuard, ReaderNeeds, ReaderTable};
@@ -25,13 +30,23 @@ pub(crate) struct Readers {
 /// Pages and log kept for readers.
 #[derive(Debug, Default)]
 struct Kept {
-    /// The blocks of earlier checkpoints, by checkpoint number.
-    pages: Vec<(u64, PinnedCheckpoint)>,
-    /// Every block that the file had when it was opened, for readers of checkpoints before this
+    /// The blocks of earlier checkpoints.
+    pages: Vec<KeptPages>,
+    /// Every block that a data file had when it was opened, for readers of checkpoints before this
     /// one.
-    file: Option<(u64, PinnedFile)>,
+    files: Vec<(u64, PinnedFile)>,
     /// The log after checkpoints.
     log: Vec<(u64, Arc<AtomicU64>)>,
+}
+
+/// The blocks of an earlier checkpoint of a tablespace.
+#[derive(Debug)]
+struct KeptPages {
+    /// Number of the tablespace.
+    space: u8,
+    /// The checkpoints of the main tablespace whose readers need the blocks.
+    of: Range<u64>,
+    _pages: PinnedCheckpoint,
 }
 
 impl Readers {
@@ -62,11 +77,11 @@ impl Readers {
         })
     }
 
-    /// Pins all blocks of the file if there are readers of checkpoints before the newest one,
+    /// Pins all blocks of a data file if there are readers of checkpoints of the main tablespace before
     /// `sequence`: only the previous writer knew which blocks they need. Call before any change.
     pub(crate) fn pin_older(&self, store: &Store, sequence: u64) -> Result<()> {
         if self.is_pinned(0..sequence, ReaderNeeds::Pages) {
-            self.kept.lock().file = Some((sequence, store.pin_file()?));
+            self.kept.lock().files.push((sequence, store.pin_file()?));
         }
         Ok(())
     }
@@ -97,18 +112,25 @@ impl Readers {
         pinned && !braid_rt::mutant!("ignore_readers")
     }
 
-    /// Returns whether a reader needs the pages of the checkpoint that was just replaced.
-    pub(crate) fn needs_pages(&self, sequence: u64) -> bool {
-        let needed = self.is_pinned(sequence..sequence + 1, ReaderNeeds::Pages);
+    /// Returns whether a reader pins one of these checkpoints, of which the pages were just replaced.
+    pub(crate) fn needs_pages(&self, of: Range<u64>) -> bool {
+        let needed = self.is_pinned(of, ReaderNeeds::Pages);
         if needed {
             braid_rt::coverage_point("readers: a replaced checkpoint is kept");
         }
         needed
     }
 
-    /// Keeps the pages of a replaced checkpoint for as long as a reader needs them.
-    pub(crate) fn keep_pages(&self, pages: PinnedCheckpoint) {
-        self.kept.lock().pages.push((pages.sequence(), pages));
+    /// Keeps replaced pages of a tablespace for as long as a reader pins one of the checkpoints `of` the
+    /// main tablespace.
+    pub(crate) fn keep_pages(&self, space: u8, of: Range<u64>, pages: PinnedCheckpoint) {
+        let _pages = pages;
+        self.kept.lock().pages.push(KeptPages { space, of, _pages });
+    }
+
+    /// Forgets the pages of a tablespace that was dropped: readers have its files open.
+    pub(crate) fn forget_space(&self, space: u8) {
+        self.kept.lock().pages.retain(|kept| kept.space != space);
     }
 
     /// Keeps the log after the newest checkpoint, or the previous one, if a reader needs it; within
@@ -126,11 +148,10 @@ impl Readers {
     /// Releases everything that no reader pins.
     fn release_unpinned(&self) {
         let mut kept = self.kept.lock();
-        let Kept { pages, file, log } = &mut *kept;
-        let is_needed = |sequence: u64, needs| self.is_pinned(sequence..sequence + 1, needs);
-        pages.retain(|(sequence, _)| is_needed(*sequence, ReaderNeeds::Pages));
-        log.retain(|(sequence, _)| is_needed(*sequence, ReaderNeeds::Log));
-        file.take_if(|(sequence, _)| !self.is_pinned(0..*sequence, ReaderNeeds::Pages));
+        let Kept { pages, files, log } = &mut *kept;
+        pages.retain(|kept| self.is_pinned(kept.of.clone(), ReaderNeeds::Pages));
+        log.retain(|&(sequence, _)| self.is_pinned(sequence..sequence + 1, ReaderNeeds::Log));
+        files.retain(|&(sequence, _)| self.is_pinned(0..sequence, ReaderNeeds::Pages));
     }
 
     /// Unregisters the writer when the database is closed.
