@@ -3,4 +3,5 @@
 pub(crate) mod commit_slots;
 pub(crate) mod consolidation;
 pub(crate) mod shared_buffer;
+pub(crate) mod slot;
 pub(crate) mod strand;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::LogError;
 use crate::base::numbers::{GroupNo, SeqNo};
-use crate::buffer::strand::AssignedNumbers;
+use crate::buffer::slot::AssignedNumbers;
 use crate::commit::stream::{LARGE_BYTES, Large, Stream};
 use crate::commit::ticket::StrandHandle;
 use crate::flush::reservation::Reservation;

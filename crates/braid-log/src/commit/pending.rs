@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::base::numbers::{GroupNo, SeqNo};
 use crate::buffer::commit_slots::CommitSlot;
-use crate::buffer::strand::{AssignedNumbers, Strand};
+use crate::buffer::slot::AssignedNumbers;
+use crate::buffer::strand::Strand;
 use crate::commit::parts::Parts;
 use crate::commit::stream::{Large, Stream, payload_len};
 use crate::commit::ticket::{StrandHandle, Ticket};

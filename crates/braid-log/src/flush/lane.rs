@@ -15,7 +15,7 @@ use crate::LogError;
 use crate::base::event::{Event, GroupWords};
 use crate::base::numbers::{FlushNo, GroupNo, LaneId, SeqNo, StrandId};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Counter, Mutex};
-use crate::buffer::strand::Slot;
+use crate::buffer::slot::Slot;
 use crate::flush::header::HeaderOrder;
 use crate::flush::reservation::LaneSpace;
 use crate::format::BLOCK;
