@@ -32,6 +32,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("a tablespace's read error", LONG),
     ("a tablespace's write or sync error", LONG),
     ("a tail of the order lost", LONG),
+    ("an agent reads or writes a record", LONG),
     ("archives lack transactions", LONG),
     ("archives restored", LONG),
     ("checkpoint: a tablespace is left behind", LONG),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid::tablespace::TablespaceOptions;
+use braid::tablespace::{AgentHook, AgentWork, RemoteAccess, TablespaceOptions};
 use braid::{Builder, Database, Health, Result};
 use braid_io::{Claim, SimDevice};
 use fastrand::Rng;
@@ -17,12 +17,29 @@ pub(crate) fn name(number: usize) -> String {
     format!("space-{number}")
 }
 
+/// A machine on which all threads are on another node than the tablespaces.
+struct AllAreRemote;
+
+impl AgentHook for AllAreRemote {
+    fn is_remote(&self, _tablespace: u8) -> bool {
+        true
+    }
+
+    fn worked(&self, work: AgentWork) {
+        if work.by_agent {
+            braid_rt::coverage_point("an agent reads or writes a record");
+        }
+    }
+}
+
 /// The devices of the tablespaces other than the main one; see the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct Spaces {
     devices: Vec<SimDevice>,
     /// Whether tablespaces have logs of their own.
     logs: bool,
+    /// Whether tablespaces have agents.
+    agents: bool,
     /// Decides which of the devices a fault strikes, independently of a seed's other decisions.
     rng: Rng,
 }
@@ -38,6 +55,7 @@ impl Spaces {
         Self {
             devices: (1..=count).map(device).collect(),
             logs: plan.has_logs(),
+            agents: plan.agents,
             rng: Rng::with_seed(plan.seed ^ 0x7ab1e),
         }
     }
@@ -72,12 +90,20 @@ impl Spaces {
     /// Returns the devices for one opener, and their claims.
     pub(crate) fn claim(&self) -> (Self, Vec<Claim>) {
         let (devices, claims) = self.devices.iter().map(SimDevice::claim).unzip();
-        let (rng, logs) = (self.rng.clone(), self.logs);
-        (Self { devices, logs, rng }, claims)
+        let spaces = Self {
+            devices,
+            rng: self.rng.clone(),
+            ..*self
+        };
+        (spaces, claims)
     }
 
     /// Names the devices of all tablespaces for an opening.
-    pub(crate) fn name_in(&self, builder: Builder) -> Builder {
+    pub(crate) fn name_in(&self, mut builder: Builder) -> Builder {
+        if self.agents {
+            let by_agents = builder.remote_access(RemoteAccess::Agent);
+            builder = by_agents.agent_hook(Arc::new(AllAreRemote));
+        }
         let numbers = 1..=self.devices.len();
         numbers.fold(builder, |builder, number| {
             let device = Arc::new(self.devices[number - 1].clone());

@@ -99,6 +99,7 @@
 //! | checkpoints in persistent memory write cache lines | true | [`Builder::pmem_lines`] |
 //! | pages in persistent memory are read in place | true | [`Builder::pmem_in_place`] |
 //! | memory and threads are placed on memory nodes | true | [`Builder::numa`] |
+//! | threads use the memory of other nodes | direct | [`Builder::remote_access`] |
 //! | commits in a group | 0 | [`Builder::group_size`]; 0: a flush begins when none is in flight |
 //! | an epoch of the `epoch` protocol | 40ms | [`Builder::epoch`], 10 µs to 10 s |
 //! | isolation | Serializable | [`TransactionOptions::isolation`] |
@@ -189,6 +190,9 @@ pub mod changes {
 
 /// Tablespaces: [`Database::create_tablespace`].
 pub mod tablespace {
+    pub use crate::base::remote_access::RemoteAccess;
+    #[doc(hidden)]
+    pub use crate::base::remote_access::{AgentHook, AgentWork};
     pub use crate::error::TablespaceError;
     pub use crate::options::TablespaceOptions;
     pub use crate::services::moving::MoveReport;
@@ -403,6 +407,7 @@ mod tests {
             ("pmem_lines`]", builder.pmem_lines.to_string()),
             ("pmem_in_place`]", builder.pmem_in_place.to_string()),
             ("numa`]", builder.numa.to_string()),
+            ("remote_access`]", builder.remote_access.to_string()),
             ("group_size`]", builder.group_size.to_string()),
             ("Builder::epoch`]", format!("{:?}", builder.epoch)),
             ("isolation`]", format!("{:?}", options.isolation)),

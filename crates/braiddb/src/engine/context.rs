@@ -11,7 +11,7 @@ use braid_rt::narrow;
 use bytes::Bytes;
 use hashbrown::HashTable;
 
-use braid_store::{RecordMeta, SHORT_KEY_MAX, Stamp, WriterRoom, layer_entries};
+use braid_store::{LeafHint, RecordMeta, SHORT_KEY_MAX, Stamp, Taken, WriterRoom, layer_entries};
 
 use super::hint_cache::{HintCache, HintTag};
 use super::savepoints::Savepoints;
@@ -555,6 +555,17 @@ pub(crate) struct Context {
     /// That room for each tablespace, if `room` is divided.
     pub(crate) rooms: Vec<SpaceRoom>,
     pub(crate) gc: GcBuffer,
+    /// What an agent has read ahead.
+    pub(crate) ahead: Vec<Ahead>,
+}
+
+/// A record that an agent has read before the transaction reads it.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    pub(crate) table: u32,
+    pub(crate) key: Bytes,
+    pub(crate) hint: LeafHint,
+    pub(crate) found: Option<Taken<Bytes>>,
 }
 
 impl Context {
@@ -577,6 +588,7 @@ impl Context {
             room: WriterRoom::default(),
             rooms: Vec::new(),
             gc: GcBuffer::default(),
+            ahead: Vec::new(),
         }
     }
 
@@ -624,6 +636,7 @@ impl Context {
         self.tables_locked = 0;
         self.locks_in_commit = false;
         self.time = None;
+        self.ahead.clear();
         if self.encoded.capacity() > KEPT_BYTES_MAX {
             self.encoded = Vec::new();
         }

@@ -4,6 +4,7 @@
 //! thread. [`crate::services::Instance`] adds the services.
 
 mod access;
+pub(crate) mod agents;
 mod collect;
 pub(crate) mod context;
 mod contexts;
@@ -38,6 +39,7 @@ use crate::observe::stats::Counters;
 use crate::options::{Builder, Clock};
 
 use self::access::Access;
+use self::agents::Agents;
 use self::contexts::ContextPool;
 pub(crate) use self::contexts::PooledContext;
 use self::flush_timer::FlushTimer;
@@ -61,6 +63,7 @@ pub(crate) struct Engine {
     pub(crate) tables: Tables,
     contexts: ContextPool,
     access: Access,
+    pub(crate) agents: Agents,
     pub(crate) health: HealthWatch,
     pub(crate) counters: Counters,
     pub(crate) clock: Clock,
@@ -125,6 +128,7 @@ impl Engine {
             tables: parts.tables,
             contexts: ContextPool::new(),
             access: Access::new(options.read_only),
+            agents: Agents::default(),
             health: HealthWatch::new(options.health_listener.clone(), parts.archive_error),
             counters: Counters::new(),
             clock: options.clock.clone(),

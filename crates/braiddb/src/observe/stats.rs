@@ -10,6 +10,8 @@ use crossbeam_utils::CachePadded;
 use braid_log::{LogStats, ProtocolKind};
 use braid_store::StoreStats;
 
+use crate::base::remote_access::RemoteAccess;
+
 const SHARDS: usize = 16;
 
 #[derive(Debug, Default)]
@@ -167,6 +169,13 @@ pub struct TablespaceStats {
     /// Whether its memory is placed there: otherwise the machine lacks the node, or
     /// [`Builder::numa`](crate::Builder::numa) is off. `false` without a node.
     pub is_on_node: bool,
+    /// How threads of other nodes use it: by an [agent](crate::Builder::remote_access), or directly. Never
+    /// [`RemoteAccess::Auto`].
+    pub remote_access: RemoteAccess,
+    /// Requests of other threads that its agent did.
+    pub agent_requests: u64,
+    /// Requests that the threads did themselves, because the agent had no room or did not begin soon.
+    pub agent_refusals: u64,
     /// Whether its newest checkpoint could not be written: its tables can then only be read, unless
     /// space is all that it lacks.
     pub failing: bool,

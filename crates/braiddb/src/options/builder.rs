@@ -12,6 +12,7 @@ use braid_rt::numa::Place;
 
 use super::clock::Clock;
 use super::tablespace::SpacePlace;
+use crate::base::remote_access::{AgentHook, Hook, RemoteAccess};
 use crate::observe::health::{Health, HealthCallback};
 use crate::observe::recovery::RecoveryProgress;
 
@@ -65,6 +66,8 @@ pub struct Builder {
     pub(crate) background: bool,
     pub(crate) discard: bool,
     pub(crate) numa: bool,
+    pub(crate) remote_access: RemoteAccess,
+    pub(crate) agent_hook: Hook,
     pub(crate) progress: Option<ProgressCallback>,
     pub(crate) health_listener: Option<HealthCallback>,
     pub(crate) read_only: bool,
@@ -131,6 +134,8 @@ impl Default for Builder {
             background: true,
             discard: false,
             numa: true,
+            remote_access: RemoteAccess::default(),
+            agent_hook: Hook::default(),
             progress: None,
             health_listener: None,
             read_only: false,
@@ -445,6 +450,44 @@ impl Builder {
     /// ```
     pub fn numa(mut self, numa: bool) -> Self {
         self.numa = numa;
+        self
+    }
+
+    /// Sets how threads use [tablespaces](crate::tablespace::TablespaceOptions::memory_node) in the memory of
+    /// another node than theirs. Default: [`RemoteAccess::Direct`]. The mode is one of this opening; the
+    /// data does not depend on it.
+    ///
+    /// With agents, a tablespace that is bound to a memory node has a thread there. Threads of other
+    /// nodes pass it reads, scans, and all writes of a transaction in that tablespace together, and
+    /// get copies. Whatever the agent has no room for, or does not begin soon, the thread does itself.
+    /// An agent that has no work sleeps. It pays for slow memory, such as persistent memory that is read
+    /// in place: a copy of a record costs as much as reading it from ordinary memory. There are no
+    /// agents without [`Builder::background_threads`], without [`Builder::numa`], or on a machine with
+    /// one node. [`TablespaceStats::remote_access`](crate::stats::TablespaceStats::remote_access) says
+    /// what is in use.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let device = std::sync::Arc::new(braid::device::MemoryDevice::new());
+    /// use braid::tablespace::RemoteAccess;
+    /// let db = builder.remote_access(RemoteAccess::Auto).open_on(device)?;
+    /// for tablespace in db.stats().tablespaces {
+    ///     println!("{}: {}", tablespace.name, tablespace.remote_access);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn remote_access(mut self, access: RemoteAccess) -> Self {
+        self.remote_access = access;
+        self
+    }
+
+    /// Replaces the machine's memory nodes, in tests and models: every tablespace has an agent if there
+    /// are [agents](Builder::remote_access), and the hook says for whom.
+    #[doc(hidden)]
+    pub fn agent_hook(mut self, hook: Arc<dyn AgentHook>) -> Self {
+        self.agent_hook = Hook(Some(hook));
         self
     }
 

@@ -371,8 +371,9 @@ impl<'a> RawRange<'a> {
             Direction::Forward => self.front.batch,
             Direction::Reverse => self.back.batch,
         };
-        let tree = &self.table.tree;
-        let scan = tree.scan_leaf(position, from, far, direction, batch);
+        let scan = self
+            .engine
+            .scan_leaf(&self.table, position, (from, far), direction, batch);
         // After the read: the table may have moved meanwhile, and its old tree may be empty.
         if self.table.is_moved()
             && let Some(successor) = self.moved_to()?

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use braid_log::SeqNo;
-use braid_store::{RecordMeta, StoreError, TOGETHER, ValueRef};
+use braid_store::{LeafHint, RecordMeta, StoreError, TOGETHER, ValueRef};
 
 use crate::base::written::Written;
 use crate::engine::Engine;
@@ -513,7 +513,9 @@ impl Readable for Snapshot {
         keys: impl IntoIterator<Item = &'q Q>,
     ) -> Result<()> {
         let core = self.engine.table_here(&table.core)?;
-        core.prefetch(keys, |_, _| {});
+        if self.engine.agent_for(core).is_none() {
+            core.prefetch(keys, |_, _| {});
+        }
         Ok(())
     }
 
@@ -600,7 +602,7 @@ impl Engine {
             return self.read_before(table, key, seqno, take);
         }
         let is_visible = |meta: RecordMeta| meta.seqno() <= seqno;
-        let found = table.tree.read(key, is_visible, &mut take)?;
+        let found = self.read_up_to(table, key, seqno, &mut take)?;
         match found {
             // The key was first written after the snapshot, or never.
             None => Ok(None),
@@ -659,7 +661,14 @@ impl Engine {
         let visible_seqno = self.log.visible_seqno();
         let is_there = table.since() <= visible_seqno;
         let is_visible = move |meta: RecordMeta| meta.seqno() <= visible_seqno && is_there;
-        let found = match table.tree.read(key, is_visible, &mut take) {
+        let read = match self.agent_for(table) {
+            None => table.tree.read(key, is_visible, &mut take),
+            Some(agent) => {
+                let mut hint = LeafHint::default();
+                Self::read_by_agent(agent, &table.tree, &mut hint, key, visible_seqno, &mut take)
+            }
+        };
+        let found = match read {
             // The flag is read after the tree, as in `read_at`.
             Ok(found) if !table.is_moved() => found,
             failed => return self.read_again(table, key, failed.err(), &mut take),

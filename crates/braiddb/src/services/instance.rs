@@ -17,6 +17,7 @@ use super::readers::{Readers, View};
 use super::retention::Retention;
 use super::threads::Maintenance;
 use super::ttl::Sweeps;
+use crate::base::remote_access::{Hook, RemoteAccess};
 use crate::catalog::list_tables;
 use crate::engine::spaces::Spaces;
 use crate::engine::{Engine, EngineParts, Tables};
@@ -63,6 +64,8 @@ pub(crate) struct Files {
 pub(crate) struct SpaceDefaults {
     pub(crate) device: DeviceChoice,
     pub(crate) numa: bool,
+    pub(crate) remote_access: RemoteAccess,
+    pub(crate) agent_hook: Hook,
     pub(crate) pmem_lines: bool,
     pub(crate) pmem_in_place: bool,
 }
@@ -118,6 +121,8 @@ impl Instance {
                 defaults: SpaceDefaults {
                     device: options.device,
                     numa: options.numa,
+                    remote_access: options.remote_access,
+                    agent_hook: options.agent_hook.clone(),
                     pmem_lines: options.pmem_lines,
                     pmem_in_place: options.pmem_in_place,
                 },

@@ -5,6 +5,7 @@
 //! - `braid-announcer` announces to readers in other processes what is durable;
 //! - `braid-extender` extends data files before transactions need the room;
 //! - `braid-collector` collects old versions and tombstones;
+//! - `braid-agent`, one for each tablespace that has one, works for threads of other memory nodes;
 //! - `braid-sweeper` frees dropped tables and removes expired entries.
 //!
 //! The log and the archive have threads of their own.
@@ -50,6 +51,7 @@ impl Instance {
         self.engine.log.wait_for_checkpoints(checkpointer);
         self.start_announcer()?;
         self.start_extender()?;
+        self.start_agents()?;
         let thread = self.start_thread("braid-collector", |instance| {
             let collector = &instance.maintenance.collector;
             let goes_on = collector.sleep(TICK);
@@ -133,6 +135,7 @@ impl Instance {
             readers.announcements.ticker.stop();
         }
         self.maintenance.timer.join();
+        self.stop_agents();
     }
 
     fn maintain(&self) {

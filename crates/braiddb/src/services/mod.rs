@@ -1,6 +1,7 @@
 //! Services around the engine: background threads, checkpoints, the archive, change feeds, backups,
 //! loading, and readers in other processes.
 
+mod agents;
 pub(crate) mod archive;
 mod archiving;
 pub(crate) mod backup;

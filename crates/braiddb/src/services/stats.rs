@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
-use braid_log::{CheckpointPosition, Log, SeqNo};
+use braid_log::{CheckpointPosition, SeqNo};
 
 use super::instance::Instance;
+use crate::base::remote_access::RemoteAccess;
+use crate::engine::Engine;
 use crate::engine::spaces::{Space, side_of};
 use crate::observe::stats::{Stats, TablespaceStats};
 
-fn stats_of(log: &Log, newest: &CheckpointPosition, space: &Arc<Space>) -> TablespaceStats {
-    let kept_from = space.kept_from();
+fn stats_of(engine: &Engine, newest: &CheckpointPosition, space: &Arc<Space>) -> TablespaceStats {
+    let (log, kept_from) = (&engine.log, space.kept_from());
+    let agent = engine.agents.of(space.number);
+    let (agent_requests, agent_refusals) = agent.map_or((0, 0), |agent| agent.ring.counts());
     TablespaceStats {
         name: space.name.clone(),
         directory: space.directory.clone(),
@@ -18,6 +22,12 @@ fn stats_of(log: &Log, newest: &CheckpointPosition, space: &Arc<Space>) -> Table
         log_bytes: log.side_lane_bytes(side_of(space.number)),
         memory_node: space.node.map(usize::from),
         is_on_node: space.store.memory_node().is_some(),
+        remote_access: match agent {
+            Some(_) => RemoteAccess::Agent,
+            None => RemoteAccess::Direct,
+        },
+        agent_requests,
+        agent_refusals,
         failing: kept_from.is_some(),
         log_kept_bytes: kept_from.map_or(0, |from| log.bytes_between(&from, newest)),
     }
@@ -57,7 +67,7 @@ impl Instance {
                 .spaces
                 .all()
                 .iter()
-                .map(|space| stats_of(&engine.log, &newest, space))
+                .map(|space| stats_of(engine, &newest, space))
                 .collect(),
             archived: self.archive.archived().map(SeqNo::get),
             changes_kept_from: self.retention.oldest().get(),

@@ -123,6 +123,8 @@ pub(crate) struct Maintenance {
     pub(super) sweeper: Ticker,
     /// Shared with the stores, whose transactions request longer data files.
     pub(super) extender: Arc<Ticker>,
+    /// The threads of the tablespaces' agents.
+    pub(super) agents: Mutex<Vec<JoinHandle>>,
 }
 
 impl Maintenance {

@@ -24,6 +24,7 @@ use crate::read::snapshot::Readable;
 use crate::schema::table::{Table, TableCore};
 use crate::schema::value_format::ValueFormat;
 use crate::txn::commit::{Commit, Ticket};
+use crate::txn::read_ahead::take_ahead;
 use crate::types::tuples::KeyPrefix;
 use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 
@@ -137,11 +138,23 @@ impl Transaction {
             return engine.read_at(core, key, snapshot.seqno(), take);
         }
         let hint = state.hints.of_read(hash, key, table, &core.tree);
-        let found = core.tree.read_at(hint, key, |_| true, take)?;
+        let found = match engine.agent_for(core) {
+            None => core.tree.read_at(hint, key, |_| true, take)?,
+            Some(agent) => match take_ahead(&mut state.ahead, table, key) {
+                None => Engine::read_by_agent(agent, &core.tree, hint, key, SeqNo::MAX, &mut take)?,
+                Some((place, found)) => {
+                    *hint = place;
+                    let mut take = |value: Bytes| take(ValueRef::from(&value));
+                    found.map(|(meta, value)| (meta, value.map(&mut take)))
+                }
+            },
+        };
         let meta = found.as_ref().map(|(meta, _)| *meta);
         let stamp = hint.stamp();
         state.hints.note_read(hash, table);
-        state.reads.add_point(table, hash, key, meta, stamp);
+        if !braid_rt::mutant!("believe_reads_of_agents") || engine.agent_for(core).is_none() {
+            state.reads.add_point(table, hash, key, meta, stamp);
+        }
         engine.check_shown(|| state.reads.newest)?;
         Ok(found.and_then(|(_, value)| value))
     }
@@ -175,14 +188,16 @@ impl Transaction {
         let bucket = engine.locks.bucket_of(hash);
         engine.locks.prefetch_for_write(bucket);
         let hint = state.hints.of_read(hash, key, table, &core.tree);
-        core.tree.seek(hint, key);
+        if engine.agent_for(core).is_none() {
+            core.tree.seek(hint, key);
+        }
         engine.lock_read(&mut state, core, key, hash)?;
         state.note_locked(table);
         if let Some(own) = state.writes.find(hash, table, key) {
             return Ok(own.map(|own| take(ValueRef::from(own))));
         }
         let hint = state.hints.of_key(hash);
-        let found = core.tree.read_at(hint, key, |_| true, take)?;
+        let found = engine.read_newest(core, hint, key, take)?;
         state.hints.note_read(hash, table);
         let Some((meta, value)) = found else {
             return Ok(None);
@@ -280,7 +295,8 @@ impl Transaction {
             .prefetch_for_write(engine.locks.bucket_of(hash));
         let table = state.table_index(core);
         // Hints of further writes would replace these before the commit.
-        let hint = if state.writes.len() < LOCATED_MAX {
+        let is_near = state.writes.len() < LOCATED_MAX && engine.agent_for(core).is_none();
+        let hint = if is_near {
             state.hints.approach(hash, key, table, &core.tree)
         } else {
             HintTag::NONE
@@ -530,6 +546,9 @@ impl Readable for Transaction {
     ) -> Result<()> {
         let engine = self.engine();
         let core = engine.table_here(&table.core)?;
+        if let Some(agent) = engine.agent_for(core) {
+            return self.read_ahead(agent, core, keys);
+        }
         core.prefetch(keys, |key, hint| {
             let hash = core.hash(key);
             // To write to it: a transaction locks many of the keys that it prefetches.

@@ -1,5 +1,6 @@
 //! Tablespaces: tables in data files of their own, which share the log.
 
+mod agents;
 mod archives;
 mod backups;
 mod changes;

@@ -79,6 +79,7 @@ pub(crate) fn create_tablespace(
         .and_then(|()| create_files(instance, attached, &entries[entries.len() - 1]))
         .and_then(|space| {
             instance.extend_ahead(&space.store);
+            instance.start_agent(&space)?;
             engine.spaces.add(space);
             // Before the first table: from this checkpoint on, only a version that knows tablespaces
             // opens the database, and recovery finds a checkpoint in each.
@@ -208,6 +209,7 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
     // A running checkpoint writes to the tablespace.
     let _no_checkpoint = instance.hold_checkpoints();
     engine.spaces.remove(number);
+    instance.stop_agent(number);
     if engine.log.has_side_lane(side) {
         engine.log.retire_side_lane(side)?;
     }

@@ -24,6 +24,7 @@
 //! sequence number is consistent.
 
 mod apply;
+mod by_agents;
 mod dependencies;
 mod leaves;
 mod precommit;

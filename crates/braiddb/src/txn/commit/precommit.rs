@@ -7,6 +7,7 @@ use braid_store::SHORT_KEY_MAX;
 
 use super::Precommitted;
 use super::apply::apply;
+use super::by_agents::apply_by_agents;
 use super::dependencies::dependencies;
 use super::leaves::prepare_leaves;
 use super::validate::{tables_of_ranges, validate};
@@ -25,7 +26,7 @@ impl PooledContext {
         options: TransactionOptions,
         waits: bool,
     ) -> Result<Precommitted> {
-        let engine = &*self.engine;
+        let engine = &self.engine;
         let state = &mut **self.state.get_mut();
         let ranges = self.ranges.get_mut();
         state.reads.add_ranges(ranges, || engine.log.last_seqno());
@@ -61,13 +62,19 @@ impl PooledContext {
             return Err(error);
         }
         pending.append(&[state.writes.log_payload()]);
-        if records > SHORT_APPLY_RECORDS || engine.store.may_miss_pages() {
+        let by_agents = engine.agents.are_used();
+        if records > SHORT_APPLY_RECORDS || engine.store.may_miss_pages() || by_agents {
             pending.begin_long_apply();
         }
         if braid_rt::mutant!("unlock_before_apply") {
             engine.unlock_all(state);
         }
-        if let Err(error) = apply(engine, state, seqno) {
+        let applied = if by_agents {
+            apply_by_agents(engine, state, seqno)
+        } else {
+            apply(engine, state, seqno)
+        };
+        if let Err(error) = applied {
             state.gc.clear();
             return Err(fail_logged(engine, pending, &error));
         }
