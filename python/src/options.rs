@@ -15,7 +15,7 @@ use crate::notifier;
 /// Names of the options of `braid.open`, for the error about an unknown one.
 const NAMES: &str = "archive, archive_interval, checkpoint_log_bytes, create_if_missing, device, discard, durability, \
     epoch, feed_log_bytes, file_mode, flushes_in_flight, group_size, lanes, lock_timeout, log_device, log_directory, max_log_bytes, max_version_bytes, numa, on_health_change, pmem_commit, pmem_in_place, pmem_lines, pool_bytes, \
-    preallocated_log_bytes, protocol, read_only, segment_bytes, stats_file, strands, transaction_bytes_max";
+    preallocated_log_bytes, protocol, read_only, remote_access, segment_bytes, stats_file, strands, transaction_bytes_max";
 
 /// The options of `braid.open`.
 pub(crate) struct OpenOptions {
@@ -142,6 +142,7 @@ impl OpenOptions {
                 "create_if_missing" => b.create_if_missing(boolean(n, v)?),
                 "discard" => b.discard(boolean(n, v)?),
                 "numa" => b.numa(boolean(n, v)?),
+                "remote_access" => b.remote_access(parsed(n, v)?),
                 "lock_timeout" => b.lock_timeout(duration(n, v)?),
                 "max_version_bytes" => b.max_version_bytes(integer(n, v)?),
                 "file_mode" => b.file_mode(integer(n, v)?),

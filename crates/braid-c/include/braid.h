@@ -205,6 +205,16 @@ typedef enum {
   BRAID_DEVICE_PMEM_EMULATED = 6,
 } braid_device;
 
+// How threads use a tablespace that is bound to another memory node (NUMA) than theirs.
+typedef enum {
+  // Each thread reads and writes the memory itself.
+  BRAID_REMOTE_ACCESS_DIRECT = 0,
+  // Threads pass reads, scans and writes to an agent, a thread on the tablespace's node.
+  BRAID_REMOTE_ACCESS_AGENT = 1,
+  // By agents where they are faster, which each opening measures.
+  BRAID_REMOTE_ACCESS_AUTO = 2,
+} braid_remote_access;
+
 // How a commit in persistent memory makes its bytes durable. On other devices it has no effect.
 typedef enum {
   // Flushes all log records, and then the first line of the flush, with a fence after each.
@@ -346,6 +356,9 @@ typedef enum {
   // Whether memory and threads are placed on the nodes of a machine with several memory nodes
   // (NUMA): 1 (the default) or 0.
   BRAID_OPTION_NUMA = 28,
+  // How threads use tablespaces in the memory of another node than theirs, a
+  // `braid_remote_access`. Default: `BRAID_REMOTE_ACCESS_DIRECT`.
+  BRAID_OPTION_REMOTE_ACCESS = 29,
 } braid_option;
 
 // Point to which a database is restored.

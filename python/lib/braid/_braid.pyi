@@ -68,6 +68,7 @@ class _Options(TypedDict, total=False):
     create_if_missing: bool
     discard: bool
     numa: bool
+    remote_access: Literal["direct", "agent", "auto"]
     file_mode: int
     lock_timeout: timedelta
     max_version_bytes: int

@@ -176,6 +176,8 @@ pub struct PaperSpec {
     pub servers: Vec<(String, String)>,
     /// Model of a machine that is not there, for the figure of memory nodes.
     pub model: Option<Model>,
+    /// Nanoseconds of a unit of the model's time: 3 for Optane.
+    pub unit_nanos: u64,
     /// Numbers of threads.
     pub threads: Vec<usize>,
     /// Number of records of the engine's workloads, or rows of NVWAL's figures: between two checkpoints,
@@ -407,6 +409,7 @@ mod tests {
             drives: Vec::new(),
             servers: Vec::new(),
             model: None,
+            unit_nanos: 3,
             each: Duration::from_millis(10),
             threads: vec![1, 2],
             records: Some(500),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use braid::PmemCommit;
 use braid::device::DeviceChoice;
 use braid::stats::RecoveryProgress;
+use braid::tablespace::RemoteAccess;
 
 use super::protocol::braid_protocol;
 use super::stats::microseconds;
@@ -110,6 +111,9 @@ pub enum braid_option {
     /// Whether memory and threads are placed on the nodes of a machine with several memory nodes
     /// (NUMA): 1 (the default) or 0.
     BRAID_OPTION_NUMA = 28,
+    /// How threads use tablespaces in the memory of another node than theirs, a
+    /// `braid_remote_access`. Default: `BRAID_REMOTE_ACCESS_DIRECT`.
+    BRAID_OPTION_REMOTE_ACCESS = 29,
 }
 
 /// How the medium of a database is accessed.
@@ -133,6 +137,18 @@ pub enum braid_device {
     BRAID_DEVICE_PMEM_EMULATED = 6,
 }
 
+/// How threads use a tablespace that is bound to another memory node (NUMA) than theirs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum braid_remote_access {
+    /// Each thread reads and writes the memory itself.
+    BRAID_REMOTE_ACCESS_DIRECT = 0,
+    /// Threads pass reads, scans and writes to an agent, a thread on the tablespace's node.
+    BRAID_REMOTE_ACCESS_AGENT = 1,
+    /// By agents where they are faster, which each opening measures.
+    BRAID_REMOTE_ACCESS_AUTO = 2,
+}
+
 /// How a commit in persistent memory makes its bytes durable. On other devices it has no effect.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,17 +168,14 @@ impl Options {
         let builder = self.builder;
         let size = || usize::try_from(value).map_err(|_| misfit(option, value));
         let number = || u32::try_from(value).map_err(|_| misfit(option, value));
-        let flag = || match value {
-            0 | 1 => Ok(value == 1),
-            _ => Err(misfit(option, value)),
-        };
+        let unknown = || misfit(option, value);
+        let flag = || (value <= 1).then_some(value == 1).ok_or_else(unknown);
         let is = |known: braid_option| known as c_int == option;
         let builder = if is(BRAID_OPTION_PROTOCOL) {
-            let known = braid_protocol::parse(value);
-            builder.protocol(known.ok_or_else(|| misfit(option, value))?)
+            builder.protocol(braid_protocol::parse(value).ok_or_else(unknown)?)
         } else if is(BRAID_OPTION_DEVICE) {
             in_memory = value == braid_device::BRAID_DEVICE_MEMORY as u64;
-            builder.device(device(value).ok_or_else(|| misfit(option, value))?)
+            builder.device(device(value).ok_or_else(unknown)?)
         } else if is(BRAID_OPTION_POOL_BYTES) {
             builder.pool_bytes(size()?)
         } else if is(BRAID_OPTION_STRANDS) {
@@ -193,6 +206,8 @@ impl Options {
             builder.discard(flag()?)
         } else if is(BRAID_OPTION_NUMA) {
             builder.numa(flag()?)
+        } else if is(BRAID_OPTION_REMOTE_ACCESS) {
+            builder.remote_access(remote_access(value).ok_or_else(unknown)?)
         } else if is(BRAID_OPTION_READ_ONLY) {
             read_only = flag()?;
             builder
@@ -207,13 +222,13 @@ impl Options {
         } else if is(BRAID_OPTION_MAX_VERSION_BYTES) {
             builder.max_version_bytes(size()?)
         } else if is(BRAID_OPTION_PMEM_COMMIT) {
-            builder.pmem_commit(pmem_commit(value).ok_or_else(|| misfit(option, value))?)
+            builder.pmem_commit(pmem_commit(value).ok_or_else(unknown)?)
         } else if is(BRAID_OPTION_PMEM_LINES) {
             builder.pmem_lines(flag()?)
         } else if is(BRAID_OPTION_PMEM_IN_PLACE) {
             builder.pmem_in_place(flag()?)
         } else if is(BRAID_OPTION_LOG_DEVICE) {
-            builder.log_device(device(value).ok_or_else(|| misfit(option, value))?)
+            builder.log_device(device(value).ok_or_else(unknown)?)
         } else if is(BRAID_OPTION_STATS_FILE) {
             builder.stats_file(flag()?)
         } else {
@@ -228,6 +243,17 @@ impl Options {
             read_only,
         })
     }
+}
+
+fn remote_access(number: u64) -> Option<RemoteAccess> {
+    use braid_remote_access::*;
+    let known = [
+        (BRAID_REMOTE_ACCESS_DIRECT, RemoteAccess::Direct),
+        (BRAID_REMOTE_ACCESS_AGENT, RemoteAccess::Agent),
+        (BRAID_REMOTE_ACCESS_AUTO, RemoteAccess::Auto),
+    ];
+    let found = known.into_iter().find(|(known, _)| *known as u64 == number);
+    found.map(|(_, access)| access)
 }
 
 fn pmem_commit(number: u64) -> Option<PmemCommit> {

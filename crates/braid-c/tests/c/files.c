@@ -193,6 +193,7 @@ static void refused(const char *dir) {
         OK(braid_options_set(options, BRAID_OPTION_BACKGROUND_THREADS, 0));
         OK(braid_options_set(options, BRAID_OPTION_DISCARD, 1));
         OK(braid_options_set(options, BRAID_OPTION_NUMA, 0));
+        OK(braid_options_set(options, BRAID_OPTION_REMOTE_ACCESS, BRAID_REMOTE_ACCESS_AUTO));
         braid_db *db = open_db(NULL, BRAID_OK, options);
         braid_stats stats;
         OK(braid_db_stats(db, &stats));

@@ -410,6 +410,7 @@ static void bad_arguments(void) {
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_PROTOCOL, 0));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_DISCARD, 2));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_NUMA, 2));
+    EXPECT(BRAID_INVALID_ARGUMENT, braid_options_set(options, BRAID_OPTION_REMOTE_ACCESS, 3));
     EXPECT(BRAID_INVALID_ARGUMENT, braid_table_open(db, "\xff\xfe", &no_table));
     MESSAGE("UTF-8");
     EXPECT(BRAID_TABLE_NAME, braid_table_open(db, "", &no_table));

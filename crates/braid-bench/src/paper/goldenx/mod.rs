@@ -9,14 +9,15 @@ mod placed;
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use braid::Bytes;
 use braid::device::DeviceChoice;
-use braid::tablespace::TablespaceOptions;
+use braid::tablespace::{RemoteAccess, TablespaceOptions};
 use braid_rt::numa;
 
-use self::model::Memory;
-use self::placed::{Nodes, PARTS, Placed};
+use self::model::{Agents, Memory};
+use self::placed::{Modelled, Nodes, PARTS, Placed};
 use super::{Diagram, PaperSpec, RECORDS, new_directory, remove_directory};
 use crate::engines::BraidEngine;
 use crate::{BenchError, Driver, Engine, Spec, Workload};
@@ -71,11 +72,11 @@ struct Placement {
     nodes: Nodes,
     /// Whether each tablespace has its own log.
     own_logs: bool,
-    /// Whether agents access the memory of other nodes: only in the model.
-    by_agent: bool,
+    /// Who accesses the memory of other nodes.
+    agents: Agents,
 }
 
-const PLACEMENTS: [Placement; 5] = [
+const PLACEMENTS: [Placement; 6] = [
     Placement {
         name: "all on one node",
         nodes: Nodes {
@@ -83,7 +84,7 @@ const PLACEMENTS: [Placement; 5] = [
             log: [0, 0],
         },
         own_logs: false,
-        by_agent: false,
+        agents: Agents::None,
     },
     Placement {
         name: "data and log apart",
@@ -92,7 +93,7 @@ const PLACEMENTS: [Placement; 5] = [
             log: [1, 1],
         },
         own_logs: false,
-        by_agent: false,
+        agents: Agents::None,
     },
     Placement {
         name: "data split, one log",
@@ -101,7 +102,7 @@ const PLACEMENTS: [Placement; 5] = [
             log: [0, 0],
         },
         own_logs: false,
-        by_agent: false,
+        agents: Agents::None,
     },
     Placement {
         name: "each with its own log",
@@ -110,7 +111,7 @@ const PLACEMENTS: [Placement; 5] = [
             log: [0, 1],
         },
         own_logs: true,
-        by_agent: false,
+        agents: Agents::None,
     },
     Placement {
         name: "the same, by agents",
@@ -119,7 +120,16 @@ const PLACEMENTS: [Placement; 5] = [
             log: [0, 1],
         },
         own_logs: true,
-        by_agent: true,
+        agents: Agents::Real,
+    },
+    Placement {
+        name: "the same, by free agents",
+        nodes: Nodes {
+            data: [0, 1],
+            log: [0, 1],
+        },
+        own_logs: true,
+        agents: Agents::Free,
     },
 ];
 
@@ -137,7 +147,7 @@ pub(super) fn figures(
         });
     }
     let how = if is_modelled {
-        "modelled: remote latency".to_owned()
+        format!("modelled: remote latency, {} ns a unit", spec.unit_nanos)
     } else {
         format!("measured on {PARTS} of {} memory nodes", numa::nodes())
     };
@@ -150,7 +160,7 @@ pub(super) fn figures(
             Diagram::new(&name, &title, "threads", "transactions/s").with_log_y()
         }));
         for placement in PLACEMENTS {
-            if is_modelled || !placement.by_agent {
+            if is_modelled || placement.agents != Agents::Free {
                 measure(
                     spec,
                     workloads,
@@ -176,8 +186,10 @@ fn measure(
     let most_threads = paper.threads.iter().copied().max().unwrap_or(1);
     let first = spec(paper, workloads[0], most_threads);
     let tables = first.driver()?.tables();
-    let engine = open(paper, placement, &first, &tables)?;
-    let memory = paper.model.map(|_| Memory::new(placement.by_agent));
+    let memory = paper
+        .model
+        .map(|_| Arc::new(Memory::new(placement.agents, paper.unit_nanos)));
+    let engine = open(paper, placement, memory.as_ref(), &first, &tables)?;
     for (workload, diagram) in workloads.iter().zip(diagrams) {
         for &threads in &paper.threads {
             progress(&format!(
@@ -190,7 +202,7 @@ fn measure(
             };
             let driver = spec.driver()?;
             // Counts the threads of a run from the first node on.
-            let placed = Placed::new(&engine, tables.len(), placement.nodes, memory.as_ref());
+            let placed = Placed::new(&engine, tables.len(), placement.nodes, memory.as_deref());
             load(&placed, driver.as_ref())?;
             let report = crate::run(&placed, driver.as_ref(), &spec, &mut |_| ())?;
             diagram.add(placement.name, threads as f64, report.tx_per_s);
@@ -208,6 +220,7 @@ fn load(placed: &Placed<'_>, driver: &dyn Driver) -> Result<(), BenchError> {
 fn open(
     paper: &PaperSpec,
     placement: Placement,
+    memory: Option<&Arc<Memory>>,
     spec: &Spec,
     tables: &[String],
 ) -> Result<BraidEngine, BenchError> {
@@ -217,7 +230,17 @@ fn open(
         ..Engine::new(paper.memory_dir.join("main"), spec)
     };
     // Pages are in the pool, which is on the tablespace's node.
-    let builder = || engine.builder().pmem_in_place(false);
+    let builder = || {
+        let builder = engine.builder().pmem_in_place(false);
+        if placement.agents != Agents::Real {
+            return builder;
+        }
+        let builder = builder.remote_access(RemoteAccess::Agent);
+        match memory {
+            Some(memory) => builder.agent_hook(Modelled::new(memory, placement.nodes)),
+            None => builder,
+        }
+    };
     let space = |part: usize| format!("part {part}");
     let mut db = builder().open(&engine.dir)?;
     let pool = usize::try_from(spec.data_bytes().saturating_mul(3)).unwrap_or(usize::MAX);

@@ -3,12 +3,15 @@
 //! Every part has all tables of the workload. A transaction uses one part, drawn uniformly, so half of
 //! the transactions are remote to their thread where the parts are on two nodes.
 
+use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use braid::tablespace::{AgentHook, AgentWork};
 use braid_rt::numa;
 use fastrand::Rng;
 
-use super::model::{Access, Memory};
+use super::model::{Access, Agents, Memory};
 use crate::BenchError;
 use crate::engines::{
     Abilities, Acknowledgement, Body, BraidEngine, Counters, KvEngine, Mode, Order, Session,
@@ -26,6 +29,71 @@ const LOG_HEADER: usize = 20;
 pub(super) struct Nodes {
     pub(super) data: [usize; PARTS],
     pub(super) log: [usize; PARTS],
+}
+
+thread_local! {
+    /// The node on which a thread of the figure runs.
+    static NODE: Cell<Option<usize>> = const { Cell::new(None) };
+    /// What became of the accesses that the thread asked of agents.
+    static ASKED: Cell<Asked> = const { Cell::new(Asked { agents: false, own_bytes: 0 }) };
+}
+
+/// Accesses that were left to agents since the last look.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    /// Whether there were any.
+    agents: bool,
+    /// Bytes that the thread accessed itself, since the agent was late.
+    own_bytes: usize,
+}
+
+/// The model's memory, as the engine's agents find it.
+pub(super) struct Modelled {
+    memory: Arc<Memory>,
+    nodes: Nodes,
+}
+
+impl Modelled {
+    pub(super) fn new(memory: &Arc<Memory>, nodes: Nodes) -> Arc<Self> {
+        let memory = memory.clone();
+        Arc::new(Self { memory, nodes })
+    }
+
+    /// The node of a tablespace: that of part `i` has the number `i + 1`.
+    fn node(&self, tablespace: u8) -> usize {
+        self.nodes.data[usize::from(tablespace) - 1]
+    }
+}
+
+impl AgentHook for Modelled {
+    fn is_remote(&self, tablespace: u8) -> bool {
+        let node = NODE.get();
+        let is_remote = node.is_some_and(|node| node != self.node(tablespace));
+        if is_remote {
+            let agents = true;
+            ASKED.set(Asked {
+                agents,
+                ..ASKED.get()
+            });
+        }
+        is_remote
+    }
+
+    fn worked(&self, work: AgentWork) {
+        if work.by_agent {
+            let node = self.node(work.tablespace);
+            let access = if work.writes {
+                Access::Write
+            } else {
+                Access::Read
+            };
+            self.memory.access(access, work.bytes, node, node);
+        } else {
+            let asked = ASKED.get();
+            let own_bytes = asked.own_bytes + work.bytes;
+            ASKED.set(Asked { own_bytes, ..asked });
+        }
+    }
 }
 
 /// An engine whose tables exist once for each part.
@@ -79,6 +147,7 @@ impl KvEngine for Placed<'_> {
     fn session(&self) -> Result<Box<dyn Session + '_>, BenchError> {
         let number = self.sessions.fetch_add(1, Ordering::Relaxed);
         let node = number % PARTS;
+        NODE.set(self.loading.is_none().then_some(node));
         if self.loading.is_none() && self.model.is_none() {
             // The thread's own: the runner starts threads for a run.
             numa::run_on(node);
@@ -138,10 +207,26 @@ struct Part {
 }
 
 impl Part {
+    /// Accounts for an access that has taken place: of an agent's, this thread has the copy.
     fn data(&self, model: Option<&Memory>, access: Access, bytes: usize) {
-        if let Some(model) = model {
-            model.access(access, bytes, self.from, self.data);
+        let Some(model) = model else {
+            return;
+        };
+        let asked = ASKED.take();
+        if model.agents != Agents::Real || !asked.agents {
+            return model.access(access, bytes, self.from, self.data);
         }
+        let own = asked.own_bytes.min(bytes);
+        if own > 0 {
+            model.access(access, own, self.from, self.data);
+        }
+        model.copy(bytes - own);
+    }
+
+    /// Whether the writes of a transaction are accounted for after its commit, which leaves them to an
+    /// agent.
+    fn writes_by_agent(&self, model: Option<&Memory>) -> bool {
+        model.is_some_and(|model| model.agents == Agents::Real) && self.from != self.data
     }
 
     /// Reads a value by `read`, which passes it to its argument, and accounts for the access.
@@ -169,19 +254,31 @@ impl Session for PlacedSession<'_> {
         body: &mut Body<'_>,
     ) -> Result<Acknowledgement, Stop> {
         let (part, model) = (self.draw(), self.placed.model);
-        self.inner.transact(mode, wait, &mut |tx| {
+        let mut written = Vec::new();
+        let outcome = self.inner.transact(mode, wait, &mut |tx| {
+            written.clear();
             let mut tx = PlacedTransaction {
                 tx,
                 part,
                 model,
                 logged: 0,
+                written: &mut written,
             };
             body(&mut tx)?;
             if let (Some(model), 1..) = (model, tx.logged) {
                 model.access(Access::Write, tx.logged, part.from, part.log);
             }
+            ASKED.take();
             Ok(())
-        })
+        });
+        if outcome.is_ok() && !written.is_empty() {
+            let asked = ASKED.get();
+            for bytes in written {
+                ASKED.set(asked);
+                part.data(model, Access::Write, bytes);
+            }
+        }
+        outcome
     }
 
     fn get(
@@ -203,12 +300,18 @@ struct PlacedTransaction<'a> {
     model: Option<&'a Memory>,
     /// Bytes of its log record.
     logged: usize,
+    /// Sizes of the writes that its commit leaves to an agent.
+    written: &'a mut Vec<usize>,
 }
 
 impl PlacedTransaction<'_> {
     fn written(&mut self, bytes: usize) {
         self.logged += bytes + LOG_HEADER;
-        self.part.data(self.model, Access::Write, bytes);
+        if self.part.writes_by_agent(self.model) {
+            self.written.push(bytes);
+        } else {
+            self.part.data(self.model, Access::Write, bytes);
+        }
     }
 }
 
