@@ -3,7 +3,8 @@
 //! A reply waits until everything that its command read and wrote is durable. The connections of a
 //! thread leave the sequence numbers for which they wait here. When the thread has executed
 //! everything that arrived, it requests one flush for all of it, and at its end answers all whose
-//! numbers are durable.
+//! numbers are durable. Before it requests one, it looks at its sockets once more: while it executed,
+//! clients have sent requests that the same flush can carry.
 //!
 //! During that flush the thread sleeps, for [`GATHER`] at most, although requests may arrive: the
 //! thread then finds many of them at once. A thread that woke for each would execute one, request a
@@ -74,6 +75,8 @@ struct Flushes {
     requests: usize,
     /// Ticket for the commits whose flush is requested.
     requested: Option<Ticket>,
+    /// Newest commit after which the thread has looked at its sockets.
+    looked: u64,
     /// Whether the thread has slept for `requested`.
     has_gathered: bool,
     /// Whether the log has failed, or the database is closed.
@@ -101,6 +104,7 @@ pub(crate) fn begin(db: &Database, runtime: &Waker) {
         newest: 0,
         requests: 0,
         requested: None,
+        looked: 0,
         has_gathered: false,
         has_failed: false,
         waiting: Vec::new(),
@@ -141,30 +145,32 @@ pub(crate) fn answer() {
     with(Flushes::answer);
 }
 
-/// Requests a flush for what this thread has executed, and waits a while for its end. To be called when
-/// the thread has nothing else to do.
+/// Requests a flush for what this thread has executed, and waits a while for its end; but first has
+/// the runtime look for further requests. To be called when the thread has nothing else to do.
 pub(crate) fn gather() {
     with(Flushes::gather);
 }
 
 /// Waits until a commit of this thread is durable, or will not become so. `registered` is the sequence
 /// number for which the same task waited last.
-pub(crate) async fn durable(db: &Database, seqno: u64, registered: &mut u64) {
-    std::future::poll_fn(|context| {
-        if db.durable_seqno() >= seqno || has_failed() {
-            return Poll::Ready(());
-        }
-        if *registered != seqno {
-            *registered = seqno;
-            FLUSHES.with_borrow_mut(|flushes| {
-                if let Some(flushes) = flushes {
-                    flushes.waiting.push((seqno, context.waker().clone()));
-                }
-            });
-        }
-        Poll::Pending
-    })
-    .await;
+pub(crate) fn poll_durable(
+    db: &Database,
+    seqno: u64,
+    registered: &mut u64,
+    context: &Context<'_>,
+) -> Poll<()> {
+    if db.durable_seqno() >= seqno || has_failed() {
+        return Poll::Ready(());
+    }
+    if *registered != seqno {
+        *registered = seqno;
+        FLUSHES.with_borrow_mut(|flushes| {
+            if let Some(flushes) = flushes {
+                flushes.waiting.push((seqno, context.waker().clone()));
+            }
+        });
+    }
+    Poll::Pending
 }
 
 /// Returns whether the log has failed, or the database is closed: what is not durable will not become
@@ -243,6 +249,12 @@ impl Flushes {
         if !woken.is_empty() {
             return woken;
         }
+        if self.newest > self.looked && self.requested.is_none() {
+            self.looked = self.newest;
+            // A runtime that has something to do looks at its sockets, and does not wait for them.
+            self.alarm.runtime.wake_by_ref();
+            return woken;
+        }
         self.request();
         if self.requested.is_some() && self.waiting.len() >= GATHER_MIN && !self.has_gathered {
             self.has_gathered = true;
@@ -271,6 +283,7 @@ impl Flushes {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
     use std::time::{Duration, Instant};
 
     use braid::device::MemoryDevice;
@@ -295,6 +308,48 @@ mod tests {
         while db.durable_seqno() < seqno {
             executed(1);
             assert!(begun.elapsed() < Duration::from_secs(60), "no flush");
+        }
+        end();
+    }
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_sockets_are_looked_at_before_each_flush() {
+        let db = Database::builder()
+            .background_threads(false)
+            .open_on(Arc::new(MemoryDevice::new()))
+            .unwrap();
+        let table = db.open_table::<u64, u64>("t").unwrap();
+        let wakes = Arc::new(Wakes::default());
+        begin(&db, &Waker::from(Arc::clone(&wakes)));
+        let write = |key| {
+            let mut tx = db.begin();
+            tx.set_durability(Durability::None);
+            tx.insert(&table, &key, &1).unwrap();
+            add(tx.commit_async().unwrap())
+        };
+        for key in 0..2 {
+            let looks = wakes.0.load(Ordering::SeqCst);
+            write(2 * key);
+            gather();
+            // As if the look had found a request.
+            let seqno = write(2 * key + 1);
+            gather();
+            assert!(db.durable_seqno() < seqno);
+            assert_eq!(wakes.0.load(Ordering::SeqCst), looks + 2);
+            // It found none.
+            gather();
+            assert!(db.durable_seqno() >= seqno);
+            assert_eq!(wakes.0.load(Ordering::SeqCst), looks + 2);
         }
         end();
     }

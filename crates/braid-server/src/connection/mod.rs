@@ -66,6 +66,8 @@ pub(crate) struct Connection {
     parser: RequestParser,
     input: BytesMut,
     output: BytesMut,
+    /// Whether the stream may still hold bytes that it has accepted.
+    is_unflushed: bool,
     pending: VecDeque<Pending>,
     /// About how many bytes of replies are pending.
     pending_bytes: usize,
@@ -101,6 +103,7 @@ impl Connection {
             parser: RequestParser::default(),
             input: BytesMut::new(),
             output: BytesMut::new(),
+            is_unflushed: false,
             pending: VecDeque::new(),
             pending_bytes: 0,
             holds: false,
@@ -117,22 +120,17 @@ impl Connection {
     }
 
     /// Serves the connection until one side ends it.
-    pub(crate) async fn run<S: AsyncRead + AsyncWrite>(mut self, stream: S) {
-        let (mut reader, mut writer) = tokio::io::split(stream);
-        let is_complete = self.serve(&mut reader, &mut writer).await;
+    pub(crate) async fn run<S: AsyncRead + AsyncWrite + Unpin>(mut self, mut stream: S) {
+        let is_complete = self.serve(&mut stream).await;
         // A client that sees the end of its connection must not find a subscription of it any more.
         drop(self);
         if is_complete {
-            let _ = writer.shutdown().await;
+            let _ = stream.shutdown().await;
         }
     }
 
     /// Returns whether all replies were written.
-    async fn serve<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
-        &mut self,
-        reader: &mut R,
-        writer: &mut W,
-    ) -> bool {
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin>(&mut self, stream: &mut S) -> bool {
         loop {
             let executed = self.execute_some();
             if executed > 0 {
@@ -150,7 +148,7 @@ impl Connection {
             if is_done && self.output.is_empty() {
                 return true;
             }
-            let wake = self.wait(reader, writer, executed == TURN).await;
+            let wake = self.wait(stream, executed == TURN).await;
             if !self.handle(wake) {
                 return false;
             }

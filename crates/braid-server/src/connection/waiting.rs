@@ -3,18 +3,20 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use braid::Database;
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::Connection;
 use super::replies::Pending;
+use crate::channels::Inbox;
 use crate::flushes;
 use crate::resp::Reply;
+use crate::shared::Signal;
 use crate::waiters::Place;
 
 /// Waits of a busy connection after which it looks for messages.
@@ -38,12 +40,71 @@ pub(super) enum Wake {
     Turn,
 }
 
+/// What nearly every wait is for.
+struct Usual<'a> {
+    kill: &'a Signal,
+    output: &'a mut BytesMut,
+    writes: bool,
+    /// Whether the stream may still hold bytes that it has accepted: a connection with TLS does.
+    is_unflushed: &'a mut bool,
+    db: &'a Database,
+    /// Sequence number that has to be durable, and the one for which the connection waited last.
+    seqno: Option<u64>,
+    awaited: &'a mut u64,
+    input: &'a mut BytesMut,
+    reads: bool,
+    inbox: &'a mut Inbox,
+}
+
+impl Usual<'_> {
+    fn poll<S: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut S,
+        context: &mut Context<'_>,
+    ) -> Poll<Wake> {
+        if self.kill.poll(context).is_ready() {
+            return Poll::Ready(Wake::Killed);
+        }
+        if self.writes
+            && let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(context, self.output)
+        {
+            *self.is_unflushed = true;
+            match written {
+                // Nothing has changed that the connection need react to.
+                Ok(len) if len == self.output.len() && self.reads => {
+                    self.output.clear();
+                    self.writes = false;
+                }
+                written => return Poll::Ready(Wake::Written(written)),
+            }
+        }
+        if *self.is_unflushed
+            && let Poll::Ready(flushed) = Pin::new(&mut *stream).poll_flush(context)
+        {
+            *self.is_unflushed = false;
+            if let Err(error) = flushed {
+                return Poll::Ready(Wake::Written(Err(error)));
+            }
+        }
+        if let Some(seqno) = self.seqno
+            && flushes::poll_durable(self.db, seqno, self.awaited, context).is_ready()
+        {
+            return Poll::Ready(Wake::Durable);
+        }
+        if self.reads
+            && let Poll::Ready(result) = read(stream, self.input, context)
+        {
+            return Poll::Ready(Wake::Read(result));
+        }
+        self.inbox.poll_receive(context).map(Wake::Message)
+    }
+}
+
 impl Connection {
     /// Waits for the next thing to do.
-    pub(super) async fn wait<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    pub(super) async fn wait<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
-        reader: &mut R,
-        writer: &mut W,
+        stream: &mut S,
         has_more: bool,
     ) -> Wake {
         let reads = !self.session.closes && !has_more && self.input.len() < self.input_limit && {
@@ -70,18 +131,28 @@ impl Connection {
         {
             return Wake::Message(message);
         }
-        let writes = !self.output.is_empty() && !self.holds;
-        let seqno = self.pending.front().and_then(|front| front.seqno);
+        let mut usual = Usual {
+            kill: &self.client.kill,
+            writes: !self.output.is_empty() && !self.holds,
+            output: &mut self.output,
+            is_unflushed: &mut self.is_unflushed,
+            db: &self.shared.keyspace.db,
+            seqno: self.pending.front().and_then(|front| front.seqno),
+            awaited: &mut self.awaited,
+            input: &mut self.input,
+            reads,
+            inbox: &mut self.inbox,
+        };
+        let usual = poll_fn(|context| usual.poll(stream, context));
         let place = self.blocked.as_ref().map(|blocked| &blocked.place);
         let is_blocked = place.is_some();
         let is_postponed = self.postponed.is_some();
+        if !(is_blocked || is_postponed || has_more || deadline.is_some() || idle.is_some()) {
+            return usual.await;
+        }
         tokio::select! {
             biased;
-            () = poll_fn(|context| self.client.kill.poll(context)) => Wake::Killed,
-            result = writer.write(&self.output), if writes => Wake::Written(result),
-            () = durable(&self.shared.keyspace.db, seqno, &mut self.awaited), if seqno.is_some() => Wake::Durable,
-            result = read(reader, &mut self.input), if reads => Wake::Read(result),
-            message = poll_fn(|context| self.inbox.poll_receive(context)) => Wake::Message(message),
+            wake = usual => wake,
             () = elements(place), if is_blocked => Wake::Elements,
             () = self.client.unblock.notified(), if is_blocked => Wake::Unblocked,
             () = self.shared.pauses.changed(), if is_postponed => Wake::PauseChanged,
@@ -98,26 +169,17 @@ thread_local! {
 }
 
 /// Adds what has arrived to `input`; returns how many bytes, 0 at the end of the connection.
-async fn read<R: AsyncRead + Unpin>(
+fn read<R: AsyncRead + Unpin>(
     reader: &mut R,
     input: &mut BytesMut,
-) -> std::io::Result<usize> {
-    poll_fn(|context| {
-        ARRIVING.with_borrow_mut(|bytes| {
-            let mut buffer = ReadBuf::new(bytes);
-            ready!(Pin::new(&mut *reader).poll_read(context, &mut buffer))?;
-            input.extend_from_slice(buffer.filled());
-            Ok(buffer.filled().len()).into()
-        })
+    context: &mut Context<'_>,
+) -> Poll<std::io::Result<usize>> {
+    ARRIVING.with_borrow_mut(|bytes| {
+        let mut buffer = ReadBuf::new(bytes);
+        ready!(Pin::new(reader).poll_read(context, &mut buffer))?;
+        input.extend_from_slice(buffer.filled());
+        Ok(buffer.filled().len()).into()
     })
-    .await
-}
-
-async fn durable(db: &Database, seqno: Option<u64>, awaited: &mut u64) {
-    match seqno {
-        Some(seqno) => flushes::durable(db, seqno, awaited).await,
-        None => std::future::pending().await,
-    }
 }
 
 async fn elements(place: Option<&Place>) {

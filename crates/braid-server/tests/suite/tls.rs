@@ -73,6 +73,26 @@ fn ask(client: &mut Client, request: &str) -> std::io::Result<String> {
     Ok(line.trim_end().to_owned())
 }
 
+/// A reader that is slower than the server gets everything, also the end that waits in the buffers of
+/// TLS.
+#[test]
+fn a_slow_reader_gets_everything() {
+    const REQUESTS: usize = 30;
+    let server = start(TlsClients::Yes);
+    let mut client = connect(&server, Some("client"));
+    let long = "x".repeat(500_000);
+    let request = format!("*3\r\n$3\r\nSET\r\n$4\r\nlong\r\n$500000\r\n{long}");
+    assert_eq!(ask(&mut client, &request).unwrap(), "+OK");
+    // Far more than what the system and the server buffer.
+    let requests = "GET long\r\n".repeat(REQUESTS);
+    client.get_mut().write_all(requests.as_bytes()).unwrap();
+    let mut value = vec![0; "$500000\r\n".len() + long.len() + 2];
+    for _ in 0..REQUESTS {
+        client.read_exact(&mut value).unwrap();
+        assert!(value.ends_with(b"x\r\n"));
+    }
+}
+
 #[test]
 fn clients_with_a_certificate_are_served() {
     let server = start(TlsClients::Yes);
