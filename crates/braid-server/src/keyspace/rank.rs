@@ -134,6 +134,28 @@ impl RankIndex<'_> {
         Ok(())
     }
 
+    /// Moves a member without anchors from one position to another. Only the anchors before which
+    /// just one of the positions lies count differently.
+    pub(crate) fn shift(&mut self, from: &[u8], to: &[u8], levels: u8) -> braid::Result<()> {
+        let (first, last) = if from < to { (from, to) } else { (to, from) };
+        for level in 1..=levels {
+            let (after, after_count) = self.anchor_before(level, last)?;
+            // Upper levels have some of this level's anchors.
+            if &after[self.anchors.len() + 1..] <= first {
+                break;
+            }
+            let (before, before_count) = self.anchor_before(level, first)?;
+            let (gains, loses) = if last == to {
+                ((after, after_count), (before, before_count))
+            } else {
+                ((before, before_count), (after, after_count))
+            };
+            self.put(&gains.0, gains.1 + 1)?;
+            self.put(&loses.0, loses.1.checked_sub(1).ok_or_else(damaged)?)?;
+        }
+        Ok(())
+    }
+
     /// Returns the number of members before `bound`, which need not be a member.
     pub(crate) fn rank(&self, bound: &[u8], levels: u8) -> braid::Result<u64> {
         let mut rank = 0;
@@ -199,7 +221,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
         fn ranks_are_those_of_an_ordered_set(
-            changes in proptest::collection::vec((any::<bool>(), 0u8..200), 1..400),
+            changes in proptest::collection::vec((0u8..4, 0u8..200, 0u8..200), 1..400),
         ) {
             let db = Database::in_memory().unwrap();
             let table: Bucket = db.open_table("elements").unwrap();
@@ -208,7 +230,7 @@ mod tests {
             let height = |member: u8| height(u64::from(member.wrapping_mul(37)) << 2);
             let mut levels = 0;
             let mut model = BTreeSet::new();
-            for (inserts, member) in changes {
+            for (kind, member, target) in changes {
                 let len = model.len() as u64;
                 let mut index = RankIndex {
                     view: &mut view,
@@ -216,12 +238,21 @@ mod tests {
                     members: vec![1],
                     anchors: vec![2],
                 };
-                if inserts && model.insert(member) {
+                if kind < 2 && model.insert(member) {
                     index.view.put(&table, &[1, member], b"").unwrap();
                     index.insert(&[member], height(member), &mut levels, len).unwrap();
-                } else if !inserts && model.remove(&member) {
+                } else if kind == 2 && model.remove(&member) {
                     index.view.remove(&table, &[1, member]).unwrap();
                     index.remove(&[member], height(member), levels).unwrap();
+                } else if kind == 3
+                    && height(member) + height(target) == 0
+                    && model.contains(&member)
+                    && model.insert(target)
+                {
+                    model.remove(&member);
+                    index.view.remove(&table, &[1, member]).unwrap();
+                    index.view.put(&table, &[1, target], b"").unwrap();
+                    index.shift(&[member], &[target], levels).unwrap();
                 }
             }
             let index = RankIndex { view: &mut view, table: &table, members: vec![1], anchors: vec![2] };

@@ -201,13 +201,20 @@ fn silent_connections_are_probed() {
         let mut raw = server.raw();
         raw.send("PING\r\n");
         assert_eq!(raw.line(), "+PONG");
-        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
         let peer = raw.stream().local_addr().unwrap().port();
         let ends = format!(":{:04X} 0100007F:{peer:04X} 01 ", server.port);
-        let row = table.lines().find(|row| row.contains(&ends));
-        let row = row.unwrap_or_else(|| panic!("{ends} is not in {table}"));
-        // The kind of the timer that runs: 02 is that of probes.
-        row.split_whitespace().nth(5).unwrap().starts_with("02:")
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+            let row = table.lines().find(|row| row.contains(&ends));
+            let row = row.unwrap_or_else(|| panic!("{ends} is not in {table}"));
+            // The kind of the timer that runs: 01 until the reply is acknowledged, 02 for probes.
+            let timer = row.split_whitespace().nth(5).unwrap();
+            if !timer.starts_with("01:") {
+                break timer.starts_with("02:");
+            }
+            assert!(Instant::now() < deadline, "the reply is not acknowledged");
+        }
     };
     assert!(has_timer(&TestServer::new()));
     let without = TestServer::with(Database::in_memory().unwrap(), |options| {

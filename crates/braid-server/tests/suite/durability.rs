@@ -178,11 +178,14 @@ impl Layer for Writes {
     }
 }
 
+/// Without background threads, only the server's threads flush: the log's own thread may flush once more
+/// for a request that another thread has served.
 fn counted_server() -> (TestServer, Writes) {
     let writes = Writes::default();
     let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new());
     let device = Arc::new(LayeredDevice::over(memory, writes.clone()));
-    let db = Database::builder().open_on(device).unwrap();
+    let builder = Database::builder().background_threads(false);
+    let db = builder.open_on(device).unwrap();
     (TestServer::with(db, |_| {}), writes)
 }
 

@@ -71,7 +71,7 @@ fn expiration() {
         TTL a => -1
         TTL missing => -2
         EXPIRE a 100 => 1
-        TTL a => 100
+        TTL a => ~100
         EXPIRE a 200 LT => 0
         EXPIRE a 200 GT => 1
         EXPIRE a 300 NX => 0

@@ -37,7 +37,7 @@ fn strings_are_set_read_and_changed() {
         EXISTS e => 0
         MSETNX e 1 f 9 => 1
         GETEX e EX 100 => 1
-        TTL e => 100
+        TTL e => ~100
         GETEX e PERSIST => 1
         TTL e => -1
         LPUSH l 1 => 1
