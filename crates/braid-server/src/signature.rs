@@ -55,11 +55,16 @@ impl Signature {
 
     /// Returns whether this many arguments, with the name, are allowed.
     pub(crate) fn accepts(&self, arguments: usize) -> bool {
-        let arity = self.arity.unsigned_abs() as usize;
-        if self.arity < 0 {
-            arguments >= arity
-        } else {
-            arguments == arity
-        }
+        fits(self.arity, arguments)
+    }
+}
+
+/// Returns whether a number of arguments fits an [arity](Signature::arity).
+pub(crate) fn fits(arity: i32, arguments: usize) -> bool {
+    let least = arity.unsigned_abs() as usize;
+    if arity < 0 {
+        arguments >= least
+    } else {
+        arguments == least
     }
 }

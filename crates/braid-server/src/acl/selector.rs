@@ -1,7 +1,5 @@
 //! Selectors: commands, keys and channels that go together.
 
-use std::fmt::Write;
-
 use bytes::Bytes;
 
 use super::Denied;
@@ -232,21 +230,15 @@ impl Selector {
 
     /// Returns rules that make an equal selector of an empty one.
     pub(super) fn describe(&self) -> String {
-        let mut out = self.describe_keys();
-        let channels = self.describe_channels();
-        for part in [
-            if channels.is_empty() {
-                "resetchannels"
-            } else {
-                &channels
-            },
-            &self.commands.describe(),
-        ] {
-            if !out.is_empty() {
-                out.push(' ');
-            }
-            let _ = write!(out, "{part}");
-        }
-        out
+        let (keys, channels) = (self.describe_keys(), self.describe_channels());
+        let reset = if self.allows_all_channels() {
+            ""
+        } else {
+            "resetchannels"
+        };
+        let commands = self.commands.describe();
+        let parts = [keys.as_str(), reset, &channels, &commands];
+        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        parts.join(" ")
     }
 }

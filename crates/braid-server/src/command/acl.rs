@@ -5,7 +5,7 @@ use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 
-use super::arguments::{help, integer, is, unknown_subcommand, wrong_arity};
+use super::arguments::{help, integer, is, unknown_subcommand};
 use super::introspection::keys_of;
 use super::table::{commands, find};
 use crate::acl::{CATEGORIES, DEFAULT, User, belongs};
@@ -163,9 +163,9 @@ fn dry_run(shared: &Shared, args: &[Bytes]) -> Result<Reply> {
         let shown = String::from_utf8_lossy(&request[0]).into_owned();
         Failure::client(format!("ERR Command '{shown}' not found"))
     })?;
-    if !command.accepts(request.len()) {
-        return Err(wrong_arity(command.name));
-    }
+    command
+        .check(request)
+        .map_err(|misuse| Failure::client(command.describe(misuse, request)))?;
     Ok(
         match user.check(command, request, || keys_of(command, request)) {
             Ok(()) => Reply::OK,

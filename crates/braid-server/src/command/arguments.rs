@@ -158,11 +158,11 @@ pub(super) fn wrong_arity(name: &str) -> Failure {
     ))
 }
 
-/// Returns the error for an unknown subcommand.
+/// Returns the error for a subcommand that is unknown or has too many arguments.
 pub(super) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Failure {
     let shown = String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)]).into_owned();
     Failure::client(format!(
-        "ERR unknown subcommand '{shown}'. Try {} HELP.",
+        "ERR unknown subcommand or wrong number of arguments for '{shown}'. Try {} HELP.",
         command.to_uppercase()
     ))
 }

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use bytes::Bytes;
 
-use super::arguments::{Options, integer, is, wrong_arity};
+use super::arguments::{Options, integer, is};
 use super::{Command, Run, keys_of};
 use crate::failure::{Failure, Result};
 use crate::resp::Reply;
@@ -37,6 +37,7 @@ pub(super) fn tracking(shared: &Shared, session: &mut Session, args: &[Bytes]) -
     };
     let mut mode = Mode::default();
     let (mut is_broadcast, mut prefixes) = (false, Vec::new());
+    let (mut opts_in, mut opts_out) = (false, false);
     let mut options = Options::new(&args[3..]);
     while let Some(option) = options.next() {
         if is(option, "REDIRECT") {
@@ -54,14 +55,12 @@ pub(super) fn tracking(shared: &Shared, session: &mut Session, args: &[Bytes]) -
             is_broadcast = true;
         } else if is(option, "NOLOOP") {
             mode.noloop = true;
-        } else if is(option, "OPTIN") && mode.opt != Opt::Out {
+        } else if is(option, "OPTIN") {
             mode.opt = Opt::In;
-        } else if is(option, "OPTOUT") && mode.opt != Opt::In {
+            opts_in = true;
+        } else if is(option, "OPTOUT") {
             mode.opt = Opt::Out;
-        } else if is(option, "OPTIN") || is(option, "OPTOUT") {
-            return Err(Failure::client(
-                "ERR You can't specify both OPTIN mode and OPTOUT mode",
-            ));
+            opts_out = true;
         } else {
             return Err(Failure::SYNTAX);
         }
@@ -73,6 +72,11 @@ pub(super) fn tracking(shared: &Shared, session: &mut Session, args: &[Bytes]) -
     if !prefixes.is_empty() && !is_broadcast {
         return Err(Failure::client(
             "ERR PREFIX option requires BCAST mode to be enabled",
+        ));
+    }
+    if opts_in && opts_out {
+        return Err(Failure::client(
+            "ERR You can't specify both OPTIN mode and OPTOUT mode",
         ));
     }
     if is_broadcast && mode.opt != Opt::All {
@@ -107,7 +111,7 @@ fn combine(before: &Mode, mode: &mut Mode) -> Result<()> {
             ));
         }
     }
-    if before.opt != mode.opt {
+    if before.opt != mode.opt && before.opt != Opt::All && mode.opt != Opt::All {
         return Err(Failure::client(
             "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then re-enabling it with a different mode.",
         ));
@@ -166,10 +170,7 @@ pub(super) fn redirect(session: &Session) -> Reply {
     Reply::Integer(redirect.map_or(-1, |to| to.map_or(0, |id| id as i64)))
 }
 
-pub(super) fn tracking_info(shared: &Shared, session: &Session, args: &[Bytes]) -> Result<Reply> {
-    if args.len() != 2 {
-        return Err(wrong_arity("client|trackinginfo"));
-    }
+pub(super) fn tracking_info(shared: &Shared, session: &Session) -> Result<Reply> {
     let mut flags = Vec::new();
     let mut prefixes = Vec::new();
     match &session.caching {

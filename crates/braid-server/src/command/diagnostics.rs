@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::arguments::{help, is, unknown_subcommand, wrong_arity};
+use super::arguments::{help, is, unknown_subcommand};
 use super::table::{commands, find};
 use crate::failure::{Failure, Result};
 use crate::observe::History;
@@ -44,10 +44,6 @@ pub(super) fn slowlog(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Resul
             "SLOWLOG <subcommand> [<arg> ...]. Subcommands are:",
             "GET [<count>], LEN, RESET, HELP",
         ])),
-        (b"len" | b"reset" | b"get", _) => {
-            let name = String::from_utf8_lossy(&subcommand).into_owned();
-            Err(wrong_arity(&format!("slowlog|{name}")))
-        }
         _ => Err(unknown_subcommand("slowlog", &args[1])),
     }
 }
@@ -105,10 +101,6 @@ pub(super) fn latency(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Resul
             "LATENCY <subcommand> [<arg> ...]. Subcommands are:",
             "DOCTOR, GRAPH <event>, HISTOGRAM [<command> ...], HISTORY <event>, LATEST, RESET [<event> ...], HELP",
         ])),
-        (b"latest" | b"history" | b"graph" | b"doctor", _) => {
-            let name = String::from_utf8_lossy(&subcommand).into_owned();
-            Err(wrong_arity(&format!("latency|{name}")))
-        }
         _ => Err(unknown_subcommand("latency", &args[1])),
     }
 }

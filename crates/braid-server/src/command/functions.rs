@@ -315,10 +315,6 @@ pub(super) fn function(shared: &Shared, session: &mut Session, args: &[Bytes]) -
             "DELETE <name>, DUMP, FLUSH [ASYNC|SYNC], KILL, LIST [LIBRARYNAME <pattern>] [WITHCODE],",
             "LOAD [REPLACE] <code>, RESTORE <payload> [FLUSH|APPEND|REPLACE], STATS, HELP",
         ])),
-        (b"load" | b"delete" | b"flush" | b"dump" | b"restore" | b"stats" | b"kill", _) => {
-            let name = String::from_utf8_lossy(&subcommand).into_owned();
-            Err(wrong_arity(&format!("function|{name}")))
-        }
         _ => Err(unknown_subcommand("function", &args[1])),
     }
 }

@@ -192,7 +192,7 @@ pub(super) fn command(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Rep
     if (is(subcommand, "GETKEYS") || with_flags) && args.len() > 2 {
         let command =
             find(&args[2]).ok_or_else(|| Failure::client("ERR Invalid command specified"))?;
-        if !command.accepts(args.len() - 2) {
+        if command.check(&args[2..]).is_err() {
             return Err(Failure::client(
                 "ERR Invalid number of arguments specified for command",
             ));

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::arguments::{Options, help, integer, is, unknown_subcommand, wrong_arity};
+use super::arguments::{Options, help, integer, is, unknown_subcommand};
 use crate::failure::{Failure, Result};
 use crate::glob::matches;
 use crate::keyspace::{Body, Collection, Data, Discarded, Entry, Kind};
@@ -386,13 +386,6 @@ pub(super) fn swapdb(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
 }
 
 pub(super) fn object(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let needs_key = |args: &[Bytes]| {
-        if args.len() == 3 {
-            Ok(())
-        } else {
-            Err(wrong_arity("object"))
-        }
-    };
     let subcommand = &args[1];
     if is(subcommand, "HELP") {
         return Ok(help(&[
@@ -401,26 +394,23 @@ pub(super) fn object(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         ]));
     }
     if is(subcommand, "ENCODING") {
-        needs_key(args)?;
         return Ok(match data.entry(&args[2])? {
             None => Reply::Null,
             Some(entry) => Reply::copied(encoding(&entry)),
         });
     }
     if is(subcommand, "REFCOUNT") || is(subcommand, "IDLETIME") {
-        needs_key(args)?;
         let answer = i64::from(is(subcommand, "REFCOUNT"));
         return Ok(data
             .entry(&args[2])?
             .map_or(Reply::Null, |_| Reply::Integer(answer)));
     }
     if is(subcommand, "FREQ") {
-        needs_key(args)?;
         if data.entry(&args[2])?.is_none() {
             return Ok(Reply::Null);
         }
         return Err(Failure::client(
-            "ERR An LFU maxmemory policy is not selected, access frequency not tracked.",
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.",
         ));
     }
     Err(unknown_subcommand("object", subcommand))

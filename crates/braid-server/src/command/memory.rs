@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::arguments::{Options, help, integer, unknown_subcommand, wrong_arity};
+use super::arguments::{Options, help, integer, unknown_subcommand};
 use super::keys::DATABASES;
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Body, Data};
@@ -14,7 +14,7 @@ const SAMPLES: usize = 5;
 pub(super) fn memory(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let subcommand = args[1].to_ascii_lowercase();
     match (&subcommand[..], args.len()) {
-        (b"usage", 3 | 5) => usage(data, args),
+        (b"usage", 3..) => usage(data, args),
         (b"stats", 2) => stats(data),
         (b"doctor", 2) => Ok(Reply::Verbatim(
             "Pages lie in a pool of a fixed size, and nothing is evicted: the option `pool` sets the size.\n"
@@ -27,7 +27,6 @@ pub(super) fn memory(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
             "MEMORY <subcommand> [<arg> ...]. Subcommands are:",
             "DOCTOR, MALLOC-STATS, PURGE, STATS, USAGE <key> [SAMPLES <count>], HELP",
         ])),
-        (b"usage", _) => Err(wrong_arity("memory|usage")),
         _ => Err(unknown_subcommand("memory", &args[1])),
     }
 }

@@ -5,6 +5,7 @@ mod arguments;
 mod bitfield;
 mod bits;
 mod caching;
+mod clients;
 mod connection;
 mod diagnostics;
 mod dump;
@@ -29,6 +30,7 @@ mod sort;
 mod sorted_sets;
 mod streams;
 mod strings;
+mod subcommands;
 mod table;
 
 use bytes::Bytes;
@@ -42,11 +44,14 @@ use crate::shared::Shared;
 use crate::signature::{Flag, Signature};
 
 pub(crate) use caching::remember;
-pub(crate) use connection::describe;
+pub(crate) use clients::describe;
 #[cfg(feature = "scripts")]
 pub(crate) use functions::load_all as load_functions;
 pub(crate) use introspection::keys_of;
 pub(crate) use server::waits_for_device;
+#[cfg(feature = "scripts")]
+pub(crate) use subcommands::Misuse;
+pub(crate) use subcommands::Subcommand;
 pub(crate) use table::{commands, find};
 
 /// A command that runs in a transaction or on a snapshot.
@@ -83,6 +88,8 @@ pub(crate) struct Command {
     /// Position in the table.
     pub(crate) number: usize,
     pub(crate) signature: Signature,
+    /// Subcommands, if the first argument has to be one.
+    pub(crate) subcommands: &'static [Subcommand],
     pub(crate) run: Run,
 }
 

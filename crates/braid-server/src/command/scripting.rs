@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use super::arguments::{help, integer, is, unknown_subcommand, wrong_arity};
+use super::arguments::{help, integer, is, unknown_subcommand};
 use super::keys::database;
-use super::{Command, Run, find, keys_of, remember};
+use super::{Command, Misuse, Run, find, keys_of, remember};
 use crate::channels::Topic;
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Data, Message};
@@ -33,9 +33,10 @@ type Refusal = &'static str;
 impl Caller<'_> {
     fn find(&self, args: &[Bytes]) -> std::result::Result<&'static Command, Refusal> {
         let command = find(&args[0]).ok_or("ERR Unknown Redis command called from script")?;
-        if !command.accepts(args.len()) {
-            return Err("ERR Wrong number of args calling Redis command from script");
-        }
+        command.check(args).map_err(|misuse| match misuse {
+            Misuse::Arguments(_) => "ERR Wrong number of args calling Redis command from script",
+            Misuse::Subcommand => "ERR Unknown Redis command called from script",
+        })?;
         let is_allowed = matches!(command.run, Run::Data(_) | Run::Session(_))
             && !command.is(Flag::Noscript)
             && command.name != "quit";
@@ -103,7 +104,7 @@ impl Host for Caller<'_> {
 
     fn may(&mut self, args: &[Bytes]) -> Result<bool> {
         let command = find(&args[0])
-            .filter(|command| command.accepts(args.len()))
+            .filter(|command| command.check(args).is_ok())
             .ok_or_else(|| {
                 Failure::client("ERR Invalid command passed to redis.acl_check_cmd()")
             })?;
@@ -331,10 +332,6 @@ pub(super) fn script(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
             "SCRIPT <subcommand> [<arg> ...]. Subcommands are:",
             "EXISTS <sha1> [<sha1> ...], FLUSH [ASYNC|SYNC], KILL, LOAD <script>, HELP",
         ])),
-        (b"load" | b"exists" | b"kill", _) => {
-            let name = String::from_utf8_lossy(&subcommand).into_owned();
-            Err(wrong_arity(&format!("script|{name}")))
-        }
         _ => Err(unknown_subcommand("script", &args[1])),
     }
 }

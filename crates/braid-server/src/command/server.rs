@@ -478,5 +478,11 @@ pub(super) fn debug(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply
     {
         return Ok(Reply::OK);
     }
+    if is(&args[1], "HELP") && args.len() == 2 {
+        return Ok(help(&[
+            "DEBUG <subcommand> [<arg> ...]. Subcommands are:",
+            "ERROR <text>, SLEEP <seconds>, HELP; others of Redis' do nothing",
+        ]));
+    }
     Err(unknown_subcommand("debug", &args[1]))
 }

@@ -219,12 +219,9 @@ fn answer(result: Result<Reply>) -> Reply {
 /// Finds a command and checks its arguments and that the client may use it now.
 fn check(shared: &Shared, session: &Session, args: &[Bytes]) -> Result<&'static Command, String> {
     let command = find(&args[0]).ok_or_else(|| unknown(args))?;
-    if !command.accepts(args.len()) {
-        return Err(format!(
-            "ERR wrong number of arguments for '{}' command",
-            command.name
-        ));
-    }
+    command
+        .check(args)
+        .map_err(|misuse| command.describe(misuse, args))?;
     let is_known = session.is_authenticated || mutant!("server_serve_before_auth");
     if !is_known && !command.is(Flag::NoAuth) {
         return Err("NOAUTH Authentication required.".to_owned());

@@ -200,6 +200,40 @@ fn clients_are_listed_named_and_killed() {
     );
 }
 
+/// A kind of clients leaves out all others: there are no replicas to end.
+#[test]
+fn clients_have_kinds() {
+    let server = TestServer::new();
+    let mut connection = server.connect();
+    let mut subscriber = server.raw();
+    subscriber.send("SUBSCRIBE c\r\n");
+    subscriber.lines(6);
+    let count = |connection: &mut redis::Connection, kind: &str| {
+        let list: String = run(connection, &format!("CLIENT LIST TYPE {kind}"));
+        list.lines().filter(|line| line.contains("id=")).count()
+    };
+    // The connection tells the others of its subscription after it has answered.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while count(&mut connection, "pubsub") != 1 {
+        assert!(Instant::now() < deadline, "nobody subscribes");
+        std::thread::yield_now();
+    }
+    for (kind, clients) in [("normal", 1), ("replica", 0), ("master", 0)] {
+        assert_eq!(count(&mut connection, kind), clients, "{kind}");
+    }
+    script(
+        &mut connection,
+        "
+        CLIENT LIST TYPE nobody => (ERR)
+        CLIENT KILL TYPE nobody => (ERR)
+        CLIENT KILL TYPE replica SKIPME no => 0
+        CLIENT KILL TYPE pubsub SKIPME no => 1
+        ",
+    );
+    assert_eq!(subscriber.rest(), "");
+    script(&mut connection, "PING => PONG");
+}
+
 /// Files are named by the operator alone: no request makes the server read or write a path.
 #[test]
 fn clients_name_no_paths() {

@@ -207,7 +207,13 @@ impl<S: Read + Write> Peer<S> {
             request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
         }
         self.stream.get_mut().write_all(request.as_bytes()).unwrap();
-        self.reply()
+        loop {
+            // Of changes of keys that CLIENT TRACKING keeps, the servers tell at different times.
+            match self.reply() {
+                Reply::List('>', _) => {}
+                reply => return reply,
+            }
+        }
     }
 
     fn reply(&mut self) -> Reply {
@@ -222,14 +228,22 @@ impl<S: Read + Write> Peer<S> {
                     let mut text = vec![0; len + 2];
                     self.stream.read_exact(&mut text).unwrap();
                     text.truncate(len);
-                    text.escape_ascii().to_string()
+                    let text = text.escape_ascii().to_string();
+                    // Redis 7.0 shows this flag of users only after ACL SETUSER has named it.
+                    text.replace(" sanitize-payload", "")
                 });
                 Reply::Text(first, text)
             }
             '*' | '~' | '%' | '>' => {
                 let count = usize::try_from(len()).ok();
                 let elements = if first == '%' { 2 } else { 1 };
-                let list = count.map(|count| (0..count * elements).map(|_| self.reply()).collect());
+                let list = count.map(|count| {
+                    let replies = (0..count * elements).map(|_| self.reply());
+                    let is_shown = |reply: &Reply| {
+                        *reply != Reply::Text('$', Some("sanitize-payload".to_owned()))
+                    };
+                    replies.filter(is_shown).collect()
+                });
                 Reply::List(first, list)
             }
             _ => Reply::Line(line.to_owned()),

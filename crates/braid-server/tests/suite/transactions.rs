@@ -105,3 +105,30 @@ fn unwatch_inside_multi_has_a_reply() {
          EXEC => [OK OK]",
     );
 }
+
+/// Redis refuses these, too, when it would queue them.
+#[test]
+fn wrong_subcommands_are_not_queued() {
+    let server = TestServer::new();
+    let connection = &mut server.connect();
+    for request in [
+        "CONFIG NOSUCH",
+        "OBJECT NOSUCH k",
+        "XGROUP NOSUCH k g",
+        "CLIENT ID extra",
+        "OBJECT ENCODING",
+        "MEMORY USAGE",
+    ] {
+        script(connection, "MULTI\nSET k 1 => QUEUED");
+        assert_eq!(show(connection, request), "(ERR)", "{request}");
+        script(connection, "EXEC => (EXECABORT)\nEXISTS k => 0");
+    }
+    let mut raw = server.raw();
+    raw.send("CONFIG NOSUCH\r\nOBJECT ENCODING\r\nACL CAT a b\r\n");
+    let expected = [
+        "-ERR unknown subcommand 'NOSUCH'. Try CONFIG HELP.",
+        "-ERR wrong number of arguments for 'object|encoding' command",
+        "-ERR unknown subcommand or wrong number of arguments for 'CAT'. Try ACL HELP.",
+    ];
+    assert_eq!(raw.lines(3), expected);
+}

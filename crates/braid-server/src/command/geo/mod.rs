@@ -55,7 +55,7 @@ pub(super) fn geoadd(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
         request.push(number.to_string().into());
         request.push(triple[2].clone());
     }
-    sorted_sets::zadd(data, &request)
+    sorted_sets::add::zadd(data, &request)
 }
 
 /// Returns the positions of members; `None` for members that do not exist.

@@ -1,6 +1,7 @@
 //! Sorted sets. Elements of three kinds follow the identity: `0, hash of the member, member` with
 //! the score; `1, score, member` in rank order with nothing; `2, ...` the index of ranks.
 
+pub(super) mod add;
 pub(super) mod combine;
 pub(super) mod pop;
 pub(super) mod range;
@@ -9,7 +10,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use super::arguments::{float, integer, is};
+use super::arguments::{integer, is};
 use super::sets::choose;
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Collection, Data, Entry, Kind, RankIndex, height, read_u64};
@@ -129,6 +130,27 @@ impl SortedSet<'_> {
         Ok(())
     }
 
+    /// Gives a member another score.
+    fn change(&mut self, member: &[u8], before: f64, after: f64) -> Result<()> {
+        if height(self.data.keyspace.hash(member)) > 0 {
+            self.remove(member, before)?;
+            return self.add(member, after);
+        }
+        let (from, to) = (ranked(before, member), ranked(after, member));
+        let mut key = prefix(&self.set, RANKED);
+        let len = key.len();
+        key.extend_from_slice(&from);
+        self.data.remove_element(&key)?;
+        key.truncate(len);
+        key.extend_from_slice(&to);
+        self.data.put_element(&key, &[])?;
+        let key = self.member_at(member);
+        self.data
+            .put_element(&key, &after.to_bits().to_be_bytes())?;
+        let levels = self.levels();
+        self.with_index(|index| index.shift(&from, &to, levels))
+    }
+
     /// Returns the number of members before a position in rank order.
     fn rank(&mut self, bound: &[u8]) -> Result<u64> {
         let levels = self.levels();
@@ -169,150 +191,6 @@ fn scored(key: &Bytes) -> Scored {
 
 fn open(data: &mut Data, key: &[u8]) -> Result<Option<(Entry, Collection)>> {
     data.collection(key, Kind::SortedSet)
-}
-
-/// Conditions of ZADD.
-#[derive(Clone, Copy, Default)]
-struct AddOptions {
-    only_new: bool,
-    only_old: bool,
-    greater: bool,
-    less: bool,
-    increments: bool,
-}
-
-/// Outcome of ZADD for one member.
-enum Added {
-    New,
-    Updated,
-    Same,
-    Refused,
-}
-
-fn add_one(
-    set: &mut SortedSet<'_>,
-    member: &[u8],
-    score: f64,
-    options: AddOptions,
-) -> Result<(Added, f64)> {
-    let before = set.score(member)?;
-    if (options.only_new && before.is_some()) || (options.only_old && before.is_none()) {
-        return Ok((Added::Refused, score));
-    }
-    let Some(before) = before else {
-        set.add(member, score)?;
-        return Ok((Added::New, score));
-    };
-    let after = if options.increments {
-        before + score
-    } else {
-        score
-    };
-    if after.is_nan() {
-        return Err(Failure::client("ERR resulting score is not a number (NaN)"));
-    }
-    if (options.greater && after <= before) || (options.less && after >= before) {
-        return Ok((Added::Refused, after));
-    }
-    if after == before {
-        return Ok((Added::Same, after));
-    }
-    set.remove(member, before)?;
-    set.add(member, after)?;
-    Ok((Added::Updated, after))
-}
-
-pub(in crate::command) fn zadd(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let mut options = AddOptions::default();
-    let mut counts_changed = false;
-    let mut at = 2;
-    while let Some(word) = args.get(at) {
-        if is(word, "NX") {
-            options.only_new = true;
-        } else if is(word, "XX") {
-            options.only_old = true;
-        } else if is(word, "GT") {
-            options.greater = true;
-        } else if is(word, "LT") {
-            options.less = true;
-        } else if is(word, "CH") {
-            counts_changed = true;
-        } else if is(word, "INCR") {
-            options.increments = true;
-        } else {
-            break;
-        }
-        at += 1;
-    }
-    let pairs = &args[at..];
-    if pairs.is_empty() || !pairs.len().is_multiple_of(2) {
-        return Err(Failure::SYNTAX);
-    }
-    if options.only_new && options.only_old {
-        return Err(Failure::client(
-            "ERR XX and NX options at the same time are not compatible",
-        ));
-    }
-    if (options.greater && options.less) || (options.only_new && (options.greater || options.less))
-    {
-        return Err(Failure::client(
-            "ERR GT, LT, and/or NX options at the same time are not compatible",
-        ));
-    }
-    if options.increments && pairs.len() > 2 {
-        return Err(Failure::client(
-            "ERR INCR option supports a single increment-element pair",
-        ));
-    }
-    let scores: Vec<f64> = pairs
-        .chunks_exact(2)
-        .map(|pair| float(&pair[0]))
-        .collect::<Result<_>>()?;
-    let (old, set) = data.collection_or_new(&args[1], Kind::SortedSet)?;
-    let mut set = SortedSet { data, set };
-    let (mut added, mut updated, mut last) = (0, 0, None);
-    for (pair, score) in pairs.chunks_exact(2).zip(scores) {
-        let (outcome, after) = add_one(&mut set, &pair[1], score, options)?;
-        last = Some(after);
-        match outcome {
-            Added::New => added += 1,
-            Added::Updated => updated += 1,
-            Added::Same => {}
-            Added::Refused => last = None,
-        }
-    }
-    let set = set.set;
-    if added + updated > 0 {
-        data.put_collection(&args[1], old.as_ref(), set)?;
-        data.notify(
-            'z',
-            if options.increments { "zincr" } else { "zadd" },
-            &args[1],
-        );
-        data.pushed(&args[1], Kind::SortedSet, added as usize);
-    }
-    if options.increments {
-        return Ok(last.map_or(Reply::Null, Reply::Double));
-    }
-    Ok(Reply::Integer(if counts_changed {
-        added + updated
-    } else {
-        added
-    }))
-}
-
-pub(in crate::command) fn zincrby(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let by = Bytes::from_static(b"INCR");
-    zadd(
-        data,
-        &[
-            args[0].clone(),
-            args[1].clone(),
-            by,
-            args[2].clone(),
-            args[3].clone(),
-        ],
-    )
 }
 
 /// Removes members and stores the header; deletes the key with its last member.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::super::arguments::{Options, help, integer, is, unknown_subcommand, wrong_arity};
+use super::super::arguments::{Options, help, integer, is, unknown_subcommand};
 use super::groups::{Consumer, OpenGroup, groups};
 use super::id::Id;
 use super::{Stream, item_reply, items_reply};
@@ -76,18 +76,11 @@ pub(in crate::command) fn xinfo(data: &mut Data, args: &[Bytes]) -> Result<Reply
             "CONSUMERS <key> <group>, GROUPS <key>, STREAM <key> [FULL [COUNT <count>]], HELP",
         ]));
     }
-    let name = ["STREAM", "GROUPS", "CONSUMERS"]
+    let name = [("STREAM", 3..=6), ("GROUPS", 3..=3), ("CONSUMERS", 4..=4)]
         .into_iter()
-        .find(|name| is(subcommand, name))
-        .ok_or_else(|| unknown_subcommand("xinfo", subcommand))?;
-    let fits = match name {
-        "STREAM" => (3..=6).contains(&args.len()),
-        "GROUPS" => args.len() == 3,
-        _ => args.len() == 4,
-    };
-    if !fits {
-        return Err(wrong_arity(&format!("xinfo|{}", name.to_lowercase())));
-    }
+        .find(|(name, arity)| is(subcommand, name) && arity.contains(&args.len()))
+        .ok_or_else(|| unknown_subcommand("xinfo", subcommand))?
+        .0;
     let now = data.now;
     let stream = Stream::open(data, &args[2])?.ok_or(Failure::NO_SUCH_KEY)?;
     match name {
@@ -142,7 +135,9 @@ fn info_stream(stream: &Stream<'_>, args: &[Bytes]) -> Result<Reply> {
             count = usize::MAX;
         }
     }
-    options.end()?;
+    options
+        .end()
+        .map_err(|_| unknown_subcommand("xinfo", b"STREAM"))?;
     let head = &stream.head.stream;
     let first = stream.outermost(false)?;
     let first_id = first.as_ref().map_or(Id::MIN, |(id, _)| *id);

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::super::arguments::{Options, help, integer, is, unknown_subcommand, wrong_arity};
+use super::super::arguments::{Options, help, integer, is, unknown_subcommand};
 use super::groups::{Group, OpenGroup, Pending, no_group};
 use super::id::{self, Id};
 use super::{PENDING, Stream, parse_ids};
@@ -21,15 +21,16 @@ fn position(stream: &Stream<'_>, argument: &[u8]) -> Result<Id> {
     }
 }
 
-/// Parses `[MKSTREAM] [ENTRIESREAD count]`.
-fn create_options(args: &[Bytes]) -> Result<(bool, Option<u64>)> {
+/// Parses `[MKSTREAM] [ENTRIESREAD count]` of CREATE, and the latter of SETID.
+fn position_options(args: &[Bytes]) -> Result<(bool, Option<u64>)> {
     let (mut makes, mut read) = (false, None);
-    let mut options = Options::new(args);
+    let unknown = || unknown_subcommand("xgroup", &args[1]);
+    let mut options = Options::new(&args[5..]);
     while let Some(option) = options.next() {
-        if is(option, "MKSTREAM") {
+        if is(option, "MKSTREAM") && is(&args[1], "CREATE") {
             makes = true;
         } else if is(option, "ENTRIESREAD") {
-            let number = integer(options.value()?)?;
+            let number = integer(options.value().map_err(|_| unknown())?)?;
             if number < -1 {
                 return Err(Failure::client(
                     "ERR value for ENTRIESREAD must be positive or -1",
@@ -37,14 +38,14 @@ fn create_options(args: &[Bytes]) -> Result<(bool, Option<u64>)> {
             }
             read = u64::try_from(number).ok();
         } else {
-            return Err(Failure::SYNTAX);
+            return Err(unknown());
         }
     }
     Ok((makes, read))
 }
 
 fn create(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let (makes, read) = create_options(&args[5..])?;
+    let (makes, read) = position_options(args)?;
     let mut stream = Stream::open_or_new(data, &args[2])?;
     if stream.old.is_none() && !makes {
         return Err(no_stream());
@@ -82,22 +83,24 @@ pub(in crate::command) fn xgroup(data: &mut Data, args: &[Bytes]) -> Result<Repl
             "CREATE <key> <group> <id> [option], CREATECONSUMER <key> <group> <consumer>, DELCONSUMER <key> <group> <consumer>, DESTROY <key> <group>, SETID <key> <group> <id> [option], HELP",
         ]));
     }
-    let (name, arity) = [
-        ("CREATE", 5..=8),
-        ("SETID", 5..=7),
-        ("DESTROY", 4..=4),
-        ("CREATECONSUMER", 5..=5),
-        ("DELCONSUMER", 5..=5),
+    let (name, _) = [
+        ("CREATE", 5..),
+        ("SETID", 5..),
+        ("DESTROY", 4..),
+        ("CREATECONSUMER", 5..),
+        ("DELCONSUMER", 5..),
     ]
     .into_iter()
-    .find(|(name, _)| is(subcommand, name))
+    .find(|(name, arity)| is(subcommand, name) && arity.contains(&args.len()))
     .ok_or_else(|| unknown_subcommand("xgroup", subcommand))?;
-    if !arity.contains(&args.len()) {
-        return Err(wrong_arity(&format!("xgroup|{}", name.to_lowercase())));
-    }
     if name == "CREATE" {
         return create(data, args);
     }
+    let (_, read) = if name == "SETID" {
+        position_options(args)?
+    } else {
+        (false, None)
+    };
     let mut stream = Stream::open(data, &args[2])?.ok_or_else(no_stream)?;
     let Some(mut group) = OpenGroup::load(&stream, &args[3])? else {
         if name == "DESTROY" {
@@ -113,10 +116,6 @@ pub(in crate::command) fn xgroup(data: &mut Data, args: &[Bytes]) -> Result<Repl
     };
     match name {
         "SETID" => {
-            let (makes, read) = create_options(&args[5..])?;
-            if makes {
-                return Err(Failure::SYNTAX);
-            }
             group.group.last = position(&stream, &args[4])?;
             group.group.read = read;
             group.save(&mut stream)?;
