@@ -24,7 +24,7 @@ pub struct LanePosition {
 
 impl LanePosition {
     /// The position of a side lane that has no log: none of it counts.
-    pub(crate) const ABSENT: Self = Self {
+    pub const ABSENT: Self = Self {
         segment: 0,
         offset: 0,
         chunk: 0,

@@ -72,6 +72,27 @@ impl Log {
         Recovered::scan(device, options.checked()?, start, durable, progress, during)
     }
 
+    /// As [`Log::recover`] for a log of which side lanes are missing, to read the others: `start` lacks the
+    /// missing lanes, and recovery keeps the transactions, as far as they are in the others, up to the
+    /// greatest number that is proven durable in all lanes: a chunk says so, or the caller, who has a later
+    /// checkpoint (`known`). Later numbers may have been acknowledged. With `durable`, another process has
+    /// announced that number, as for [`Log::recover_up_to`]. Not meant for [`Recovered::into_log`]; only for
+    /// protocols with side lanes.
+    ///
+    /// # Errors
+    /// As [`Log::recover`].
+    pub fn recover_proven(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        start: &CheckpointPosition,
+        known: SeqNo,
+        durable: Option<SeqNo>,
+        progress: &(dyn Fn(ScanProgress) + Sync),
+    ) -> Result<Recovered, LogError> {
+        let reach = (known, durable);
+        Recovered::scan_proven(device, options.checked()?, start, reach, progress)
+    }
+
     /// As [`Log::recover`] for a damaged log: if acknowledged records are missing, this ends the
     /// log before them, and reports that. The result is the state after a prefix of the committed
     /// transactions, so it is consistent. Not meant for [`Recovered::into_log`].

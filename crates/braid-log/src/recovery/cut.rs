@@ -130,6 +130,46 @@ impl Cut {
             discarded,
         })
     }
+
+    /// Finds the cut of a log of which side lanes are missing: the greatest number that a chunk or a header
+    /// says was durable in all lanes, at least `known`. Later numbers may have been acknowledged, or never
+    /// durable: only the missing lanes know. Of a log that another process writes, the cut is `limit`.
+    pub(super) fn find_proven(
+        start: &CheckpointPosition,
+        lanes: &mut [LaneScan],
+        known: SeqNo,
+        limit: Option<SeqNo>,
+    ) -> Result<Self, LogError> {
+        check_identity(lanes)?;
+        let incarnations = Incarnations::begun(lanes)?;
+        incarnations.check_limit(lanes, limit)?;
+        let (incarnation, _) = incarnations.newest();
+        let mut kept = incarnations.kept();
+        let proven = incarnations.durable_seqno(lanes, start.seqno.max(known))?;
+        let mut cut = limit.unwrap_or(proven);
+        if braid_rt::mutant!("read_beyond_what_is_proven") {
+            let runs = lanes.iter().flat_map(|lane| lane.found.values());
+            let newest = runs.flat_map(|found| found.runs.iter().map(|run| run.last));
+            cut = newest.max().unwrap_or_default().max(cut);
+        }
+        if limit.is_none() {
+            check_after_the_end(lanes, incarnation, cut)?;
+        }
+        let mut discarded = 0;
+        for (index, lane) in lanes.iter_mut().enumerate() {
+            discarded += discard_dead(LaneId::new(index), lane, &kept);
+            let runs = lane.found.values().flat_map(|found| &found.runs);
+            discarded += runs.filter(|run| run.last > cut).count() as u64;
+        }
+        kept.insert(incarnation, Kept::Numbers(cut));
+        Ok(Self {
+            cut,
+            incarnation,
+            kept,
+            ceiling: cut,
+            discarded,
+        })
+    }
 }
 
 /// Rejects files of several logs: no crash mixes them.

@@ -102,6 +102,26 @@ impl Recovered {
         Self::decide(device, options, start.clone(), scanned, None, limit)
     }
 
+    /// Scans a log of which side lanes are missing: those that `start` lacks.
+    pub(crate) fn scan_proven(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        start: &CheckpointPosition,
+        (known, limit): (SeqNo, Option<SeqNo>),
+        progress: &(dyn Fn(ScanProgress) + Sync),
+    ) -> Result<Self, LogError> {
+        let known = known.max(start.seqno);
+        let limit = limit.map(|limit| limit.max(known));
+        let mode = ScanMode {
+            read_ahead: options.flush_mode == FlushMode::Background,
+            salvage: false,
+            limit,
+        };
+        let mut scanned = Self::scan_lanes(&device, &options, start, mode, progress, None)?;
+        let cut = Cut::find_proven(start, &mut scanned.lanes, known, limit)?;
+        Self::assemble(device, options, start.clone(), scanned, cut)
+    }
+
     pub(super) fn scan_lanes(
         device: &Arc<dyn Device>,
         options: &LogOptions,
@@ -183,17 +203,28 @@ impl Recovered {
         device: Arc<dyn Device>,
         options: LogOptions,
         start: CheckpointPosition,
-        scanned: ScannedLanes,
+        mut scanned: ScannedLanes,
         damage: Option<Damage>,
         limit: Option<SeqNo>,
     ) -> Result<Self, LogError> {
+        let cut = Cut::find(&start, &mut scanned.lanes, damage, limit)?;
+        Self::assemble(device, options, start, scanned, cut)
+    }
+
+    /// Combines the scans of all lanes with the cut.
+    fn assemble(
+        device: Arc<dyn Device>,
+        options: LogOptions,
+        start: CheckpointPosition,
+        scanned: ScannedLanes,
+        cut: Cut,
+    ) -> Result<Self, LogError> {
         let ScannedLanes {
             segments,
-            mut lanes,
+            lanes,
             windows,
             replayed,
         } = scanned;
-        let cut = Cut::find(&start, &mut lanes, damage, limit)?;
         let is_replaying = replayed.is_some();
         let replayed = replayed.unwrap_or_default();
         if let Some((lane, incarnation, seqno)) = replayed.beyond(&cut.kept, cut.ceiling) {

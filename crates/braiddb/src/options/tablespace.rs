@@ -90,9 +90,9 @@ impl TablespaceOptions {
     /// not at all.
     ///
     /// The log begins when the database is opened the next time: until then, transactions write to that
-    /// of the database. From then on, no part of the database can be opened without it. Only with the
-    /// protocols `glsn`, the default, and `epoch`; with persistent memory, the log of the database must
-    /// not be on a device that writes in smaller units.
+    /// of the database. From then on, the database can only be read without the tablespace, as far as it
+    /// is known to be durable everywhere. Only with the protocols `glsn`, the default, and `epoch`; with
+    /// persistent memory, the log of the database must not be on a device that writes in smaller units.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -1,6 +1,6 @@
 //! Recovery of an existing database.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,18 +60,19 @@ pub(super) fn recover(
     let others = tablespaces::opened(&listed);
     let start = tablespaces::replay_from(&opened.main, &listed);
     let replay = Replaying::new(&opened.store, &others, options);
-    let places = tablespaces::log_places(&listed);
+    let places = (tablespaces::log_places(&listed), options.read_only);
     let lanes = LogLanes::of(device.clone(), opened.meta.lanes, &start, places)?;
+    let known = tablespaces::newest_checkpoint(&opened.main, &listed);
     let (mut recovered, scan) = scan_log(
         &lanes,
         &opened,
-        &start,
+        known,
         (attempt, &phase),
         &progress,
         &replay,
     )?;
     let (replayed, transactions) = replay.finish(&recovered, options, &progress)?;
-    let chosen = choose_spaces(listed, &opened, recovered.cut, options.read_only)?;
+    let mut chosen = choose_spaces(listed, &opened, recovered.cut, options.read_only)?;
     if !options.read_only {
         prepare_to_write(&opened.store, &*lanes.device)?;
     }
@@ -79,7 +80,8 @@ pub(super) fn recover(
         chosen.check_with(attempt)?;
         attempt.settle(&recovered, |base| lanes.base(base))?;
     }
-    let kept_from = keep_log(&mut recovered, &opened, attempt)?;
+    chosen.name_missing_logs(&lanes.missing, recovered.cut);
+    let kept_from = keep_log(&mut recovered, &opened, attempt, &lanes)?;
     let mut recovery = RecoveryReport {
         log_bytes: recovered.scanned_bytes(),
         transactions,
@@ -95,10 +97,8 @@ pub(super) fn recover(
     if let Some(readers) = &readers {
         readers.open(&log);
     }
-    let mut starts: Vec<_> = still_there(&log, kept_from)?.into_iter().collect();
-    starts.extend([start, opened.main.start.clone()]);
-    starts.dedup();
-    let retention = retention(options, &log, starts.into());
+    let starts = starts(&log, kept_from, &lanes, &opened.main)?;
+    let retention = retention(options, &log, starts);
     let copies = Copies::open(device, log.identity())?;
     let archiver = open_archive(gate, options, &log, &retention, &copies)?;
     phase.replayed(transactions, recovery.discarded);
@@ -298,11 +298,11 @@ fn open_checkpoint(
     })
 }
 
-/// Reads the log from `start` on. Also returns how long that took.
+/// Reads the log. Everything up to `known` is durable. Also returns how long that took.
 fn scan_log(
     lanes: &LogLanes,
     opened: &Opened,
-    start: &CheckpointPosition,
+    known: SeqNo,
     (attempt, phase): (Option<&Attempt>, &Phase),
     progress: &Progress<'_>,
     replaying: &Replaying<'_>,
@@ -318,6 +318,11 @@ fn scan_log(
     };
     let source = lanes.device.clone();
     let durable = attempt.and_then(|attempt| attempt.durable);
+    if !lanes.missing.is_empty() {
+        let start = &lanes.start;
+        let recovered = Log::recover_proven(source, log_options, start, known, durable, &scanning)?;
+        return Ok((recovered, braid_rt::now() - progress.began));
+    }
     let during = DuringScan {
         accept: &|log_records| replaying.replay.try_add(log_records),
         // The scan leaves one processor to the threads that read and check.
@@ -328,8 +333,14 @@ fn scan_log(
         },
         waiting_bytes: waiting_bytes(),
     };
-    let recovered =
-        Log::recover_and_replay(source, log_options, start, durable, &scanning, &during)?;
+    let recovered = Log::recover_and_replay(
+        source,
+        log_options,
+        &lanes.start,
+        durable,
+        &scanning,
+        &during,
+    )?;
     check_reaches(&recovered, &opened.main)?;
     phase.scanned(recovered.scanned_bytes());
     Ok((recovered, braid_rt::now() - progress.began))
@@ -407,7 +418,11 @@ fn keep_log(
     recovered: &mut Recovered,
     opened: &Opened,
     attempt: Option<&Attempt>,
+    lanes: &LogLanes,
 ) -> Result<Option<CheckpointPosition>> {
+    if !lanes.missing.is_empty() {
+        return Ok(None);
+    }
     let older_start = attempt.and_then(|attempt| attempt.kept_from.clone());
     let kept_from = older(opened.kept_from.clone(), older_start);
     if let Some(kept_from) = kept_from
@@ -519,6 +534,21 @@ fn older(
     other: Option<CheckpointPosition>,
 ) -> Option<CheckpointPosition> {
     one.into_iter().chain(other).min_by_key(|start| start.seqno)
+}
+
+/// Returns the positions from which log can be read.
+fn starts(
+    log: &Log,
+    kept_from: Option<CheckpointPosition>,
+    lanes: &LogLanes,
+    main: &MainState,
+) -> Result<VecDeque<CheckpointPosition>> {
+    let mut starts: Vec<_> = still_there(log, kept_from)?.into_iter().collect();
+    starts.push(lanes.start.clone());
+    // Without a lane, log is read from no other position.
+    starts.extend(lanes.missing.is_empty().then(|| main.start.clone()));
+    starts.dedup();
+    Ok(starts.into())
 }
 
 /// Returns the position from which log was kept, if that log still exists.

@@ -195,7 +195,7 @@ pub(crate) fn salvage_device(
     let spaces = salvage_spaces(&*device, options, &MainState::of(&decoded), &mut tell)?;
     let start = decoded.replay_from();
     let places = spaces.iter().map(DamagedSpace::log_place).collect();
-    let lanes = LogLanes::of(device, meta.lanes, start, places);
+    let lanes = LogLanes::of(device, meta.lanes, start, (places, false));
     let log = salvage_log(lanes, &meta, start, &mut tell)?;
     let (lock, new_device) = into()?;
     let mut filled = Filled::new(&source, &spaces, seqno);

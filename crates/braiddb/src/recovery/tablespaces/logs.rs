@@ -8,7 +8,9 @@
 use std::sync::Arc;
 
 use braid_io::{Device, RoutedDevice};
-use braid_log::{CheckpointPosition, Log, LogOptions, Recovered, lane_of_name};
+use braid_log::{
+    CheckpointPosition, FlushNo, LanePosition, Log, LogOptions, Recovered, SeqNo, lane_of_name,
+};
 
 use super::{LIST_FILE, Listed, fault};
 use crate::engine::spaces::{Space, side_of};
@@ -34,6 +36,10 @@ pub(crate) struct LogLanes {
     bases: Vec<(usize, Arc<dyn Device>)>,
     /// The number of side lanes, used or not.
     pub(crate) side_lanes: usize,
+    /// Where the log begins, without the lanes that are missing.
+    pub(crate) start: CheckpointPosition,
+    /// The tablespaces whose lanes are missing, by number: only for reading.
+    pub(crate) missing: Vec<u8>,
     /// The memory nodes of the side lanes.
     pub(crate) nodes: Vec<Option<usize>>,
 }
@@ -44,13 +50,19 @@ impl LogLanes {
         Self {
             device,
             bases: Vec::new(),
+            start: CheckpointPosition {
+                seqno: SeqNo::NONE,
+                flush: FlushNo::NONE,
+                lanes: Vec::new(),
+            },
+            missing: Vec::new(),
             side_lanes: 0,
             nodes: Vec::new(),
         }
     }
 
     /// Returns the lanes of a log whose newest checkpoint has the position `start`, and whose first
-    /// `lanes` belong to the database itself.
+    /// `lanes` belong to the database itself. Lanes `may_be_missing` if the database is only read.
     ///
     /// # Errors
     /// Why a lane that has log cannot be read.
@@ -58,8 +70,9 @@ impl LogLanes {
         device: Arc<dyn Device>,
         lanes: u16,
         start: &CheckpointPosition,
-        places: Vec<LogPlaceOf<'_>>,
+        (places, may_be_missing): (Vec<LogPlaceOf<'_>>, bool),
     ) -> Result<Self> {
+        let (mut present, mut missing) = (start.clone(), Vec::new());
         let lanes = usize::from(lanes);
         let used = start.lanes.get(lanes..).unwrap_or_default();
         let mut side_lanes = used.len();
@@ -84,11 +97,16 @@ impl LogLanes {
                         found[side] = true;
                     }
                 }
+                Err(Error::Tablespace(_)) if is_used && may_be_missing => {
+                    present.lanes[lanes + side] = LanePosition::ABSENT;
+                    missing.push(place.entry.number);
+                    found[side] = true;
+                }
                 Err(error) if is_used => return Err(error),
                 Err(_) => {}
             }
         }
-        let is_missing = |(side, lane): (usize, &braid_log::LanePosition)| {
+        let is_missing = |(side, lane): (usize, &LanePosition)| {
             (!lane.is_absent() && !found[side]).then_some(side)
         };
         if let Some(side) = used.iter().enumerate().find_map(is_missing) {
@@ -103,6 +121,8 @@ impl LogLanes {
                 device: Arc::new(RoutedDevice::new(device, routes, lane_of_name)),
                 bases,
                 side_lanes,
+                start: present,
+                missing,
                 nodes,
             });
         }
@@ -110,6 +130,8 @@ impl LogLanes {
             device,
             bases,
             side_lanes,
+            start: present,
+            missing,
             nodes,
         })
     }
@@ -163,8 +185,8 @@ pub(in super::super) fn places(listed: &[Listed]) -> Vec<LogPlaceOf<'_>> {
         let device = match (&one.opened, &one.left) {
             (Ok(opened), _) => Ok(opened.space.store.device().clone()),
             // Its data file cannot be used, but its log can.
-            (_, Some(left)) => Ok(left.device.clone()),
-            (Err(error), None) => Err(error.clone()),
+            (_, Some(left)) if one.is_log_there => Ok(left.device.clone()),
+            (Err(error), _) => Err(error.clone()),
         };
         (device, one.base.clone())
     };

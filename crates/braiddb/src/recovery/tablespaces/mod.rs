@@ -63,6 +63,8 @@ pub(super) struct Listed {
     left: Option<Attached>,
     /// Its device without a view that keeps changes in memory.
     base: Option<Arc<dyn Device>>,
+    /// Whether its place is its own, so that its log, if it has one, is there.
+    is_log_there: bool,
 }
 
 impl Listed {
@@ -160,12 +162,13 @@ pub(super) fn open_listed(
     let is_pinned = attempt.is_some_and(Attempt::is_pinned);
     for entry in read_list(device)? {
         let mut attached = attach_listed(gate, &entry, options, (&listed, is_pinned));
-        let mut base = None;
+        let (mut base, mut is_log_there) = (None, false);
         if let Ok(attached) = &mut attached {
             if let Some(attempt) = attempt {
                 attached.device = attempt.paced(attached.device.clone());
             }
             base = Some(attached.base.clone());
+            is_log_there = has_log(attached, &entry, options);
         }
         let (opened, left) = match attached {
             Err(error) => (Err(error), None),
@@ -190,9 +193,23 @@ pub(super) fn open_listed(
             opened,
             left,
             base,
+            is_log_there,
         });
     }
     Ok(listed)
+}
+
+/// Whether the place of a tablespace has its log, if it has one: the note says so, or it is damaged and there
+/// are files of a log. Without either, the disk is not mounted.
+fn has_log(attached: &Attached, entry: &ListedSpace, options: &Builder) -> bool {
+    match check_owner(attached, entry, options) {
+        Ok(_) => true,
+        Err(Error::Tablespace(TablespaceError::Foreign { .. })) => false,
+        Err(_) => attached.device.list().is_ok_and(|files| {
+            let mut names = files.iter().map(|file| &file.name);
+            names.any(|name| braid_log::is_log_name(name))
+        }),
+    }
 }
 
 /// Opens the data file of a tablespace, and checks that it belongs to the database's newest state.
@@ -306,7 +323,7 @@ pub(crate) fn open_to_check(
     attempt: &Attempt,
 ) -> Result<(Vec<Result<Arc<Space>>>, LogLanes)> {
     let listed = open_listed(&Gate::new(None), &**device, options, main, Some(attempt))?;
-    let places = log_places(&listed);
+    let places = (log_places(&listed), false);
     let lanes = LogLanes::of(device.clone(), lanes, main.oldest(), places)?;
     let (mut spaces, mut is_ahead) = (Vec::new(), false);
     for one in listed {
@@ -401,7 +418,31 @@ pub(super) fn choose(
     Ok(chosen)
 }
 
+/// Returns the greatest sequence number of a checkpoint that was opened: everything up to it was durable in
+/// all logs before.
+pub(super) fn newest_checkpoint(main: &MainState, listed: &[Listed]) -> SeqNo {
+    let opened = listed.iter().filter_map(|one| one.opened.as_ref().ok());
+    let newest = opened.map(|opened| opened.seqno).max();
+    newest.unwrap_or_default().max(main.start.seqno)
+}
+
 impl Chosen {
+    /// Says up to which number the database is read without the logs of `missing` tablespaces.
+    pub(super) fn name_missing_logs(&mut self, missing: &[u8], cut: SeqNo) {
+        let mut absent = self.absent.iter_mut();
+        while let Some(absent) = absent.find(|absent| missing.contains(&absent.number)) {
+            if let Error::Tablespace(
+                TablespaceError::Missing { reason, .. } | TablespaceError::Foreign { reason, .. },
+            ) = &mut absent.error
+            {
+                reason.push_str(&format!(
+                    "; without its log, the others are read up to sequence number {cut}, the last one that is \
+                     known to be durable everywhere"
+                ));
+            }
+        }
+    }
+
     /// Checks, for a reader alongside a writer, that the tablespaces are those of its state.
     pub(super) fn check_with(&self, attempt: &Attempt) -> Result<()> {
         attempt.check_tablespaces(!self.absent.is_empty(), self.is_ahead)
