@@ -331,6 +331,54 @@ fn bench_stalls_compares_each_scenario_with_a_quiet_run() {
     }
 }
 
+/// `scripts/stalls-table.sh` makes the table from what the command prints.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_script_for_stalls_prints_the_table_of_the_book() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let dir = tempfile::tempdir().unwrap();
+    let output = std::process::Command::new(root.join("scripts/stalls-table.sh"))
+        .arg("stats,buffered-quiet")
+        .env("BRAID", env!("CARGO_BIN_EXE_braid"))
+        .env("DIR", dir.path())
+        .env("SCALE", "0.001")
+        .env("SECONDS_EACH", "0.1")
+        .output()
+        .unwrap();
+    expect_code(&output, 0);
+    let (text, page) = (
+        stdout(&output),
+        fs::read_to_string(root.join("docs/stalls.md")),
+    );
+    let page = page.unwrap();
+    let is_row = |line: &&str| line.starts_with("| `") && line.matches('|').count() == 10;
+    let head = text
+        .lines()
+        .find(|line| line.starts_with("| next"))
+        .unwrap();
+    assert!(page.contains(&format!("\n{head}\n")), "{head}");
+    let names: Vec<_> = text.lines().filter(is_row).collect();
+    for (row, (name, end)) in names.iter().zip([
+        ("`quiet`", "|  |"),
+        ("`stats`", "|"),
+        ("`buffered-quiet`", "|"),
+    ]) {
+        assert!(
+            row.starts_with(&format!("| {name} | ")) && row.ends_with(end),
+            "{row}"
+        );
+        assert!(
+            page.lines().filter(is_row).any(|line| line.contains(name)),
+            "{name}"
+        );
+    }
+    assert_eq!(names.len(), 3, "{text}");
+    assert!(
+        names[2].contains("|  |  |"),
+        "buffered commits have no bare log: {text}"
+    );
+}
+
 #[test]
 fn bench_for_people_is_a_table() {
     let output = braid(&["bench", "u1", "--seconds", "0.2", "--device", "memory"]);
