@@ -181,6 +181,10 @@ impl<'a> Page<'a> {
     /// that are too long to prefetch as a whole: each step would wait for a cache line.
     #[inline]
     pub(crate) fn prefetch_search(self, index: usize, len: usize) {
+        if len >> SPARSE_LOG2 == 0 {
+            // Most ranges: a descent comes here once.
+            return;
+        }
         let words = self.words(index, len);
         let Some(log) = words
             .len()

@@ -143,6 +143,12 @@ impl ChunkHeader {
         crc
     }
 
+    /// Whether these bytes may begin with a header.
+    #[inline]
+    pub(crate) fn may_begin(bytes: &[u8]) -> bool {
+        bytes.first_chunk() == Some(&MAGIC.to_le_bytes())
+    }
+
     /// Reads a header. Returns `None` if the bytes are not a header. The CRC is not checked: see
     /// [`ChunkHeader::check`].
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {

@@ -298,6 +298,28 @@ impl<'a> SegmentReader<'a> {
         )
     }
 
+    /// Returns the first offset at which a chunk may begin, in steps of `step` from `offset` on and
+    /// before `end`. Looks through a block at a time, because most of them contain none.
+    pub(crate) fn next_candidate(
+        &mut self,
+        mut offset: u64,
+        end: u64,
+        step: usize,
+    ) -> Result<Option<u64>, LogError> {
+        let end = end.min(self.segment.len);
+        while offset < end {
+            let left = to_usize(end - offset);
+            // A multiple of the step, except at the end.
+            let bytes = self.bytes_at(offset, left.min(BLOCK.max(step)))?;
+            let mut places = (0..bytes.len()).step_by(step);
+            if let Some(at) = places.find(|&at| ChunkHeader::may_begin(&bytes[at..])) {
+                return Ok(Some(offset + at as u64));
+            }
+            offset += bytes.len() as u64;
+        }
+        Ok(None)
+    }
+
     /// Returns the header of any complete and undamaged chunk of the log at `offset`.
     pub(crate) fn any_chunk(
         &mut self,
@@ -358,6 +380,41 @@ mod tests {
     use super::*;
     use crate::base::numbers::{FlushNo, SeqNo, StrandId};
     use crate::format::padding::Padding;
+
+    #[test]
+    fn candidates_lie_at_steps_up_to_the_end() {
+        let device = MemoryDevice::new();
+        let file = device.open("x", OpenMode::CreateNew).unwrap();
+        let len = 3 * BLOCK as u64;
+        file.set_len(len).unwrap();
+        // The second lies between two steps of 64 bytes, the last one in the last step.
+        let (first, last) = (BLOCK as u64 - 64, len - 64);
+        for offset in [first, first + 100, first + 128, last] {
+            file.write_at(&[&b"BCHK"[..]], offset).unwrap();
+        }
+        let sequence = 1;
+        let segment = Segment {
+            sequence,
+            len,
+            file,
+        };
+        let windows = Windows::new(Arc::new(device.clone()), 0);
+        let mut reader = SegmentReader::new(&windows, LaneId::new(0), &segment);
+        let mut found = |from: u64, end: u64, step: usize| {
+            let (mut next, mut found) = (from, Vec::new());
+            while let Some(at) = reader.next_candidate(next, end, step).unwrap() {
+                found.push(at);
+                next = at + step as u64;
+            }
+            found
+        };
+        assert_eq!(found(0, len, 64), [first, first + 128, last]);
+        assert_eq!(found(64, u64::MAX, 64), [first, first + 128, last]);
+        assert_eq!(found(first + 64, last, 64), [first + 128]);
+        assert_eq!(found(first, len, 4096), [first, last]);
+        assert_eq!(found(first + 128, len, 8192), [first + 128]);
+        assert!(found(len, u64::MAX, 64).is_empty());
+    }
 
     /// A recycled segment is full of valid chunks; only the expected one counts.
     #[test]

@@ -143,11 +143,11 @@ impl LaneScan {
         offset: u64,
     ) -> Result<Option<Behind>, LogError> {
         let end = segment.len.min(offset + LOOK_BEHIND);
+        let step = self.end_header.chunk_unit().bytes();
         let mut found = None;
-        for offset in (offset..end)
-            .step_by(self.end_header.chunk_unit().bytes())
-            .skip(1)
-        {
+        let mut next = offset + step as u64;
+        while let Some(offset) = reader.next_candidate(next, end, step)? {
+            next = offset + step as u64;
             let header = reader.any_chunk(offset, self.end.seed)?.filter(|header| {
                 header.lane == self.end.lane
                     && header.incarnation >= self.end.incarnation
