@@ -162,10 +162,6 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ),
     ("readers: a table's handle is used in another state", LONG),
     ("readers: a replaced checkpoint is kept", LONG),
-    (
-        "readers: a tablespace's checkpoint is newer than the state",
-        LONGER,
-    ),
     ("readers: log is kept", LONG),
     (
         "recovery: a lane without chunks alongside one with some",

@@ -8,7 +8,8 @@ impl Database {
     /// Moves a database that was opened [read-only](crate::Builder::open_read_only) to the newest
     /// durable state, and returns whether that is newer than the previous one. Only this handle
     /// moves: earlier snapshots, and clones of this handle, keep their state and what they pin.
-    /// Handles of tables are valid in every state. A table handle keeps the memory of the state in
+    /// Handles of tables are valid in every state, unless the table has moved to another tablespace
+    /// since: then they fail with [`Error::TableDropped`], and the table must be opened again. A table handle keeps the memory of the state in
     /// which it was opened, so a reader that refreshes often should reopen its tables from time to
     /// time.
     ///

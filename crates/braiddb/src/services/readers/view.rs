@@ -146,7 +146,6 @@ impl Attempt {
             return Ok(());
         }
         if is_ahead {
-            braid_rt::coverage_point("readers: a tablespace's checkpoint is newer than the state");
             return Err(self.moved());
         }
         if is_any_absent {
