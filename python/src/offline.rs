@@ -1,25 +1,44 @@
 //! Operations on closed databases.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use braid::offline::Finding;
+use braid::offline::{Finding, Salvage, Verify};
 use pyo3::prelude::*;
 
 use crate::errors::IntoPyResult;
 use crate::fork::Active;
 use crate::reports::report;
 
+/// The present directories of tablespaces that were moved, by name.
+type Places = Option<BTreeMap<String, PathBuf>>;
+
+/// Returns how to read a database whose tablespaces are in these directories.
+fn reading(tablespaces: Places) -> Verify {
+    let places = tablespaces.unwrap_or_default().into_iter();
+    places.fold(Verify::new(), |verify, (name, directory)| {
+        verify.tablespace_directory(&name, directory)
+    })
+}
+
 /// Checks every checksum and every structure of a database. Writes nothing. Works next to a process
-/// that writes.
+/// that writes. tablespaces maps the names of tablespaces that were moved, or belong to a copy, to their
+/// present directories.
 ///
 /// Raises NotADatabaseError, LockedError, IncompatibleError or IoError if the check is not
 /// possible.
 #[pyfunction]
-pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
+#[pyo3(signature = (path, *, tablespaces = None))]
+pub(crate) fn verify(
+    py: Python<'_>,
+    path: PathBuf,
+    tablespaces: Places,
+) -> PyResult<Bound<'_, PyAny>> {
     let _active = Active::begin()?;
     let mut findings = Vec::new();
+    let verify = reading(tablespaces);
     let report = py
-        .detach(|| braid::offline::verify(&path, &mut |finding| findings.push(finding)))
+        .detach(|| verify.check(&path, &mut |finding| findings.push(finding)))
         .py()?;
     report!(py, "VerifyReport",
         pages: report.pages,
@@ -32,14 +51,20 @@ pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>
 }
 
 /// Saves all readable data of a damaged database that no process has open in a new database in the
-/// directory into, which it creates. Writes nothing to the damaged one.
+/// directory into, which it creates. Writes nothing to the damaged one. tablespaces as for verify.
 ///
 /// The losses of the report name the tables and ranges of keys, or the sequence numbers, that are
 /// lost; the damages name other damage, including damage that was repaired. Raises
 /// NotADatabaseError, also if into is not empty, CorruptError if nothing can be saved, LockedError,
 /// IncompatibleError, OutOfSpaceError, IoError.
 #[pyfunction]
-pub(crate) fn salvage(py: Python<'_>, path: PathBuf, into: PathBuf) -> PyResult<Bound<'_, PyAny>> {
+#[pyo3(signature = (path, into, *, tablespaces = None))]
+pub(crate) fn salvage(
+    py: Python<'_>,
+    path: PathBuf,
+    into: PathBuf,
+    tablespaces: Places,
+) -> PyResult<Bound<'_, PyAny>> {
     let _active = Active::begin()?;
     let (mut losses, mut damages) = (Vec::new(), Vec::new());
     let mut note = |finding| match finding {
@@ -47,9 +72,11 @@ pub(crate) fn salvage(py: Python<'_>, path: PathBuf, into: PathBuf) -> PyResult<
         Finding::Damaged(what) => damages.push(what),
         other => damages.push(format!("{other:?}")),
     };
-    let report = py
-        .detach(|| braid::offline::salvage(&path, &into, &mut note))
-        .py()?;
+    let places = tablespaces.unwrap_or_default().into_iter();
+    let salvage = places.fold(Salvage::new(), |salvage, (name, directory)| {
+        salvage.tablespace_directory(&name, directory)
+    });
+    let report = py.detach(|| salvage.run(&path, &into, &mut note)).py()?;
     report!(py, "SalvageReport",
         tables: report.tables,
         entries: report.entries,
@@ -70,11 +97,14 @@ pub(crate) fn upgrade(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny
 }
 
 /// Returns a readable text about a database: its properties, its pages, and the transactions of its
-/// log. Raises NotADatabaseError, LockedError, IncompatibleError, CorruptError, IoError.
+/// log. tablespaces as for verify. Raises NotADatabaseError, LockedError, IncompatibleError, CorruptError,
+/// IoError.
 #[pyfunction]
-pub(crate) fn dump(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+#[pyo3(signature = (path, *, tablespaces = None))]
+pub(crate) fn dump(py: Python<'_>, path: PathBuf, tablespaces: Places) -> PyResult<String> {
     let _active = Active::begin()?;
     let mut text = String::new();
-    py.detach(|| braid::offline::dump(&path, &mut text)).py()?;
+    let verify = reading(tablespaces);
+    py.detach(|| verify.dump(&path, &mut text)).py()?;
     Ok(text)
 }

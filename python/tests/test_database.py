@@ -69,7 +69,23 @@ def test_tablespaces(tmp_path: Path) -> None:
         assert db.open_table("here", key=str, value=int)["a"] == 1
         with pytest.raises(braid.TablespaceError, match="disk"):
             db.open_table("there", key=str, value=int)
+    moved = {"disk": tmp_path / "gone"}
+    assert braid.verify(data, tablespaces=moved).findings == []
+    assert any("disk" in finding for finding in braid.verify(data).findings)
+    assert 'tablespace "disk"' in braid.dump(data, tablespaces=moved)
+    braid.salvage(data, tmp_path / "salvaged", tablespaces=moved)
+    with braid.open(tmp_path / "salvaged", **SMALL) as db:
+        assert db.open_table("there", key=str, value=int)["a"] == 2
     (tmp_path / "gone").rename(disk)
+    with braid.open(data, **SMALL) as db, braid.open(data, read_only=True) as reader:
+        # Next to the writer.
+        assert reader.open_table("there", key=str, value=int)["a"] == 2
+        db.open_table("here", key=str, value=int)["a"] = 5
+        db.open_table("there", key=str, value=int)["a"] = 5
+        assert reader.refresh()
+        assert reader.open_table("there", key=str, value=int)["a"] == 5
+        assert braid.verify(data).findings == []
+        db.open_table("there", key=str, value=int)["a"] = 2
     with braid.open(data, **SMALL) as db:
         there = db.open_table("there", key=str, value=int)
         assert there["a"] == 2
