@@ -52,23 +52,24 @@ struct Request<R> {
 
 /// A request without the type of its result, as the agent knows it.
 trait Run: Send + Sync {
-    /// Does the work if nobody has begun it. Returns whether it did.
-    fn run(&self) -> bool;
+    /// Does the work if nobody has begun it, and counts it before the caller has its result.
+    fn run(&self, count: &AtomicU64);
 }
 
 impl<R: Send> Run for Request<R> {
-    fn run(&self) -> bool {
+    fn run(&self, count: &AtomicU64) {
         let Some(work) = self.work.lock().take() else {
-            return false;
+            return;
         };
         // Unwind safe: the caller, who alone uses what the work has changed, continues to unwind.
         let result = catch_unwind(AssertUnwindSafe(|| work(By::Agent)));
         *self.result.lock() = Some(result);
+        // Relaxed: ordered before the result by the exchange.
+        count.fetch_add(1, Ordering::Relaxed);
         // AcqRel: pairs with the loads of the caller that takes the result, and with its exchange.
         if self.state.swap(DONE, Ordering::AcqRel) == AWAITED {
             braid_rt::wake_one(&self.state);
         }
-        true
     }
 }
 
@@ -103,9 +104,7 @@ impl Ring {
         loop {
             if let Some(request) = self.requests.pop() {
                 looks = 0;
-                if request.run() {
-                    self.by_agent.fetch_add(1, Ordering::Relaxed);
-                }
+                request.run(&self.by_agent);
                 continue;
             }
             // Acquire: pairs with the exchange in `stop`.
