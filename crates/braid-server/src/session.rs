@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::acl::{Acl, User};
 use crate::channels::{Mailbox, Topic};
+use crate::keyspace::Data;
 use crate::resp::Protocol;
 use crate::tracking::{Mode, Opt};
 
@@ -72,6 +73,8 @@ pub(crate) struct Session {
     pub(crate) caching: Option<Caching>,
     /// Sequence number of the newest write whose durability this connection has not seen.
     pub(crate) pending: u64,
+    /// The durable state that the last command read: others that arrived together with it read the same.
+    pub(crate) snapshot: Option<Box<Data>>,
     pub(crate) last_command: &'static str,
     /// Whether the connection ends after its replies.
     pub(crate) closes: bool,
@@ -100,6 +103,7 @@ impl Session {
             replies: Replies::default(),
             caching: None,
             pending: 0,
+            snapshot: None,
             last_command: "",
             closes: false,
             stripe,

@@ -201,6 +201,8 @@ impl Connection {
             }
         }
         self.execute_together(&mut together);
+        // Requests that arrive later see what has become durable meanwhile.
+        self.session.snapshot = None;
         executed
     }
 

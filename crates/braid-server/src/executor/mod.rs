@@ -116,6 +116,9 @@ fn execute_with(
         queue.requests.push((command.number, std::mem::take(args)));
         return Outcome::ready(Reply::Status("QUEUED"));
     }
+    if !(matches!(command.run, Run::Data(_)) && command.is(Flag::Readonly)) {
+        session.snapshot = None;
+    }
     // Before the command reads, so that the client learns of each change that the command misses.
     remember(shared, session, command, args);
     let began = Instant::now();
@@ -285,9 +288,16 @@ fn transact(
 ) -> Result<(Reply, Option<Ticket>)> {
     let (database, durability) = (session.database, session.durability);
     if access == Access::Read && sees_own_writes(shared, session) {
-        let mut data = shared.keyspace.durable(database)?;
+        let mut data = match session.snapshot.take() {
+            Some(data) if data.database == database => data,
+            _ => Box::new(shared.keyspace.durable(database)?),
+        };
         let reply = body(&mut data, session)?;
-        shared.publish(data.effects, None);
+        shared.publish(std::mem::take(&mut data.effects), None);
+        // What a client keeps it must read after it was registered for changes.
+        if session.caching.is_none() {
+            session.snapshot = Some(data);
+        }
         return Ok((reply, None));
     }
     let scope = Scope {

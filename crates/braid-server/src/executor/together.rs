@@ -53,6 +53,7 @@ pub(crate) fn execute_together(
     session: &mut Session,
     requests: &[(&'static Command, Vec<Bytes>)],
 ) -> Option<(Vec<Reply>, Option<Ticket>)> {
+    session.snapshot = None;
     let scope = Scope {
         database: session.database,
         stripe: session.stripe,

@@ -97,3 +97,30 @@ fn pipelines_on_the_same_keys_lose_nothing() {
         script(&mut connection, &format!("GET {key} => {}", ROUNDS * 4));
     }
 }
+
+/// Reads that arrive together share what they read from, unless something else comes between them.
+#[test]
+fn reads_that_arrive_together_are_answered_in_turn() {
+    let server = TestServer::new();
+    let mut raw = server.raw();
+    let mut connection = server.connect();
+    script(&mut connection, "SET a 1\nSELECT 1\nSET a 2");
+    raw.send("GET a\r\nLLEN a\r\nSTRLEN a\r\nGET b\r\nSELECT 1\r\nGET a\r\nINCR a\r\nGET a\r\n");
+    assert_eq!(raw.lines(2), ["$1", "1"]);
+    assert!(raw.line().starts_with("-WRONGTYPE"));
+    assert_eq!(raw.lines(3), [":1", "$-1", "+OK"]);
+    assert_eq!(raw.lines(5), ["$1", "2", ":3", "$1", "3"]);
+    raw.send("MULTI\r\nGET a\r\nSELECT 0\r\nGET a\r\nEXEC\r\nGET a\r\nDBSIZE\r\n");
+    assert_eq!(raw.lines(4), ["+OK", "+QUEUED", "+QUEUED", "+QUEUED"]);
+    assert_eq!(raw.lines(6), ["*3", "$1", "3", "+OK", "$1", "1"]);
+    assert_eq!(raw.lines(3), ["$1", "1", ":1"]);
+    // Later reads see later writes.
+    for number in 5..50 {
+        script(&mut connection, &format!("SELECT 0\nSET a {number}"));
+        raw.send("GET a\r\nGET a\r\n");
+        let (len, number) = (format!("${}", number.to_string().len()), number.to_string());
+        assert_eq!(raw.lines(4).concat(), format!("{len}{number}").repeat(2));
+    }
+    let info: String = run(&mut connection, "INFO stats");
+    assert!(info.contains("keyspace_misses:1\r\n"), "{info}");
+}
