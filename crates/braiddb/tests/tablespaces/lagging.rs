@@ -123,6 +123,65 @@ fn only_writers_of_a_tablespace_that_cannot_be_written_are_refused() {
     assert!(matches!(db.health(), Health::CheckpointFailing { .. }));
 }
 
+/// Copies all files of a device to a directory.
+fn export(device: &SimDevice, directory: &Path) {
+    fs::create_dir(directory).unwrap();
+    for entry in device.list().unwrap() {
+        let file = device.open(&entry.name, braid_io::OpenMode::Existing);
+        let len = entry.len as usize;
+        let mut bytes = device.allocate(len.max(1));
+        file.unwrap().read_at(&mut bytes[..len], 0).unwrap();
+        fs::write(directory.join(&entry.name), &bytes[..len]).unwrap();
+    }
+}
+
+/// Its pages are sound, and belong to the state of the others by the log.
+#[test]
+fn a_tablespace_that_lags_is_read_next_to_the_writer_and_verified() {
+    let fault = |device: &SimDevice| device.fail_sync_after(1);
+    let (mut simulated, db, tables) = with_fault(37, |builder| builder, fault);
+    let read = |simulated: &Simulated| {
+        let main = Arc::new(simulated.devices[0].clone());
+        simulated.builder().open_read_only_on(main).unwrap()
+    };
+    let (mut reader, unread) = (read(&simulated), read(&simulated));
+    expect_all(&reader, &simulated);
+    // Checkpoints of the others.
+    let others = [tables[0].clone(), tables[2].clone()];
+    for key in 500..520 {
+        put(&db, &others, key, &[7; 1_000]).unwrap();
+        let _ = db.checkpoint();
+    }
+    expect_all(&unread, &simulated);
+    assert!(reader.refresh().unwrap());
+    expect_all(&reader, &simulated);
+    assert!(
+        reader
+            .get(&reader.open_table::<u64, Bytes>("main").unwrap(), &519)
+            .unwrap()
+            .is_some()
+    );
+    drop((reader, unread, tables, others, db));
+    simulated.crash();
+    let copy = tempfile::tempdir().unwrap();
+    let places = ["data", "one", "two"].map(|name| copy.path().join(name));
+    for (device, place) in simulated.devices.iter().zip(&places) {
+        export(device, place);
+    }
+    let verify = braid::offline::Verify::new()
+        .tablespace_directory("one", &places[1])
+        .tablespace_directory("two", &places[2]);
+    let report = verify.check(&places[0], &mut |damage| panic!("{damage}"));
+    let report = report.unwrap();
+    assert!(
+        report.damages == 0 && report.log_transactions > 20,
+        "{report:?}"
+    );
+    let mut dump = String::new();
+    verify.dump(&places[0], &mut dump).unwrap();
+    assert!(dump.contains("tablespace \"one\""), "{dump}");
+}
+
 /// The main tablespace's newest checkpoint names those that lag, and from where on the log has
 /// what they lack.
 #[test]
