@@ -223,14 +223,17 @@ fn bench_paper_writes_tables_and_plots() {
     let output = braid_in(dir.path(), &[&model[..], &quick].concat());
     expect_code(&output, 0);
     let shown = stdout(&output);
-    assert!(shown.contains("(modelled: remote latency)"), "{shown}");
+    assert!(
+        shown.contains("(modelled: remote latency, 3 ns a unit)"),
+        "{shown}"
+    );
     let csv = fs::read_to_string(dir.path().join("paper-figures/goldenx-nodes-ycsb-e.csv"));
     let csv = csv.unwrap();
     assert!(csv.contains("each with its own log,1,"), "{csv}");
     assert_eq!(
         csv.lines().count(),
-        1 + 5,
-        "a point for each placement: {csv}"
+        1 + 6,
+        "a point for each placement, and two with agents: {csv}"
     );
     let saved = "saved by reads,4,3460";
     let handover = fs::read_to_string(dir.path().join("paper-figures/goldenx-handover.csv"));

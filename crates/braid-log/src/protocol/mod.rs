@@ -58,6 +58,7 @@ impl Run {
         {
             return whole;
         }
+        braid_rt::coverage_point("recovery: the cut moves to before a torn transaction");
         let before = u64::from(self.rest.before);
         SeqNo::new(self.first.get() - before).prev()
     }

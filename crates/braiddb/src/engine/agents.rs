@@ -208,6 +208,8 @@ impl Engine {
     }
 
     /// Reads a key of a table for a thread that leaves it to an agent; see [`Agent::read`].
+    //
+    // `take` is passed by value, so that a direct read need not keep it in memory.
     #[cold]
     #[inline(never)]
     pub(crate) fn read_by_agent<T>(
@@ -216,7 +218,7 @@ impl Engine {
         hint: &mut LeafHint,
         key: &[u8],
         up_to: SeqNo,
-        take: &mut dyn FnMut(ValueRef<'_>) -> T,
+        mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<Taken<T>>, StoreError> {
         let found = agent.read(tree, hint, key, up_to)?;
         Ok(found.map(|(meta, value)| (meta, value.map(|value| take(ValueRef::from(&value))))))
@@ -229,13 +231,11 @@ impl Engine {
         table: &TableCore,
         hint: &mut LeafHint,
         key: &[u8],
-        mut take: impl FnMut(ValueRef<'_>) -> T,
+        take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<Taken<T>>, StoreError> {
         match self.agent_for(table) {
             None => table.tree.read_at(hint, key, |_| true, take),
-            Some(agent) => {
-                Self::read_by_agent(agent, &table.tree, hint, key, SeqNo::MAX, &mut take)
-            }
+            Some(agent) => Self::read_by_agent(agent, &table.tree, hint, key, SeqNo::MAX, take),
         }
     }
 
@@ -247,7 +247,7 @@ impl Engine {
         table: &TableCore,
         key: &[u8],
         up_to: SeqNo,
-        mut take: impl FnMut(ValueRef<'_>) -> T,
+        take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<Taken<T>>, StoreError> {
         match self.agent_for(table) {
             None => {
@@ -256,7 +256,7 @@ impl Engine {
             }
             Some(agent) => {
                 let mut hint = LeafHint::default();
-                Self::read_by_agent(agent, &table.tree, &mut hint, key, up_to, &mut take)
+                Self::read_by_agent(agent, &table.tree, &mut hint, key, up_to, take)
             }
         }
     }

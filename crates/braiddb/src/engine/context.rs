@@ -636,7 +636,9 @@ impl Context {
         self.tables_locked = 0;
         self.locks_in_commit = false;
         self.time = None;
-        self.ahead.clear();
+        if !self.ahead.is_empty() {
+            self.forget_ahead();
+        }
         if self.encoded.capacity() > KEPT_BYTES_MAX {
             self.encoded = Vec::new();
         }
@@ -644,6 +646,11 @@ impl Context {
         // line.
         self.forget_dropped_tables();
         self.tables.truncate(4);
+    }
+
+    #[cold]
+    fn forget_ahead(&mut self) {
+        self.ahead.clear();
     }
 
     /// Releases tables that were dropped or moved; a dropped table's pages are freed after the last reference is gone.

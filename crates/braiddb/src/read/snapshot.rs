@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use braid_log::SeqNo;
-use braid_store::{LeafHint, RecordMeta, StoreError, TOGETHER, ValueRef};
+use braid_store::{RecordMeta, StoreError, TOGETHER, ValueRef};
 
 use crate::base::written::Written;
 use crate::engine::Engine;
@@ -658,17 +658,14 @@ impl Engine {
         key: &[u8],
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
+        if self.agent_for(table).is_some() {
+            // The snapshot costs little next to the hand-over.
+            return self.read_again(table, key, None, &mut take);
+        }
         let visible_seqno = self.log.visible_seqno();
         let is_there = table.since() <= visible_seqno;
         let is_visible = move |meta: RecordMeta| meta.seqno() <= visible_seqno && is_there;
-        let read = match self.agent_for(table) {
-            None => table.tree.read(key, is_visible, &mut take),
-            Some(agent) => {
-                let mut hint = LeafHint::default();
-                Self::read_by_agent(agent, &table.tree, &mut hint, key, visible_seqno, &mut take)
-            }
-        };
-        let found = match read {
+        let found = match table.tree.read(key, is_visible, &mut take) {
             // The flag is read after the tree, as in `read_at`.
             Ok(found) if !table.is_moved() => found,
             failed => return self.read_again(table, key, failed.err(), &mut take),
@@ -680,8 +677,8 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::read_durable`], at a snapshot, after a read that failed, that found a newer
-    /// version, or during which the table moved.
+    /// As [`Engine::read_durable`], at a snapshot: by an agent, or after a read that failed, that found
+    /// a newer version, or during which the table moved.
     #[cold]
     #[inline(never)]
     fn read_again<T>(

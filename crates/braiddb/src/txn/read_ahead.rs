@@ -5,9 +5,12 @@
 
 use std::sync::Arc;
 
+use braid_log::SeqNo;
+use braid_store::{LeafHint, Taken, ValueRef};
 use bytes::Bytes;
 
 use super::transaction::Transaction;
+use crate::engine::Engine;
 use crate::engine::agents::{Agent, ReadCopy};
 use crate::engine::context::Ahead;
 use crate::error::Result;
@@ -54,4 +57,24 @@ pub(super) fn take_ahead(ahead: &mut Vec<Ahead>, table: u32, key: &[u8]) -> Opti
     let found = ahead.iter().position(is_it)?;
     let Ahead { hint, found, .. } = ahead.swap_remove(found);
     Some((hint, found))
+}
+
+/// Calls `take` with what was read ahead of a key, or with what the agent reads now.
+#[cold]
+#[inline(never)]
+pub(super) fn read_ahead_or_now<T>(
+    agent: &Arc<Agent>,
+    core: &TableCore,
+    hint: &mut LeafHint,
+    key: &[u8],
+    ahead: Option<ReadCopy>,
+    mut take: impl FnMut(ValueRef<'_>) -> T,
+) -> Result<Option<Taken<T>>> {
+    let Some((place, found)) = ahead else {
+        let found = Engine::read_by_agent(agent, &core.tree, hint, key, SeqNo::MAX, take)?;
+        return Ok(found);
+    };
+    *hint = place;
+    let mut take = |value: Bytes| take(ValueRef::from(&value));
+    Ok(found.map(|(meta, value)| (meta, value.map(&mut take))))
 }

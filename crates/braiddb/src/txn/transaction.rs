@@ -24,7 +24,7 @@ use crate::read::snapshot::Readable;
 use crate::schema::table::{Table, TableCore};
 use crate::schema::value_format::ValueFormat;
 use crate::txn::commit::{Commit, Ticket};
-use crate::txn::read_ahead::take_ahead;
+use crate::txn::read_ahead::{read_ahead_or_now, take_ahead};
 use crate::types::tuples::KeyPrefix;
 use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 
@@ -140,14 +140,10 @@ impl Transaction {
         let hint = state.hints.of_read(hash, key, table, &core.tree);
         let found = match engine.agent_for(core) {
             None => core.tree.read_at(hint, key, |_| true, take)?,
-            Some(agent) => match take_ahead(&mut state.ahead, table, key) {
-                None => Engine::read_by_agent(agent, &core.tree, hint, key, SeqNo::MAX, &mut take)?,
-                Some((place, found)) => {
-                    *hint = place;
-                    let mut take = |value: Bytes| take(ValueRef::from(&value));
-                    found.map(|(meta, value)| (meta, value.map(&mut take)))
-                }
-            },
+            Some(agent) => {
+                let ahead = take_ahead(&mut state.ahead, table, key);
+                read_ahead_or_now(agent, core, hint, key, ahead, take)?
+            }
         };
         let meta = found.as_ref().map(|(meta, _)| *meta);
         let stamp = hint.stamp();

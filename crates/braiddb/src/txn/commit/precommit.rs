@@ -26,7 +26,7 @@ impl PooledContext {
         options: TransactionOptions,
         waits: bool,
     ) -> Result<Precommitted> {
-        let engine = &self.engine;
+        let engine = &*self.engine;
         let state = &mut **self.state.get_mut();
         let ranges = self.ranges.get_mut();
         state.reads.add_ranges(ranges, || engine.log.last_seqno());
@@ -70,7 +70,7 @@ impl PooledContext {
             engine.unlock_all(state);
         }
         let applied = if by_agents {
-            apply_by_agents(engine, state, seqno)
+            apply_by_agents(&self.engine, state, seqno)
         } else {
             apply(engine, state, seqno)
         };
