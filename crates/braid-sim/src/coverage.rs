@@ -185,7 +185,10 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ),
     ("recovery: several incarnations", LONG),
     ("recovery: the cut moves to a whole assignment", LONG),
-    ("recovery: the cut moves to before a torn transaction", LONG),
+    (
+        "recovery: the cut moves to before a torn transaction",
+        LONGER,
+    ),
     ("recovery: the next segment is ready", LONG),
     ("recovery: whole log records after the cut", LONG),
     ("replay: a batch before the end", LONG),

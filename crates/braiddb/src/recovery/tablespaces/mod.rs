@@ -67,7 +67,17 @@ pub(super) struct Listed {
     is_log_there: bool,
 }
 
+/// Views of a data file that a reader tries next to a writer.
+const VIEWS: u32 = 4;
+
 impl Listed {
+    /// Whether what was found in its data file looks damaged.
+    fn is_damaged(&self) -> bool {
+        let damaged =
+            |error: &Error| matches!(error, Error::Tablespace(TablespaceError::Damaged { .. }));
+        self.opened.as_ref().is_err_and(damaged)
+    }
+
     /// The present directory, if the tablespace was opened there.
     pub(super) fn directory(&self) -> Option<&Path> {
         self.opened.as_ref().ok()?.space.directory.as_deref()
@@ -159,44 +169,68 @@ pub(super) fn open_listed(
     attempt: Option<&Attempt>,
 ) -> Result<Vec<Listed>> {
     let mut listed: Vec<Listed> = Vec::new();
-    let is_pinned = attempt.is_some_and(Attempt::is_pinned);
+    // A writer may publish a checkpoint beyond the end that a data file had when its view was made: that
+    // looks like damage, and a new view shows it. What is damaged remains so.
+    let attempts = match attempt {
+        Some(attempt) if attempt.is_pinned() => VIEWS,
+        _ => 1,
+    };
     for entry in read_list(device)? {
-        let mut attached = attach_listed(gate, &entry, options, (&listed, is_pinned));
-        let (mut base, mut is_log_there) = (None, false);
-        if let Ok(attached) = &mut attached {
-            if let Some(attempt) = attempt {
-                attached.device = attempt.paced(attached.device.clone());
+        let mut opened = open_one(gate, &entry, options, main, (&listed, attempt));
+        for _ in 1..attempts {
+            if !opened.is_damaged() || braid_rt::mutant!("trust_the_first_view") {
+                break;
             }
-            base = Some(attached.base.clone());
-            is_log_there = has_log(attached, &entry, options);
+            opened = open_one(gate, &entry, options, main, (&listed, attempt));
         }
-        let (opened, left) = match attached {
-            Err(error) => (Err(error), None),
-            Ok(attached) => match open_files(&attached, &entry, options, main) {
-                Err(error) => (Err(error), Some(attached)),
-                Ok((store, meta, is_moved)) => {
-                    let space = new_space(&entry, attached, store);
-                    space.state.set_found(meta.stamp, main.oldest());
-                    let opened = OpenedSpace {
-                        space,
-                        seqno: meta.seqno,
-                        stamp: meta.stamp,
-                        is_moved,
-                        is_lagging: main.is_lagging(&meta),
-                    };
-                    (Ok(opened), None)
-                }
-            },
-        };
-        listed.push(Listed {
-            entry,
-            opened,
-            left,
-            base,
-            is_log_there,
-        });
+        listed.push(opened);
     }
     Ok(listed)
+}
+
+/// Opens a tablespace of the list; `before` were opened before it.
+fn open_one(
+    gate: &Gate,
+    entry: &ListedSpace,
+    options: &Builder,
+    main: &MainState,
+    (before, attempt): (&[Listed], Option<&Attempt>),
+) -> Listed {
+    let is_pinned = attempt.is_some_and(Attempt::is_pinned);
+    let mut attached = attach_listed(gate, entry, options, (before, is_pinned));
+    let (mut base, mut is_log_there) = (None, false);
+    if let Ok(attached) = &mut attached {
+        if let Some(attempt) = attempt {
+            attached.device = attempt.paced(attached.device.clone());
+        }
+        base = Some(attached.base.clone());
+        is_log_there = has_log(attached, entry, options);
+    }
+    let (opened, left) = match attached {
+        Err(error) => (Err(error), None),
+        Ok(attached) => match open_files(&attached, entry, options, main) {
+            Err(error) => (Err(error), Some(attached)),
+            Ok((store, meta, is_moved)) => {
+                let space = new_space(entry, attached, store);
+                space.state.set_found(meta.stamp, main.oldest());
+                let opened = OpenedSpace {
+                    space,
+                    seqno: meta.seqno,
+                    stamp: meta.stamp,
+                    is_moved,
+                    is_lagging: main.is_lagging(&meta),
+                };
+                (Ok(opened), None)
+            }
+        },
+    };
+    Listed {
+        entry: entry.clone(),
+        opened,
+        left,
+        base,
+        is_log_there,
+    }
 }
 
 /// Whether the place of a tablespace has its log, if it has one: the note says so, or it is damaged and there
