@@ -466,6 +466,8 @@ impl Builder {
     /// one node. [`TablespaceStats::remote_access`](crate::stats::TablespaceStats::remote_access) says
     /// what is in use.
     ///
+    /// Agents are experimental: see the last section of `docs/decisions/0070-*.md`.
+    ///
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
