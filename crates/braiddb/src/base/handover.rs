@@ -232,15 +232,12 @@ impl<R> Asked<'_, R> {
     /// Waits awake while the agent may be quick. Returns the work if the agent has not begun it.
     fn wait_awake(&self) -> Option<Work<R>> {
         let mut backoff = Backoff::default();
-        // Acquire: as in `wait`.
-        while self.is_passed && self.request.state.load(Ordering::Acquire) != DONE {
-            if !backoff.is_awake() {
-                return self.request.work.lock().take();
+        while self.is_passed && backoff.is_awake() {
+            // Acquire: as in `wait`.
+            if self.request.state.load(Ordering::Acquire) == DONE {
+                return None;
             }
             backoff.wait();
-        }
-        if self.is_passed {
-            return None;
         }
         self.request.work.lock().take()
     }

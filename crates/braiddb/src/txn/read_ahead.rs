@@ -51,8 +51,7 @@ impl Transaction {
 }
 
 /// Takes what was read ahead of a key.
-#[cold]
-pub(super) fn take_ahead(ahead: &mut Vec<Ahead>, table: u32, key: &[u8]) -> Option<ReadCopy> {
+fn take_ahead(ahead: &mut Vec<Ahead>, table: u32, key: &[u8]) -> Option<ReadCopy> {
     let is_it = |ahead: &Ahead| ahead.table == table && ahead.key == key;
     let found = ahead.iter().position(is_it)?;
     let Ahead { hint, found, .. } = ahead.swap_remove(found);
@@ -67,10 +66,10 @@ pub(super) fn read_ahead_or_now<T>(
     core: &TableCore,
     hint: &mut LeafHint,
     key: &[u8],
-    ahead: Option<ReadCopy>,
+    (ahead, table): (&mut Vec<Ahead>, u32),
     mut take: impl FnMut(ValueRef<'_>) -> T,
 ) -> Result<Option<Taken<T>>> {
-    let Some((place, found)) = ahead else {
+    let Some((place, found)) = take_ahead(ahead, table, key) else {
         let found = Engine::read_by_agent(agent, &core.tree, hint, key, SeqNo::MAX, take)?;
         return Ok(found);
     };

@@ -24,7 +24,7 @@ use crate::read::snapshot::Readable;
 use crate::schema::table::{Table, TableCore};
 use crate::schema::value_format::ValueFormat;
 use crate::txn::commit::{Commit, Ticket};
-use crate::txn::read_ahead::{read_ahead_or_now, take_ahead};
+use crate::txn::read_ahead::read_ahead_or_now;
 use crate::types::tuples::KeyPrefix;
 use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 
@@ -141,7 +141,7 @@ impl Transaction {
         let found = match engine.agent_for(core) {
             None => core.tree.read_at(hint, key, |_| true, take)?,
             Some(agent) => {
-                let ahead = take_ahead(&mut state.ahead, table, key);
+                let ahead = (&mut state.ahead, table);
                 read_ahead_or_now(agent, core, hint, key, ahead, take)?
             }
         };

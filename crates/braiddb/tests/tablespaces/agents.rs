@@ -105,6 +105,12 @@ impl Remote {
         }
     }
 
+    /// Closes the database, and opens it with agents and these options.
+    fn reopen(self, builder: Builder) -> Database {
+        self.db.close().unwrap();
+        open(&self.machine, &self.devices, builder)
+    }
+
     /// The table of the same name in a tablespace.
     fn table(&self, space: &str) -> Table<u64, Bytes> {
         let table = self.db.open_table_in(space, space, Default::default());
@@ -240,14 +246,8 @@ fn agents_change_no_result() {
     let requests =
         |space: &braid::stats::TablespaceStats| space.agent_requests + space.agent_refusals;
     assert!(stats.iter().all(|space| requests(space) > 0), "{stats:?}");
-    let Remote {
-        machine,
-        devices,
-        db,
-    } = remote;
-    db.close().unwrap();
     // Recovery does not know of agents.
-    let db = open(&machine, &devices, Database::builder());
+    let db = remote.reopen(Database::builder());
     let tables = ["main", "one", "two"].map(|name| db.open_table(name).unwrap());
     compare(&db.snapshot(), &tables, &model, seed);
 }
@@ -534,13 +534,7 @@ fn agents_are_where_they_can_be() {
     assert_eq!(access(&db), RemoteAccess::Direct);
     let remote = Remote::new();
     assert_eq!(access(&remote.db), RemoteAccess::Agent);
-    let Remote {
-        machine,
-        devices,
-        db,
-    } = remote;
-    db.close().unwrap();
     let builder = Database::builder().background_threads(false);
-    let db = open(&machine, &devices, builder);
+    let db = remote.reopen(builder);
     assert_eq!(access(&db), RemoteAccess::Direct);
 }

@@ -76,6 +76,16 @@ struct Placement {
     agents: Agents,
 }
 
+const EACH: Placement = Placement {
+    name: "each with its own log",
+    nodes: Nodes {
+        data: [0, 1],
+        log: [0, 1],
+    },
+    own_logs: true,
+    agents: Agents::None,
+};
+
 const PLACEMENTS: [Placement; 6] = [
     Placement {
         name: "all on one node",
@@ -104,32 +114,16 @@ const PLACEMENTS: [Placement; 6] = [
         own_logs: false,
         agents: Agents::None,
     },
-    Placement {
-        name: "each with its own log",
-        nodes: Nodes {
-            data: [0, 1],
-            log: [0, 1],
-        },
-        own_logs: true,
-        agents: Agents::None,
-    },
+    EACH,
     Placement {
         name: "the same, by agents",
-        nodes: Nodes {
-            data: [0, 1],
-            log: [0, 1],
-        },
-        own_logs: true,
         agents: Agents::Real,
+        ..EACH
     },
     Placement {
         name: "the same, by free agents",
-        nodes: Nodes {
-            data: [0, 1],
-            log: [0, 1],
-        },
-        own_logs: true,
         agents: Agents::Free,
+        ..EACH
     },
 ];
 

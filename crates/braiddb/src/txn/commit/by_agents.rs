@@ -98,7 +98,7 @@ pub(super) fn apply_by_agents(
         .map(|agent| agent.1.ring.ask(ask(agent)))
         .collect();
     let is_own = |space| agents.iter().all(|agent| agent.0 != space);
-    // Unwind safe: the panic goes on below.
+    // Unwind safe: the panic is resumed below.
     let own = catch_unwind(AssertUnwindSafe(|| {
         logged.apply_part(engine, is_own, |_| ())
     }));
