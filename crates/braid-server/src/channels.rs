@@ -1,12 +1,11 @@
 //! Channels of PUBLISH and SUBSCRIBE.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
 
 use crate::glob::matches;
 use crate::resp::Reply;
@@ -20,50 +19,82 @@ pub(crate) enum Topic {
 }
 
 /// Messages to a connection, counted in bytes.
-#[derive(Clone, Debug)]
-pub(crate) struct Mailbox {
-    sender: mpsc::UnboundedSender<Reply>,
-    queued: Arc<AtomicUsize>,
+///
+/// Nearly all connections get none, so an empty mailbox holds no memory for messages: tokio's channel
+/// takes two KiB for each connection.
+#[derive(Debug)]
+struct Post {
+    /// Weight of the messages, which is added before a message is queued.
+    queued: AtomicUsize,
     limit: usize,
+    queue: Mutex<Queue>,
 }
+
+#[derive(Debug, Default)]
+struct Queue {
+    messages: VecDeque<Reply>,
+    /// Wakes the reader, which waits for the next message.
+    reader: Option<Waker>,
+    /// Whether the reader is gone.
+    is_closed: bool,
+}
+
+impl Post {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes of memory that a mailbox without messages takes.
+#[cfg(test)]
+pub(crate) const EMPTY_MAILBOX: usize = size_of::<Post>();
+
+/// The sending end of a connection's messages.
+#[derive(Clone, Debug)]
+pub(crate) struct Mailbox(Arc<Post>);
 
 /// The receiving end of a mailbox.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    receiver: mpsc::UnboundedReceiver<Reply>,
-    queued: Arc<AtomicUsize>,
-    limit: usize,
+    post: Arc<Post>,
     /// Whether the next message wakes the reader.
     is_registered: bool,
 }
 
 /// Returns both ends of a mailbox that holds about `limit` bytes.
 pub(crate) fn mailbox(limit: usize) -> (Mailbox, Inbox) {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let queued = Arc::new(AtomicUsize::new(0));
-    let mailbox = Mailbox {
-        sender,
-        queued: Arc::clone(&queued),
+    let post = Arc::new(Post {
+        queued: AtomicUsize::new(0),
         limit,
+        queue: Mutex::default(),
+    });
+    let inbox = Inbox {
+        post: Arc::clone(&post),
+        is_registered: false,
     };
-    (
-        mailbox,
-        Inbox {
-            receiver,
-            queued,
-            limit,
-            is_registered: false,
-        },
-    )
+    (Mailbox(post), inbox)
 }
 
 impl Mailbox {
     /// Sends a message; returns whether the reader gets it.
     pub(crate) fn send(&self, message: Reply) -> bool {
-        // Relaxed: an approximate bound; the channel orders the messages.
-        let before = self.queued.fetch_add(message.weight(), Ordering::Relaxed);
+        // Relaxed: an approximate bound; the lock orders the messages.
+        let before = self.0.queued.fetch_add(message.weight(), Ordering::Relaxed);
         // A reader that is too slow gets nothing more, and its connection ends.
-        before <= self.limit && self.sender.send(message).is_ok()
+        if before > self.0.limit {
+            return false;
+        }
+        let mut queue = self.0.lock();
+        if queue.is_closed {
+            return false;
+        }
+        queue.messages.push_back(message);
+        let reader = queue.reader.take();
+        drop(queue);
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+        true
     }
 }
 
@@ -71,31 +102,59 @@ impl Inbox {
     /// Waits for a message; `None` if the reader has been too slow. Only one task may do so.
     pub(crate) fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Option<Reply>> {
         // The queue keeps the waker until there is a message, which was counted before.
-        if self.is_registered && self.queued.load(Ordering::Relaxed) == 0 {
+        if self.is_registered && self.post.queued.load(Ordering::Relaxed) == 0 {
             return Poll::Pending;
         }
-        let message = self.receiver.poll_recv(context);
-        self.is_registered = message.is_pending();
-        message.map(|message| self.accept(message?))
+        let mut queue = self.post.lock();
+        let Some(message) = queue.take() else {
+            queue.reader = Some(context.waker().clone());
+            self.is_registered = true;
+            return Poll::Pending;
+        };
+        drop(queue);
+        self.is_registered = false;
+        Poll::Ready(self.accept(message))
     }
 
     /// Returns a message if there is one.
     pub(crate) fn try_receive(&mut self) -> Option<Reply> {
-        let message = self.receiver.try_recv().ok()?;
+        let message = self.post.lock().take()?;
         self.accept(message)
     }
 
     pub(crate) fn has_overflowed(&self) -> bool {
-        self.queued.load(Ordering::Relaxed) > self.limit
+        self.post.queued.load(Ordering::Relaxed) > self.post.limit
     }
 
-    /// Takes a message out of the count; `None` if the reader has been too slow.
+    /// Subtracts a message from the count; `None` if the reader has been too slow.
     fn accept(&self, message: Reply) -> Option<Reply> {
         if self.has_overflowed() {
             return None;
         }
-        self.queued.fetch_sub(message.weight(), Ordering::Relaxed);
+        let queued = &self.post.queued;
+        queued.fetch_sub(message.weight(), Ordering::Relaxed);
         Some(message)
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        let mut queue = self.post.lock();
+        *queue = Queue {
+            is_closed: true,
+            ..Queue::default()
+        };
+    }
+}
+
+impl Queue {
+    /// Removes the oldest message, and with the last one the memory for messages.
+    fn take(&mut self) -> Option<Reply> {
+        let message = self.messages.pop_front();
+        if self.messages.is_empty() {
+            self.messages = VecDeque::new();
+        }
+        message
     }
 }
 

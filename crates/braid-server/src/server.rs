@@ -380,7 +380,7 @@ fn prepare(stream: &std::net::TcpStream, shared: &Shared) {
     }
 }
 
-async fn run(connection: Connection, stream: Stream) {
+async fn run(connection: Box<Connection>, stream: Stream) {
     match stream {
         Stream::Tcp(stream, _) => {
             prepare(&stream, &connection.shared);
@@ -391,11 +391,15 @@ async fn run(connection: Connection, stream: Stream) {
         #[cfg(feature = "tls")]
         Stream::Tls(stream, _, acceptor) => {
             prepare(&stream, &connection.shared);
-            if let Ok(stream) = tokio::net::TcpStream::from_std(stream)
-                && let Some(stream) = acceptor.accept(stream).await
-            {
-                connection.run(stream).await;
-            }
+            // In a box: otherwise every connection has room for a handshake and a session of TLS.
+            Box::pin(async move {
+                if let Ok(stream) = tokio::net::TcpStream::from_std(stream)
+                    && let Some(stream) = acceptor.accept(stream).await
+                {
+                    connection.run(stream).await;
+                }
+            })
+            .await;
         }
         #[cfg(unix)]
         Stream::Unix(stream) => {
@@ -407,7 +411,7 @@ async fn run(connection: Connection, stream: Stream) {
 }
 
 /// Makes the state of a new connection.
-fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Connection> {
+fn connect(shared: &Arc<Shared>, stripe: u16, stream: &Stream) -> Option<Box<Connection>> {
     let options = shared.options();
     let (peer, local) = match stream {
         Stream::Tcp(stream, peer) => (peer.to_string(), stream.local_addr().ok()?.to_string()),
@@ -472,6 +476,30 @@ fn sweep(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
             .unwrap_or_else(PoisonError::into_inner);
         if *stopped {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the size of what a function of two arguments returns.
+    fn size_of_result<A, B, R>(_: impl FnOnce(A, B) -> R) -> usize {
+        size_of::<R>()
+    }
+
+    #[test]
+    fn a_connection_has_no_room_for_what_few_connections_do() {
+        let sizes = [
+            ("its task", size_of_result(run), 1024),
+            ("its state", size_of::<Connection>(), 1024),
+            ("what others see of it", size_of::<Client>(), 512),
+            ("its messages", crate::channels::EMPTY_MAILBOX, 128),
+        ];
+        println!("{sizes:?}");
+        for (what, size, most) in sizes {
+            assert!(size <= most, "{what}: {size} bytes instead of {most}");
         }
     }
 }

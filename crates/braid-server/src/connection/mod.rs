@@ -5,6 +5,7 @@
 //! that its command read and wrote is durable. So one flush answers many requests of one connection
 //! and of all others; see [`flushes`].
 
+mod buffers;
 mod replies;
 mod waiting;
 
@@ -89,14 +90,16 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// Returns a connection that has not sent anything. In a box, because each function that waits for
+    /// another one would hold a connection of its own.
     pub(crate) fn new(
         shared: Arc<Shared>,
         session: Session,
         inbox: Inbox,
         client: Arc<Client>,
-    ) -> Self {
+    ) -> Box<Self> {
         let options = shared.options();
-        Connection {
+        Box::new(Connection {
             session,
             inbox,
             client,
@@ -116,11 +119,11 @@ impl Connection {
             bulk_limit: i64::try_from(options.proto_max_bulk_len).unwrap_or(i64::MAX),
             idle: (!options.timeout.is_zero()).then_some(options.timeout),
             shared,
-        }
+        })
     }
 
     /// Serves the connection until one side ends it.
-    pub(crate) async fn run<S: AsyncRead + AsyncWrite + Unpin>(mut self, mut stream: S) {
+    pub(crate) async fn run<S: AsyncRead + AsyncWrite + Unpin>(mut self: Box<Self>, mut stream: S) {
         let is_complete = self.serve(&mut stream).await;
         // A client that sees the end of its connection must not find a subscription of it any more.
         drop(self);
@@ -201,6 +204,7 @@ impl Connection {
             }
         }
         self.execute_together(&mut together);
+        buffers::release_input(&mut self.input);
         // Requests that arrive later see what has become durable meanwhile.
         self.session.snapshot = None;
         executed
@@ -318,6 +322,7 @@ impl Connection {
         {
             return;
         }
+        buffers::begin_output(&mut self.output);
         message.encode(protocol, &mut self.output);
         self.holds = false;
     }
@@ -337,7 +342,10 @@ impl Connection {
             Wake::Read(Err(_)) | Wake::Written(Err(_)) | Wake::Idle | Wake::Message(None) => {
                 return false;
             }
-            Wake::Written(Ok(len)) => self.output.advance(len),
+            Wake::Written(Ok(len)) => {
+                self.output.advance(len);
+                buffers::release_output(&mut self.output);
+            }
             Wake::Durable | Wake::Turn | Wake::PauseChanged => {}
             Wake::Message(Some(message)) => {
                 self.show(&message);

@@ -1,15 +1,20 @@
 //! Replies of a connection: in the order of the requests, each when what its command read and wrote is
 //! durable.
 
+use std::collections::VecDeque;
+
 use braid_rt::mutant;
 use tokio::time::Instant;
 
-use super::Connection;
+use super::{Connection, buffers};
 use crate::executor::Within;
 use crate::failure::Failure;
 use crate::flushes;
 use crate::resp::{Protocol, Reply};
 use crate::session::Replies;
+
+/// Pending replies for which an idle connection keeps memory.
+const PENDING_USUAL: usize = 4;
 
 /// A reply that waits for the device or its turn.
 #[derive(Debug)]
@@ -61,6 +66,7 @@ impl Connection {
         }
         let is_next = self.pending.is_empty() || mutant!("server_reply_out_of_turn");
         if seqno.is_none() && is_next {
+            buffers::begin_output(&mut self.output);
             reply.encode(self.session.protocol, &mut self.output);
             return;
         }
@@ -146,6 +152,10 @@ impl Connection {
         };
         self.holds = false;
         self.pending_bytes -= front.weight;
+        if self.pending.is_empty() && self.pending.capacity() > PENDING_USUAL {
+            self.pending = VecDeque::new();
+        }
+        buffers::begin_output(&mut self.output);
         match outcome {
             Ok(()) => front.reply.encode(front.protocol, &mut self.output),
             // Only reopening the database shows whether the writes survived.

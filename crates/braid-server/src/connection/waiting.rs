@@ -1,18 +1,17 @@
 //! What a connection waits for.
 
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use braid::Database;
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
-use super::Connection;
 use super::replies::Pending;
+use super::{Connection, buffers};
 use crate::channels::Inbox;
 use crate::flushes;
 use crate::resp::Reply;
@@ -21,9 +20,6 @@ use crate::waiters::Place;
 
 /// Waits of a busy connection after which it looks for messages.
 const BUSY_WAITS: u32 = 16;
-
-/// Most bytes that one read takes.
-const READ_LEN: usize = 16 << 10;
 
 /// Why the connection continues after waiting.
 pub(super) enum Wake {
@@ -73,6 +69,7 @@ impl Usual<'_> {
                 // Nothing has changed that the connection need react to.
                 Ok(len) if len == self.output.len() && self.reads => {
                     self.output.clear();
+                    buffers::release_output(self.output);
                     self.writes = false;
                 }
                 written => return Poll::Ready(Wake::Written(written)),
@@ -92,7 +89,7 @@ impl Usual<'_> {
             return Poll::Ready(Wake::Durable);
         }
         if self.reads
-            && let Poll::Ready(result) = read(stream, self.input, context)
+            && let Poll::Ready(result) = buffers::read(stream, self.input, context)
         {
             return Poll::Ready(Wake::Read(result));
         }
@@ -150,36 +147,22 @@ impl Connection {
         if !(is_blocked || is_postponed || has_more || deadline.is_some() || idle.is_some()) {
             return usual.await;
         }
-        tokio::select! {
-            biased;
-            wake = usual => wake,
-            () = elements(place), if is_blocked => Wake::Elements,
-            () = self.client.unblock.notified(), if is_blocked => Wake::Unblocked,
-            () = self.shared.pauses.changed(), if is_postponed => Wake::PauseChanged,
-            () = tokio::task::yield_now(), if has_more => Wake::Turn,
-            () = sleep(deadline), if deadline.is_some() => Wake::TimedOut,
-            () = sleep_for(idle), if idle.is_some() => Wake::Idle,
-        }
+        let (client, pauses) = (&self.client, &self.shared.pauses);
+        // Timers and places in queues take half a KiB, which other waits go without.
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                wake = usual => wake,
+                () = elements(place), if is_blocked => Wake::Elements,
+                () = client.unblock.notified(), if is_blocked => Wake::Unblocked,
+                () = pauses.changed(), if is_postponed => Wake::PauseChanged,
+                () = tokio::task::yield_now(), if has_more => Wake::Turn,
+                () = sleep(deadline), if deadline.is_some() => Wake::TimedOut,
+                () = sleep_for(idle), if idle.is_some() => Wake::Idle,
+            }
+        })
+        .await
     }
-}
-
-thread_local! {
-    /// What the thread reads into first: a connection that waits needs no memory for what may come.
-    static ARRIVING: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_LEN].into());
-}
-
-/// Adds what has arrived to `input`; returns how many bytes, 0 at the end of the connection.
-fn read<R: AsyncRead + Unpin>(
-    reader: &mut R,
-    input: &mut BytesMut,
-    context: &mut Context<'_>,
-) -> Poll<std::io::Result<usize>> {
-    ARRIVING.with_borrow_mut(|bytes| {
-        let mut buffer = ReadBuf::new(bytes);
-        ready!(Pin::new(reader).poll_read(context, &mut buffer))?;
-        input.extend_from_slice(buffer.filled());
-        Ok(buffer.filled().len()).into()
-    })
 }
 
 async fn elements(place: Option<&Place>) {

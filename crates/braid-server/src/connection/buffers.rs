@@ -1,0 +1,124 @@
+//! Memory for requests that arrive and replies that leave: connections without either hold none.
+//!
+//! Thousands of connections wait for their clients at any time. A connection therefore returns a buffer
+//! that it has emptied to its thread, which keeps one of each kind for the connection that needs the
+//! next one.
+
+use std::cell::RefCell;
+use std::mem::take;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, ReadBuf};
+
+/// Most bytes that one read takes, and that an empty buffer which a thread keeps has room for.
+const READ_LEN: usize = 16 << 10;
+
+/// Memory of one thread.
+struct Spare {
+    /// What the thread reads into first: a connection that waits needs no memory for what may come.
+    arriving: Box<[u8]>,
+    input: BytesMut,
+    output: BytesMut,
+}
+
+thread_local! {
+    static SPARE: RefCell<Spare> = RefCell::new(Spare {
+        arriving: vec![0; READ_LEN].into(),
+        input: BytesMut::new(),
+        output: BytesMut::new(),
+    });
+}
+
+/// Adds what has arrived to `input`; returns how many bytes, 0 at the end of the connection.
+pub(super) fn read<R: AsyncRead + Unpin>(
+    reader: &mut R,
+    input: &mut BytesMut,
+    context: &mut Context<'_>,
+) -> Poll<std::io::Result<usize>> {
+    SPARE.with_borrow_mut(|spare| {
+        let mut buffer = ReadBuf::new(&mut spare.arriving);
+        ready!(Pin::new(reader).poll_read(context, &mut buffer))?;
+        if input.is_empty() {
+            *input = take(&mut spare.input);
+        }
+        input.extend_from_slice(buffer.filled());
+        Ok(buffer.filled().len()).into()
+    })
+}
+
+/// Gives a connection without replies memory for the first one.
+pub(super) fn begin_output(output: &mut BytesMut) {
+    if output.is_empty() {
+        *output = SPARE.with_borrow_mut(|spare| take(&mut spare.output));
+    }
+}
+
+/// Returns the memory of requests if all are executed.
+pub(super) fn release_input(input: &mut BytesMut) {
+    if input.is_empty() {
+        SPARE.with_borrow_mut(|spare| keep(take(input), &mut spare.input));
+    }
+}
+
+/// Returns the memory of replies if all are written.
+pub(super) fn release_output(output: &mut BytesMut) {
+    if output.is_empty() {
+        SPARE.with_borrow_mut(|spare| keep(take(output), &mut spare.output));
+    }
+}
+
+/// Keeps an empty buffer as the thread's, or frees it.
+fn keep(mut buffer: BytesMut, spare: &mut BytesMut) {
+    // What was split from a buffer counts as room again when it is gone. A buffer that is larger than
+    // usual is freed, however little of it is left.
+    if spare.capacity() == 0 && !buffer.try_reclaim(READ_LEN + 1) {
+        *spare = buffer;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Executes a request: takes it from the input, and leaves a reply.
+    fn serve(input: &mut BytesMut, output: &mut BytesMut) {
+        let request = input.split();
+        begin_output(output);
+        output.extend_from_slice(&request);
+    }
+
+    #[test]
+    fn an_idle_connection_holds_no_memory_and_its_thread_one_buffer_of_each_kind() {
+        let (mut input, mut output) = (BytesMut::new(), BytesMut::new());
+        let mut places = None;
+        for round in 0..3 {
+            let mut request = &[b'x'; 1000][..];
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            let arrived = read(&mut request, &mut input, &mut context);
+            assert!(matches!(arrived, Poll::Ready(Ok(1000))));
+            let begin = input.as_ptr();
+            serve(&mut input, &mut output);
+            let found = (begin, output.as_ptr());
+            assert_eq!(*places.get_or_insert(found), found, "round {round}");
+            output.clear();
+            release_input(&mut input);
+            release_output(&mut output);
+            assert_eq!((input.capacity(), output.capacity()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_thread_keeps_no_large_buffer() {
+        let mut spare = BytesMut::new();
+        let mut large = BytesMut::with_capacity(READ_LEN + 1);
+        large.extend_from_slice(&[0; READ_LEN]);
+        // Nearly all of it was an argument of a request.
+        drop(large.split());
+        keep(large, &mut spare);
+        assert_eq!(spare.capacity(), 0);
+        keep(BytesMut::with_capacity(READ_LEN), &mut spare);
+        assert_eq!(spare.capacity(), READ_LEN);
+    }
+}
