@@ -652,6 +652,9 @@ typedef struct {
   uint64_t log_segments_ready;
   // Number of log files that were reused.
   uint64_t log_segments_recycled;
+  // Number of times that a commit or a flush found no log file ready, and made one or waited for
+  // one.
+  uint64_t log_segment_waits;
   // Bytes of log that no checkpoint has released, including headers and padding.
   uint64_t log_used_bytes;
   // Greatest size of the log, in bytes; 0 if it is unlimited.

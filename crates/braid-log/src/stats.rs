@@ -29,6 +29,9 @@ pub struct LogStats {
     pub segments_ready: u64,
     /// Segments recycled.
     pub segments_recycled: u64,
+    /// Number of times that a commit or a flush found no segment ready, and made one or waited for
+    /// one.
+    pub segment_waits: u64,
     /// Bytes of log that no checkpoint has released, with headers and padding.
     pub used_bytes: u64,
     /// The limit of [`LogOptions::max_log_bytes`](crate::LogOptions::max_log_bytes); 0 for none.

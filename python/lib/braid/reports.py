@@ -32,6 +32,8 @@ class LogStats:
     """Number of log files that are ready for use."""
     segments_recycled: int
     """Number of log files that were reused."""
+    segment_waits: int
+    """Number of times that a commit or a flush found no log file ready."""
     used_bytes: int
     """Bytes of log that no checkpoint has released, including headers and padding."""
     limit_bytes: int

@@ -79,6 +79,9 @@ pub struct braid_stats {
     pub log_segments_ready: u64,
     /// Number of log files that were reused.
     pub log_segments_recycled: u64,
+    /// Number of times that a commit or a flush found no log file ready, and made one or waited for
+    /// one.
+    pub log_segment_waits: u64,
     /// Bytes of log that no checkpoint has released, including headers and padding.
     pub log_used_bytes: u64,
     /// Greatest size of the log, in bytes; 0 if it is unlimited.
@@ -172,6 +175,7 @@ impl braid_stats {
             log_segments: log.segments,
             log_segments_ready: log.segments_ready,
             log_segments_recycled: log.segments_recycled,
+            log_segment_waits: log.segment_waits,
             log_used_bytes: log.used_bytes,
             log_limit_bytes: log.limit_bytes,
             log_buffer_waits: log.buffer_waits,

@@ -583,6 +583,7 @@ impl Log {
             stats.notify_time += Duration::from_nanos(get(&counters.notify_nanos));
             stats.segments_ready += lane.pool.ready();
             stats.segments_recycled += lane.pool.recycled();
+            stats.segment_waits += lane.pool.lacks();
         }
         let consolidated = core.strands.iter().map(|strand| get(&strand.consolidated));
         stats.consolidated_records = consolidated.sum();

@@ -5,3 +5,4 @@ pub(crate) mod ownership;
 pub(crate) mod pool;
 pub(crate) mod quota;
 pub(crate) mod state;
+mod turn;

@@ -14,6 +14,7 @@ use crate::options::LogOptions;
 use crate::segments::new_file::{NewFile, Pause, Reason};
 use crate::segments::quota::Quota;
 use crate::segments::state::{PoolFiles, State};
+use crate::segments::turn::Turns;
 
 /// The greatest part of a segment made in need that may stay unused, as its divisor.
 const UNUSABLE_PART: u64 = 4;
@@ -23,12 +24,12 @@ const UNUSABLE_PART: u64 = 4;
 pub(crate) struct SegmentPool {
     lane: LaneId,
     state: Mutex<State>,
-    /// Held while a segment gets its number, so that a number is given once. A commit or a flush
-    /// that lacks a segment makes it under this lock.
-    work: Mutex<()>,
-    /// Held while a file is made ahead of need, without `work`. Acquired before `work`.
+    /// Taken while a segment gets its number, so that a number is given once. A commit or a flush
+    /// that lacks a segment makes it in its turn.
+    turns: Turns,
+    /// Held while a file is made ahead of need, without a turn. Acquired before a turn.
     ahead: Mutex<()>,
-    /// Held while released files are deleted. Acquired after `work`.
+    /// Held while released files are deleted. Acquired after a turn.
     deletion: Mutex<()>,
     pub(crate) holds: SegmentHolds,
     ready: AtomicU64,
@@ -39,6 +40,8 @@ pub(crate) struct SegmentPool {
     /// Count of segments prepared.
     prepared: AtomicU64,
     recycled: AtomicU64,
+    /// How often a commit or a flush lacked a segment.
+    lacks: Counter,
     /// Bytes of the segments with log in them.
     live_bytes: Counter,
     /// Count of segments released.
@@ -70,12 +73,13 @@ impl SegmentPool {
                 preallocated: options.preallocated_bytes > 0,
                 ..State::default()
             }),
-            work: Mutex::new(()),
+            turns: Turns::default(),
             ahead: Mutex::new(()),
             deletion: Mutex::new(()),
             holds: SegmentHolds::default(),
             prepared: AtomicU64::new(0),
             recycled: AtomicU64::new(0),
+            lacks: Counter::new(0),
             live_bytes: Counter::new(0),
             released: Counter::new(0),
             slot: options.slot_bytes as u64,
@@ -228,7 +232,7 @@ impl SegmentPool {
         }
         state.next_sequence = first;
         drop(state);
-        let _work = self.work.lock();
+        let _turn = self.turns.take();
         // What can't be deleted now is deleted before the next segment takes its number.
         let _ = self.delete_unpublished(device, quota);
     }
@@ -236,6 +240,12 @@ impl SegmentPool {
     /// Number of segments recycled.
     pub(crate) fn recycled(&self) -> u64 {
         self.recycled.load(Ordering::Relaxed)
+    }
+
+    /// How often a commit or a flush found no segment ready, and made one or waited for one.
+    pub(crate) fn lacks(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.lacks.load(Ordering::Relaxed)
     }
 
     /// Takes the next ready segment into use.
@@ -287,16 +297,19 @@ impl SegmentPool {
     ) -> Result<bool, LogError> {
         let unusable = BLOCK as u64 + self.slot;
         let whole = (needed + unusable).max(UNUSABLE_PART * unusable);
+        if wanted() {
+            self.lacks.fetch_add(1, Ordering::Relaxed);
+        }
         loop {
             let (refused, prepared) = {
-                let _work = self.work.lock();
+                let _turn = self.turns.take();
                 loop {
                     if !wanted() {
                         return Ok(true);
                     }
                     let prepared = self.prepared();
                     match self
-                        .prepare_locked(device, options, quota, |state| state.urgent_len(whole))
+                        .prepare_in_turn(device, options, quota, |state| state.urgent_len(whole))
                     {
                         Ok(true) => {}
                         refused => break (refused, prepared),
@@ -326,8 +339,9 @@ impl SegmentPool {
         is_any || self.prepared() != prepared
     }
 
-    /// Prepares segments ahead of need while `wanted` returns true, with pauses. A commit or a flush that lacks a
-    /// segment meanwhile does not wait for the file, only for its name.
+    /// Prepares segments ahead of need while `wanted` returns true, with pauses. A commit or a flush
+    /// that lacks a segment meanwhile does not wait for the file, except while it gets its name: then
+    /// it is ready sooner than another segment could be.
     ///
     /// Returns `false` if the limit forbids another segment.
     ///
@@ -346,8 +360,8 @@ impl SegmentPool {
             let has_free = self.state.lock().has_free();
             self.delete_retired(device, options.discard, quota)?;
             let is_prepared = if has_free {
-                let _work = self.holds.files.of(self.work.lock());
-                self.prepare_locked(device, options, quota, State::next_len)?
+                let _turn = self.turns.take_ahead(&self.holds.files);
+                self.prepare_in_turn(device, options, quota, State::next_len)?
             } else {
                 self.make_ahead(device, options, quota, pause)?
             };
@@ -358,7 +372,7 @@ impl SegmentPool {
         Ok(true)
     }
 
-    /// Makes a new segment, and acquires `work` only to give it a number.
+    /// Makes a new segment, and takes a turn only to give it a number.
     fn make_ahead(
         &self,
         device: &dyn Device,
@@ -378,7 +392,7 @@ impl SegmentPool {
             let Some(file) = made else {
                 return Ok(false);
             };
-            let _work = self.holds.files.of(self.work.lock());
+            let _turn = self.turns.take_ahead(&self.holds.files);
             let published = self.name(device, file, quota);
             published.and_then(|segment| self.publish(device, segment))?;
             Ok(true)
@@ -387,8 +401,8 @@ impl SegmentPool {
         named
     }
 
-    /// Prepares a segment. The caller holds `work`.
-    fn prepare_locked(
+    /// Prepares a segment. The caller has the turn.
+    fn prepare_in_turn(
         &self,
         device: &dyn Device,
         options: &LogOptions,
@@ -426,7 +440,7 @@ impl SegmentPool {
         Ok(published?.is_some())
     }
 
-    /// Makes the name of a segment durable, and offers the segment for use. The caller holds `work`.
+    /// Makes the name of a segment durable, and offers the segment for use. The caller has the turn.
     fn publish(&self, device: &dyn Device, segment: Segment) -> Result<(), LogError> {
         let named = if braid_rt::mutant!("forget_names") {
             Ok(())
@@ -455,13 +469,13 @@ impl SegmentPool {
         Ok(())
     }
 
-    /// Returns the number of the next segment. The caller holds `work`, and then gives the name.
+    /// Returns the number of the next segment. The caller has the turn, and then gives the name.
     fn next_sequence(&self, device: &dyn Device, quota: &Quota) -> Result<u64, LogError> {
         self.delete_unpublished(device, quota)?;
         Ok(self.state.lock().next_sequence)
     }
 
-    /// Gives a released segment a new name. The caller holds `work`.
+    /// Gives a released segment a new name. The caller has the turn.
     fn recycle(
         &self,
         device: &dyn Device,
@@ -489,7 +503,7 @@ impl SegmentPool {
         }
     }
 
-    /// Gives a new file the name of the next segment. The caller holds `work`.
+    /// Gives a new file the name of the next segment. The caller has the turn.
     fn name(&self, device: &dyn Device, file: NewFile, quota: &Quota) -> Result<Segment, LogError> {
         let len = file.len();
         let named = self.next_sequence(device, quota).and_then(|sequence| {
@@ -600,7 +614,7 @@ impl SegmentPool {
         }
     }
 
-    /// Deletes segments whose numbers the next segments take. The caller holds `work`.
+    /// Deletes segments whose numbers the next segments take. The caller has the turn.
     fn delete_unpublished(&self, device: &dyn Device, quota: &Quota) -> Result<(), LogError> {
         loop {
             let Some(segment) = self.state.lock().pop_unpublished() else {
@@ -613,7 +627,7 @@ impl SegmentPool {
     /// Forgets all files: the caller removes them, and the lane writes no more.
     pub(crate) fn forget(&self, quota: &Quota) {
         let _ahead = self.ahead.lock();
-        let _work = self.work.lock();
+        let _turn = self.turns.take();
         let files = std::mem::take(&mut self.state.lock().files);
         files.all().for_each(|file| quota.release(file.len));
         self.ready.store(0, Ordering::Release);

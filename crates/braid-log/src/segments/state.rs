@@ -46,7 +46,7 @@ pub(super) struct State {
     pub(super) next_sequence: u64,
     /// The first segment that was taken into use since the log was opened.
     pub(super) first: Option<u64>,
-    /// The length of the segment that is being prepared under the lock `work`; 0 if there is none.
+    /// The length of the segment that is being prepared in a turn; 0 if there is none.
     pub(super) preparing: u64,
     /// The length of the file that is being made ahead of need; 0 if there is none.
     pub(super) ahead: u64,

@@ -138,6 +138,8 @@ fn metrics(stats: &Stats) -> impl Iterator<Item = Metric> + use<> {
             "Log files that are ready for use.";
         Counter log.segments_recycled => "braid_log_segments_recycled_total",
             "Log files that were reused.";
+        Counter log.segment_waits => "braid_log_segment_waits_total",
+            "Times that a commit or a flush found no log file ready, and made one or waited for one.";
         Gauge log.used_bytes => "braid_log_used_bytes",
             "Log that no checkpoint has released, including headers and padding.";
         Gauge log.limit_bytes => "braid_log_limit_bytes",

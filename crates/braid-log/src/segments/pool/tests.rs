@@ -162,26 +162,44 @@ fn discards() {
     assert_eq!((device.list().unwrap().len(), quota.files()), (1, 1));
 }
 
-/// A device that creates the file that is made ahead only once a test allows it.
+/// The step of making a file ahead that a [`HeldDevice`] holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Create,
+    Name,
+}
+
+/// A device that performs a step for the file that is made ahead only once a test allows it.
 #[derive(Debug)]
 struct HeldDevice {
     inner: MemoryDevice,
-    /// Gets a message when the file is to be created.
+    held: Step,
+    /// Gets a message when the step is due.
     asked: Sender<()>,
-    /// Has a message, or has lost its sender, when the file may be created.
+    /// Has a message, or has lost its sender, when the step may be performed.
     allowed: Mutex<Receiver<()>>,
 }
 
 impl HeldDevice {
     /// Returns the device, and the ends that a test uses.
-    fn new() -> (Self, Receiver<()>, Sender<()>) {
+    fn new(held: Step) -> (Self, Receiver<()>, Sender<()>) {
         let ((asked, is_asked), (allow, allowed)) = (channel(), channel());
         let device = Self {
             inner: MemoryDevice::new(),
+            held,
             asked,
             allowed: Mutex::new(allowed),
         };
         (device, is_asked, allow)
+    }
+
+    fn hold(&self, step: Step, name: &str) {
+        let ahead = unfinished_name(LaneId::new(0), NewFile::AHEAD);
+        assert!(is_unfinished_name(&ahead), "an opening would not remove it");
+        if step == self.held && name == ahead {
+            self.asked.send(()).unwrap();
+            let _ = self.allowed.lock().recv();
+        }
     }
 }
 
@@ -196,18 +214,14 @@ impl Device for HeldDevice {
         self.inner.allocate(len)
     }
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let ahead = unfinished_name(LaneId::new(0), NewFile::AHEAD);
-        assert!(is_unfinished_name(&ahead), "an opening would not remove it");
-        if name == ahead {
-            self.asked.send(()).unwrap();
-            let _ = self.allowed.lock().recv();
-        }
+        self.hold(Step::Create, name);
         self.inner.open(name, mode)
     }
     fn remove(&self, name: &str) -> io::Result<()> {
         self.inner.remove(name)
     }
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.hold(Step::Name, from);
         self.inner.rename(from, to)
     }
     fn list(&self) -> io::Result<Vec<Entry>> {
@@ -220,7 +234,7 @@ impl Device for HeldDevice {
 
 #[test]
 fn a_commit_makes_a_short_segment_while_a_long_one_is_made() {
-    let (device, asked, allow) = HeldDevice::new();
+    let (device, asked, allow) = HeldDevice::new(Step::Create);
     let long = 256 << 10;
     let options = LogOptions {
         segment_bytes: 1 << 20,
@@ -266,10 +280,41 @@ fn a_commit_makes_a_short_segment_while_a_long_one_is_made() {
     assert!(!left.iter().any(|entry| is_unfinished_name(&entry.name)));
 }
 
+/// A commit without a segment needs the file that is getting its name, which is ready first.
+#[test]
+fn a_commit_takes_the_segment_that_is_getting_its_name() {
+    let (device, asked, allow) = HeldDevice::new(Step::Name);
+    let (options, quota) = (options(), Quota::default());
+    let pool = SegmentPool::new(LaneId::new(0), &options, PoolFiles::default(), 1);
+    let wanted = || pool.ready() == 0;
+    std::thread::scope(|scope| {
+        // A failure drops it, which lets the other thread end.
+        let allow = allow;
+        let ahead =
+            scope.spawn(|| pool.prepare_ahead_while(&device, &options, &quota, wanted, &|_, _| {}));
+        asked.recv().unwrap();
+        assert!(!pool.turns.is_needed(), "locked while a file gets its name");
+        let commit = scope.spawn(|| pool.prepare_while(&device, &options, &quota, 0, wanted));
+        while !pool.turns.is_needed() && !commit.is_finished() {
+            std::thread::yield_now();
+        }
+        allow.send(()).unwrap();
+        assert!(ahead.join().unwrap().unwrap());
+        assert!(commit.join().unwrap().unwrap());
+    });
+    assert_eq!((pool.prepared(), pool.ready(), quota.files()), (1, 1, 1));
+    assert_eq!(pool.lacks(), 1);
+    assert!(
+        pool.prepare_while(&device, &options, &quota, 0, wanted)
+            .unwrap()
+    );
+    assert_eq!(pool.lacks(), 1, "no segment was lacking");
+}
+
 /// The file that is made ahead may take the last room that the limit leaves.
 #[test]
 fn a_commit_waits_for_a_long_segment_that_took_the_room() {
-    let (device, asked, allow) = HeldDevice::new();
+    let (device, asked, allow) = HeldDevice::new(Step::Create);
     let options = LogOptions {
         segment_bytes: 128 << 10,
         max_log_bytes: 128 << 10,
@@ -298,7 +343,7 @@ fn a_commit_waits_for_a_long_segment_that_took_the_room() {
         });
         tried.recv().unwrap();
         // The commit releases the lock once it was refused.
-        drop(pool.work.lock());
+        drop(pool.turns.take());
         allow.send(()).unwrap();
         assert!(commit.join().unwrap().unwrap(), "refused");
         assert!(ahead.join().unwrap().unwrap());
