@@ -564,7 +564,8 @@ impl Checkpoint {
     ) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
         let pool = &self.store.pool;
         let cutoff = self.cutoff().unwrap_or(u64::MAX);
-        let mut leaf_addresses = Vec::new();
+        let leaves = self.next_page.div_ceil(LEAF_ADDRESSES as u64);
+        let mut leaf_addresses = Vec::with_capacity(to_usize(leaves));
         let mut new_blocks = Vec::new();
         let mut changed = changes.entries.as_slice();
         for (index, first) in (0..self.next_page).step_by(LEAF_ADDRESSES).enumerate() {

@@ -68,7 +68,9 @@ impl Root {
             return None;
         }
         let address = |_| Some(packing.unpack(take()?));
-        let leaf_addresses = (0..leaves).map(address).collect::<Option<_>>()?;
+        let mut leaf_addresses = (0..leaves).map(address).collect::<Option<Vec<_>>>()?;
+        // It stays in memory, and grows with the file.
+        leaf_addresses.shrink_to_fit();
         let trees = take()?;
         let tree = |_| Some((u32::try_from(take()?).ok()?, take()?));
         let trees = (0..trees).map(tree).collect::<Option<_>>()?;
