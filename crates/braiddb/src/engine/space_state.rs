@@ -118,7 +118,7 @@ impl Spaces {
                 stamps: state.stamps,
             });
         }
-        let start = starts.into_iter().min_by_key(|start| start.seqno)?;
+        let start = starts.into_iter().reduce(CheckpointPosition::older)?;
         Some(Lagging { start, spaces })
     }
 

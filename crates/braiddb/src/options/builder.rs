@@ -466,7 +466,7 @@ impl Builder {
     /// one node. [`TablespaceStats::remote_access`](crate::stats::TablespaceStats::remote_access) says
     /// what is in use.
     ///
-    /// Agents are experimental: see the last section of `docs/decisions/0070-*.md`.
+    /// Agents are experimental: fewer simulated histories have them than the rest of the engine.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

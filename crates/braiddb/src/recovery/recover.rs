@@ -424,7 +424,8 @@ fn keep_log(
         return Ok(None);
     }
     let older_start = attempt.and_then(|attempt| attempt.kept_from.clone());
-    let kept_from = older(opened.kept_from.clone(), older_start);
+    let kept_from = opened.kept_from.iter().cloned().chain(older_start);
+    let kept_from = kept_from.reduce(CheckpointPosition::older);
     if let Some(kept_from) = kept_from
         .as_ref()
         .filter(|_| !braid_rt::mutant!("forget_kept_log"))
@@ -526,14 +527,6 @@ fn describe_damage(engine: &Arc<Engine>, replayed: &Replayed) -> Option<String> 
     });
     let all: Vec<String> = leaves.chain(ranges).collect();
     (!all.is_empty()).then(|| all.join("; "))
-}
-
-/// Returns the older of two positions.
-fn older(
-    one: Option<CheckpointPosition>,
-    other: Option<CheckpointPosition>,
-) -> Option<CheckpointPosition> {
-    one.into_iter().chain(other).min_by_key(|start| start.seqno)
 }
 
 /// Returns the positions from which log can be read.

@@ -253,7 +253,7 @@ impl Instance {
         let mut kept_from = kept_from;
         if let Some(lagging) = &lagging {
             // I6: the log that leads a tablespace which lags to the others' state is needed.
-            if lagging.start.seqno < kept_from.seqno
+            if lagging.start.is_before(&kept_from)
                 && !braid_rt::mutant!("release_the_log_of_lagging_tablespaces")
             {
                 kept_from = lagging.start.clone();
@@ -265,14 +265,18 @@ impl Instance {
         let report = publish_keeping(main, readers, MAIN_SPACE, replaced..replaced + 1)?;
         self.checkpoints.set_stamp(stamp);
         self.keep_log_for_readers(replaced);
-        let covered = lagging.map_or(start.seqno, |lagging| lagging.start.seqno);
+        let replay_from = lagging.as_ref().map_or(&start, |lagging| &lagging.start);
         self.checkpoints
-            .set_published(start.seqno, covered, log_bytes);
+            .set_published(start.seqno, replay_from.seqno, log_bytes);
         let failure = left.first().map(|(_, error)| error.clone());
         self.engine.health.set_checkpoint_error(failure);
         self.engine.counters.checkpoint();
         // I6: checkpoint before reuse. The superblock that makes this log unnecessary is durable.
         let kept_from = self.retention.end_checkpoint(&kept_from, &start);
+        assert!(
+            !replay_from.is_before(&kept_from),
+            "I6: the log from where recovery starts"
+        );
         self.engine.log.release(&kept_from)?;
         self.look_for_readers();
         Ok((report, left))

@@ -109,7 +109,7 @@ impl Retention {
         while let Some(next) = state.starts.get(1) {
             let over_budget = (self.bytes)(&state.starts[0], start) > self.feed_bytes;
             let is_needed = needed.is_some_and(|needed| next.seqno > needed) && !over_budget;
-            if next.seqno > kept_from.seqno || is_needed {
+            if kept_from.is_before(next) || is_needed {
                 break;
             }
             state.starts.pop_front();
@@ -299,6 +299,12 @@ mod tests {
         retention.remove_feed("f");
         assert_eq!(seqno(&retention, 8, Some(61)), 60);
         assert_eq!(seqno(&retention, 9, None), 90);
+        // Positions of one number, in two incarnations of the log: released is what no kept one needs.
+        let (old, new) = (start(90, 9), start(90, 10));
+        assert!(old.is_before(&new));
+        assert_eq!(retention.begin_checkpoint(&new, None), new);
+        assert_eq!(retention.end_checkpoint(&old, &new), old);
+        assert_eq!(retention.end_checkpoint(&new, &new), new);
         // A reader that is added during a checkpoint reads from what is durable by then.
         let next = start(100, 10);
         let kept_from = retention.begin_checkpoint(&next, None);

@@ -238,6 +238,46 @@ fn a_tablespace_that_lags_is_recovered_with_its_device() {
     }
 }
 
+/// The first checkpoint after an opening has the number of the one before if there was no transaction,
+/// and a later place in the log, because an incarnation begins.
+#[test]
+fn the_log_is_kept_for_a_tablespace_that_lags_by_no_transaction() {
+    for (case, protocol) in PROTOCOLS.into_iter().enumerate() {
+        let mut simulated = Simulated::new(60 + case as u64, 2);
+        let open = |simulated: &Simulated| {
+            let builder = simulated.builder().protocol(protocol);
+            simulated.open_as(builder).unwrap()
+        };
+        let db = open(&simulated);
+        simulated.create_all(&db).unwrap();
+        let tables = simulated.tables(&db).unwrap();
+        put(&db, &tables, 1, b"before").unwrap();
+        drop(tables);
+        db.close().unwrap();
+        let db = open(&simulated);
+        simulated.devices[1].fail_write_after(1);
+        let failed = db.checkpoint().expect_err("one cannot be written");
+        assert!(
+            failed.to_string().contains("tablespace \"one\""),
+            "{failed}"
+        );
+        drop(db);
+        simulated.crash();
+        let db = open(&simulated);
+        db.checkpoint().unwrap();
+        let tables = simulated.tables(&db).unwrap();
+        put(&db, &tables, 2, b"after").unwrap();
+        drop((tables, db));
+        simulated.crash();
+        let db = open(&simulated);
+        for table in simulated.tables(&db).unwrap() {
+            for (key, value) in [(1, &b"before"[..]), (2, b"after")] {
+                assert_eq!(db.get(&table, &key).unwrap().as_deref(), Some(value));
+            }
+        }
+    }
+}
+
 #[test]
 fn without_the_device_of_one_that_lags_the_others_can_be_read() {
     let (mut simulated, db, tables) =

@@ -212,13 +212,20 @@ fn open_one(
             Err(error) => (Err(error), Some(attached)),
             Ok((store, meta, is_moved)) => {
                 let space = new_space(entry, attached, store);
-                space.state.set_found(meta.stamp, main.oldest());
+                let is_lagging = main.is_lagging(&meta);
+                // From here the log is kept if its next checkpoint fails, too.
+                let start = if is_lagging {
+                    main.oldest()
+                } else {
+                    &main.start
+                };
+                space.state.set_found(meta.stamp, start);
                 let opened = OpenedSpace {
                     space,
                     seqno: meta.seqno,
                     stamp: meta.stamp,
                     is_moved,
-                    is_lagging: main.is_lagging(&meta),
+                    is_lagging,
                 };
                 (Ok(opened), None)
             }
