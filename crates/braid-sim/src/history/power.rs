@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use braid_io::SimDevice;
+use braid_io::{Device, SimDevice};
 use braid_rt::thread;
 
 use super::watched::Watched;
 use super::{History, Phase};
 use crate::background::Archive;
 
+/// The block size of files in persistent memory.
+const MEMORY: usize = 64;
+
 impl History {
     /// Cuts the power after some time, at any operation. A process is often killed while written
-    /// data is not yet durable.
+    /// data is not yet durable. In persistent memory, the power also often fails then: it tears words.
     pub(super) fn arm(&mut self, within: Duration) -> thread::JoinHandle {
         let devices: Vec<SimDevice> = self.devices().cloned().collect();
         let archive = self.archive.as_ref().map(Archive::medium);
@@ -19,7 +22,9 @@ impl History {
         let after = within.mul_f64(self.rng.f64());
         let kill = self.kill;
         let target = self.spaces.target(&self.device);
-        let watched = kill.then(|| Watched::choose(&target, archive.as_ref(), &mut self.rng));
+        let tears_words = target.block_size_of("data.braid") == MEMORY;
+        let watches = kill || tears_words && self.rng.bool();
+        let watched = watches.then(|| Watched::choose(&target, archive.as_ref(), &mut self.rng));
         thread::spawn("power", move || {
             braid_rt::sleep(after);
             if let Some(watched) = watched.flatten() {

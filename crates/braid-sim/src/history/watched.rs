@@ -1,12 +1,12 @@
-//! Times to kill a process: often while it writes data that is not durable yet.
+//! Times to kill a process, or to cut the power: often while data is written that is not durable yet.
 
 use std::time::Duration;
 
 use braid_io::SimDevice;
 use fastrand::Rng;
 
-/// A file that a killer watches: the process is killed when data in it is visible and not durable
-/// yet.
+/// A file that a killer watches: the process is killed, or the power fails, when data in it is visible
+/// and not durable yet.
 pub(super) struct Watched {
     device: SimDevice,
     /// The prefix of the files' names.

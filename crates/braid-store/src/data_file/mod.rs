@@ -105,7 +105,8 @@ pub(crate) struct DataFile {
     pub(crate) addresses: Addresses,
     /// The durable superblock's sequence number.
     sequence: AtomicU64,
-    /// The superblock found when the file was opened, until it is known to be durable.
+    /// The superblock found when the file was opened, with its number, until it is known to be durable,
+    /// and the other one's place fit for the next (I10, I17).
     unsettled: Mutex<Option<(u64, AlignedBuf)>>,
     settled: AtomicBool,
     /// The first failure after which nothing more is published.

@@ -12,7 +12,7 @@ use super::free_space::{FIRST_BLOCK, Space};
 use super::{DataFile, Entry, FILE_NAME, LOST, Root, block_of, damaged};
 use crate::error::StoreError;
 use crate::number_set::NumberSet;
-use crate::page::{PAGE_SIZE, PageId};
+use crate::page::PageId;
 
 impl DataFile {
     /// Opens the file without reading its contents.
@@ -31,7 +31,7 @@ impl DataFile {
         let mut this = Self::peek(device)?;
         let (root, superblock) = this.read_root()?;
         this.sequence.store(root.sequence, Ordering::Release);
-        *this.unsettled.lock() = Some((root.sequence % 2 * PAGE_SIZE as u64, superblock));
+        *this.unsettled.lock() = Some((root.sequence, superblock));
         this.settled.store(false, Ordering::Release);
         check_leaf_count(&root)?;
         let used = this.read_map(&root, only_read)?;
@@ -153,6 +153,7 @@ mod tests {
     use super::*;
     use crate::data_file::FORMAT;
     use crate::data_file::block::{seal, u64_at};
+    use crate::page::PAGE_SIZE;
     use crate::page_table::PAGES_MAX;
     use crate::{Store, StoreOptions};
 

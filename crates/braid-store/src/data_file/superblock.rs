@@ -9,10 +9,26 @@
 //! and a store that was opened writes the superblock that it found again, durably, before any other
 //! write ([`DataFile::settle`]).
 //!
-//! In persistent memory, a crash tears a superblock into words. Its place may then contain all words
-//! of it but one, and the next torn write of the same number could add the missing one: a superblock
-//! of which nothing is left would count. So a torn superblock is erased, durably, before another one
-//! is written to its place.
+//! # What may be left in the place of the other superblock
+//!
+//! The other superblock is older: it was durable before the one that was found was written. But
+//! something else may be in its place.
+//!
+//! - In persistent memory, a crash tears a superblock into words. Its place may then have all words
+//!   of it but one, and the next torn write of the same number could add the missing one. A file that
+//!   seems to be on a disk may be there, too: on a file system with direct access, an ordinary write
+//!   is torn into words.
+//! - A newer superblock may be in a place that a read error hid.
+//!
+//! Either could count after a later crash, when the blocks that it leads to have other contents.
+//!
+//! - I17: before anything is written to a file that was opened, the place of the other superblock
+//!   durably has an older superblock or zeroes. So the words in one place are those of two
+//!   superblocks at most: the older one does not count, and if the newer one is complete, nothing was
+//!   written after it.
+//!
+//! Zeroes are written again. A process that was killed while it cleared the place leaves zeroes that
+//! every read returns and that are not durable: a loss of power would bring back what was there.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -119,29 +135,96 @@ pub(crate) fn packing_of(superblock: &[u8]) -> Packing {
     Packing::of_format(u64_at(superblock, 16))
 }
 
+/// What is in the place of a superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Nothing: the file ends before it.
+    Absent,
+    /// Zeroes.
+    Blank,
+    /// The superblock with this number.
+    Intact(u64),
+    Torn,
+    Unreadable,
+}
+
+/// The offset of the superblock with a number.
+fn offset_of(sequence: u64) -> u64 {
+    sequence % 2 * PAGE_SIZE as u64
+}
+
 /// The identity in a superblock.
 fn identity_in(buf: &[u8]) -> u128 {
     u128::from(u64_at(buf, 48)) | u128::from(u64_at(buf, 56)) << 64
 }
 
 impl DataFile {
-    /// Makes the superblock that the file was opened with durable, before any other write; see the
-    /// module's documentation.
+    /// Makes the superblock that the file was opened with durable, and clears the place of the other
+    /// one unless it has an older one, before any other write; see the module's documentation.
     pub(crate) fn settle(&self) -> Result<(), StoreError> {
         // Acquire: pairs with the Release below.
         if self.settled.load(Ordering::Acquire) {
             return Ok(());
         }
         let mut unsettled = self.unsettled.lock();
-        if let Some((offset, superblock)) = &*unsettled {
+        if let Some((sequence, superblock)) = &*unsettled {
             braid_rt::coverage_point("store: the superblock that was found is made durable");
-            let written = self.file.write_durable_at(&[superblock], *offset);
+            let written = self
+                .file
+                .write_durable_at(&[superblock], offset_of(*sequence));
             written.map_err(|e| self.failed("cannot rewrite the superblock of", e))?;
+            let cleared = self.clear_other(*sequence);
+            cleared.map_err(|e| self.failed("cannot clear the other superblock of", e))?;
         }
         *unsettled = None;
         // Release: the superblock is durable before any thread skips this step.
         self.settled.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Clears the place of the superblock after `sequence`, durably, unless an older one is there
+    /// (I17).
+    fn clear_other(&self, sequence: u64) -> std::io::Result<()> {
+        let next = sequence + 1;
+        let place = match self.look_at(next)? {
+            Place::Absent => return Ok(()),
+            Place::Intact(other) if other < sequence => return Ok(()),
+            Place::Intact(_) if braid_rt::mutant!("keep_a_newer_superblock") => return Ok(()),
+            Place::Blank if braid_rt::mutant!("trust_cleared_superblocks") => return Ok(()),
+            Place::Torn if braid_rt::mutant!("keep_torn_superblocks") => return Ok(()),
+            Place::Torn
+                if braid_rt::mutant!("clear_only_in_memory")
+                    && !super::lines::suit(&*self.device) =>
+            {
+                return Ok(());
+            }
+            place => place,
+        };
+        braid_rt::coverage_point(match place {
+            Place::Intact(_) => "store: a superblock that a read error hid is cleared",
+            Place::Blank => "store: the place of a superblock is cleared again",
+            _ => "store: a torn superblock is cleared",
+        });
+        let zeroes = self.buffer();
+        self.file.write_durable_at(&[&zeroes], offset_of(next))
+    }
+
+    /// Looks at the place of the superblock with a number.
+    fn look_at(&self, sequence: u64) -> std::io::Result<Place> {
+        let offset = offset_of(sequence);
+        // The first superblock of a restored file lies after its end.
+        if self.file.len()? < offset + PAGE_SIZE as u64 {
+            return Ok(Place::Absent);
+        }
+        let mut buf = self.buffer();
+        Ok(match self.file.read_at(&mut buf, offset) {
+            Err(_) => Place::Unreadable,
+            Ok(()) if buf.iter().all(|byte| *byte == 0) => Place::Blank,
+            Ok(()) if check(&buf, u64::from_le_bytes(MAGIC), u64::MAX).is_ok() => {
+                Place::Intact(u64_at(&buf, 24))
+            }
+            Ok(()) => Place::Torn,
+        })
     }
 
     /// Makes all writes durable, then the superblock that refers to a root blob.
@@ -160,9 +243,11 @@ impl DataFile {
             }
         }
         let buf = self.superblock(root.sequence, (blob, blob_len));
-        let slot = root.sequence % 2 * PAGE_SIZE as u64;
-        let erased = self.erase_torn(slot);
-        let written = erased.and_then(|()| self.file.write_durable_at(&[&buf], slot));
+        if braid_rt::simulation::is_on() {
+            self.check_cleared(root.sequence);
+        }
+        let offset = offset_of(root.sequence);
+        let written = self.file.write_durable_at(&[&buf], offset);
         written.map_err(|error| {
             braid_rt::coverage_point("store: poisoned by a superblock's write");
             let error = self.failed("cannot write the superblock of", error);
@@ -171,26 +256,12 @@ impl DataFile {
         })
     }
 
-    /// Erases a torn superblock in persistent memory; see the module's documentation.
-    fn erase_torn(&self, slot: u64) -> std::io::Result<()> {
-        if !super::lines::suit(&*self.device) || braid_rt::mutant!("keep_torn_superblocks") {
-            return Ok(());
+    /// Checks that the place of a superblock has nothing that its words could complete (I17).
+    fn check_cleared(&self, sequence: u64) {
+        // A read that fails shows nothing.
+        if let Ok(Place::Torn) = self.look_at(sequence) {
+            panic!("I17: superblock {sequence} is written over a torn one");
         }
-        let mut buf = self.buffer();
-        // The first superblock of a restored file lies after its end.
-        let is_there = self.file.len()? >= slot + PAGE_SIZE as u64;
-        if !is_there {
-            return Ok(());
-        }
-        // The superblock of the last checkpoint but one may be erased, too.
-        let is_read = self.file.read_at(&mut buf, slot).is_ok();
-        let is_intact = check(&buf, u64::from_le_bytes(MAGIC), u64::MAX).is_ok();
-        if is_read && (is_intact || buf.iter().all(|byte| *byte == 0)) {
-            return Ok(());
-        }
-        braid_rt::coverage_point("store: a torn superblock is erased");
-        buf.fill(0);
-        self.file.write_durable_at(&[&buf], slot)
     }
 
     fn superblock(&self, sequence: u64, (blob, blob_len): (u64, u64)) -> AlignedBuf {
@@ -360,7 +431,7 @@ impl DataFile {
 mod tests {
     use std::sync::Arc;
 
-    use braid_io::{OpenMode, SimDevice};
+    use braid_io::{File, OpenMode, SimDevice};
 
     use super::*;
     use crate::{Change, Store, StoreOptions};
@@ -379,34 +450,119 @@ mod tests {
         checkpoint.publish().map(drop)
     }
 
+    /// Creates a store with two checkpoints, the second one in slot 0.
+    fn two_checkpoints(device: &SimDevice) {
+        let store = Store::create(Arc::new(device.clone()), OPTIONS).unwrap();
+        publish(&store, 1).unwrap();
+        publish(&store, 2).unwrap();
+    }
+
+    /// Creates a store with two checkpoints on a disk or in persistent memory.
+    fn with_two_checkpoints(seed: u64) -> SimDevice {
+        let device = SimDevice::new(seed);
+        device.set_block_size([64, 4096][(seed % 2) as usize]);
+        two_checkpoints(&device);
+        device
+    }
+
+    /// Creates a store in persistent memory with two checkpoints. Returns its file, and what a torn write
+    /// of the second superblock leaves: all words but the format.
+    fn with_torn_superblock(device: &SimDevice) -> (Arc<dyn File>, AlignedBuf) {
+        device.set_block_size(64);
+        two_checkpoints(device);
+        let file = device.open(FILE_NAME, OpenMode::Existing).unwrap();
+        let mut torn = AlignedBuf::new(PAGE_SIZE);
+        file.read_at(&mut torn, 0).unwrap();
+        torn[16..24].fill(0);
+        (file, torn)
+    }
+
+    /// The power fails while a store that opens publishes another checkpoint, at some step. Returns
+    /// whether it did. The next opening must find one of some versions.
+    fn crash(device: &SimDevice, seed: u64, versions: &[u64]) -> bool {
+        let (store, _) = Store::open(Arc::new(device.clone()), OPTIONS).unwrap();
+        device.crash_after(1 + seed % 8);
+        if publish(&store, 3).is_ok() {
+            return false;
+        }
+        check(device, seed, versions);
+        true
+    }
+
+    /// Checks what a crash of a device leaves.
+    fn check(device: &SimDevice, seed: u64, versions: &[u64]) {
+        let opened = Store::open(Arc::new(device.after_crash()), OPTIONS);
+        let (store, _) = opened.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let found = store.tree(1).unwrap().get(b"key", |_| true);
+        let version = found.unwrap().unwrap().meta.version;
+        assert!(versions.contains(&version), "seed {seed}: {version}");
+    }
+
+    const SEEDS: u64 = if cfg!(miri) { 4 } else { 200 };
+
     /// Two torn writes of a superblock have all words of the first one.
     #[test]
     fn a_torn_superblock_is_not_completed_by_the_next_one() {
         let mut crashes = 0;
-        for seed in 0..if cfg!(miri) { 4 } else { 200 } {
+        for seed in 0..SEEDS {
             let device = SimDevice::new(seed);
-            device.set_block_size(64);
-            let store = Store::create(Arc::new(device.clone()), OPTIONS).unwrap();
-            publish(&store, 1).unwrap();
-            publish(&store, 2).unwrap();
-            drop(store);
-            // All of the second superblock but its format.
-            let file = device.open(FILE_NAME, OpenMode::Existing).unwrap();
-            let mut torn = AlignedBuf::new(PAGE_SIZE);
-            file.read_at(&mut torn, 0).unwrap();
-            torn[16..24].fill(0);
+            let (file, torn) = with_torn_superblock(&device);
             file.write_durable_at(&[&torn], 0).unwrap();
+            crashes += u64::from(crash(&device, seed, &[1, 3]));
+        }
+        assert!(cfg!(miri) || crashes > 50);
+    }
+
+    /// A store opens the file as if it were on a disk, and is killed while its superblock is not durable.
+    /// The power fails before the next process, for which the file is in memory, makes it durable.
+    #[test]
+    fn a_torn_superblock_is_cleared_whatever_the_medium_seems_to_be() {
+        for seed in 0..SEEDS {
+            let device = SimDevice::new(seed);
+            let (file, torn) = with_torn_superblock(&device);
+            file.write_durable_at(&[&torn], 0).unwrap();
+            device.set_block_size(4096);
             let (store, _) = Store::open(Arc::new(device.clone()), OPTIONS).unwrap();
-            device.crash_after(1 + seed % 8);
-            if publish(&store, 3).is_ok() {
-                continue;
-            }
-            crashes += 1;
-            let left = Arc::new(device.after_crash());
-            let (store, _) = Store::open(left, OPTIONS).unwrap();
-            let tree = store.tree(1).unwrap();
-            let found = tree.get(b"key", |_| true).unwrap().unwrap();
-            assert!([1, 3].contains(&found.meta.version), "seed {seed}");
+            store.settle().unwrap();
+            let [mut before, mut next] = [(); 2].map(|()| AlignedBuf::new(PAGE_SIZE));
+            file.read_at(&mut before, 0).unwrap();
+            publish(&store, 3).unwrap();
+            drop(store);
+            file.read_at(&mut next, 0).unwrap();
+            file.write_durable_at(&[&before], 0).unwrap();
+            file.write_at(&[&next], 0).unwrap();
+            let device = device.after_kill();
+            device.set_block_size(64);
+            device.power_off();
+            check(&device, seed, &[1, 3]);
+        }
+    }
+
+    /// On any medium.
+    #[test]
+    fn a_superblock_that_a_read_error_hid_does_not_return() {
+        let mut crashes = 0;
+        for seed in 0..SEEDS {
+            let device = with_two_checkpoints(seed);
+            device.fail_read_after(0);
+            // The second checkpoint counts if nothing was written yet.
+            crashes += u64::from(crash(&device, seed, &[1, 2, 3]));
+            assert_eq!(device.faults(), 1);
+        }
+        assert!(cfg!(miri) || crashes > 50);
+    }
+
+    /// A process is killed while it clears a superblock that a read error hid. The next one finds
+    /// zeroes, and a loss of power brings the superblock back.
+    #[test]
+    fn a_superblock_under_volatile_zeroes_does_not_return() {
+        let mut crashes = 0;
+        for seed in 0..SEEDS {
+            let device = with_two_checkpoints(seed);
+            let file = device.open(FILE_NAME, OpenMode::Existing).unwrap();
+            file.write_at(&[&AlignedBuf::new(PAGE_SIZE)], 0).unwrap();
+            let device = device.after_kill();
+            crashes += u64::from(crash(&device, seed, &[1, 2, 3]));
         }
         assert!(cfg!(miri) || crashes > 50);
     }
