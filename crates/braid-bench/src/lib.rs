@@ -35,6 +35,7 @@ mod runner;
 mod spec;
 mod stalls;
 mod sum;
+mod tablespaces;
 mod tally;
 mod tpcb;
 mod tpcc;
@@ -60,6 +61,7 @@ pub use stalls::{
     BareStall, DisturbanceReport, Hold, HotKey, Latency, Scenario, StallRow, StallsReport,
     StallsSpec, measure_stalls, stalls_figure, stalls_side_by_side,
 };
+pub use tablespaces::{CrossingRow, TablespacesReport, TablespacesSpec, measure_tablespaces};
 pub use usage::Usage;
 pub use workload::Workload;
 pub use zipf::{Zipf, scatter};

@@ -23,6 +23,7 @@
 )]
 
 mod aligned;
+mod bandwidth;
 mod catching;
 mod device;
 mod directory;
@@ -52,6 +53,7 @@ mod volume;
 mod volume_name;
 
 pub use aligned::AlignedBuf;
+pub use bandwidth::{Bandwidth, BandwidthDevice};
 pub use braid_rt::{Cpu, Node, Topology};
 pub use catching::CatchingDevice;
 pub use device::{Device, DeviceKind, Entry, File, OpenMode, ReadOp, WriteOp};

@@ -19,6 +19,7 @@ use super::bench_kill;
 use super::bench_paper::{self, PaperArgs};
 use super::bench_recovery::{self, RecoveryArgs};
 use super::bench_stalls::{self, StallsArgs};
+use super::bench_tablespaces::{self, TablespacesArgs};
 use crate::failure::Failure;
 use crate::numbers::{grouped, parse, parse_ratio, parse_seconds};
 use crate::output::{self, Output};
@@ -56,6 +57,12 @@ enum Target {
     /// device also reaches while the same bytes are written next to it is within the limits.
     /// Exceeded limits do not change the exit status.
     Stalls(StallsArgs),
+    /// Measure what a transaction across tablespaces costs, and how much log two devices take
+    ///
+    /// The tablespaces have logs of their own. One thread updates a record of each of two tables per
+    /// transaction: of one tablespace, and of two on the same device. Then two threads write large
+    /// values to tablespaces on devices of a limited bandwidth: both to one, and each to its own.
+    Tablespaces(TablespacesArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -341,6 +348,7 @@ pub(crate) fn run(args: &BenchArgs, output: &mut Output) -> Result<(), Failure> 
         (Some(Target::Paper(paper)), _) => bench_paper::run(paper, output),
         (Some(Target::Recovery(recovery)), _) => bench_recovery::run(recovery, output),
         (Some(Target::Stalls(stalls)), _) => bench_stalls::run(stalls, output),
+        (Some(Target::Tablespaces(args)), _) => bench_tablespaces::run(args, output),
         (None, Some(workload)) => run_workload(workload, output),
         (None, None) => Err(Failure::Usage(
             "cannot measure without a workload; `braid bench --help` lists the workloads".into(),

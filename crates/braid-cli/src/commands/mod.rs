@@ -9,6 +9,7 @@ mod bench_kill;
 mod bench_paper;
 mod bench_recovery;
 mod bench_stalls;
+mod bench_tablespaces;
 pub(crate) mod changes;
 pub(crate) mod compact;
 pub(crate) mod demo;
