@@ -46,8 +46,11 @@ echo "guest: nodes with processors: $(cat /sys/devices/system/node/has_cpu)"
 rt-tests numa:: || finish "FAILED: the tests of braid-rt"
 log-tests memory_node || finish "FAILED: the tests of braid-log"
 numa --nocapture || finish "FAILED: the tests of the engine"
-braid demo --dir /tmp/demo --seconds 5 --threads "$nodes" --accounts 100 --kills 1 || finish "FAILED: the demo"
+# The accounts are divided over a tablespace on each node.
+braid demo --dir /tmp/demo --seconds 5 --threads "$nodes" --accounts 100 --kills 1 --tablespaces "$nodes" ||
+    finish "FAILED: the demo"
 braid verify /tmp/demo || finish "FAILED: the demo's database is damaged"
+[ "$(braid stat /tmp/demo | grep -c '; on memory node [0-9]*$')" = "$nodes" ] || finish "FAILED: the demo's tables are not on the nodes"
 braid stat /tmp/demo
 [ "$(braid stat /tmp/demo | grep -c '^memory node')" = "$nodes" ] || finish "FAILED: stat names other nodes"
 # A tablespace with a log of its own on each node, used and opened again.

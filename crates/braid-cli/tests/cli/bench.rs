@@ -9,7 +9,7 @@ use crate::common::{braid, braid_in, expect_code, stderr, stdout};
 
 #[test]
 fn demo_survives_its_kills() {
-    for protocol in ["glsn", "serial"] {
+    for (protocol, tablespaces) in [("glsn", "2"), ("serial", "0")] {
         let dir = tempfile::tempdir().unwrap();
         let args = [
             "demo",
@@ -21,6 +21,8 @@ fn demo_survives_its_kills() {
             "4",
             "--protocol",
             protocol,
+            "--tablespaces",
+            tablespaces,
         ];
         let output = braid_in(dir.path(), &args);
         expect_code(&output, 0);
@@ -280,6 +282,52 @@ fn bench_recovery_replays_the_log_of_a_killed_process() {
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert!(report["transactions"].as_u64().unwrap() > 0, "{report}");
     assert!(report["mib_per_s"].as_f64().unwrap() > 0.0, "{report}");
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "nothing is left"
+    );
+}
+
+#[test]
+fn bench_tablespaces_measures_transactions_across_two_and_logs_on_two_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = [
+        "bench",
+        "tablespaces",
+        "--device",
+        "memory",
+        "--seconds",
+        "0.05",
+        "--repeat",
+        "1",
+        "--bandwidth",
+        "256",
+    ];
+    let output = braid_in(dir.path(), &[&args[..], &["--json"]].concat());
+    expect_code(&output, 0);
+    let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let kinds: Vec<_> = rows
+        .iter()
+        .map(|row| (row["tablespaces"].as_u64(), row["in_flight"].as_u64()))
+        .collect();
+    let expected = [(1, 1), (2, 1), (1, 1000), (2, 1000)];
+    assert_eq!(
+        kinds,
+        expected.map(|(spaces, most)| (Some(spaces), Some(most)))
+    );
+    for row in rows {
+        for figure in ["tx_per_s", "p50_us", "p99_us"] {
+            assert!(row[figure].as_f64().unwrap() > 0.0, "{figure}: {report}");
+        }
+    }
+    for figure in ["one_mib_per_s", "two_mib_per_s"] {
+        assert!(report[figure].as_f64().unwrap() > 0.0, "{report}");
+    }
+    let output = braid_in(dir.path(), &args);
+    expect_code(&output, 0);
+    assert!(stdout(&output).contains("of two tablespaces on two"));
     assert_eq!(
         fs::read_dir(dir.path()).unwrap().count(),
         0,

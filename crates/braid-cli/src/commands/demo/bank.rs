@@ -2,6 +2,7 @@
 
 use braid::device::DeviceChoice;
 use braid::stats::RecoveryProgress;
+use braid::tablespace::TablespaceOptions;
 use braid::{Database, Protocol, Table, Transaction};
 use fastrand::Rng;
 
@@ -17,8 +18,8 @@ const MAX_AMOUNT: i64 = 100;
 /// The tables; handles are cheap to clone.
 #[derive(Clone)]
 pub(super) struct Bank {
-    /// Account number to balance.
-    pub(super) accounts: Table<u32, i64>,
+    /// Account number to balance: a table, or one in each tablespace, which have the accounts in turn.
+    pub(super) accounts: Vec<Table<u32, i64>>,
     /// One record for each transfer, by [`Transfer::key`].
     pub(super) ledger: Table<[u8; 12], [u8; 20]>,
     /// Thread number to the thread's last transfer number.
@@ -91,20 +92,53 @@ pub(super) fn open(
     Ok(log.apply(builder).open(dir)?)
 }
 
+/// Creates tablespaces with logs of their own in the database's directory; on a machine with several
+/// memory nodes, each is bound to one, in turn. The logs begin with the next opening.
+pub(super) fn create_tablespaces(
+    db: &Database,
+    dir: &std::path::Path,
+    tablespaces: u8,
+) -> Result<(), Failure> {
+    let nodes: Vec<usize> = db.placement().iter().map(|node| node.node).collect();
+    for part in 0..tablespaces {
+        let name = format!("part-{part:02}");
+        let mut options = TablespaceOptions::in_directory(dir.join(&name)).own_log(true);
+        if nodes.len() > 1 {
+            options = options.memory_node(nodes[usize::from(part) % nodes.len()]);
+        }
+        db.create_tablespace(&name, options)?;
+    }
+    Ok(())
+}
+
 impl Bank {
     pub(super) fn open(db: &Database) -> Result<Self, Failure> {
+        let mut names = db.tablespace_names();
+        names.sort();
+        let in_space = |name: &String| {
+            db.open_table_in(name, &format!("accounts in {name}"), Default::default())
+        };
+        let mut accounts = names.iter().map(in_space).collect::<Result<Vec<_>, _>>()?;
+        if accounts.is_empty() {
+            accounts.push(db.open_table("accounts")?);
+        }
         Ok(Bank {
-            accounts: db.open_table("accounts")?,
+            accounts,
             ledger: db.open_table("ledger")?,
             counters: db.open_table("counters")?,
         })
+    }
+
+    /// Returns the table that has an account.
+    pub(super) fn accounts_with(&self, account: u32) -> &Table<u32, i64> {
+        &self.accounts[account as usize % self.accounts.len()]
     }
 
     /// Creates the accounts, all in one transaction.
     pub(super) fn create_accounts(&self, db: &Database, accounts: u32) -> Result<(), Failure> {
         let mut tx = db.begin();
         for account in 0..accounts {
-            tx.insert(&self.accounts, &account, &INITIAL_BALANCE)?;
+            tx.insert(self.accounts_with(account), &account, &INITIAL_BALANCE)?;
         }
         tx.commit()?;
         Ok(())
@@ -126,17 +160,18 @@ impl Bank {
                 "thread {thread} is at transfer {sequence}, but its counter says {last}"
             )));
         }
-        let Some(source) = tx.get_for_update(&self.accounts, &draft.from)? else {
+        let (from, to) = (self.accounts_with(draft.from), self.accounts_with(draft.to));
+        let Some(source) = tx.get_for_update(from, &draft.from)? else {
             return Ok(Err(format!("account {} is missing", draft.from)));
         };
-        let Some(target) = tx.get_for_update(&self.accounts, &draft.to)? else {
+        let Some(target) = tx.get_for_update(to, &draft.to)? else {
             return Ok(Err(format!("account {} is missing", draft.to)));
         };
         // No account is overdrawn: a transfer from an empty account moves nothing, and the ledger
         // says so.
         let amount = draft.amount.min(source);
-        tx.insert(&self.accounts, &draft.from, &(source - amount))?;
-        tx.insert(&self.accounts, &draft.to, &(target + amount))?;
+        tx.insert(from, &draft.from, &(source - amount))?;
+        tx.insert(to, &draft.to, &(target + amount))?;
         let entry = Transfer { amount, ..*draft };
         if !tx.insert_if_absent(&self.ledger, &entry.key(), &entry.value())? {
             return Ok(Err(format!(

@@ -133,19 +133,21 @@ fn check_balances(
 ) -> Result<(), Failure> {
     let mut sum = 0;
     let mut seen = 0_usize;
-    for record in snapshot.iter(&bank.accounts)? {
-        let (account, balance) = record?;
-        sum += balance;
-        seen += 1;
-        match wanted.get(account as usize) {
-            Some(&right) if right == balance => {}
-            Some(&right) => findings.violation(|| {
-                format!("account {account} holds {balance}, its transfers add up to {right}")
-            }),
-            None => findings.violation(|| format!("account {account} was never opened")),
-        }
-        if balance < 0 {
-            findings.violation(|| format!("account {account} is overdrawn: {balance}"));
+    for table in &bank.accounts {
+        for record in snapshot.iter(table)? {
+            let (account, balance) = record?;
+            sum += balance;
+            seen += 1;
+            match wanted.get(account as usize) {
+                Some(&right) if right == balance => {}
+                Some(&right) => findings.violation(|| {
+                    format!("account {account} holds {balance}, its transfers add up to {right}")
+                }),
+                None => findings.violation(|| format!("account {account} was never opened")),
+            }
+            if balance < 0 {
+                findings.violation(|| format!("account {account} is overdrawn: {balance}"));
+            }
         }
     }
     if seen != wanted.len() {
@@ -248,8 +250,10 @@ mod tests {
         );
 
         let half = findings(&[5, 5], |bank, tx| {
-            tx.fetch_update(&bank.accounts, &4, |old| old.map(|balance| balance + 1))
-                .unwrap();
+            tx.fetch_update(bank.accounts_with(4), &4, |old| {
+                old.map(|balance| balance + 1)
+            })
+            .unwrap();
         });
         assert!(
             half.violations[0].starts_with("account 4 holds"),
@@ -269,7 +273,7 @@ mod tests {
         assert!(doubled.count >= 3, "{doubled:?}");
 
         let closed = findings(&[5, 5], |bank, tx| {
-            tx.remove(&bank.accounts, &7).unwrap();
+            tx.remove(bank.accounts_with(7), &7).unwrap();
         });
         assert!(
             closed.violations[0].contains("9 accounts of 10"),

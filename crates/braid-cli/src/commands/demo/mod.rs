@@ -78,6 +78,12 @@ pub(crate) struct DemoArgs {
           value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
     accounts: u32,
 
+    /// Number of tablespaces with logs of their own over which the accounts are divided; on a machine
+    /// with several memory nodes, each is bound to one, in turn [default: none]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true,
+          value_parser = clap::value_parser!(u8).range(0..=16))]
+    tablespaces: u8,
+
     /// Number of times that the worker process is killed
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -179,13 +185,18 @@ impl<'a> Demo<'a> {
     /// Creates the bank, in this process.
     fn create(&mut self) -> Result<(), Failure> {
         let db = self.open()?;
-        let bank = Bank::open(&db)?;
-        if db.get(&bank.accounts, &0)?.is_some() {
+        if db
+            .table_names()?
+            .iter()
+            .any(|name| name.starts_with("accounts"))
+        {
             return Err(Failure::Usage(format!(
                 "cannot create the demo's database in {}: it already contains one; name a new directory",
                 self.dir.display()
             )));
         }
+        bank::create_tablespaces(&db, self.dir, self.args.tablespaces)?;
+        let bank = Bank::open(&db)?;
         bank.create_accounts(&db, self.args.accounts)?;
         db.close()?;
         Ok(())
