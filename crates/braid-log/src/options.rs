@@ -229,8 +229,9 @@ impl LogOptions {
         self.strands.min(SIDE_STRANDS)
     }
 
-    /// Returns the number of strands, those of side lanes included.
-    pub(crate) fn all_strands(&self) -> usize {
+    /// Returns the number of strands, those of side lanes included: more than all numbers of
+    /// [`UnlockPoint::strand`](crate::UnlockPoint::strand).
+    pub fn all_strands(&self) -> usize {
         self.strands + self.side_lanes * self.side_strands()
     }
 

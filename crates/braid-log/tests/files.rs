@@ -405,7 +405,8 @@ fn an_error_of_the_replay_ends_it() {
 
 #[test]
 fn log_is_kept_from_earlier_positions_of_the_same_log() {
-    let (whole, options, start) = log(ProtocolKind::Gsn);
+    // With a protocol that has no side lanes, which may have been given up since.
+    let (whole, options, start) = log(ProtocolKind::Serial);
     let mut recovered = try_recover(&device(&whole), &options, &start).unwrap();
     recovered.retain(start.clone()).unwrap();
     let mut later = start.clone();

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::common::{bounded, sim, small};
 use braid_io::{Device, RoutedDevice, SimDevice};
 use braid_log::{
     CheckpointPosition, FlushMode, Fragment, Log, LogError, LogOptions, ProtocolKind, Recovered,
-    lane_of_name,
+    SeqNo, lane_of_name,
 };
 
 /// Lanes that all strands share, before the side lanes.
@@ -48,11 +49,27 @@ fn options(protocol: ProtocolKind, flush_mode: FlushMode) -> LogOptions {
     }
 }
 
+/// The protocols that have side lanes.
+fn protocols() -> Vec<ProtocolKind> {
+    let all = ProtocolKind::ALL.iter().copied();
+    all.filter(|protocol| protocol.has_side_lanes()).collect()
+}
+
+/// Whether a protocol keeps prefixes of the numbers, and divides transactions.
+fn keeps_prefixes(protocol: ProtocolKind) -> bool {
+    matches!(protocol, ProtocolKind::Glsn | ProtocolKind::Epoch)
+}
+
 /// What must hold after a crash.
 #[derive(Default)]
 struct Model {
-    /// The bytes of each transaction's fragments, by its number; none of an aborted one.
+    /// The bytes of each transaction's log records, by its number; none of an aborted one.
     written: BTreeMap<u64, Vec<Vec<u8>>>,
+    /// The transaction that each depends on, if the protocol wants to know.
+    on: BTreeMap<u64, u64>,
+    /// Transactions of which a ticket said that they are durable.
+    waited: Vec<u64>,
+    /// Everything up to here was acknowledged.
     acknowledged: u64,
     next: u32,
     start: Option<CheckpointPosition>,
@@ -67,8 +84,9 @@ impl Model {
         self.start.clone().unwrap()
     }
 
-    /// Checks that recovery keeps every transaction up to the cut, and each one whole.
-    fn check(&mut self, recovered: &Recovered) {
+    /// Checks that recovery keeps what was acknowledged, each transaction whole, and, if the protocol
+    /// keeps prefixes, every transaction up to the cut.
+    fn check(&mut self, recovered: &Recovered, protocol: ProtocolKind) {
         let (start, cut) = (self.start().seqno.get(), recovered.cut.get());
         assert!(
             cut >= self.acknowledged,
@@ -82,12 +100,24 @@ impl Model {
         });
         add.unwrap();
         found.values_mut().for_each(|fragments| fragments.sort());
-        self.written.retain(|seqno, _| *seqno <= cut);
+        let must = |seqno: &u64| *seqno <= self.acknowledged || self.waited.contains(seqno);
+        self.written.retain(|seqno, _| {
+            found.contains_key(seqno)
+                || *seqno <= start
+                || must(seqno)
+                || keeps_prefixes(protocol) && *seqno <= cut
+        });
         let expected = self.written.range(start + 1..);
         let expected: BTreeMap<_, _> = expected
             .filter(|(_, fragments)| !fragments.is_empty())
             .map(|(seqno, fragments)| (*seqno, fragments.clone()))
             .collect();
+        // I3
+        let is_closed = |seqno: &u64| {
+            let on = self.on.get(seqno);
+            on.is_none_or(|on| *on <= start || found.contains_key(on))
+        };
+        assert!(found.keys().all(is_closed), "{:?}", found.keys());
         // I2, I15
         assert!(
             found == expected,
@@ -96,6 +126,7 @@ impl Model {
             expected.keys()
         );
         self.acknowledged = cut;
+        self.waited.clear();
     }
 }
 
@@ -128,6 +159,7 @@ fn run(log: &Log, model: &mut Model, rng: &mut fastrand::Rng, steps: u32) -> Res
         }
         let records = fragments.iter().map(|fragment| fragment.records).sum();
         let mut payloads: Vec<_> = fragments.iter().map(|f| f.payload.clone()).collect();
+        let is_divided = keeps_prefixes(log.options().protocol);
         let mut pending = match (&fragments[..], rng.bool()) {
             ([Fragment { side: None, .. }], true) => log.enter(&[&payloads[0]])?,
             (
@@ -141,18 +173,33 @@ fn run(log: &Log, model: &mut Model, rng: &mut fastrand::Rng, steps: u32) -> Res
             _ => log.enter_fragments(fragments)?,
         };
         let seqno = pending.assign(records).get();
+        // The number may be that of a transaction that a crash has undone.
+        model.on.remove(&seqno);
+        if log.wants_dependencies()
+            && let Some((&on, _)) = model.written.iter().rfind(|(_, parts)| !parts.is_empty())
+            && rng.bool()
+        {
+            pending.depends_on(&[SeqNo::new(on)]);
+            model.on.insert(seqno, on);
+        }
         if rng.u8(..8) == 0 {
             pending.abort();
             payloads.clear();
         } else {
             pending.append(&[&payloads.concat()]);
+            if !is_divided {
+                payloads = vec![payloads.concat()];
+            }
         }
         payloads.sort();
         model.written.insert(seqno, payloads);
         let ticket = pending.finish();
         if rng.u8(..3) == 0 {
             ticket.wait()?;
-            model.acknowledged = seqno;
+            model.waited.push(seqno);
+            if is_divided {
+                model.acknowledged = seqno;
+            }
         } else {
             ticket.detach();
         }
@@ -194,11 +241,11 @@ fn check_tail(log: &Log, model: &Model, start: &CheckpointPosition) {
 
 #[test]
 fn transactions_in_several_lanes_survive_crashes_whole_or_not_at_all() {
-    let mut torn = 0;
+    let (mut torn, protocols) = (0, protocols());
     for seed in 0..bounded(400) {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut devices = Devices::new(seed);
-        let protocol = [ProtocolKind::Glsn, ProtocolKind::Epoch][seed as usize % 2];
+        let protocol = protocols[seed as usize % protocols.len()];
         let options = options(protocol, FlushMode::Callers);
         let mut model = Model::default();
         let log = Log::create(devices.all(), options.clone()).unwrap();
@@ -223,7 +270,7 @@ fn transactions_in_several_lanes_survive_crashes_whole_or_not_at_all() {
             let recovered = Log::recover(devices.all(), options.clone(), &start, &|_| {});
             let recovered = recovered.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             torn += recovered.discarded_records();
-            model.check(&recovered);
+            model.check(&recovered, protocol);
             log = Some(recovered.into_log().unwrap());
         }
     }
@@ -232,10 +279,12 @@ fn transactions_in_several_lanes_survive_crashes_whole_or_not_at_all() {
 
 #[test]
 fn a_side_lane_begins_and_ends_between_crashes_at_any_step() {
-    let mut begun = 0;
-    for step in 1..bounded(60) {
+    let (mut begun, protocols) = (0, protocols());
+    for step in 1..bounded(120) {
         let mut devices = Devices::new(step);
-        let all = options(ProtocolKind::Glsn, FlushMode::Callers);
+        // Steps 3 by 3: each crashes another device.
+        let protocol = protocols[step as usize / 3 % protocols.len()];
+        let all = options(protocol, FlushMode::Callers);
         let none = LogOptions {
             side_lanes: 0,
             ..all.clone()
@@ -252,14 +301,14 @@ fn a_side_lane_begins_and_ends_between_crashes_at_any_step() {
         let begin = |devices: &Devices, model: &mut Model| {
             let start = model.start();
             let mut recovered = Log::recover(devices.all(), all.clone(), &start, &|_| {})?;
-            model.check(&recovered);
+            model.check(&recovered, protocol);
             recovered.retain(model.kept_from.clone().unwrap())?;
             recovered.begin_side_lane(1);
             let log = recovered.into_idle_log()?;
             checkpoint(&log, model)?;
             Ok::<_, LogError>(log)
         };
-        devices.0[step as usize % 3].crash_after(step / 3);
+        devices.0[step as usize % 3].crash_after(step / 6);
         drop(begin(&devices, &mut model));
         devices.crash();
         let log = begin(&devices, &mut model).unwrap_or_else(|e| panic!("step {step}: {e}"));
@@ -284,7 +333,7 @@ fn a_side_lane_begins_and_ends_between_crashes_at_any_step() {
         drop(log);
         let start = model.start();
         let recovered = Log::recover(devices.all(), all.clone(), &start, &|_| {}).unwrap();
-        model.check(&recovered);
+        model.check(&recovered, protocol);
         assert!(!recovered.has_side_lane(1));
         let main = recovered.into_log().unwrap();
         run(&main, &mut model, &mut rng, 3).unwrap();
@@ -344,6 +393,38 @@ fn waiters_in_the_background_are_acknowledged_when_all_lanes_are_durable() {
             });
         }
     });
+    log.close().unwrap();
+}
+
+/// With gsn, each lane makes progress of its own kind.
+#[test]
+fn progress_in_a_side_lane_is_noticed() {
+    let devices = Devices::new(10);
+    let log = Log::create(
+        devices.all(),
+        options(ProtocolKind::Gsn, FlushMode::Callers),
+    );
+    let log = log.unwrap();
+    for number in 0..4 {
+        let calls = Arc::new(AtomicU32::new(0));
+        for kind in 0..log.progress_kinds() {
+            let calls = calls.clone();
+            log.on_progress(kind, log.acknowledged(), move || {
+                calls.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        // A transaction in the other lanes that is not flushed: the durable number stays before it.
+        let mut held = log.enter(&[b"held"]).unwrap();
+        held.assign(1);
+        held.append(&[b"held"]);
+        held.finish().detach();
+        let side = number % SIDES;
+        let mut pending = log.enter_in(side, &[b"side"]).unwrap();
+        pending.assign(1);
+        pending.append(&[b"side"]);
+        pending.finish().wait().unwrap();
+        assert!(calls.load(Ordering::SeqCst) > 0, "lane {}", MAIN + side);
+    }
     log.close().unwrap();
 }
 

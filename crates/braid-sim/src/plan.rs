@@ -353,7 +353,7 @@ impl Plan {
 
     /// Whether the tablespaces have logs of their own.
     pub(crate) fn has_logs(&self) -> bool {
-        self.logs && self.spaces > 0 && matches!(self.protocol, Protocol::Glsn | Protocol::Epoch)
+        self.logs && self.spaces > 0 && self.protocol.has_side_lanes()
     }
 
     /// Whether clients move tables between the tablespaces.

@@ -60,11 +60,6 @@ impl Spaces {
         }
     }
 
-    /// Whether tablespaces have logs of their own.
-    pub(crate) fn have_logs(&self) -> bool {
-        self.logs
-    }
-
     pub(crate) fn devices(&self) -> &[SimDevice] {
         &self.devices
     }

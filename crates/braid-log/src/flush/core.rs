@@ -192,7 +192,7 @@ impl Core {
         let is_memory = is_memory(&*device);
         let timing = Timing::of(is_memory);
         let order = protocol.order();
-        let numbered_lanes = (order == Order::Lanes).then_some(options.lanes);
+        let numbered_lanes = (order == Order::Lanes).then_some(options.all_lanes());
         let commit_slots = CommitSlots::new(base, options.all_strands(), numbered_lanes);
         let strands = (0..options.all_strands())
             .map(|index| {
@@ -217,7 +217,7 @@ impl Core {
             pmem_commit: order::of(&*device, options.pmem_commit),
             timing,
             process: Process::current(),
-            acknowledgement: Acknowledgement::new(order, options.lanes, base),
+            acknowledgement: Acknowledgement::new(order, options.all_lanes(), base),
             id,
             chunk_seed: ChunkSeed::of(id),
             incarnation,

@@ -80,7 +80,7 @@ impl LogOptions {
     fn check_side_lanes(&self) -> Result<(), LogError> {
         if self.side_lanes > 0 && !self.protocol.has_side_lanes() {
             let reason = format!(
-                "{} given; protocol {} has none, choose glsn or epoch",
+                "{} given; protocol {} has a single log, choose glsn or another one",
                 self.side_lanes, self.protocol
             );
             return Err(invalid("side_lanes", reason));

@@ -50,7 +50,8 @@ impl Log {
 
     /// As [`Log::enter`], for a transaction with a fragment in each of several lanes, at least one.
     /// It assigns as many numbers as the fragments have. The caller appends the bytes of all of
-    /// them, in any order of the fragments.
+    /// them, in any order of the fragments. With a protocol that does not order transactions by their
+    /// numbers alone, the transaction lies whole in the lane of the thread's strand.
     ///
     /// # Errors
     /// As [`Log::enter`].
@@ -61,6 +62,10 @@ impl Log {
                 None => self.enter(&[&whole.payload]),
                 Some(side) => self.enter_in(side, &[&whole.payload]),
             };
+        }
+        if !self.core().protocol.has_fragments() {
+            let payload: Vec<&[u8]> = fragments.iter().map(|part| &part.payload[..]).collect();
+            return self.enter(&payload);
         }
         let thread = braid_rt::thread::committer();
         let parts = Parts::reserve(fragments, |side| self.strand_in(side, thread))?;

@@ -289,7 +289,8 @@ impl Log {
         // The shard of callbacks that wait for everything, or of those that follow a lane.
         let shard = match kind {
             0 => core.strands.len(),
-            lane => lane - 1,
+            lane if braid_rt::mutant!("follow_other_lanes") => lane - 1,
+            lane => core.options.strands_of(LaneId::new(lane - 1)).0.start,
         };
         let action = Action::Call(Box::new(move |_| f()));
         core.callbacks.add(shard, seqno.next(), action);

@@ -37,7 +37,7 @@ impl Protocol for Epoch {
         Dependence::Implied
     }
 
-    fn has_side_lanes(&self) -> bool {
+    fn has_fragments(&self) -> bool {
         true
     }
 

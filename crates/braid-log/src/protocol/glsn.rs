@@ -27,7 +27,7 @@ impl Protocol for Glsn {
         Dependence::Implied
     }
 
-    fn has_side_lanes(&self) -> bool {
+    fn has_fragments(&self) -> bool {
         true
     }
 

@@ -53,8 +53,8 @@ impl Protocol for Gsn {
     /// Keeps, in each lane, everything before the first transaction that depends on one that is not
     /// kept: the greatest fixpoint.
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
-        let lanes = scanned.dependents.len();
-        let mut kept = vec![SeqNo::MAX; lanes];
+        let lanes = scanned.lanes;
+        let mut kept = vec![SeqNo::MAX; lanes.max(scanned.dependents.len())];
         let arrived = |seqno: SeqNo| {
             let at = scanned.tail.partition_point(|run| run.last < seqno);
             seqno <= scanned.durable_seqno.max(scanned.base)
@@ -307,9 +307,18 @@ mod tests {
                 vec![dependent(13, &[9, 12]), dependent(16, &[18])],
                 vec![dependent(14, &[10]), dependent(20, &[12])],
             ],
+            lanes: 3,
             ..Scanned::default()
         };
         let kept = Kept::Lanes(numbers(&[12, 13, 9]));
+        assert_eq!(Gsn.cut(&scanned).unwrap(), kept);
+        assert_eq!(kept.words(3), [12, 13, 9]);
+        assert_eq!(kept.words(4), [12, 13, 9, 0], "a lane that begins");
+        assert_eq!(kept.words(2), [12, 13], "the last lane has ended");
+        // A lane that the incarnation did not have.
+        let mut scanned = scanned;
+        scanned.dependents.push(Vec::new());
+        let kept = Kept::Lanes(numbers(&[12, 13, 9, 9]));
         assert_eq!(Gsn.cut(&scanned).unwrap(), kept);
     }
 

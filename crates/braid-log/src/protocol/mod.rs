@@ -87,6 +87,9 @@ pub(crate) struct Scanned {
     pub(crate) flush_base: FlushNo,
     /// Flushes that were found complete, sorted. Flushes that the checkpoint covers have no effect.
     pub(crate) flushes: Vec<FlushNo>,
+    /// The number of lanes with which the incarnation was written: the lane of a number is its
+    /// remainder by it, if numbers are assigned by lane. Side lanes may have begun or ended since.
+    pub(crate) lanes: usize,
     /// For each lane, its transactions with dependencies, sorted.
     pub(crate) dependents: Vec<Vec<Dependent>>,
 }
@@ -122,7 +125,12 @@ impl Kept {
         match self {
             Kept::Numbers(last) => vec![last.get(); lanes],
             Kept::Flushes(last) => vec![last.get(); lanes],
-            Kept::Lanes(last) => last.iter().map(|last| last.get()).collect(),
+            // Of a lane that begins later, there is nothing to keep.
+            Kept::Lanes(last) => {
+                let none = std::iter::repeat(&SeqNo::NONE);
+                let all = last.iter().chain(none).take(lanes);
+                all.map(|last| last.get()).collect()
+            }
         }
     }
 
@@ -190,10 +198,16 @@ pub(crate) trait Protocol: Sync {
         self.dependence() != Dependence::Implied
     }
 
-    /// Whether a log can have side lanes: a transaction may then lie in several lanes, a fragment in
-    /// each. The protocol acknowledges prefixes of the numbers, and recovery keeps such a prefix, so
-    /// a fragment that is not durable holds back as a number that is missing does.
+    /// Whether a log can have side lanes. A protocol with a single strand has none.
     fn has_side_lanes(&self) -> bool {
+        self.forced_strands().is_none()
+    }
+
+    /// Whether a transaction that writes for several side lanes has a fragment in each. The protocol
+    /// acknowledges prefixes of the numbers, and recovery keeps such a prefix, so a fragment that is
+    /// not durable holds back as a number that is missing does. With other protocols, such a
+    /// transaction is one log record in the lane of the thread's strand.
+    fn has_fragments(&self) -> bool {
         false
     }
 

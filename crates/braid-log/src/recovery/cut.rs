@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::LogError;
 use crate::base::numbers::{FlushNo, LaneId, SeqNo};
-use crate::format::checkpoint_position::CheckpointPosition;
+use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::format::segment::segment_name;
 use crate::protocol::gsn::lane_of;
 use crate::protocol::kind::ProtocolKind;
@@ -86,10 +86,16 @@ impl Cut {
             None => incarnations.durable_seqno(lanes, base)?,
         };
         let durable_seqno = durable_seqno.max(limit.unwrap_or(SeqNo::NONE));
+        let all_lanes = if braid_rt::mutant!("take_lanes_for_constant") {
+            lanes.len()
+        } else {
+            newest.lanes()
+        };
         let mut scanned = Scanned {
             base,
             durable_seqno,
             flush_base: flush_base(start, incarnation),
+            lanes: all_lanes,
             ..Scanned::default()
         };
         note_empty_lanes(lanes);
@@ -106,18 +112,18 @@ impl Cut {
             (kept, None) => kept,
             (kept, Some(limit)) => kept.up_to(limit),
         };
-        let (mut cut, behind) = newest_number_kept(&scanned, &newest_kept, lanes.len());
+        let (mut cut, behind) = newest_number_kept(&scanned, &newest_kept);
         discarded += behind;
         let mut ceiling = limit.unwrap_or(SeqNo::MAX);
         if let Some(damage) = damage {
-            let whole = whole_up_to(start, newest, &scanned.tail, lanes.len());
+            let whole = whole_up_to(start, newest, &scanned.tail);
             if damage.broken || whole < damage.durable {
                 cut = cut.min(whole);
             }
             ceiling = cut;
         } else {
             if limit.is_none() {
-                cut = newest.protocol.next_base(newest.base, cut, lanes.len());
+                cut = newest.protocol.next_base(newest.base, cut, all_lanes);
             }
             check_after_the_end(lanes, incarnation, cut)?;
         }
@@ -214,6 +220,12 @@ impl Incarnation {
         })
     }
 
+    /// The number of lanes with which it was written: each has a word. Side lanes begin and end with
+    /// incarnations.
+    fn lanes(&self) -> usize {
+        self.kept.len()
+    }
+
     fn is_of(&self, found: &Found) -> bool {
         self.base == found.base && self.kept == found.kept && self.protocol.id() == found.protocol
     }
@@ -228,6 +240,12 @@ impl Incarnations {
         for lane in lanes {
             for (&incarnation, found) in &lane.found {
                 let begun = Incarnation::new(found)?;
+                if begun.lanes() == 0 {
+                    return Err(corrupted(
+                        format!("the headers of incarnation {incarnation} name no lanes"),
+                        lane,
+                    ));
+                }
                 if !all.entry(incarnation).or_insert(begun).is_of(found) {
                     return Err(corrupted(
                         format!("the headers of incarnation {incarnation} differ between lanes"),
@@ -306,7 +324,10 @@ impl Incarnations {
 
 /// The last flush of the newest incarnation that the checkpoint covers.
 fn flush_base(start: &CheckpointPosition, incarnation: u32) -> FlushNo {
-    let mut lanes = start.lanes.iter();
+    // A side lane without log has no flushes.
+    let has_log =
+        |lane: &&LanePosition| !lane.is_absent() || braid_rt::mutant!("ask_lanes_without_log");
+    let mut lanes = start.lanes.iter().filter(has_log);
     if lanes.all(|lane| lane.incarnation == incarnation) {
         return start.flush;
     }
@@ -359,11 +380,11 @@ fn gather(lane: &mut LaneScan, newest: u32, counts: impl Fn(u32) -> bool, scanne
 }
 
 /// Returns the newest number kept, and the count of log records after the cut.
-fn newest_number_kept(scanned: &Scanned, kept: &Kept, lanes: usize) -> (SeqNo, u64) {
+fn newest_number_kept(scanned: &Scanned, kept: &Kept) -> (SeqNo, u64) {
     let mut cut = scanned.base.max(scanned.durable_seqno);
     let mut behind = 0;
     for run in &scanned.tail {
-        if kept.holds(lane_of(run.last, lanes), run.last, run.flush) {
+        if kept.holds(lane_of(run.last, scanned.lanes), run.last, run.flush) {
             cut = cut.max(run.last);
         } else {
             braid_rt::coverage_point("recovery: whole log records after the cut");
@@ -376,15 +397,10 @@ fn newest_number_kept(scanned: &Scanned, kept: &Kept, lanes: usize) -> (SeqNo, u
 /// Returns the number up to which a damaged log is complete. A prefix of the numbers is a prefix of
 /// a serial order, for every protocol's order of acknowledgement. The first missing number may
 /// belong to an older incarnation, whose later records are then lost as well.
-fn whole_up_to(
-    start: &CheckpointPosition,
-    newest: &Incarnation,
-    tail: &[Run],
-    lanes: usize,
-) -> SeqNo {
+fn whole_up_to(start: &CheckpointPosition, newest: &Incarnation, tail: &[Run]) -> SeqNo {
     let numbers = Numbers {
         base: newest.base,
-        stride: newest.protocol.stride(lanes),
+        stride: newest.protocol.stride(newest.lanes()),
     };
     numbers.up_to_gap(start.seqno.max(newest.base), tail)
 }
@@ -431,7 +447,6 @@ fn check_after_the_end(lanes: &[LaneScan], newest: u32, cut: SeqNo) -> Result<()
 mod tests {
     use super::*;
     use crate::format::BLOCK;
-    use crate::format::checkpoint_position::LanePosition;
     use crate::format::padding::Padding;
     use crate::format::segment::SegmentHeader;
     use crate::protocol::Dependent;
@@ -555,6 +570,10 @@ mod tests {
         assert!(with(|_| {}).is_ok());
         assert_corrupted(with(|found| found.base = SeqNo::new(1)));
         assert_corrupted(with(|found| found.kept = vec![1]));
+        assert_corrupted(with(|found| found.kept = vec![0, 0]));
+        let mut none = holds(GLSN, 0, 0, &[]);
+        none.kept.clear();
+        assert_corrupted(find(&mut [lane(0, vec![(1, none)])]));
         assert_corrupted(with(|found| found.protocol = SERIAL.id()));
     }
 
@@ -645,13 +664,14 @@ mod tests {
     /// lane's strands are in no order of the numbers.
     #[test]
     fn a_lane_ends_before_its_first_dependent_on_a_lost_transaction() {
-        let even = holds(GSN, 0, 0, &[2, 4]);
+        let mut even = holds(GSN, 0, 0, &[2, 4]);
         let mut odd = holds(GSN, 0, 0, &[1, 3, 5, 7, 9]);
         let dependent = |(seqno, on)| Dependent {
             seqno: SeqNo::new(seqno),
             on: vec![SeqNo::new(on)],
         };
         odd.dependents = [(9, 8), (5, 6), (3, 4)].map(dependent).to_vec();
+        (even.kept, odd.kept) = (vec![0, 0], vec![0, 0]);
         let cut = find(&mut [lane(0, vec![(1, even)]), lane(1, vec![(1, odd)])]).unwrap();
         let kept = [4, 3].map(SeqNo::new).to_vec();
         assert_eq!(cut.kept[&1], Kept::Lanes(kept));

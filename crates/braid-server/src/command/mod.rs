@@ -20,7 +20,6 @@ mod keys;
 mod lists;
 mod memory;
 mod operations;
-mod pops;
 mod pubsub;
 mod scan;
 #[cfg(feature = "scripts")]

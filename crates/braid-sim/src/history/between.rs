@@ -140,10 +140,6 @@ impl History {
         if self.rng.u32(..10) == 0 {
             let others = Protocol::ALL.iter().copied();
             let others = others.filter(|p| p.forced_strands().is_some() == forced);
-            // Only these can have logs for tablespaces.
-            let are_any = !self.spaces.have_logs();
-            let others =
-                others.filter(|p| are_any || matches!(p, Protocol::Glsn | Protocol::Epoch));
             let others: Vec<Protocol> = others.collect();
             self.plan.protocol = others[self.rng.usize(..others.len())];
             self.count("protocol switched");

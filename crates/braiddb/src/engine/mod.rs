@@ -21,7 +21,6 @@ pub(crate) mod spaces;
 mod tables;
 mod unlock;
 mod version_limit;
-pub(crate) mod write_set;
 
 use std::fmt;
 use std::sync::Arc;
@@ -119,7 +118,7 @@ impl Engine {
             lock_timeout: options.lock_timeout,
         };
         let engine = Arc::new(Self {
-            deferred_unlocks: DeferredUnlocks::new(parts.log.options().strands),
+            deferred_unlocks: DeferredUnlocks::new(parts.log.options().all_strands()),
             log: parts.log,
             store: parts.store,
             spaces: parts.spaces,

@@ -91,8 +91,12 @@ impl TablespaceOptions {
     ///
     /// The log begins when the database is opened the next time: until then, transactions write to that
     /// of the database. From then on, the database can only be read without the tablespace, as far as it
-    /// is known to be durable everywhere. Only with the protocols `glsn`, the default, and `epoch`; with
-    /// persistent memory, the log of the database must not be on a device that writes in smaller units.
+    /// is known to be durable everywhere. With persistent memory, the log of the database must not be on a
+    /// device that writes in smaller units.
+    ///
+    /// This describes the protocol `glsn`, the default, and `epoch`. With `gsn`, `gwsn` and `gwsn-strict`, a
+    /// transaction that writes to several tablespaces lies whole in the log of the database. `serial` and
+    /// `aether` have a single log, and refuse the tablespace.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
