@@ -158,9 +158,17 @@ impl Chunk {
         }
     }
 
-    /// Chunk with the numbers that this one lacks.
-    fn inverted(&self) -> Self {
-        Chunk::of(Box::new(self.bits().map(|bits| !bits)))
+    /// Chunk with the numbers below `end` that this one lacks.
+    fn inverted(&self, end: u16) -> Self {
+        let mut bits = self.bits();
+        for (first, bits) in (0..CHUNK_LEN).step_by(64).zip(bits.iter_mut()) {
+            let below = match end.saturating_sub(first) {
+                count @ 0..64 => (1 << count) - 1,
+                64.. => u64::MAX,
+            };
+            *bits = !*bits & below;
+        }
+        Chunk::of(bits)
     }
 }
 
@@ -379,17 +387,17 @@ impl NumberSet {
                 other.insert_range((next * CHUNK).min(end)..(start * CHUNK).min(end));
             }
             if let Some(chunk) = chunk {
-                let chunk = chunk.inverted();
+                let end = end.saturating_sub(start * CHUNK).min(CHUNK);
+                let chunk = chunk.inverted(narrow(end));
                 other.len += u64::from(chunk.count());
-                other.partial.insert(start, chunk);
+                if chunk.count() > 0 {
+                    other.partial.insert(start, chunk);
+                }
             }
             next = after;
         }
         if next * CHUNK < end {
             other.insert_range(next * CHUNK..end);
-        }
-        while let Some(last) = other.last().filter(|last| *last >= end) {
-            other.remove(last);
         }
         other
     }
@@ -501,7 +509,11 @@ mod tests {
             (chunk.count(), chunk.first(), chunk.last()),
             (0, None, None)
         );
-        assert!(!is_list(&chunk.inverted()) && is_list(&chunk.inverted().inverted()));
+        let all = chunk.inverted(CHUNK_LEN);
+        assert!(!is_list(&all) && is_list(&all.inverted(CHUNK_LEN)));
+        for end in [0, 1, 63, 64, 65, CHUNK_LEN - 1, CHUNK_LEN] {
+            assert_eq!(chunk.inverted(end).count(), u32::from(end));
+        }
     }
 
     #[test]

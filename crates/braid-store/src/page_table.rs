@@ -1,6 +1,7 @@
 //! Arrays indexed by page id that grow without moving.
 
-use std::sync::OnceLock;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use braid_rt::to_usize;
 
@@ -19,8 +20,13 @@ pub(crate) const PAGES_MAX: u64 = 1 << if cfg!(miri) { 16 } else { 38 };
 const _: () = assert!(cfg!(miri) || PAGES_MAX * PAGE_SIZE as u64 > DATA_FILE_BYTES_MAX);
 
 /// One atomic word for each page id, zero until set.
+///
+/// A lookup is on the way of every access to a page, several times in a transaction. So a chunk is
+/// its address alone: the place of an id's word follows from the id.
 pub(crate) struct PageTable {
-    chunks: [OnceLock<Box<[AtomicU64]>>; CHUNKS + 1],
+    /// The first word of each chunk, of `FIRST << chunk` words; null before the chunk is allocated.
+    /// Then it never changes.
+    chunks: [AtomicPtr<AtomicU64>; CHUNKS + 1],
 }
 
 /// Returns the chunk of a page id; a nonexistent chunk for an invalid page id. The addend makes
@@ -54,7 +60,7 @@ fn zeroed(words: usize) -> Box<[AtomicU64]> {
 impl PageTable {
     pub(crate) fn new() -> Self {
         Self {
-            chunks: [const { OnceLock::new() }; CHUNKS + 1],
+            chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS + 1],
         }
     }
 
@@ -62,7 +68,15 @@ impl PageTable {
     #[inline]
     pub(crate) fn get(&self, id: u64) -> Option<&AtomicU64> {
         let chunk = chunk_of(id);
-        Some(&self.chunks.get(chunk)?.get()?[place_in(chunk, id)])
+        // Acquire: pairs with `make`.
+        let words = self.chunks.get(chunk)?.load(Ordering::Acquire);
+        if words.is_null() {
+            return None;
+        }
+        // SAFETY: the chunk has `FIRST << chunk` words and lives as long as the table. By `chunk_of`,
+        // `id + FIRST` is at least that number, and less than twice as much, so the place is less
+        // than the number of words.
+        Some(unsafe { &*words.add(place_in(chunk, id)) })
     }
 
     /// Returns the word of a page id, allocating its chunk if needed.
@@ -71,9 +85,42 @@ impl PageTable {
             id < PAGES_MAX,
             "page ids are checked when they are given out or read"
         );
-        let chunk = chunk_of(id);
-        let make = || zeroed(to_usize(FIRST << chunk));
-        &self.chunks[chunk].get_or_init(make)[place_in(chunk, id)]
+        loop {
+            if let Some(word) = self.get(id) {
+                return word;
+            }
+            self.make(chunk_of(id));
+        }
+    }
+
+    /// Allocates a chunk, unless another thread is faster.
+    #[cold]
+    fn make(&self, chunk: usize) {
+        let words = Box::into_raw(zeroed(to_usize(FIRST << chunk)));
+        // Release: pairs with `get`, for the zeroes of the words.
+        let made = self.chunks[chunk].compare_exchange(
+            ptr::null_mut(),
+            words.cast(),
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+        if made.is_err() {
+            // SAFETY: it came from a box above, and no other thread has seen it.
+            drop(unsafe { Box::from_raw(words) });
+        }
+    }
+}
+
+impl Drop for PageTable {
+    fn drop(&mut self) {
+        for (chunk, words) in self.chunks.iter_mut().enumerate() {
+            let words = std::mem::replace(words.get_mut(), ptr::null_mut());
+            if !words.is_null() {
+                let words = ptr::slice_from_raw_parts_mut(words, to_usize(FIRST << chunk));
+                // SAFETY: `make` got the chunk, of this length, from a box, which nothing else frees.
+                drop(unsafe { Box::from_raw(words) });
+            }
+        }
     }
 }
 
@@ -107,6 +154,20 @@ mod tests {
         assert!(table.get(15 * FIRST).is_none() && table.get(u64::MAX).is_none());
         assert_eq!(chunk_of(PAGES_MAX - 1), CHUNKS);
         assert!(table.get(PAGES_MAX).is_none() && table.get(PAGES_MAX + FIRST).is_none());
+        // Threads that need the same chunk get the same words.
+        let (table, first) = (PageTable::new(), std::sync::Barrier::new(4));
+        let words: Vec<usize> = std::thread::scope(|scope| {
+            let word = || {
+                first.wait();
+                std::ptr::from_ref(table.get_or_make(5 * FIRST)).addr()
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(word)).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        assert!(words.iter().all(|word| *word == words[0]));
         // The whole table of a small database.
         assert!(size_of::<PageTable>() < 1 << 10);
     }
