@@ -50,8 +50,8 @@ pub struct VerifyReport {
     /// Number of damages found.
     pub damages: u64,
     /// Superblocks of which a power failure left only a part, in persistent memory: 0 or 1. That is
-    /// no damage: the other superblock and the log lead to every transaction, and the next checkpoint
-    /// replaces the torn one.
+    /// no damage: the other superblock and the log lead to every transaction, and the next process
+    /// that writes clears the torn one.
     pub torn_superblocks: u64,
     /// Whether the creation of the database was interrupted. That is no damage, and there is nothing to
     /// check: the next opening for writing removes the files and starts over.
