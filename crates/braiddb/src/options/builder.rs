@@ -466,8 +466,6 @@ impl Builder {
     /// one node. [`TablespaceStats::remote_access`](crate::stats::TablespaceStats::remote_access) says
     /// what is in use.
     ///
-    /// Agents are experimental: fewer simulated histories have them than the rest of the engine.
-    ///
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let builder = braid::Database::builder().pool_bytes(1 << 20);

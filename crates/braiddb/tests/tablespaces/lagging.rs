@@ -242,7 +242,9 @@ fn a_tablespace_that_lags_is_recovered_with_its_device() {
 /// and a later place in the log, because an incarnation begins.
 #[test]
 fn the_log_is_kept_for_a_tablespace_that_lags_by_no_transaction() {
-    for (case, protocol) in PROTOCOLS.into_iter().enumerate() {
+    let mut lagging = 0;
+    for case in 0..20 {
+        let (protocol, after) = (PROTOCOLS[case % 4], 1 + case as u64 / 4);
         let mut simulated = Simulated::new(60 + case as u64, 2);
         let open = |simulated: &Simulated| {
             let builder = simulated.builder().protocol(protocol);
@@ -255,13 +257,21 @@ fn the_log_is_kept_for_a_tablespace_that_lags_by_no_transaction() {
         drop(tables);
         db.close().unwrap();
         let db = open(&simulated);
-        simulated.devices[1].fail_write_after(1);
-        let failed = db.checkpoint().expect_err("one cannot be written");
-        assert!(
-            failed.to_string().contains("tablespace \"one\""),
-            "{failed}"
-        );
-        drop(db);
+        // The first writes are those with which the log begins: if one of them fails, there is no
+        // checkpoint.
+        simulated.devices[1].fail_write_after(after);
+        let _ = db.checkpoint();
+        if !db.stats().tablespaces[0].failing {
+            continue;
+        }
+        lagging += 1;
+        // Until released segments are used again.
+        let tables = simulated.tables(&db).unwrap();
+        let others = [tables[0].clone(), tables[2].clone()];
+        for key in 500..560 {
+            put(&db, &others, key, &[7; 4_000]).unwrap();
+        }
+        drop((tables, others, db));
         simulated.crash();
         let db = open(&simulated);
         db.checkpoint().unwrap();
@@ -276,6 +286,7 @@ fn the_log_is_kept_for_a_tablespace_that_lags_by_no_transaction() {
             }
         }
     }
+    assert!(lagging > 0, "a fault strikes the checkpoint");
 }
 
 #[test]
