@@ -1,11 +1,13 @@
 //! Random commands, sent to this server and to Redis: the replies are the same, byte by byte.
 //!
-//! `differential.txt` has the commands. Long runs look for new differences, of which some are on purpose
+//! `differential.txt` has the commands, and `differential_scripts.txt` the scripts. Long runs look for new differences, of which some are on purpose
 //! and rare: `BRAID_SEED` selects the commands, `BRAID_COMMANDS` their number, and with `BRAID_GO_ON` all
 //! differences are printed and the test fails at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 
 use super::support::{TestServer, redis_server};
 
@@ -73,7 +75,7 @@ fn parse(text: &str) -> Vec<Part> {
             closing.push(bracket.to_string());
             word = &word[..word.len() - 1];
         }
-        words.push(word.to_owned());
+        words.push(word.replace('·', " ").replace('¶', "\n"));
         words.extend(closing);
     }
     parts(&mut words.into_iter())
@@ -184,6 +186,20 @@ impl Reply {
 }
 
 impl Reply {
+    /// Returns the reply with errors that end before these words.
+    fn cut(mut self, words: Option<&str>) -> Reply {
+        match (&mut self, words) {
+            (Reply::Line(line), Some(words)) if line.starts_with('-') => {
+                line.truncate(line.find(words).unwrap_or(line.len()));
+            }
+            (Reply::List(_, Some(list)), Some(_)) => {
+                *list = list.drain(..).map(|reply| reply.cut(words)).collect();
+            }
+            _ => {}
+        }
+        self
+    }
+
     /// Returns the reply to EXEC with each of its parts in the form in which it is compared.
     fn replies_to(mut self, queued: &[Compare]) -> Reply {
         if let Reply::List(_, Some(list)) = &mut self {
@@ -279,8 +295,51 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
+/// Commands to compare, and how.
+struct Comparison {
+    /// File with the commands.
+    grammar: &'static str,
+    /// Number of commands without `BRAID_COMMANDS`.
+    commands: u64,
+    /// Requests that make a connection's state the same on both servers.
+    begin: &'static [&'static str],
+    /// What of an error is not compared: from these words on.
+    errors_to: Option<&'static str>,
+}
+
 #[test]
 fn replies_are_those_of_redis() {
+    compare(&Comparison {
+        grammar: "differential.txt",
+        commands: 1_500,
+        begin: &[],
+        errors_to: None,
+    });
+}
+
+#[test]
+#[cfg(feature = "scripts")]
+fn replies_to_scripts_are_those_of_redis() {
+    compare(&Comparison {
+        grammar: "differential_scripts.txt",
+        commands: 1_500,
+        begin: &["FUNCTION FLUSH", "SCRIPT FLUSH"],
+        errors_to: Some(" script: "),
+    });
+}
+
+/// Connects to this server and to Redis.
+fn connect(server: &TestServer, client: &redis::Client) -> (Peer<TcpStream>, Peer<UnixStream>) {
+    let redis::ConnectionAddr::Unix(socket) = client.get_connection_info().addr() else {
+        panic!("Redis has a Unix socket");
+    };
+    let ours = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let theirs = UnixStream::connect(socket).unwrap();
+    let (ours, theirs) = (BufReader::new(ours), BufReader::new(theirs));
+    (Peer { stream: ours }, Peer { stream: theirs })
+}
+
+fn compare(comparison: &Comparison) {
     let Some((client, _redis)) = redis_server() else {
         println!("SKIPPED: redis-server is not installed");
         return;
@@ -290,32 +349,23 @@ fn replies_are_those_of_redis() {
     println!("BRAID_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let (count, goes_on) = (
-        number("BRAID_COMMANDS").unwrap_or(1_500),
+        number("BRAID_COMMANDS").unwrap_or(comparison.commands),
         number("BRAID_GO_ON").is_some(),
     );
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/differential.txt");
-    let grammar = Grammar::new(&std::fs::read_to_string(path).unwrap());
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/");
+    let text = std::fs::read_to_string(format!("{directory}{}", comparison.grammar)).unwrap();
+    let grammar = Grammar::new(&text);
     let server = TestServer::new();
-    let connect_to_redis = || {
-        let redis::ConnectionAddr::Unix(socket) = client.get_connection_info().addr() else {
-            panic!("Redis has a Unix socket");
-        };
-        std::os::unix::net::UnixStream::connect(socket).unwrap()
-    };
     let mut differences = BTreeSet::new();
     let mut done = 0;
     while done < count {
-        let mut theirs = Peer {
-            stream: BufReader::new(connect_to_redis()),
-        };
-        let mut ours = Peer {
-            stream: BufReader::new(
-                std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap(),
-            ),
-        };
+        let (mut ours, mut theirs) = connect(&server, &client);
         let mut log = Vec::new();
         let mut both = |words: &[String]| (ours.ask(words), theirs.ask(words));
         both(&["FLUSHALL".to_owned()]);
+        for line in comparison.begin {
+            both(&words(line));
+        }
         if random.bool() {
             both(&words("HELLO 3"));
         }
@@ -344,7 +394,8 @@ fn replies_are_those_of_redis() {
             if matches!(words[0].as_str(), "EXEC" | "DISCARD") {
                 queued.clear();
             }
-            let (ours, theirs) = (ours.comparable(compare), theirs.comparable(compare));
+            let shown = |reply: Reply| reply.cut(comparison.errors_to).comparable(compare);
+            let (ours, theirs) = (shown(ours), shown(theirs));
             if ours == theirs {
                 continue;
             }
