@@ -1,13 +1,14 @@
-//! Sources of frames: unused frames, released frames, then frames of pages that were not used
-//! recently (a clock with a second chance).
+//! Sources of frames: unused frames, released frames, then frames of pages that are not used again
+//! and again (see [`heat`](super::heat)).
 
 use std::sync::atomic::Ordering;
 
 use braid_rt::narrow;
 
 use super::Pool;
+use super::heat::Heat;
 use super::latch;
-use super::state::{self, NONE};
+use super::state;
 use crate::error::StoreError;
 use crate::page::PageId;
 
@@ -44,18 +45,24 @@ impl Pool {
     fn evict(&self) -> Result<usize, StoreError> {
         let mut last_error = None;
         let (mut step, mut steps) = (0, 8 * self.frames.count());
+        self.cool();
         while step < steps {
             step += 1;
-            if let Some(frame) = self.free_frames.lock().pop() {
-                return Ok(frame as usize);
-            }
             let frame = self.hand.fetch_add(1, Ordering::Relaxed) % self.frames.count();
             let info = &self.info[frame];
             let id = info.page.load(Ordering::Relaxed);
+            let is_used = |state| state::was_used(state, frame as u64);
+            if self.is_kept(frame, step, || self.state(id).is_some_and(is_used)) {
+                continue;
+            }
+            if let Some(frame) = self.free_frames.lock().pop() {
+                return Ok(frame as usize);
+            }
             let Some(state) = self.state(id).filter(|_| id != 0) else {
                 continue;
             };
             let Some(word) = state::pick(state, frame as u64) else {
+                self.note_visit(frame, state);
                 continue;
             };
             let dirty = info.dirty.load(Ordering::Relaxed) != 0;
@@ -73,8 +80,8 @@ impl Pool {
                     Ok(()) => true,
                     Err(error) => {
                         last_error = Some(error);
-                        // Once around gives pages that were used lately a second chance.
-                        steps = steps.min(step + 2 * self.frames.count() + 1);
+                        // Four rounds: two past the hot pages, one to mark them, and one to find the marks.
+                        steps = steps.min(step + 4 * self.frames.count() + 1);
                         false
                     }
                 }
@@ -82,7 +89,8 @@ impl Pool {
             if evicted {
                 self.counters.evictions.fetch_add(1, Ordering::Relaxed);
                 self.note_eviction();
-                state::moved(state, word, NONE);
+                self.set_heat(frame, Heat::Cold);
+                state::moved(state, word, self.evicted_now());
                 if !clean {
                     self.arrivals.notify(id);
                 }
@@ -131,6 +139,7 @@ impl Pool {
             self.file.room.add(1);
         }
         info.page.store(0, Ordering::Relaxed);
+        self.set_heat(frame, Heat::Cold);
         // `Pool::new` checks the number of frames.
         narrow(frame)
     }

@@ -15,6 +15,7 @@ mod epochs;
 mod eviction;
 pub(crate) mod frames;
 mod guards;
+mod heat;
 mod in_place;
 pub(crate) mod latch;
 mod read_ahead;
@@ -42,8 +43,9 @@ use crate::sync::{AtomicU64, Counter};
 
 use self::arrivals::Arrivals;
 use self::frames::Frames;
+use self::heat::{FrameHeat, Heat, HotPages};
 use self::read_ahead::Cluster;
-use self::state::{COPY, NONE, frame_of};
+use self::state::NONE;
 
 pub(crate) use crate::addresses::{ABSENT, UNWRITTEN};
 pub(crate) use epochs::{OpenCheckpoint, Wake};
@@ -65,6 +67,7 @@ struct FrameInfo {
     /// Written under the page's latch.
     dirty: AtomicU64,
     captured: AtomicBool,
+    heat: FrameHeat,
 }
 
 /// The number of frames of a pool with so many bytes.
@@ -95,6 +98,7 @@ pub(crate) struct Pool {
     pub(crate) free_frames: Mutex<Vec<u32>>,
     next_frame: AtomicUsize,
     hand: AtomicUsize,
+    hot: HotPages,
     pub(crate) ids: Mutex<PageIds>,
     copies_max: usize,
     pub(crate) counters: PoolCounters,
@@ -185,6 +189,7 @@ impl Pool {
             free_frames: Mutex::default(),
             next_frame: AtomicUsize::new(0),
             hand: AtomicUsize::new(0),
+            hot: HotPages::default(),
             ids: Mutex::new(PageIds { next, free, room }),
             copies_max: (count / 8).max(16),
             counters: PoolCounters::default(),
@@ -384,6 +389,7 @@ impl Pool {
         // new contents.
         latch::before_changes();
         self.fill(frame, id, &buf);
+        self.set_heat(frame, self.heat_of_loaded(word));
         Ok(frame as u64)
     }
 
@@ -400,6 +406,7 @@ impl Pool {
         // As in `load_latched`.
         latch::before_changes();
         self.fill(frame, id, bytes);
+        self.set_heat(frame, self.heat_of_loaded(empty));
         state::moved(state, empty, frame as u64);
         self.arrivals.notify(id);
     }
@@ -466,7 +473,7 @@ impl Pool {
             }
             self.arrivals.wait(id, state, &mut backoff);
         };
-        debug_assert!(frame_of(word) >= COPY, "a free page id is not in memory");
+        debug_assert!(!state::is_resident(word), "a free page id is not in memory");
         self.appear(id, UNWRITTEN);
         self.file.room.take(1);
         // As in `load_latched`.
@@ -476,6 +483,7 @@ impl Pool {
         info.dirty
             .store(self.epoch.load(Ordering::Acquire), Ordering::Relaxed);
         info.captured.store(false, Ordering::Relaxed);
+        self.set_heat(frame, Heat::Cold);
         let word = state::with_frame(word, frame as u64);
         state.store(state::latched(word), Ordering::Relaxed);
         Ok(WritePage {

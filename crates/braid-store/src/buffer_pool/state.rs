@@ -1,7 +1,7 @@
 //! The state word of a page: `version:32 | frame:30 | MARK | LATCH`, and the steps that change it.
 //!
 //! It is the exclusive latch, the version for optimistic readers, and the translation to a frame,
-//! all at once (frame `NONE`: not in memory; a word of 0 was never used). The version grows with
+//! all at once (frame `NONE`, or when it was evicted: not in memory; a word of 0 was never used). The version grows with
 //! every change, load and eviction, so a word does not recur, and a step that exchanges it acts on
 //! the page that it read or has no effect. (A word recurs after exactly 2^32 changes of a page in
 //! one frame, or a multiple of that. Readers keep a word for microseconds; a [hint] may keep it for
@@ -40,11 +40,17 @@ pub(crate) const NONE: u64 = FRAME_MASK;
 /// As [`NONE`], for a page that the next load brings into the pool.
 pub(crate) const COPY: u64 = NONE - 1;
 
+/// Times at which a page was evicted; later ones recur.
+pub(crate) const EVICTED_TIMES: u64 = 1 << 20;
+
+/// As [`NONE`], for an evicted page: one number for each time, up to `COPY`.
+const EVICTED: u64 = COPY - EVICTED_TIMES;
+
 /// The first number of pages that are read in place: that of block 0.
 pub(crate) const IN_PLACE: u64 = 1 << (FRAME_BITS - 1);
 
 /// Blocks after these are not read in place.
-pub(crate) const IN_PLACE_MAX: u64 = COPY - IN_PLACE;
+pub(crate) const IN_PLACE_MAX: u64 = EVICTED - IN_PLACE;
 
 const _: () = assert!(
     POOL_BYTES_MAX / PAGE_SIZE as u64 <= IN_PLACE,
@@ -88,7 +94,19 @@ pub(crate) fn without_mark(word: u64) -> u64 {
 
 #[inline]
 pub(crate) fn is_resident(word: u64) -> bool {
-    word != 0 && frame_of(word) < COPY
+    word != 0 && frame_of(word) < EVICTED
+}
+
+/// The frame number of a page that is evicted at a time.
+pub(crate) fn evicted_at(time: u64) -> u64 {
+    EVICTED + time % EVICTED_TIMES
+}
+
+/// The time from a page's eviction to `now`; `None` if the page was not evicted.
+pub(crate) fn since_eviction(word: u64, now: u64) -> Option<u64> {
+    let frame = frame_of(word);
+    let is_evicted = word != 0 && (EVICTED..COPY).contains(&frame);
+    is_evicted.then(|| now.wrapping_sub(frame - EVICTED) % EVICTED_TIMES)
 }
 
 /// Whether the page is read in place, if it is in memory.
@@ -164,16 +182,38 @@ pub(crate) fn take(state: &AtomicU64, word: u64) -> Option<u64> {
 /// acquires its latch if the mark from the last visit is still set. Returns the word to restore if
 /// the page stays.
 pub(crate) fn pick(state: &AtomicU64, frame: u64) -> Option<u64> {
-    let word = state.load(Ordering::Relaxed);
-    if is_latched(word) || !is_resident(word) || frame_of(word) != frame {
-        return None;
-    }
+    let word = visit(state, frame)?;
     if !is_marked(word) {
-        // Relaxed: the bit orders nothing.
-        let _ = state.compare_exchange(word, word | MARK, Ordering::Relaxed, Ordering::Relaxed);
+        set_mark(state, word);
         return None;
     }
     latch::take(state, word, latched(word)).then_some(word)
+}
+
+/// The word, if the page is in this frame, and not latched.
+fn visit(state: &AtomicU64, frame: u64) -> Option<u64> {
+    let word = state.load(Ordering::Relaxed);
+    let is_there = !is_latched(word) && is_resident(word) && frame_of(word) == frame;
+    is_there.then_some(word)
+}
+
+fn set_mark(state: &AtomicU64, word: u64) {
+    // Relaxed: the bit orders nothing.
+    let _ = state.compare_exchange(word, word | MARK, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+/// Marks a page in this frame that is not latched. Returns whether it was marked before.
+pub(crate) fn mark(state: &AtomicU64, frame: u64) -> Option<bool> {
+    let word = visit(state, frame)?;
+    if !is_marked(word) {
+        set_mark(state, word);
+    }
+    Some(is_marked(word))
+}
+
+/// Whether the page in this frame has lost its mark since the evictor's last visit, so was used.
+pub(crate) fn was_used(state: &AtomicU64, frame: u64) -> bool {
+    visit(state, frame).is_some_and(|word| !is_marked(word))
 }
 
 /// Releases the latch with the page in `frame`, or in no frame.
@@ -196,7 +236,8 @@ mod tests {
             1 << 24,
             frames - 1,
             IN_PLACE,
-            COPY - 1,
+            EVICTED - 1,
+            EVICTED,
             COPY,
             NONE,
         ] {
@@ -209,11 +250,36 @@ mod tests {
                 let next = next_version(all);
                 assert_eq!(next >> VERSION_SHIFT, (version + 1) & u64::from(u32::MAX));
                 assert_eq!((frame_of(next), next & 3), (frame, LATCH | MARK));
-                assert_eq!(is_resident(latched(word)), frame < COPY);
+                assert_eq!(is_resident(latched(word)), frame < EVICTED);
                 assert_eq!(pooled(word).is_some(), frame < IN_PLACE && word != 0);
-                let block = (IN_PLACE..COPY).contains(&frame).then(|| frame - IN_PLACE);
+                let block = (IN_PLACE..EVICTED)
+                    .contains(&frame)
+                    .then(|| frame - IN_PLACE);
                 assert_eq!(block_in_place(word), block);
             }
         }
+    }
+
+    #[test]
+    fn a_word_keeps_the_time_of_an_eviction() {
+        let since = |at, now| since_eviction(with_frame(7 << VERSION_SHIFT, evicted_at(at)), now);
+        for at in [
+            0,
+            5,
+            EVICTED_TIMES - 1,
+            EVICTED_TIMES,
+            3 * EVICTED_TIMES + 9,
+        ] {
+            assert_eq!(since(at, at), Some(0));
+            assert_eq!(since(at, at + 100), Some(100));
+            assert!(!is_resident(with_frame(1 << VERSION_SHIFT, evicted_at(at))));
+        }
+        for frame in [0, IN_PLACE, EVICTED - 1, COPY, NONE] {
+            assert_eq!(
+                since_eviction(with_frame(1 << VERSION_SHIFT, frame), 3),
+                None
+            );
+        }
+        assert_eq!(since_eviction(0, 3), None);
     }
 }
