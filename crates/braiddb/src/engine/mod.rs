@@ -21,6 +21,7 @@ pub(crate) mod spaces;
 mod tables;
 mod unlock;
 mod version_limit;
+pub(crate) mod write_set;
 
 use std::fmt;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use braid_store::{Direction, LeafScan, Position, Record};
 
 use crate::base::written::Written;
 use crate::engine::Engine;
-use crate::engine::context::{OwnWrite, in_bounds};
+use crate::engine::write_set::{OwnWrite, in_bounds};
 use crate::error::{ConflictKind, Result};
 use crate::mvcc::range_reads::{Fingerprint, RangeReads};
 use crate::schema::table::{Table, TableCore};

@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::engine::context::{Context, WriteSet};
+use crate::engine::context::Context;
 use crate::engine::hint_cache::LOCATED_MAX;
+use crate::engine::write_set::WriteSet;
 use crate::schema::table::TableCore;
 
 /// Number of writes whose leaves a transaction larger than the pool loads together while it is

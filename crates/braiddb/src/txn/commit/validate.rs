@@ -4,8 +4,9 @@ use braid_log::SeqNo;
 
 use crate::base::written::Written;
 use crate::engine::Engine;
-use crate::engine::context::{Context, PointRead, signature_of};
+use crate::engine::context::{Context, PointRead};
 use crate::engine::leaves::Leaves;
+use crate::engine::write_set::signature_of;
 use crate::error::{ConflictKind, Result};
 use crate::mvcc::range_reads::{Fingerprint, RangeRead};
 
