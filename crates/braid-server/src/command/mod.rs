@@ -20,6 +20,7 @@ mod keys;
 mod lists;
 mod memory;
 mod operations;
+mod pops;
 mod pubsub;
 mod scan;
 #[cfg(feature = "scripts")]

@@ -6,10 +6,11 @@
 //! time for a large request of a slow client. Nothing is allocated because a length was announced:
 //! memory grows with the bytes that arrived. Decision 0053 has the measurement.
 
-use std::cell::RefCell;
-
 use braid_rt::mutant;
 use bytes::{Buf, Bytes, BytesMut};
+
+use super::inline::split_words;
+use super::spare::arguments;
 
 /// Longest line: an inline command, or the digits of a length.
 const LINE_MAX: usize = 64 * 1024;
@@ -19,35 +20,6 @@ const SHORT_DIGITS: usize = 9;
 
 /// Most arguments of a request that is taken from the input at once.
 const WHOLE_MAX: usize = 8;
-
-/// Most vectors for arguments that a thread keeps for its next requests, and most arguments that they
-/// have room for.
-const SPARE_MAX: usize = 128;
-const SPARE_ARGUMENTS: usize = 16;
-
-thread_local! {
-    static SPARE: RefCell<Vec<Vec<Bytes>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Returns a vector for the arguments of a request.
-fn arguments(count: usize) -> Vec<Bytes> {
-    let spare = SPARE.with_borrow_mut(Vec::pop);
-    spare.unwrap_or_else(|| Vec::with_capacity(count.min(SPARE_ARGUMENTS)))
-}
-
-/// Keeps the vector of a request that was executed, for a later request of this thread: a pipeline has
-/// more of them at once than the allocator keeps at hand.
-pub(crate) fn reuse(mut arguments: Vec<Bytes>) {
-    if arguments.capacity() > SPARE_ARGUMENTS || arguments.capacity() == 0 {
-        return;
-    }
-    arguments.clear();
-    SPARE.with_borrow_mut(|spare| {
-        if spare.len() < SPARE_MAX {
-            spare.push(arguments);
-        }
-    });
-}
 
 /// Limits on requests. A connection that has not authenticated yet gets smaller ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,76 +271,6 @@ fn short_length(input: &[u8]) -> Option<(i64, usize)> {
 /// Parses the decimal number after `*` or `$`.
 fn parse_length(digits: &[u8]) -> Option<i64> {
     super::number::parse_i64(digits)
-}
-
-/// Splits an inline command into words. Words in double quotes know the escapes `\n`, `\r`, `\t`,
-/// `\b`, `\a` and `\xHH`; words in single quotes know `\'`. `None` if a quote is open at the end.
-fn split_words(line: &[u8]) -> Option<Vec<Bytes>> {
-    let mut words = Vec::new();
-    let mut rest = line;
-    loop {
-        while let [byte, tail @ ..] = rest
-            && is_separator(*byte)
-        {
-            rest = tail;
-        }
-        if rest.is_empty() {
-            return Some(words);
-        }
-        let mut word = Vec::new();
-        let mut quote = None;
-        loop {
-            match (quote, rest) {
-                (None, []) => break,
-                (None, [byte, ..]) if is_separator(*byte) => break,
-                (Some(_), []) => return None,
-                (None, [open @ (b'"' | b'\''), tail @ ..]) => {
-                    quote = Some(*open);
-                    rest = tail;
-                }
-                (Some(open), [byte, tail @ ..]) if *byte == open => {
-                    // A closing quote ends the word.
-                    if tail.first().is_some_and(|next| !is_separator(*next)) {
-                        return None;
-                    }
-                    rest = tail;
-                    break;
-                }
-                (Some(b'"'), [b'\\', b'x', high, low, tail @ ..])
-                    if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
-                {
-                    let digit = |byte: u8| (byte as char).to_digit(16).unwrap_or(0) as u8;
-                    word.push(digit(*high) << 4 | digit(*low));
-                    rest = tail;
-                }
-                (Some(b'"'), [b'\\', escaped, tail @ ..]) => {
-                    word.push(match escaped {
-                        b'n' => b'\n',
-                        b'r' => b'\r',
-                        b't' => b'\t',
-                        b'b' => 8,
-                        b'a' => 7,
-                        other => *other,
-                    });
-                    rest = tail;
-                }
-                (Some(b'\''), [b'\\', b'\'', tail @ ..]) => {
-                    word.push(b'\'');
-                    rest = tail;
-                }
-                (_, [byte, tail @ ..]) => {
-                    word.push(*byte);
-                    rest = tail;
-                }
-            }
-        }
-        words.push(Bytes::from(word));
-    }
-}
-
-/// Returns whether a byte separates words outside of quotes.
-fn is_separator(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0)
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::arguments::timeout;
-use super::super::sets::numbered_keys;
+use super::super::arguments::{Options, timeout};
+use super::super::pops::{Pops, blocking_mpop, blocking_pop, mpop};
 use super::{End, element, pop_some, push};
 use crate::failure::{Failure, Interest, Result};
-use crate::keyspace::{Data, Kind};
+use crate::keyspace::{Collection, Data, Entry, Kind};
 use crate::resp::Reply;
 
 /// Moves an element between ends of lists; `None` if the source is empty.
@@ -56,32 +56,39 @@ pub(in crate::command) fn rpoplpush(data: &mut Data, args: &[Bytes]) -> Result<R
     )?))
 }
 
-fn blocking_pop(data: &mut Data, args: &[Bytes], end: End) -> Result<Reply> {
-    let timeout = timeout(&args[args.len() - 1])?;
-    let keys = &args[1..args.len() - 1];
-    for key in keys {
-        if let Some((entry, list)) = data.collection(key, Kind::List)? {
-            let popped = pop_some(data, key, &entry, list, end, 1)?.pop();
-            return Ok(Reply::Array(vec![
-                Reply::Bulk(key.clone()),
-                Reply::optional(popped),
-            ]));
-        }
+/// Pops of lists.
+struct Lists;
+
+impl Pops for Lists {
+    const KIND: Kind = Kind::List;
+    type End = End;
+    type Element = [Reply; 1];
+
+    fn end(options: &mut Options<'_>) -> Result<End> {
+        End::parse(options.value()?)
     }
-    Err(Failure::wait(
-        keys,
-        Interest::Elements(Kind::List),
-        timeout,
-        Reply::NullArray,
-    ))
+
+    fn pop(
+        data: &mut Data,
+        key: &Bytes,
+        (entry, list): (&Entry, Collection),
+        end: End,
+        count: u64,
+    ) -> Result<Vec<[Reply; 1]>> {
+        let popped = pop_some(data, key, entry, list, end, count)?;
+        Ok(popped
+            .into_iter()
+            .map(|value| [Reply::Bulk(value)])
+            .collect())
+    }
 }
 
 pub(in crate::command) fn blpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    blocking_pop(data, args, End::Left)
+    blocking_pop::<Lists>(data, args, End::Left)
 }
 
 pub(in crate::command) fn brpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    blocking_pop(data, args, End::Right)
+    blocking_pop::<Lists>(data, args, End::Right)
 }
 
 /// Lets a client wait for one element.
@@ -106,35 +113,10 @@ pub(in crate::command) fn brpoplpush(data: &mut Data, args: &[Bytes]) -> Result<
     }
 }
 
-/// Pops from the first list that is not empty; the keys are the other result if all are.
-fn pop_first(data: &mut Data, args: &[Bytes]) -> Result<std::result::Result<Reply, Vec<Bytes>>> {
-    let (keys, mut options) = numbered_keys(args, Failure::SYNTAX)?;
-    let end = End::parse(options.value()?)?;
-    let count = options.last_count()?;
-    for key in keys {
-        if let Some((entry, list)) = data.collection(key, Kind::List)? {
-            let popped = pop_some(data, key, &entry, list, end, count)?;
-            return Ok(Ok(Reply::Array(vec![
-                Reply::Bulk(key.clone()),
-                Reply::bulks(popped),
-            ])));
-        }
-    }
-    Ok(Err(keys.to_vec()))
-}
-
 pub(in crate::command) fn lmpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    Ok(pop_first(data, &args[1..])?.unwrap_or(Reply::NullArray))
+    mpop::<Lists>(data, args)
 }
 
 pub(in crate::command) fn blmpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let timeout = timeout(&args[1])?;
-    pop_first(data, &args[2..])?.map_err(|keys| {
-        Failure::wait(
-            &keys,
-            Interest::Elements(Kind::List),
-            timeout,
-            Reply::NullArray,
-        )
-    })
+    blocking_mpop::<Lists>(data, args)
 }

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use super::super::arguments::{natural, timeout};
-use super::super::sets::numbered_keys;
+use super::super::arguments::{Options, natural};
+use super::super::pops::{Pops, blocking_mpop, blocking_pop, mpop};
 use super::{Scored, SortedSet, open, remove_all};
-use crate::failure::{Failure, Interest, Result};
+use crate::failure::{Failure, Result};
 use crate::keyspace::{Collection, Data, Entry, Kind};
 use crate::resp::Reply;
 
@@ -67,12 +67,7 @@ fn pop_command(data: &mut Data, args: &[Bytes], from_end: bool) -> Result<Reply>
     // Without a count the answer is flat in both versions of the protocol.
     Ok(match count {
         Some(_) => Reply::Scored(popped),
-        None => Reply::Array(
-            popped
-                .into_iter()
-                .flat_map(|(member, score)| [Reply::Bulk(member), Reply::Double(score)])
-                .collect(),
-        ),
+        None => Reply::Array(popped.into_iter().flat_map(shown).collect()),
     })
 }
 
@@ -84,76 +79,54 @@ pub(in crate::command) fn zpopmax(data: &mut Data, args: &[Bytes]) -> Result<Rep
     pop_command(data, args, true)
 }
 
-fn blocking_pop(data: &mut Data, args: &[Bytes], from_end: bool) -> Result<Reply> {
-    let timeout = timeout(&args[args.len() - 1])?;
-    let keys = &args[1..args.len() - 1];
-    for key in keys {
-        if let Some((entry, set)) = open(data, key)?
-            && let Some((member, score)) = pop(data, key, &entry, set, from_end, 1)?.pop()
-        {
-            return Ok(Reply::Array(vec![
-                Reply::Bulk(key.clone()),
-                Reply::Bulk(member),
-                Reply::Double(score),
-            ]));
+/// Pops of sorted sets.
+struct SortedSets;
+
+impl Pops for SortedSets {
+    const KIND: Kind = Kind::SortedSet;
+    /// Whether it is the end with the highest scores.
+    type End = bool;
+    type Element = [Reply; 2];
+
+    fn end(options: &mut Options<'_>) -> Result<bool> {
+        if options.take("MAX") {
+            Ok(true)
+        } else if options.take("MIN") {
+            Ok(false)
+        } else {
+            Err(Failure::SYNTAX)
         }
     }
-    Err(Failure::wait(
-        keys,
-        Interest::Elements(Kind::SortedSet),
-        timeout,
-        Reply::NullArray,
-    ))
+
+    fn pop(
+        data: &mut Data,
+        key: &Bytes,
+        (entry, set): (&Entry, Collection),
+        from_end: bool,
+        count: u64,
+    ) -> Result<Vec<[Reply; 2]>> {
+        let popped = pop(data, key, entry, set, from_end, count)?;
+        Ok(popped.into_iter().map(shown).collect())
+    }
+}
+
+/// Returns a member and its score as a reply has them.
+fn shown((member, score): Scored) -> [Reply; 2] {
+    [Reply::Bulk(member), Reply::Double(score)]
 }
 
 pub(in crate::command) fn bzpopmin(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    blocking_pop(data, args, false)
+    blocking_pop::<SortedSets>(data, args, false)
 }
 
 pub(in crate::command) fn bzpopmax(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    blocking_pop(data, args, true)
-}
-
-/// Pops from the first set that is not empty; the keys are the other result if all are.
-fn pop_first(data: &mut Data, args: &[Bytes]) -> Result<std::result::Result<Reply, Vec<Bytes>>> {
-    let (keys, mut options) = numbered_keys(args, Failure::SYNTAX)?;
-    let from_end = if options.take("MAX") {
-        true
-    } else if options.take("MIN") {
-        false
-    } else {
-        return Err(Failure::SYNTAX);
-    };
-    let count = options.last_count()?;
-    for key in keys {
-        if let Some((entry, set)) = open(data, key)? {
-            let popped = pop(data, key, &entry, set, from_end, count)?
-                .into_iter()
-                .map(|(member, score)| {
-                    Reply::Array(vec![Reply::Bulk(member), Reply::Double(score)])
-                })
-                .collect();
-            return Ok(Ok(Reply::Array(vec![
-                Reply::Bulk(key.clone()),
-                Reply::Array(popped),
-            ])));
-        }
-    }
-    Ok(Err(keys.to_vec()))
+    blocking_pop::<SortedSets>(data, args, true)
 }
 
 pub(in crate::command) fn zmpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    Ok(pop_first(data, &args[1..])?.unwrap_or(Reply::NullArray))
+    mpop::<SortedSets>(data, args)
 }
 
 pub(in crate::command) fn bzmpop(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
-    let timeout = timeout(&args[1])?;
-    pop_first(data, &args[2..])?.map_err(|keys| {
-        Failure::wait(
-            &keys,
-            Interest::Elements(Kind::SortedSet),
-            timeout,
-            Reply::NullArray,
-        )
-    })
+    blocking_mpop::<SortedSets>(data, args)
 }
