@@ -23,6 +23,9 @@ use crate::signature::Flag;
 pub(crate) use together::{execute_together, joins};
 use transactions::control;
 
+/// Requests between MULTI and EXEC that need no further memory.
+const QUEUE_USUAL: usize = 16;
+
 /// What a command led to.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -112,6 +115,9 @@ fn execute_with(
         if command.is(Flag::NoMulti) {
             queue.is_broken = true;
             return Outcome::error("ERR Command not allowed inside a transaction".to_owned());
+        }
+        if queue.requests.capacity() == 0 {
+            queue.requests.reserve(QUEUE_USUAL);
         }
         queue.requests.push((command.number, std::mem::take(args)));
         return Outcome::ready(Reply::Status("QUEUED"));

@@ -146,6 +146,54 @@ fn exec_in_parts(
     Outcome::Reply(Reply::Array(replies), last)
 }
 
+/// Runs queued commands of a transaction. Undoes those that fail if `undoes`; otherwise the result is
+/// `None` after the first failure.
+///
+/// `done` has the replies of those that must not run twice, although the transaction may.
+fn run_queued(
+    shared: &Shared,
+    session: &mut Session,
+    data: &mut Data,
+    commands: &[(&'static Command, Vec<Bytes>)],
+    done: &mut [Option<Reply>],
+    undoes: bool,
+) -> Result<Option<Reply>> {
+    let mut replies = Vec::with_capacity(commands.len());
+    for ((command, args), done) in commands.iter().zip(done) {
+        if let Some(reply) = done {
+            replies.push(reply.clone());
+            continue;
+        }
+        if data.database != session.database {
+            data.select(session.database)?;
+        }
+        // The rules may have changed since the command was queued.
+        if let Err(denied) = session.user.check(command, args, || keys_of(command, args)) {
+            let text = refuse(shared, session, "multi", command, &denied);
+            replies.push(done.insert(Reply::error(text)).clone());
+            continue;
+        }
+        let result = match command.run {
+            Run::Data(run) if undoes => run_or_undo(data, |data| run_on(command, run, data, args)),
+            Run::Script(run) if undoes => {
+                run_or_undo(data, |data| run(shared, session, data, args))
+            }
+            Run::Data(run) => run_on(command, run, data, args),
+            Run::Script(run) => run(shared, session, data, args),
+            Run::Session(run) if command.name == "select" => Ok(answer(run(shared, session, args))),
+            Run::Session(run) => Ok(done.insert(answer(run(shared, session, args))).clone()),
+            Run::Executor(_) => Ok(Reply::OK),
+        };
+        match result {
+            Ok(reply) => replies.push(reply),
+            Err(Failure::Engine(error)) => return Err(error.into()),
+            Err(_) if !undoes => return Ok(None),
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(Some(Reply::Array(replies)))
+}
+
 /// Runs the queued commands in one transaction.
 fn exec(shared: &Shared, session: &mut Session) -> Outcome {
     let queue = session.queue.take().unwrap_or_default();
@@ -173,6 +221,7 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
     if mutant!("server_exec_in_parts") {
         return exec_in_parts(shared, session, &commands);
     }
+    let database = session.database;
     let result = transact(shared, session, access, |data, session| {
         for watched in &watched {
             data.select(watched.database)?;
@@ -181,28 +230,19 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
                 return Ok(Reply::NullArray);
             }
         }
-        let mut replies = Vec::with_capacity(commands.len());
-        for ((command, args), done) in commands.iter().zip(&mut done) {
-            if data.database != session.database {
-                data.select(session.database)?;
+        // Commands rarely fail, and one mark costs less than one for each: only after a failure all run
+        // again, each with a mark of its own.
+        if let Some(begin) = data.mark() {
+            if let Some(replies) = run_queued(shared, session, data, &commands, &mut done, false)? {
+                return Ok(replies);
             }
-            // The rules may have changed since the command was queued.
-            if let Err(denied) = session.user.check(command, args, || keys_of(command, args)) {
-                let text = refuse(shared, session, "multi", command, &denied);
-                replies.push(Reply::error(text));
-                continue;
-            }
-            replies.push(match command.run {
-                Run::Data(run) => run_or_undo(data, |data| run_on(command, run, data, args))?,
-                Run::Script(run) => run_or_undo(data, |data| run(shared, session, data, args))?,
-                Run::Session(run) if command.name == "select" => answer(run(shared, session, args)),
-                Run::Session(run) => done
-                    .get_or_insert_with(|| answer(run(shared, session, args)))
-                    .clone(),
-                Run::Executor(_) => Reply::OK,
-            });
+            data.roll_back(begin)?;
+            // SELECT and FLUSHDB may have changed what the first command finds.
+            session.database = database;
+            data.select(database)?;
         }
-        Ok(Reply::Array(replies))
+        let replies = run_queued(shared, session, data, &commands, &mut done, true)?;
+        Ok(replies.unwrap_or(Reply::NullArray))
     });
     commands.into_iter().for_each(|(_, args)| reuse(args));
     match result {

@@ -1,6 +1,6 @@
 //! MULTI, EXEC and WATCH.
 
-use super::support::{TestServer, run, script, show};
+use super::support::{TestServer, run, script, show, try_run};
 
 #[test]
 fn exec_runs_all_and_undoes_what_fails() {
@@ -26,6 +26,24 @@ fn exec_runs_all_and_undoes_what_fails() {
     assert_eq!(replies[4], ":0");
     raw.send("MULTI\r\nSET c 1\r\nDISCARD\r\nEXISTS c\r\n");
     assert_eq!(raw.lines(4), ["+OK", "+QUEUED", "+OK", ":0"]);
+}
+
+#[test]
+fn commands_before_one_that_fails_take_effect_once() {
+    let server = TestServer::new();
+    let mut client = server.connect();
+    script(
+        &mut client,
+        "SET n 5\nSET gone 1\nMULTI\nINCR n => QUEUED\nFLUSHDB => QUEUED\nINCR n => QUEUED\n\
+         SELECT 1 => QUEUED\nRPUSH l a => QUEUED\nINCR l => QUEUED\nRPUSH l b => QUEUED",
+    );
+    // EXEC with an error among its replies.
+    let _: redis::RedisResult<redis::Value> = try_run(&mut client, "EXEC");
+    script(
+        &mut client,
+        "LRANGE l 0 -1 => [a b]\nDBSIZE => 1\nSELECT 0\nGET n => 1\nDBSIZE => 1\n\
+         MULTI\nSET n 7 => QUEUED\nBLPOP l 0 => QUEUED\nGET n => QUEUED\nEXEC => [OK nil 7]",
+    );
 }
 
 #[test]
