@@ -222,6 +222,17 @@ fn checkpoint(log: &Log, model: &mut Model) -> Result<(), LogError> {
     log.release(model.kept_from.as_ref().unwrap_or(&start))
 }
 
+/// Cuts the power, recovers the log, and checks what it has.
+fn crash(devices: &mut Devices, log: Log, model: &mut Model) -> Recovered {
+    devices.crash();
+    let options = log.options().clone();
+    let protocol = options.protocol;
+    drop(log);
+    let recovered = Log::recover(devices.all(), options, &model.start(), &|_| {}).unwrap();
+    model.check(&recovered, protocol);
+    recovered
+}
+
 /// Reads the log as it is written, and checks that the fragments come as one transaction.
 fn check_tail(log: &Log, model: &Model, start: &CheckpointPosition) {
     let mut tail = log.tail(start).unwrap();
@@ -264,13 +275,9 @@ fn transactions_in_several_lanes_survive_crashes_whole_or_not_at_all() {
                 check_tail(&running, &model, &from);
                 run(&running, &mut model, &mut rng, 5).unwrap();
             }
-            devices.crash();
-            drop(running);
-            let start = model.start();
-            let recovered = Log::recover(devices.all(), options.clone(), &start, &|_| {});
-            let recovered = recovered.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            println!("seed {seed}");
+            let recovered = crash(&mut devices, running, &mut model);
             torn += recovered.discarded_records();
-            model.check(&recovered, protocol);
             log = Some(recovered.into_log().unwrap());
         }
     }
@@ -320,11 +327,7 @@ fn a_side_lane_begins_and_ends_between_crashes_at_any_step() {
         begun += 1;
         // It is recovered next to a lane without log.
         run(&log, &mut model, &mut rng, 20).unwrap();
-        devices.crash();
-        drop(log);
-        let start = model.start();
-        let recovered = Log::recover(devices.all(), all.clone(), &start, &|_| {}).unwrap();
-        model.check(&recovered, protocol);
+        let recovered = crash(&mut devices, log, &mut model);
         let log = recovered.into_log().unwrap();
         // It ends; no position has it any more, and its files are not needed.
         log.retire_side_lane(1).unwrap();
@@ -337,11 +340,7 @@ fn a_side_lane_begins_and_ends_between_crashes_at_any_step() {
         }
         sim(&devices.0[2]).sync_directory().unwrap();
         run(&log, &mut model, &mut rng, 20).unwrap();
-        devices.crash();
-        drop(log);
-        let start = model.start();
-        let recovered = Log::recover(devices.all(), all.clone(), &start, &|_| {}).unwrap();
-        model.check(&recovered, protocol);
+        let recovered = crash(&mut devices, log, &mut model);
         assert!(!recovered.has_side_lane(1));
         let main = recovered.into_log().unwrap();
         run(&main, &mut model, &mut rng, 3).unwrap();
