@@ -61,11 +61,8 @@ pub(crate) struct Client(BufReader<TcpStream>);
 
 impl Client {
     pub(crate) fn connect(address: &str) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .unwrap();
-        Client(BufReader::new(stream))
+        // No time limit: with one, a read fails when the process is stopped and continued.
+        Client(BufReader::new(TcpStream::connect(address).unwrap()))
     }
 
     pub(crate) fn send(&mut self, text: &str) -> std::io::Result<()> {
@@ -242,6 +239,33 @@ fn a_signal_stops_the_server() {
     stop(&mut served, "SHUTDOWN NOSAVE");
 }
 
+/// Whoever freezes a process interrupts its system calls; none of them fails for that.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_that_was_stopped_and_continued_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut served = serve(&dir.path().join("served"));
+    let process = served.child.id() as i32;
+    let mut writer = Client::connect(&served.address);
+    let mut waiter = Client::connect(&served.address);
+    for round in 1..=40 {
+        waiter.send("BLPOP l 0\r\n").unwrap();
+        writer.send("INCR n\r\nRPUSH l x\r\n").unwrap();
+        // SAFETY: `kill` accesses no memory; `waitpid` needs none. It returns when the child, which is
+        // no other thread's, has stopped.
+        unsafe {
+            assert_eq!(libc::kill(process, libc::SIGSTOP), 0);
+            let stopped = libc::waitpid(process, std::ptr::null_mut(), libc::WUNTRACED);
+            assert_eq!(stopped, process);
+            assert_eq!(libc::kill(process, libc::SIGCONT), 0);
+        }
+        assert_eq!(writer.line().unwrap(), format!(":{round}"));
+        assert_eq!(writer.line().unwrap(), ":1");
+        assert_eq!(waiter.reply().unwrap(), "[l x]");
+    }
+    stop(&mut served, "SHUTDOWN");
+}
+
 #[test]
 fn a_port_in_use_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -332,9 +356,6 @@ fn the_unit_starts_a_server_that_reports_when_it_serves() {
         })
         .collect();
     let socket = std::os::unix::net::UnixDatagram::bind(place("notify")).unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_braid"))
         .args(args)
         .env("NOTIFY_SOCKET", place("notify"))

@@ -223,6 +223,7 @@ impl Directory {
 #[cfg(unix)]
 mod system {
     use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RawMode};
+    use rustix::io::retry_on_intr;
 
     use super::*;
 
@@ -238,7 +239,7 @@ mod system {
     impl Directory {
         pub(crate) fn open(path: &Path) -> io::Result<Self> {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let handle = rustix::fs::open(path, flags, Mode::empty());
+            let handle = retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty()));
             let handle = handle.map_err(|error| named("open", path, error.into()))?;
             Ok(Self {
                 path: path.to_owned(),
@@ -260,7 +261,11 @@ mod system {
             let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | direct_flag(direct);
             let name = Self::checked(name)?;
             // Without the flag, the open would wait for the other end of a FIFO.
-            rustix::fs::openat(&self.handle, name, flags | OFlags::NONBLOCK, Mode::empty())
+            let open = || {
+                let flags = flags | OFlags::NONBLOCK;
+                rustix::fs::openat(&self.handle, name, flags, Mode::empty())
+            };
+            retry_on_intr(open)
                 .map_err(io::Error::from)
                 .and_then(|file| {
                     let file = file.into();
@@ -283,7 +288,8 @@ mod system {
             let name = Self::checked(name)?;
             // First only for the owner, then with the final permissions, independent of the umask.
             let owner = Mode::from_raw_mode(DEFAULT_FILE_MODE as RawMode);
-            let created = rustix::fs::openat(&self.handle, name, flags, owner).and_then(|file| {
+            let create = || rustix::fs::openat(&self.handle, name, flags, owner);
+            let created = retry_on_intr(create).and_then(|file| {
                 if mode != DEFAULT_FILE_MODE {
                     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode as RawMode))?;
                 }

@@ -323,13 +323,7 @@ impl File for PosixFile {
 
     fn reserve(&self, len: u64) -> io::Result<()> {
         #[cfg(target_os = "linux")]
-        {
-            use rustix::fs::FallocateFlags;
-            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
-                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-                Err(error) => return Err(self.named("extend")(error.into())),
-            }
-        }
+        braid_rt::allocate_blocks(&self.file, 0..len).map_err(self.named("extend"))?;
         let _ = len;
         Ok(())
     }
@@ -351,15 +345,8 @@ impl File for PosixFile {
 
     fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
         #[cfg(target_os = "linux")]
-        {
-            use rustix::fs::FallocateFlags;
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let len = range.end.saturating_sub(range.start);
-            match rustix::fs::fallocate(&self.file, flags, range.start, len) {
-                Ok(()) => return Ok(()),
-                Err(rustix::io::Errno::OPNOTSUPP) => {}
-                Err(error) => return Err(self.named("free space of")(error.into())),
-            }
+        if braid_rt::free_blocks(&self.file, range.clone()).map_err(self.named("free space of"))? {
+            return Ok(());
         }
         let end = range.end.min(self.len()?);
         if range.start < end {

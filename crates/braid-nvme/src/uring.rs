@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use braid_rt::to_usize;
+use braid_rt::{free_blocks, to_usize};
 use io_uring::{cqueue, opcode, squeue, types};
 
 use crate::ring::{Encoding, Outcome, RingQueue};
@@ -288,20 +288,15 @@ impl Encoding for Plain {
         }
         let (offset, len) = self.bytes(command);
         let result = match command.kind {
-            CommandKind::Flush => rustix::fs::fdatasync(&self.file),
-            CommandKind::Deallocate => {
-                let mode =
-                    rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-                match rustix::fs::fallocate(&self.file, mode, offset, len) {
-                    Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-                    other => other,
-                }
-            }
+            CommandKind::Flush => self.file.sync_data(),
+            // A drive that cannot free blocks keeps them.
+            CommandKind::Deallocate => free_blocks(&self.file, offset..offset + len).map(drop),
             CommandKind::Read | CommandKind::Write { .. } => return None,
         };
         let target = command.target();
-        Some(result.map_err(|errno| {
-            self.failure(target, DriveError::of_errno(target, errno.raw_os_error()))
+        Some(result.map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            self.failure(target, DriveError::of_errno(target, errno))
         }))
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use braid_rt::to_usize;
+use rustix::io::retry_on_intr;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
 use crate::damage::Damage;
@@ -328,7 +329,7 @@ impl MappedFile {
         // SAFETY: the range is mapped; the call does not change memory.
         let synced = unsafe {
             let address = self.base.as_ptr().cast::<u8>().add(start);
-            rustix::mm::msync(address.cast(), len, MsyncFlags::SYNC)
+            retry_on_intr(|| rustix::mm::msync(address.cast(), len, MsyncFlags::SYNC))
         };
         synced.map_err(|error| SystemError(error.raw_os_error()))?;
         // There, msync leaves the bytes in the device's cache.
@@ -373,14 +374,12 @@ pub(crate) fn extend(file: &File, len: u64, is_prewritten: bool) -> Result<(), M
 
 #[cfg(target_os = "linux")]
 fn allocate(file: &File, len: u64) -> Result<(), MapError> {
-    use rustix::io::Errno;
     let current = file.metadata().map_err(system("reading its length"))?.len();
-    let mode = rustix::fs::FallocateFlags::empty();
-    match rustix::fs::fallocate(file, mode, current, len - current) {
-        Ok(()) => Ok(()),
+    match braid_rt::allocate_blocks(file, current..len) {
+        Ok(true) => Ok(()),
         // Without blocks, a full file system shows as a damaged page.
-        Err(Errno::OPNOTSUPP) => set_len(file, len),
-        Err(error) => Err(failed_extension(error.into(), len)),
+        Ok(false) => set_len(file, len),
+        Err(error) => Err(failed_extension(error, len)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Threads, locks, sleep, time, prefetching, huge pages and memory nodes for Braid's crates.
+//! Threads, locks, sleep, time, prefetching, huge pages, memory nodes and blocks of files for Braid's crates.
 //!
 //! They are the system's (`parking_lot`, futexes, `std::thread`), unless [`simulation::run`]
 //! replaces them: then all threads are tasks of one thread, a seed decides which task runs at each
@@ -10,6 +10,8 @@
 //! wait.
 
 pub mod atomic;
+#[cfg(target_os = "linux")]
+mod blocks;
 mod futex;
 mod hold;
 mod huge;
@@ -26,6 +28,8 @@ mod time;
 mod topology;
 mod user;
 
+#[cfg(target_os = "linux")]
+pub use blocks::{allocate_blocks, free_blocks};
 pub use futex::{wait, wake_all, wake_one};
 pub use hold::{Held, HoldTime, LongestHold, Marked, is_holding};
 pub use huge::{HUGE_PAGE, HugeSlice, advise_huge_pages};

@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use braid::Database;
 
@@ -16,9 +15,6 @@ fn server() -> TestServer {
 
 fn send(server: &TestServer, request: &str) -> String {
     let mut stream = TcpStream::connect(server.http_address()).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).unwrap();

@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use braid::Database;
 use braid_server::{Server, ServerError, ServerOptions, TlsClients};
@@ -56,10 +55,6 @@ fn connect(server: &Server, certificate: Option<&str>) -> Client {
         }
     };
     let stream = TcpStream::connect(server.tls_addresses()[0]).unwrap();
-    // A reply that never comes fails the test.
-    stream
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     BufReader::new(StreamOwned::new(connection, stream))
