@@ -141,7 +141,7 @@ fn list(shared: &Shared, args: &[Bytes]) -> Result<Reply> {
             text.push('\n');
         }
     }
-    Ok(Reply::Verbatim(text))
+    Ok(Reply::text(text))
 }
 
 /// Ends connections: `CLIENT KILL address` or `CLIENT KILL [ID id] [ADDR address] [LADDR address]
@@ -299,7 +299,7 @@ pub(super) fn client(shared: &Shared, session: &mut Session, args: &[Bytes]) -> 
             }
             Ok(Reply::OK)
         }
-        (b"info", 2) => Ok(Reply::Verbatim(describe(shared, session.id) + "\n")),
+        (b"info", 2) => Ok(Reply::text(describe(shared, session.id) + "\n")),
         (b"list", _) => list(shared, args),
         (b"kill", 3..) => kill(shared, session, args),
         (b"unblock", 3 | 4) => unblock(shared, args),

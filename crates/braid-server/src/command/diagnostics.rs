@@ -85,14 +85,14 @@ pub(super) fn latency(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Resul
                 Failure::client(format!("ERR No samples available for event '{shown}'"))
             })?;
             let now = braid_rt::wall_clock();
-            Ok(Reply::Verbatim(history.graph(name, now.as_secs())))
+            Ok(Reply::text(history.graph(name, now.as_secs())))
         }
         (b"reset", _) => {
             let names = &args[2..];
             let is_meant = |name: &str| names.is_empty() || names.iter().any(|arg| is(arg, name));
             Ok(Reply::Integer(shared.spikes.reset(is_meant) as i64))
         }
-        (b"doctor", 2) => Ok(Reply::Verbatim(diagnose(
+        (b"doctor", 2) => Ok(Reply::text(diagnose(
             &shared.spikes.all(),
             shared.options().latency_monitor_threshold,
         ))),

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes};
 
 use super::arguments::{Options, help, is, unknown_subcommand, wrong_arity};
-use super::scripting::{LOAD_TIME, kill, limits, shebang};
+use super::scripting::{LOAD_TIME, kill, limits};
 use crate::failure::{Failure, Result};
 use crate::glob::matches;
 use crate::keyspace::Scope;
 use crate::rdb;
 use crate::resp::Reply;
-use crate::script::{self, Libraries, Library};
+use crate::script::{self, FunctionInfo, Libraries, Library};
 use crate::session::Session;
 use crate::shared::Shared;
 
@@ -21,27 +21,7 @@ const VERSION: u16 = 10;
 
 /// Runs the code of a library, and returns it with its functions.
 fn read(shared: &Shared, code: &Bytes) -> Result<Library> {
-    let (engine, options) =
-        shebang(code)?.ok_or_else(|| Failure::client("ERR Missing library metadata"))?;
-    if !engine.eq_ignore_ascii_case("lua") {
-        return Err(Failure::client(format!("ERR Engine '{engine}' not found")));
-    }
-    let mut name = None;
-    for (option, value) in options {
-        if !option.eq_ignore_ascii_case("name") || name.is_some() {
-            return Err(Failure::client(format!(
-                "ERR Invalid metadata value given: {option}={value}"
-            )));
-        }
-        name = Some(value);
-    }
-    let name = name.ok_or_else(|| Failure::client("ERR Library name was not given"))?;
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if name.is_empty() || !name.chars().all(is_plain) {
-        return Err(Failure::client(
-            "ERR Library names can only contain letters, numbers, or underscores(_) and must be at least one character long",
-        ));
-    }
+    let name = script::library_name(code)?;
     let mut limits = limits(shared, Arc::default());
     limits.time = LOAD_TIME;
     let functions = script::load(code, &limits)?;
@@ -53,24 +33,45 @@ fn read(shared: &Shared, code: &Bytes) -> Result<Library> {
     })
 }
 
+/// Checks that no library has this name.
+fn check_is_new(libraries: &Libraries, name: &str) -> Result<()> {
+    if libraries.contains_key(name) {
+        return Err(Failure::client(format!(
+            "ERR Library '{name}' already exists"
+        )));
+    }
+    Ok(())
+}
+
+/// Finds a function. FCALL takes names that differ only in case for the same, so libraries cannot have
+/// such functions; but one library can, of which the name as it is given comes first.
+pub(super) fn find_function<'a>(
+    libraries: impl Iterator<Item = &'a Arc<Library>> + Clone,
+    name: &str,
+) -> Option<(&'a Arc<Library>, &'a FunctionInfo)> {
+    let functions = libraries.flat_map(|library| {
+        let functions = library.functions.iter();
+        functions.map(move |function| (library, function))
+    });
+    let mut exact = functions.clone();
+    let exact = exact.find(|(_, function)| function.name == name);
+    exact.or_else(|| {
+        let mut functions = functions;
+        functions.find(|(_, function)| function.name.eq_ignore_ascii_case(name))
+    })
+}
+
 /// Adds a library.
 fn add(libraries: &mut Libraries, library: Library, replaces: bool) -> Result<()> {
-    if libraries.contains_key(&library.name) && !replaces {
-        return Err(Failure::client(format!(
-            "ERR Library '{}' already exists",
-            library.name
-        )));
+    if !replaces {
+        check_is_new(libraries, &library.name)?;
     }
     let others = libraries
         .values()
         .filter(|other| other.name != library.name);
-    let taken = others.flat_map(|other| &other.functions).find(|taken| {
-        library
-            .functions
-            .iter()
-            .any(|function| function.name == taken.name)
-    });
-    if let Some(taken) = taken {
+    let is_taken =
+        |function: &&FunctionInfo| find_function(others.clone(), &function.name).is_some();
+    if let Some(taken) = library.functions.iter().find(is_taken) {
         return Err(Failure::client(format!(
             "ERR Function {} already exists",
             taken.name
@@ -130,17 +131,20 @@ pub(crate) fn load_all(shared: &Shared) -> Result<()> {
 }
 
 fn load(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply> {
-    let (replaces, code) = match args {
-        [code] => (false, code),
-        [option, code] if is(option, "REPLACE") => (true, code),
-        [option, _] => {
-            let shown = String::from_utf8_lossy(option).into_owned();
-            return Err(Failure::client(format!(
-                "ERR Unknown option given: {shown}"
-            )));
-        }
-        _ => return Err(wrong_arity("function|load")),
-    };
+    let (code, options) = args
+        .split_last()
+        .ok_or_else(|| wrong_arity("function|load"))?;
+    if let Some(option) = options.iter().find(|option| !is(option, "REPLACE")) {
+        let shown = String::from_utf8_lossy(option).into_owned();
+        return Err(Failure::client(format!(
+            "ERR Unknown option given: {shown}"
+        )));
+    }
+    let replaces = !options.is_empty();
+    if !replaces {
+        // Before its code runs.
+        check_is_new(&shared.scripts.libraries(), &script::library_name(code)?)?;
+    }
     let library = read(shared, code)?;
     let name = Reply::copied(&library.name);
     change(shared, session, |libraries| {
@@ -153,19 +157,24 @@ fn list(shared: &Shared, args: &[Bytes]) -> Result<Reply> {
     let (mut pattern, mut with_code) = (None, false);
     let mut options = Options::new(args);
     while let Some(option) = options.next() {
-        if is(option, "WITHCODE") {
+        if is(option, "WITHCODE") && !with_code {
             with_code = true;
-        } else if is(option, "LIBRARYNAME") {
-            pattern = Some(options.value()?);
+        } else if is(option, "LIBRARYNAME") && pattern.is_none() {
+            let value = options.next();
+            let value =
+                value.ok_or_else(|| Failure::client("ERR library name argument was not given"))?;
+            pattern = Some(value.to_ascii_lowercase());
         } else {
             let shown = String::from_utf8_lossy(option).into_owned();
             return Err(Failure::client(format!("ERR Unknown argument {shown}")));
         }
     }
     let libraries = shared.scripts.libraries();
-    let meant = libraries
-        .values()
-        .filter(|library| pattern.is_none_or(|pattern| matches(pattern, library.name.as_bytes())));
+    let meant = libraries.values().filter(|library| {
+        let name = library.name.to_ascii_lowercase();
+        let is_meant = |pattern: &Vec<u8>| matches(pattern, name.as_bytes());
+        pattern.as_ref().is_none_or(is_meant)
+    });
     Ok(Reply::Array(
         meant.map(|library| describe(library, with_code)).collect(),
     ))
@@ -173,7 +182,7 @@ fn list(shared: &Shared, args: &[Bytes]) -> Result<Reply> {
 
 fn describe(library: &Library, with_code: bool) -> Reply {
     let functions = library.functions.iter().map(|function| {
-        let flags = function.flags.iter().map(Reply::copied).collect();
+        let flags = function.flags.iter().map(|flag| Reply::Status(flag));
         let description = function.description.as_ref();
         Reply::Map(vec![
             (Reply::copied("name"), Reply::copied(&function.name)),
@@ -181,7 +190,7 @@ fn describe(library: &Library, with_code: bool) -> Reply {
                 Reply::copied("description"),
                 description.map_or(Reply::Null, Reply::copied),
             ),
-            (Reply::copied("flags"), Reply::Set(flags)),
+            (Reply::copied("flags"), Reply::Set(flags.collect())),
         ])
     });
     let mut fields = vec![

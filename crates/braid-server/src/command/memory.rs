@@ -16,7 +16,7 @@ pub(super) fn memory(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     match (&subcommand[..], args.len()) {
         (b"usage", 3..) => usage(data, args),
         (b"stats", 2) => stats(data),
-        (b"doctor", 2) => Ok(Reply::Verbatim(
+        (b"doctor", 2) => Ok(Reply::text(
             "Pages lie in a pool of a fixed size, and nothing is evicted: the option `pool` sets the size.\n"
                 .to_owned(),
         )),

@@ -8,16 +8,21 @@ use braid_rt::mutant;
 use bytes::Bytes;
 
 use super::arguments::{help, integer, is, unknown_subcommand};
+use super::functions::find_function;
 use super::keys::database;
 use super::{Command, Misuse, Run, find, keys_of, remember};
 use crate::channels::Topic;
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Data, Message};
 use crate::resp::Reply;
-use crate::script::{self, Host, Limits, Running};
+use crate::resp::number::parse_i64;
+use crate::script::{self, Host, Limits, NO_WRITES, Running};
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::signature::Flag;
+
+/// Digits of a SHA-1 digest.
+const DIGEST_LEN: usize = 40;
 
 /// Runs the commands of a script.
 struct Caller<'a> {
@@ -26,6 +31,9 @@ struct Caller<'a> {
     data: &'a mut Data,
     is_readonly: bool,
 }
+
+/// Commands that Redis may send to replicas, and so counts as writes in scripts that do not write.
+const PROPAGATED: [&str; 3] = ["pfcount", "publish", "spublish"];
 
 /// The error that a script gets for a command that it must not run; the script continues.
 type Refusal = &'static str;
@@ -43,7 +51,7 @@ impl Caller<'_> {
         if !is_allowed {
             return Err("ERR This Redis command is not allowed from script");
         }
-        if self.is_readonly && command.is(Flag::Write) {
+        if self.is_readonly && (command.is(Flag::Write) || PROPAGATED.contains(&command.name)) {
             return Err("ERR Write commands are not allowed from read-only scripts.");
         }
         Ok(command)
@@ -102,14 +110,12 @@ impl Host for Caller<'_> {
         }
     }
 
-    fn may(&mut self, args: &[Bytes]) -> Result<bool> {
-        let command = find(&args[0])
-            .filter(|command| command.check(args).is_ok())
-            .ok_or_else(|| {
-                Failure::client("ERR Invalid command passed to redis.acl_check_cmd()")
-            })?;
+    fn may(&mut self, args: &[Bytes]) -> Option<bool> {
+        // As Redis, also for a wrong number of arguments.
+        let command =
+            find(&args[0]).filter(|command| command.check(args) != Err(Misuse::Subcommand))?;
         let user = &self.session.user;
-        Ok(user.check(command, args, || keys_of(command, args)).is_ok())
+        Some(user.check(command, args, || keys_of(command, args)).is_ok())
     }
 }
 
@@ -171,48 +177,6 @@ fn run_with(
     result
 }
 
-/// Returns whether the first line of a script says that it does not write.
-fn says_no_writes(code: &[u8]) -> Result<bool> {
-    let Some((engine, flags)) = shebang(code)? else {
-        return Ok(false);
-    };
-    if engine != "lua" {
-        return Err(Failure::client(format!(
-            "ERR Unexpected engine in script shebang: {engine}"
-        )));
-    }
-    let mut no_writes = false;
-    for (name, value) in flags {
-        if name != "flags" {
-            return Err(Failure::client(format!(
-                "ERR Unknown lua shebang option: {name}"
-            )));
-        }
-        no_writes |= value.split(',').any(|flag| flag == "no-writes");
-    }
-    Ok(no_writes)
-}
-
-/// Options of the first line of a script: names and values.
-type ShebangOptions = Vec<(String, String)>;
-
-/// Parses a first line such as `#!lua name=library flags=no-writes`.
-pub(super) fn shebang(code: &[u8]) -> Result<Option<(String, ShebangOptions)>> {
-    let Some(rest) = code.strip_prefix(b"#!") else {
-        return Ok(None);
-    };
-    let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let line = String::from_utf8_lossy(line);
-    let mut words = line.split_whitespace();
-    let engine = words.next().unwrap_or_default().to_owned();
-    let options = words.map(|word| {
-        let option = word.split_once('=');
-        let option = option.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        option.ok_or_else(|| Failure::client(format!("ERR Invalid metadata value given: {word}")))
-    });
-    Ok(Some((engine, options.collect::<Result<_>>()?)))
-}
-
 fn evaluate(
     shared: &Shared,
     session: &mut Session,
@@ -221,7 +185,8 @@ fn evaluate(
     args: &[Bytes],
 ) -> Result<Reply> {
     let (keys, rest) = divide(args)?;
-    let is_readonly = says_no_writes(code)? || args[0].to_ascii_lowercase().ends_with(b"_ro");
+    let is_readonly =
+        script::says_no_writes(code)? || args[0].to_ascii_lowercase().ends_with(b"_ro");
     let invocation = Invocation {
         name: sha,
         args,
@@ -252,11 +217,13 @@ pub(super) fn evalsha(
     data: &mut Data,
     args: &[Bytes],
 ) -> Result<Reply> {
+    let unknown = || Failure::client("NOSCRIPT No matching script. Please use EVAL.");
+    if args[1].len() != DIGEST_LEN {
+        return Err(unknown());
+    }
     divide(args)?;
     let sha = String::from_utf8_lossy(&args[1]).to_lowercase();
-    let code = shared.scripts.text(&sha);
-    let code =
-        code.ok_or_else(|| Failure::client("NOSCRIPT No matching script. Please use EVAL."))?;
+    let code = shared.scripts.text(&sha).ok_or_else(unknown)?;
     evaluate(shared, session, data, (&sha, &code), args)
 }
 
@@ -266,18 +233,16 @@ pub(super) fn fcall(
     data: &mut Data,
     args: &[Bytes],
 ) -> Result<Reply> {
-    let (keys, rest) = divide(args)?;
-    let name = String::from_utf8_lossy(&args[1]).into_owned();
+    let name = String::from_utf8_lossy(&args[1]);
     let libraries = shared.scripts.libraries();
-    let found = libraries.values().find_map(|library| {
-        let function = library
-            .functions
-            .iter()
-            .find(|function| function.name == name)?;
-        Some((library, function))
-    });
-    let (library, function) = found.ok_or_else(|| Failure::client("ERR Function not found"))?;
-    let no_writes = function.flags.iter().any(|flag| flag == "no-writes");
+    let (library, function) = find_function(libraries.values(), &name)
+        .ok_or_else(|| Failure::client("ERR Function not found"))?;
+    if parse_i64(&args[2]).is_none() {
+        return Err(Failure::client("ERR Bad number of keys provided"));
+    }
+    let (keys, rest) = divide(args)?;
+    let name = &function.name;
+    let no_writes = function.flags.contains(&NO_WRITES);
     let asks_readonly = is(&args[0], "FCALL_RO");
     if asks_readonly && !no_writes {
         return Err(Failure::client(
@@ -285,13 +250,13 @@ pub(super) fn fcall(
         ));
     }
     let invocation = Invocation {
-        name: &name,
+        name,
         args,
         is_readonly: no_writes,
         is_function: true,
     };
     run_with(shared, session, data, &invocation, |caller, limits| {
-        script::call(library, &name, keys, rest, caller, limits)
+        script::call(library, name, keys, rest, caller, limits)
     })
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn waits_for_device(args: &[Bytes]) -> Result<(bool, Option<Duration>
 }
 
 pub(super) fn lolwut(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
-    Ok(Reply::Verbatim(format!(
+    Ok(Reply::text(format!(
         "Braid {}\n",
         env!("CARGO_PKG_VERSION")
     )))
@@ -450,7 +450,7 @@ pub(super) fn info(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<R
             section(shared, &mut out)?;
         }
     }
-    Ok(Reply::Verbatim(out))
+    Ok(Reply::text(out))
 }
 
 /// The parts of DEBUG that test suites of clients use.

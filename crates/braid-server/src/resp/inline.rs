@@ -1,10 +1,10 @@
-//! Words of inline commands.
+//! Words of inline commands, and of the first lines of scripts.
 
 use bytes::Bytes;
 
 /// Splits an inline command into words. Words in double quotes know the escapes `\n`, `\r`, `\t`,
 /// `\b`, `\a` and `\xHH`; words in single quotes know `\'`. `None` if a quote is open at the end.
-pub(super) fn split_words(line: &[u8]) -> Option<Vec<Bytes>> {
+pub(crate) fn split_words(line: &[u8]) -> Option<Vec<Bytes>> {
     let mut words = Vec::new();
     let mut rest = line;
     loop {

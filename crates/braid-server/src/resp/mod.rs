@@ -6,6 +6,8 @@ mod reply;
 mod request;
 mod spare;
 
+#[cfg(feature = "scripts")]
+pub(crate) use inline::split_words;
 pub(crate) use reply::{CHANGED_CHANNEL, Notice, Protocol, Reply};
 #[cfg(feature = "fuzzing")]
 pub(crate) use request::ProtocolError;

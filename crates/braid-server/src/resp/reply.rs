@@ -50,9 +50,16 @@ pub(crate) enum Reply {
     Error(Cow<'static, str>),
     Integer(i64),
     Double(f64),
+    /// A truth value; in RESP2 an integer. Only scripts return it.
+    #[cfg_attr(not(feature = "scripts"), allow(dead_code))]
+    Boolean(bool),
+    /// Digits of an integer of any size; in RESP2 a bulk string. Line ends in it become spaces. Only
+    /// scripts return it.
+    #[cfg_attr(not(feature = "scripts"), allow(dead_code))]
+    BigNumber(Bytes),
     Bulk(Bytes),
-    /// A text for people.
-    Verbatim(String),
+    /// A text for people, and the three letters that name its format.
+    Verbatim([u8; 3], Bytes),
     /// No value.
     Null,
     /// No list; differs from `Null` in RESP2 only.
@@ -76,6 +83,11 @@ pub(crate) enum Reply {
 
 impl Reply {
     pub(crate) const OK: Reply = Reply::Status("OK");
+
+    /// Returns a plain text for people.
+    pub(crate) fn text(text: impl Into<String>) -> Reply {
+        Reply::Verbatim(*b"txt", text.into().into())
+    }
 
     /// Returns a bulk string with a copy of the bytes.
     pub(crate) fn copied(bytes: impl AsRef<[u8]>) -> Reply {
@@ -107,9 +119,11 @@ impl Reply {
         };
         let list = |list: &[Reply]| list.iter().map(Reply::weight).sum::<usize>();
         let content = match self {
-            Reply::Simple(bytes) | Reply::Bulk(bytes) => bytes.len(),
+            Reply::Simple(bytes)
+            | Reply::Bulk(bytes)
+            | Reply::BigNumber(bytes)
+            | Reply::Verbatim(_, bytes) => bytes.len(),
             Reply::Error(text) => text.len(),
-            Reply::Verbatim(text) => text.len(),
             Reply::Array(replies)
             | Reply::Set(replies)
             | Reply::Push(replies)
@@ -132,16 +146,7 @@ impl Reply {
             Reply::Status("OK") => out.put_slice(b"+OK\r\n"),
             Reply::Status("QUEUED") => out.put_slice(b"+QUEUED\r\n"),
             Reply::Status(text) => put_line(out, b'+', text.as_bytes()),
-            Reply::Simple(text) => {
-                let start = out.len() + 1;
-                put_line(out, b'+', text);
-                let end = out.len() - 2;
-                for byte in &mut out[start..end] {
-                    if matches!(byte, b'\r' | b'\n') {
-                        *byte = b' ';
-                    }
-                }
-            }
+            Reply::Simple(text) => put_line(out, b'+', &without_line_ends(text)),
             Reply::Error(text) if text.contains(['\r', '\n']) => {
                 put_line(out, b'-', text.replace(['\r', '\n'], " ").as_bytes());
             }
@@ -149,14 +154,21 @@ impl Reply {
             Reply::Integer(number) => put_number(out, b':', *number),
             Reply::Double(number) if resp3 => put_line(out, b',', format_f64(*number).as_bytes()),
             Reply::Double(number) => put_bulk(out, format_f64(*number).as_bytes()),
+            Reply::Boolean(truth) if resp3 => {
+                out.put_slice(if *truth { b"#t\r\n" } else { b"#f\r\n" });
+            }
+            Reply::Boolean(truth) => put_number(out, b':', i64::from(*truth)),
+            Reply::BigNumber(digits) if resp3 => put_line(out, b'(', &without_line_ends(digits)),
+            Reply::BigNumber(digits) => put_bulk(out, &without_line_ends(digits)),
             Reply::Bulk(bytes) => put_bulk(out, bytes),
-            Reply::Verbatim(text) if resp3 => {
+            Reply::Verbatim(format, text) if resp3 => {
                 put_number(out, b'=', text.len() as i64 + 4);
-                out.put_slice(b"txt:");
-                out.put_slice(text.as_bytes());
+                out.put_slice(format);
+                out.put_u8(b':');
+                out.put_slice(text);
                 out.put_slice(b"\r\n");
             }
-            Reply::Verbatim(text) => put_bulk(out, text.as_bytes()),
+            Reply::Verbatim(_, text) => put_bulk(out, text),
             Reply::Null | Reply::NullArray if resp3 => out.put_slice(b"_\r\n"),
             Reply::Null => out.put_slice(b"$-1\r\n"),
             Reply::NullArray => out.put_slice(b"*-1\r\n"),
@@ -235,6 +247,18 @@ impl Notice {
         };
         Reply::Push(parts).encode(protocol, out);
     }
+}
+
+/// Returns a text with spaces instead of line ends, which would end the reply.
+fn without_line_ends(text: &[u8]) -> Cow<'_, [u8]> {
+    let is_end = |byte: u8| matches!(byte, b'\r' | b'\n');
+    if !text.iter().copied().any(is_end) {
+        return Cow::Borrowed(text);
+    }
+    let spaced = text
+        .iter()
+        .map(|&byte| if is_end(byte) { b' ' } else { byte });
+    Cow::Owned(spaced.collect())
 }
 
 fn put_line(out: &mut BytesMut, mark: u8, text: &[u8]) {
@@ -320,8 +344,13 @@ mod tests {
             "+a  b\r\n"
         );
         assert_eq!(
-            encoded(&Reply::Verbatim("x".into()), Protocol::Resp3),
+            encoded(&Reply::text("x"), Protocol::Resp3),
             "=5\r\ntxt:x\r\n"
         );
+        let big = Reply::BigNumber("1\n2".into());
+        assert_eq!(encoded(&big, Protocol::Resp3), "(1 2\r\n");
+        assert_eq!(encoded(&big, Protocol::Resp2), "$3\r\n1 2\r\n");
+        assert_eq!(encoded(&Reply::Boolean(true), Protocol::Resp3), "#t\r\n");
+        assert_eq!(encoded(&Reply::Boolean(false), Protocol::Resp2), ":0\r\n");
     }
 }

@@ -41,7 +41,17 @@ pub(super) fn to_lua(lua: &Lua, reply: &Reply, resp3: bool) -> mlua::Result<Valu
         Reply::Double(number) if resp3 => field("double", Value::Number(*number)),
         Reply::Double(number) => string(format_f64(*number).as_bytes()),
         Reply::Bulk(bytes) => string(bytes),
-        Reply::Verbatim(text) => string(text.as_bytes()),
+        Reply::Boolean(truth) if resp3 => Ok(Value::Boolean(*truth)),
+        Reply::Boolean(truth) => Ok(Value::Number(f64::from(u8::from(*truth)))),
+        Reply::BigNumber(digits) if resp3 => field("big_number", string(digits)?),
+        Reply::BigNumber(digits) => string(digits),
+        Reply::Verbatim(format, text) if resp3 => {
+            let table = lua.create_table()?;
+            table.raw_set("format", string(format)?)?;
+            table.raw_set("string", string(text)?)?;
+            field("verbatim_string", Value::Table(table))
+        }
+        Reply::Verbatim(_, text) => string(text),
         Reply::Null | Reply::NullArray if resp3 => Ok(Value::Nil),
         Reply::Null | Reply::NullArray => Ok(Value::Boolean(false)),
         Reply::Array(list) | Reply::Push(list) | Reply::Several(list) => {
@@ -105,12 +115,13 @@ fn list_to_lua<'a>(
     Ok(Value::Table(table))
 }
 
-/// Returns the reply that a script's result means.
-pub(super) fn to_reply(value: &Value) -> mlua::Result<Reply> {
-    nested(value, 0)
+/// Returns the reply that a script's result means. Truth values have a type of their own if the script
+/// chose RESP3, whatever the client speaks.
+pub(super) fn to_reply(value: &Value, resp3: bool) -> mlua::Result<Reply> {
+    nested(value, resp3, 0)
 }
 
-fn nested(value: &Value, depth: usize) -> mlua::Result<Reply> {
+fn nested(value: &Value, resp3: bool, depth: usize) -> mlua::Result<Reply> {
     if depth > DEPTH_MAX {
         return Err(Error::runtime(
             "the result of the script is nested too deeply",
@@ -121,14 +132,16 @@ fn nested(value: &Value, depth: usize) -> mlua::Result<Reply> {
         Value::Integer(number) => Reply::Integer(*number),
         // The part after the decimal point is dropped, as Redis does.
         Value::Number(number) => Reply::Integer(*number as i64),
+        Value::Boolean(truth) if resp3 => Reply::Boolean(*truth),
         Value::Boolean(true) => Reply::Integer(1),
-        Value::Table(table) => table_to_reply(table, depth)?,
+        Value::Table(table) => table_to_reply(table, resp3, depth)?,
         _ => Reply::Null,
     })
 }
 
-fn table_to_reply(table: &Table, depth: usize) -> mlua::Result<Reply> {
+fn table_to_reply(table: &Table, resp3: bool, depth: usize) -> mlua::Result<Reply> {
     let named = |name: &str| table.raw_get::<Value>(name);
+    let inner = |value: &Value| nested(value, resp3, depth + 1);
     if let Value::String(error) = named("err")? {
         return Ok(Reply::Error(Cow::Owned(text(&error.as_bytes()))));
     }
@@ -144,23 +157,37 @@ fn table_to_reply(table: &Table, depth: usize) -> mlua::Result<Reply> {
         let mut pairs = Vec::new();
         for pair in map.pairs::<Value, Value>() {
             let (key, value) = pair?;
-            pairs.push((nested(&key, depth + 1)?, nested(&value, depth + 1)?));
+            pairs.push((inner(&key)?, inner(&value)?));
         }
         return Ok(Reply::Map(pairs));
     }
     if let Value::Table(set) = named("set")? {
         let mut members = Vec::new();
         for pair in set.pairs::<Value, Value>() {
-            members.push(nested(&pair?.0, depth + 1)?);
+            members.push(inner(&pair?.0)?);
         }
         return Ok(Reply::Set(members));
+    }
+    if let Value::String(digits) = named("big_number")? {
+        return Ok(Reply::BigNumber(Bytes::copy_from_slice(&digits.as_bytes())));
+    }
+    if let Value::Table(parts) = named("verbatim_string")?
+        && let Value::String(format) = parts.raw_get("format")?
+        && let Value::String(text) = parts.raw_get("string")?
+    {
+        let mut letters = *b"   ";
+        for (letter, byte) in letters.iter_mut().zip(format.as_bytes().iter()) {
+            *letter = *byte;
+        }
+        let text = Bytes::copy_from_slice(&text.as_bytes());
+        return Ok(Reply::Verbatim(letters, text));
     }
     // A list ends before the first element that is nothing.
     let mut list = Vec::new();
     for at in 1.. {
         match table.raw_get::<Value>(at)? {
             Value::Nil => break,
-            element => list.push(nested(&element, depth + 1)?),
+            element => list.push(inner(&element)?),
         }
     }
     Ok(Reply::Array(list))

@@ -12,7 +12,8 @@ use mlua::{
     Error, Function, HookTriggers, Lua, LuaOptions, StdLib, Table, Value, Variadic, VmState,
 };
 
-use super::errors::{describe, first_line, is_out_of_memory, raised};
+use super::errors::{describe, first_line, is_out_of_memory, raised, text_of};
+use super::shebang::{FLAGS, NAME_RULE, code_after, is_name};
 use super::{
     FunctionInfo, Host, Library, Limits, bits, convert, digest, json, message_pack, packing,
 };
@@ -30,6 +31,10 @@ const COMPILED_MAX: usize = 500;
 /// Version of Redis that scripts see.
 const VERSION: &str = "7.2.0";
 const VERSION_NUMBER: u32 = 0x0007_0200;
+
+const NO_COMMAND: &str = "ERR Please specify at least one argument for this redis lib call";
+const WRONG_ARGUMENTS: &str = "ERR Lua redis lib command arguments must be strings or integers";
+const NOT_A_COMMAND: &str = "ERR Invalid command passed to redis.acl_check_cmd()";
 
 /// Why a script has to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +80,8 @@ pub(super) struct Interpreter {
     /// Where the functions of the running script's host are.
     slot: Table,
     pub(super) new_environment: Function,
+    /// Makes the environment of a library, and a function that ends the loading of the library.
+    new_library: Function,
     /// Calls a function, and returns whether it raised no error, and its result or the error.
     pub(super) protected_call: Function,
     watch: Rc<Watch>,
@@ -103,12 +110,17 @@ impl Interpreter {
         let sha1hex = |_: &Lua, text: mlua::LuaString| Ok(digest(&text.as_bytes()));
         host.raw_set("sha1hex", lua.create_function(sha1hex)?)?;
         host.raw_set("log", lua.create_function(log)?)?;
+        let error_text = |_: &Lua, error: Value| match error {
+            Value::Error(error) => Ok(Some(first_line(&error))),
+            _ => Ok(None),
+        };
+        host.raw_set("error_text", lua.create_function(error_text)?)?;
         host.raw_set("bit", bits::library(&lua)?)?;
         host.raw_set("cjson", json::library(&lua)?)?;
         host.raw_set("cmsgpack", message_pack::library(&lua)?)?;
         host.raw_set("struct", packing::library(&lua)?)?;
         let prelude = lua.load(PRELUDE).set_name("@prelude");
-        let (new_environment, protected_call) = prelude.call(host)?;
+        let (new_environment, new_library, protected_call) = prelude.call(host)?;
         let watched = Rc::clone(&watch);
         let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS);
         lua.set_global_hook(triggers, move |_, _| watched.check())?;
@@ -116,6 +128,7 @@ impl Interpreter {
             lua,
             slot,
             new_environment,
+            new_library,
             protected_call,
             watch,
             scripts: HashMap::new(),
@@ -143,7 +156,7 @@ impl Interpreter {
 
     fn compile(&self, code: &Bytes, name: &str) -> mlua::Result<Function> {
         // Only text: compiled code is not checked before it runs.
-        let text = without_shebang(code);
+        let text = code_after(code);
         self.lua
             .load(text)
             .set_name(name)
@@ -184,11 +197,7 @@ impl Interpreter {
     }
 
     /// Runs the code of a library.
-    pub(super) fn load(
-        &mut self,
-        code: &Bytes,
-        limits: &Limits,
-    ) -> Result<Vec<(FunctionInfo, Function)>> {
+    pub(super) fn load(&mut self, code: &Bytes, limits: &Limits) -> Result<Registered> {
         let function = self.compile(code, "@user_function").map_err(|error| {
             Failure::client(format!(
                 "ERR Error compiling function: {}",
@@ -198,39 +207,29 @@ impl Interpreter {
         let registered = Rc::new(RefCell::new(Vec::new()));
         let register = {
             let registered = Rc::clone(&registered);
-            move |_: &Lua,
-                  (name, callback, flags, description): (
-                Value,
-                Value,
-                Option<Table>,
-                Option<String>,
-            )| {
-                let info = function_info(&name, flags, description)?;
-                let Value::Function(callback) = callback else {
-                    return Err(Error::runtime(
-                        "redis.register_function must get a callback argument",
-                    ));
-                };
-                let mut registered = registered.borrow_mut();
-                let taken = |(other, _): &(FunctionInfo, Function)| other.name == info.name;
-                if registered.iter().any(taken) {
-                    return Err(Error::runtime("Function already exists in the library"));
-                }
-                registered.push((info, callback));
-                Ok(())
+            move |_: &Lua, arguments: (mlua::LuaString, Function, Option<Table>, Option<String>)| {
+                register(&mut registered.borrow_mut(), arguments)
             }
         };
         self.begin(limits);
-        let run = || {
+        let run = || -> mlua::Result<(bool, Value)> {
             self.slot
                 .raw_set("register", self.lua.create_function(register)?)?;
-            let env: Table = self.new_environment.call((Value::Nil, Value::Nil))?;
+            let (env, end_loading): (Table, Function) = self.new_library.call(())?;
             function.set_environment(env)?;
-            function.call::<()>(())
+            let result = self.protected_call.call(&function)?;
+            end_loading.call::<()>(())?;
+            Ok(result)
         };
         let result = run();
         let _ = self.slot.raw_set("register", Value::Nil);
-        self.end(result, "library", None)?;
+        let (is_loaded, error) = self.end(result, "library", None)?;
+        if !is_loaded {
+            return Err(Failure::client(format!(
+                "ERR Error registering functions: {}",
+                text_of(&error)
+            )));
+        }
         let registered = registered.take();
         if registered.is_empty() {
             return Err(Failure::client("ERR No functions registered"));
@@ -289,41 +288,34 @@ impl Interpreter {
             this.watch.stop.set(Some(Stop::Transaction));
             Error::runtime("the transaction cannot continue")
         };
-        let arguments = |args: &Variadic<Value>| args.iter().map(convert::argument).collect();
+        let arguments = |args: &Variadic<Value>| -> Option<Vec<Bytes>> {
+            args.iter().map(convert::argument).collect()
+        };
         let result = this.lua.scope(|scope| {
             let call = scope.create_function_mut(|lua, args: Variadic<Value>| {
                 this.watch.check()?;
-                let Some(args): Option<Vec<Bytes>> = arguments(&args) else {
-                    let reply = Reply::error(
-                        "ERR Lua redis lib command arguments must be strings or integers",
-                    );
-                    return convert::to_lua(lua, &reply, false);
-                };
-                let reply = if args.is_empty() {
-                    Reply::error(
-                        "ERR Please specify at least one argument for this redis.call() call",
-                    )
-                } else {
-                    host.borrow_mut().call(args).map_err(&stop)?
+                let reply = match arguments(&args) {
+                    None => Reply::error(WRONG_ARGUMENTS),
+                    Some(args) if args.is_empty() => Reply::error(NO_COMMAND),
+                    Some(args) => host.borrow_mut().call(args).map_err(&stop)?,
                 };
                 let resp3 = this.slot.raw_get("resp3")?;
                 convert::to_lua(lua, &reply, resp3)
             })?;
             let check = scope.create_function_mut(|_, args: Variadic<Value>| {
-                let args: Option<Vec<Bytes>> = arguments(&args);
-                let args = args.filter(|args| !args.is_empty()).ok_or_else(|| {
-                    Error::runtime("redis.acl_check_cmd needs the name of a command")
-                })?;
-                host.borrow_mut()
-                    .may(&args)
-                    .map_err(|failure| Error::runtime(format!("{:?}", failure.to_reply())))
+                let allowed = match arguments(&args) {
+                    None => Err(WRONG_ARGUMENTS),
+                    Some(args) if args.is_empty() => Err(NO_COMMAND),
+                    Some(args) => host.borrow_mut().may(&args).ok_or(NOT_A_COMMAND),
+                };
+                Ok((allowed == Ok(true), allowed.err()))
             })?;
             this.slot.raw_set("call", call)?;
             this.slot.raw_set("check", check)?;
             this.slot.raw_set("resp3", false)?;
             let (is_result, value) = body(this)?;
             if is_result {
-                convert::to_reply(&value).map(Ok)
+                convert::to_reply(&value, this.slot.raw_get("resp3")?).map(Ok)
             } else {
                 Ok(Err(raised(&value, name)))
             }
@@ -341,64 +333,57 @@ impl Interpreter {
     }
 }
 
-/// Returns the code after a first line that begins with `#!`. The line stays, empty, for the numbers
-/// of the others.
-fn without_shebang(code: &[u8]) -> &[u8] {
-    if !code.starts_with(b"#!") {
-        return code;
-    }
-    let end = code.iter().position(|byte| *byte == b'\n');
-    &code[end.unwrap_or(code.len())..]
-}
+/// Functions that a library registers.
+type Registered = Vec<(FunctionInfo, Function)>;
 
-fn function_info(
-    name: &Value,
-    flags: Option<Table>,
-    description: Option<String>,
-) -> mlua::Result<FunctionInfo> {
-    const FLAGS: [&str; 5] = [
-        "no-writes",
-        "allow-oom",
-        "allow-stale",
-        "no-cluster",
-        "allow-cross-slot-keys",
-    ];
-    let Value::String(name) = name else {
-        return Err(Error::runtime(
-            "redis.register_function must get a function name argument",
-        ));
-    };
+/// Adds a function of a library; returns why that is not possible.
+fn register(
+    registered: &mut Registered,
+    (name, callback, flags, description): (
+        mlua::LuaString,
+        Function,
+        Option<Table>,
+        Option<String>,
+    ),
+) -> mlua::Result<Option<&'static str>> {
     let name = name.to_string_lossy();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if name.is_empty() || !name.chars().all(is_plain) {
-        return Err(Error::runtime(
-            "Function names can only contain letters, numbers, or underscores(_) and must be at least one character long",
-        ));
-    }
-    let flags: Vec<String> = match flags {
+    let given: Vec<Value> = match flags {
         None => Vec::new(),
         Some(flags) => flags.sequence_values().collect::<mlua::Result<_>>()?,
     };
-    if !flags.iter().all(|flag| FLAGS.contains(&flag.as_str())) {
-        return Err(Error::runtime("unknown flag given"));
+    let mut flags = Vec::new();
+    for flag in given {
+        let text = flag.to_string()?;
+        let known = FLAGS.iter().find(|known| known.eq_ignore_ascii_case(&text));
+        match known {
+            Some(known) => flags.push(*known),
+            None => return Ok(Some("unknown flag given")),
+        }
     }
-    Ok(FunctionInfo {
+    let flags = FLAGS.into_iter().filter(|flag| flags.contains(flag));
+    if !is_name(&name) {
+        return Ok(Some(NAME_RULE));
+    }
+    if registered.iter().any(|(other, _)| other.name == name) {
+        return Ok(Some("Function already exists in the library"));
+    }
+    let info = FunctionInfo {
         name,
         description,
-        flags,
-    })
+        flags: flags.collect(),
+    };
+    registered.push((info, callback));
+    Ok(None)
 }
 
-/// `redis.log(level, text...)`.
-fn log(_: &Lua, (level, texts): (i64, Variadic<mlua::LuaString>)) -> mlua::Result<()> {
-    let texts: Vec<String> = texts.iter().map(|text| text.to_string_lossy()).collect();
-    let text = texts.join(" ");
-    match level {
+/// `redis.log(level, text)`, whose level scripts may give with a fraction.
+fn log(_: &Lua, (level, text): (f64, mlua::LuaString)) -> mlua::Result<()> {
+    let text = text.to_string_lossy();
+    match level as i64 {
         0 => tracing::trace!(target: "braid::script", "{text}"),
         1 => tracing::debug!(target: "braid::script", "{text}"),
         2 => tracing::info!(target: "braid::script", "{text}"),
-        3 => tracing::warn!(target: "braid::script", "{text}"),
-        _ => return Err(Error::runtime("Invalid log level.")),
+        _ => tracing::warn!(target: "braid::script", "{text}"),
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ mod json;
 mod message_pack;
 mod packing;
 mod registry;
+mod shebang;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -27,14 +28,15 @@ use crate::resp::Reply;
 
 use interpreter::Interpreter;
 pub(crate) use registry::{Libraries, Running, Scripts};
+pub(crate) use shebang::{NO_WRITES, library_name, says_no_writes};
 
 /// What a script asks of the server.
 pub(crate) trait Host {
     /// Runs a command. An error ends the script and its transaction.
     fn call(&mut self, args: Vec<Bytes>) -> Result<Reply>;
 
-    /// Returns whether the user may run a command.
-    fn may(&mut self, args: &[Bytes]) -> Result<bool>;
+    /// Returns whether the user may run a command; `None` if there is no such command.
+    fn may(&mut self, args: &[Bytes]) -> Option<bool>;
 }
 
 /// Bounds of one run of a script.
@@ -52,7 +54,8 @@ pub(crate) struct Limits {
 pub(crate) struct FunctionInfo {
     pub(crate) name: String,
     pub(crate) description: Option<String>,
-    pub(crate) flags: Vec<String>,
+    /// In the order of all flags.
+    pub(crate) flags: Vec<&'static str>,
 }
 
 /// A library that is loaded.
@@ -95,8 +98,9 @@ pub(crate) fn digest(code: &[u8]) -> String {
     })
 }
 
-/// Checks that a script compiles.
+/// Checks that a script has a first line that is known, and compiles.
 pub(crate) fn compile(code: &Bytes) -> Result<()> {
+    says_no_writes(code)?;
     with_interpreter(|interpreter| {
         let sha = digest(code);
         interpreter.script(&sha, code).map(drop)

@@ -1,5 +1,5 @@
 -- Builds what scripts see. Gets the host's functions; returns a function that makes the environment
--- of one script, and the original `pcall`.
+-- of one script, one that makes the environment of a library, and the original `pcall`.
 --
 -- A script cannot reach the tables that all scripts share: every environment has tables of its own,
 -- which look names up there.
@@ -8,7 +8,8 @@ local host = ...
 
 local error, pcall, xpcall, type, setmetatable = error, pcall, xpcall, type, setmetatable
 local tostring, sub, find, rawget, collectgarbage = tostring, string.sub, string.find, rawget, collectgarbage
-local resume = coroutine.resume
+local resume, select, tonumber, lower, concat = coroutine.resume, select, tonumber, string.lower, table.concat
+local pairs = pairs
 
 -- The methods of strings must not be changed for other scripts.
 getmetatable("").__metatable = false
@@ -31,6 +32,10 @@ local function checked(is_result, ...)
         local text = type(raised) == "table" and rawget(raised, "err")
         if type(text) == "string" then
             return false, text
+        end
+        if type(raised) == "userdata" then
+            -- An error of a function of the host, which scripts expect as a text.
+            return false, host.error_text(raised) or raised
         end
     end
     return is_result, ...
@@ -61,22 +66,36 @@ local function call(...)
     return run(...)
 end
 
-local redis = {
-    pcall = call,
-    sha1hex = host.sha1hex,
-    log = host.log,
+-- Raises an error without a position in front, as Redis raises those of its own functions.
+local function fail(text)
+    error({ err = "ERR " .. text }, 0)
+end
+
+-- Texts are strings, and numbers, which Lua takes for strings.
+local function is_text(value)
+    return type(value) == "string" or type(value) == "number"
+end
+
+local constants = {
     LOG_DEBUG = 0,
     LOG_VERBOSE = 1,
     LOG_NOTICE = 2,
     LOG_WARNING = 3,
+    REDIS_VERSION = host.version,
+    REDIS_VERSION_NUM = host.version_number,
+}
+
+local redis = {
+    pcall = call,
     REPL_NONE = 0,
     REPL_SLAVE = 1,
     REPL_REPLICA = 1,
     REPL_AOF = 2,
     REPL_ALL = 3,
-    REDIS_VERSION = host.version,
-    REDIS_VERSION_NUM = host.version_number,
 }
+for name, value in pairs(constants) do
+    redis[name] = value
+end
 
 function redis.call(...)
     local reply = call(...)
@@ -86,9 +105,39 @@ function redis.call(...)
     return reply
 end
 
-function redis.error_reply(text)
-    if type(text) ~= "string" then
-        error("wrong number or type of arguments", 2)
+function redis.log(...)
+    if select("#", ...) < 2 then
+        fail("redis.log() requires two arguments or more.")
+    end
+    local level = tonumber((...))
+    if not level then
+        fail("First argument must be a number (log level).")
+    end
+    if not (level > -1 and level < 4) then
+        fail("Invalid debug level.")
+    end
+    local words = {}
+    for at = 2, select("#", ...) do
+        local word = select(at, ...)
+        if is_text(word) then
+            words[#words + 1] = word
+        end
+    end
+    host.log(level, concat(words, " "))
+end
+
+function redis.sha1hex(...)
+    if select("#", ...) ~= 1 then
+        fail("wrong number of arguments")
+    end
+    local text = ...
+    return host.sha1hex(is_text(text) and text or "")
+end
+
+function redis.error_reply(...)
+    local text = ...
+    if select("#", ...) ~= 1 or type(text) ~= "string" then
+        return { err = "ERR wrong number or type of arguments" }
     end
     if sub(text, 1, 1) == "-" then
         text = sub(text, 2)
@@ -99,18 +148,23 @@ function redis.error_reply(text)
     return { err = text }
 end
 
-function redis.status_reply(text)
-    if type(text) ~= "string" then
-        error("wrong number or type of arguments", 2)
+function redis.status_reply(...)
+    local text = ...
+    if select("#", ...) ~= 1 or type(text) ~= "string" then
+        return { err = "ERR wrong number or type of arguments" }
     end
     return { ok = text }
 end
 
-function redis.setresp(version)
-    if version ~= 2 and version ~= 3 then
-        error("RESP version must be 2 or 3.", 2)
+function redis.setresp(...)
+    if select("#", ...) ~= 1 then
+        fail("redis.setresp() requires one argument.")
     end
-    slot.resp3 = version == 3
+    local version = tonumber((...)) or 0
+    if version < 2 or version >= 4 then
+        fail("RESP version must be 2 or 3.")
+    end
+    slot.resp3 = version >= 3
 end
 
 function redis.acl_check_cmd(...)
@@ -118,7 +172,11 @@ function redis.acl_check_cmd(...)
     if not check then
         error("redis.acl_check_cmd can only be called while a script runs", 0)
     end
-    return check(...)
+    local is_allowed, wrong = check(...)
+    if wrong then
+        error({ err = wrong }, 0)
+    end
+    return is_allowed
 end
 
 -- Scripts are transactions, which are not replicated command by command.
@@ -126,24 +184,86 @@ function redis.replicate_commands()
     return true
 end
 
-function redis.set_repl() end
+function redis.set_repl(...)
+    if select("#", ...) ~= 1 then
+        fail("redis.set_repl() requires two arguments.")
+    end
+    local what = tonumber((...)) or 0
+    if not (what > -1 and what < 4) then
+        fail("Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.")
+    end
+end
 
-function redis.register_function(...)
+-- As in Redis without a debugger.
+function redis.breakpoint()
+    return false
+end
+
+function redis.debug() end
+
+-- Returns the arguments of redis.register_function that a table names.
+local function named(arguments)
+    local found = {}
+    for key, value in pairs(arguments) do
+        local name = type(key) == "string" and lower(key)
+        if name == "function_name" or name == "description" then
+            if not is_text(value) then
+                fail(name .. " argument given to redis.register_function must be a string")
+            end
+        elseif name == "callback" then
+            if type(value) ~= "function" then
+                fail("callback argument given to redis.register_function must be a function")
+            end
+        elseif name == "flags" then
+            if type(value) ~= "table" then
+                fail("flags argument to redis.register_function must be a table representing function flags")
+            end
+        else
+            fail("unknown argument given to redis.register_function")
+        end
+        found[name] = value
+    end
+    if found.function_name == nil then
+        fail("redis.register_function must get a function name argument")
+    end
+    if found.callback == nil then
+        fail("redis.register_function must get a callback argument")
+    end
+    return found.function_name, found.callback, found.flags, found.description
+end
+
+-- Redis' interface while a library is loaded.
+local loading = { log = redis.log }
+for name, value in pairs(constants) do
+    loading[name] = value
+end
+
+function loading.register_function(...)
     local register = slot.register
     if not register then
-        error("redis.register_function can only be called on FUNCTION LOAD command", 0)
+        fail("redis.register_function can only be called on FUNCTION LOAD command")
     end
-    local first = ...
-    if type(first) == "table" then
-        local known = { function_name = true, callback = true, flags = true, description = true }
-        for key in pairs(first) do
-            if not known[key] then
-                error("unknown argument given to redis.register_function", 0)
-            end
+    local count, first, second = select("#", ...), ...
+    local wrong
+    if count == 1 then
+        if type(first) ~= "table" then
+            fail("calling redis.register_function with a single argument is only applicable to Lua table (representing named arguments).")
         end
-        return register(first.function_name, first.callback, first.flags, first.description)
+        wrong = register(named(first))
+    elseif count == 2 then
+        if not is_text(first) then
+            fail("first argument to redis.register_function must be a string")
+        end
+        if type(second) ~= "function" then
+            fail("second argument to redis.register_function must be a function")
+        end
+        wrong = register(first, second)
+    else
+        fail("wrong number of arguments to redis.register_function")
     end
-    return register(...)
+    if wrong then
+        fail(wrong)
+    end
 end
 
 local libraries = {
@@ -185,29 +305,48 @@ for name, library in pairs(libraries) do
     metatables[name] = { __index = library, __newindex = readonly, __metatable = false }
 end
 
-local environment = {
-    __index = function(_, name)
-        local value = globals[name]
-        if value == nil then
-            error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
-        end
-        return value
-    end,
-    __newindex = function(_, name)
-        error("Script attempted to create global variable '" .. tostring(name) .. "'", 2)
-    end,
-    __metatable = false,
-}
-
-local function new_environment(keys, arguments)
-    local env = {}
-    for name, metatable in pairs(metatables) do
-        env[name] = setmetatable({}, metatable)
-    end
-    env._G = env
-    env.KEYS = keys
-    env.ARGV = arguments
-    return setmetatable(env, environment)
+local function absent(_, name)
+    error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
 end
 
-return new_environment, pcall
+setmetatable(globals, { __index = absent })
+local with_globals = { __index = globals }
+
+-- Makes an environment that has these names, and that no assignment changes.
+local function environment(names)
+    return setmetatable({}, { __index = names, __newindex = readonly, __metatable = false })
+end
+
+-- Gives an environment tables of its own, and everything that all environments have.
+local function fill(env, names)
+    for name, metatable in pairs(metatables) do
+        names[name] = setmetatable({}, metatable)
+    end
+    names._G = env
+    setmetatable(names, with_globals)
+end
+
+local function new_environment(keys, arguments)
+    local names = { KEYS = keys, ARGV = arguments }
+    local env = environment(names)
+    fill(env, names)
+    return env
+end
+
+local only_these = { __index = absent }
+setmetatable(loading, only_these)
+local loading_metatable = { __index = loading, __newindex = readonly, __metatable = false }
+
+-- As in Redis, the code of a library can do little more than register functions, which see everything
+-- but KEYS and ARGV when they run.
+local function new_library()
+    local redis = setmetatable({}, loading_metatable)
+    local names = setmetatable({ redis = redis, server = redis }, only_these)
+    local env = environment(names)
+    local function end_loading()
+        fill(env, names)
+    end
+    return env, end_loading
+end
+
+return new_environment, new_library, pcall

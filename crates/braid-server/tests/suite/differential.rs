@@ -34,6 +34,8 @@ struct Grammar {
     rules: BTreeMap<String, Vec<Vec<Part>>>,
     /// A command is there as often as its weight says.
     commands: Vec<(Compare, Vec<Part>)>,
+    /// Commands that run once, at the beginning.
+    first: Vec<(Compare, Vec<String>)>,
 }
 
 /// Parses words up to the end or a closing bracket.
@@ -83,7 +85,8 @@ fn parse(text: &str) -> Vec<Part> {
 
 impl Grammar {
     fn new(text: &str) -> Grammar {
-        let (mut rules, mut commands) = (BTreeMap::new(), Vec::new());
+        let (mut commands, mut first) = (Vec::new(), Vec::new());
+        let mut rules: BTreeMap<String, Vec<Vec<Part>>> = BTreeMap::new();
         for line in text
             .lines()
             .filter(|line| !line.is_empty() && !line.starts_with('#'))
@@ -97,11 +100,7 @@ impl Grammar {
                 continue;
             }
             let mut fields = line.splitn(3, ' ');
-            let weight: usize = fields
-                .next()
-                .unwrap()
-                .parse()
-                .unwrap_or_else(|_| panic!("{line}"));
+            let weight = fields.next().unwrap();
             let compare = match fields.next() {
                 Some("=") => Compare::Exactly,
                 Some("~") => Compare::Unordered,
@@ -109,10 +108,25 @@ impl Grammar {
                 Some("?") => Compare::Type,
                 _ => panic!("{line}"),
             };
-            let command = parse(fields.next().unwrap_or_else(|| panic!("{line}")));
-            commands.extend(std::iter::repeat_n((compare, command), weight));
+            let command = fields.next().unwrap_or_else(|| panic!("{line}"));
+            if weight == "*" {
+                let mut parts = command.split(" ; ").map(parse);
+                let each = every(&rules, &parts.next().unwrap());
+                let then: Vec<_> = parts.flat_map(|parts| every(&rules, &parts)).collect();
+                for words in each {
+                    let words = std::iter::once(words).chain(then.iter().cloned());
+                    first.extend(words.map(|words| (compare, words)));
+                }
+                continue;
+            }
+            let weight = weight.parse().unwrap_or_else(|_| panic!("{line}"));
+            commands.extend(std::iter::repeat_n((compare, parse(command)), weight));
         }
-        Grammar { rules, commands }
+        Grammar {
+            rules,
+            commands,
+            first,
+        }
     }
 
     fn command(&self, random: &mut fastrand::Rng) -> (Compare, Vec<String>) {
@@ -143,6 +157,31 @@ impl Grammar {
             }
         }
     }
+}
+
+/// Returns a command with each choice of each of its rules.
+fn every(rules: &BTreeMap<String, Vec<Vec<Part>>>, parts: &[Part]) -> Vec<Vec<String>> {
+    let mut commands = vec![Vec::new()];
+    for part in parts {
+        let choices = match part {
+            Part::Word(word) => vec![vec![word.clone()]],
+            Part::Rule(name) => {
+                let choices = rules.get(name).unwrap_or_else(|| panic!("no rule {name}"));
+                choices
+                    .iter()
+                    .flat_map(|choice| every(rules, choice))
+                    .collect()
+            }
+            Part::Maybe(_) | Part::Some(_) => panic!("{part:?} has no end of choices"),
+        };
+        let longer = commands.iter().flat_map(|command| {
+            choices
+                .iter()
+                .map(move |choice| [&command[..], choice].concat())
+        });
+        commands = longer.collect();
+    }
+    commands
 }
 
 /// A reply as it came.
@@ -356,17 +395,55 @@ fn compare(comparison: &Comparison) {
     let text = std::fs::read_to_string(format!("{directory}{}", comparison.grammar)).unwrap();
     let grammar = Grammar::new(&text);
     let server = TestServer::new();
-    let mut differences = BTreeSet::new();
-    let mut done = 0;
-    while done < count {
-        let (mut ours, mut theirs) = connect(&server, &client);
+    let mut peers = Peers {
+        server: &server,
+        client: &client,
+        comparison,
+        goes_on,
+        differences: BTreeSet::new(),
+    };
+    for resp3 in [false, true] {
+        peers.compare_session(resp3, false, &mut grammar.first.iter().cloned());
+    }
+    for _ in 0..count.div_ceil(SESSION) {
+        let resp3 = random.bool();
+        let commands = std::iter::repeat_with(|| grammar.command(&mut random));
+        peers.compare_session(resp3, true, &mut commands.take(SESSION as usize));
+    }
+    assert!(peers.differences.is_empty(), "{:?}", peers.differences);
+}
+
+/// Random commands that a connection sends before another one begins with other data.
+const SESSION: u64 = 150;
+
+/// The servers whose replies are compared.
+struct Peers<'a> {
+    server: &'a TestServer,
+    client: &'a redis::Client,
+    comparison: &'a Comparison,
+    /// Whether a difference is noted, instead of ending the test.
+    goes_on: bool,
+    /// Names of commands with other replies.
+    differences: BTreeSet<String>,
+}
+
+impl Peers<'_> {
+    /// Sends commands to both servers on connections of their own. With `ends`, none follows a
+    /// difference, after which the servers may have other data.
+    fn compare_session(
+        &mut self,
+        resp3: bool,
+        ends: bool,
+        commands: &mut dyn Iterator<Item = (Compare, Vec<String>)>,
+    ) {
+        let (mut ours, mut theirs) = connect(self.server, self.client);
         let mut log = Vec::new();
         let mut both = |words: &[String]| (ours.ask(words), theirs.ask(words));
         both(&["FLUSHALL".to_owned()]);
-        for line in comparison.begin {
+        for line in self.comparison.begin {
             both(&words(line));
         }
-        if random.bool() {
+        if resp3 {
             both(&words("HELLO 3"));
         }
         for line in SEED {
@@ -374,9 +451,7 @@ fn compare(comparison: &Comparison) {
             assert_eq!(ours, theirs, "{line}");
         }
         let mut queued: Vec<Compare> = Vec::new();
-        for _ in 0..150 {
-            done += 1;
-            let (compare, words) = grammar.command(&mut random);
+        for (compare, words) in commands {
             log.push(
                 words
                     .iter()
@@ -394,22 +469,23 @@ fn compare(comparison: &Comparison) {
             if matches!(words[0].as_str(), "EXEC" | "DISCARD") {
                 queued.clear();
             }
-            let shown = |reply: Reply| reply.cut(comparison.errors_to).comparable(compare);
+            let shown = |reply: Reply| reply.cut(self.comparison.errors_to).comparable(compare);
             let (ours, theirs) = (shown(ours), shown(theirs));
             if ours == theirs {
                 continue;
             }
-            if !goes_on {
+            if !self.goes_on {
                 let before = log.join("\n");
                 panic!("after\n{before}\nBraid: {ours:?}\nRedis: {theirs:?}");
             }
-            differences.insert(words[0].clone());
+            self.differences.insert(words[0].clone());
             println!(
                 "{}\n  Braid: {ours:?}\n  Redis: {theirs:?}",
                 log.last().unwrap()
             );
-            break;
+            if ends {
+                break;
+            }
         }
     }
-    assert!(differences.is_empty(), "{differences:?}");
 }
