@@ -190,7 +190,7 @@ macro_rules! fuzz_tests {
 }
 
 fuzz_tests! {
-    segment_header chunk log_records checkpoint_position redo meta root node log store database salvage backup operations
+    segment_header chunk log_records checkpoint_position redo meta root tablespaces node log store database salvage backup operations
     server_requests server_session server_arguments
     server_restore server_config server_acl
 }

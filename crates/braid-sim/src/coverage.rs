@@ -120,6 +120,9 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("move: the table is moved", LONG),
     ("no residue of clients", LONG),
     ("number of strands changed", LONG),
+    ("opened with a damaged log of a tablespace", LONG),
+    ("opened without a tablespace", LONG),
+    ("opened without a tablespace's log", LONG),
     ("opened again alongside old handles", LONG),
     ("opened in persistent memory", LONG),
     ("opened in spite of a tampered log file", LONG),
@@ -142,6 +145,10 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("opening: another number of strands", LONG),
     ("opening: another protocol", LONG),
     ("one page damaged, and the rest is open", LONG),
+    (
+        "opening: read-only, without the damaged log of a tablespace",
+        LONG,
+    ),
     ("opening: read-only, since a page is damaged", LONG),
     (
         "opening: the marker of a finished creation is removed",

@@ -93,13 +93,23 @@ impl Spaces {
         (spaces, claims)
     }
 
+    /// Replaces the device of a tablespace, by its number from 1.
+    pub(crate) fn set(&mut self, number: usize, device: SimDevice) {
+        self.devices[number - 1] = device;
+    }
+
     /// Names the devices of all tablespaces for an opening.
-    pub(crate) fn name_in(&self, mut builder: Builder) -> Builder {
+    pub(crate) fn name_in(&self, builder: Builder) -> Builder {
+        self.name_in_except(builder, 0)
+    }
+
+    /// As [`Spaces::name_in`], except for that of one tablespace.
+    pub(crate) fn name_in_except(&self, mut builder: Builder, except: usize) -> Builder {
         if self.agents {
             let by_agents = builder.remote_access(RemoteAccess::Agent);
             builder = by_agents.agent_hook(Arc::new(AllAreRemote));
         }
-        let numbers = 1..=self.devices.len();
+        let numbers = (1..=self.devices.len()).filter(|number| *number != except);
         numbers.fold(builder, |builder, number| {
             let device = Arc::new(self.devices[number - 1].clone());
             builder.tablespace_device(&self.name_of(number), device)

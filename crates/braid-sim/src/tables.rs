@@ -147,6 +147,72 @@ impl Tables {
     }
 }
 
+/// The tables that can be read without a tablespace.
+pub(crate) struct Partial {
+    /// The tables of keys, as in [`Tables`].
+    values: Vec<Option<Table<TableKey, Bytes>>>,
+    pub(crate) marks: Option<Table<u64, Bytes>>,
+}
+
+impl Partial {
+    /// Opens the tables of a database that lacks a tablespace.
+    pub(crate) fn existing(db: &Database, missing: &str) -> Result<Self> {
+        let mut values = Vec::new();
+        for space in 0..=u64::from(SPACES_MAX) {
+            match existing_in(db, &values_in(space), missing)? {
+                Existing::None => {}
+                Existing::Missing => values.push(None),
+                Existing::Table(table) => values.push(Some(table)),
+            }
+        }
+        let marks = match existing_in(db, "marks", missing)? {
+            Existing::Table(table) => Some(table),
+            _ => None,
+        };
+        Ok(Self { values, marks })
+    }
+
+    /// Whether the table of a key can be read.
+    pub(crate) fn has(&self, key: Key) -> bool {
+        self.values[usize::from(key) % self.values.len()].is_some()
+    }
+
+    /// Reads everything that can be read.
+    pub(crate) fn found_in(&self, snapshot: &Snapshot) -> Result<Found> {
+        let mut found = Found::default();
+        for table in self.values.iter().flatten() {
+            for entry in snapshot.range(table, 0..u8::MAX)? {
+                let (key, bytes): (TableKey, Bytes) = entry?;
+                found.state.insert(key.0, decode(&bytes));
+            }
+        }
+        if let Some(marks) = &self.marks {
+            let marks = snapshot.iter(marks)?.map(|entry| Ok(entry?.0));
+            found.marks = marks.collect::<Result<_>>()?;
+        }
+        Ok(found)
+    }
+}
+
+/// Whether a table exists.
+enum Existing<K: braid::Key> {
+    None,
+    /// Its tablespace is missing.
+    Missing,
+    Table(Table<K, Bytes>),
+}
+
+fn existing_in<K: braid::Key>(db: &Database, table: &str, missing: &str) -> Result<Existing<K>> {
+    match db.existing_table(table) {
+        Ok(None) => Ok(Existing::None),
+        Ok(Some(table)) => Ok(Existing::Table(table)),
+        Err(Error::Tablespace(
+            TablespaceError::Missing { name, .. } | TablespaceError::Damaged { name, .. },
+        )) if name == missing => Ok(Existing::Missing),
+        Err(error) => Err(error),
+    }
+}
+
 /// The name of the table with the keys of a tablespace, which has this number from 0.
 fn values_in(space: u64) -> String {
     match space {

@@ -237,6 +237,12 @@ impl Catalog<'_> {
         // Creating a tree changes pages.
         let _gate = self.engine.change_pages();
         let tree = self.engine.store_of(entry.id)?.tree(entry.id)?;
+        let former = if self.engine.is_read_only() {
+            let is_it = |present: u32| present == entry.id;
+            self.former_numbers(is_it)?.into_keys().collect()
+        } else {
+            Vec::new()
+        };
         let core = TableCore::new(
             entry.id,
             self.engine.tables.identity,
@@ -244,7 +250,9 @@ impl Catalog<'_> {
             name,
             entry.types,
         );
-        Ok(Arc::new(core.with_options(entry.options)))
+        Ok(Arc::new(
+            core.with_options(entry.options).with_former(former),
+        ))
     }
 
     /// Finds a table by name, first in memory.

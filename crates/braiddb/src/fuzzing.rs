@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use braid_io::Device;
+use braid_io::{Device, MemoryDevice, OpenMode};
 
 use crate::database::Database;
 use crate::error::Result;
 use crate::format::meta::Meta;
 use crate::format::redo;
+use crate::format::space::{SpaceMeta, decode_list, encode_list};
 use crate::offline::salvage::{Finding, SalvageReport, salvage_device};
 use crate::options::Builder;
+use crate::recovery::tablespaces::{LIST_FILE, OWNER_FILE, is_owner_note, read_list};
 
 /// Returns the number of redo records in a log record; `None` if it is malformed.
 pub fn redo_records(log_record: &[u8]) -> Option<usize> {
@@ -25,6 +27,44 @@ pub fn redo_records(log_record: &[u8]) -> Option<usize> {
 /// Returns whether the bytes are a superblock's metadata.
 pub fn is_meta(bytes: &[u8]) -> bool {
     Meta::decode(bytes).is_ok()
+}
+
+/// Decodes the fields of a list of tablespaces. What is accepted is encoded to the same list.
+pub fn is_space_list(fields: &[u8]) -> bool {
+    let Some(list) = decode_list(fields) else {
+        return false;
+    };
+    let encoded = encode_list(&list).expect("names that were decoded are valid");
+    assert_eq!(decode_list(&encoded), Some(list));
+    true
+}
+
+/// Decodes the metadata in a tablespace's superblock.
+pub fn is_space_meta(bytes: &[u8]) -> bool {
+    let Ok(meta) = SpaceMeta::decode(bytes) else {
+        return false;
+    };
+    assert_eq!(meta.encode(), bytes);
+    true
+}
+
+/// Reads files with these bytes as the list of tablespaces and as the note of one, whose checksums
+/// `seals` says to repair. Returns whether one of them is accepted.
+pub fn is_space_file(bytes: &[u8], seals: bool) -> bool {
+    let device = MemoryDevice::new();
+    let mut blocks = bytes.to_vec();
+    blocks.resize(bytes.len().next_multiple_of(4096), 0);
+    if seals && !blocks.is_empty() {
+        let crc = crc32c::crc32c(&blocks[16..]);
+        blocks[8..12].copy_from_slice(&crc.to_le_bytes());
+    }
+    for name in [LIST_FILE, OWNER_FILE] {
+        let file = device.open(name, OpenMode::CreateNew);
+        let file = file.expect("memory takes it");
+        file.write_at(&[&blocks], 0).expect("memory takes it");
+    }
+    let list = read_list(&device).is_ok_and(|list| !list.is_empty());
+    list | is_owner_note(&device)
 }
 
 /// Encodes a redo record.

@@ -177,3 +177,59 @@ pub(super) const ROOT: Target = Target {
     },
     runs: 20_000,
 };
+
+pub(super) const TABLESPACES: Target = Target {
+    name: "tablespaces",
+    run: |bytes| {
+        let Some((kind, bytes)) = bytes.split_first() else {
+            return;
+        };
+        match kind % 4 {
+            0 => braid::fuzzing::is_space_list(bytes),
+            1 => braid::fuzzing::is_space_meta(bytes),
+            kind => braid::fuzzing::is_space_file(bytes, kind == 2),
+        };
+    },
+    corpus: || {
+        let (list, note) = space_files();
+        let mut meta = b"BRAIDt\x01\x00".to_vec();
+        meta.extend([7; 16 + 1 + 8 + 8 + 8]);
+        let mut inputs = vec![[&[0], &list[16..]].concat(), [&[1], &meta[..]].concat()];
+        for (file, kind) in [(&list, 2), (&list, 3), (&note, 2), (&note, 3)] {
+            inputs.push([&[kind], &file[..]].concat());
+        }
+        // Every input is accepted, so its mutants are almost valid.
+        assert!(braid::fuzzing::is_space_list(&inputs[0][1..]));
+        assert!(braid::fuzzing::is_space_meta(&inputs[1][1..]));
+        for input in &inputs[2..] {
+            assert!(braid::fuzzing::is_space_file(&input[1..], false));
+        }
+        inputs
+    },
+    runs: 20_000,
+};
+
+/// Returns the list of the tablespaces of a database, and the note of one.
+fn space_files() -> (Vec<u8>, Vec<u8>) {
+    use braid::tablespace::TablespaceOptions;
+    let devices: [std::sync::Arc<MemoryDevice>; 3] = Default::default();
+    let builder = braid::Database::builder().pool_bytes(1 << 20);
+    let builder = builder.background_threads(false);
+    let db = builder
+        .open_on(devices[0].clone())
+        .expect("memory takes it");
+    for (name, device) in [("one", &devices[1]), ("two", &devices[2])] {
+        let options = TablespaceOptions::on_device(device.clone()).pool_bytes(1 << 20);
+        let created = db.create_tablespace(name, options.own_log(name == "two"));
+        created.expect("memory takes it");
+    }
+    let file = |device: &MemoryDevice, name: &str| {
+        let files = Image::of(device, 4096).files.into_iter();
+        let mut found = files.filter(|file| file.0 == name);
+        found.next().expect("the database wrote it").1
+    };
+    (
+        file(&devices[0], "TABLESPACES"),
+        file(&devices[1], "TABLESPACE-OWNER"),
+    )
+}

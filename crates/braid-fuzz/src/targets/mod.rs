@@ -23,7 +23,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 21] = [
     decoders::SEGMENT_HEADER,
     decoders::CHUNK,
     decoders::LOG_RECORDS,
@@ -31,6 +31,7 @@ pub const TARGETS: [Target; 20] = [
     decoders::REDO,
     decoders::META,
     decoders::ROOT,
+    decoders::TABLESPACES,
     log::LOG,
     store::NODE,
     store::STORE,

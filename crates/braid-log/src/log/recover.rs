@@ -93,6 +93,25 @@ impl Log {
         Recovered::scan_proven(device, options.checked()?, start, reach, progress)
     }
 
+    /// Returns the side lanes whose files are damaged or missing, with the damage of each, if
+    /// [`Log::recover`] found damage: the others can be read without them, see [`Log::recover_proven`].
+    /// Returns none if another lane is damaged, or if the lanes are sound each by itself but do not fit
+    /// together.
+    ///
+    /// # Errors
+    /// As [`Log::recover`], except for [`LogError::Corrupted`].
+    pub fn damaged_side_lanes(
+        device: &Arc<dyn Device>,
+        options: LogOptions,
+        start: &CheckpointPosition,
+    ) -> Result<Vec<(usize, LogError)>, LogError> {
+        let options = options.checked()?;
+        if !options.fit(start) {
+            return Ok(Vec::new());
+        }
+        Recovered::damaged_side_lanes(device, &options, start)
+    }
+
     /// As [`Log::recover`] for a damaged log: if acknowledged records are missing, this ends the
     /// log before them, and reports that. The result is the state after a prefix of the committed
     /// transactions, so it is consistent. Not meant for [`Recovered::into_log`].

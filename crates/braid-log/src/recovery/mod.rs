@@ -10,4 +10,5 @@ pub(crate) mod recovered;
 mod replay;
 mod salvage;
 mod scan;
+mod side_damage;
 mod windows;

@@ -122,8 +122,6 @@ impl Client {
             }
             Ok(Err(violation)) => self.or_complain(Ok(Err(violation))),
             Err(Error::TableNotFound { .. } | Error::Locked { .. }) => Next::Go,
-            // A reader's handle from before a move has the number that the table had then.
-            Err(Error::TableDropped { .. }) if self.plan.has_moves() => Next::Go,
             Err(error)
                 if !self.plan.media_faults && !self.background.readers.is_excused(&error) =>
             {

@@ -4,6 +4,7 @@ mod between;
 mod checks;
 mod faults;
 mod idle;
+mod missing;
 mod open;
 mod power;
 mod watched;

@@ -70,6 +70,9 @@ impl History {
         may_disturb: bool,
         shown: &mut BTreeSet<TxId>,
     ) -> Result<Option<Opened>, Violation> {
+        if may_disturb {
+            self.open_without_a_tablespace()?;
+        }
         if may_disturb && self.plan.crashes && self.plan.readers {
             self.look(shown);
         }
@@ -130,7 +133,7 @@ impl History {
     }
 
     /// Returns the device that contains the database's files.
-    fn medium(&self, device: SimDevice) -> braid::Result<Arc<dyn Device>> {
+    pub(super) fn medium(&self, device: SimDevice) -> braid::Result<Arc<dyn Device>> {
         if !self.plan.nvme {
             return Ok(Arc::new(device));
         }

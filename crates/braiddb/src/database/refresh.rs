@@ -8,10 +8,10 @@ impl Database {
     /// Moves a database that was opened [read-only](crate::Builder::open_read_only) to the newest
     /// durable state, and returns whether that is newer than the previous one. Only this handle
     /// moves: earlier snapshots, and clones of this handle, keep their state and what they pin.
-    /// Handles of tables are valid in every state, unless the table has moved to another tablespace
-    /// since: then they fail with [`Error::TableDropped`], and the table must be opened again. A table handle keeps the memory of the state in
-    /// which it was opened, so a reader that refreshes often should reopen its tables from time to
-    /// time.
+    /// Handles of tables are valid in every state in which the table exists, earlier and later ones, also
+    /// if the table has moved to another tablespace in between. A table handle keeps the memory of the
+    /// state in which it was opened, so a reader that refreshes often should reopen its tables from time
+    /// to time.
     ///
     /// While another process writes, the newest durable state contains every transaction that was
     /// acknowledged before this call, and none that could still be lost. Moving replays the log

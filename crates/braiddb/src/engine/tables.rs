@@ -136,7 +136,7 @@ impl Engine {
                 .values()
                 .find(|found| *found.name.read() == *table.name.read())
         } else {
-            tables.get(&table.id)
+            table.numbers().find_map(|number| tables.get(&number))
         };
         found.ok_or_else(|| table.not_alive())
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use braid_io::{Device, DeviceChoice, DirectoryLock};
-use braid_log::Log;
+use braid_log::{CheckpointPosition, Log, Recovered, SeqNo};
 use braid_store::{Store, StoreOptions};
 
 use crate::database::Database;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::meta::Meta;
 use crate::format::redo;
 use crate::options::{Builder, SpacePlace};
-use crate::recovery::tablespaces::{LogLanes, MainState};
+use crate::recovery::tablespaces::{Checked, DamagedLogs, LogLanes, MainState};
 use crate::recovery::{
     CREATING_FILE, Contents, DATA_FILE, UNFINISHED, inspect, locking, log_directory,
     open_directory_read_only, opening, read_source, tablespaces,
@@ -209,9 +209,10 @@ pub(crate) struct Offline {
     /// Pins that keep a writer from overwriting the state.
     pins: Option<Pins>,
     store: Store,
-    /// The tablespaces other than the main one, or why one cannot be opened.
-    spaces: Vec<Result<Arc<Space>>>,
-    recovered: braid_log::Recovered,
+    /// The tablespaces other than the main one.
+    spaces: Vec<Checked>,
+    /// The log, without those of tablespaces that cannot be used.
+    recovered: Result<Recovered>,
     meta: Meta,
 }
 
@@ -250,12 +251,22 @@ impl Offline {
         Ok((lock, device))
     }
 
-    /// Opens the newest state; another process may write meanwhile.
+    /// Opens the newest state; another process may write meanwhile. All logs must be readable.
     pub(crate) fn open(path: &Path, how: &Verify) -> Result<Self> {
-        Self::open_created(path, how)?.ok_or_else(|| Error::NotADatabase {
+        let offline = Self::open_created(path, how)?.ok_or_else(|| Error::NotADatabase {
             path: path.to_owned(),
             reason: UNFINISHED.into(),
-        })
+        })?;
+        offline.log()?;
+        Ok(offline)
+    }
+
+    /// Returns the log, if all of it can be read.
+    fn log(&self) -> Result<&Recovered> {
+        if let Some(error) = self.spaces.iter().find_map(|space| space.log.as_ref()) {
+            return Err(error.clone());
+        }
+        self.recovered.as_ref().map_err(Error::clone)
     }
 
     /// As [`Offline::open`]; `None` if the creation of the database was interrupted.
@@ -283,19 +294,28 @@ impl Offline {
         attempt.check_checkpoint(store.stats().checkpoint_sequence)?;
         let decoded = Meta::decode_all(&meta)?;
         let (meta, start) = (decoded.meta, decoded.replay_from().clone());
-        let (spaces, lanes) = if decoded.stamp == 0 {
-            (Vec::new(), LogLanes::none(device))
+        let newest = decoded.start.seqno;
+        let (mut spaces, lanes, newest) = if decoded.stamp == 0 {
+            (Vec::new(), LogLanes::none(device), newest)
         } else {
             let main = MainState::of(&decoded);
             let catalog = store.tree(CATALOG_ID)?;
             tablespaces::open_to_check(&device, options, &main, &catalog, meta.lanes, attempt)?
         };
-        let log_options = meta.log_options(lanes.side_lanes);
-        let device = lanes.device;
-        let recovered = match attempt.durable {
-            None => Log::recover(device, log_options, &start, &|_| {})?,
-            Some(durable) => Log::recover_up_to(device, log_options, &start, durable, &|_| {})?,
+        let start = if lanes.missing.is_empty() {
+            start
+        } else {
+            lanes.start.clone()
         };
+        let read = (newest, attempt.durable);
+        let mut recovered = recover_log(&lanes, &start, &meta, read);
+        // While another process writes, the log may only seem damaged.
+        if attempt.durable.is_none() && is_damage(&recovered) {
+            recovered = without_damaged(lanes, &meta, newest, &mut spaces);
+        }
+        if attempt.durable.is_some() || !is_damage(&recovered) {
+            recovered = Ok(recovered?);
+        }
         Ok(Some(Self {
             pins: None,
             store,
@@ -304,6 +324,50 @@ impl Offline {
             meta,
         }))
     }
+}
+
+fn is_damage(recovered: &Result<Recovered>) -> bool {
+    matches!(recovered, Err(Error::Corrupted { .. }))
+}
+
+/// Reads the log from a position, without the lanes that are missing. Everything up to `newest` was
+/// durable.
+fn recover_log(
+    lanes: &LogLanes,
+    start: &CheckpointPosition,
+    meta: &Meta,
+    (newest, durable): (SeqNo, Option<SeqNo>),
+) -> Result<Recovered> {
+    let (device, options) = (lanes.device.clone(), meta.log_options(lanes.side_lanes));
+    let recovered = match durable {
+        _ if !lanes.missing.is_empty() => {
+            Log::recover_proven(device, options, start, newest, durable, &|_| {})
+        }
+        None => Log::recover(device, options, start, &|_| {}),
+        Some(durable) => Log::recover_up_to(device, options, start, durable, &|_| {}),
+    };
+    Ok(recovered?)
+}
+
+/// Reads a damaged log without the logs of tablespaces that are damaged each by itself, and notes these
+/// logs' errors.
+fn without_damaged(
+    lanes: LogLanes,
+    meta: &Meta,
+    newest: SeqNo,
+    spaces: &mut [Checked],
+) -> Result<Recovered> {
+    let damaged = DamagedLogs::find(&lanes, meta.log_options(lanes.side_lanes))?;
+    for checked in spaces {
+        if let Ok(space) = &checked.space
+            && let Some(error) = damaged.error_of(&space.entry())
+        {
+            checked.log = Some(error);
+        }
+    }
+    let lanes = lanes.without(&damaged, meta.lanes);
+    let start = lanes.start.clone();
+    recover_log(&lanes, &start, meta, (newest, None))
 }
 
 /// Checks a database: all checksums, the order of the trees, the accounting of blocks, and the
@@ -344,7 +408,10 @@ fn check(path: &Path, how: &Verify, sink: &mut dyn FnMut(String)) -> Result<Veri
         }
         Err(error) => return Err(error),
     };
-    let damaged_log = verify_log(&offline.recovered, &mut report);
+    let damaged_log = match &offline.recovered {
+        Ok(recovered) => verify_log(recovered, &mut report),
+        Err(error) => vec![error.finding()],
+    };
     // First, so that the writer can release its log during the rest.
     if let Some(pins) = &mut offline.pins {
         pins.release_log();
@@ -356,7 +423,11 @@ fn check(path: &Path, how: &Verify, sink: &mut dyn FnMut(String)) -> Result<Veri
     report.damages = store.damages;
     report.torn_superblocks = store.torn_superblocks;
     for space in &offline.spaces {
-        verify_space(space, &mut report, sink)?;
+        if let Some(error) = &space.log {
+            report.damages += 1;
+            sink(error.finding());
+        }
+        verify_space(&space.space, &mut report, sink)?;
     }
     report.damages += damaged_log.len() as u64;
     damaged_log.into_iter().for_each(sink);
@@ -364,7 +435,7 @@ fn check(path: &Path, how: &Verify, sink: &mut dyn FnMut(String)) -> Result<Veri
 }
 
 /// Checks the records of the log. Returns the damages.
-fn verify_log(recovered: &braid_log::Recovered, report: &mut VerifyReport) -> Vec<String> {
+fn verify_log(recovered: &Recovered, report: &mut VerifyReport) -> Vec<String> {
     report.log_bytes = recovered.scanned_bytes();
     let mut damages = Vec::new();
     let mut damaged_records = Vec::new();
@@ -447,12 +518,12 @@ fn print(path: &Path, how: &Verify, out: &mut dyn fmt::Write) -> Result<()> {
     writeln!(out, "protocol {protocol}, {strands} strands, {lanes} lanes").map_err(failed)?;
     offline.store.dump(out)?;
     for space in &offline.spaces {
-        let space = space.as_ref().map_err(Error::clone)?;
+        let space = space.space.as_ref().map_err(Error::clone)?;
         writeln!(out, "tablespace {:?}, number {}", space.name, space.number).map_err(failed)?;
         space.store.dump(out)?;
     }
-    let start = offline.recovered.start();
-    let (bytes, cut) = (offline.recovered.scanned_bytes(), offline.recovered.cut);
+    let log = offline.log()?;
+    let (start, bytes, cut) = (log.start(), log.scanned_bytes(), log.cut);
     writeln!(
         out,
         "log after sequence number {}: {bytes} bytes, valid up to {cut}",
@@ -461,7 +532,7 @@ fn print(path: &Path, how: &Verify, out: &mut dyn fmt::Write) -> Result<()> {
     .map_err(failed)?;
     // The callback cannot hold `out`, which is not `Send`.
     let mut lines = String::new();
-    offline.recovered.for_each(|log_record| {
+    log.for_each(|log_record| {
         lines.push_str(&format!("  transaction {}\n", log_record.seqno));
         for record in redo::decode(log_record.payload).map_while(Result::ok) {
             let key = record.key.escape_ascii();

@@ -17,7 +17,7 @@ use super::assemble::{catalog, log_options, open_archive, retention};
 use super::contents::sync_names;
 use super::meta::apply_options;
 use super::replay::{Removal, Replay, Replayed, gathered_bytes_max};
-use super::tablespaces::{self, Chosen, Listed, LogLanes, MainState};
+use super::tablespaces::{self, Chosen, DamagedLogs, Listed, LogLanes, MainState, Opening};
 use crate::catalog::Catalog;
 use crate::engine::Engine;
 use crate::engine::leaves::Leaves;
@@ -39,7 +39,7 @@ use crate::services::{Instance, Parts};
 const REPORT_EVERY: u64 = 4096;
 
 /// Opens an existing database: for writing, or, with an attempt, for reading while another process
-/// may write.
+/// may write. For reading, logs of tablespaces that are damaged are left out.
 pub(super) fn recover(
     gate: &Gate,
     device: Arc<dyn Device>,
@@ -47,30 +47,42 @@ pub(super) fn recover(
     began: Instant,
     attempt: Option<&Attempt>,
 ) -> Result<Arc<Instance>> {
-    let readers = if options.read_only {
-        None
-    } else {
-        Readers::claim(&*device, options.background)?
-    };
+    let mut damaged = DamagedLogs::default();
+    let opened = recover_with(gate, &device, options, began, (attempt, &mut damaged));
+    if damaged.is_empty() || !options.read_only {
+        return opened;
+    }
+    braid_rt::coverage_point("opening: read-only, without the damaged log of a tablespace");
+    recover_with(gate, &device, options, began, (attempt, &mut damaged))
+}
+
+/// As [`recover`], without the logs that are `damaged`. If the log cannot be read, and `damaged` is empty,
+/// notes the logs of tablespaces because of which.
+fn recover_with(
+    gate: &Gate,
+    device: &Arc<dyn Device>,
+    options: &Builder,
+    began: Instant,
+    (attempt, damaged): (Option<&Attempt>, &mut DamagedLogs),
+) -> Result<Arc<Instance>> {
+    let readers = claim_readers(&**device, options)?;
     let phase = Phase::recovery();
     let progress = Progress { options, began };
-    let opened = open_checkpoint(&device, options, readers.as_deref(), attempt)?;
-    let sides = (readers.as_deref(), attempt);
-    let listed = open_spaces(gate, &*device, options, &opened, sides)?;
+    let opened = open_checkpoint(device, options, readers.as_deref(), attempt)?;
+    let how = (options, attempt, &*damaged);
+    let listed = open_spaces(gate, &**device, &opened, readers.as_deref(), how)?;
     let others = tablespaces::opened(&listed);
     let start = tablespaces::replay_from(&opened.main, &listed);
     let replay = Replaying::new(&opened.store, &others, options);
     let places = (tablespaces::log_places(&listed), options.read_only);
     let lanes = LogLanes::of(device.clone(), opened.meta.lanes, &start, places)?;
     let known = tablespaces::newest_checkpoint(&opened.main, &listed);
-    let (mut recovered, scan) = scan_log(
-        &lanes,
-        &opened,
-        known,
-        (attempt, &phase),
-        &progress,
-        &replay,
-    )?;
+    let sides = (attempt, &phase);
+    let scanned = scan_log(&lanes, &opened, known, sides, &progress, &replay);
+    let (mut recovered, scan) = scanned.map_err(|error| {
+        let log_options = log_options(options, &opened.meta, &lanes);
+        damaged.note(error, (&lanes, log_options), &listed, attempt)
+    })?;
     let (replayed, transactions) = replay.finish(&recovered, options, &progress)?;
     let mut chosen = choose_spaces(listed, &opened, recovered.cut, options.read_only)?;
     if !options.read_only {
@@ -99,7 +111,7 @@ pub(super) fn recover(
     }
     let starts = starts(&log, kept_from, &lanes, &opened.main)?;
     let retention = retention(options, &log, starts);
-    let copies = Copies::open(device, log.identity())?;
+    let copies = Copies::open(device.clone(), log.identity())?;
     let archiver = open_archive(gate, options, &log, &retention, &copies)?;
     phase.replayed(transactions, recovery.discarded);
     recovery.duration = braid_rt::now() - began;
@@ -126,6 +138,14 @@ pub(super) fn recover(
     let settled = settle(&instance, options, chosen, (begins, opened.switched));
     settled.inspect_err(|_| instance.abandon())?;
     Ok(instance)
+}
+
+/// Claims the reader table for a writer.
+fn claim_readers(device: &dyn Device, options: &Builder) -> Result<Option<Arc<Readers>>> {
+    if options.read_only {
+        return Ok(None);
+    }
+    Readers::claim(device, options.background)
 }
 
 /// Completes the opening with what needs an open database: the tablespaces, and another protocol.
@@ -191,11 +211,18 @@ fn settle_spaces(instance: &Instance, chosen: Chosen, begins: bool) -> Result<()
 fn open_spaces(
     gate: &Gate,
     device: &dyn Device,
-    options: &Builder,
     opened: &Opened,
-    (readers, attempt): (Option<&Readers>, Option<&Attempt>),
+    readers: Option<&Readers>,
+    (options, attempt, damaged): (&Builder, Option<&Attempt>, &DamagedLogs),
 ) -> Result<Vec<Listed>> {
-    let listed = tablespaces::open_listed(gate, device, options, &opened.main, attempt)?;
+    let opening = Opening {
+        gate,
+        options,
+        main: &opened.main,
+        attempt,
+        damaged,
+    };
+    let listed = tablespaces::open_listed(&opening, device)?;
     if let Some(readers) = readers {
         let sequence = opened.store.stats().checkpoint_sequence;
         tablespaces::pin_older(readers, &listed, &opened.main, sequence)?;

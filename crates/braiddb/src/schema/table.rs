@@ -86,6 +86,9 @@ pub(crate) struct TableCore {
     pub(crate) value_format: Option<ValueFormat>,
     /// Seed of the hashes of keys: random, and different for each table.
     hash_seed: u64,
+    /// Numbers that the table had before it moved to other tablespaces: known to readers of states
+    /// only, whose earlier states have the table under such a number.
+    former: Vec<u32>,
     pub(super) state: TableState,
 }
 
@@ -102,6 +105,7 @@ impl TableCore {
             options: TableOptions::default(),
             value_format: None,
             hash_seed: xxh3_64_with_seed(&id.to_le_bytes(), database.hash_seed),
+            former: Vec::new(),
             state: TableState::default(),
         }
     }
@@ -119,6 +123,16 @@ impl TableCore {
             value_format: options.value_format(),
             ..self
         }
+    }
+
+    /// Returns the table with the numbers that it had before it moved.
+    pub(crate) fn with_former(self, former: Vec<u32>) -> Self {
+        Self { former, ..self }
+    }
+
+    /// Returns the numbers under which states of the database may have the table.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        std::iter::once(self.id).chain(self.former.iter().copied())
     }
 
     /// Decodes a stored value. Returns `None` if there is none, or if it had expired by `now`.

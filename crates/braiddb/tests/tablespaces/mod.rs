@@ -10,6 +10,7 @@ mod interrupted;
 mod lagging;
 mod loads;
 mod logs;
+mod lost_logs;
 mod moves;
 mod opening;
 mod readers;

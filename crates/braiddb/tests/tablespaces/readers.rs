@@ -376,3 +376,54 @@ fn the_next_writer_keeps_what_readers_of_tablespaces_need() {
     }
     assert!(failures > 5, "{failures}");
 }
+
+/// A reader's handle is one of the table, wherever that is: in states from before moves and after them.
+#[test]
+fn handles_of_readers_follow_a_table_that_moves() {
+    let media = Media::default();
+    let mut writer = Writer::create(media.bare(), KINDS[0]);
+    let mut reader = read(&media.bare()).unwrap();
+    let handle = |reader: &Database| {
+        let found: Option<Table<u64, Bytes>> = reader.existing_table(TABLES[2]).unwrap();
+        found.unwrap()
+    };
+    let mut handles = vec![handle(&reader)];
+    let mut snapshots = vec![(reader.snapshot(), writer.number)];
+    for place in [None, Some("one"), Some("two"), None] {
+        writer.db.move_table(TABLES[2], place).unwrap();
+        writer.put().unwrap();
+        assert!(reader.refresh().unwrap());
+        handles.push(handle(&reader));
+        snapshots.push((reader.snapshot(), writer.number));
+    }
+    for (snapshot, number) in &snapshots {
+        for handle in &handles {
+            let key = number % KEYS;
+            let found = snapshot.get(handle, &key).unwrap();
+            assert_eq!(found.as_deref(), Some(&filling(*number)[..]), "{number}");
+            assert_eq!(snapshot.iter(handle).unwrap().count(), KEYS as usize);
+        }
+    }
+    // Another table of the same name is another table.
+    writer.db.drop_table(TABLES[2]).unwrap();
+    let namesake = table_in(&writer.db, "two", TABLES[2]);
+    writer
+        .db
+        .transact(|tx| tx.insert(&namesake, &1, b"new"))
+        .unwrap();
+    assert!(reader.refresh().unwrap());
+    for handle in &handles {
+        let found = reader.get(handle, &1);
+        assert!(
+            matches!(found, Err(Error::TableDropped { .. })),
+            "{found:?}"
+        );
+    }
+    let (snapshot, _) = &snapshots[0];
+    let namesake = handle(&reader);
+    let found = snapshot.get(&namesake, &1);
+    assert!(
+        matches!(found, Err(Error::TableDropped { .. })),
+        "{found:?}"
+    );
+}

@@ -9,13 +9,16 @@ use std::sync::Arc;
 
 use braid_io::{Device, RoutedDevice};
 use braid_log::{
-    CheckpointPosition, FlushNo, LanePosition, Log, LogOptions, Recovered, SeqNo, lane_of_name,
+    CheckpointPosition, FlushNo, LanePosition, Log, LogError, LogOptions, Recovered, SeqNo,
+    lane_of_name,
 };
 
-use super::{LIST_FILE, Listed, fault};
+use super::place::Attached;
+use super::{LIST_FILE, Listed, Opening, fault};
 use crate::engine::spaces::{Space, side_of};
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::space::ListedSpace;
+use crate::services::readers::Attempt;
 
 /// The place of a tablespace's log.
 #[derive(Debug)]
@@ -136,6 +139,15 @@ impl LogLanes {
         })
     }
 
+    /// Leaves out the logs that are damaged.
+    pub(crate) fn without(mut self, damaged: &DamagedLogs, lanes: u16) -> Self {
+        for (side, _) in &damaged.0 {
+            self.start.lanes[usize::from(lanes) + side] = LanePosition::ABSENT;
+            self.missing.extend(u8::try_from(side + 1));
+        }
+        self
+    }
+
     /// Returns the device of all files, given that of the database's own without a view.
     pub(crate) fn base(&self, main: &Arc<dyn Device>) -> Arc<dyn Device> {
         if self.bases.is_empty() {
@@ -143,6 +155,92 @@ impl LogLanes {
         }
         let bases = self.bases.clone();
         Arc::new(RoutedDevice::new(main.clone(), bases, lane_of_name))
+    }
+}
+
+/// Logs of tablespaces that are damaged, each by itself.
+#[derive(Debug, Default)]
+pub(crate) struct DamagedLogs(Vec<(usize, LogError)>);
+
+impl DamagedLogs {
+    /// Finds the damaged ones in a log that cannot be read.
+    pub(crate) fn find(lanes: &LogLanes, options: LogOptions) -> Result<Self> {
+        if lanes.side_lanes == 0 {
+            return Ok(Self::default());
+        }
+        let damaged = Log::damaged_side_lanes(&lanes.device, options, &lanes.start)?;
+        Ok(Self(damaged))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Notes the damaged ones after the error of reading a log. Returns the error, which names a tablespace
+    /// if there is any.
+    pub(in super::super) fn note(
+        &mut self,
+        error: Error,
+        (lanes, options): (&LogLanes, LogOptions),
+        listed: &[Listed],
+        attempt: Option<&Attempt>,
+    ) -> Error {
+        // While another process writes, the log may only seem damaged.
+        let is_alone = attempt.is_none_or(|attempt| attempt.durable.is_none());
+        let is_damage = matches!(error, Error::Corrupted { .. });
+        if !is_damage || !is_alone || !self.is_empty() {
+            return error;
+        }
+        // If the log cannot be read again, the first error counts.
+        *self = Self::find(lanes, options).unwrap_or_default();
+        let mut entries = listed.iter().map(|one| &one.entry);
+        entries
+            .find_map(|entry| self.error_of(entry))
+            .unwrap_or(error)
+    }
+
+    /// Returns the error of a tablespace whose log is damaged.
+    pub(crate) fn error_of(&self, entry: &ListedSpace) -> Option<Error> {
+        let mut damaged = self.0.iter();
+        let (_, error) = damaged.find(|(side, _)| *side == side_of(entry.number))?;
+        let (name, path) = (entry.name.clone(), entry.directory.clone());
+        let reason = format!("its log: {}", Error::from(error.clone()).finding());
+        Some(fault(TablespaceError::Damaged { name, path, reason }))
+    }
+}
+
+impl Opening<'_> {
+    /// Returns why the log of a tablespace cannot be used, whose place is its own: there is no file of it
+    /// although the newest checkpoint needs it, or it is damaged.
+    pub(super) fn why_log_is_unusable(
+        &self,
+        attached: &Attached,
+        entry: &ListedSpace,
+    ) -> Option<Error> {
+        if let Some(error) = self.damaged.error_of(entry) {
+            return Some(error);
+        }
+        let lane = self.main.lanes + side_of(entry.number);
+        let position = self.main.start.lanes.get(lane);
+        if position.is_none_or(LanePosition::is_absent) {
+            return None;
+        }
+        let path = attached.directory.clone().unwrap_or_default();
+        match attached.device.list() {
+            Err(error) => Some(Error::io(
+                format!("cannot list the files of tablespace {:?}", entry.name),
+                error,
+            )),
+            Ok(files) => {
+                let mut lanes = files.iter().map(|file| lane_of_name(&file.name));
+                let is_there = lanes.any(|found| found == Some(lane));
+                let reason =
+                    "it contains no file of its log; mount the log's disk, or put back the files";
+                let (name, reason) = (entry.name.clone(), reason.into());
+                let missing = TablespaceError::Missing { name, path, reason };
+                (!is_there).then(|| fault(missing))
+            }
+        }
     }
 }
 

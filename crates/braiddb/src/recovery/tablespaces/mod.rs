@@ -48,9 +48,10 @@ use self::place::{
 
 pub(crate) use self::change::{create_tablespace, drop_tablespace};
 pub(crate) use self::list::{LIST_FILE, read_list};
-pub(crate) use self::logs::{LogLanes, LogPlaceOf};
+pub(crate) use self::logs::{DamagedLogs, LogLanes, LogPlaceOf};
 pub(super) use self::logs::{begin as begin_logs, name_logs, places as log_places};
 pub(crate) use self::place::OWNER_FILE;
+pub(crate) use self::place::is_owner_note;
 pub(crate) use self::restored::{RestoredSpace, attach_restored, record_restored};
 pub(crate) use self::salvaged::{DamagedSpace, open_damaged};
 
@@ -65,6 +66,8 @@ pub(super) struct Listed {
     base: Option<Arc<dyn Device>>,
     /// Whether its place is its own, so that its log, if it has one, is there.
     is_log_there: bool,
+    /// Why its log cannot be used, if that alone prevents the opening.
+    log: Option<Error>,
 }
 
 /// Views of a data file that a reader tries next to a writer.
@@ -101,6 +104,8 @@ struct OpenedSpace {
 pub(crate) struct MainState {
     pub(crate) stamp: u64,
     pub(crate) start: CheckpointPosition,
+    /// The number of lanes of the database's own log.
+    lanes: usize,
     /// The tablespaces that have an older checkpoint.
     pub(crate) lagging: Option<Lagging>,
 }
@@ -110,6 +115,7 @@ impl MainState {
         Self {
             stamp: decoded.stamp,
             start: decoded.start.clone(),
+            lanes: usize::from(decoded.meta.lanes),
             lagging: decoded.lagging.clone(),
         }
     }
@@ -159,57 +165,79 @@ fn fault(error: TablespaceError) -> Error {
     Error::Tablespace(error)
 }
 
+/// What the opening of a database's tablespaces depends on.
+pub(super) struct Opening<'a> {
+    pub(super) gate: &'a Gate,
+    pub(super) options: &'a Builder,
+    pub(super) main: &'a MainState,
+    /// An attempt to read with pins locks no directory.
+    pub(super) attempt: Option<&'a Attempt>,
+    /// Logs that an earlier attempt found damaged.
+    pub(super) damaged: &'a DamagedLogs,
+}
+
 /// Opens the tablespaces of the list. One that cannot be opened is an error only if the catalog has
-/// it, see [`choose`]. An `attempt` to read with pins locks no directory.
-pub(super) fn open_listed(
-    gate: &Gate,
-    device: &dyn Device,
-    options: &Builder,
-    main: &MainState,
-    attempt: Option<&Attempt>,
-) -> Result<Vec<Listed>> {
+/// it, see [`choose`].
+pub(super) fn open_listed(opening: &Opening<'_>, device: &dyn Device) -> Result<Vec<Listed>> {
     let mut listed: Vec<Listed> = Vec::new();
     // A writer may publish a checkpoint beyond the end that a data file had when its view was made: that
     // looks like damage, and a new view shows it. What is damaged remains so.
-    let attempts = match attempt {
+    let attempts = match opening.attempt {
         Some(attempt) if attempt.is_pinned() => VIEWS,
         _ => 1,
     };
     for entry in read_list(device)? {
-        let mut opened = open_one(gate, &entry, options, main, (&listed, attempt));
+        let mut opened = opening.open_one(&entry, &listed);
         for _ in 1..attempts {
             if !opened.is_damaged() || braid_rt::mutant!("trust_the_first_view") {
                 break;
             }
-            opened = open_one(gate, &entry, options, main, (&listed, attempt));
+            opened = opening.open_one(&entry, &listed);
         }
         listed.push(opened);
     }
     Ok(listed)
 }
 
-/// Opens a tablespace of the list; `before` were opened before it.
-fn open_one(
-    gate: &Gate,
-    entry: &ListedSpace,
-    options: &Builder,
-    main: &MainState,
-    (before, attempt): (&[Listed], Option<&Attempt>),
-) -> Listed {
-    let is_pinned = attempt.is_some_and(Attempt::is_pinned);
-    let mut attached = attach_listed(gate, entry, options, (before, is_pinned));
-    let (mut base, mut is_log_there) = (None, false);
-    if let Ok(attached) = &mut attached {
-        if let Some(attempt) = attempt {
+impl Opening<'_> {
+    /// Opens a tablespace of the list; `before` were opened before it.
+    fn open_one(&self, entry: &ListedSpace, before: &[Listed]) -> Listed {
+        let Self { options, main, .. } = *self;
+        let is_pinned = self.attempt.is_some_and(Attempt::is_pinned);
+        let attached = attach_listed(self.gate, entry, options, (before, is_pinned));
+        let mut one = Listed {
+            entry: entry.clone(),
+            opened: Err(Error::Closed),
+            left: None,
+            base: None,
+            is_log_there: false,
+            log: None,
+        };
+        let mut attached = match attached {
+            Ok(attached) => attached,
+            Err(error) => {
+                one.opened = Err(error);
+                return one;
+            }
+        };
+        if let Some(attempt) = self.attempt {
             attached.device = attempt.paced(attached.device.clone());
         }
-        base = Some(attached.base.clone());
-        is_log_there = has_log(attached, entry, options);
-    }
-    let (opened, left) = match attached {
-        Err(error) => (Err(error), None),
-        Ok(attached) => match open_files(&attached, entry, options, main) {
-            Err(error) => (Err(error), Some(attached)),
+        one.base = Some(attached.base.clone());
+        one.is_log_there = has_log(&attached, entry, options);
+        if one.is_log_there {
+            one.log = self.why_log_is_unusable(&attached, entry);
+            one.is_log_there = one.log.is_none();
+        }
+        let opened = match &one.log {
+            Some(error) => Err(error.clone()),
+            None => open_files(&attached, entry, options, main),
+        };
+        match opened {
+            Err(error) => {
+                one.opened = Err(error);
+                one.left = Some(attached);
+            }
             Ok((store, meta, is_moved)) => {
                 let space = new_space(entry, attached, store);
                 let is_lagging = main.is_lagging(&meta);
@@ -220,23 +248,16 @@ fn open_one(
                     &main.start
                 };
                 space.state.set_found(meta.stamp, start);
-                let opened = OpenedSpace {
+                one.opened = Ok(OpenedSpace {
                     space,
                     seqno: meta.seqno,
                     stamp: meta.stamp,
                     is_moved,
                     is_lagging,
-                };
-                (Ok(opened), None)
+                });
             }
-        },
-    };
-    Listed {
-        entry: entry.clone(),
-        opened,
-        left,
-        base,
-        is_log_there,
+        }
+        one
     }
 }
 
@@ -352,9 +373,17 @@ pub(super) fn check_early(listed: &[Listed], catalog: &Tree) -> Result<()> {
     Ok(())
 }
 
+/// A tablespace to be checked.
+pub(crate) struct Checked {
+    /// The tablespace, or why its data file cannot be used.
+    pub(crate) space: Result<Arc<Space>>,
+    /// Why its log cannot be used.
+    pub(crate) log: Option<Error>,
+}
+
 /// Opens the tablespaces that the catalog of a checkpoint has, for reading only, to check their data
 /// files and the log, of which the database itself has `lanes` lanes. `options` are those of a reader,
-/// and say where the database and its tablespaces are.
+/// and say where the database and its tablespaces are. Also returns the number of the newest checkpoint.
 pub(crate) fn open_to_check(
     device: &Arc<dyn Device>,
     options: &Builder,
@@ -362,24 +391,44 @@ pub(crate) fn open_to_check(
     catalog: &Tree,
     lanes: u16,
     attempt: &Attempt,
-) -> Result<(Vec<Result<Arc<Space>>>, LogLanes)> {
-    let listed = open_listed(&Gate::new(None), &**device, options, main, Some(attempt))?;
-    let places = (log_places(&listed), false);
+) -> Result<(Vec<Checked>, LogLanes, SeqNo)> {
+    let opening = Opening {
+        gate: &Gate::new(None),
+        options,
+        main,
+        attempt: Some(attempt),
+        damaged: &DamagedLogs::default(),
+    };
+    let listed = open_listed(&opening, &**device)?;
+    let places = (log_places(&listed), true);
     let lanes = LogLanes::of(device.clone(), lanes, main.oldest(), places)?;
-    let (mut spaces, mut is_ahead) = (Vec::new(), false);
+    let newest = newest_checkpoint(main, &listed);
+    let (mut spaces, mut is_ahead, mut is_any_absent) = (Vec::new(), false, false);
     for one in listed {
         // One that is not in the catalog may be the rest of a creation or a drop.
-        if entry_in(catalog, one.entry.number)?.is_some() {
-            let opened = one.opened.inspect(|opened| {
-                is_ahead |= attempt
-                    .durable
-                    .is_some_and(|durable| opened.seqno > durable);
-            });
-            spaces.push(opened.map(|opened| opened.space));
+        if entry_in(catalog, one.entry.number)?.is_none() {
+            continue;
         }
+        is_any_absent |= one.opened.is_err();
+        let opened = one.opened.inspect(|opened| {
+            let durable = attempt.durable;
+            is_ahead |= durable.is_some_and(|durable| opened.seqno > durable);
+        });
+        let space = match (&one.log, one.left) {
+            // Its data file can be checked without its log.
+            (Some(_), Some(left)) => {
+                let opened = open_files(&left, &one.entry, options, main);
+                opened.map(|(store, ..)| new_space(&one.entry, left, store))
+            }
+            _ => opened.map(|opened| opened.space),
+        };
+        spaces.push(Checked {
+            space,
+            log: one.log,
+        });
     }
-    attempt.check_tablespaces(spaces.iter().any(Result::is_err), is_ahead)?;
-    Ok((spaces, lanes))
+    attempt.check_tablespaces(is_any_absent, is_ahead)?;
+    Ok((spaces, lanes, newest))
 }
 
 /// Returns the catalog's entry of a tablespace.
@@ -473,7 +522,9 @@ impl Chosen {
         let mut absent = self.absent.iter_mut();
         while let Some(absent) = absent.find(|absent| missing.contains(&absent.number)) {
             if let Error::Tablespace(
-                TablespaceError::Missing { reason, .. } | TablespaceError::Foreign { reason, .. },
+                TablespaceError::Missing { reason, .. }
+                | TablespaceError::Foreign { reason, .. }
+                | TablespaceError::Damaged { reason, .. },
             ) = &mut absent.error
             {
                 reason.push_str(&format!(

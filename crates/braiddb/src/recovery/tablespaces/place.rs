@@ -336,6 +336,11 @@ pub(super) fn prepare(around: &Around<'_>, name: &str, place: &SpacePlace) -> Re
     Ok(attached)
 }
 
+/// Whether a device has an intact note of a tablespace.
+pub(crate) fn is_owner_note(device: &dyn Device) -> bool {
+    Note::read(device, OWNER_FILE, OWNER_MAGIC).is_ok_and(|note| note.is_ok())
+}
+
 pub(super) fn write_owner(device: &dyn Device, identity: u128, database: &Path) -> Result<()> {
     let owner = Note {
         identity,
