@@ -75,8 +75,8 @@ struct Flushes {
     requests: usize,
     /// Ticket for the commits whose flush is requested.
     requested: Option<Ticket>,
-    /// Newest commit after which the thread has looked at its sockets.
-    looked: u64,
+    /// Whether the thread has executed or read writes since it looked at its sockets for further ones.
+    has_news: bool,
     /// Whether the thread has slept for `requested`.
     has_gathered: bool,
     /// Whether the log has failed, or the database is closed.
@@ -104,7 +104,7 @@ pub(crate) fn begin(db: &Database, runtime: &Waker) {
         newest: 0,
         requests: 0,
         requested: None,
-        looked: 0,
+        has_news: false,
         has_gathered: false,
         has_failed: false,
         waiting: Vec::new(),
@@ -130,9 +130,28 @@ pub(crate) fn add(ticket: Ticket) -> u64 {
     FLUSHES.with_borrow_mut(|flushes| {
         if let Some(flushes) = flushes {
             flushes.newest = flushes.newest.max(seqno);
+            flushes.has_news = true;
         }
     });
     seqno
+}
+
+/// Notes that a connection of this thread has read writes that the thread executes later.
+pub(crate) fn expect() {
+    FLUSHES.with_borrow_mut(|flushes| {
+        if let Some(flushes) = flushes {
+            flushes.has_news = true;
+        }
+    });
+}
+
+/// Wakes a connection of this thread when a commit is durable, or will not become so.
+pub(crate) fn wait(seqno: u64, waker: Waker) {
+    FLUSHES.with_borrow_mut(|flushes| {
+        if let Some(flushes) = flushes {
+            flushes.waiting.push((seqno, waker));
+        }
+    });
 }
 
 /// Counts requests that a connection of this thread has executed.
@@ -145,8 +164,21 @@ pub(crate) fn answer() {
     with(Flushes::answer);
 }
 
-/// Requests a flush for what this thread has executed, and waits a while for its end; but first has
-/// the runtime look for further requests. To be called when the thread has nothing else to do.
+/// Wakes the connections whose sequence numbers are durable, or has the runtime look for further
+/// requests if the thread has not done so since the last write. Returns whether the thread has
+/// something to do. To be called when the thread has nothing else to do.
+pub(crate) fn looks_first() -> bool {
+    let mut looks = false;
+    with(|flushes| {
+        let woken;
+        (looks, woken) = flushes.looks_first();
+        woken
+    });
+    looks
+}
+
+/// Requests a flush for what this thread has executed, and waits a while for its end. To be called when
+/// [`looks_first`] has found nothing to do.
 pub(crate) fn gather() {
     with(Flushes::gather);
 }
@@ -199,6 +231,7 @@ impl Flushes {
             return;
         }
         self.requests = 0;
+        self.has_news = false;
         self.has_gathered = false;
         // For everything up to the newest commit: with some protocols, other lanes' flushes, too.
         match self.db.ticket(std::mem::take(&mut self.newest)) {
@@ -243,18 +276,22 @@ impl Flushes {
         self.take_durable()
     }
 
-    fn gather(&mut self) -> Vec<Waker> {
+    fn looks_first(&mut self) -> (bool, Vec<Waker>) {
         self.look();
         let woken = self.take_durable();
         if !woken.is_empty() {
-            return woken;
+            return (true, woken);
         }
-        if self.newest > self.looked && self.requested.is_none() {
-            self.looked = self.newest;
+        let looks = self.has_news && self.requested.is_none();
+        if looks {
+            self.has_news = false;
             // A runtime that has something to do looks at its sockets, and does not wait for them.
             self.alarm.runtime.wake_by_ref();
-            return woken;
         }
+        (looks, woken)
+    }
+
+    fn gather(&mut self) -> Vec<Waker> {
         self.request();
         if self.requested.is_some() && self.waiting.len() >= GATHER_MIN && !self.has_gathered {
             self.has_gathered = true;
@@ -336,6 +373,11 @@ mod tests {
             tx.set_durability(Durability::None);
             tx.insert(&table, &key, &1).unwrap();
             add(tx.commit_async().unwrap())
+        };
+        let gather = || {
+            if !looks_first() {
+                gather();
+            }
         };
         for key in 0..2 {
             let looks = wakes.0.load(Ordering::SeqCst);

@@ -15,7 +15,7 @@ use braid::Database;
 use tokio::sync::mpsc;
 
 use crate::channels::mailbox;
-use crate::connection::Connection;
+use crate::connection::{self, Connection};
 use crate::flushes;
 use crate::keyspace::{Keyspace, Sweeper};
 use crate::listeners::{self, Acceptor, Stream};
@@ -314,7 +314,7 @@ fn listen_unix(
 fn runtime() -> Option<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .on_thread_park(flushes::gather)
+        .on_thread_park(connection::gather)
         .event_interval(EVENTS)
         .build()
         .ok()
@@ -362,6 +362,7 @@ fn work(shared: &Arc<Shared>, stripe: u16, mut streams: mpsc::UnboundedReceiver<
             () = answers => {}
         }
     });
+    connection::end();
     flushes::end();
 }
 

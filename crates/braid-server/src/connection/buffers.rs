@@ -15,6 +15,9 @@ use tokio::io::{AsyncRead, ReadBuf};
 /// Most bytes that one read takes, and that an empty buffer which a thread keeps has room for.
 const READ_LEN: usize = 16 << 10;
 
+/// Room for the first replies of a connection: as much as those to a short transaction take.
+const FIRST_REPLIES: usize = 256;
+
 /// Memory of one thread.
 struct Spare {
     /// What the thread reads into first: a connection that waits needs no memory for what may come.
@@ -52,6 +55,8 @@ pub(super) fn read<R: AsyncRead + Unpin>(
 pub(super) fn begin_output(output: &mut BytesMut) {
     if output.is_empty() {
         *output = SPARE.with_borrow_mut(|spare| take(&mut spare.output));
+        // Other connections hold replies, too: those of a transaction wait for its commit.
+        output.reserve(FIRST_REPLIES);
     }
 }
 

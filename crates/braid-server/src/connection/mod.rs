@@ -6,6 +6,7 @@
 //! and of all others; see [`flushes`].
 
 mod buffers;
+mod joined;
 mod replies;
 mod waiting;
 
@@ -27,8 +28,11 @@ use crate::resp::{CHANGED_CHANNEL, Limits, Protocol, Reply, RequestParser, reuse
 use crate::session::Session;
 use crate::shared::{Client, Shared};
 use crate::waiters::Place;
+use joined::Slot;
 use replies::Pending;
 use waiting::Wake;
+
+pub(crate) use joined::{end, gather};
 
 /// Requests of one connection that may wait for the device at once.
 const PENDING_MAX: usize = 4096;
@@ -79,6 +83,12 @@ pub(crate) struct Connection {
     awaited: u64,
     /// How often the connection has waited.
     waits: u32,
+    /// Where the connection finds the replies to writes that run together with those of others.
+    joined: Option<Arc<Slot>>,
+    /// Whether there are such writes.
+    has_joined: bool,
+    /// How often the connection still runs its writes on its own.
+    alone: u8,
     blocked: Option<Blocked>,
     /// A request that waits until a pause has ended.
     postponed: Option<Vec<Bytes>>,
@@ -112,6 +122,9 @@ impl Connection {
             holds: false,
             awaited: 0,
             waits: 0,
+            joined: None,
+            has_joined: false,
+            alone: 0,
             blocked: None,
             postponed: None,
             output_limit: options.client_output_buffer_limit,
@@ -137,17 +150,19 @@ impl Connection {
         loop {
             let executed = self.execute_some();
             if executed > 0 {
-                self.holds = !self.pending.is_empty() && self.output.len() < HOLD_MAX;
+                let waits = !self.pending.is_empty() || self.has_joined;
+                self.holds = waits && self.output.len() < HOLD_MAX;
             }
             self.collect_replies();
             if executed > 0 {
+                joined::executed(executed);
                 flushes::executed(executed);
                 self.publish_info();
             }
             if self.output.len() > self.output_limit || self.inbox.has_overflowed() {
                 return false;
             }
-            let is_done = self.session.closes && self.pending.is_empty();
+            let is_done = self.session.closes && self.pending.is_empty() && !self.has_joined;
             if is_done && self.output.is_empty() {
                 return true;
             }
@@ -161,7 +176,10 @@ impl Connection {
     /// Executes requests that have arrived; returns how many.
     fn execute_some(&mut self) -> usize {
         let mut executed = 0;
-        let (mut together, mut bytes) = (Vec::new(), 0);
+        if !self.settle() {
+            return 0;
+        }
+        let (mut together, mut bytes) = (joined::memory(), 0);
         if let Some(args) = self.postponed.take() {
             executed += 1;
             self.execute(args);
@@ -176,7 +194,10 @@ impl Connection {
                 Limits::UNAUTHENTICATED
             };
             match self.parser.next(&mut self.input, limits) {
-                Ok(None) => break,
+                Ok(None) => {
+                    self.join(&mut together, bytes);
+                    break;
+                }
                 Ok(Some(args)) if args.is_empty() => {}
                 Ok(Some(args)) => {
                     executed += 1;
@@ -204,6 +225,7 @@ impl Connection {
             }
         }
         self.execute_together(&mut together);
+        joined::keep(together);
         buffers::release_input(&mut self.input);
         // Requests that arrive later see what has become durable meanwhile.
         self.session.snapshot = None;

@@ -27,7 +27,7 @@ pub(super) struct Pending {
     pub(super) seqno: Option<u64>,
     weight: usize,
     /// When the command had run.
-    since: Instant,
+    pub(super) since: Instant,
     /// Until when the reply waits for the device, and the reply afterwards.
     limit: Option<Box<(Instant, Reply)>>,
 }

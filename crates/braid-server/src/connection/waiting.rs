@@ -10,6 +10,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
+use super::joined::Slot;
 use super::replies::Pending;
 use super::{Connection, buffers};
 use crate::channels::Inbox;
@@ -47,6 +48,8 @@ struct Usual<'a> {
     /// Sequence number that has to be durable, and the one for which the connection waited last.
     seqno: Option<u64>,
     awaited: &'a mut u64,
+    /// Writes that run together with those of other connections.
+    joined: Option<&'a Slot>,
     input: &'a mut BytesMut,
     reads: bool,
     inbox: &'a mut Inbox,
@@ -88,6 +91,11 @@ impl Usual<'_> {
         {
             return Poll::Ready(Wake::Durable);
         }
+        if let Some(slot) = self.joined
+            && slot.poll(self.db, context).is_ready()
+        {
+            return Poll::Ready(Wake::Durable);
+        }
         if self.reads
             && let Poll::Ready(result) = buffers::read(stream, self.input, context)
         {
@@ -116,6 +124,7 @@ impl Connection {
             self.blocked.is_none()
                 && self.postponed.is_none()
                 && self.pending.is_empty()
+                && !self.has_joined
                 && !self.session.is_monitor
                 && self.session.subscriptions.is_empty()
         });
@@ -136,6 +145,7 @@ impl Connection {
             db: &self.shared.keyspace.db,
             seqno: self.pending.front().and_then(|front| front.seqno),
             awaited: &mut self.awaited,
+            joined: self.joined.as_deref().filter(|_| self.has_joined),
             input: &mut self.input,
             reads,
             inbox: &mut self.inbox,

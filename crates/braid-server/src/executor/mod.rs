@@ -20,7 +20,7 @@ use crate::session::Session;
 use crate::shared::Shared;
 use crate::signature::Flag;
 
-pub(crate) use together::{execute_together, joins};
+pub(crate) use together::{Joint, execute_joint, execute_together, joins};
 use transactions::control;
 
 /// Requests between MULTI and EXEC that need no further memory.
@@ -139,7 +139,8 @@ fn execute_with(
         Run::Executor(which) => control(shared, session, which, args),
     };
     let has_failed = matches!(outcome, Outcome::Reply(Reply::Error(_), _));
-    note(shared, session, command, args, began.elapsed(), has_failed);
+    let author = Author::of(session);
+    note(shared, author, command, args, began.elapsed(), has_failed);
     // CLIENT CACHING is about the next command, which may be a whole transaction.
     if let Some(caching) = &mut session.caching
         && session.queue.is_none()
@@ -151,10 +152,28 @@ fn execute_with(
     outcome
 }
 
+/// The connection of a request that has run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Author<'a> {
+    pub(crate) stripe: u16,
+    pub(crate) id: u64,
+    pub(crate) name: &'a Bytes,
+}
+
+impl Author<'_> {
+    fn of(session: &Session) -> Author<'_> {
+        Author {
+            stripe: session.stripe,
+            id: session.id,
+            name: &session.name,
+        }
+    }
+}
+
 /// Notes that a command has run, and how long it took without the device.
 fn note(
     shared: &Shared,
-    session: &Session,
+    author: Author<'_>,
     command: &Command,
     args: &[Bytes],
     duration: Duration,
@@ -162,9 +181,9 @@ fn note(
 ) {
     shared
         .statistics
-        .record(session.stripe, command.number, duration, has_failed);
+        .record(author.stripe, command.number, duration, has_failed);
     if shared.thresholds.concern(duration) {
-        note_long(shared, session, command, args, duration);
+        note_long(shared, author, command, args, duration);
     }
 }
 
@@ -172,7 +191,7 @@ fn note(
 #[cold]
 fn note_long(
     shared: &Shared,
-    session: &Session,
+    author: Author<'_>,
     command: &Command,
     args: &[Bytes],
     duration: Duration,
@@ -180,8 +199,8 @@ fn note_long(
     if shared.thresholds.is_slow(duration) {
         let limit = shared.options().slowlog_max_len;
         let args = shown(command.name, args);
-        let peer = shared.peer(session.id);
-        let name = session.name.clone();
+        let peer = shared.peer(author.id);
+        let name = author.name.clone();
         let micros = duration.as_micros() as u64;
         tracing::info!(command = command.name, micros, peer, "slow command");
         shared.slow_log.add(&args, duration, peer, name, limit);
@@ -330,7 +349,12 @@ fn finish(
 ) -> Option<Ticket> {
     shared.publish(effects, Some(session.id));
     session.pending = session.pending.max(ticket.seqno());
-    if session.durability == Durability::Immediate {
+    awaited(session.durability, ticket)
+}
+
+/// Returns the ticket of a commit if the reply waits for the device.
+fn awaited(durability: Durability, ticket: Ticket) -> Option<Ticket> {
+    if durability == Durability::Immediate {
         return Some(ticket);
     }
     // A ticket that is dropped would request a flush.

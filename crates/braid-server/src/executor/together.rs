@@ -1,15 +1,16 @@
 //! Runs writes that arrived together in one transaction.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use braid::Ticket;
+use braid::{Durability, Ticket};
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use super::{finish, note};
+use super::{Author, awaited, finish, note};
 use crate::command::{Command, Run, find, keys_of};
-use crate::keyspace::Scope;
+use crate::failure::{Failure, Result};
+use crate::keyspace::{Committed, Scope};
 use crate::resp::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
@@ -43,6 +44,17 @@ pub(crate) fn joins(
     (may_run && is_usual).then_some(command)
 }
 
+/// Requests that run in one transaction.
+type Requests = [(&'static Command, Vec<Bytes>)];
+
+/// How requests of several connections of one thread run in one transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Joint {
+    pub(crate) database: u32,
+    pub(crate) durability: Durability,
+    pub(crate) stripe: u16,
+}
+
 /// Runs requests that [`joins`] returned the commands of in one transaction. Returns their replies,
 /// and the ticket of the transaction as in [`Outcome::Reply`](super::Outcome::Reply).
 ///
@@ -51,7 +63,7 @@ pub(crate) fn joins(
 pub(crate) fn execute_together(
     shared: &Shared,
     session: &mut Session,
-    requests: &[(&'static Command, Vec<Bytes>)],
+    requests: &Requests,
 ) -> Option<(Vec<Reply>, Option<Ticket>)> {
     session.snapshot = None;
     let scope = Scope {
@@ -60,9 +72,65 @@ pub(crate) fn execute_together(
         writes: true,
         durability: session.durability,
     };
-    let mut done = Vec::with_capacity(requests.len());
+    let mut durations = Vec::with_capacity(requests.len());
+    let committed = match commit_together(shared, scope, requests, &mut durations) {
+        Ok(committed) => committed,
+        Err(failure) if mutant!("server_fail_together") => {
+            return Some((vec![failure.to_reply(); requests.len()], None));
+        }
+        Err(_) => return None,
+    };
+    if let Some((command, _)) = requests.last() {
+        session.last_command = command.name;
+    }
+    let authors = std::iter::once((Author::of(session), requests.len()));
+    note_together(shared, authors, requests, &durations);
+    let ticket = finish(shared, session, committed.ticket, committed.effects);
+    Some((committed.result, ticket))
+}
+
+/// Runs requests of several connections as [`execute_together`] does. `authors` are their connections, each
+/// with a number of requests.
+///
+/// # Errors
+/// The position of the request that failed; `None` after a conflict and other errors of the engine.
+pub(crate) fn execute_joint<'a>(
+    shared: &Shared,
+    joint: Joint,
+    requests: &Requests,
+    authors: impl Iterator<Item = (Author<'a>, usize)>,
+) -> Result<(Vec<Reply>, Option<Ticket>), Option<usize>> {
+    let scope = Scope {
+        database: joint.database,
+        stripe: joint.stripe,
+        writes: true,
+        durability: joint.durability,
+    };
+    let mut durations = Vec::with_capacity(requests.len());
+    let committed = match commit_together(shared, scope, requests, &mut durations) {
+        Ok(committed) => committed,
+        Err(failure) if mutant!("server_fail_together") => {
+            return Ok((vec![failure.to_reply(); requests.len()], None));
+        }
+        Err(Failure::Engine(_)) => return Err(None),
+        Err(_) => return Err(Some(durations.len())),
+    };
+    note_together(shared, authors, requests, &durations);
+    // None of the connections is one that does not want to know of its own changes.
+    shared.publish(committed.effects, None);
+    let ticket = awaited(joint.durability, committed.ticket);
+    Ok((committed.result, ticket))
+}
+
+/// Runs requests in one transaction. `durations` gets how long each took that did not fail.
+fn commit_together(
+    shared: &Shared,
+    scope: Scope,
+    requests: &Requests,
+    durations: &mut Vec<Duration>,
+) -> Result<Committed<Vec<Reply>>> {
     let mut began = Instant::now();
-    let committed = shared.keyspace.transact_once(scope, |data| {
+    shared.keyspace.transact_once(scope, |data| {
         let mut replies = Vec::with_capacity(requests.len());
         for (command, args) in requests {
             let Run::Data(run) = command.run else {
@@ -70,28 +138,27 @@ pub(crate) fn execute_together(
             };
             replies.push(run(data, args)?);
             let ended = Instant::now();
-            done.push(ended - began);
+            durations.push(ended - began);
             began = ended;
         }
         Ok(replies)
-    });
-    let committed = match committed {
-        Ok(committed) => committed,
-        Err(failure) if mutant!("server_fail_together") => {
-            return Some((vec![failure.to_reply(); requests.len()], None));
+    })
+}
+
+/// Notes that requests of some connections have run.
+fn note_together<'a>(
+    shared: &Shared,
+    authors: impl Iterator<Item = (Author<'a>, usize)>,
+    requests: &Requests,
+    durations: &[Duration],
+) {
+    let mut rest = requests.iter().zip(durations);
+    for (author, count) in authors {
+        // Relaxed: a statistic.
+        let activity = shared.activities.of(author.stripe);
+        activity.commands.fetch_add(count as u64, Ordering::Relaxed);
+        for ((command, args), duration) in rest.by_ref().take(count) {
+            note(shared, author, command, args, *duration, false);
         }
-        Err(_) => return None,
-    };
-    let activity = shared.activities.of(session.stripe);
-    // Relaxed: a statistic.
-    activity
-        .commands
-        .fetch_add(requests.len() as u64, Ordering::Relaxed);
-    for ((command, args), duration) in requests.iter().zip(done) {
-        session.last_command = command.name;
-        note(shared, session, command, args, duration, false);
     }
-    let replies = committed.result;
-    let ticket = finish(shared, session, committed.ticket, committed.effects);
-    Some((replies, ticket))
 }

@@ -98,6 +98,37 @@ fn pipelines_on_the_same_keys_lose_nothing() {
     }
 }
 
+/// Writes of several connections run in one transaction; what a client sends after its write comes
+/// after it nevertheless.
+#[test]
+fn requests_do_not_overtake_writes_that_run_with_those_of_others() {
+    const ROUNDS: usize = 500;
+    let server = TestServer::new();
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let mut raw = server.raw();
+            scope.spawn(move || {
+                for round in 1..=ROUNDS {
+                    // Each in a packet of its own.
+                    raw.send(format!("INCR own:{client}\r\n"));
+                    raw.send(format!("GET own:{client}\r\n"));
+                    raw.send("INCR all\r\n");
+                    raw.send(format!("STRLEN own:{client}\r\n"));
+                    let number = round.to_string();
+                    let replies = raw.lines(3);
+                    assert_eq!(replies[0], format!(":{round}"));
+                    assert_eq!(replies[1..], [format!("${}", number.len()), number.clone()]);
+                    let replies = raw.lines(2);
+                    assert!(replies[0].starts_with(':'), "{replies:?}");
+                    assert_eq!(replies[1], format!(":{}", number.len()));
+                }
+            });
+        }
+    });
+    let expected = format!("GET all => {}", ROUNDS * 4);
+    script(&mut server.connect(), &expected);
+}
+
 /// Reads that arrive together share what they read from, unless something else comes between them.
 #[test]
 fn reads_that_arrive_together_are_answered_in_turn() {

@@ -1,0 +1,537 @@
+//! Writes of several connections of one thread that run in one transaction.
+//!
+//! A transaction for each write of a client that waits for its reply costs more than the write itself. So
+//! a connection that has read everything its client sent leaves its writes here. When the thread has
+//! looked at all its sockets, it runs what they left in one transaction, before it requests the flush
+//! that their replies wait for anyway.
+//!
+//! A connection that gets another request first has the thread run everything that is left here, so
+//! each client's requests take effect in their order. If a write fails or the transaction conflicts,
+//! nothing has changed, and each connection runs its own writes.
+
+use std::cell::RefCell;
+use std::mem::take;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use braid::{Database, Durability};
+use braid_rt::mutant;
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::Connection;
+use crate::command::Command;
+use crate::executor::{Author, Joint, execute_joint};
+use crate::flushes;
+use crate::resp::{Reply, reuse};
+use crate::session::Session;
+use crate::shared::Shared;
+
+/// Requests after which a transaction is long enough: it holds the locks of all their keys.
+const REQUESTS_MAX: usize = 64;
+
+/// Bytes after which a transaction is long enough.
+const BYTES_MAX: usize = 64 << 10;
+
+/// Requests of other connections after which the thread runs what it has although it has more to do.
+const OTHERS_MAX: usize = 512;
+
+/// Most writes of a connection that run together with those of others.
+const JOINED_MAX: usize = 8;
+
+/// Further writes that a connection runs on its own after one that failed: it spoiled a transaction for
+/// other connections.
+const ALONE: u8 = 16;
+
+/// A request and its command.
+pub(super) type Request = (&'static Command, Vec<Bytes>);
+
+/// What has become of the writes of a connection.
+#[derive(Debug, Default)]
+pub(super) enum Fate {
+    /// There are none.
+    #[default]
+    None,
+    /// They have not run.
+    Waiting(Option<Waker>),
+    /// They have run.
+    Done(Done),
+    /// They have changed nothing, and the connection has to run them.
+    Returned {
+        requests: Vec<Request>,
+        /// Whether one of them is why.
+        is_cause: bool,
+    },
+}
+
+/// Replies to writes that have run.
+#[derive(Debug)]
+pub(super) struct Done {
+    /// Those to more than one request are [`Reply::Several`].
+    pub(super) reply: Reply,
+    /// Sequence number up to which everything must be durable before they are sent.
+    pub(super) seqno: Option<u64>,
+    /// When they had run.
+    pub(super) since: Instant,
+    /// Sequence number for which the connection waits already.
+    awaited: u64,
+}
+
+/// Where a connection finds what has become of its writes.
+#[derive(Debug, Default)]
+pub(super) struct Slot(Mutex<Fate>);
+
+impl Slot {
+    fn fate(&self) -> MutexGuard<'_, Fate> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether the connection has writes that have not run.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(*self.fate(), Fate::Waiting(_))
+    }
+
+    /// Takes what has become of the writes of the connection.
+    pub(super) fn take(&self) -> Fate {
+        take(&mut *self.fate())
+    }
+
+    /// Waits until the replies can be sent, or the connection has to run its writes.
+    pub(super) fn poll(&self, db: &Database, context: &Context<'_>) -> Poll<()> {
+        match &mut *self.fate() {
+            Fate::None => Poll::Pending,
+            Fate::Waiting(waker) => {
+                if !waker
+                    .as_ref()
+                    .is_some_and(|waker| waker.will_wake(context.waker()))
+                {
+                    *waker = Some(context.waker().clone());
+                }
+                Poll::Pending
+            }
+            Fate::Done(Done {
+                seqno: Some(seqno),
+                awaited,
+                ..
+            }) => flushes::poll_durable(db, *seqno, awaited, context),
+            Fate::Done(_) | Fate::Returned { .. } => Poll::Ready(()),
+        }
+    }
+}
+
+/// A connection whose writes run together with those of others.
+struct Owner {
+    slot: Arc<Slot>,
+    requests: usize,
+    id: u64,
+    name: Bytes,
+}
+
+/// What the connections of a thread have left.
+#[derive(Default)]
+struct Joined {
+    shared: Option<Arc<Shared>>,
+    /// Database, durability and stripe of all requests.
+    database: u32,
+    durability: Durability,
+    stripe: u16,
+    requests: Vec<Request>,
+    owners: Vec<Owner>,
+    bytes: usize,
+    /// Requests that the thread has executed since the first of these came.
+    others: usize,
+}
+
+thread_local! {
+    static JOINED: RefCell<Joined> = RefCell::default();
+    /// Memory for requests of one connection.
+    static SPARE: RefCell<Vec<Request>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Returns memory for requests of one connection that run in one transaction.
+pub(super) fn memory() -> Vec<Request> {
+    SPARE.take()
+}
+
+/// Keeps the memory of requests for the next connection of the thread.
+pub(super) fn keep(requests: Vec<Request>) {
+    if requests.is_empty() && requests.capacity() <= REQUESTS_MAX {
+        SPARE.set(requests);
+    }
+}
+
+/// Leaves writes of a connection to run together with those of others; `requests` is empty afterwards.
+pub(super) fn add(
+    shared: &Arc<Shared>,
+    session: &mut Session,
+    slot: &Arc<Slot>,
+    requests: &mut Vec<Request>,
+    bytes: usize,
+) {
+    let (database, durability) = (session.database, session.durability);
+    let differs = JOINED.with_borrow(|joined| {
+        !joined.requests.is_empty()
+            && (joined.database != database || joined.durability != durability)
+    });
+    if differs {
+        run();
+    }
+    session.snapshot = None;
+    if let Some((command, _)) = requests.last() {
+        session.last_command = command.name;
+    }
+    *slot.fate() = Fate::Waiting(None);
+    let is_long = JOINED.with_borrow_mut(|joined| {
+        if joined.requests.is_empty() {
+            (joined.database, joined.durability) = (database, durability);
+            joined.stripe = session.stripe;
+            (joined.bytes, joined.others) = (0, 0);
+        }
+        if joined.shared.is_none() {
+            joined.shared = Some(Arc::clone(shared));
+        }
+        joined.owners.push(Owner {
+            slot: Arc::clone(slot),
+            requests: requests.len(),
+            id: session.id,
+            name: session.name.clone(),
+        });
+        joined.requests.append(requests);
+        joined.bytes += bytes;
+        joined.requests.len() >= REQUESTS_MAX || joined.bytes >= BYTES_MAX
+    });
+    flushes::expect();
+    if is_long {
+        run();
+    }
+}
+
+/// Counts requests that a connection of this thread has executed.
+pub(super) fn executed(requests: usize) {
+    let is_due = JOINED.with_borrow_mut(|joined| {
+        joined.others += requests;
+        joined.others >= OTHERS_MAX && !joined.requests.is_empty()
+    });
+    if is_due && !mutant!("server_join_until_idle") {
+        run();
+    }
+}
+
+/// Runs what the connections of this thread have left.
+pub(super) fn run() {
+    let mut joined = JOINED.take();
+    joined.run();
+    // Its memory serves the next ones. What runs here leaves nothing.
+    JOINED.set(joined);
+}
+
+/// Ends the thread's part in a server.
+pub(crate) fn end() {
+    JOINED.take();
+    SPARE.take();
+}
+
+/// To be called when the thread has nothing else to do: runs what its connections have left, requests
+/// a flush for everything that it has executed, and waits a while for its end; but first has the
+/// runtime look at the sockets.
+pub(crate) fn gather() {
+    if flushes::looks_first() {
+        return;
+    }
+    run();
+    flushes::gather();
+}
+
+impl Joined {
+    fn run(&mut self) {
+        let (false, Some(shared)) = (self.requests.is_empty(), &self.shared) else {
+            return;
+        };
+        let joint = Joint {
+            database: self.database,
+            durability: self.durability,
+            stripe: self.stripe,
+        };
+        let authors = self.owners.iter().map(|owner| {
+            let author = Author {
+                stripe: self.stripe,
+                id: owner.id,
+                name: &owner.name,
+            };
+            (author, owner.requests)
+        });
+        match execute_joint(shared, joint, &self.requests, authors) {
+            Ok((replies, ticket)) => {
+                let seqno = ticket.map(flushes::add);
+                self.requests.drain(..).for_each(|(_, args)| reuse(args));
+                self.answer(replies, seqno);
+            }
+            Err(cause) => self.give_back(cause),
+        }
+    }
+
+    /// Gives each connection its replies. A connection that waits is woken when they can be sent.
+    fn answer(&mut self, replies: Vec<Reply>, seqno: Option<u64>) {
+        let since = Instant::now();
+        let mut replies = replies.into_iter();
+        for owner in self.owners.drain(..) {
+            let mut fate = owner.slot.fate();
+            let Fate::Waiting(waker) = take(&mut *fate) else {
+                continue;
+            };
+            let awaited = match (&waker, seqno) {
+                (Some(_), Some(seqno)) => seqno,
+                _ => 0,
+            };
+            let mut own = replies.by_ref().take(owner.requests);
+            let reply = match own.next() {
+                Some(reply) if owner.requests == 1 => reply,
+                first => Reply::Several(first.into_iter().chain(own).collect()),
+            };
+            *fate = Fate::Done(Done {
+                reply,
+                seqno,
+                since,
+                awaited,
+            });
+            drop(fate);
+            match (waker, seqno) {
+                (Some(waker), Some(seqno)) => flushes::wait(seqno, waker),
+                (Some(waker), None) => waker.wake(),
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// Lets each connection run its writes. `cause` is the position of the request that failed.
+    fn give_back(&mut self, cause: Option<usize>) {
+        let mut requests = self.requests.drain(..);
+        let mut begin = 0;
+        for owner in self.owners.drain(..) {
+            let end = begin + owner.requests;
+            let own = requests.by_ref().take(owner.requests).collect();
+            let is_cause = cause.is_some_and(|at| (begin..end).contains(&at));
+            begin = end;
+            let mut fate = owner.slot.fate();
+            let Fate::Waiting(waker) = take(&mut *fate) else {
+                continue;
+            };
+            *fate = Fate::Returned {
+                requests: own,
+                is_cause,
+            };
+            drop(fate);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Leaves the last writes that the client has sent to run together with those of other connections.
+    pub(super) fn join(&mut self, requests: &mut Vec<Request>, bytes: usize) {
+        // A transaction of many does not become cheaper by more.
+        if requests.is_empty() || requests.len() > JOINED_MAX {
+            return;
+        }
+        if self.alone > 0 {
+            self.alone -= 1;
+            return;
+        }
+        let slot = self.joined.get_or_insert_default();
+        add(&self.shared, &mut self.session, slot, requests, bytes);
+        self.has_joined = true;
+    }
+
+    /// Takes what has become of writes that run together with those of others, and has them run if the
+    /// client has sent more. Returns whether the connection may execute further requests.
+    pub(super) fn settle(&mut self) -> bool {
+        let (true, Some(slot)) = (self.has_joined, &self.joined) else {
+            return true;
+        };
+        if slot.is_waiting() {
+            if self.input.is_empty() {
+                return false;
+            }
+            if mutant!("server_overtake_joined") {
+                return true;
+            }
+            run();
+        }
+        self.has_joined = false;
+        // The output waited for these replies.
+        self.holds = false;
+        match slot.take() {
+            Fate::None | Fate::Waiting(_) => {}
+            Fate::Done(done) => {
+                let pending = &mut self.session.pending;
+                *pending = done.seqno.unwrap_or(0).max(*pending);
+                let before = self.pending.len();
+                match done.reply {
+                    Reply::Several(replies) => self.reply_together(replies, done.seqno),
+                    reply => self.reply(reply, done.seqno),
+                }
+                let replies = self.pending.iter_mut().skip(before);
+                replies.for_each(|pending| pending.since = done.since);
+            }
+            Fate::Returned { requests, is_cause } => {
+                if is_cause {
+                    self.alone = ALONE;
+                }
+                // A pause that has begun meanwhile must not let a request overtake one before it.
+                for (_, args) in requests {
+                    self.execute_now(args);
+                }
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use braid::device::MemoryDevice;
+
+    use super::*;
+    use crate::channels::mailbox;
+    use crate::executor::joins;
+    use crate::keyspace::Keyspace;
+    use crate::options::ServerOptions;
+    use crate::server::share;
+
+    fn shared() -> Arc<Shared> {
+        let db = Database::builder()
+            .background_threads(false)
+            .open_on(Arc::new(MemoryDevice::new()))
+            .unwrap();
+        flushes::begin(&db, Waker::noop());
+        let keyspace = Keyspace::open(db).unwrap();
+        Arc::new(share(keyspace, ServerOptions::default(), 1).unwrap())
+    }
+
+    /// A connection without a client.
+    struct Sender {
+        shared: Arc<Shared>,
+        session: Session,
+        slot: Arc<Slot>,
+    }
+
+    impl Sender {
+        fn new(shared: &Arc<Shared>) -> Sender {
+            let session = Session::new(shared.new_client(), &shared.acl, mailbox(1 << 20).0, 0);
+            Sender {
+                shared: Arc::clone(shared),
+                session,
+                slot: Arc::default(),
+            }
+        }
+
+        /// Leaves requests, one on each line.
+        fn leave(&mut self, lines: &str) {
+            let requests = lines.lines().map(|line| {
+                let words = line
+                    .split(' ')
+                    .map(|word| Bytes::copy_from_slice(word.as_bytes()));
+                let args: Vec<Bytes> = words.collect();
+                (joins(&self.shared, &self.session, &args).expect(line), args)
+            });
+            let mut requests = requests.collect();
+            add(
+                &self.shared,
+                &mut self.session,
+                &self.slot,
+                &mut requests,
+                0,
+            );
+            assert!(requests.is_empty());
+        }
+
+        fn replies(&self) -> (Vec<Reply>, u64) {
+            match self.slot.take() {
+                Fate::Done(Done {
+                    reply: Reply::Several(replies),
+                    seqno,
+                    ..
+                }) => (replies, seqno.unwrap()),
+                Fate::Done(done) => (vec![done.reply], done.seqno.unwrap()),
+                fate => panic!("{fate:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn writes_of_several_connections_are_one_transaction() {
+        let shared = shared();
+        let (mut first, mut second) = (Sender::new(&shared), Sender::new(&shared));
+        first.leave("SET n 5\nINCR n");
+        second.leave("INCR n");
+        assert!(first.slot.is_waiting() && second.slot.is_waiting());
+        run();
+        let (replies, seqno) = first.replies();
+        assert_eq!(replies, [Reply::OK, Reply::Integer(6)]);
+        assert_eq!(second.replies(), (vec![Reply::Integer(7)], seqno));
+        assert!(shared.keyspace.db.durable_seqno() < seqno);
+        // The first flush makes the replies of both possible.
+        gather();
+        gather();
+        assert!(shared.keyspace.db.durable_seqno() >= seqno);
+        end();
+        flushes::end();
+    }
+
+    #[test]
+    fn a_write_that_fails_undoes_none_of_other_connections() {
+        let shared = shared();
+        let (mut first, mut second) = (Sender::new(&shared), Sender::new(&shared));
+        first.leave("SET a 1");
+        run();
+        first.replies();
+        first.leave("APPEND a x\nLPUSH a x");
+        second.leave("SET b 2\nINCR b");
+        run();
+        for (sender, causes, first_word) in [(&first, true, "APPEND"), (&second, false, "SET")] {
+            match sender.slot.take() {
+                Fate::Returned { requests, is_cause } => {
+                    assert_eq!((requests.len(), is_cause), (2, causes));
+                    assert_eq!(requests[0].1[0], first_word);
+                }
+                fate => panic!("{fate:?}"),
+            }
+        }
+        second.leave("SETNX b 3\nAPPEND a y");
+        run();
+        let (replies, _) = second.replies();
+        assert_eq!(replies, [Reply::Integer(1), Reply::Integer(2)]);
+        end();
+        flushes::end();
+    }
+
+    #[test]
+    fn writes_do_not_wait_for_long() {
+        let shared = shared();
+        let mut sender = Sender::new(&shared);
+        // A thread that has more to do.
+        sender.leave("INCR n");
+        executed(OTHERS_MAX - 1);
+        assert!(sender.slot.is_waiting());
+        executed(1);
+        assert_eq!(sender.replies().0, [Reply::Integer(1)]);
+        // A transaction that is long enough.
+        sender.leave(&["INCR n"; REQUESTS_MAX].join("\n"));
+        assert_eq!(sender.replies().0.len(), REQUESTS_MAX);
+        // Another database.
+        let mut other = Sender::new(&shared);
+        other.session.database = 1;
+        sender.leave("INCR n");
+        other.leave("INCR n");
+        let expected = 2 + REQUESTS_MAX as i64;
+        assert_eq!(sender.replies().0, [Reply::Integer(expected)]);
+        run();
+        assert_eq!(other.replies().0, [Reply::Integer(1)]);
+        end();
+        flushes::end();
+    }
+}
