@@ -199,14 +199,15 @@ fn until_of(until: &Bound<'_, PyAny>) -> PyResult<Until> {
 /// until is the sequence number of the last transaction, or an aware datetime; None restores
 /// everything. pool_bytes is memory for pages while the archive is replayed. file_mode sets the
 /// permissions of the files; the default is 0o600. tablespaces maps the name of each tablespace in
-/// the last backup to an empty or missing directory. progress is called with the pages so far and the
+/// the last backup to an empty or missing directory, and tablespace_logs those whose logs are to be in
+/// directories of their own. progress is called with the pages so far and the
 /// total; an exception that it raises is raised after the restore.
 ///
 /// When restore returns, everything is durable. If it fails, the directory does not contain a
 /// usable database; empty it before the next attempt. Raises BackupError, which says what to do,
 /// CorruptError, OutOfSpaceError, IoError, LockedError.
 #[pyfunction]
-#[pyo3(signature = (backups, path, *, archive = None, until = None, device = None, pool_bytes = None, file_mode = None, tablespaces = None, progress = None))]
+#[pyo3(signature = (backups, path, *, archive = None, until = None, device = None, pool_bytes = None, file_mode = None, tablespaces = None, tablespace_logs = None, progress = None))]
 #[expect(clippy::too_many_arguments, reason = "all but two are named")]
 pub(crate) fn restore<'py>(
     py: Python<'py>,
@@ -218,6 +219,7 @@ pub(crate) fn restore<'py>(
     pool_bytes: Option<usize>,
     file_mode: Option<u32>,
     tablespaces: Option<BTreeMap<String, PathBuf>>,
+    tablespace_logs: Option<BTreeMap<String, PathBuf>>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let _active = Active::begin()?;
@@ -267,6 +269,9 @@ pub(crate) fn restore<'py>(
         }
         for (name, directory) in tablespaces.unwrap_or_default() {
             restore = restore.tablespace_directory(&name, directory);
+        }
+        for (name, directory) in tablespace_logs.unwrap_or_default() {
+            restore = restore.tablespace_log_directory(&name, directory);
         }
         restore.run(path)
     });

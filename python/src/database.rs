@@ -323,12 +323,14 @@ impl Database {
 
     /// Creates a tablespace, durably: a data file of its own in another directory, which must be
     /// empty or missing, with a page pool of pool_bytes bytes of its own (64 MiB by default). With
-    /// own_log=True, it also has a log of its own, which begins with the next opening. memory_node binds
-    /// it to a memory node (NUMA) of the machine, by the system's number.
+    /// own_log=True, it also has a log of its own, which begins with the next opening; log_directory puts
+    /// that into a directory for the log alone, which must be empty or missing. memory_node binds it to a
+    /// memory node (NUMA) of the machine, by the system's number.
     ///
     /// The database records the directory, and every later opening needs it. Raises
     /// TablespaceError, OptionError, LockedError.
-    #[pyo3(signature = (name, directory, *, pool_bytes = None, own_log = false, memory_node = None))]
+    #[pyo3(signature = (name, directory, *, pool_bytes = None, own_log = false, memory_node = None, log_directory = None))]
+    #[expect(clippy::too_many_arguments, reason = "all but two are named")]
     fn create_tablespace(
         &self,
         py: Python<'_>,
@@ -337,6 +339,7 @@ impl Database {
         pool_bytes: Option<usize>,
         own_log: bool,
         memory_node: Option<usize>,
+        log_directory: Option<PathBuf>,
     ) -> PyResult<()> {
         let database = self.handle.open()?;
         self.handle.writers.check_none()?;
@@ -347,6 +350,9 @@ impl Database {
         }
         if let Some(node) = memory_node {
             options = options.memory_node(node);
+        }
+        if let Some(directory) = log_directory {
+            options = options.log_directory(directory);
         }
         py.detach(|| database.create_tablespace(name, options)).py()
     }

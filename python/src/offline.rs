@@ -13,30 +13,35 @@ use crate::reports::report;
 /// The present directories of tablespaces that were moved, by name.
 type Places = Option<BTreeMap<String, PathBuf>>;
 
-/// Returns how to read a database whose tablespaces are in these directories.
-fn reading(tablespaces: Places) -> Verify {
-    let places = tablespaces.unwrap_or_default().into_iter();
-    places.fold(Verify::new(), |verify, (name, directory)| {
-        verify.tablespace_directory(&name, directory)
-    })
+/// Returns how to read a database whose tablespaces and their logs are in these directories.
+fn reading(tablespaces: Places, logs: Places) -> Verify {
+    let mut verify = Verify::new();
+    for (name, directory) in tablespaces.unwrap_or_default() {
+        verify = verify.tablespace_directory(&name, directory);
+    }
+    for (name, directory) in logs.unwrap_or_default() {
+        verify = verify.tablespace_log_directory(&name, directory);
+    }
+    verify
 }
 
 /// Checks every checksum and every structure of a database. Writes nothing. Works next to a process
 /// that writes. tablespaces maps the names of tablespaces that were moved, or belong to a copy, to their
-/// present directories.
+/// present directories, and tablespace_logs to those of logs in directories of their own.
 ///
 /// Raises NotADatabaseError, LockedError, IncompatibleError or IoError if the check is not
 /// possible.
 #[pyfunction]
-#[pyo3(signature = (path, *, tablespaces = None))]
+#[pyo3(signature = (path, *, tablespaces = None, tablespace_logs = None))]
 pub(crate) fn verify(
     py: Python<'_>,
     path: PathBuf,
     tablespaces: Places,
+    tablespace_logs: Places,
 ) -> PyResult<Bound<'_, PyAny>> {
     let _active = Active::begin()?;
     let mut findings = Vec::new();
-    let verify = reading(tablespaces);
+    let verify = reading(tablespaces, tablespace_logs);
     let report = py
         .detach(|| verify.check(&path, &mut |finding| findings.push(finding)))
         .py()?;
@@ -58,12 +63,13 @@ pub(crate) fn verify(
 /// NotADatabaseError, also if into is not empty, CorruptError if nothing can be saved, LockedError,
 /// IncompatibleError, OutOfSpaceError, IoError.
 #[pyfunction]
-#[pyo3(signature = (path, into, *, tablespaces = None))]
+#[pyo3(signature = (path, into, *, tablespaces = None, tablespace_logs = None))]
 pub(crate) fn salvage(
     py: Python<'_>,
     path: PathBuf,
     into: PathBuf,
     tablespaces: Places,
+    tablespace_logs: Places,
 ) -> PyResult<Bound<'_, PyAny>> {
     let _active = Active::begin()?;
     let (mut losses, mut damages) = (Vec::new(), Vec::new());
@@ -72,10 +78,13 @@ pub(crate) fn salvage(
         Finding::Damaged(what) => damages.push(what),
         other => damages.push(format!("{other:?}")),
     };
-    let places = tablespaces.unwrap_or_default().into_iter();
-    let salvage = places.fold(Salvage::new(), |salvage, (name, directory)| {
-        salvage.tablespace_directory(&name, directory)
-    });
+    let mut salvage = Salvage::new();
+    for (name, directory) in tablespaces.unwrap_or_default() {
+        salvage = salvage.tablespace_directory(&name, directory);
+    }
+    for (name, directory) in tablespace_logs.unwrap_or_default() {
+        salvage = salvage.tablespace_log_directory(&name, directory);
+    }
     let report = py.detach(|| salvage.run(&path, &into, &mut note)).py()?;
     report!(py, "SalvageReport",
         tables: report.tables,
@@ -100,11 +109,16 @@ pub(crate) fn upgrade(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny
 /// log. tablespaces as for verify. Raises NotADatabaseError, LockedError, IncompatibleError, CorruptError,
 /// IoError.
 #[pyfunction]
-#[pyo3(signature = (path, *, tablespaces = None))]
-pub(crate) fn dump(py: Python<'_>, path: PathBuf, tablespaces: Places) -> PyResult<String> {
+#[pyo3(signature = (path, *, tablespaces = None, tablespace_logs = None))]
+pub(crate) fn dump(
+    py: Python<'_>,
+    path: PathBuf,
+    tablespaces: Places,
+    tablespace_logs: Places,
+) -> PyResult<String> {
     let _active = Active::begin()?;
     let mut text = String::new();
-    let verify = reading(tablespaces);
+    let verify = reading(tablespaces, tablespace_logs);
     py.detach(|| verify.dump(&path, &mut text)).py()?;
     Ok(text)
 }

@@ -39,7 +39,9 @@ def test_tablespaces(tmp_path: Path) -> None:
             db.create_tablespace("disk", disk, memory_node=7777)
         with pytest.raises(braid.TablespaceError, match="no tablespace"):
             db.open_table("there", key=str, value=int, tablespace="disk")
-        db.create_tablespace("disk", disk, pool_bytes=1 << 20)
+        with pytest.raises(braid.TablespaceError, match="data file is there"):
+            db.create_tablespace("disk", disk, pool_bytes=1 << 20, log_directory=disk)
+        db.create_tablespace("disk", disk, pool_bytes=1 << 20, log_directory=tmp_path / "log")
         assert db.tablespace_names() == ["disk"]
         with pytest.raises(braid.TablespaceError, match="it exists"):
             db.create_tablespace("disk", tmp_path / "other")
@@ -59,7 +61,8 @@ def test_tablespaces(tmp_path: Path) -> None:
     with pytest.raises(braid.BackupError, match="no place was given"):
         braid.restore([tmp_path / "backup"], tmp_path / "restored")
     places = {"disk": tmp_path / "restored disk"}
-    braid.restore([tmp_path / "backup"], tmp_path / "restored", tablespaces=places)
+    logs = {"disk": tmp_path / "restored log"}
+    braid.restore([tmp_path / "backup"], tmp_path / "restored", tablespaces=places, tablespace_logs=logs)
     with braid.open(tmp_path / "restored", **SMALL) as db:
         assert db.open_table("loaded", key=str, value=int, tablespace="disk")["a"] == 3
     disk.rename(tmp_path / "gone")
@@ -71,6 +74,11 @@ def test_tablespaces(tmp_path: Path) -> None:
             db.open_table("there", key=str, value=int)
     moved = {"disk": tmp_path / "gone"}
     assert braid.verify(data, tablespaces=moved).findings == []
+    (tmp_path / "log").rename(tmp_path / "gone log")
+    assert any("log" in finding for finding in braid.verify(data, tablespaces=moved).findings)
+    logs = {"disk": tmp_path / "gone log"}
+    assert braid.verify(data, tablespaces=moved, tablespace_logs=logs).findings == []
+    (tmp_path / "gone log").rename(tmp_path / "log")
     assert any("disk" in finding for finding in braid.verify(data).findings)
     assert 'tablespace "disk"' in braid.dump(data, tablespaces=moved)
     braid.salvage(data, tmp_path / "salvaged", tablespaces=moved)

@@ -465,6 +465,9 @@ typedef struct {
   const char *name;
   // The directory, which is empty or does not exist.
   const char *directory;
+  // A directory for the log alone, which is empty or does not exist, of a tablespace that has a log of
+  // its own; NULL: the log is with the data.
+  const char *log_directory;
 } braid_tablespace_directory;
 
 // Source and target point of `braid_restore`.
@@ -823,6 +826,9 @@ typedef struct {
   int on_memory_node;
   // The system's number of the node.
   unsigned int memory_node;
+  // A directory for the log alone, which is created if it is missing and must be empty; NULL: the
+  // log is with the data. The tablespace then has a log of its own, whatever `own_log` is.
+  const char *log_directory;
 } braid_tablespace_options;
 
 // Result of `braid_table_move`, and its progress.
@@ -965,7 +971,7 @@ braid_status braid_backup_read_info(const char *path, braid_backup_info *info);
 // `options` is NULL or points to options, whose `backups` point to `backup_count` strings that end
 // with a NUL, as `archive` does unless it is NULL, whose `streams` are NULL or point to as many
 // sources, which give no more than they are asked for, whose `tablespaces` point to
-// `tablespace_count` pairs of such strings, and whose `progress` may be called with `data`; no callback may unwind or call `longjmp`; `path` is NULL or a string that ends with a
+// `tablespace_count` groups of such strings or, for `log_directory`, NULL, and whose `progress` may be called with `data`; no callback may unwind or call `longjmp`; `path` is NULL or a string that ends with a
 // NUL; `report` is NULL or points to writable memory for it.
 braid_status braid_restore(const braid_restore_options *options,
                            const char *path,
@@ -1568,6 +1574,16 @@ braid_status braid_options_set_tablespace_directory(braid_options *options,
                                                     const char *name,
                                                     const char *path);
 
+// Names the present directory of a tablespace's log, as `braid_options_set_tablespace_directory` does with
+// that of its data. Has no effect if the tablespace has no log in a directory of its own.
+//
+// # Safety
+//
+// `name` and `path` are NULL or strings that end with a NUL.
+braid_status braid_options_set_tablespace_log_directory(braid_options *options,
+                                                        const char *name,
+                                                        const char *path);
+
 // Frees options. NULL is allowed and has no effect.
 braid_status braid_options_free(braid_options *options);
 
@@ -1758,13 +1774,13 @@ braid_status braid_db_create_tablespace(braid_db *db,
                                         size_t pool_bytes);
 
 // Creates a tablespace as `braid_db_create_tablespace` does, with `options`: the bytes of its pool, a
-// log of its own, and the memory node (NUMA) to which it is bound. If `options` is NULL, all options
-// are zero.
+// log of its own, perhaps in a directory for it alone, and the memory node (NUMA) to which it is bound. If
+// `options` is NULL, all options are zero.
 //
 // # Safety
 //
 // `name` and `directory` are NULL or strings that end with a NUL. `options` is NULL or points to
-// options.
+// options, whose `log_directory` is NULL or such a string.
 braid_status braid_db_create_tablespace_with(braid_db *db,
                                              const char *name,
                                              const char *directory,

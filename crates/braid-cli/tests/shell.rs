@@ -189,6 +189,21 @@ fn a_tablespace_gets_a_log_with_the_next_opening() {
     assert!(names.any(|name| name.starts_with("log-")), "{names:?}");
     expect_code(&piped(&dir, "drop logged"), 0);
     expect_code(&piped(&dir, "drop-tablespace other"), 0);
+    // The log in a directory of its own.
+    let log = place.path().join("log");
+    let script = format!(
+        "create-tablespace other '{}' 1 with log in '{}'; tablespaces",
+        other.display(),
+        log.display()
+    );
+    let output = piped(&dir, &script);
+    expect_code(&output, 0);
+    let shown = stdout(&output);
+    assert!(shown.contains("with a log of its own in /"), "{shown}");
+    expect_code(&piped(&dir, "create logged u64 string in other"), 0);
+    let files = std::fs::read_dir(&log).unwrap();
+    let mut names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    assert!(names.any(|name| name.starts_with("log-")), "{names:?}");
 }
 
 #[test]

@@ -66,8 +66,8 @@ pub use layer::{Layer, LayeredDevice};
 pub use memory::MemoryDevice;
 pub use open::{
     DeviceChoice, DirectoryLock, LOCK_FILE_NAME, LockError, create_directory,
-    create_directory_with_mode, lock_holder, open_directory, open_directory_read_only,
-    open_directory_with_mode,
+    create_directory_with_mode, lock_holder, open_directory, open_directory_on_node,
+    open_directory_read_only, open_directory_with_mode,
 };
 pub use overlay::OverlayDevice;
 #[cfg(unix)]

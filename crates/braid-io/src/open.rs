@@ -112,6 +112,22 @@ pub fn open_directory_with_mode(
     choice: DeviceChoice,
     mode: u32,
 ) -> io::Result<Arc<dyn Device>> {
+    open_directory_on_node(directory, choice, mode, None)
+}
+
+/// As [`open_directory_with_mode`]. Files that are mapped grow on a memory node (NUMA), as far as they lie
+/// in the machine's memory.
+///
+/// # Errors
+///
+/// As [`open_directory`].
+pub fn open_directory_on_node(
+    directory: &Path,
+    choice: DeviceChoice,
+    mode: u32,
+    node: Option<usize>,
+) -> io::Result<Arc<dyn Device>> {
+    let open_pmem = |map_as| open_pmem(directory, mode, map_as, node);
     if let Some(name) = VolumeName::of(directory)? {
         return match choice {
             DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new())),
@@ -128,11 +144,9 @@ pub fn open_directory_with_mode(
         DeviceChoice::Memory => Ok(Arc::new(MemoryDevice::new())),
         DeviceChoice::File => Ok(Arc::new(FileDevice::with_mode(directory, mode)?)),
         DeviceChoice::Uring => uring::open(directory, mode),
-        DeviceChoice::Pmem => open_pmem(directory, mode, MapAs::Dax),
-        DeviceChoice::PmemFile => open_pmem(directory, mode, MapAs::File),
-        DeviceChoice::PmemEmulated { line_latency } => {
-            open_pmem(directory, mode, MapAs::Emulated { line_latency })
-        }
+        DeviceChoice::Pmem => open_pmem(MapAs::Dax),
+        DeviceChoice::PmemFile => open_pmem(MapAs::File),
+        DeviceChoice::PmemEmulated { line_latency } => open_pmem(MapAs::Emulated { line_latency }),
         DeviceChoice::Auto => match uring::open(directory, mode) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 static SAID: Once = Once::new();
@@ -145,13 +159,18 @@ pub fn open_directory_with_mode(
 }
 
 #[cfg(unix)]
-fn open_pmem(directory: &Path, mode: u32, map_as: MapAs) -> io::Result<Arc<dyn Device>> {
+fn open_pmem(
+    directory: &Path,
+    mode: u32,
+    map_as: MapAs,
+    node: Option<usize>,
+) -> io::Result<Arc<dyn Device>> {
     let device = crate::PmemDevice::with_mode(directory, mode, map_as)?;
-    Ok(Arc::new(device))
+    Ok(Arc::new(device.on_node(node)))
 }
 
 #[cfg(not(unix))]
-fn open_pmem(_: &Path, _: u32, _: MapAs) -> io::Result<Arc<dyn Device>> {
+fn open_pmem(_: &Path, _: u32, _: MapAs, _: Option<usize>) -> io::Result<Arc<dyn Device>> {
     let error = braid_pmem::MapError::NoFiles;
     Err(io::Error::new(io::ErrorKind::Unsupported, error))
 }

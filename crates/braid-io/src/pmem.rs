@@ -16,8 +16,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use braid_pmem::{FenceError, MapAs, MapError, MapOptions, Mapping, MappingKind, MediaError};
-use braid_rt::Mutex;
 use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use braid_rt::{Mutex, numa};
 
 use crate::device::end_of;
 use crate::posix::PosixFile;
@@ -43,6 +43,8 @@ pub struct PmemDevice {
     names: FileDevice,
     map_as: MapAs,
     kind: MappingKind,
+    /// The memory node on which files grow.
+    node: Option<usize>,
 }
 
 impl PmemDevice {
@@ -59,7 +61,15 @@ impl PmemDevice {
             names,
             map_as,
             kind,
+            node: None,
         })
+    }
+
+    /// Sets the memory node on which files grow that lie in the machine's memory. Those on persistent
+    /// memory lie where that is.
+    #[must_use]
+    pub fn on_node(self, node: Option<usize>) -> Self {
+        Self { node, ..self }
     }
 
     fn open_file(&self, name: &str, mode: OpenMode) -> io::Result<PmemFile> {
@@ -78,6 +88,7 @@ impl PmemDevice {
             file: posix.file()?,
             posix,
             mapping,
+            node: self.node,
             resizing: Mutex::new(()),
             // A process that was killed may have stored bytes without flushing their lines. The
             // system knows which pages were written.
@@ -244,6 +255,8 @@ struct PmemFile {
     /// The length of the file, which may be smaller than that of the mapping, or end after its last
     /// whole page.
     len: AtomicU64,
+    /// The memory node on which it grows.
+    node: Option<usize>,
     /// Held while the length changes.
     resizing: Mutex<()>,
     /// Whether the length, or bytes that are not mapped, changed since the last sync, or another
@@ -307,6 +320,8 @@ impl PmemFile {
             self.resizes.fetch_add(1, Ordering::Relaxed);
         }
         if len > before {
+            // The system takes pages of a file in memory from the node of the thread.
+            let _there = numa::visit(self.node);
             // Space first: on a full medium, a store to a page without space would be lost.
             self.posix.reserve(len)?;
             self.posix.set_len(len)?;

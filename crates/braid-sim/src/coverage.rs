@@ -29,6 +29,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("a tablespace dropped", LONG),
     ("a tablespace's device broken for good", LONG),
     ("a tablespace's device full", LONG),
+    ("a tablespace's log on a device of its own", LONG),
     ("a tablespace's read error", LONG),
     ("a tablespace's write or sync error", LONG),
     ("a tail of the order lost", LONG),

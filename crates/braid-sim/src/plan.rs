@@ -95,6 +95,8 @@ pub struct Plan {
     /// Whether those tablespaces have logs of their own, each on its device: without a limit for the
     /// log, and with a protocol that allows them.
     pub logs: bool,
+    /// Whether those logs are on devices of their own.
+    pub apart: bool,
     /// Whether those tablespaces have agents, which all threads use.
     pub agents: bool,
     /// Whether clients move tables between the tablespaces.
@@ -177,6 +179,7 @@ impl Plan {
                 _ => 0,
             },
             logs: Rng::with_seed(seed ^ 0x1065).bool(),
+            apart: Rng::with_seed(seed ^ 0x000a_9a47).bool(),
             agents: Rng::with_seed(seed ^ 0xa6e7).bool(),
             moves: Rng::with_seed(seed ^ 0x0003_07e5).u32(..3) > 0,
             lies: false,
@@ -343,6 +346,7 @@ impl Plan {
             "bulky" => self.bulky = parse(name, value)?,
             "spaces" => self.spaces = parse(name, value)?,
             "logs" => self.logs = parse(name, value)?,
+            "apart" => self.apart = parse(name, value)?,
             "agents" => self.agents = parse(name, value)?,
             "moves" => self.moves = parse(name, value)?,
             "lies" => self.lies = parse(name, value)?,
@@ -466,6 +470,7 @@ impl Plan {
         add(&|p| p.moves = false);
         add(&|p| p.logs = false);
         add(&|p| p.agents = false);
+        add(&|p| p.apart = false);
         add(&|p| p.spaces = 0);
         add(&|p| p.spaces = p.spaces.min(1));
         add(&|p| p.careless = false);
@@ -524,6 +529,7 @@ impl fmt::Display for Plan {
             bulky,
             spaces,
             logs,
+            apart,
             agents,
             moves,
             lies,
@@ -536,7 +542,7 @@ impl fmt::Display for Plan {
              savepoints={savepoints},compressed={compressed},leases={leases},named={named},loads={loads},\
              feed={feed},copies={copies},archive={archive},reopens={reopens},seesaw={seesaw},tight={tight},stalls={stalls},\
              careless={careless},readers={readers},long={long},limited={limited},\
-             short_snapshots={short_snapshots},compacts={compacts},pmem={pmem},nvme={nvme},bulky={bulky},spaces={spaces},logs={logs},agents={agents},moves={moves},lies={lies}"
+             short_snapshots={short_snapshots},compacts={compacts},pmem={pmem},nvme={nvme},bulky={bulky},spaces={spaces},logs={logs},apart={apart},agents={agents},moves={moves},lies={lies}"
         )
     }
 }

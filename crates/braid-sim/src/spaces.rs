@@ -35,9 +35,14 @@ impl AgentHook for AllAreRemote {
 /// The devices of the tablespaces other than the main one; see the module's documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct Spaces {
+    /// Those of the data files, and then, if logs are apart, those of the logs.
     devices: Vec<SimDevice>,
+    /// The number of tablespaces.
+    count: usize,
     /// Whether tablespaces have logs of their own.
     logs: bool,
+    /// Whether each such log is on a device of its own.
+    apart: bool,
     /// Whether tablespaces have agents.
     agents: bool,
     /// Decides which of the devices a fault strikes, independently of a seed's other decisions.
@@ -52,9 +57,13 @@ impl Spaces {
             spaces => u64::from(spaces) + 1,
         };
         let device = |number| SimDevice::new(plan.seed ^ (0x5bace << 20) ^ number);
+        let apart = plan.has_logs() && plan.apart;
+        let devices = if apart { 2 * count } else { count };
         Self {
-            devices: (1..=count).map(device).collect(),
+            devices: (1..=devices).map(device).collect(),
+            count: count as usize,
             logs: plan.has_logs(),
+            apart,
             agents: plan.agents,
             rng: Rng::with_seed(plan.seed ^ 0x7ab1e),
         }
@@ -93,9 +102,26 @@ impl Spaces {
         (spaces, claims)
     }
 
-    /// Replaces the device of a tablespace, by its number from 1.
-    pub(crate) fn set(&mut self, number: usize, device: SimDevice) {
-        self.devices[number - 1] = device;
+    /// Returns the device of a tablespace's log, by its number from 1.
+    pub(crate) fn log_device(&self, number: usize) -> &SimDevice {
+        let first = if self.apart { self.count } else { 0 };
+        &self.devices[first + number - 1]
+    }
+
+    /// Whether the log of a tablespace is on a device of its own.
+    pub(crate) fn is_apart(&self, number: usize) -> bool {
+        self.apart && self.has_log(number)
+    }
+
+    /// Whether a tablespace has a log of its own: one of them shares the log.
+    fn has_log(&self, number: usize) -> bool {
+        self.logs && !(number + 1).is_multiple_of(3)
+    }
+
+    /// Replaces the device of a tablespace, or that of its log.
+    pub(crate) fn set(&mut self, number: usize, of_log: bool, device: SimDevice) {
+        let first = if of_log && self.apart { self.count } else { 0 };
+        self.devices[first + number - 1] = device;
     }
 
     /// Names the devices of all tablespaces for an opening.
@@ -109,15 +135,22 @@ impl Spaces {
             let by_agents = builder.remote_access(RemoteAccess::Agent);
             builder = by_agents.agent_hook(Arc::new(AllAreRemote));
         }
-        let numbers = (1..=self.devices.len()).filter(|number| *number != except);
-        numbers.fold(builder, |builder, number| {
-            let device = Arc::new(self.devices[number - 1].clone());
-            builder.tablespace_device(&self.name_of(number), device)
+        (1..=self.count).fold(builder, |mut builder, number| {
+            let name = self.name_of(number);
+            if number != except {
+                let device = Arc::new(self.devices[number - 1].clone());
+                builder = builder.tablespace_device(&name, device);
+            }
+            if self.is_apart(number) {
+                let log = Arc::new(self.log_device(number).clone());
+                builder = builder.tablespace_log_on(&name, log);
+            }
+            builder
         })
     }
 
     fn name_of(&self, number: usize) -> String {
-        if number == self.devices.len() {
+        if number == self.count {
             return SPARE.to_owned();
         }
         name(number)
@@ -130,7 +163,7 @@ impl Spaces {
             return Ok(());
         }
         let existing = db.tablespace_names();
-        for number in 1..self.devices.len() {
+        for number in 1..self.count {
             let name = name(number);
             if !existing.contains(&name) {
                 db.create_tablespace(&name, self.options(number))?;
@@ -141,15 +174,18 @@ impl Spaces {
 
     /// Creates the spare tablespace.
     pub(crate) fn create_spare(&self, db: &Database) -> Result<()> {
-        db.create_tablespace(SPARE, self.options(self.devices.len()))
+        db.create_tablespace(SPARE, self.options(self.count))
     }
 
     fn options(&self, number: usize) -> TablespaceOptions {
         let device = Arc::new(self.devices[number - 1].clone());
-        // One of them shares the log.
-        let own_log = self.logs && !(number + 1).is_multiple_of(3);
-        TablespaceOptions::on_device(device)
+        let options = TablespaceOptions::on_device(device)
             .pool_bytes(1 << 20)
-            .own_log(own_log)
+            .own_log(self.has_log(number));
+        if !self.is_apart(number) {
+            return options;
+        }
+        braid_rt::coverage_point("a tablespace's log on a device of its own");
+        options.log_on(Arc::new(self.log_device(number).clone()))
     }
 }

@@ -193,6 +193,72 @@ fn check_tablespaces(db: &Database, names: &[String]) {
     }
 }
 
+/// Tablespaces in mapped files on a file system in memory.
+#[test]
+#[cfg(target_os = "linux")]
+fn mapped_files_lie_on_the_node_of_their_tablespace() {
+    use braid::device::DeviceChoice;
+
+    if numa::nodes() == 1 {
+        eprintln!("skipped: the machine has one memory node");
+        return;
+    }
+    let in_memory = std::path::Path::new("/dev/shm");
+    let temporary = if in_memory.is_dir() {
+        tempfile::tempdir_in(in_memory).unwrap()
+    } else {
+        tempfile::tempdir().unwrap()
+    };
+    let names: Vec<String> = (0..numa::nodes())
+        .map(|node| format!("on-{node}"))
+        .collect();
+    let open = || {
+        let builder = Database::builder().pool_bytes(1 << 20);
+        let builder = builder.device(DeviceChoice::PmemEmulated { line_latency: 0 });
+        // Without threads, which the other test would take for those of its database.
+        let builder = builder.background_threads(false).strands(numa::whole(2));
+        let builder = builder.segment_bytes(1 << 20);
+        builder.open(temporary.path().join("main")).unwrap()
+    };
+    let db = open();
+    for (node, name) in names.iter().enumerate() {
+        let directory = temporary.path().join(name);
+        let options = TablespaceOptions::in_directory(directory).pool_bytes(1 << 20);
+        let options = options.own_log(true).memory_node(numa::system_id(node));
+        db.create_tablespace(name, options).unwrap();
+    }
+    db.close().unwrap();
+    let db = open();
+    fill_tablespaces(&db, &names);
+    db.checkpoint().unwrap();
+    let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap();
+    for (node, name) in names.iter().enumerate() {
+        let file = format!("file={}/", temporary.path().join(name).display());
+        let (mut all, mut there) = (0, 0);
+        for line in maps.lines().filter(|line| line.contains(&file)) {
+            for (id, pages) in line.split(' ').filter_map(pages_of_node) {
+                all += pages;
+                there += if id == numa::system_id(node) {
+                    pages
+                } else {
+                    0
+                };
+            }
+        }
+        println!("{name}: {there} of {all} pages");
+        assert!(all >= 1_000, "{name}: {all} pages are in use");
+        assert!(there >= all / 100 * 99, "{name}: {there} of {all} pages");
+    }
+    db.close().unwrap();
+}
+
+/// Reads `N<node>=<pages>`.
+#[cfg(target_os = "linux")]
+fn pages_of_node(word: &str) -> Option<(usize, u64)> {
+    let (node, pages) = word.strip_prefix('N')?.split_once('=')?;
+    Some((node.parse().ok()?, pages.parse().ok()?))
+}
+
 #[test]
 fn a_node_that_the_machine_lacks_is_refused_by_its_number() {
     let builder = Database::builder()

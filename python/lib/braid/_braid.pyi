@@ -158,15 +158,26 @@ f64: Final[Type[float]]
 
 def open(path: _Path, **options: Unpack[_Options]) -> Database: ...
 def in_memory(**options: Unpack[_Options]) -> Database: ...
-def verify(path: _Path, *, tablespaces: Mapping[str, _Path] | None = None) -> VerifyReport: ...
+def verify(
+    path: _Path,
+    *,
+    tablespaces: Mapping[str, _Path] | None = None,
+    tablespace_logs: Mapping[str, _Path] | None = None,
+) -> VerifyReport: ...
 def salvage(
     path: _Path,
     into: _Path,
     *,
     tablespaces: Mapping[str, _Path] | None = None,
+    tablespace_logs: Mapping[str, _Path] | None = None,
 ) -> SalvageReport: ...
 def upgrade(path: _Path) -> UpgradeReport: ...
-def dump(path: _Path, *, tablespaces: Mapping[str, _Path] | None = None) -> str: ...
+def dump(
+    path: _Path,
+    *,
+    tablespaces: Mapping[str, _Path] | None = None,
+    tablespace_logs: Mapping[str, _Path] | None = None,
+) -> str: ...
 def backup_info(path: _Path) -> BackupInfo: ...
 def restore(
     backups: Iterable[_Path | _Reader],
@@ -178,6 +189,7 @@ def restore(
     pool_bytes: int | None = None,
     file_mode: int | None = None,
     tablespaces: Mapping[str, _Path] | None = None,
+    tablespace_logs: Mapping[str, _Path] | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> RestoreReport: ...
 
@@ -285,6 +297,7 @@ class Database:
         pool_bytes: int | None = None,
         own_log: bool = False,
         memory_node: int | None = None,
+        log_directory: _Path | None = None,
     ) -> None: ...
     def drop_tablespace(self, name: str) -> None: ...
     def move_table(self, name: str, tablespace: str | None) -> MoveReport: ...

@@ -131,6 +131,9 @@ pub struct braid_tablespace_directory {
     pub name: *const c_char,
     /// The directory, which is empty or does not exist.
     pub directory: *const c_char,
+    /// A directory for the log alone, which is empty or does not exist, of a tablespace that has a log of
+    /// its own; NULL: the log is with the data.
+    pub log_directory: *const c_char,
 }
 
 /// Result of a restore.
@@ -299,7 +302,7 @@ pub unsafe extern "C" fn braid_backup_read_info(
 /// `options` is NULL or points to options, whose `backups` point to `backup_count` strings that end
 /// with a NUL, as `archive` does unless it is NULL, whose `streams` are NULL or point to as many
 /// sources, which give no more than they are asked for, whose `tablespaces` point to
-/// `tablespace_count` pairs of such strings, and whose `progress` may be called with `data`; no callback may unwind or call `longjmp`; `path` is NULL or a string that ends with a
+/// `tablespace_count` groups of such strings or, for `log_directory`, NULL, and whose `progress` may be called with `data`; no callback may unwind or call `longjmp`; `path` is NULL or a string that ends with a
 /// NUL; `report` is NULL or points to writable memory for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_restore(
@@ -392,6 +395,11 @@ impl braid_restore_options {
                 )
             };
             restore = restore.tablespace_directory(name, directory);
+            if !space.log_directory.is_null() {
+                // SAFETY: the same.
+                let log = unsafe { memory::path(space.log_directory) }?;
+                restore = restore.tablespace_log_directory(name, log);
+            }
         }
         restore = restore.until(self.parse_until()?);
         let medium = u64::try_from(self.device).ok().and_then(device);

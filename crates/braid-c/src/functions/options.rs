@@ -239,6 +239,7 @@ impl Options {
         Ok(Self {
             builder,
             tablespaces: self.tablespaces,
+            tablespace_logs: self.tablespace_logs,
             in_memory,
             read_only,
         })
@@ -450,6 +451,29 @@ pub unsafe extern "C" fn braid_options_set_tablespace_directory(
         let mut options = OPTIONS.lock(options)?;
         options.builder = options.builder.clone().tablespace_directory(name, path);
         options.tablespaces.push((name.to_owned(), path.to_owned()));
+        Ok(BRAID_OK)
+    })
+}
+
+/// Names the present directory of a tablespace's log, as `braid_options_set_tablespace_directory` does with
+/// that of its data. Has no effect if the tablespace has no log in a directory of its own.
+///
+/// # Safety
+///
+/// `name` and `path` are NULL or strings that end with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_options_set_tablespace_log_directory(
+    options: *mut braid_options,
+    name: *const c_char,
+    path: *const c_char,
+) -> braid_status {
+    call(|| {
+        // SAFETY: this function's contract.
+        let (name, path) = unsafe { (memory::text(name, "name")?, memory::path(path)?) };
+        let mut options = OPTIONS.lock(options)?;
+        options.builder = options.builder.clone().tablespace_log_directory(name, path);
+        let log = (name.to_owned(), path.to_owned());
+        options.tablespace_logs.push(log);
         Ok(BRAID_OK)
     })
 }

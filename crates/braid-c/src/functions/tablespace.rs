@@ -9,7 +9,7 @@ use super::table::{braid_name_callback, report_names};
 use super::table_options::braid_table_options;
 use crate::boundary::{Failure, Outcome, call};
 use crate::handles::{braid_db, braid_loader, braid_table, number};
-use crate::memory::{Optional, Out, UserData, optional, optional_text, text};
+use crate::memory::{Optional, Out, UserData, optional, optional_text, path, text};
 use crate::objects::{Loading, OpenDatabase, OpenTable};
 use crate::registry::{LOADERS, TABLES, database};
 use crate::status::braid_status::{self, BRAID_OK};
@@ -31,11 +31,18 @@ pub struct braid_tablespace_options {
     pub on_memory_node: c_int,
     /// The system's number of the node.
     pub memory_node: c_uint,
+    /// A directory for the log alone, which is created if it is missing and must be empty; NULL: the
+    /// log is with the data. The tablespace then has a log of its own, whatever `own_log` is.
+    pub log_directory: *const c_char,
 }
 
 impl braid_tablespace_options {
     /// Applies these options to those of a tablespace.
-    fn apply(&self, mut options: TablespaceOptions) -> Outcome<TablespaceOptions> {
+    ///
+    /// # Safety
+    ///
+    /// `log_directory` is NULL or a string that ends with a NUL.
+    unsafe fn apply(&self, mut options: TablespaceOptions) -> Outcome<TablespaceOptions> {
         let flag = |value: c_int, name: &str| match value {
             0 => Ok(false),
             1 => Ok(true),
@@ -49,6 +56,10 @@ impl braid_tablespace_options {
         }
         if flag(self.on_memory_node, "on_memory_node")? {
             options = options.memory_node(braid_rt::to_usize(self.memory_node.into()));
+        }
+        if !self.log_directory.is_null() {
+            // SAFETY: this function's contract.
+            options = options.log_directory(unsafe { path(self.log_directory) }?);
         }
         Ok(options)
     }
@@ -73,19 +84,20 @@ pub unsafe extern "C" fn braid_db_create_tablespace(
         own_log: 0,
         on_memory_node: 0,
         memory_node: 0,
+        log_directory: std::ptr::null(),
     };
     // SAFETY: this function's contract.
     unsafe { braid_db_create_tablespace_with(db, name, directory, &raw const options) }
 }
 
 /// Creates a tablespace as `braid_db_create_tablespace` does, with `options`: the bytes of its pool, a
-/// log of its own, and the memory node (NUMA) to which it is bound. If `options` is NULL, all options
-/// are zero.
+/// log of its own, perhaps in a directory for it alone, and the memory node (NUMA) to which it is bound. If
+/// `options` is NULL, all options are zero.
 ///
 /// # Safety
 ///
 /// `name` and `directory` are NULL or strings that end with a NUL. `options` is NULL or points to
-/// options.
+/// options, whose `log_directory` is NULL or such a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_db_create_tablespace_with(
     db: *mut braid_db,
@@ -99,7 +111,8 @@ pub unsafe extern "C" fn braid_db_create_tablespace_with(
         let mut chosen = TablespaceOptions::in_directory(directory);
         // SAFETY: this function's contract.
         if let Some(options) = unsafe { optional(options) } {
-            chosen = options.apply(chosen)?;
+            // SAFETY: the same.
+            chosen = unsafe { options.apply(chosen) }?;
         }
         database(db)?.current().create_tablespace(name, chosen)?;
         Ok(BRAID_OK)

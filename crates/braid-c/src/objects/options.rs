@@ -11,6 +11,8 @@ pub(crate) struct Options {
     pub(crate) builder: Builder,
     /// Names and present directories of tablespaces; the builder has them, too.
     pub(crate) tablespaces: Vec<(String, PathBuf)>,
+    /// The same of logs that are apart from the data.
+    pub(crate) tablespace_logs: Vec<(String, PathBuf)>,
     /// Whether the database is in memory, without a directory.
     pub(crate) in_memory: bool,
     pub(crate) read_only: bool,
@@ -21,6 +23,7 @@ impl Options {
         Self {
             builder: Database::builder(),
             tablespaces: Vec::new(),
+            tablespace_logs: Vec::new(),
             in_memory: false,
             read_only: false,
         }
@@ -28,17 +31,25 @@ impl Options {
 
     /// Returns how to check a database whose tablespaces are where these options say.
     pub(crate) fn verify(&self) -> Verify {
-        let places = self.tablespaces.iter();
-        places.fold(Verify::new(), |verify, (name, directory)| {
-            verify.tablespace_directory(name, directory)
-        })
+        let mut verify = Verify::new();
+        for (name, directory) in &self.tablespaces {
+            verify = verify.tablespace_directory(name, directory);
+        }
+        for (name, directory) in &self.tablespace_logs {
+            verify = verify.tablespace_log_directory(name, directory);
+        }
+        verify
     }
 
     /// Returns how to salvage a database whose tablespaces are where these options say.
     pub(crate) fn salvage(&self) -> Salvage {
-        let places = self.tablespaces.iter();
-        places.fold(Salvage::new(), |salvage, (name, directory)| {
-            salvage.tablespace_directory(name, directory)
-        })
+        let mut salvage = Salvage::new();
+        for (name, directory) in &self.tablespaces {
+            salvage = salvage.tablespace_directory(name, directory);
+        }
+        for (name, directory) in &self.tablespace_logs {
+            salvage = salvage.tablespace_log_directory(name, directory);
+        }
+        salvage
     }
 }

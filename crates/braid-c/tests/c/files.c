@@ -290,7 +290,9 @@ static void load_and_restore(braid_db *db, const char *dir) {
     OK(braid_table_free(loaded));
     OK(braid_db_backup(db, backup, NULL, NULL, NULL, NULL));
     const char *backups[] = {backup};
-    braid_tablespace_directory directory = {"disk", places};
+    static char log_place[8192];
+    snprintf(log_place, sizeof log_place, "%s-log", places);
+    braid_tablespace_directory directory = {"disk", places, log_place};
     braid_restore_options options = {0};
     options.backups = backups;
     options.backup_count = 1;
@@ -331,6 +333,13 @@ static void tablespaces(const char *dir) {
     EXPECT(BRAID_INVALID_ARGUMENT, braid_db_create_tablespace_with(db, "disk", disk, &options));
     MESSAGE("on_memory_node");
     options.on_memory_node = 0;
+    options.own_log = 0;
+    options.log_directory = disk;
+    EXPECT(BRAID_TABLESPACE, braid_db_create_tablespace_with(db, "disk", disk, &options));
+    MESSAGE("data file");
+    static char log_disk[8192];
+    snprintf(log_disk, sizeof log_disk, "%s-log", disk);
+    options.log_directory = log_disk;
     OK(braid_db_create_tablespace_with(db, "disk", disk, &options));
     EXPECT(BRAID_TABLESPACE, braid_db_create_tablespace(db, "disk", gone, 0));
     MESSAGE("exists");
@@ -343,16 +352,22 @@ static void tablespaces(const char *dir) {
     write_both(db, here, there, "first");
     OK(braid_db_close(db));
 
+    static char log_gone[8192];
+    snprintf(log_gone, sizeof log_gone, "%s-log", gone);
     CHECK(rename(disk, gone) == 0);
+    CHECK(rename(log_disk, log_gone) == 0);
     open_db(dir, BRAID_TABLESPACE, NULL);
     MESSAGE("disk");
     braid_options *present = NULL;
     OK(braid_options_new(&present));
     EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_tablespace_directory(present, NULL, gone));
     OK(braid_options_set_tablespace_directory(present, "disk", gone));
+    EXPECT(BRAID_NULL_ARGUMENT, braid_options_set_tablespace_log_directory(present, "disk", NULL));
+    OK(braid_options_set_tablespace_log_directory(present, "disk", log_gone));
     checked_where_it_is(dir, present);
     OK(braid_options_free(present));
     CHECK(rename(gone, disk) == 0);
+    CHECK(rename(log_gone, log_disk) == 0);
     db = open_db(dir, BRAID_OK, NULL);
     OK(braid_table_open(db, "there", &there));
     OK(braid_table_get(there, S("key"), &value));

@@ -102,6 +102,11 @@ pub(crate) struct RestoreArgs {
     #[arg(long = "tablespace", value_name = "NAME=DIR", value_parser = parse_place)]
     tablespaces: Vec<(String, PathBuf)>,
 
+    /// Directory for the log of a tablespace that has one of its own, which must be missing or empty;
+    /// otherwise the log is with its data
+    #[arg(long = "tablespace-log", value_name = "NAME=DIR", value_parser = parse_place)]
+    tablespace_logs: Vec<(String, PathBuf)>,
+
     #[command(flatten)]
     log: LogPlaceArgs,
 }
@@ -134,6 +139,10 @@ pub(crate) fn restore(args: &RestoreArgs, output: &mut Output) -> Result<(), Fai
     for (name, directory) in &args.tablespaces {
         made.push(Made::look(directory));
         restore = restore.tablespace_directory(name, directory);
+    }
+    for (name, directory) in &args.tablespace_logs {
+        made.push(Made::look(directory));
+        restore = restore.tablespace_log_directory(name, directory);
     }
     let report = restore.run(dest);
     bar.finish_and_clear();

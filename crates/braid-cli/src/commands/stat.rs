@@ -166,6 +166,7 @@ fn json(db: &Database, dir: &Path, exact: bool) -> Result<serde_json::Value, Fai
             "data_file_free_bytes": space.store.file_free_bytes,
             "pages": space.store.pages,
             "own_log": space.own_log,
+            "log_directory": space.log_directory.as_ref().map(|directory| directory.display().to_string()),
             "log_bytes": space.log_bytes,
             "memory_node": space.memory_node,
             "is_on_node": space.is_on_node,
@@ -223,7 +224,11 @@ fn tablespace_line(space: &TablespaceStats) -> String {
     let directory = space.directory.as_ref();
     let place = directory.map_or_else(String::new, |path| format!(" in {}", path.display()));
     let (file, pages) = (file_of(&space.store), pages_of(&space.store));
-    let log = if space.own_log { "; own log" } else { "" };
+    let log = match &space.log_directory {
+        Some(directory) => format!("; own log in {}", directory.display()),
+        None if space.own_log => "; own log".to_owned(),
+        None => String::new(),
+    };
     let node = match space.memory_node {
         Some(node) if space.is_on_node => format!("; on memory node {node}"),
         Some(node) => {

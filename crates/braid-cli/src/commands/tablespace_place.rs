@@ -10,21 +10,32 @@ pub(crate) struct TablespaceArgs {
     /// the database; repeat it for each
     #[arg(long = "tablespace", value_name = "NAME=DIR", value_parser = parse_place)]
     pub(crate) tablespaces: Vec<(String, PathBuf)>,
+
+    /// Present directory of a tablespace's log that is in a directory of its own; repeat it for each
+    #[arg(long = "tablespace-log", value_name = "NAME=DIR", value_parser = parse_place)]
+    pub(crate) tablespace_logs: Vec<(String, PathBuf)>,
 }
 
 impl TablespaceArgs {
-    pub(crate) fn verify(&self, verify: Verify) -> Verify {
-        let places = self.tablespaces.iter();
-        places.fold(verify, |verify, (name, directory)| {
-            verify.tablespace_directory(name, directory)
-        })
+    pub(crate) fn verify(&self, mut verify: Verify) -> Verify {
+        for (name, directory) in &self.tablespaces {
+            verify = verify.tablespace_directory(name, directory);
+        }
+        for (name, directory) in &self.tablespace_logs {
+            verify = verify.tablespace_log_directory(name, directory);
+        }
+        verify
     }
 
     pub(crate) fn salvage(&self) -> Salvage {
-        let places = self.tablespaces.iter();
-        places.fold(Salvage::new(), |salvage, (name, directory)| {
-            salvage.tablespace_directory(name, directory)
-        })
+        let mut salvage = Salvage::new();
+        for (name, directory) in &self.tablespaces {
+            salvage = salvage.tablespace_directory(name, directory);
+        }
+        for (name, directory) in &self.tablespace_logs {
+            salvage = salvage.tablespace_log_directory(name, directory);
+        }
+        salvage
     }
 }
 

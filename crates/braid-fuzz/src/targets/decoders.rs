@@ -212,7 +212,7 @@ pub(super) const TABLESPACES: Target = Target {
 /// Returns the list of the tablespaces of a database, and the note of one.
 fn space_files() -> (Vec<u8>, Vec<u8>) {
     use braid::tablespace::TablespaceOptions;
-    let devices: [std::sync::Arc<MemoryDevice>; 3] = Default::default();
+    let devices: [std::sync::Arc<MemoryDevice>; 4] = Default::default();
     let builder = braid::Database::builder().pool_bytes(1 << 20);
     let builder = builder.background_threads(false);
     let db = builder
@@ -220,8 +220,12 @@ fn space_files() -> (Vec<u8>, Vec<u8>) {
         .expect("memory takes it");
     for (name, device) in [("one", &devices[1]), ("two", &devices[2])] {
         let options = TablespaceOptions::on_device(device.clone()).pool_bytes(1 << 20);
-        let created = db.create_tablespace(name, options.own_log(name == "two"));
-        created.expect("memory takes it");
+        let options = match name {
+            "two" => options.log_on(devices[3].clone()),
+            _ => options,
+        };
+        db.create_tablespace(name, options)
+            .expect("memory takes it");
     }
     let file = |device: &MemoryDevice, name: &str| {
         let files = Image::of(device, 4096).files.into_iter();

@@ -184,7 +184,7 @@ fn small() -> Builder {
 /// Returns the devices without what is gone of a tablespace, which may have no log, and whether its log is
 /// among that.
 fn without(copies: &Spaces, number: usize, gone: &mut Gone, rng: &mut Rng) -> (Spaces, bool) {
-    let device = &copies.devices()[number - 1];
+    let device = copies.log_device(number);
     let files = device.list().unwrap_or_default().into_iter();
     let mut logs: Vec<String> = files.map(|file| file.name).collect();
     logs.retain(|name| name.ends_with(".seg"));
@@ -192,11 +192,18 @@ fn without(copies: &Spaces, number: usize, gone: &mut Gone, rng: &mut Rng) -> (S
         *gone = Gone::Emptied;
     }
     let other = match gone {
-        Gone::Emptied | Gone::Unnamed => SimDevice::new(rng.u64(..)),
+        // The place of the log.
+        Gone::Log if copies.is_apart(number) && rng.bool() => SimDevice::new(rng.u64(..)),
         Gone::Log | Gone::Bit => device.after_kill(),
+        _ => SimDevice::new(rng.u64(..)),
+    };
+    let is_there = |name: &&String| {
+        other
+            .list()
+            .is_ok_and(|files| files.iter().any(|file| file.name == **name))
     };
     match gone {
-        Gone::Log => logs.iter().for_each(|name| {
+        Gone::Log => logs.iter().filter(is_there).for_each(|name| {
             other.remove(name).expect("a new device works");
         }),
         Gone::Bit => {
@@ -206,7 +213,7 @@ fn without(copies: &Spaces, number: usize, gone: &mut Gone, rng: &mut Rng) -> (S
         _ => {}
     }
     let mut without = copies.clone();
-    without.set(number, other);
+    without.set(number, matches!(gone, Gone::Log | Gone::Bit), other);
     (without, !logs.is_empty())
 }
 

@@ -6,7 +6,7 @@
 //! table that is opened, dropped or replayed. The main tablespace, [`Engine::store`], is not in it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use braid_io::{DeviceChoice, DirectoryLock};
@@ -19,7 +19,7 @@ use super::Engine;
 use super::context::Context;
 use super::space_state::SpaceState;
 use crate::error::{Error, Result, TablespaceError};
-use crate::format::space::ListedSpace;
+use crate::format::space::{ListedLog, ListedSpace};
 use crate::schema::entry::{MAIN_SPACE, SPACES_MAX, damaged, space_of};
 use crate::schema::table::TableCore;
 
@@ -46,8 +46,10 @@ pub(crate) struct Space {
     pub(crate) node: Option<u16>,
     /// Whether transactions write to that log: once a checkpoint has its position.
     uses_log: AtomicBool,
-    /// The lock on the directory, until the database is closed.
-    pub(crate) lock: Mutex<Option<DirectoryLock>>,
+    /// The place of its log, if that is not with its data file.
+    pub(crate) log: Option<ListedLog>,
+    /// The locks on the directories, until the database is closed.
+    pub(crate) locks: Mutex<Vec<DirectoryLock>>,
     pub(crate) uses: Mutex<Uses>,
     /// Which checkpoint its data file has.
     pub(crate) state: SpaceState,
@@ -99,7 +101,8 @@ impl Space {
         store: Store,
         directory: Option<PathBuf>,
         access: DeviceChoice,
-        lock: Option<DirectoryLock>,
+        log: Option<ListedLog>,
+        locks: Vec<DirectoryLock>,
     ) -> Self {
         Self {
             number: entry.number,
@@ -112,7 +115,8 @@ impl Space {
             has_log: entry.has_log,
             node: entry.node,
             uses_log: AtomicBool::new(false),
-            lock: Mutex::new(lock),
+            log,
+            locks: Mutex::new(locks),
             uses: Mutex::default(),
             state: SpaceState::default(),
         }
@@ -141,8 +145,29 @@ impl Space {
             directory: self.directory.clone().unwrap_or_default(),
             access: self.access,
             has_log: self.has_log,
+            log: self.log.clone(),
             node: self.node,
         }
+    }
+
+    /// Returns the directory of its log, if that has one of its own.
+    pub(crate) fn log_directory(&self) -> Option<&Path> {
+        let log = self.log.as_ref()?;
+        let is_one = !log.directory.as_os_str().is_empty();
+        is_one.then_some(&log.directory)
+    }
+
+    /// Returns its directories, and what lies in each.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (String, PathBuf)> + '_ {
+        let data = self.directory.iter().map(|directory| {
+            let what = format!("tablespace {:?}", self.name);
+            (what, directory.clone())
+        });
+        let log = self.log_directory().into_iter().map(|directory| {
+            let what = format!("the log of tablespace {:?}", self.name);
+            (what, directory.to_owned())
+        });
+        data.chain(log)
     }
 }
 

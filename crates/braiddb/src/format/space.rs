@@ -9,9 +9,12 @@
 //!
 //! ```text
 //! TABLESPACES, fields of a note: number of entries (u8), then for each
-//!   number (u8, with 128 added if the tablespace has a log of its own), identity (u128), bytes of pool (u64),
+//!   number (u8, with 128 added if the tablespace has a log of its own, and 64 if that is in another place),
+//!   identity (u128), bytes of pool (u64),
 //!   lengths of name, directory and device (u16 each), name, directory, device;
-//! if any has a memory node, then for each the system's number of the node, plus 1 (u16, 0 for none)
+//! if any has a memory node or its log in another place, then for each the system's number of the node,
+//!   plus 1 (u16, 0 for none);
+//! then for each with its log in another place: lengths of directory and device (u16 each), directory, device
 //! ```
 
 use std::path::PathBuf;
@@ -99,8 +102,19 @@ pub(crate) struct ListedSpace {
     pub(crate) access: DeviceChoice,
     /// Whether the tablespace has a log of its own.
     pub(crate) has_log: bool,
+    /// The place of its log, if that is not with its data file.
+    pub(crate) log: Option<ListedLog>,
     /// The system's number of the memory node that was chosen for it.
     pub(crate) node: Option<u16>,
+}
+
+/// The place of the log of a listed tablespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListedLog {
+    /// The directory; empty on a device that the caller provides.
+    pub(crate) directory: PathBuf,
+    /// How the directory is accessed.
+    pub(crate) access: DeviceChoice,
 }
 
 impl ListedSpace {
@@ -120,65 +134,112 @@ impl ListedSpace {
 /// of such a number.
 const WITH_LOG: u8 = 128;
 
+/// Added to the number of a tablespace whose log is in another place. Earlier versions, which would look for
+/// the log with the data file, find no tablespace of such a number.
+const WITH_LOG_PLACE: u8 = 64;
+
+/// Appends texts, after their lengths; `None` if one is too long.
+fn put_texts(fields: &mut Vec<u8>, texts: &[&str]) -> Option<()> {
+    for text in texts {
+        fields.extend(u16::try_from(text.len()).ok()?.to_le_bytes());
+    }
+    texts.iter().for_each(|text| fields.extend(text.as_bytes()));
+    Some(())
+}
+
 /// Encodes the list of tablespaces; `None` if a directory's name is not valid UTF-8, or a name is too
 /// long.
 pub(crate) fn encode_list(spaces: &[ListedSpace]) -> Option<Vec<u8>> {
     let mut fields = vec![u8::try_from(spaces.len()).ok()?];
     for space in spaces {
-        fields.push(space.number | if space.has_log { WITH_LOG } else { 0 });
+        let with_log = if space.has_log { WITH_LOG } else { 0 };
+        let with_place = space.log.as_ref().map_or(0, |_| WITH_LOG_PLACE);
+        fields.push(space.number | with_log | with_place);
         fields.extend(space.identity.to_le_bytes());
         fields.extend(space.pool_bytes.to_le_bytes());
         let access = space.access.to_string();
         let texts = [&space.name, space.directory.to_str()?, &access];
-        for text in texts {
-            fields.extend(u16::try_from(text.len()).ok()?.to_le_bytes());
-        }
-        texts.iter().for_each(|text| fields.extend(text.as_bytes()));
+        put_texts(&mut fields, &texts)?;
     }
-    if spaces.iter().any(|space| space.node.is_some()) {
+    let mut logs = spaces.iter().filter_map(|space| space.log.as_ref());
+    if logs.clone().next().is_some() || spaces.iter().any(|space| space.node.is_some()) {
         for space in spaces {
             let field = space.node.map_or(Some(0), |node| node.checked_add(1))?;
             fields.extend(field.to_le_bytes());
         }
     }
+    logs.try_for_each(|log| {
+        let access = log.access.to_string();
+        put_texts(&mut fields, &[log.directory.to_str()?, &access])
+    })?;
     Some(fields)
+}
+
+/// The fields of a list that are not decoded yet.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (field, after) = self.0.split_at_checked(len)?;
+        self.0 = after;
+        Some(field)
+    }
+
+    /// Returns texts, which follow their lengths.
+    fn texts<const N: usize>(&mut self) -> Option<[&'a str; N]> {
+        let mut lens = [0; N];
+        for len in &mut lens {
+            *len = usize::from(u16::from_le_bytes(self.take(2)?.try_into().ok()?));
+        }
+        let mut texts = [""; N];
+        for (text, len) in texts.iter_mut().zip(lens) {
+            *text = std::str::from_utf8(self.take(len)?).ok()?;
+        }
+        Some(texts)
+    }
 }
 
 /// Decodes the list of tablespaces; `None` if it is malformed.
 pub(crate) fn decode_list(fields: &[u8]) -> Option<Vec<ListedSpace>> {
-    let (&count, mut rest) = fields.split_first()?;
+    let (&count, rest) = fields.split_first()?;
+    let mut rest = Fields(rest);
     let mut spaces = Vec::new();
-    for _ in 0..count {
-        let mut take = |len: usize| {
-            let (field, after) = rest.split_at_checked(len)?;
-            rest = after;
-            Some(field)
-        };
-        let number = take(1)?[0];
-        let identity = u128::from_le_bytes(take(16)?.try_into().ok()?);
-        let pool_bytes = u64::from_le_bytes(take(8)?.try_into().ok()?);
-        let mut lens = [0; 3];
-        for len in &mut lens {
-            *len = usize::from(u16::from_le_bytes(take(2)?.try_into().ok()?));
-        }
-        let mut text = |len| std::str::from_utf8(take(len)?).ok();
+    // Indices of those with their logs in other places.
+    let mut placed = Vec::new();
+    for index in 0..usize::from(count) {
+        let number = rest.take(1)?[0];
+        let identity = u128::from_le_bytes(rest.take(16)?.try_into().ok()?);
+        let pool_bytes = u64::from_le_bytes(rest.take(8)?.try_into().ok()?);
+        let [name, directory, access] = rest.texts()?;
+        placed.extend((number & WITH_LOG_PLACE != 0).then_some(index));
         spaces.push(ListedSpace {
-            number: number & !WITH_LOG,
+            number: number & !(WITH_LOG | WITH_LOG_PLACE),
             has_log: number & WITH_LOG != 0,
             identity,
             pool_bytes,
-            name: text(lens[0])?.to_owned(),
-            directory: text(lens[1])?.into(),
-            access: text(lens[2])?.parse().ok()?,
+            name: name.to_owned(),
+            directory: directory.into(),
+            access: access.parse().ok()?,
+            log: None,
             node: None,
         });
     }
-    // Nothing follows if no tablespace has a node, except the zeroes of a note.
-    let nodes = rest
-        .chunks_exact(2)
-        .map(|field| u16::from_le_bytes([field[0], field[1]]));
-    for (space, node) in spaces.iter_mut().zip(nodes) {
-        space.node = node.checked_sub(1);
+    // Nothing follows if no tablespace has a node or such a log, except the zeroes of a note.
+    let nodes = 2 * spaces.len();
+    let nodes = match rest.take(nodes) {
+        Some(nodes) => nodes,
+        None if placed.is_empty() => rest.0,
+        None => return None,
+    };
+    for (space, field) in spaces.iter_mut().zip(nodes.chunks_exact(2)) {
+        space.node = u16::from_le_bytes([field[0], field[1]]).checked_sub(1);
+    }
+    for index in placed {
+        let [directory, access] = rest.texts()?;
+        spaces[index].log = Some(ListedLog {
+            directory: directory.into(),
+            access: access.parse().ok()?,
+        });
     }
     Some(spaces)
 }
@@ -217,6 +278,10 @@ mod tests {
             directory: directory.into(),
             access: DeviceChoice::PmemEmulated { line_latency: 437 },
             has_log: number == 63,
+            log: (number == 63).then(|| ListedLog {
+                directory: "/logs/three".into(),
+                access: DeviceChoice::Uring,
+            }),
             node: (number == 63).then_some(u16::MAX - 1),
         };
         for spaces in [
@@ -228,10 +293,8 @@ mod tests {
             assert_eq!(decode_list(&fields), Some(spaces.clone()));
             let padded = [&fields[..], &[0; 100]].concat();
             assert_eq!(decode_list(&padded), Some(spaces.clone()));
-            // A list without the nodes is one that has none.
-            let has_nodes = spaces.iter().any(|space| space.node.is_some());
-            let nodes = if has_nodes { 2 * spaces.len() } else { 0 };
-            for len in 0..fields.len() - nodes {
+            // A list with a log's place is whole, and one without nodes has none.
+            for len in 0..fields.len() {
                 assert_eq!(decode_list(&fields[..len]), None, "{len}");
             }
         }

@@ -162,6 +162,8 @@ pub struct TablespaceStats {
     pub store: StoreStats,
     /// Whether it has a log of its own, or will have one with the next opening.
     pub own_log: bool,
+    /// The directory of that log, if it is not that of the data.
+    pub log_directory: Option<PathBuf>,
     /// Bytes written to that log since the database was opened.
     pub log_bytes: u64,
     /// The system's number of the memory node that was chosen for it.

@@ -13,7 +13,7 @@ use crate::engine::spaces::Space;
 use crate::error::{Error, Result};
 use crate::format::meta::Meta;
 use crate::format::redo;
-use crate::options::{Builder, SpacePlace};
+use crate::options::{Builder, SpacePlace, SpacePlaces};
 use crate::recovery::tablespaces::{Checked, DamagedLogs, LogLanes, MainState};
 use crate::recovery::{
     CREATING_FILE, Contents, DATA_FILE, UNFINISHED, inspect, locking, log_directory,
@@ -77,7 +77,7 @@ pub struct VerifyReport {
 pub struct Verify {
     max_rate: Option<u64>,
     /// Where the tablespaces are.
-    tablespaces: Vec<(String, SpacePlace)>,
+    tablespaces: SpacePlaces,
 }
 
 impl Verify {
@@ -118,7 +118,22 @@ impl Verify {
     /// ```
     pub fn tablespace_directory(mut self, name: &str, path: impl AsRef<Path>) -> Self {
         let place = SpacePlace::Directory(path.as_ref().to_owned());
-        self.tablespaces.push((name.to_owned(), place));
+        self.tablespaces.add(name, place);
+        self
+    }
+
+    /// Names the present directory of a tablespace's log, as
+    /// [`Builder::tablespace_log_directory`](crate::Builder::tablespace_log_directory) does. The database does
+    /// not record the directory.
+    ///
+    /// ```
+    /// use braid::offline::Verify;
+    /// let verify = Verify::new().tablespace_directory("disk", "/copies/disk");
+    /// let verify = verify.tablespace_log_directory("disk", "/copies/disk-log");
+    /// ```
+    pub fn tablespace_log_directory(mut self, name: &str, path: impl AsRef<Path>) -> Self {
+        let place = SpacePlace::Directory(path.as_ref().to_owned());
+        self.tablespaces.add_log(name, place);
         self
     }
 

@@ -11,7 +11,7 @@ use braid_log::{LogOptions, PmemCommit, ProtocolKind};
 use braid_rt::numa::Place;
 
 use super::clock::Clock;
-use super::tablespace::SpacePlace;
+use super::tablespace::{SpacePlace, SpacePlaces};
 use crate::base::remote_access::{AgentHook, Hook, RemoteAccess};
 use crate::observe::health::{Health, HealthCallback};
 use crate::observe::recovery::RecoveryProgress;
@@ -48,7 +48,7 @@ pub struct Builder {
     /// The log's directory, if it is another one than the database's; known once that is open.
     pub(crate) log_place: Option<LogPlace>,
     /// Present places of tablespaces, by name.
-    pub(crate) tablespaces: Vec<(String, SpacePlace)>,
+    pub(crate) tablespaces: SpacePlaces,
     pub(crate) file_mode: u32,
     pub(crate) pool_bytes: usize,
     pub(crate) segment_bytes: u64,
@@ -116,7 +116,7 @@ impl Default for Builder {
             log_directory: None,
             log_device: None,
             log_place: None,
-            tablespaces: Vec::new(),
+            tablespaces: SpacePlaces::default(),
             file_mode: braid_io::DEFAULT_FILE_MODE,
             pool_bytes: 256 << 20,
             segment_bytes: 32 << 20,
@@ -213,7 +213,58 @@ impl Builder {
     /// ```
     pub fn tablespace_directory(mut self, name: &str, path: impl AsRef<Path>) -> Self {
         let place = SpacePlace::Directory(path.as_ref().to_owned());
-        self.tablespaces.push((name.to_owned(), place));
+        self.tablespaces.add(name, place);
+        self
+    }
+
+    /// Names the present directory of a tablespace's log, as [`Builder::tablespace_directory`] does with that
+    /// of its data. Has no effect if the tablespace has no log in a
+    /// [directory of its own](crate::tablespace::TablespaceOptions::log_directory).
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, disk) = (dir.path().join("db"), dir.path().join("disk"));
+    /// # let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    /// use braid::tablespace::TablespaceOptions;
+    /// let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// let db = builder.clone().open(&path)?;
+    /// let options = TablespaceOptions::in_directory(&disk).pool_bytes(1 << 20);
+    /// db.create_tablespace("disk", options.log_directory(&old))?;
+    /// db.close()?;
+    /// std::fs::rename(&old, &new).unwrap();
+    /// let db = builder.tablespace_log_directory("disk", &new).open(&path)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tablespace_log_directory(mut self, name: &str, path: impl AsRef<Path>) -> Self {
+        let place = SpacePlace::Directory(path.as_ref().to_owned());
+        self.tablespaces.add_log(name, place);
+        self
+    }
+
+    /// Sets the device of a tablespace's log, which was created with
+    /// [`TablespaceOptions::log_on`](crate::tablespace::TablespaceOptions::log_on).
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// use std::sync::Arc;
+    /// use braid::device::MemoryDevice;
+    /// use braid::tablespace::TablespaceOptions;
+    /// let [main, data, log]: [Arc<MemoryDevice>; 3] = Default::default();
+    /// let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// let db = builder.clone().open_on(main.clone())?;
+    /// let options = TablespaceOptions::on_device(data.clone()).pool_bytes(1 << 20);
+    /// db.create_tablespace("fast", options.log_on(log.clone()))?;
+    /// db.close()?;
+    /// let builder = builder.tablespace_device("fast", data);
+    /// let db = builder.tablespace_log_on("fast", log).open_on(main)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tablespace_log_on(mut self, name: &str, device: Arc<dyn Device>) -> Self {
+        let place = SpacePlace::device(device);
+        self.tablespaces.add_log(name, place);
         self
     }
 
@@ -238,7 +289,7 @@ impl Builder {
     /// ```
     pub fn tablespace_device(mut self, name: &str, device: Arc<dyn Device>) -> Self {
         let place = SpacePlace::device(device);
-        self.tablespaces.push((name.to_owned(), place));
+        self.tablespaces.add(name, place);
         self
     }
 

@@ -10,7 +10,7 @@ pub(crate) use self::builder::ArchivePlace;
 pub use self::builder::Builder;
 pub(crate) use self::builder::LogPlace;
 pub(crate) use self::clock::{Clock, millis};
-pub(crate) use self::tablespace::SpacePlace;
 pub use self::tablespace::TablespaceOptions;
+pub(crate) use self::tablespace::{SpacePlace, SpacePlaces};
 pub use self::transaction::{Durability, Isolation, TransactionOptions};
 pub(crate) use self::validate::check_file_mode;

@@ -22,6 +22,38 @@ impl SpacePlace {
     }
 }
 
+/// Present places of tablespaces and of their logs, by the tablespaces' names. The last one counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SpacePlaces {
+    pub(crate) data: Vec<(String, SpacePlace)>,
+    pub(crate) logs: Vec<(String, SpacePlace)>,
+}
+
+impl SpacePlaces {
+    pub(crate) fn add(&mut self, name: &str, place: SpacePlace) {
+        self.data.push((name.to_owned(), place));
+    }
+
+    pub(crate) fn add_log(&mut self, name: &str, place: SpacePlace) {
+        self.logs.push((name.to_owned(), place));
+    }
+
+    /// Returns the place of a tablespace.
+    pub(crate) fn of(&self, name: &str) -> Option<&SpacePlace> {
+        find(&self.data, name)
+    }
+
+    /// Returns the place of a tablespace's log.
+    pub(crate) fn log_of(&self, name: &str) -> Option<&SpacePlace> {
+        find(&self.logs, name)
+    }
+}
+
+fn find<'a>(places: &'a [(String, SpacePlace)], name: &str) -> Option<&'a SpacePlace> {
+    let found = places.iter().rev().find(|(of, _)| of == name);
+    found.map(|(_, place)| place)
+}
+
 /// Options of a new tablespace; see
 /// [`Database::create_tablespace`](crate::Database::create_tablespace).
 ///
@@ -44,6 +76,9 @@ pub struct TablespaceOptions {
     pub(crate) access: Option<DeviceChoice>,
     pub(crate) pool_bytes: usize,
     pub(crate) own_log: bool,
+    /// The place of its log, if that is not with its data file.
+    pub(crate) log: Option<SpacePlace>,
+    pub(crate) log_access: Option<DeviceChoice>,
     pub(crate) memory_node: Option<usize>,
 }
 
@@ -54,6 +89,8 @@ impl TablespaceOptions {
             access: None,
             pool_bytes: 64 << 20,
             own_log: false,
+            log: None,
+            log_access: None,
             memory_node: None,
         }
     }
@@ -119,6 +156,56 @@ impl TablespaceOptions {
         self
     }
 
+    /// Gives the tablespace a [log of its own](TablespaceOptions::own_log) in a directory for the log alone,
+    /// perhaps on another device than its data file. The directory is created if it is missing, and must be
+    /// empty.
+    ///
+    /// The database records the directory, and locks it as long as it is open. If it was moved or is
+    /// mounted elsewhere, [`Builder::tablespace_log_directory`](crate::Builder::tablespace_log_directory) names
+    /// it once. Without it, the database can only be read, as without the tablespace. Earlier versions of
+    /// Braid do not open such a database.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (path, disk, fast) = (dir.path().join("db"), dir.path().join("disk"), dir.path().join("fast"));
+    /// use braid::tablespace::TablespaceOptions;
+    /// let db = braid::Database::builder().pool_bytes(1 << 20).open(&path)?;
+    /// let options = TablespaceOptions::in_directory(&disk).pool_bytes(1 << 20);
+    /// db.create_tablespace("disk", options.log_directory(&fast))?;
+    /// let stats = db.stats();
+    /// assert!(stats.tablespaces[0].own_log && stats.tablespaces[0].log_directory.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn log_directory(mut self, path: impl AsRef<Path>) -> Self {
+        self.log = Some(SpacePlace::Directory(path.as_ref().to_owned()));
+        self.own_log = true;
+        self
+    }
+
+    /// Sets how the medium of [`TablespaceOptions::log_directory`] is accessed. Default: as
+    /// [`TablespaceOptions::device`].
+    ///
+    /// ```
+    /// use braid::{device::DeviceChoice, tablespace::TablespaceOptions};
+    /// let options = TablespaceOptions::in_directory("/disk").log_directory("/fast");
+    /// let options = options.log_device(DeviceChoice::File);
+    /// ```
+    pub fn log_device(mut self, device: DeviceChoice) -> Self {
+        self.log_access = Some(device);
+        self
+    }
+
+    /// Gives the tablespace a [log of its own](TablespaceOptions::own_log) on this device, which must be
+    /// empty. Every later opening needs
+    /// [`Builder::tablespace_log_on`](crate::Builder::tablespace_log_on), which has an example.
+    pub fn log_on(mut self, device: Arc<dyn Device>) -> Self {
+        self.log = Some(SpacePlace::device(device));
+        self.own_log = true;
+        self
+    }
+
     /// Binds the tablespace to a memory node (NUMA) of the machine: its page pool, and the buffers of its
     /// [own log](TablespaceOptions::own_log), lie in the node's memory, and the threads that flush that
     /// log and write checkpoints of the tablespace run on the node's processors. `node` is the system's
@@ -156,10 +243,24 @@ impl TablespaceOptions {
                 reason: "must be from 1 MiB to 4 TiB".into(),
             });
         }
-        if self.access == Some(DeviceChoice::Memory) {
+        for (option, access) in [("device", self.access), ("log_device", self.log_access)] {
+            if access == Some(DeviceChoice::Memory) {
+                return Err(Error::InvalidOption {
+                    option,
+                    reason: "must keep the tablespace after the process has ended".into(),
+                });
+            }
+        }
+        if self.log.is_some() && !self.own_log {
             return Err(Error::InvalidOption {
-                option: "device",
-                reason: "must keep the tablespace after the process has ended".into(),
+                option: "own_log",
+                reason: "must be on for a log in a directory of its own".into(),
+            });
+        }
+        if self.log_access.is_some() && self.log.is_none() {
+            return Err(Error::InvalidOption {
+                option: "log_device",
+                reason: "needs log_directory".into(),
             });
         }
         Ok(())
@@ -172,6 +273,7 @@ impl fmt::Debug for TablespaceOptions {
             .field("place", &self.place)
             .field("pool_bytes", &self.pool_bytes)
             .field("own_log", &self.own_log)
+            .field("log", &self.log)
             .field("memory_node", &self.memory_node)
             .finish_non_exhaustive()
     }

@@ -230,8 +230,8 @@ fn open_spaces(
     tablespaces::name_files(&listed);
     if !listed.is_empty() {
         if let Some(ArchivePlace::Directory(path)) = &options.archive {
-            let mut directories = listed.iter().map(Listed::directory);
-            directories.try_for_each(|directory| check_outside(directory, path))?;
+            let mut directories = listed.iter().flat_map(Listed::directories);
+            directories.try_for_each(|directory| check_outside(Some(&directory), path))?;
         }
         if !options.read_only {
             tablespaces::check_early(&listed, &opened.store.tree(CATALOG_ID)?)?;

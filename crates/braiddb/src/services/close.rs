@@ -61,7 +61,7 @@ impl Instance {
                 .stores()
                 .for_each(|store| store.read_in_place(false));
             for space in self.engine.spaces.all() {
-                space.lock.lock().take();
+                space.locks.lock().clear();
             }
             self.publisher.unpublish();
             self.archive.release();

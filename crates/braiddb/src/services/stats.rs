@@ -1,5 +1,6 @@
 //! Collection and publication of the statistics.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use braid_log::{CheckpointPosition, SeqNo};
@@ -19,6 +20,7 @@ fn stats_of(engine: &Engine, newest: &CheckpointPosition, space: &Arc<Space>) ->
         directory: space.directory.clone(),
         store: space.store.stats(),
         own_log: space.has_log,
+        log_directory: space.log_directory().map(Path::to_owned),
         log_bytes: log.side_lane_bytes(side_of(space.number)),
         memory_node: space.node.map(usize::from),
         is_on_node: space.store.memory_node().is_some(),

@@ -9,6 +9,7 @@ mod failures;
 mod interrupted;
 mod lagging;
 mod loads;
+mod log_places;
 mod logs;
 mod lost_logs;
 mod moves;

@@ -45,9 +45,9 @@ pub(super) const COMMANDS: &[CommandText] = &[
     ),
     command(
         "create-tablespace",
-        "NAME DIRECTORY [POOL-MIB] [on node N] [with log]",
+        "NAME DIRECTORY [POOL-MIB] [on node N] [with log [in DIRECTORY]]",
         "create a tablespace in an empty or missing directory, perhaps on a memory node, or with a log \
-         of its own",
+         of its own, there or in another directory",
     ),
     command(
         "drop-tablespace",
@@ -414,10 +414,10 @@ impl Session {
         for space in self.db()?.stats().tablespaces {
             let directory = space.directory.as_ref();
             let place = directory.map_or("a device".into(), |path| path.display().to_string());
-            let log = if space.own_log {
-                ", with a log of its own"
-            } else {
-                ""
+            let log = match &space.log_directory {
+                Some(path) => format!(", with a log of its own in {}", path.display()),
+                None if space.own_log => ", with a log of its own".to_owned(),
+                None => String::new(),
             };
             let node = match space.memory_node {
                 Some(node) if space.is_on_node => format!(", on memory node {node}"),
@@ -452,9 +452,10 @@ impl Session {
         directory: &str,
         options: &[&str],
     ) -> Result<(), Failure> {
-        let (options, own_log) = match options {
-            [options @ .., "with", "log"] => (options, true),
-            options => (options, false),
+        let (options, own_log, log) = match options {
+            [options @ .., "with", "log", "in", log] => (options, true, Some(log)),
+            [options @ .., "with", "log"] => (options, true, None),
+            options => (options, false, None),
         };
         let (options, node) = match options {
             [options @ .., "on", "node", node] => (options, Some(node)),
@@ -470,6 +471,9 @@ impl Session {
             Failure::Failed(format!("cannot create tablespace {name:?}: {reason}"))
         };
         let mut options = TablespaceOptions::in_directory(text(directory)?).own_log(own_log);
+        if let Some(log) = log {
+            options = options.log_directory(text(log)?);
+        }
         if let Some(node) = node {
             let wrong = |_| failed(format!("{node} is not the number of a memory node"));
             options = options.memory_node(node.parse().map_err(wrong)?);

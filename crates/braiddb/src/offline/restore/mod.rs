@@ -15,9 +15,9 @@ use self::archived::replay_archive;
 use self::chain::{Chain, target};
 use self::place::{begin, begin_log, check_empty, end, first_stamp};
 use self::written::{Pages, Restored, Written};
-use crate::error::{BackupError, Result};
+use crate::error::{BackupError, Error, Result};
 use crate::format::meta::Meta;
-use crate::options::{Builder, LogPlace, SpacePlace, check_file_mode};
+use crate::options::{Builder, LogPlace, SpacePlace, SpacePlaces, check_file_mode};
 use crate::recovery::tablespaces::{RestoredSpace, attach_restored, record_restored};
 use crate::recovery::{locking, log_directory, opening};
 use crate::services::archive::{Archive, ON_DEVICE, Until};
@@ -118,7 +118,7 @@ pub struct Restore<'a> {
     /// The log's directory, once it is open.
     log_place: Option<LogPlace>,
     /// Places of the tablespaces, by name.
-    spaces: Vec<(String, SpacePlace)>,
+    spaces: SpacePlaces,
     file_mode: u32,
     pool_bytes: usize,
 }
@@ -148,7 +148,7 @@ impl<'a> Restore<'a> {
             progress: None,
             place: Builder::default(),
             log_place: None,
-            spaces: Vec::new(),
+            spaces: SpacePlaces::default(),
             file_mode: braid_io::DEFAULT_FILE_MODE,
             pool_bytes: 64 << 20,
         }
@@ -280,7 +280,36 @@ impl<'a> Restore<'a> {
     /// ```
     pub fn tablespace_directory(mut self, name: &str, path: impl AsRef<Path>) -> Self {
         let place = SpacePlace::Directory(path.as_ref().to_owned());
-        self.spaces.push((name.to_owned(), place));
+        self.spaces.add(name, place);
+        self
+    }
+
+    /// Sets a directory for the log of a tablespace that has one of its own, which must be empty or missing;
+    /// see [`TablespaceOptions::log_directory`](crate::tablespace::TablespaceOptions::log_directory). Default:
+    /// the log is with the tablespace's data file, wherever the log of the original was.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path();
+    /// # let db = braid::Database::builder().pool_bytes(1 << 20).open(path.join("db"))?;
+    /// # use braid::tablespace::TablespaceOptions;
+    /// # let options = TablespaceOptions::in_directory(path.join("disk")).pool_bytes(1 << 20);
+    /// # db.create_tablespace("disk", options.log_directory(path.join("fast")))?;
+    /// use braid::backup::Restore;
+    /// db.backup(path.join("monday"))?;
+    /// let restore = Restore::new().backup(path.join("monday"));
+    /// let restore = restore.tablespace_directory("disk", path.join("restored-disk"));
+    /// let restore = restore.tablespace_log_directory("disk", path.join("restored-fast"));
+    /// restore.run(path.join("restored"))?;
+    /// let restored = braid::Database::open(path.join("restored"))?;
+    /// assert!(restored.stats().tablespaces[0].log_directory.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn tablespace_log_directory(mut self, name: &str, path: impl AsRef<Path>) -> Self {
+        let place = SpacePlace::Directory(path.as_ref().to_owned());
+        self.spaces.add_log(name, place);
         self
     }
 
@@ -309,8 +338,7 @@ impl<'a> Restore<'a> {
     /// # }
     /// ```
     pub fn tablespace_device(mut self, name: &str, device: Arc<dyn Device>) -> Self {
-        self.spaces
-            .push((name.to_owned(), SpacePlace::device(device)));
+        self.spaces.add(name, SpacePlace::device(device));
         self
     }
 
@@ -339,7 +367,7 @@ impl<'a> Restore<'a> {
         self.archive = self.open_archive()?.map(ArchiveSource::Open);
         self.check_files()?;
         check_empty(path)?;
-        for (_, place) in &self.spaces {
+        for (_, place) in self.spaces.data.iter().chain(&self.spaces.logs) {
             if let SpacePlace::Directory(path) = place {
                 check_empty(path)?;
             }
@@ -379,7 +407,7 @@ impl<'a> Restore<'a> {
     /// Checks that each tablespace of the last backup has a place, and each place a tablespace in one
     /// of the backups.
     fn check_places(&self, chain: &Chain) -> Result<()> {
-        let is_placed = |name: &str| self.spaces.iter().any(|(placed, _)| placed == name);
+        let is_placed = |name: &str| self.spaces.of(name).is_some();
         let mut last = chain
             .last
             .iter()
@@ -389,10 +417,19 @@ impl<'a> Restore<'a> {
             return Err(BackupError::NoPlace { name }.into());
         }
         let is_known = |name: &String| chain.spaces.contains(name);
-        match self.spaces.iter().find(|(name, _)| !is_known(name)) {
-            Some((name, _)) => Err(BackupError::UnknownTablespace { name: name.clone() }.into()),
-            None => Ok(()),
+        let mut named = self.spaces.data.iter().chain(&self.spaces.logs);
+        if let Some((name, _)) = named.find(|(name, _)| !is_known(name)) {
+            return Err(BackupError::UnknownTablespace { name: name.clone() }.into());
         }
+        let spaces = chain.last.iter().flat_map(|(last, _)| &last.spaces);
+        let mut shared = spaces.filter(|space| !space.entry.has_log);
+        if let Some(space) = shared.find(|space| self.spaces.log_of(&space.entry.name).is_some()) {
+            return Err(Error::InvalidOption {
+                option: "tablespace_log_directory",
+                reason: format!("tablespace {:?} has no log of its own", space.entry.name),
+            });
+        }
+        Ok(())
     }
 
     fn open_archive(&mut self) -> Result<Option<Archive>> {

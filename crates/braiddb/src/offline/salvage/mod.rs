@@ -20,7 +20,7 @@ use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::format::meta::Meta;
 use crate::offline::verify::{Locks, Offline};
-use crate::options::{Builder, SpacePlace};
+use crate::options::{Builder, SpacePlace, SpacePlaces};
 use crate::recovery;
 use crate::recovery::tablespaces::{DamagedSpace, LIST_FILE, LogLanes, MainState, open_damaged};
 use crate::services::Instance;
@@ -106,7 +106,7 @@ pub fn salvage(
 #[must_use]
 pub struct Salvage {
     /// Where the tablespaces are.
-    tablespaces: Vec<(String, SpacePlace)>,
+    tablespaces: SpacePlaces,
 }
 
 impl Salvage {
@@ -121,7 +121,21 @@ impl Salvage {
     /// no effect if there is no such tablespace.
     pub fn tablespace_directory(mut self, name: &str, path: impl AsRef<Path>) -> Self {
         let place = SpacePlace::Directory(path.as_ref().to_owned());
-        self.tablespaces.push((name.to_owned(), place));
+        self.tablespaces.add(name, place);
+        self
+    }
+
+    /// Names the present directory of a tablespace's log, as
+    /// [`Builder::tablespace_log_directory`](crate::Builder::tablespace_log_directory) does.
+    ///
+    /// ```
+    /// use braid::offline::Salvage;
+    /// let salvage = Salvage::new().tablespace_directory("disk", "/copies/disk");
+    /// let salvage = salvage.tablespace_log_directory("disk", "/copies/disk-log");
+    /// ```
+    pub fn tablespace_log_directory(mut self, name: &str, path: impl AsRef<Path>) -> Self {
+        let place = SpacePlace::Directory(path.as_ref().to_owned());
+        self.tablespaces.add_log(name, place);
         self
     }
 
@@ -142,7 +156,7 @@ impl Salvage {
 fn run(
     path: &Path,
     into: &Path,
-    tablespaces: &[(String, SpacePlace)],
+    tablespaces: &SpacePlaces,
     sink: &mut dyn FnMut(Finding),
 ) -> Result<SalvageReport> {
     let mut without_log = 0;
@@ -158,7 +172,7 @@ fn run(
     // Small segments: the user's next open chooses its own sizes, and a log is needed here.
     let options = Builder {
         directory: braid_io::resolve(path).ok(),
-        tablespaces: tablespaces.to_vec(),
+        tablespaces: tablespaces.clone(),
         ..Builder::default()
             .background_threads(false)
             .segment_bytes(1 << 20)
@@ -205,7 +219,7 @@ pub(crate) fn salvage_device(
     let device = gate.device(new_device);
     let new_options = Builder {
         directory: None,
-        tablespaces: Vec::new(),
+        tablespaces: SpacePlaces::default(),
         ..options.clone()
     };
     let instance = recovery::create(&gate, device, &new_options, meta, seqno, fill)?;

@@ -1,5 +1,6 @@
 //! Creating and dropping tablespaces.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use braid_log::{CheckpointPosition, Log};
@@ -7,8 +8,11 @@ use braid_rt::numa;
 use braid_store::{Store, StoreOptions};
 
 use super::list::{read_list, write_list};
+use super::log_place::write_log_owner;
 use super::logs::{check_lanes, check_unit};
-use super::place::{Around, Attached, database_directory, prepare, remove_files, write_owner};
+use super::place::{
+    Around, Attached, check_vacant, database_directory, prepare, remove_files, write_owner,
+};
 use super::{fault, name_file, new_space};
 use crate::catalog::Catalog;
 use crate::engine::spaces::{Space, Uses, side_of};
@@ -46,18 +50,18 @@ pub(crate) fn create_tablespace(
     let node = existing_node(name, options.memory_node)?;
     let files = &instance.files;
     let spaces = engine.spaces.all();
-    let others = spaces
-        .iter()
-        .filter_map(|space| Some((space.name.clone(), space.directory.clone()?)));
     let around = Around {
         gate: &files.gate,
         mode: files.mode,
-        access: options.access.unwrap_or(files.defaults.device),
+        node: placed_on(node).filter(|_| files.defaults.numa),
         database: files.directory.clone(),
         log_place: files.log.clone(),
-        others: others.collect(),
+        others: spaces.iter().flat_map(|space| space.places()).collect(),
     };
-    let attached = prepare(&around, name, &options.place)?;
+    let access = options.access.unwrap_or(files.defaults.device);
+    let log = options.log.as_ref();
+    let log = log.map(|place| (place, options.log_access.unwrap_or(access)));
+    let attached = prepare(&around, name, (&options.place, access), log)?;
     let entry = ListedSpace {
         number,
         identity: Log::new_identity(),
@@ -66,6 +70,7 @@ pub(crate) fn create_tablespace(
         directory: attached.directory.clone().unwrap_or_default(),
         access: attached.access,
         has_log: options.own_log,
+        log: attached.listed_log(),
         node,
     };
     if entry.has_log {
@@ -116,17 +121,25 @@ fn existing_node(name: &str, chosen: Option<usize>) -> Result<Option<u16>> {
     Ok(recorded)
 }
 
+/// Returns the memory node of this process with the system's number.
+fn placed_on(node: Option<u16>) -> Option<usize> {
+    node.map(usize::from).and_then(numa::with_system_id)
+}
+
 /// Creates the note and the data file of a tablespace, without a checkpoint.
 fn create_files(
     instance: &Instance,
     attached: Attached,
     entry: &ListedSpace,
 ) -> Result<Arc<Space>> {
-    write_owner(
-        &*attached.device,
-        entry.identity,
-        &database_directory(instance),
-    )?;
+    let database = database_directory(instance);
+    write_owner(&*attached.device, entry.identity, &database)?;
+    if let Some(log) = attached.log_device() {
+        // It may be the device of the data.
+        let path = entry.log.as_ref().map(|log| log.directory.as_path());
+        check_vacant(&**log, &entry.name, path.unwrap_or(Path::new("")))?;
+        write_log_owner(&*attached.device, entry.identity, &database)?;
+    }
     let defaults = &instance.files.defaults;
     let store_options = StoreOptions {
         pool_bytes: usize::try_from(entry.pool_bytes).unwrap_or(usize::MAX),
@@ -227,6 +240,6 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
     let mut entries = read_list(&**device)?;
     entries.retain(|entry| entry.number != number);
     write_list(&**device, &entries)?;
-    space.lock.lock().take();
+    space.locks.lock().clear();
     Ok(())
 }

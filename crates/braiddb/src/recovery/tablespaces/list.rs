@@ -30,12 +30,14 @@ pub(crate) fn read_list(device: &dyn Device) -> Result<Vec<ListedSpace>> {
         })
 }
 
-/// Whether each entry has a name, and a number and an identity of its own, as a tablespace can have them.
+/// Whether each entry has a name, a log if it has a place for one, and a number and an identity of its own, as a tablespace can have them.
 /// Two have the same name if one is the rest of a drop.
 fn is_sound(list: &[ListedSpace]) -> bool {
     list.iter().enumerate().all(|(index, entry)| {
         let mut others = list[..index].iter();
-        (MAIN_SPACE + 1..SPACES_MAX).contains(&entry.number)
+        let has_log = entry.has_log || entry.log.is_none();
+        has_log
+            && (MAIN_SPACE + 1..SPACES_MAX).contains(&entry.number)
             && check_space_name(&entry.name).is_ok()
             && others.all(|other| other.number != entry.number && other.identity != entry.identity)
     })

@@ -13,7 +13,8 @@ use braid_log::{
     lane_of_name,
 };
 
-use super::place::Attached;
+use super::log_place::check_log_owner;
+use super::place::{Attached, missing_at};
 use super::{LIST_FILE, Listed, Opening, fault};
 use crate::engine::spaces::{Space, side_of};
 use crate::error::{Error, Result, TablespaceError};
@@ -210,37 +211,35 @@ impl DamagedLogs {
 }
 
 impl Opening<'_> {
-    /// Returns why the log of a tablespace cannot be used, whose place is its own: there is no file of it
-    /// although the newest checkpoint needs it, or it is damaged.
-    pub(super) fn why_log_is_unusable(
-        &self,
-        attached: &Attached,
-        entry: &ListedSpace,
-    ) -> Option<Error> {
+    /// Checks that the log of a tablespace can be used, whose place is its own. Returns whether the list or
+    /// the note lacks the log's present place.
+    ///
+    /// # Errors
+    /// The log's place cannot be used, no file of the log is there although the newest checkpoint needs it,
+    /// or it is damaged.
+    pub(super) fn check_log(&self, attached: &Attached, entry: &ListedSpace) -> Result<bool> {
+        let is_moved = check_log_owner(attached, entry, self.options)?;
         if let Some(error) = self.damaged.error_of(entry) {
-            return Some(error);
+            return Err(error);
         }
         let lane = self.main.lanes + side_of(entry.number);
         let position = self.main.start.lanes.get(lane);
         if position.is_none_or(LanePosition::is_absent) {
-            return None;
+            return Ok(is_moved);
         }
-        let path = attached.directory.clone().unwrap_or_default();
-        match attached.device.list() {
-            Err(error) => Some(Error::io(
-                format!("cannot list the files of tablespace {:?}", entry.name),
-                error,
-            )),
-            Ok(files) => {
-                let mut lanes = files.iter().map(|file| lane_of_name(&file.name));
-                let is_there = lanes.any(|found| found == Some(lane));
-                let reason =
-                    "it contains no file of its log; mount the log's disk, or put back the files";
-                let (name, reason) = (entry.name.clone(), reason.into());
-                let missing = TablespaceError::Missing { name, path, reason };
-                (!is_there).then(|| fault(missing))
-            }
+        let files = attached.device.list().map_err(|error| {
+            let what = format!("cannot list the files of tablespace {:?}", entry.name);
+            Error::io(what, error)
+        })?;
+        let mut lanes = files.iter().map(|file| lane_of_name(&file.name));
+        if lanes.any(|found| found == Some(lane)) {
+            return Ok(is_moved);
         }
+        let log = attached.log.iter().flatten().next();
+        let directory = log.map_or(&attached.directory, |log| &log.directory);
+        let path = directory.clone().unwrap_or_default();
+        let reason = "it contains no file of its log; mount the log's disk, or put back the files";
+        Err(missing_at(entry, &path, reason.into()))
     }
 }
 

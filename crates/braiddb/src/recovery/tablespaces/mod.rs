@@ -34,6 +34,7 @@ use crate::services::readers::{Attempt, Readers};
 
 mod change;
 mod list;
+mod log_place;
 mod logs;
 mod place;
 mod restored;
@@ -42,6 +43,7 @@ mod salvaged;
 mod tests;
 
 use self::list::write_list;
+use self::log_place::write_log_owner;
 use self::place::{
     Attached, attach_listed, check_owner, database_directory, remove_files, write_owner,
 };
@@ -50,8 +52,7 @@ pub(crate) use self::change::{create_tablespace, drop_tablespace};
 pub(crate) use self::list::{LIST_FILE, read_list};
 pub(crate) use self::logs::{DamagedLogs, LogLanes, LogPlaceOf};
 pub(super) use self::logs::{begin as begin_logs, name_logs, places as log_places};
-pub(crate) use self::place::OWNER_FILE;
-pub(crate) use self::place::is_owner_note;
+pub(crate) use self::place::{OWNER_FILE, is_owner_note};
 pub(crate) use self::restored::{RestoredSpace, attach_restored, record_restored};
 pub(crate) use self::salvaged::{DamagedSpace, open_damaged};
 
@@ -81,9 +82,10 @@ impl Listed {
         self.opened.as_ref().is_err_and(damaged)
     }
 
-    /// The present directory, if the tablespace was opened there.
-    pub(super) fn directory(&self) -> Option<&Path> {
-        self.opened.as_ref().ok()?.space.directory.as_deref()
+    /// The present directories, if the tablespace was opened there.
+    pub(super) fn directories(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        let opened = self.opened.as_ref().ok().into_iter();
+        opened.flat_map(|opened| opened.space.places().map(|(_, directory)| directory))
     }
 }
 
@@ -225,8 +227,12 @@ impl Opening<'_> {
         }
         one.base = Some(attached.base.clone());
         one.is_log_there = has_log(&attached, entry, options);
+        let mut is_log_moved = false;
         if one.is_log_there {
-            one.log = self.why_log_is_unusable(&attached, entry);
+            match self.check_log(&attached, entry) {
+                Ok(is_moved) => is_log_moved = is_moved,
+                Err(error) => one.log = Some(error),
+            }
             one.is_log_there = one.log.is_none();
         }
         let opened = match &one.log {
@@ -238,7 +244,8 @@ impl Opening<'_> {
                 one.opened = Err(error);
                 one.left = Some(attached);
             }
-            Ok((store, meta, is_moved)) => {
+            Ok((store, meta, is_data_moved)) => {
+                let is_moved = is_data_moved || is_log_moved;
                 let space = new_space(entry, attached, store);
                 let is_lagging = main.is_lagging(&meta);
                 // From here the log is kept if its next checkpoint fails, too.
@@ -284,7 +291,7 @@ fn open_files(
     main: &MainState,
 ) -> Result<(Store, SpaceMeta, bool)> {
     let path = attached.directory.clone().unwrap_or_default();
-    let is_renamed = check_owner(attached, entry, options)?;
+    let is_data_renamed = check_owner(attached, entry, options)?;
     let store_options = StoreOptions {
         pool_bytes: usize::try_from(entry.pool_bytes).unwrap_or(usize::MAX),
         memory: entry.memory(options.numa),
@@ -321,7 +328,7 @@ fn open_files(
     {
         trace::memory_node_is_missing(&entry.name, node);
     }
-    Ok((store, meta, is_renamed || path != entry.directory))
+    Ok((store, meta, is_data_renamed || path != entry.directory))
 }
 
 fn new_space(entry: &ListedSpace, attached: Attached, store: Store) -> Arc<Space> {
@@ -329,9 +336,18 @@ fn new_space(entry: &ListedSpace, attached: Attached, store: Store) -> Arc<Space
         directory,
         access,
         lock,
+        log,
         ..
     } = attached;
-    Arc::new(Space::new(entry, store, directory, access, lock))
+    let log = log.and_then(Result::ok);
+    let listed = match &log {
+        Some(log) => Some(log.listed()),
+        // It cannot be used: the data file is only checked.
+        None => entry.log.clone(),
+    };
+    let locks = lock.into_iter().chain(log.and_then(|log| log.lock));
+    let locks = locks.collect();
+    Arc::new(Space::new(entry, store, directory, access, listed, locks))
 }
 
 fn other_state(entry: &ListedSpace, path: &Path, found: SeqNo, expected: SeqNo) -> Error {
@@ -684,6 +700,9 @@ impl Chosen {
         let database = database_directory(instance);
         for space in &self.spaces {
             write_owner(&**space.store.device(), space.identity, &database)?;
+            if space.log.is_some() {
+                write_log_owner(&**space.store.device(), space.identity, &database)?;
+            }
         }
         let entries: Vec<ListedSpace> = self.spaces.iter().map(|space| space.entry()).collect();
         write_list(&**device, &entries)

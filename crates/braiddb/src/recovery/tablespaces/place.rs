@@ -11,10 +11,11 @@ use braid_io::{
 use super::super::DATA_FILE;
 use super::super::contents::sync_names;
 use super::super::log_directory::Note;
+use super::log_place::{AttachedLog, LOG_OWNER_FILE, LOG_OWNER_MAGIC, join};
 use super::{Listed, fault};
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::note;
-use crate::format::space::ListedSpace;
+use crate::format::space::{ListedLog, ListedSpace};
 use crate::options::{Builder, LogPlace, SpacePlace};
 use crate::services::Instance;
 
@@ -26,45 +27,160 @@ const OWNER_MAGIC: [u8; 8] = *b"BRAIDTO\x01";
 /// Most bytes of a directory's name in a note.
 const PATH_BYTES_MAX: usize = 4000;
 
-/// A directory or device of a tablespace, opened.
+/// The places of a tablespace, opened.
 pub(super) struct Attached {
+    /// The device of all its files.
     pub(super) device: Arc<dyn Device>,
     /// The device without a view that keeps changes in memory.
     pub(super) base: Arc<dyn Device>,
     pub(super) directory: Option<PathBuf>,
     pub(super) access: DeviceChoice,
     pub(super) lock: Option<DirectoryLock>,
+    /// The place of its log, if that is another one, or why it cannot be used.
+    pub(super) log: Option<Result<AttachedLog>>,
 }
 
-/// Whether the caller of the opening names the place of a tablespace.
-fn named<'a>(entry: &ListedSpace, options: &'a Builder) -> Option<&'a SpacePlace> {
-    let mut places = options.tablespaces.iter().rev();
-    let found = places.find(|(name, _)| *name == entry.name);
-    found.map(|(_, place)| place)
+impl Attached {
+    fn on_device(device: Arc<dyn Device>, base: Arc<dyn Device>, access: DeviceChoice) -> Self {
+        Self {
+            device,
+            base,
+            directory: None,
+            access,
+            lock: None,
+            log: None,
+        }
+    }
+
+    /// Returns the log's place as the list has it, if that is another one.
+    pub(super) fn listed_log(&self) -> Option<ListedLog> {
+        let log = self.log.as_ref()?.as_ref().ok()?;
+        Some(log.listed())
+    }
+
+    /// Returns the device of the log's place, if that is another one.
+    pub(super) fn log_device(&self) -> Option<&Arc<dyn Device>> {
+        let log = self.log.as_ref()?.as_ref().ok()?;
+        Some(&log.device)
+    }
 }
 
-/// Opens the directory or the device of a tablespace. `before` were opened before it. A reader whose
-/// state `is_pinned` does not lock the directory.
+/// The part of a tablespace that is in a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Data,
+    Log,
+}
+
+impl Part {
+    /// Returns the listed place.
+    fn listed(self, entry: &ListedSpace) -> (&Path, DeviceChoice) {
+        match (self, &entry.log) {
+            (Self::Log, Some(log)) => (&log.directory, log.access),
+            _ => (&entry.directory, entry.access),
+        }
+    }
+
+    /// Returns the place that the caller of the opening names.
+    fn named(self, entry: &ListedSpace, options: &Builder) -> Option<SpacePlace> {
+        let places = &options.tablespaces;
+        let named = match self {
+            Self::Data => places.of(&entry.name),
+            Self::Log => places.log_of(&entry.name),
+        };
+        named.cloned()
+    }
+
+    /// The options that name a device and a directory.
+    fn options(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Data => ("tablespace_device", "tablespace_directory"),
+            Self::Log => ("tablespace_log_on", "tablespace_log_directory"),
+        }
+    }
+
+    /// Begins the reason of an error.
+    fn of(self) -> &'static str {
+        match self {
+            Self::Data => "",
+            Self::Log => "its log: ",
+        }
+    }
+}
+
+/// Opens the places of a tablespace. `before` were opened before it. A reader whose state `is_pinned` does
+/// not lock the directories. If only the place of the log cannot be used, that of the data is opened.
 pub(super) fn attach_listed(
     gate: &Gate,
     entry: &ListedSpace,
     options: &Builder,
-    before: (&[Listed], bool),
+    (before, is_pinned): (&[Listed], bool),
 ) -> Result<Attached> {
-    match named(entry, options) {
-        None if entry.directory.as_os_str().is_empty() => Err(fault(missing(
-            entry,
-            "it is on a device of the caller; open the database with tablespace_device",
-        ))),
-        None => attach(gate, entry, &entry.directory, options, before),
-        Some(SpacePlace::Directory(path)) => attach(gate, entry, path, options, before),
-        Some(SpacePlace::Device(device)) => Ok(Attached {
-            device: gate.device(view_if(options.read_only, device.clone())?),
-            base: gate.device(device.clone()),
-            directory: None,
-            access: entry.access,
-            lock: None,
-        }),
+    let opened = before.iter().filter_map(|one| one.opened.as_ref().ok());
+    let mut taken: Vec<_> = opened.flat_map(|opened| opened.space.places()).collect();
+    let how = (options, is_pinned);
+    let data = attach(gate, entry, Part::Data, how, &taken)?;
+    if entry.log.is_none() {
+        return Ok(data);
+    }
+    let directory = data.directory.iter().cloned();
+    taken.extend(directory.map(|directory| ("the tablespace's data file".to_owned(), directory)));
+    Ok(match attach(gate, entry, Part::Log, how, &taken) {
+        Ok(log) => join(data, log),
+        Err(error) => Attached {
+            log: Some(Err(error)),
+            ..data
+        },
+    })
+}
+
+/// Opens the directory or the device of a part of a tablespace.
+fn attach(
+    gate: &Gate,
+    entry: &ListedSpace,
+    part: Part,
+    (options, is_pinned): (&Builder, bool),
+    taken: &[(String, PathBuf)],
+) -> Result<Attached> {
+    let (listed, access) = part.listed(entry);
+    let (device_option, directory_option) = part.options();
+    let path = match part.named(entry, options) {
+        Some(SpacePlace::Device(device)) => {
+            let view = gate.device(view_if(options.read_only, device.clone())?);
+            return Ok(Attached::on_device(view, gate.device(device), access));
+        }
+        Some(SpacePlace::Directory(path)) => path,
+        None if listed.as_os_str().is_empty() => {
+            let of = part.of();
+            let reason = format!(
+                "{of}it is on a device of the caller; open the database with {device_option}"
+            );
+            return Err(missing_at(entry, listed, reason));
+        }
+        None => listed.to_owned(),
+    };
+    let directory = braid_io::resolve(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            let of = part.of();
+            let reason = format!(
+                "{of}the directory does not exist; mount its disk, or name the present directory with \
+                 {directory_option}"
+            );
+            missing_at(entry, &path, reason)
+        }
+        _ => Error::io(format!("cannot open {}", path.display()), error),
+    })?;
+    if let Some(owner) = occupant(&directory, options, taken) {
+        let (name, path, of) = (entry.name.clone(), directory, part.of());
+        let reason =
+            format!("{of}{owner} is there; name its own directory with {directory_option}");
+        return Err(fault(TablespaceError::Foreign { name, path, reason }));
+    }
+    if options.read_only {
+        open_shared(gate, directory, entry, access, is_pinned)
+    } else {
+        let on = (access, entry.memory(options.numa).node());
+        open_locked(gate, directory, on, options.file_mode)
     }
 }
 
@@ -78,67 +194,27 @@ fn view_if(read_only: bool, device: Arc<dyn Device>) -> Result<Arc<dyn Device>> 
     Ok(Arc::new(view))
 }
 
-/// Locks and opens the directory of a tablespace.
-fn attach(
-    gate: &Gate,
-    entry: &ListedSpace,
-    path: &Path,
-    options: &Builder,
-    (before, is_pinned): (&[Listed], bool),
-) -> Result<Attached> {
-    let directory = braid_io::resolve(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => fault(TablespaceError::Missing {
-            name: entry.name.clone(),
-            path: path.to_owned(),
-            reason:
-                "the directory does not exist; mount its disk, or name the present directory with \
-                     tablespace_directory"
-                    .into(),
-        }),
-        _ => Error::io(format!("cannot open {}", path.display()), error),
-    })?;
-    let others = before.iter().filter_map(|listed| {
-        let space = &listed.opened.as_ref().ok()?.space;
-        Some((space.name.as_str(), space.directory.as_deref()?))
-    });
-    if let Some(owner) = occupant(&directory, options, others) {
-        let (name, path) = (entry.name.clone(), directory);
-        let reason = format!("{owner} is there; name its own directory with tablespace_directory");
-        return Err(fault(TablespaceError::Foreign { name, path, reason }));
-    }
-    if options.read_only {
-        open_shared(gate, directory, entry, is_pinned)
-    } else {
-        open_locked(gate, directory, entry.access, options.file_mode)
-    }
-}
-
-/// Returns what already lies in a directory: a part of this database.
-fn occupant<'a>(
-    directory: &Path,
-    options: &Builder,
-    spaces: impl IntoIterator<Item = (&'a str, &'a Path)>,
-) -> Option<String> {
+/// Returns what already lies in a directory: a part of this database, of which `taken` are other parts.
+fn occupant(directory: &Path, options: &Builder, taken: &[(String, PathBuf)]) -> Option<String> {
     if options.directory.as_deref() == Some(directory) {
         return Some("the database itself".into());
     }
     if options.log_place.as_ref().map(|log| &*log.directory) == Some(directory) {
         return Some("the log".into());
     }
-    let mut spaces = spaces.into_iter();
-    let (name, _) = spaces.find(|(_, other)| *other == directory)?;
-    Some(format!("tablespace {name:?}"))
+    let found = taken.iter().find(|(_, other)| *other == directory);
+    found.map(|(owner, _)| owner.clone())
 }
 
 fn open_locked(
     gate: &Gate,
     directory: PathBuf,
-    access: DeviceChoice,
+    (access, node): (DeviceChoice, Option<usize>),
     mode: u32,
 ) -> Result<Attached> {
     let lock = DirectoryLock::acquire_with_mode(&directory, mode);
     let lock = lock.map_err(|error| locking(&directory, error))?;
-    let device = braid_io::open_directory_with_mode(&directory, access, mode);
+    let device = braid_io::open_directory_on_node(&directory, access, mode, node);
     let device =
         device.map_err(|e| Error::io(format!("cannot open {}", directory.display()), e))?;
     let device = gate.device(device);
@@ -148,6 +224,7 @@ fn open_locked(
         directory: Some(directory),
         access,
         lock: Some(lock),
+        log: None,
     })
 }
 
@@ -157,6 +234,7 @@ fn open_shared(
     gate: &Gate,
     directory: PathBuf,
     entry: &ListedSpace,
+    access: DeviceChoice,
     is_pinned: bool,
 ) -> Result<Attached> {
     // A lock keeps a volume open, which only one process can have open for writing.
@@ -181,8 +259,9 @@ fn open_shared(
         device: gate.device(view_if(true, device.clone())?),
         base: gate.device(device),
         directory: Some(directory),
-        access: entry.access,
+        access,
         lock,
+        log: None,
     })
 }
 
@@ -221,7 +300,7 @@ pub(super) fn check_owner(
         return Err(fault(TablespaceError::Foreign { name, path, reason }));
     }
     let database = options.directory.clone().unwrap_or_default();
-    if owner.directory != database && named(entry, options).is_none() {
+    if owner.directory != database && options.tablespaces.of(&entry.name).is_none() {
         let reason = format!(
             "it belongs to the database in {other}; if that database was moved to {}, open it with \
              tablespace_directory once; if it was copied, copy this directory, too, and open the copy with it",
@@ -250,7 +329,7 @@ pub(super) fn check_not_of_original(
         && !original.as_os_str().is_empty()
         && braid_io::has_file(original, DATA_FILE).unwrap_or(false);
     if !is_of_original
-        || named(entry, options).is_some()
+        || options.tablespaces.of(&entry.name).is_some()
         || braid_rt::mutant!("salvage_the_tablespaces_of_the_original")
     {
         return Ok(());
@@ -269,28 +348,45 @@ pub(super) fn check_not_of_original(
 pub(super) struct Around<'a> {
     pub(super) gate: &'a Gate,
     pub(super) mode: u32,
-    /// How the new tablespace's directory is accessed.
-    pub(super) access: DeviceChoice,
+    /// The memory node on which mapped files grow.
+    pub(super) node: Option<usize>,
     pub(super) database: Option<PathBuf>,
     pub(super) log_place: Option<LogPlace>,
-    /// Names and directories of the other tablespaces.
+    /// What lies in the directories of the other tablespaces.
     pub(super) others: Vec<(String, PathBuf)>,
 }
 
-/// Prepares the directory or the device of a new tablespace.
-pub(super) fn prepare(around: &Around<'_>, name: &str, place: &SpacePlace) -> Result<Attached> {
-    let occupied = |path: &Path, reason: String| {
-        let (name, path) = (name.to_owned(), path.to_owned());
-        fault(TablespaceError::Occupied { name, path, reason })
+/// Prepares the places of a new tablespace, which are accessed as chosen.
+pub(super) fn prepare(
+    around: &Around<'_>,
+    name: &str,
+    (place, access): (&SpacePlace, DeviceChoice),
+    log: Option<(&SpacePlace, DeviceChoice)>,
+) -> Result<Attached> {
+    let mut taken = around.others.clone();
+    let data = prepare_place(around, name, place, access, &taken)?;
+    let Some((place, access)) = log else {
+        return Ok(data);
     };
+    let directory = data.directory.iter().cloned();
+    taken.extend(directory.map(|directory| ("the tablespace's data file".to_owned(), directory)));
+    let log = prepare_place(around, name, place, access, &taken)?;
+    Ok(join(data, log))
+}
+
+/// Prepares the directory or the device of a part of a new tablespace.
+fn prepare_place(
+    around: &Around<'_>,
+    name: &str,
+    place: &SpacePlace,
+    access: DeviceChoice,
+    taken: &[(String, PathBuf)],
+) -> Result<Attached> {
     let attached = match place {
-        SpacePlace::Device(device) => Attached {
-            device: around.gate.device(device.clone()),
-            base: around.gate.device(device.clone()),
-            directory: None,
-            access: DeviceChoice::Auto,
-            lock: None,
-        },
+        SpacePlace::Device(device) => {
+            let device = around.gate.device(device.clone());
+            Attached::on_device(device.clone(), device, DeviceChoice::Auto)
+        }
         SpacePlace::Directory(path) => {
             let made = braid_io::create_directory_with_mode(path, around.mode);
             made.map_err(|e| Error::io(format!("cannot create {}", path.display()), e))?;
@@ -304,41 +400,58 @@ pub(super) fn prepare(around: &Around<'_>, name: &str, place: &SpacePlace) -> Re
                 || !is_recordable(around.database.as_deref().unwrap_or(Path::new("")))
             {
                 let reason = "the directories' names must be valid UTF-8 and short".into();
-                return Err(occupied(path, reason));
+                return Err(occupied(name, path, reason));
             }
             let here = Builder {
                 directory: around.database.clone(),
                 log_place: around.log_place.clone(),
                 ..Builder::default()
             };
-            let others = around.others.iter();
-            let others = others.map(|(name, directory)| (&**name, &**directory));
-            if let Some(owner) = occupant(&directory, &here, others) {
+            if let Some(owner) = occupant(&directory, &here, taken) {
                 let reason = format!("{owner} is there; choose an empty directory");
-                return Err(occupied(path, reason));
+                return Err(occupied(name, path, reason));
             }
-            open_locked(around.gate, directory, around.access, around.mode)?
+            open_locked(around.gate, directory, (access, around.node), around.mode)?
         }
     };
     let path = attached.directory.clone().unwrap_or_default();
-    if let Ok(owner) = Note::read(&*attached.device, OWNER_FILE, OWNER_MAGIC)? {
-        let other = owner.directory.display();
-        let reason =
-            format!("it has a tablespace of the database in {other}; choose an empty directory");
-        return Err(occupied(&path, reason));
-    }
-    let entries = attached.device.list();
-    let entries = entries.map_err(|e| Error::io("cannot list the tablespace's directory", e))?;
-    if let Some(entry) = entries.iter().find(|entry| entry.name != LOCK_FILE_NAME) {
-        let reason = format!("it contains {:?}; choose an empty directory", entry.name);
-        return Err(occupied(&path, reason));
-    }
+    check_vacant(&*attached.device, name, &path)?;
     Ok(attached)
 }
 
-/// Whether a device has an intact note of a tablespace.
+fn occupied(name: &str, path: &Path, reason: String) -> Error {
+    let (name, path) = (name.to_owned(), path.to_owned());
+    fault(TablespaceError::Occupied { name, path, reason })
+}
+
+/// Refuses a place that is not empty for a part of a new tablespace.
+pub(super) fn check_vacant(device: &dyn Device, name: &str, path: &Path) -> Result<()> {
+    let notes = [
+        (OWNER_FILE, OWNER_MAGIC, "a tablespace"),
+        (LOG_OWNER_FILE, LOG_OWNER_MAGIC, "the log of a tablespace"),
+    ];
+    for (file, magic, what) in notes {
+        if let Ok(owner) = Note::read(device, file, magic)? {
+            let other = owner.directory.display();
+            let reason =
+                format!("it has {what} of the database in {other}; choose an empty directory");
+            return Err(occupied(name, path, reason));
+        }
+    }
+    let entries = device.list();
+    let entries = entries.map_err(|e| Error::io("cannot list the tablespace's directory", e))?;
+    if let Some(entry) = entries.iter().find(|entry| entry.name != LOCK_FILE_NAME) {
+        let reason = format!("it contains {:?}; choose an empty directory", entry.name);
+        return Err(occupied(name, path, reason));
+    }
+    Ok(())
+}
+
+/// Whether a device has an intact note of a tablespace, or of one's log.
 pub(crate) fn is_owner_note(device: &dyn Device) -> bool {
-    Note::read(device, OWNER_FILE, OWNER_MAGIC).is_ok_and(|note| note.is_ok())
+    let notes = [(OWNER_FILE, OWNER_MAGIC), (LOG_OWNER_FILE, LOG_OWNER_MAGIC)];
+    let mut notes = notes.iter();
+    notes.any(|(name, magic)| Note::read(device, name, *magic).is_ok_and(|note| note.is_ok()))
 }
 
 pub(super) fn write_owner(device: &dyn Device, identity: u128, database: &Path) -> Result<()> {
@@ -353,15 +466,15 @@ pub(super) fn write_owner(device: &dyn Device, identity: u128, database: &Path) 
     owner.write(device, OWNER_FILE, OWNER_MAGIC)
 }
 
-/// Removes the files of a tablespace if they are the one's with this identity, the note last. Without
-/// the note, there is at most an unfinished one.
+/// Removes the files of a tablespace if they are the one's with this identity, the notes last, that of the
+/// data after that of the log. Without the note, there is at most an unfinished one.
 pub(super) fn remove_files(device: &dyn Device, identity: u128) -> Result<()> {
     let failed = |e| Error::io("cannot remove the files of a tablespace", e);
-    let is_own = |name: &str| {
-        let note = Note::read(device, name, OWNER_MAGIC)?;
+    let is_own = |name: &str, magic| {
+        let note = Note::read(device, name, magic)?;
         Ok::<_, Error>(note.is_ok_and(|owner| owner.identity == identity))
     };
-    if is_own(OWNER_FILE)? {
+    if is_own(OWNER_FILE, OWNER_MAGIC)? {
         ignore_missing(device.remove(DATA_FILE)).map_err(failed)?;
         for entry in device.list().map_err(failed)? {
             if braid_log::is_log_name(&entry.name) {
@@ -369,17 +482,22 @@ pub(super) fn remove_files(device: &dyn Device, identity: u128) -> Result<()> {
             }
         }
         sync_names(device)?;
-        ignore_missing(device.remove(OWNER_FILE)).map_err(failed)?;
     }
-    let unfinished = format!("{OWNER_FILE}.new");
-    let is_blank = match note::is_blank(device, &unfinished, OWNER_MAGIC) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        is_blank => is_blank.map_err(failed)?,
-    };
-    if is_blank || is_own(&unfinished)? {
-        ignore_missing(device.remove(&unfinished)).map_err(failed)?;
+    for (name, magic) in [(LOG_OWNER_FILE, LOG_OWNER_MAGIC), (OWNER_FILE, OWNER_MAGIC)] {
+        if is_own(name, magic)? {
+            ignore_missing(device.remove(name)).map_err(failed)?;
+        }
+        let unfinished = format!("{name}.new");
+        let is_blank = match note::is_blank(device, &unfinished, magic) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            is_blank => is_blank.map_err(failed)?,
+        };
+        if is_blank || is_own(&unfinished, magic)? {
+            ignore_missing(device.remove(&unfinished)).map_err(failed)?;
+        }
+        sync_names(device)?;
     }
-    sync_names(device)
+    Ok(())
 }
 
 pub(super) fn ignore_missing(outcome: io::Result<()>) -> io::Result<()> {
@@ -393,10 +511,8 @@ pub(super) fn database_directory(instance: &Instance) -> PathBuf {
     instance.files.directory.clone().unwrap_or_default()
 }
 
-fn missing(entry: &ListedSpace, reason: &str) -> TablespaceError {
-    TablespaceError::Missing {
-        name: entry.name.clone(),
-        path: entry.directory.clone(),
-        reason: reason.into(),
-    }
+/// Returns the error of a part of a tablespace that is missing at its place.
+pub(super) fn missing_at(entry: &ListedSpace, path: &Path, reason: String) -> Error {
+    let (name, path) = (entry.name.clone(), path.to_owned());
+    fault(TablespaceError::Missing { name, path, reason })
 }

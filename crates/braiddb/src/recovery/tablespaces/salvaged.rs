@@ -22,7 +22,7 @@ pub(crate) struct DamagedSpace {
     pub(crate) other_state: Option<u64>,
     /// Its device, or why it cannot be used.
     device: Result<Arc<dyn Device>>,
-    _lock: Option<DirectoryLock>,
+    _locks: Vec<DirectoryLock>,
 }
 
 impl DamagedSpace {
@@ -64,16 +64,25 @@ pub(crate) fn open_damaged(
             Ok(attached) => Ok(attached.device.clone()),
             Err(error) => Err(error.clone()),
         };
-        let (source, other_state, lock) = match attached {
+        let device = match &attached {
+            Ok(Attached {
+                log: Some(Err(error)),
+                ..
+            }) => Err(error.clone()),
+            _ => device,
+        };
+        let (source, other_state, locks) = match attached {
             Err(error @ Error::Locked { .. }) => return Err(error),
-            Err(error) => (Err(error), None, None),
+            Err(error) => (Err(error), None, Vec::new()),
             Ok(attached) => {
                 check_not_of_original(&attached, &entry, options)?;
                 let opened = open_data_file(&attached, &entry);
                 let state = opened.as_ref().ok().map(|(_, meta)| *meta);
                 let other = state.filter(|meta| !main.leads_here(meta));
                 let source = opened.map(|(source, _)| source);
-                (source, other.map(|meta| meta.seqno.get()), attached.lock)
+                let lock_of_log = attached.log.and_then(Result::ok).and_then(|log| log.lock);
+                let locks = attached.lock.into_iter().chain(lock_of_log).collect();
+                (source, other.map(|meta| meta.seqno.get()), locks)
             }
         };
         spaces.push(DamagedSpace {
@@ -81,7 +90,7 @@ pub(crate) fn open_damaged(
             source,
             other_state,
             device,
-            _lock: lock,
+            _locks: locks,
         });
     }
     Ok(spaces)

@@ -242,6 +242,7 @@ fn encode_space(entry: &ListedSpace) -> Vec<u8> {
     let entry = ListedSpace {
         directory: PathBuf::new(),
         access: DeviceChoice::Auto,
+        log: None,
         node: None,
         ..entry.clone()
     };
@@ -423,6 +424,7 @@ mod tests {
         let space = |number: u8| ManifestSpace {
             entry: ListedSpace {
                 has_log: true,
+                log: None,
                 node: None,
                 number,
                 identity: u128::from(number) << 90,

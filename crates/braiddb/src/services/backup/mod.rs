@@ -201,7 +201,8 @@ impl<'a> Backup<'a> {
         let log = files.log.as_ref().map(|log| log.directory.as_path());
         check_outside(log, path.as_ref())?;
         for space in self.instance.engine.spaces.all() {
-            check_outside(space.directory.as_deref(), path.as_ref())?;
+            let mut places = space.places();
+            places.try_for_each(|(_, place)| check_outside(Some(&place), path.as_ref()))?;
         }
         let parent = self.read_parent()?;
         let mut sink = sink::FileSink::create(path.as_ref(), self.instance.files.mode)?;
