@@ -304,7 +304,7 @@ fn no_exact_announcement_lacks_what_was_acknowledged() {
                     let (assigned, durable) = &*numbers;
                     let own = assigned.fetch_add(1, SeqCst) + 1;
                     let newest = assigned.load(SeqCst);
-                    flush.announce(SeqNo::new(newest));
+                    flush.announce(SeqNo::new(newest)).unwrap();
                     durable.fetch_max(newest, SeqCst);
                     let announced = table.announcement().unwrap().unwrap();
                     assert!(

@@ -142,7 +142,10 @@ pub(crate) struct Core {
 pub trait Announcer: Send + Sync {
     /// Called before everything up to `durable` is acknowledged, by a thread that has read
     /// [`Log::last_seqno`](crate::Log::last_seqno) before, which was at least `durable`.
-    fn announce(&self, durable: SeqNo);
+    ///
+    /// # Errors
+    /// If nothing may be acknowledged any more. Poisons the log (I8).
+    fn announce(&self, durable: SeqNo) -> std::io::Result<()>;
 
     /// Whether nothing above the durable seqno may be acknowledged, because no thread announces it
     /// later. Otherwise `gsn` acknowledges transactions by their lanes, after a call of
@@ -537,7 +540,15 @@ impl Core {
         if let Some(announcer) = self.announcer.get() {
             let may_run_ahead = hardening.is_some() && !braid_rt::mutant!("harden_unannounced");
             if may_run_ahead || durable_seqno > self.durable_seqno() {
-                announcer.announce(durable_seqno);
+                let announced = announcer.announce(durable_seqno);
+                if let Err(error) = announced
+                    && !braid_rt::mutant!("acknowledge_after_a_failed_withdrawal")
+                {
+                    let cause =
+                        format!("cannot announce a commit to readers in other processes: {error}");
+                    self.set_poison(&cause);
+                    return (frontier.commit_slots, false);
+                }
             }
             if announcer.needs_order() {
                 (lanes.iter_mut()).for_each(|lane| *lane = durable_seqno.min(*lane));

@@ -14,12 +14,18 @@ struct Recorder {
     log: OnceLock<Arc<Core>>,
     needs_order: bool,
     acknowledged: Mutex<Vec<SeqNo>>,
+    /// Whether announcements fail.
+    fails: AtomicBool,
 }
 
 impl Announcer for Arc<Recorder> {
-    fn announce(&self, _durable: SeqNo) {
+    fn announce(&self, _durable: SeqNo) -> std::io::Result<()> {
         let core = self.log.get().expect("the log is there");
         self.acknowledged.lock().unwrap().push(core.acknowledged());
+        if self.fails.load(Ordering::SeqCst) {
+            return Err(std::io::Error::other("refused"));
+        }
+        Ok(())
     }
 
     fn needs_order(&self) -> bool {
@@ -76,6 +82,32 @@ fn a_lane_announces_before_it_acknowledges() {
     }
     first.wait().unwrap();
     assert_eq!(log.durable_seqno(), log.last_seqno());
+}
+
+/// Readers would trust what stands there. With every protocol.
+#[test]
+fn nothing_is_acknowledged_after_an_announcement_has_failed() {
+    for &protocol in ProtocolKind::ALL {
+        if crate::protocol::of(protocol).forced_strands().is_some() {
+            continue;
+        }
+        let (log, recorder) = log_of_two_lanes(protocol, false);
+        append(&log, 0).wait().unwrap();
+        let acknowledged = log.acknowledged();
+        recorder.fails.store(true, Ordering::SeqCst);
+        let ticket = append(&log, 0);
+        let error = ticket.wait().unwrap_err().to_string();
+        assert!(
+            error.contains("readers in other processes: refused"),
+            "{error}"
+        );
+        assert!(
+            !ticket.is_durable() && log.acknowledged() == acknowledged,
+            "{protocol}"
+        );
+        recorder.fails.store(false, Ordering::SeqCst);
+        assert!(log.is_poisoned(), "{protocol}");
+    }
 }
 
 /// With every protocol: an announcement before each acknowledgement contains it.

@@ -10,6 +10,7 @@
 //! the newest number acknowledged, and ends with the announcement that contains it, for which the
 //! thread requests flushes. Other protocols end a round with each announcement.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -46,6 +47,9 @@ pub(crate) struct Announcements {
 #[derive(Debug)]
 struct Announced {
     newest: Announcement,
+    /// Whether readers may see an exact announcement: this one, or an earlier one that could not be
+    /// replaced.
+    may_be_trusted: bool,
     /// The thread's announcements since a number was assigned or became durable.
     idle_rounds: u32,
     /// The newest number that was assigned before the newest of them.
@@ -87,6 +91,8 @@ impl Announcements {
                     process: std::process::id(),
                     ..Announcement::default()
                 },
+                // What an earlier writer announced does not count.
+                may_be_trusted: false,
                 idle_rounds: 0,
                 assigned: SeqNo::NONE,
                 round: None,
@@ -96,7 +102,8 @@ impl Announcements {
             always: !background,
             ticker: Arc::default(),
         };
-        announcements.write(&announcements.announced.lock().newest);
+        // If this fails, readers find another writer's announcement, which does not count.
+        let _ = announcements.write(&mut announcements.announced.lock());
         announcements
     }
 
@@ -107,39 +114,48 @@ impl Announcements {
         newest.recovered = true;
         newest.exact = self.always;
         newest.durable = newest.durable.max(durable.get());
-        self.write(newest);
+        // If this fails, readers wait until a later one is there.
+        let _ = self.write(&mut announced);
     }
 
-    /// Writes an announcement. Returns whether readers see it; otherwise, they use the previous one,
-    /// which is still durable.
-    fn write(&self, announcement: &Announcement) -> bool {
-        self.table.announce(announcement).is_ok()
+    /// Writes the newest announcement.
+    ///
+    /// # Errors
+    /// If readers may still see the previous one. What that says is durable is so.
+    fn write(&self, announced: &mut Announced) -> io::Result<()> {
+        announced.may_be_trusted |= announced.newest.exact;
+        self.table.announce(&announced.newest)?;
+        announced.may_be_trusted = announced.newest.exact;
+        Ok(())
     }
 
     /// Announces that everything up to `durable`, which is about to be acknowledged, is durable; or
     /// that the durable seqno is not exact any more.
+    ///
+    /// # Errors
+    /// If readers may still trust an exact announcement without that: nothing may be acknowledged.
     #[cold]
-    fn announce_flush(&self, durable: SeqNo) {
+    fn announce_flush(&self, durable: SeqNo) -> io::Result<()> {
         let mut announced = self.announced.lock();
         let newest = &mut announced.newest;
         if self.always || braid_rt::mutant!("announce_each_flush") {
             if durable.get() > newest.durable {
                 newest.durable = durable.get();
-                self.write(newest);
+                self.write(&mut announced)?;
             }
-            return;
+            return Ok(());
         }
-        if newest.exact && !braid_rt::mutant!("let_an_exact_announcement_stand") {
+        if announced.may_be_trusted && !braid_rt::mutant!("let_an_exact_announcement_stand") {
+            let newest = &mut announced.newest;
             newest.exact = false;
             newest.durable = newest.durable.max(durable.get());
-            newest.exact = !self.write(newest);
             announced.idle_rounds = 0;
+            self.write(&mut announced)?;
         }
-        if !announced.newest.exact {
-            // SeqCst: after the announcement, so that another flush waits for that.
-            self.flush_announces.store(false, Ordering::SeqCst);
-            self.ticker.request();
-        }
+        // SeqCst: after the announcement, so that another flush waits for that.
+        self.flush_announces.store(false, Ordering::SeqCst);
+        self.ticker.request();
+        Ok(())
     }
 
     /// Announces at the end of an interval, from the thread that does. `commits` reads how far
@@ -209,7 +225,8 @@ impl Announcements {
             newest.rounds += 1;
             announced.round = None;
         }
-        self.write(newest);
+        // If this fails, readers wait for the next round, or for a flush that withdraws.
+        let _ = self.write(announced);
     }
 
     /// Begins or ends announcements by the thread: there are readers, or there are none. `commits`
@@ -229,7 +246,9 @@ impl Announcements {
                 self.ticker.request();
             }
         } else {
-            self.flush_announces.store(false, Ordering::SeqCst);
+            // An exact announcement that could not be replaced is for the next flush to withdraw.
+            let is_withdrawn = !announced.may_be_trusted;
+            self.flush_announces.store(!is_withdrawn, Ordering::SeqCst);
         }
     }
 }
@@ -238,11 +257,12 @@ impl Announcements {
 pub(crate) struct FlushAnnouncer(pub(crate) Arc<Announcements>);
 
 impl Announcer for FlushAnnouncer {
-    fn announce(&self, durable: SeqNo) {
+    fn announce(&self, durable: SeqNo) -> io::Result<()> {
         let announcements = &self.0;
         if announcements.flush_announces.load(Ordering::SeqCst) {
-            announcements.announce_flush(durable);
+            announcements.announce_flush(durable)?;
         }
+        Ok(())
     }
 
     fn needs_order(&self) -> bool {
@@ -253,18 +273,18 @@ impl Announcer for FlushAnnouncer {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::cell::Cell;
-    use std::io;
     use std::sync::atomic::AtomicU64;
 
     use braid_io::{Device, MemoryDevice, ReaderGuard, ReaderNeeds};
 
     use super::*;
 
-    /// A reader table that counts announcements.
+    /// A reader table that counts announcements, or refuses them.
     #[derive(Debug)]
     struct Counted {
         table: Arc<dyn ReaderTable>,
         written: AtomicU64,
+        refuses: AtomicBool,
     }
 
     impl ReaderTable for Counted {
@@ -275,6 +295,9 @@ mod tests {
             self.table.is_claimed()
         }
         fn announce(&self, announcement: &Announcement) -> io::Result<()> {
+            if self.refuses.load(Ordering::SeqCst) {
+                return Err(io::Error::other("refused"));
+            }
             self.written.fetch_add(1, Ordering::Relaxed);
             self.table.announce(announcement)
         }
@@ -310,6 +333,7 @@ mod tests {
             let table = Arc::new(Counted {
                 table,
                 written: AtomicU64::new(0),
+                refuses: AtomicBool::new(false),
             });
             let announcements = Announcements::new(table.clone(), background);
             announcements.begin(SeqNo::NONE);
@@ -334,7 +358,16 @@ mod tests {
         /// Begins a flush of everything up to `durable`, which publishes that later.
         fn announce(&self, durable: u64) {
             self.assigned.set(self.assigned.get().max(durable));
-            self.flushes.announce(SeqNo::new(durable));
+            self.flushes.announce(SeqNo::new(durable)).unwrap();
+        }
+
+        /// As [`Writer::announce`]; returns whether the flush may acknowledge.
+        fn may_acknowledge(&self, durable: u64) -> bool {
+            self.flushes.announce(SeqNo::new(durable)).is_ok()
+        }
+
+        fn refuse(&self, refuses: bool) {
+            self.table.refuses.store(refuses, Ordering::SeqCst);
         }
 
         fn publish(&self, durable: u64) {
@@ -426,6 +459,33 @@ mod tests {
             assert!(writer.newest().rounds > rounds + 2);
             assert_eq!(writer.round(), None, "it rests");
         }
+    }
+
+    /// Readers trust an exact announcement as long as it stands, with or without other readers.
+    #[test]
+    fn nothing_is_acknowledged_while_an_exact_announcement_cannot_be_withdrawn() {
+        for ends in [false, true] {
+            let writer = Writer::new(true);
+            let pin = writer.table.pin(7, ReaderNeeds::Pages).unwrap();
+            writer.look();
+            assert!(writer.newest().exact);
+            writer.refuse(true);
+            if ends {
+                drop(pin);
+                writer.look();
+            }
+            for durable in 1..4 {
+                assert!(!writer.may_acknowledge(durable) && writer.newest().exact);
+            }
+            writer.refuse(false);
+            assert!(writer.may_acknowledge(4) && !writer.newest().exact);
+            writer.refuse(true);
+            assert!(writer.may_acknowledge(5), "nobody trusts it");
+        }
+        let writer = Writer::new(false);
+        writer.announce(1);
+        writer.refuse(true);
+        assert!(!writer.may_acknowledge(2));
     }
 
     /// The flush has found that it need not announce, and publishes later.
