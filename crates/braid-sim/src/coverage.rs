@@ -107,6 +107,10 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("log: segments grow", LONG),
     ("log: segments are preallocated", LONG),
     ("log: poisoned", LONG),
+    (
+        "log: the commit gate opens again for a commit in flight",
+        LONG,
+    ),
     ("looked at before it is opened to write", LONG),
     ("lost sector in the data file", LONG),
     ("lost sector in the log", LONG),
@@ -240,10 +244,6 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("store: a spare is taken for another page", LONGER),
     ("store: a superblock that is none", LONG),
     ("store: a thread sleeps until a page arrives", LONG),
-    (
-        "store: a superblock that a read error hid is cleared",
-        LONGER,
-    ),
     ("store: a torn superblock is cleared", LONG),
     ("store: an evicted page can't be written", LONGER),
     ("store: background work syncs what it wrote", LONG),

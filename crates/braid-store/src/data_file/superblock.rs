@@ -9,6 +9,10 @@
 //! and a store that was opened writes the superblock that it found again, durably, before any other
 //! write ([`DataFile::settle`]).
 //!
+//! A superblock that cannot be read may be the newer one. The older one leads to a state that lacks
+//! transactions which were acknowledged, and whose blocks and log may have been reused since. So a read
+//! error fails the opening, which changes nothing: the medium may return what is there later.
+//!
 //! # What may be left in the place of the other superblock
 //!
 //! The other superblock is older: it was durable before the one that was found was written. But
@@ -18,7 +22,7 @@
 //!   of it but one, and the next torn write of the same number could add the missing one. A file that
 //!   seems to be on a disk may be there, too: on a file system with direct access, an ordinary write
 //!   is torn into words.
-//! - A newer superblock may be in a place that a read error hid.
+//! - A newer superblock may be in a place that read as something else.
 //!
 //! Either could count after a later crash, when the blocks that it leads to have other contents.
 //!
@@ -70,13 +74,28 @@ pub fn data_format(device: &dyn Device) -> Result<u64, StoreError> {
     let mut newest = None;
     for slot in 0..2 {
         let mut buf = AlignedBuf::new(PAGE_SIZE);
-        let read = file.read_at(&mut buf, slot * PAGE_SIZE as u64);
-        if read.is_ok() && check(&buf, u64::from_le_bytes(MAGIC), u64::MAX).is_ok() {
+        let offset = slot * PAGE_SIZE as u64;
+        let len = file.len().map_err(|e| unreadable(slot, e))?;
+        if len < offset + PAGE_SIZE as u64 {
+            continue;
+        }
+        let read = file.read_at(&mut buf, offset);
+        read.map_err(|e| unreadable(slot, e))?;
+        if check(&buf, u64::from_le_bytes(MAGIC), u64::MAX).is_ok() {
             newest = newest.max(Some((u64_at(&buf, 24), u64_at(&buf, 16))));
         }
     }
     let none = || damaged("no superblock", "data.braid".into());
     newest.map(|(_, format)| format).ok_or_else(none)
+}
+
+/// The error of a superblock that cannot be read.
+#[cold]
+fn unreadable(slot: u64, error: std::io::Error) -> StoreError {
+    let what = format!(
+        "cannot read superblock {slot} of data.braid, which may be that of the newest checkpoint; open the database again when the medium can be read, or copy what is left with `braid salvage`"
+    );
+    StoreError::io(what, error)
 }
 
 /// The creator of a data file, and the progress of the creation; see [`creation_of`].
@@ -148,6 +167,15 @@ enum Place {
     Unreadable,
 }
 
+/// Whether the other superblock does not count because of this error: this one may be newer.
+fn must_not_be_passed(error: &StoreError) -> bool {
+    match error {
+        StoreError::Incompatible { .. } => true,
+        StoreError::Corrupted { .. } => false,
+        _ => !braid_rt::mutant!("open_past_a_read_error"),
+    }
+}
+
 /// The offset of the superblock with a number.
 fn offset_of(sequence: u64) -> u64 {
     sequence % 2 * PAGE_SIZE as u64
@@ -200,11 +228,15 @@ impl DataFile {
             }
             place => place,
         };
-        braid_rt::coverage_point(match place {
-            Place::Intact(_) => "store: a superblock that a read error hid is cleared",
-            Place::Blank => "store: the place of a superblock is cleared again",
-            _ => "store: a torn superblock is cleared",
-        });
+        match place {
+            Place::Blank => {
+                braid_rt::coverage_point("store: the place of a superblock is cleared again");
+            }
+            Place::Torn | Place::Unreadable => {
+                braid_rt::coverage_point("store: a torn superblock is cleared");
+            }
+            Place::Absent | Place::Intact(_) => {}
+        }
         let zeroes = self.buffer();
         self.file.write_durable_at(&[&zeroes], offset_of(next))
     }
@@ -291,8 +323,13 @@ impl DataFile {
     ) -> Result<(u64, u64, u64, AlignedBuf), StoreError> {
         let location = || format!("data.braid, superblock {slot}");
         let mut buf = self.buffer();
-        let read = self.file.read_at(&mut buf, slot * PAGE_SIZE as u64);
-        read.map_err(|e| StoreError::io(format!("cannot read {}", location()), e))?;
+        let offset = slot * PAGE_SIZE as u64;
+        let len = self.file.len().map_err(|e| unreadable(slot, e))?;
+        if len < offset + PAGE_SIZE as u64 {
+            return Err(damaged("the file ends before it", location()));
+        }
+        let read = self.file.read_at(&mut buf, offset);
+        read.map_err(|e| unreadable(slot, e))?;
         if buf[8..16] != MAGIC {
             return Err(damaged("not a superblock of a Braid database", location()));
         }
@@ -322,8 +359,7 @@ impl DataFile {
         let [first, second] = read;
         match (first, second) {
             (Ok(first), Ok(second)) => Ok(first.max(second)),
-            (Err(error @ StoreError::Incompatible { .. }), _) => Err(error),
-            (_, Err(error @ StoreError::Incompatible { .. })) => Err(error),
+            (Err(error), _) | (_, Err(error)) if must_not_be_passed(&error) => Err(error),
             (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
             (Err(error), Err(_)) => Err(error),
         }
@@ -341,7 +377,7 @@ impl DataFile {
                     first_error = first_error.or(Some(error));
                 }
                 Ok(superblock) => candidates.push(superblock),
-                Err(error @ StoreError::Incompatible { .. }) => return Err(error),
+                Err(error) if must_not_be_passed(&error) => return Err(error),
                 Err(error) => {
                     braid_rt::coverage_point("store: a superblock that is none");
                     first_error = first_error.or(Some(error));
@@ -538,16 +574,45 @@ mod tests {
         }
     }
 
-    /// On any medium.
+    /// The older one lacks what was acknowledged before the newer one was written.
     #[test]
-    fn a_superblock_that_a_read_error_hid_does_not_return() {
+    fn a_superblock_that_cannot_be_read_fails_the_opening() {
+        let device = with_two_checkpoints(1);
+        device.fail_read_after(0);
+        let error = Store::open(Arc::new(device.clone()), OPTIONS).err();
+        let error = error.expect("the newer superblock can't be read");
+        assert!(matches!(error, StoreError::Io { .. }), "{error}");
+        let slot = "cannot read superblock 0 of data.braid";
+        assert!(error.to_string().starts_with(slot), "{error}");
+        device.fail_read_after(0);
+        assert!(data_format(&device).is_err());
+        device.fail_read_after(0);
+        assert!(Store::newest_checkpoint(Arc::new(device.clone())).is_err());
+        // The medium is back.
+        assert_eq!(data_format(&device).unwrap(), FORMAT);
+        check(&device, 0, &[2]);
+    }
+
+    /// On any medium: what a process read as damage is another one's newest superblock.
+    #[test]
+    fn a_newer_superblock_that_was_not_found_does_not_return() {
         let mut crashes = 0;
         for seed in 0..SEEDS {
             let device = with_two_checkpoints(seed);
-            device.fail_read_after(0);
-            // The second checkpoint counts if nothing was written yet.
-            crashes += u64::from(crash(&device, seed, &[1, 2, 3]));
-            assert_eq!(device.faults(), 1);
+            let file = device.open(FILE_NAME, OpenMode::Existing).unwrap();
+            let mut newer = AlignedBuf::new(PAGE_SIZE);
+            file.read_at(&mut newer, 0).unwrap();
+            let mut damaged = AlignedBuf::new(PAGE_SIZE);
+            damaged.fill(7);
+            file.write_durable_at(&[&damaged], 0).unwrap();
+            let (store, _) = Store::open(Arc::new(device.clone()), OPTIONS).unwrap();
+            file.write_durable_at(&[&newer], 0).unwrap();
+            device.crash_after(1 + seed % 8);
+            if publish(&store, 3).is_err() {
+                // The second checkpoint counts if nothing was written yet.
+                check(&device, seed, &[1, 2, 3]);
+                crashes += 1;
+            }
         }
         assert!(cfg!(miri) || crashes > 50);
     }
