@@ -98,7 +98,7 @@ impl Gate {
         })
     }
 
-    /// Runs an operation inside the gate.
+    /// Runs an operation inside the gate. `call` says what it is.
     ///
     /// # Errors
     ///
@@ -106,8 +106,10 @@ impl Gate {
     ///
     /// # Panics
     ///
-    /// If the lock was released meanwhile, which would violate I9.
-    pub fn pass<T>(&self, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    /// If the lock was released meanwhile, which would violate I9. In debug builds, if the thread holds
+    /// [what commits wait for](braid_rt::expect_no_gate).
+    pub fn pass<T>(&self, call: &str, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        braid_rt::expect_no_gate(call);
         let _inside = self.0.enter()?;
         let outcome = operation();
         assert!(
@@ -238,29 +240,37 @@ impl Device for GatedDevice {
     }
 
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn File>> {
-        let inner = self.gate.pass(|| self.inner.open(name, mode))?;
+        let inner = self
+            .gate
+            .pass("the opening of a file", || self.inner.open(name, mode))?;
         let gate = self.gate.clone();
         Ok(Arc::new(GatedFile { inner, gate }))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.gate.pass(|| self.inner.remove(name))
+        self.gate
+            .pass("the removal of a file", || self.inner.remove(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.gate.pass(|| self.inner.rename(from, to))
+        self.gate
+            .pass("the renaming of a file", || self.inner.rename(from, to))
     }
 
     fn list(&self) -> io::Result<Vec<Entry>> {
-        self.gate.pass(|| self.inner.list())
+        self.gate
+            .pass("the listing of a directory", || self.inner.list())
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        self.gate.pass(|| self.inner.sync_directory())
+        self.gate
+            .pass("a sync of a directory", || self.inner.sync_directory())
     }
 
     fn reader_table(&self, create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
-        self.gate.pass(|| self.inner.reader_table(create))
+        self.gate.pass("an access to the readers", || {
+            self.inner.reader_table(create)
+        })
     }
 }
 
@@ -272,44 +282,52 @@ struct GatedFile {
 
 impl File for GatedFile {
     fn len(&self) -> io::Result<u64> {
-        self.gate.pass(|| self.inner.len())
+        self.gate.pass("an access to a file", || self.inner.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.gate.pass(|| self.inner.set_len(len))
+        self.gate
+            .pass("a change of a file's length", || self.inner.set_len(len))
     }
 
     fn reserve(&self, len: u64) -> io::Result<()> {
-        self.gate.pass(|| self.inner.reserve(len))
+        self.gate
+            .pass("an allocation of space", || self.inner.reserve(len))
     }
 
     fn fill_zero(&self, range: Range<u64>) -> io::Result<()> {
-        self.gate.pass(|| self.inner.fill_zero(range))
+        self.gate
+            .pass("a write of zeroes", || self.inner.fill_zero(range))
     }
 
     fn punch_hole(&self, range: Range<u64>) -> io::Result<()> {
-        self.gate.pass(|| self.inner.punch_hole(range))
+        self.gate
+            .pass("the release of space", || self.inner.punch_hole(range))
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.gate.pass(|| self.inner.read_at(buf, offset))
+        self.gate.pass("a read", || self.inner.read_at(buf, offset))
     }
 
     fn write_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        self.gate.pass(|| self.inner.write_at(bufs, offset))
+        self.gate
+            .pass("a write", || self.inner.write_at(bufs, offset))
     }
 
     fn write_durable_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        self.gate.pass(|| self.inner.write_durable_at(bufs, offset))
+        self.gate.pass("a durable write", || {
+            self.inner.write_durable_at(bufs, offset)
+        })
     }
 
     fn write_marked_at(&self, mark: &[u8], bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        self.gate
-            .pass(|| self.inner.write_marked_at(mark, bufs, offset))
+        self.gate.pass("a durable write", || {
+            self.inner.write_marked_at(mark, bufs, offset)
+        })
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.gate.pass(|| self.inner.sync())
+        self.gate.pass("a sync", || self.inner.sync())
     }
 
     /// Loads of words pass no gate: their user ends them before it shuts the gate (I9).
@@ -322,11 +340,11 @@ impl File for GatedFile {
     }
 
     fn read_batch(&self, ops: &mut [ReadOp<'_>]) -> io::Result<()> {
-        self.gate.pass(|| self.inner.read_batch(ops))
+        self.gate.pass("a read", || self.inner.read_batch(ops))
     }
 
     fn write_batch(&self, ops: &[WriteOp<'_>]) -> io::Result<()> {
-        self.gate.pass(|| self.inner.write_batch(ops))
+        self.gate.pass("a write", || self.inner.write_batch(ops))
     }
 }
 
@@ -394,7 +412,7 @@ mod tests {
         ));
         let buf = &read[..];
         assert!(is_refused(file.write_batch(&[WriteOp { buf, offset: 0 }])));
-        assert!(is_refused(gate.pass(|| Ok(()))));
+        assert!(is_refused(gate.pass("a test", || Ok(()))));
         let names: Vec<_> = memory
             .list()
             .unwrap()
@@ -418,7 +436,7 @@ mod tests {
         let passing = gate.clone();
         let seen = released.clone();
         let operation = std::thread::spawn(move || {
-            passing.pass(|| {
+            passing.pass("a test", || {
                 entered.send(()).unwrap();
                 wait.recv().unwrap();
                 Ok(seen.load(Ordering::SeqCst))
@@ -428,7 +446,7 @@ mod tests {
         let shutting = gate.clone();
         let shut = std::thread::spawn(move || shutting.shut(|| ()));
         // From now on the gate is shut, and `shut` still waits.
-        while !is_refused(gate.pass(|| Ok(()))) {
+        while !is_refused(gate.pass("a test", || Ok(()))) {
             std::thread::yield_now();
         }
         assert!(!released.load(Ordering::SeqCst));

@@ -141,7 +141,7 @@ pub use flush::core::Announcer;
 pub use flush::pacing::{CommitProgress, Pacer};
 pub use format::checkpoint_position::{CheckpointPosition, LanePosition};
 pub use format::segment::{is_log_name, lane_of_name};
-pub use log::{Calm, Log};
+pub use log::Log;
 pub use options::{FlushMode, LogOptions, PmemCommit};
 pub use protocol::kind::{LockRelease, ProtocolKind};
 pub use recovery::early::DuringScan;

@@ -1,6 +1,7 @@
 //! Futexes: 32-bit words that threads sleep on.
 
 use crate::atomic::{AtomicU32, Ordering, plain};
+use crate::gates::expect_no_gate;
 use crate::simulation;
 
 fn key(futex: &AtomicU32) -> usize {
@@ -9,6 +10,7 @@ fn key(futex: &AtomicU32) -> usize {
 
 /// Sleeps while the futex equals `value`. May return early or spuriously.
 pub fn wait(futex: &AtomicU32, value: u32) {
+    expect_no_gate("a wait");
     if simulation::is_on() {
         // No other task runs between this check and the sleep.
         if futex.load(Ordering::Relaxed) == value {

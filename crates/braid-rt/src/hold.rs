@@ -4,15 +4,16 @@
 //! Such holds are recognized: the thread used less processor time than passed, and did not wait for
 //! anything itself. Then only the processor time counts as [`HoldTime::longest`].
 
-use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::gates::Mark;
+
 /// Longest times for which one lock was held.
-#[derive(Default)]
 pub struct LongestHold {
+    gate: &'static str,
     nanos: AtomicU64,
     elapsed_nanos: AtomicU64,
 }
@@ -28,14 +29,29 @@ pub struct HoldTime {
 }
 
 impl LongestHold {
+    /// Creates the times of the lock, the gate, of this name.
+    pub const fn new(gate: &'static str) -> Self {
+        Self {
+            gate,
+            nanos: AtomicU64::new(0),
+            elapsed_nanos: AtomicU64::new(0),
+        }
+    }
+
+    /// The name of the gate.
+    pub fn gate(&self) -> &'static str {
+        self.gate
+    }
+
     /// Measures for how long a lock is held: from now, just after the lock was acquired, until the
-    /// result is dropped, which releases `guard`. Not under a simulation.
+    /// result is dropped, which releases `guard`. Under a simulation, nothing is measured. Meanwhile,
+    /// the thread must not do what takes long; see [`expect_no_gate`](crate::expect_no_gate).
     pub fn of<G>(&self, guard: G) -> Held<'_, G> {
         Held {
             _timer: Timer {
                 longest: self,
                 start: (!crate::simulation::is_on()).then(Start::now),
-                _mark: Mark::new(),
+                _mark: Mark::new(self.gate),
             },
             guard,
         }
@@ -106,58 +122,6 @@ impl Drop for Timer<'_> {
     fn drop(&mut self) {
         if let Some(start) = &self.start {
             self.longest.add(start);
-        }
-    }
-}
-
-/// A guard for which others may wait, and which is not measured; see [`is_holding`].
-#[derive(Debug)]
-pub struct Marked<G> {
-    _guard: G,
-    _mark: Mark,
-}
-
-impl<G> Marked<G> {
-    /// Marks the thread as a holder of `guard` until the result is dropped, which releases it.
-    pub fn new(guard: G) -> Self {
-        Self {
-            _guard: guard,
-            _mark: Mark::new(),
-        }
-    }
-}
-
-/// Whether the thread holds a [`Marked`] or [`Held`] guard, so that it should not pause. Always
-/// `false` in release builds, and under a simulation, where all tasks run on one thread.
-pub fn is_holding() -> bool {
-    HOLDS.get() > 0
-}
-
-thread_local! {
-    /// The number of marks of the thread.
-    static HOLDS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Counts as one hold of its thread until it is dropped.
-#[derive(Debug)]
-struct Mark {
-    is_counted: bool,
-}
-
-impl Mark {
-    fn new() -> Self {
-        let is_counted = cfg!(all(debug_assertions, not(loom))) && !crate::simulation::is_on();
-        if is_counted {
-            HOLDS.set(HOLDS.get() + 1);
-        }
-        Self { is_counted }
-    }
-}
-
-impl Drop for Mark {
-    fn drop(&mut self) {
-        if self.is_counted {
-            HOLDS.set(HOLDS.get() - 1);
         }
     }
 }
@@ -240,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_longest_hold_counts() {
-        let (longest, mutex) = (LongestHold::default(), Mutex::new(7));
+        let (longest, mutex) = (LongestHold::new("gate"), Mutex::new(7));
         assert_eq!(longest.time(), HoldTime::default());
         let start = Instant::now();
         let mut held = longest.of(mutex.lock());
@@ -253,21 +217,6 @@ mod tests {
         assert!(time.elapsed <= start.elapsed() && time.longest <= time.elapsed);
         drop(longest.of(mutex.lock()));
         assert_eq!(longest.time(), time, "a short hold changes nothing");
-    }
-
-    #[test]
-    #[cfg(debug_assertions)]
-    fn a_thread_holds_something_until_its_last_guard_is_dropped() {
-        let (longest, mutex) = (LongestHold::default(), Mutex::new(7));
-        assert!(!is_holding());
-        let held = longest.of(mutex.lock());
-        let marked = Marked::new(());
-        assert!(is_holding());
-        assert!(!std::thread::spawn(is_holding).join().unwrap());
-        drop(held);
-        assert!(is_holding());
-        drop(marked);
-        assert!(!is_holding());
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod atomic;
 #[cfg(target_os = "linux")]
 mod blocks;
 mod futex;
+mod gates;
 mod hold;
 mod huge;
 mod latch;
@@ -31,7 +32,8 @@ mod user;
 #[cfg(target_os = "linux")]
 pub use blocks::{allocate_blocks, free_blocks};
 pub use futex::{wait, wake_all, wake_one};
-pub use hold::{Held, HoldTime, LongestHold, Marked, is_holding};
+pub use gates::{ANY_GATE, Mark, Marked, SEQUENCE_NUMBER, excused, expect_no_gate, is_holding};
+pub use hold::{Held, HoldTime, LongestHold};
 pub use huge::{HUGE_PAGE, HugeSlice, advise_huge_pages};
 pub use latch::{Latch, LatchGuard};
 pub use lock::{

@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use crate::atomic::note_lock;
+use crate::gates::expect_no_gate;
 use crate::simulation;
 
 pub use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
@@ -95,6 +96,14 @@ impl<T> RwLock<T> {
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         note_lock(&self.0);
         self.0.try_read()
+    }
+
+    /// Acquires the lock for exclusive access if that is possible without waiting.
+    #[inline]
+    #[cfg_attr(braid_counts, track_caller)]
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        note_lock(&self.0);
+        self.0.try_write()
     }
 
     /// Consumes the lock and returns the value.
@@ -206,6 +215,7 @@ impl Condvar {
 
     /// Sleeps until notified. Spurious wake-ups are possible.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        expect_no_gate("a wait");
         if simulation::is_on() {
             self.block(guard, None);
         } else {
@@ -219,6 +229,7 @@ impl Condvar {
         guard: &mut MutexGuard<'_, T>,
         deadline: Instant,
     ) -> WaitTimeoutResult {
+        expect_no_gate("a wait");
         WaitTimeoutResult(if simulation::is_on() {
             !self.block(guard, Some(deadline))
         } else {

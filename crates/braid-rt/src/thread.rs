@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread::LocalKey;
 use std::time::Duration;
 
+use crate::gates::expect_no_gate;
 use crate::numa::Numbering;
 use crate::simulation;
 use crate::user::message;
@@ -67,6 +68,7 @@ impl JoinHandle {
     /// # Errors
     /// If it panicked.
     pub fn join(self) -> std::thread::Result<()> {
+        expect_no_gate("a wait for a thread");
         match self.0 {
             Handle::Thread(thread) => thread.join(),
             Handle::Task(task) => {
@@ -128,7 +130,7 @@ impl Backoff {
             yield_now();
         } else {
             let doublings = (self.tries - Self::AWAKE) / 4;
-            crate::sleep(Duration::from_micros((20 << doublings.min(6)).min(1_000)));
+            crate::time::pause(Duration::from_micros((20 << doublings.min(6)).min(1_000)));
         }
     }
 
@@ -201,6 +203,7 @@ pub fn scatter<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec
     if threads == 1 {
         return vec![work(0)];
     }
+    expect_no_gate("a wait for threads");
     if simulation::is_on() {
         return simulation::scatter(threads, work);
     }

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::gates::expect_no_gate;
 use crate::simulation;
 
 /// The current time. Under a simulation, the scheduler controls time.
@@ -22,6 +23,13 @@ pub fn now_plus(time: Duration) -> Option<Instant> {
 
 /// Sleeps for at least `time`.
 pub fn sleep(time: Duration) {
+    expect_no_gate("a pause");
+    pause(time);
+}
+
+/// Sleeps for at least `time`, also under a gate: while a thread waits for a lock whose holder does
+/// nothing that takes long.
+pub(crate) fn pause(time: Duration) {
     if simulation::is_on() {
         // No task ever wakes key 0.
         simulation::block(0, now_plus(time));

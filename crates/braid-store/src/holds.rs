@@ -3,7 +3,7 @@
 use braid_rt::{HoldTime, LongestHold};
 
 /// The longest holds of the store's locks by checkpoints, backups, and whatever frees many pages.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Holds {
     /// The lock of the open checkpoint, which the first change of a page after an epoch switch
     /// takes, and every change of a block address.
@@ -14,13 +14,20 @@ pub(crate) struct Holds {
     pub(crate) ids: LongestHold,
 }
 
+impl Default for Holds {
+    fn default() -> Self {
+        Self {
+            checkpoint: LongestHold::new("open checkpoint"),
+            space: LongestHold::new("free space"),
+            ids: LongestHold::new("page ids"),
+        }
+    }
+}
+
 impl Holds {
     /// Returns the longest holds by the name of the lock.
     pub(crate) fn by_gate(&self) -> Vec<(&'static str, HoldTime)> {
-        vec![
-            ("open checkpoint", self.checkpoint.time()),
-            ("free space", self.space.time()),
-            ("page ids", self.ids.time()),
-        ]
+        let holds = [&self.checkpoint, &self.space, &self.ids];
+        holds.map(|hold| (hold.gate(), hold.time())).into()
     }
 }

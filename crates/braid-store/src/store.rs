@@ -334,6 +334,9 @@ impl Store {
     /// # Panics
     /// If another checkpoint is open.
     pub fn begin_checkpoint(&self, meta: Vec<u8>) -> Result<Checkpoint, StoreError> {
+        if braid_rt::mutant!("sync_under_commit_gate") {
+            self.inner.pool.file.sync()?;
+        }
         Checkpoint::begin(self.inner.clone(), meta)
     }
 
@@ -514,20 +517,21 @@ impl Store {
         self.inner.pool.file.settle()
     }
 
-    /// Returns whether pages may be missing in memory, so whether it is worthwhile to load pages
-    /// before they are needed. A hint: [`Store::note_residency`] updates it.
+    /// Returns whether a change of pages may wait for the medium: pages may be missing in memory, so that
+    /// it is worthwhile to load them before they are needed, or memory for new ones may be. A hint, set
+    /// before memory is short; [`Store::note_residency`] updates it.
     #[inline]
-    pub fn may_miss_pages(&self) -> bool {
-        self.inner.pool.may_miss()
+    pub fn may_wait_for_pages(&self) -> bool {
+        self.inner.pool.may_wait()
     }
 
-    /// Sets the hint of [`Store::may_miss_pages`], for a caller that reads other stores along with
+    /// Sets the hint of [`Store::may_wait_for_pages`], for a caller that reads other stores along with
     /// this one.
-    pub fn expect_misses(&self) {
-        self.inner.pool.expect_misses();
+    pub fn expect_waits(&self) {
+        self.inner.pool.expect_waits();
     }
 
-    /// Updates the hint of [`Store::may_miss_pages`]; to be called now and then.
+    /// Updates the hint of [`Store::may_wait_for_pages`]; to be called now and then.
     pub fn note_residency(&self) {
         self.inner.pool.note_residency();
     }

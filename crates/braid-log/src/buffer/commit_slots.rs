@@ -7,7 +7,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::base::event::Event;
 use crate::base::numbers::{AtomicSeqNo, LaneId, SeqNo, StrandId};
-use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Backoff, fence};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Backoff, fence, spin_loop};
 
 /// The value of a free slot.
 const FREE: SeqNo = SeqNo::MAX;
@@ -23,6 +23,10 @@ pub(crate) const MAX_COMMIT_SLOTS: usize = match (cfg!(all(test, loom)), cfg!(mi
     (_, true) => 16,
     _ => 256,
 };
+
+/// How often a thread that closes the gate looks for commits in flight before it opens the gate again:
+/// for some microseconds, in which a commit on another processor ends.
+const LOOKS: u32 = if cfg!(all(test, loom)) { 1 } else { 256 };
 
 /// The order counter and the commit slots.
 ///
@@ -381,11 +385,15 @@ impl CommitSlots {
         self.sealed.load(Ordering::SeqCst)
     }
 
-    /// Closes the gate, waits until no pending commit is in flight, runs `f`, and opens the gate
-    /// unless it is closed permanently.
+    /// Closes the gate, waits until no pending commit is in flight, and runs `f`; the gate opens when
+    /// the result is dropped, unless it is closed permanently.
+    ///
+    /// If `insists` is `false`, a commit that does not end at once, because its thread has no
+    /// processor or waits for a buffer, opens the gate again, so that the others do not wait for it
+    /// too: then the result is `None`.
     ///
     /// The caller ensures that only one thread calls this at a time.
-    pub(crate) fn quiesce<R>(&self, f: impl FnOnce() -> R) -> R {
+    pub(crate) fn try_quiesce<R>(&self, insists: bool, f: impl FnOnce() -> R) -> Option<R> {
         struct Open<'a>(&'a CommitSlots);
         impl Drop for Open<'_> {
             fn drop(&mut self) {
@@ -397,12 +405,28 @@ impl CommitSlots {
         }
         // SeqCst: pairs with `enter`.
         self.closed.store(true, Ordering::SeqCst);
-        let _open = Open(self);
+        let open = Open(self);
         let mut backoff = Backoff::default();
+        let mut looks = 0;
         while !self.are_free() {
-            backoff.wait();
+            looks += 1;
+            if insists {
+                backoff.wait();
+            } else if looks < LOOKS {
+                spin_loop();
+            } else {
+                if braid_rt::mutant!("leave_the_gate_closed") {
+                    std::mem::forget(open);
+                }
+                return None;
+            }
         }
-        f()
+        Some(f())
+    }
+
+    /// As [`CommitSlots::try_quiesce`], and insists.
+    pub(crate) fn quiesce<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.try_quiesce(true, f).expect("it insists")
     }
 }
 
@@ -500,6 +524,19 @@ mod tests {
             before = last;
             commit_slots.leave(slot);
         }
+    }
+
+    #[test]
+    fn a_commit_that_does_not_end_does_not_close_the_gate() {
+        let commit_slots = slots(0, None);
+        let slow = commit_slots.enter(0).unwrap();
+        // Without insisting, this returns although the commit never ends.
+        assert_eq!(commit_slots.try_quiesce(false, || 7), None);
+        assert!(!commit_slots.closed.load(Ordering::SeqCst), "it is open");
+        let other = commit_slots.enter(1).unwrap();
+        commit_slots.leave(other);
+        commit_slots.leave(slow);
+        assert_eq!(commit_slots.try_quiesce(false, || 7), Some(7));
     }
 
     #[test]

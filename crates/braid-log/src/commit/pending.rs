@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use braid_rt::{Mark, SEQUENCE_NUMBER, excused};
+
 use crate::base::numbers::{GroupNo, SeqNo};
 use crate::buffer::commit_slots::CommitSlot;
 use crate::buffer::slot::AssignedNumbers;
@@ -27,6 +29,8 @@ pub struct PendingCommit<'a> {
     strand: &'a Strand,
     slot: CommitSlot,
     numbers: Option<AssignedNumbers>,
+    /// From the assignment on, others wait for this thread, until it holds nothing back any more.
+    mark: Mark,
     /// The flush group that takes the log record; [`GroupNo::NONE`] while nothing is appended.
     group: GroupNo,
     appended: bool,
@@ -75,6 +79,7 @@ impl<'a> PendingCommit<'a> {
             strand: &strand_handle.core.strands[strand_handle.strand],
             slot,
             numbers: None,
+            mark: Mark::none(),
             group: GroupNo::NONE,
             appended: false,
             has_writes: false,
@@ -112,6 +117,7 @@ impl<'a> PendingCommit<'a> {
         let (first, last) =
             commit_slots.assign(self.slot, u64::from(records), lane, self.signature);
         self.numbers = Some(AssignedNumbers { first, last });
+        self.mark = Mark::new(SEQUENCE_NUMBER);
         last
     }
 
@@ -137,7 +143,9 @@ impl<'a> PendingCommit<'a> {
         let seqno = self.numbers.expect("numbers are assigned").last;
         assert!(!self.appended, "dependencies come before the log record");
         let core = &self.strand_handle.core;
-        self.dependencies = core.depend(self.strand.lane, seqno, numbers);
+        let depend = || core.depend(self.strand.lane, seqno, numbers);
+        let why = "the protocol acknowledges in this order";
+        self.dependencies = excused(SEQUENCE_NUMBER, why, depend);
     }
 
     /// Copies the transaction's log record, the concatenation of `payload`, into the strand's
@@ -198,6 +206,7 @@ impl<'a> PendingCommit<'a> {
         core.commit_slots.note_logged(self.slot, self.first_seqno());
         let owes = core.logged(self.strand.lane);
         self.holds = Holds::NoLonger { owes };
+        self.mark = Mark::none();
     }
 
     /// Aborts the transaction. Logs an abort record for its assigned numbers, so that no number is
@@ -298,16 +307,15 @@ impl<'a> PendingCommit<'a> {
     ) -> GroupNo {
         let (core, strand) = (&*self.strand_handle.core, self.strand);
         let mut group = GroupNo::NONE;
-        // If the log is poisoned meanwhile, the bytes are dropped and the ticket reports the error.
-        core.wait_for_buffer(self.strand_handle.strand, &mut || match strand
-            .try_append(numbers, kind, payload, len)
-        {
+        let mut append = || match strand.try_append(numbers, kind, payload, len) {
             Some(taken) => {
                 group = taken;
                 true
             }
             None => false,
-        });
+        };
+        // If the log is poisoned meanwhile, the bytes are dropped and the ticket reports the error.
+        core.wait_for_buffer(self.strand_handle.strand, &mut append);
         group
     }
 
@@ -346,6 +354,8 @@ impl<'a> PendingCommit<'a> {
     #[cold]
     pub fn fail(mut self, cause: &str) {
         let core = &self.strand_handle.core;
+        // Nothing is acknowledged any more.
+        self.mark = Mark::none();
         core.note_unapplied(self.first_seqno());
         if self.holds == Holds::ToTheEnd {
             // Its callbacks may open snapshots, which do not wait for this commit.
@@ -372,6 +382,7 @@ impl<'a> PendingCommit<'a> {
             self.leave_late(owes);
         } else {
             core.commit_slots.leave(self.slot);
+            self.mark = Mark::none();
             core.left_slot(self.strand.lane);
         }
         core.unreserve(self.strand.lane, self.reservation);

@@ -236,7 +236,7 @@ mod tests {
     #[cfg(debug_assertions)]
     #[should_panic(expected = "commits wait for what it holds")]
     fn nothing_is_held_during_a_pause() {
-        let _gate = braid_rt::Marked::new(());
+        let _gate = braid_rt::Marked::new("page gate", ());
         let pacer = Pacer::new(SeqNo::new(1));
         pacer.pause_after(braid_rt::now(), progress(1, 1));
     }

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use braid_rt::{SEQUENCE_NUMBER, excused};
+
 use crate::LogError;
 use crate::base::callbacks::Action;
 use crate::base::numbers::{GroupNo, LaneId, SeqNo, StrandId};
@@ -201,7 +203,7 @@ impl Core {
     ) -> bool {
         let lane = &self.lanes[self.strands[strand].lane];
         LaneCounters::add(&lane.counters.buffer_waits, 1);
-        loop {
+        let wait = || loop {
             if self.poison().is_some() {
                 return false;
             }
@@ -213,7 +215,10 @@ impl Core {
                 continue;
             }
             listener.wait();
-        }
+        };
+        // The caller may have a sequence number. All bytes in the buffers precede its own in the log, so
+        // nothing that waits for the caller could be durable before they are.
+        excused(SEQUENCE_NUMBER, "the log's buffers are full", wait)
     }
 
     /// Whether a lane has bytes that no flush has taken.

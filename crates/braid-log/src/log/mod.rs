@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use braid_rt::atomic::{AtomicU64, Ordering};
 use braid_rt::thread::JoinHandle;
-use braid_rt::{Held, HoldTime, Mutex, RwLockWriteGuard};
+use braid_rt::{HoldTime, Mutex};
 
 use crate::LogError;
 use crate::base::callbacks::Action;
@@ -28,6 +28,9 @@ use crate::protocol::gwsn::FlushOrder;
 use crate::protocol::kind::LockRelease;
 use crate::stats::LogStats;
 use crate::tail::TailReader;
+
+/// How often [`Log::quiesce_with`] opens the commit gate again for a commit that does not end.
+const ATTEMPTS: u32 = 40;
 
 /// A parallel write-ahead log. Clones are handles of the same log.
 ///
@@ -345,28 +348,50 @@ impl Log {
     /// Blocks new commits, waits for those in flight, and calls `f` with the position of the log:
     /// everything up to its number is finished, and everything later will lie after its positions.
     /// Used for a checkpoint's consistent instant. Keep `f` short, since all commits wait for it.
-    /// `f` must not commit.
+    /// `f` must neither commit nor wait.
     ///
     /// The number is not durable yet: see [`Log::sync`].
     pub fn quiesce<R>(&self, f: impl FnOnce(CheckpointPosition) -> R) -> R {
-        self.calm().quiesce(f)
+        self.quiesce_with(|_| Some(()), f)
     }
 
-    /// Waits until no large commit is in flight, and holds up large commits that begin, until the
-    /// result is dropped. Small commits continue.
-    pub fn calm(&self) -> Calm<'_> {
+    /// As [`Log::quiesce`], while the caller also holds what `also` acquires, after no large commit is
+    /// in flight and before commits are blocked. `also` waits only if its argument is `true`.
+    ///
+    /// If `also` returns `None`, or if a commit in flight does not end within microseconds, everything
+    /// is released, so that nobody waits for that commit, and tried again later. Only after tens of
+    /// milliseconds does the call insist.
+    pub fn quiesce_with<G, R>(
+        &self,
+        also: impl Fn(bool) -> Option<G>,
+        f: impl FnOnce(CheckpointPosition) -> R,
+    ) -> R {
+        let mut f = Some(f);
+        let mut call = |position| f.take().map(|f| f(position));
+        for attempt in 0.. {
+            if let Some(result) = self.try_quiesce(attempt >= ATTEMPTS, &also, &mut call) {
+                return result;
+            }
+            braid_rt::coverage_point("log: the commit gate opens again for a commit in flight");
+            braid_rt::sleep(Duration::from_micros(20 << attempt.min(5)));
+        }
+        unreachable!("it insists in the end")
+    }
+
+    fn try_quiesce<G, R>(
+        &self,
+        insists: bool,
+        also: &impl Fn(bool) -> Option<G>,
+        f: &mut impl FnMut(CheckpointPosition) -> Option<R>,
+    ) -> Option<R> {
         let core = self.core();
         let _large = core.holds.large_commits.of(core.large_commits.write());
-        Calm { log: self, _large }
-    }
-
-    fn quiesce_calm<R>(&self, f: impl FnOnce(CheckpointPosition) -> R) -> R {
-        let core = self.core();
+        let _also = also(insists)?;
         let _one = core.quiescing.lock();
         // Either all lanes have begun, or none.
         let _begun = core.beginning.lock();
         let _closed = core.holds.commit_gate.of(());
-        core.commit_slots.quiesce(|| {
+        let quiet = core.commit_slots.try_quiesce(insists, || {
             let places = core.lanes.iter().map(Lane::place).collect();
             let mut position = CheckpointPosition {
                 seqno: core.commit_slots.last_seqno(),
@@ -378,14 +403,15 @@ impl Log {
             };
             position.trim(core.options.lanes);
             f(position)
-        })
+        });
+        quiet.flatten()
     }
 
     /// Rejects all further commits with [`LogError::Closed`], and waits for those in flight. After
     /// [`Log::sync`] every commit that entered is durable, or the log is poisoned.
     pub fn seal(&self) {
         let core = self.core();
-        let _calm = self.calm();
+        let _large = core.large_commits.write();
         let _one = core.quiescing.lock();
         core.commit_slots.seal();
     }
@@ -627,20 +653,6 @@ impl Log {
         let flushed = self.sync();
         self.0.stop();
         flushed
-    }
-}
-
-/// A log without large commits in flight; see [`Log::calm`].
-#[derive(Debug)]
-pub struct Calm<'a> {
-    log: &'a Log,
-    _large: Held<'a, RwLockWriteGuard<'a, ()>>,
-}
-
-impl Calm<'_> {
-    /// See [`Log::quiesce`]. Waits for small commits only.
-    pub fn quiesce<R>(&self, f: impl FnOnce(CheckpointPosition) -> R) -> R {
-        self.log.quiesce_calm(f)
     }
 }
 

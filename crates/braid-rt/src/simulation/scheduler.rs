@@ -541,6 +541,7 @@ pub fn run<T: Send + 'static>(
     main: impl FnOnce() -> T + Send + 'static,
 ) -> (Result<T, Failure>, Report) {
     assert!(!is_on(), "a simulation in a simulation");
+    crate::gates::forget_tasks();
     let scheduler = Rc::new(Scheduler::new(options));
     SCHEDULER.set(Some(scheduler.clone()));
     let result = Arc::new(Mutex::new(None));

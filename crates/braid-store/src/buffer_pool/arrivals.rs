@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_rt::atomic::{AtomicUsize, Ordering, fence};
 use braid_rt::thread::Backoff;
-use braid_rt::{Condvar, Mutex, to_usize};
+use braid_rt::{ANY_GATE, Condvar, Mutex, excused, to_usize};
 use crossbeam_utils::CachePadded;
 
 use super::{latch, state};
@@ -61,7 +61,10 @@ impl Arrivals {
             && let Some(deadline) = braid_rt::now_plus(self.longest)
         {
             braid_rt::coverage_point("store: a thread sleeps until a page arrives");
-            place.arrived.wait_until(&mut arrivals, deadline);
+            // The caller may hold a gate. Its pages are in memory, so the holder of the latch only changes
+            // the page, and has no processor; or it reads the page, and the caller has an excuse.
+            let wait = || place.arrived.wait_until(&mut arrivals, deadline);
+            excused(ANY_GATE, "a page's latch is held for a short time", wait);
         }
         place.sleepers.fetch_sub(1, Ordering::Relaxed);
     }

@@ -159,7 +159,7 @@ impl Pool {
         if !self.prepare_first_change(id, frame, epoch, self.copies_max) {
             // Too many copies wait for the checkpoint: this writer writes its copy itself, which
             // also slows it down to the speed of the medium.
-            self.write_out(id, frame)?;
+            self.write_for_room(id, frame)?;
             self.prepare_first_change(id, frame, epoch, usize::MAX);
         }
         Ok(())
@@ -221,10 +221,14 @@ impl Pool {
             return Kept::NotNeeded;
         };
         open.copies.insert(id, copy);
-        let wake = (open.copies.len() == self.copies_many())
+        let copies = open.copies.len();
+        let wake = (copies == self.copies_many())
             .then(|| open.wake.clone())
             .flatten();
         drop(checkpoint);
+        if copies >= self.copies_many() {
+            self.expect_waits();
+        }
         self.counters.copies.fetch_add(1, Ordering::Relaxed);
         if let Some(wake) = wake {
             (wake.0)();

@@ -14,8 +14,8 @@ use crate::page::PageId;
 
 impl Pool {
     pub(crate) fn take_frame(&self) -> Result<usize, StoreError> {
-        if let Some(frame) = self.free_frames.lock().pop() {
-            return Ok(frame as usize);
+        if let Some(frame) = self.free_frame() {
+            return Ok(frame);
         }
         match self.unused_frame() {
             Some(frame) => Ok(frame),
@@ -23,8 +23,21 @@ impl Pool {
         }
     }
 
+    /// Takes a frame that was released.
+    fn free_frame(&self) -> Option<usize> {
+        let mut free = self.free_frames.lock();
+        let frame = free.pop()?;
+        if free.len() < self.frames_low() && !self.has_unused_frames(self.frames_low()) {
+            self.expect_waits();
+        }
+        Some(frame as usize)
+    }
+
     /// Takes a frame that was never used.
     pub(crate) fn unused_frame(&self) -> Option<usize> {
+        if !self.has_unused_frames(self.frames_low()) {
+            self.expect_waits();
+        }
         if !self.has_unused_frames(1) {
             return None;
         }
@@ -55,8 +68,8 @@ impl Pool {
             if self.is_kept(frame, step, || self.state(id).is_some_and(is_used)) {
                 continue;
             }
-            if let Some(frame) = self.free_frames.lock().pop() {
-                return Ok(frame as usize);
+            if let Some(frame) = self.free_frame() {
+                return Ok(frame);
             }
             let Some(state) = self.state(id).filter(|_| id != 0) else {
                 continue;
@@ -76,7 +89,7 @@ impl Pool {
             } else if pinned || last_error.is_some() {
                 false
             } else {
-                match self.write_out(id, frame) {
+                match self.write_for_room(id, frame) {
                     Ok(()) => true,
                     Err(error) => {
                         last_error = Some(error);
@@ -88,7 +101,7 @@ impl Pool {
             };
             if evicted {
                 self.counters.evictions.fetch_add(1, Ordering::Relaxed);
-                self.note_eviction();
+                self.expect_waits();
                 self.set_heat(frame, Heat::Cold);
                 state::moved(state, word, self.evicted_now());
                 if !clean {

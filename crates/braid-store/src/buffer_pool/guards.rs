@@ -2,12 +2,13 @@
 //!
 //! The user of a guard needs no knowledge of frames, state words and epochs.
 
-use braid_rt::to_usize;
+use braid_rt::{Mark, to_usize};
 
 use super::latch;
 use super::state::{self, NONE, frame_of};
 use super::{ABSENT, Pool, UNWRITTEN};
 use crate::error::StoreError;
+use crate::node::{KIND_INNER, Node};
 use crate::page::{Page, PageId};
 use crate::sync::AtomicU64;
 
@@ -69,6 +70,7 @@ impl<'a> ReadPage<'a> {
             id: self.id,
             word: self.word,
             changed: false,
+            _mark: mark_inner(self.page()),
         })
     }
 }
@@ -81,6 +83,18 @@ pub(crate) struct WritePage<'a> {
     pub(crate) id: PageId,
     pub(super) word: u64,
     pub(super) changed: bool,
+    /// Readers of all leaves below an inner node wait for its latch.
+    pub(super) _mark: Mark,
+}
+
+/// Marks the thread as the holder of the latch of a page, if that is an inner node.
+#[inline]
+fn mark_inner(page: Page<'_>) -> Mark {
+    if cfg!(debug_assertions) && Node(page).kind() == KIND_INNER {
+        Mark::new("the latch of an inner node")
+    } else {
+        Mark::none()
+    }
 }
 
 impl<'a> WritePage<'a> {

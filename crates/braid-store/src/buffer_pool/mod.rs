@@ -29,7 +29,7 @@ use std::time::Duration;
 use braid_rt::atomic::{AtomicBool, AtomicUsize, Ordering};
 use braid_rt::numa::Place;
 use braid_rt::thread::Backoff;
-use braid_rt::{Held, Mutex, MutexGuard, narrow};
+use braid_rt::{Held, Mark, Mutex, MutexGuard, SEQUENCE_NUMBER, excused, narrow};
 
 use crate::data_file::DataFile;
 use crate::data_file::room::Room;
@@ -54,6 +54,9 @@ pub(crate) use spare::SpareFrames;
 
 /// The longest sleep of a thread that waits for a page's latch.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// See [`Pool::frames_low`].
+const FRAMES_LOW: usize = 512;
 
 /// Checks that the bytes are valid contents of a page.
 fn check_page(bytes: &[u8]) -> Result<(), &'static str> {
@@ -105,9 +108,9 @@ pub(crate) struct Pool {
     /// Pages that stay unreadable, with the cause; see [`Pool::condemn`].
     condemned: Mutex<BTreeMap<PageId, StoreError>>,
     has_condemned: AtomicBool,
-    /// Whether pages may be missing in memory: set by evictions, and cleared by
-    /// [`Pool::note_residency`].
-    may_miss: AtomicBool,
+    /// Whether pages may be missing in memory, or frames or copies may run out: set before they do,
+    /// and cleared by [`Pool::note_residency`].
+    may_wait: AtomicBool,
     arrivals: Arrivals,
     /// Whether pages of a file in persistent memory are read in place.
     reads_in_place: AtomicBool,
@@ -196,37 +199,55 @@ impl Pool {
             condemned: Mutex::default(),
             has_condemned: AtomicBool::new(false),
             arrivals: Arrivals::new(LONGEST_SLEEP),
-            may_miss: AtomicBool::new(has_pages),
+            may_wait: AtomicBool::new(has_pages),
             reads_in_place: AtomicBool::new(true),
         })
     }
 
-    /// Returns whether pages may be missing in memory. A hint.
+    /// Returns whether a change of some pages may wait for the medium: a page may be missing in memory,
+    /// the last frames or copies may be taken meanwhile, so that a page has to be written first. A hint.
     #[inline]
-    pub(crate) fn may_miss(&self) -> bool {
+    pub(crate) fn may_wait(&self) -> bool {
         // Relaxed: a caller that is wrong only takes longer.
-        self.may_miss.load(Ordering::Relaxed)
+        self.may_wait.load(Ordering::Relaxed)
     }
 
-    /// Sets [`Pool::may_miss`].
-    pub(crate) fn expect_misses(&self) {
-        self.may_miss.store(true, Ordering::Relaxed);
+    /// Sets [`Pool::may_wait`].
+    pub(crate) fn expect_waits(&self) {
+        // A load first: the flag's cache line stays shared while pages are evicted.
+        if !self.may_wait() && !braid_rt::mutant!("take_the_last_frames_unannounced") {
+            self.may_wait.store(true, Ordering::Relaxed);
+        }
     }
 
-    /// Updates [`Pool::may_miss`].
+    /// Updates [`Pool::may_wait`].
     pub(crate) fn note_residency(&self) {
         let used = {
             let ids = self.lock_ids();
             ids.next - 1 - ids.free.len()
         };
-        let misses = (self.resident() as u64) < used;
-        self.may_miss.store(misses, Ordering::Relaxed);
+        let resident = self.resident();
+        let waits = (resident as u64) < used
+            || self.frames.count() - resident < self.frames_low()
+            || self.has_many_copies();
+        self.may_wait.store(waits, Ordering::Relaxed);
     }
 
-    pub(crate) fn note_eviction(&self) {
-        // A load first: the flag's cache line stays shared while pages are evicted.
-        if !self.may_miss() {
-            self.may_miss.store(true, Ordering::Relaxed);
+    /// Below so many free frames, commits expect to wait: far more than those that have not seen that
+    /// yet may take.
+    fn frames_low(&self) -> usize {
+        (self.frames.count() / 2).min(FRAMES_LOW)
+    }
+
+    /// Writes a latched page to make room for the caller, which may have a sequence number.
+    fn write_for_room(&self, id: PageId, frame: usize) -> Result<(), StoreError> {
+        let write = || self.write_out(id, frame);
+        // A commit that needs room from now on says that it takes long before it is applied. Those
+        // that looked before are few.
+        if self.may_wait() {
+            excused(SEQUENCE_NUMBER, "frames or copies are short", write)
+        } else {
+            write()
         }
     }
 
@@ -492,6 +513,8 @@ impl Pool {
             id,
             word,
             changed: true,
+            // Nothing refers to it yet.
+            _mark: Mark::none(),
         })
     }
 

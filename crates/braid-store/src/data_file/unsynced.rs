@@ -25,7 +25,7 @@ impl DataFile {
     ///
     /// # Errors
     /// Poisons the file: after a failed sync it is unknown which writes are lost.
-    pub(super) fn sync(&self) -> Result<(), StoreError> {
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
         // Before the sync, which may miss later writes.
         self.unsynced.bytes.store(0, Ordering::Relaxed);
         self.file.sync().map_err(|error| {

@@ -70,7 +70,13 @@ impl Tree {
     pub(super) fn prepare(&self, page: ReadPage<'_>) -> Result<bool, StoreError> {
         let needs_image = page.awaits_image();
         if needs_image && let Some(mut page) = page.upgrade() {
-            page.page_mut()?;
+            match Node(page.page()).kind() {
+                // There are few: a copy more does no harm, and its readers need not wait.
+                KIND_INNER if !braid_rt::mutant!("write_inner_nodes_under_latches") => {
+                    page.page_copied();
+                }
+                _ => drop(page.page_mut()?),
+            }
         }
         Ok(needs_image)
     }
@@ -335,4 +341,45 @@ fn check_child(
         return Err(astray(pool, child.id));
     }
     Ok(())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_io::{Gate, MemoryDevice};
+
+    use crate::node::{KIND_INNER, Node};
+    use crate::{Change, Store, StoreOptions};
+
+    /// Readers of all leaves below an inner node would wait for the write of its image.
+    #[test]
+    fn the_image_of_an_inner_node_is_copied_however_many_copies_wait() {
+        let device = Gate::new(None).device(Arc::new(MemoryDevice::new()));
+        let store = Store::create(device, StoreOptions::of_pool(8 << 20)).unwrap();
+        let tree = store.tree(1).unwrap();
+        let key = |i: u32| [&i.to_be_bytes()[..], &[7; 200]].concat();
+        let put = |i: u32, version| {
+            let value = &[1][..];
+            let change = Change::Put { version, value };
+            tree.modify(&key(i), |_| (change, ())).unwrap();
+        };
+        (0..8_000).for_each(|i| put(i, 1));
+        // All pages belong to it.
+        let _checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
+        let copies = || store.stats().checkpoint_copies;
+        let changed = (0..8_000).find(|&i| {
+            put(i, 2);
+            store.stats().eviction_writes > 0
+        });
+        assert!(changed.is_some(), "a writer wrote an image");
+        let (written, copied) = (store.stats().eviction_writes, copies());
+        let path = tree.try_path(&key(7_999)).unwrap().unwrap();
+        let inner = path[0];
+        assert_eq!(Node(inner.page()).kind(), KIND_INNER);
+        assert!(inner.awaits_image());
+        assert!(tree.prepare(inner).unwrap());
+        assert_eq!(store.stats().eviction_writes, written);
+        assert_eq!(copies(), copied + 1);
+    }
 }

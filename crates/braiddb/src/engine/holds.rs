@@ -6,7 +6,7 @@ use super::Engine;
 use crate::observe::stats::GateHold;
 
 /// The longest holds of the engine's own locks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Holds {
     /// The page gate, held exclusively. What changes pages outside of a commit waits for it.
     pub(crate) page_gate: LongestHold,
@@ -16,15 +16,25 @@ pub(crate) struct Holds {
     pub(crate) versions: LongestHold,
 }
 
+impl Default for Holds {
+    fn default() -> Self {
+        Self {
+            page_gate: LongestHold::new("page gate"),
+            garbage: LongestHold::new("garbage"),
+            versions: LongestHold::new("old versions"),
+        }
+    }
+}
+
 impl Engine {
     /// Returns the longest hold of each gate.
     pub(crate) fn gate_holds(&self) -> Vec<GateHold> {
-        let own = [
-            ("page gate", &self.holds.page_gate),
-            ("garbage", &self.holds.garbage),
-            ("old versions", &self.holds.versions),
-        ];
-        let own = own.map(|(gate, hold)| (gate, hold.time()));
+        let Holds {
+            page_gate,
+            garbage,
+            versions,
+        } = &self.holds;
+        let own = [page_gate, garbage, versions].map(|hold| (hold.gate(), hold.time()));
         let below = self.log.longest_holds().into_iter();
         let holds = below.chain(self.store.longest_holds()).chain(own);
         holds

@@ -146,17 +146,25 @@ impl Engine {
     /// Keeps checkpoints from switching the epoch while the caller changes pages outside of a commit,
     /// for a short time: the caller must not pause.
     pub(crate) fn change_pages(&self) -> Marked<RwLockReadGuard<'_, ()>> {
-        Marked::new(self.page_gate.read())
+        Marked::new("page gate", self.page_gate.read())
     }
 
     /// As [`Engine::change_pages`]; `None` while a checkpoint switches the epoch.
     fn try_change_pages(&self) -> Option<Marked<RwLockReadGuard<'_, ()>>> {
-        self.page_gate.try_read().map(Marked::new)
+        self.page_gate
+            .try_read()
+            .map(|gate| Marked::new("page gate", gate))
     }
 
-    /// Keeps pages from changing outside of a commit, while a checkpoint switches the epoch.
-    pub(crate) fn hold_pages(&self) -> Held<'_, RwLockWriteGuard<'_, ()>> {
-        self.holds.page_gate.of(self.page_gate.write())
+    /// Keeps pages from changing outside of a commit, while a checkpoint switches the epoch. `None` if
+    /// they are being changed, unless it `waits`.
+    pub(crate) fn hold_pages(&self, waits: bool) -> Option<Held<'_, RwLockWriteGuard<'_, ()>>> {
+        let gate = if waits {
+            Some(self.page_gate.write())
+        } else {
+            self.page_gate.try_write()
+        };
+        gate.map(|gate| self.holds.page_gate.of(gate))
     }
 
     /// Opens a snapshot at the visible sequence number, after all that is acknowledged is visible.

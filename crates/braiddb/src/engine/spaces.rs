@@ -403,9 +403,9 @@ impl Engine {
             if extent.entries > 0 {
                 store.expect_long_keys();
             }
-            if store.may_miss_pages() {
+            if store.may_wait_for_pages() {
                 // The transaction loads its leaves, of whatever tablespace, if the main one asks.
-                self.store.expect_misses();
+                self.store.expect_waits();
             }
             let index = rooms.iter().position(|room| room.space == space);
             let index = index.unwrap_or_else(|| {

@@ -183,14 +183,11 @@ impl Instance {
     /// Begins the checkpoint of each tablespace at one instant, so that one position in the log is that
     /// of all.
     fn begin_checkpoint(&self, scope: Scope, archived: Option<SeqNo>) -> Result<Begun> {
-        // First, because threads that change pages outside of a commit must not wait for a large
-        // transaction.
-        let calm = self.engine.log.calm();
-        // No transaction changes pages while the epoch switches.
-        let _gate = self.engine.hold_pages();
-        let spaces = self.engine.spaces.all();
-        let stamp = self.new_stamp(&spaces);
-        calm.quiesce(|start| {
+        // No transaction changes pages outside of a commit while the epoch switches.
+        let pages = |waits| self.engine.hold_pages(waits);
+        self.engine.log.quiesce_with(pages, |start| {
+            let spaces = self.engine.spaces.all();
+            let stamp = self.new_stamp(&spaces);
             // I8: a transaction that could not be applied poisons the log before it leaves its
             // commit slot, so the check detects it here, and its pages are in no image.
             self.check_publishable()?;

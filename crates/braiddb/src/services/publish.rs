@@ -93,7 +93,7 @@ impl Publisher {
         if let Some(directory) = &self.directory {
             let text = stats.to_prometheus();
             let file = || write(directory, self.file_mode, &text);
-            if let Err(error) = gate.pass(file) {
+            if let Err(error) = gate.pass("a write of the statistics", file) {
                 crate::observe::trace::stats_file_failed(&error);
             }
         }

@@ -17,7 +17,7 @@ const AHEAD: usize = 256;
 /// sequence number delays the transactions with greater numbers.
 #[inline(always)]
 pub(super) fn prepare_leaves(engine: &Engine, state: &mut Context) {
-    if engine.store.may_miss_pages() {
+    if engine.store.may_wait_for_pages() {
         load_leaves(engine, state);
     }
     locate_records(state);
@@ -43,7 +43,7 @@ pub(super) fn load_leaves(engine: &Engine, state: &mut Context) {
 /// `at`.
 #[inline(always)]
 pub(super) fn load_ahead(engine: &Engine, tables: &[Arc<TableCore>], writes: &WriteSet, at: usize) {
-    if at.is_multiple_of(AHEAD) && writes.len() > AHEAD && engine.store.may_miss_pages() {
+    if at.is_multiple_of(AHEAD) && writes.len() > AHEAD && engine.store.may_wait_for_pages() {
         let end = (at + AHEAD).min(writes.len());
         load(tables, writes, at..end, AHEAD);
     }

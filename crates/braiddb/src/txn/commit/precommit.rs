@@ -2,7 +2,7 @@
 
 use braid_log::{LockRelease, PendingCommit};
 use braid_rt::atomic::Ordering;
-use braid_rt::narrow;
+use braid_rt::{SEQUENCE_NUMBER, excused, narrow};
 use braid_store::SHORT_KEY_MAX;
 
 use super::Precommitted;
@@ -17,8 +17,10 @@ use crate::error::{ConflictKind, Error, Result};
 use crate::options::{Durability, Isolation, TransactionOptions};
 use crate::schema::table::TableCore;
 
-/// Most writes whose application other transactions' acknowledgements wait for.
+/// Most writes whose application other transactions' acknowledgements wait for, and most bytes of
+/// them: they need only few new pages.
 const SHORT_APPLY_RECORDS: u32 = 64;
+const SHORT_APPLY_BYTES: usize = 64 << 10;
 
 impl PooledContext {
     pub(super) fn precommit(
@@ -63,7 +65,8 @@ impl PooledContext {
         }
         pending.append(&[state.writes.log_payload()]);
         let by_agents = engine.agents.are_used();
-        if records > SHORT_APPLY_RECORDS || engine.store.may_miss_pages() || by_agents {
+        let is_short = records <= SHORT_APPLY_RECORDS && bytes <= SHORT_APPLY_BYTES;
+        if !is_short || engine.store.may_wait_for_pages() || by_agents {
             pending.begin_long_apply();
         }
         if braid_rt::mutant!("unlock_before_apply") {
@@ -180,7 +183,9 @@ fn check(
     if options.isolation == Isolation::Serializable && !state.reads.is_empty() {
         // Validate at the transaction's first sequence number: all its sequence numbers are its
         // own.
-        validate(engine, state, pending.first_seqno())?;
+        let validation = || validate(engine, state, pending.first_seqno());
+        let why = "a page that was read may have been evicted since";
+        excused(SEQUENCE_NUMBER, why, validation)?;
     }
     // After the validation, which may have passed the locks of a transaction that could not be
     // applied: such a transaction poisons the log before it releases its locks.
@@ -188,7 +193,9 @@ fn check(
         engine.check_not_poisoned()?;
     }
     if engine.settings.wants_dependencies {
-        pending.depends_on(&dependencies(engine, state)?);
+        let why = "the protocol acknowledges in this order";
+        let found = excused(SEQUENCE_NUMBER, why, || dependencies(engine, state))?;
+        pending.depends_on(&found);
     }
     Ok(())
 }

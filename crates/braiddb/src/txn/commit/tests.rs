@@ -206,7 +206,7 @@ fn with_a_large_table(rows: u64) -> (Database, Table<u64, u64>, Table<u64, u64>)
     load.finish().unwrap();
     let large: Table<u64, u64> = db.open_table("large").unwrap();
     assert_eq!(db.snapshot().iter(&large).unwrap().count() as u64, rows);
-    assert!(db.engine().store.may_miss_pages());
+    assert!(db.engine().store.may_wait_for_pages());
     (db, t, large)
 }
 
