@@ -87,6 +87,10 @@ impl Pool {
 
     /// Makes a page with an assigned id exist; for an open checkpoint it does not exist.
     pub(crate) fn appear(&self, id: PageId, address: u64) {
+        if address != UNWRITTEN && !braid_rt::mutant!("load_tables_unannounced") {
+            // It is on the medium, and not in memory.
+            self.expect_waits();
+        }
         let mut checkpoint = self.checkpoint.lock();
         if let Some(open) = checkpoint.as_mut() {
             open.frozen.entry(id).or_insert(ABSENT);

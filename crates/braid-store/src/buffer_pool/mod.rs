@@ -222,14 +222,14 @@ impl Pool {
 
     /// Updates [`Pool::may_wait`].
     pub(crate) fn note_residency(&self) {
-        let used = {
-            let ids = self.lock_ids();
-            ids.next - 1 - ids.free.len()
-        };
+        let copies = self.has_many_copies();
+        // Until the end: whoever makes a page with a new id appear on the medium expects waits then.
+        let ids = self.lock_ids();
+        let used = ids.next - 1 - ids.free.len();
         let resident = self.resident();
-        let waits = (resident as u64) < used
-            || self.frames.count() - resident < self.frames_low()
-            || self.has_many_copies();
+        let waits = copies
+            || (resident as u64) < used
+            || self.frames.count() - resident < self.frames_low();
         self.may_wait.store(waits, Ordering::Relaxed);
     }
 
