@@ -450,6 +450,7 @@ fn sweep(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
         // Nothing changes while clients are paused.
         let is_paused = shared.pauses.current().is_some();
         let began = Instant::now();
+        shared.activities.sample(began);
         // After an error the next interval tries again; INFO shows the database's health.
         let publish = |effects| shared.publish(effects, None);
         let has_more = match (!is_paused).then(|| sweeper.step(publish)) {

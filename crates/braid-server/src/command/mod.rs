@@ -15,6 +15,7 @@ mod functions;
 mod geo;
 mod hashes;
 mod hyperloglog;
+mod info;
 mod introspection;
 mod keys;
 mod lists;

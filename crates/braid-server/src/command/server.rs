@@ -1,15 +1,13 @@
 //! Commands about the server.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::arguments::{help, integer, is, natural, timeout_ms, unknown_subcommand};
 use super::keys::DATABASES;
-use super::table::commands;
 use crate::config::{NOTIFICATION_CLASSES, notification_classes, slow_after};
 use crate::failure::{Failure, Result};
 use crate::glob::matches;
@@ -52,7 +50,7 @@ pub(crate) fn waits_for_device(args: &[Bytes]) -> Result<(bool, Option<Duration>
 
 pub(super) fn lolwut(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
     Ok(Reply::text(format!(
-        "Braid {}\n",
+        "Redis ver. {REDIS_VERSION}, as Braid {} has it\n",
         env!("CARGO_PKG_VERSION")
     )))
 }
@@ -272,185 +270,6 @@ pub(super) fn config(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
         ]));
     }
     Err(unknown_subcommand("config", &args[1]))
-}
-
-/// A section of INFO.
-type Section = (&'static str, fn(&Shared, &mut String) -> Result<()>);
-
-const SECTIONS: [Section; 9] = [
-    ("server", server_section),
-    ("clients", clients_section),
-    ("memory", memory_section),
-    ("persistence", persistence_section),
-    ("stats", stats_section),
-    ("replication", replication_section),
-    ("commandstats", commandstats_section),
-    ("cluster", cluster_section),
-    ("keyspace", keyspace_section),
-];
-
-fn server_section(shared: &Shared, out: &mut String) -> Result<()> {
-    let uptime = shared.started.elapsed().as_secs();
-    let port = shared
-        .options()
-        .bind
-        .first()
-        .map_or(0, |address| address.port());
-    let _ = write!(
-        out,
-        "redis_version:{REDIS_VERSION}\r\nbraid_version:{}\r\nredis_mode:standalone\r\nos:{} {}\r\narch_bits:{}\r\nprocess_id:{}\r\nrun_id:{}\r\ntcp_port:{port}\r\nuptime_in_seconds:{uptime}\r\nuptime_in_days:{}\r\n",
-        env!("CARGO_PKG_VERSION"),
-        std::env::consts::OS,
-        std::env::consts::ARCH,
-        usize::BITS,
-        std::process::id(),
-        shared.run_id,
-        uptime / 86_400,
-    );
-    Ok(())
-}
-
-fn clients_section(shared: &Shared, out: &mut String) -> Result<()> {
-    let _ = write!(
-        out,
-        "connected_clients:{}\r\nmaxclients:{}\r\nblocked_clients:{}\r\ntracking_clients:{}\r\n",
-        shared.clients().len(),
-        shared.options().maxclients,
-        shared.waiters.len(),
-        shared.tracking.figures().clients,
-    );
-    Ok(())
-}
-
-fn memory_section(shared: &Shared, out: &mut String) -> Result<()> {
-    let stats = shared.keyspace.db.stats();
-    let _ = write!(
-        out,
-        "used_memory:{0}\r\nused_memory_peak:{0}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\nversion_bytes:{1}\r\n",
-        stats.store.resident_pages * stats.store.page_size,
-        stats.old_version_bytes,
-    );
-    #[cfg(feature = "scripts")]
-    {
-        let (count, bytes) = shared.scripts.size();
-        let _ = write!(
-            out,
-            "number_of_cached_scripts:{count}\r\nused_memory_scripts:{bytes}\r\nnumber_of_libraries:{}\r\n",
-            shared.scripts.libraries().len(),
-        );
-    }
-    Ok(())
-}
-
-fn persistence_section(shared: &Shared, out: &mut String) -> Result<()> {
-    let db = &shared.keyspace.db;
-    let health = db.health();
-    let is_good = matches!(health, braid::Health::Good);
-    let report = shared.backups.report();
-    let last = report.last.duration_since(UNIX_EPOCH);
-    let _ = write!(
-        out,
-        "loading:0\r\naof_enabled:1\r\naof_last_write_status:{}\r\nrdb_bgsave_in_progress:{}\r\nrdb_last_save_time:{}\r\nrdb_last_bgsave_status:{}\r\nrdb_last_bgsave_time_sec:{}\r\nhealth:{health:?}\r\ndurable_seqno:{}\r\n",
-        if is_good { "ok" } else { "err" },
-        u8::from(report.is_running),
-        last.unwrap_or_default().as_secs(),
-        if report.failure.is_none() {
-            "ok"
-        } else {
-            "err"
-        },
-        report.took.map_or(-1, |took| took.as_secs() as i64),
-        db.durable_seqno(),
-    );
-    Ok(())
-}
-
-fn stats_section(shared: &Shared, out: &mut String) -> Result<()> {
-    let (counters, activities) = (&shared.counters, &shared.activities);
-    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-    let tracking = shared.tracking.figures();
-    let _ = write!(
-        out,
-        "total_connections_received:{}\r\ntotal_commands_processed:{}\r\nrejected_connections:{}\r\nexpired_keys:{}\r\nevicted_keys:0\r\nkeyspace_hits:{}\r\nkeyspace_misses:{}\r\n\
-         tracking_total_keys:{}\r\ntracking_total_items:{}\r\ntracking_total_prefixes:{}\r\ntracking_evicted_keys:{}\r\n",
-        count(&counters.connections),
-        activities.sum(|activity| &activity.commands),
-        count(&counters.rejected),
-        count(&counters.expired),
-        activities.sum(|activity| &activity.hits),
-        activities.sum(|activity| &activity.misses),
-        tracking.keys,
-        tracking.items,
-        tracking.prefixes,
-        tracking.evicted,
-    );
-    Ok(())
-}
-
-fn replication_section(_: &Shared, out: &mut String) -> Result<()> {
-    out.push_str("role:master\r\nconnected_slaves:0\r\n");
-    Ok(())
-}
-
-fn cluster_section(_: &Shared, out: &mut String) -> Result<()> {
-    out.push_str("cluster_enabled:0\r\n");
-    Ok(())
-}
-
-fn keyspace_section(shared: &Shared, out: &mut String) -> Result<()> {
-    let mut data = shared.keyspace.durable(0)?;
-    for database in 0..DATABASES {
-        data.select(database)?;
-        let len = data.len()?;
-        if len > 0 {
-            let _ = write!(out, "db{database}:keys={len},expires=0,avg_ttl=0\r\n");
-        }
-    }
-    Ok(())
-}
-
-/// How often each command ran, and how long it took.
-fn commandstats_section(shared: &Shared, out: &mut String) -> Result<()> {
-    for command in commands() {
-        if let Some(figures) = shared.statistics.of(command.number) {
-            let micros = figures.nanoseconds as f64 / 1e3;
-            let _ = write!(
-                out,
-                "cmdstat_{}:calls={},usec={micros:.0},usec_per_call={:.2},rejected_calls=0,failed_calls={}\r\n",
-                command.name,
-                figures.calls,
-                micros / figures.calls as f64,
-                figures.failed,
-            );
-        }
-    }
-    Ok(())
-}
-
-pub(super) fn info(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
-    let wanted = |name: &str| {
-        let is_default = name != "commandstats";
-        (args.len() == 1 && is_default)
-            || args[1..].iter().any(|arg| {
-                is(arg, name)
-                    || (is(arg, "default") && is_default)
-                    || is(arg, "all")
-                    || is(arg, "everything")
-            })
-    };
-    let mut out = String::new();
-    for (name, section) in SECTIONS {
-        if wanted(name) {
-            if !out.is_empty() {
-                out.push_str("\r\n");
-            }
-            let mut title = name.to_owned();
-            title[..1].make_ascii_uppercase();
-            let _ = write!(out, "# {title}\r\n");
-            section(shared, &mut out)?;
-        }
-    }
-    Ok(Reply::text(out))
 }
 
 /// The parts of DEBUG that test suites of clients use.

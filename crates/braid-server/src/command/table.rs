@@ -2,8 +2,8 @@
 
 use super::{
     Command, Control, Run, Subcommand, acl, bitfield, bits, clients, connection, diagnostics, dump,
-    fields, geo, hashes, hyperloglog, introspection, keys, lists, memory, operations, pubsub, scan,
-    server, sets, sort, sorted_sets, streams, strings, subcommands,
+    fields, geo, hashes, hyperloglog, info, introspection, keys, lists, memory, operations, pubsub,
+    scan, server, sets, sort, sorted_sets, streams, strings, subcommands,
 };
 #[cfg(feature = "scripts")]
 use super::{functions, scripting};
@@ -199,7 +199,7 @@ static COMMANDS: &[Command] = &numbered([
     command("incr", 2, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::incr)),
     command("incrby", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::incrby)),
     command("incrbyfloat", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::incrbyfloat)),
-    command("info", -1, &[Flag::Loading], (0, 0, 0), "server", Run::Session(server::info)),
+    command("info", -1, &[Flag::Loading], (0, 0, 0), "server", Run::Session(info::info)),
     command("keys", 2, &[Flag::Readonly], (0, 0, 0), "keyspace", Run::Data(keys::keys)),
     command("lastsave", 1, &[Flag::Fast], (0, 0, 0), "server", Run::Session(operations::lastsave)),
     command("latency", -2, &[Flag::Admin, Flag::Noscript, Flag::Loading], (0, 0, 0), "server", Run::Session(diagnostics::latency)).with(subcommands::LATENCY),

@@ -358,13 +358,19 @@ impl Connection {
                 self.blocked = None;
                 self.postponed = None;
             }
-            Wake::Read(Ok(_)) => {
+            Wake::Read(Ok(len)) => {
+                let activity = self.shared.activities.of(self.session.stripe);
+                // Relaxed: a statistic.
+                activity.received.fetch_add(len as u64, Ordering::Relaxed);
                 return self.input.len() < self.input_limit;
             }
             Wake::Read(Err(_)) | Wake::Written(Err(_)) | Wake::Idle | Wake::Message(None) => {
                 return false;
             }
             Wake::Written(Ok(len)) => {
+                let activity = self.shared.activities.of(self.session.stripe);
+                // Relaxed: a statistic.
+                activity.sent.fetch_add(len as u64, Ordering::Relaxed);
                 self.output.advance(len);
                 buffers::release_output(&mut self.output);
             }

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::replies::Pending;
 use super::{Connection, buffers};
 use crate::channels::Inbox;
 use crate::flushes;
+use crate::observe::Activity;
 use crate::resp::Reply;
 use crate::shared::Signal;
 use crate::waiters::Place;
@@ -45,6 +47,7 @@ struct Usual<'a> {
     /// Whether the stream may still hold bytes that it has accepted: a connection with TLS does.
     is_unflushed: &'a mut bool,
     db: &'a Database,
+    activity: &'a Activity,
     /// Sequence number that has to be durable, and the one for which the connection waited last.
     seqno: Option<u64>,
     awaited: &'a mut u64,
@@ -68,9 +71,11 @@ impl Usual<'_> {
             && let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(context, self.output)
         {
             *self.is_unflushed = true;
+            // Relaxed: a statistic.
             match written {
                 // Nothing has changed that the connection need react to.
                 Ok(len) if len == self.output.len() && self.reads => {
+                    self.activity.sent.fetch_add(len as u64, Ordering::Relaxed);
                     self.output.clear();
                     buffers::release_output(self.output);
                     self.writes = false;
@@ -143,6 +148,7 @@ impl Connection {
             output: &mut self.output,
             is_unflushed: &mut self.is_unflushed,
             db: &self.shared.keyspace.db,
+            activity: self.shared.activities.of(self.session.stripe),
             seqno: self.pending.front().and_then(|front| front.seqno),
             awaited: &mut self.awaited,
             joined: self.joined.as_deref().filter(|_| self.has_joined),

@@ -1,6 +1,9 @@
 //! Counts that every request changes.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
@@ -13,14 +16,22 @@ pub(crate) struct Activity {
     /// Reads that found a key, and those that found none.
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
+    /// Bytes that clients sent, and that they got.
+    pub(crate) received: AtomicU64,
+    pub(crate) sent: AtomicU64,
     /// How long writes take.
     pub(crate) writes: Latency,
 }
+
+/// Samples of the number of commands, taken ten times a second.
+const SAMPLES: usize = 16;
 
 /// What requests did. Each thread has counts of its own, in cache lines that no other thread writes.
 #[derive(Debug)]
 pub(crate) struct Activities {
     threads: Box<[CachePadded<Activity>]>,
+    /// When there had been how many commands; the oldest first.
+    samples: Mutex<VecDeque<(Instant, u64)>>,
 }
 
 impl Activities {
@@ -28,6 +39,7 @@ impl Activities {
         let of_thread = |_| CachePadded::default();
         Activities {
             threads: (0..threads.max(1)).map(of_thread).collect(),
+            samples: Mutex::default(),
         }
     }
 
@@ -45,6 +57,32 @@ impl Activities {
         counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
+    /// Notes how many commands there have been, for [`Activities::commands_per_second`].
+    pub(crate) fn sample(&self, now: Instant) {
+        let commands = self.sum(|activity| &activity.commands);
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        if samples.len() == SAMPLES {
+            samples.pop_front();
+        }
+        samples.push_back((now, commands));
+    }
+
+    /// Returns the number of commands in a second, of the last ones.
+    pub(crate) fn commands_per_second(&self) -> u64 {
+        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some((begin, before)), Some((end, after))) = (samples.front(), samples.back()) else {
+            return 0;
+        };
+        let seconds = (*end - *begin).as_secs_f64();
+        // CONFIG RESETSTAT may have come between them.
+        let commands = after.saturating_sub(*before) as f64;
+        if seconds > 0.0 {
+            (commands / seconds) as u64
+        } else {
+            0
+        }
+    }
+
     /// Returns how long the writes of all threads take.
     pub(crate) fn writes(&self) -> Latency {
         let sum = Latency::default();
@@ -57,7 +95,13 @@ impl Activities {
     /// Sets the numbers of commands, hits and misses to zero.
     pub(crate) fn reset(&self) {
         for activity in &self.threads {
-            for count in [&activity.commands, &activity.hits, &activity.misses] {
+            for count in [
+                &activity.commands,
+                &activity.hits,
+                &activity.misses,
+                &activity.received,
+                &activity.sent,
+            ] {
                 count.store(0, Ordering::Relaxed);
             }
         }
@@ -85,6 +129,12 @@ mod tests {
         assert_eq!(activities.sum(|activity| &activity.commands), 3);
         assert_eq!(activities.writes().counts()[..3], [1, 2, 0]);
         assert_eq!(activities.writes().nanoseconds(), 5_000);
+        let begin = Instant::now();
+        assert_eq!(activities.commands_per_second(), 0);
+        activities.sample(begin);
+        activities.of(0).commands.fetch_add(100, Ordering::Relaxed);
+        activities.sample(begin + Duration::from_secs(4));
+        assert_eq!(activities.commands_per_second(), 25);
         activities.reset();
         assert_eq!(activities.sum(|activity| &activity.hits), 0);
         assert_eq!(activities.writes().counts()[..3], [1, 2, 0]);

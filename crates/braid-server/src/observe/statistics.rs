@@ -49,6 +49,15 @@ impl CommandStatistics {
         }
     }
 
+    /// Returns how many commands failed.
+    pub(crate) fn failed(&self) -> u64 {
+        let figures = self.threads.iter().flatten();
+        // Relaxed: statistics.
+        figures
+            .map(|figures| figures.failed.load(Ordering::Relaxed))
+            .sum()
+    }
+
     /// Returns the figures of a command; `None` if it never ran.
     pub(crate) fn of(&self, command: usize) -> Option<CommandFigures> {
         let mut sum = CommandFigures {

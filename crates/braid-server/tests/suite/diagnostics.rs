@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use redis::Value;
+use redis::{Connection, Value};
 
 use super::support::{TestServer, run, script, show};
 
@@ -64,6 +64,30 @@ fn durations_of_commands() {
         "{info}"
     );
     assert!(!run::<String>(connection, "INFO").contains("cmdstat"));
+    let field = |connection: &mut Connection, name: &str| -> f64 {
+        let info: String = run(connection, "INFO everything");
+        let line = info.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.and_then(|line| line.strip_prefix(':'));
+        value
+            .unwrap_or_else(|| panic!("no {name}: {info}"))
+            .parse()
+            .unwrap()
+    };
+    // What monitoring reads.
+    assert!(field(connection, "total_error_replies") >= 1.0);
+    assert_eq!(field(connection, "pubsub_channels"), 0.0);
+    assert!(field(connection, "instantaneous_ops_per_sec") >= 0.0);
+    assert!(field(connection, "total_net_output_bytes") > 0.0);
+    let before = field(connection, "total_net_input_bytes");
+    // Both bulk strings and the request for the field itself.
+    run::<()>(connection, &format!("ECHO {}", "x".repeat(5000)));
+    assert!(field(connection, "total_net_input_bytes") >= before + 5000.0);
+    if cfg!(target_os = "linux") {
+        for name in ["used_memory_rss", "total_system_memory"] {
+            assert!(field(connection, name) > 0.0, "{name}");
+        }
+        assert!(field(connection, "used_cpu_user") >= 0.0);
+    }
     script(
         connection,
         "

@@ -234,6 +234,18 @@ fn information() {
     }
     let consumers: Vec<BTreeMap<String, redis::Value>> = run(connection, "XINFO CONSUMERS s g");
     assert_eq!(consumers[0]["pending"], redis::Value::Int(1));
+    // More entries read than were added.
+    script(
+        connection,
+        "
+        XGROUP DESTROY s g => 1
+        XGROUP DESTROY s h => 1
+        XGROUP CREATE s i 0 ENTRIESREAD 7 => OK
+        XINFO GROUPS s => [[name i consumers 0 pending 0 last-delivered-id 0-0 entries-read 7 lag nil]]
+        XTRIM s MINID 3 => 1
+        XINFO GROUPS s => [[name i consumers 0 pending 0 last-delivered-id 0-0 entries-read 7 lag -4]]
+        ",
+    );
 }
 
 #[test]

@@ -36,20 +36,25 @@ pub(super) fn added_up_to(stream: &Stream<'_>, id: Id) -> Result<Option<u64>> {
     })
 }
 
-/// Returns how many entries a group has not got yet.
-fn lag(stream: &Stream<'_>, group: &OpenGroup) -> Result<Option<u64>> {
+/// Returns how many entries a group has not got yet. As in Redis, that is negative if XGROUP was told of
+/// more entries than there were.
+fn lag(stream: &Stream<'_>, group: &OpenGroup) -> Result<Option<i64>> {
     let head = &stream.head.stream;
-    let has_gaps = stream.head.len > 0 && head.deleted > 0 && group.group.last.0 <= head.deleted;
+    let mut has_gaps =
+        stream.head.len > 0 && head.deleted > 0 && group.group.last.0 <= head.deleted;
+    if has_gaps && let Some((first, _)) = stream.outermost(false)? {
+        has_gaps = first.0 <= head.deleted;
+    }
     let read = match group.group.read {
         _ if head.added == 0 => Some(0),
         Some(read) if !has_gaps => Some(read),
         _ => added_up_to(stream, group.group.last)?,
     };
-    Ok(read.map(|read| head.added.saturating_sub(read)))
+    Ok(read.map(|read| (head.added as i64).wrapping_sub(read as i64)))
 }
 
-fn count_or_null(count: Option<u64>) -> Reply {
-    count.map_or(Reply::Null, |count| Reply::Integer(count as i64))
+fn count_or_null(count: Option<i64>) -> Reply {
+    count.map_or(Reply::Null, Reply::Integer)
 }
 
 fn fields<const N: usize>(fields: [(&str, Reply); N]) -> Vec<(Reply, Reply)> {
@@ -96,7 +101,10 @@ pub(in crate::command) fn xinfo(data: &mut Data, args: &[Bytes]) -> Result<Reply
                     ),
                     ("pending", Reply::Integer(group.group.pending as i64)),
                     ("last-delivered-id", group.group.last.reply()),
-                    ("entries-read", count_or_null(group.group.read)),
+                    (
+                        "entries-read",
+                        count_or_null(group.group.read.map(|read| read as i64)),
+                    ),
                     ("lag", count_or_null(lag(&stream, &group)?)),
                 ])));
             }
@@ -195,7 +203,10 @@ fn full_group(stream: &Stream<'_>, group: &mut OpenGroup, count: usize) -> Resul
     Ok(Reply::Map(fields([
         ("name", Reply::Bulk(group.group.name.clone())),
         ("last-delivered-id", group.group.last.reply()),
-        ("entries-read", count_or_null(group.group.read)),
+        (
+            "entries-read",
+            count_or_null(group.group.read.map(|read| read as i64)),
+        ),
         ("lag", count_or_null(lag(stream, group)?)),
         ("pel-count", Reply::Integer(group.group.pending as i64)),
         ("pel", Reply::Array(pending)),
