@@ -161,11 +161,18 @@ impl Pool {
             return Ok(());
         }
         if !self.prepare_first_change(id, frame, epoch, self.copies_max) {
-            // Too many copies wait for the checkpoint: this writer writes its copy itself, which
-            // also slows it down to the speed of the medium.
-            self.write_for_room(id, frame)?;
-            self.prepare_first_change(id, frame, epoch, usize::MAX);
+            return self.write_and_prepare(id, frame, epoch);
         }
+        Ok(())
+    }
+
+    /// Prepares a change although too many copies wait for the checkpoint: this writer writes its copy
+    /// itself, which also slows it down to the speed of the medium.
+    #[cold]
+    #[inline(never)]
+    fn write_and_prepare(&self, id: PageId, frame: usize, epoch: u64) -> Result<(), StoreError> {
+        self.write_for_room(id, frame)?;
+        self.prepare_first_change(id, frame, epoch, usize::MAX);
         Ok(())
     }
 

@@ -109,7 +109,8 @@ impl<'a> WritePage<'a> {
     }
 
     /// The page, to be changed.
-    #[inline]
+    // Every change of a record calls it.
+    #[inline(always)]
     pub(crate) fn page_mut(&mut self) -> Result<Page<'a>, StoreError> {
         if !self.changed {
             self.pool.prepare_change(self.id, self.word)?;
