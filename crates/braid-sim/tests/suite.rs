@@ -12,3 +12,4 @@ mod images;
 mod moved;
 mod poisoned;
 mod ranges;
+mod syncs;

@@ -1,4 +1,11 @@
-//! How much background work writes before it syncs.
+//! Syncs of the data file, and how much background work writes before it syncs.
+//!
+//! A system reports a write that was lost to one sync, and forgets it: on Linux the first one that asks,
+//! although several threads may be waiting for their syncs. What they wrote may be lost, too.
+//!
+//! - I18: one sync of the file at a time, and none after one that failed. So a sync that succeeds has
+//!   made everything durable that was written before it began, and a checkpoint whose sync succeeds
+//!   refers to no block that a failed one of another thread has lost.
 
 use braid_rt::Mutex;
 use braid_rt::atomic::Ordering;
@@ -16,7 +23,7 @@ const UNSYNCED_MAX: u64 = if cfg!(test) { 1 << 20 } else { 32 << 20 };
 #[derive(Debug, Default)]
 pub(super) struct Unsynced {
     pub(super) bytes: Counter,
-    /// Held by the thread that syncs.
+    /// Held by the thread that syncs (I18).
     syncing: Mutex<()>,
 }
 
@@ -24,8 +31,24 @@ impl DataFile {
     /// Makes all writes durable.
     ///
     /// # Errors
-    /// Poisons the file: after a failed sync it is unknown which writes are lost.
+    /// Poisons the file: after a failed sync it is unknown which writes are lost. Fails if the file is
+    /// poisoned.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
+        if braid_rt::mutant!("sync_at_once") {
+            return self.sync_alone();
+        }
+        let _syncing = self.unsynced.syncing.lock();
+        self.sync_alone()
+    }
+
+    /// [`DataFile::sync`] of the thread that holds `syncing`.
+    fn sync_alone(&self) -> Result<(), StoreError> {
+        if let Some(cause) = self.poison.get()
+            && !braid_rt::mutant!("sync_after_a_failed_sync")
+        {
+            let cause = cause.clone();
+            return Err(StoreError::Poisoned { cause });
+        }
         // Before the sync, which may miss later writes.
         self.unsynced.bytes.store(0, Ordering::Relaxed);
         self.file.sync().map_err(|error| {
@@ -57,7 +80,7 @@ impl DataFile {
         };
         if is_much() {
             braid_rt::coverage_point("store: background work syncs what it wrote");
-            self.sync()?;
+            self.sync_alone()?;
         }
         Ok(true)
     }
