@@ -354,9 +354,6 @@ impl Connection {
             if self.input.is_empty() {
                 return false;
             }
-            if mutant!("server_overtake_joined") {
-                return true;
-            }
             run();
         }
         self.has_joined = false;
