@@ -325,7 +325,7 @@ impl Offline {
         let read = (newest, attempt.durable);
         let mut recovered = recover_log(&lanes, &start, &meta, read);
         // While another process writes, the log may only seem damaged.
-        if attempt.durable.is_none() && is_damage(&recovered) {
+        if attempt.durable.is_none() && lanes.side_lanes > 0 && is_damage(&recovered) {
             recovered = without_damaged(lanes, &meta, newest, &mut spaces);
         }
         if attempt.durable.is_some() || !is_damage(&recovered) {
