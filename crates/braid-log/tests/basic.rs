@@ -639,9 +639,14 @@ fn the_dead_stay_dead() {
     let log = Log::create(device.clone(), options.clone()).unwrap();
     let start = log.quiesce(|start| start);
     // Number 1 is assigned and never appended, so 2 is durable and is not kept.
-    let mut lost = log.enter(&[&[0; 10]]).unwrap();
-    lost.assign(1);
-    std::mem::forget(lost);
+    // Its thread ends in the middle of its commit.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut lost = log.enter(&[&[0; 10]]).unwrap();
+            lost.assign(1);
+            std::mem::forget(lost);
+        });
+    });
     let ticket = log.append(&[b"old"]).unwrap();
     assert!(ticket.try_wait().is_none());
     while log.stats().notify_time.is_zero() {
