@@ -59,6 +59,9 @@ pub(super) struct Cut {
     pub(super) discarded: u64,
 }
 
+/// In the error of a log whose end cannot be judged without the lanes of a missing tablespace.
+const NEEDS_ALL: &str = "without the log of the missing tablespace it is unknown whether this is";
+
 impl Cut {
     /// Finds the cut. In a damaged log, the durable seqnos in chunks are ignored, and only records
     /// that were found count. In a log that another process writes, the cut is the durable seqno of
@@ -140,6 +143,9 @@ impl Cut {
     /// Finds the cut of a log of which side lanes are missing: the greatest number that a chunk or a header
     /// says was durable in all lanes, at least `known`. Later numbers may have been acknowledged, or never
     /// durable: only the missing lanes know. Of a log that another process writes, the cut is `limit`.
+    ///
+    /// Fails if there is log after the end of a lane that a chunk says belongs to it: if it is what a crash
+    /// left, the missing lanes have the numbers in between, and if it is behind damage, they do not.
     pub(super) fn find_proven(
         start: &CheckpointPosition,
         lanes: &mut [LaneScan],
@@ -159,7 +165,7 @@ impl Cut {
             cut = newest.max().unwrap_or_default().max(cut);
         }
         if limit.is_none() {
-            check_after_the_end(lanes, incarnation, cut)?;
+            check_after_the_end(lanes, incarnation, cut).map_err(unproven)?;
         }
         let mut discarded = 0;
         for (index, lane) in lanes.iter_mut().enumerate() {
@@ -403,6 +409,20 @@ fn whole_up_to(start: &CheckpointPosition, newest: &Incarnation, tail: &[Run]) -
         stride: newest.protocol.stride(newest.lanes()),
     };
     numbers.up_to_gap(start.seqno.max(newest.base), tail)
+}
+
+/// Says that the missing lanes are needed: what lies after the end of a lane is what a crash left, or
+/// behind damage. Only the numbers in all lanes show which.
+fn unproven(error: LogError) -> LogError {
+    match error {
+        LogError::Corrupted { what, file, offset } => {
+            let what = format!(
+                "{what}, and {NEEDS_ALL} what a crash leaves or damage; bring back the tablespace"
+            );
+            LogError::Corrupted { what, file, offset }
+        }
+        error => error,
+    }
 }
 
 /// Checks I1: nothing after the end of a lane may show that a number above the cut was durable.
