@@ -239,7 +239,7 @@ fn a_signal_stops_the_server() {
     stop(&mut served, "SHUTDOWN NOSAVE");
 }
 
-/// Whoever freezes a process interrupts its system calls; none of them fails for that.
+/// A stop interrupts the system calls of a process, and none of them may fail because of it.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_server_that_was_stopped_and_continued_answers() {

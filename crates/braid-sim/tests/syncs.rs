@@ -45,7 +45,7 @@ impl Layer for Syncs {
             seen.syncs += 1;
             seen.syncs
         };
-        // Of the simulation: the others go on meanwhile.
+        // Simulated time, in which the other task runs.
         braid_rt::sleep(Duration::from_millis(5));
         let mut seen = self.seen.lock().unwrap();
         seen.in_progress -= 1;

@@ -385,8 +385,8 @@ impl CommitSlots {
         self.sealed.load(Ordering::SeqCst)
     }
 
-    /// Closes the gate, waits until no pending commit is in flight, and runs `f`; the gate opens when
-    /// the result is dropped, unless it is closed permanently.
+    /// Closes the gate, waits until no pending commit is in flight, runs `f`, and opens the gate
+    /// unless it is closed permanently.
     ///
     /// If `insists` is `false`, a commit that does not end at once, because its thread has no
     /// processor or waits for a buffer, opens the gate again, so that the others do not wait for it

@@ -59,9 +59,6 @@ pub(super) struct Cut {
     pub(super) discarded: u64,
 }
 
-/// In the error of a log whose end cannot be judged without the lanes of a missing tablespace.
-const NEEDS_ALL: &str = "without the log of the missing tablespace it is unknown whether this is";
-
 impl Cut {
     /// Finds the cut. In a damaged log, the durable seqnos in chunks are ignored, and only records
     /// that were found count. In a log that another process writes, the cut is the durable seqno of
@@ -417,7 +414,7 @@ fn unproven(error: LogError) -> LogError {
     match error {
         LogError::Corrupted { what, file, offset } => {
             let what = format!(
-                "{what}, and {NEEDS_ALL} what a crash leaves or damage; bring back the tablespace"
+                "{what}, and without the log of the missing tablespace it is unknown whether this is what a crash leaves or damage; bring back the tablespace"
             );
             LogError::Corrupted { what, file, offset }
         }

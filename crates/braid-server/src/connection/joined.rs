@@ -46,7 +46,7 @@ const ALONE: u8 = 16;
 /// A request and its command.
 pub(super) type Request = (&'static Command, Vec<Bytes>);
 
-/// What has become of the writes of a connection.
+/// The state of the writes that a connection has left.
 #[derive(Debug, Default)]
 pub(super) enum Fate {
     /// There are none.

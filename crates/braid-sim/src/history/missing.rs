@@ -1,5 +1,5 @@
-//! Openings without a tablespace, or without the log of one. Each is tried on copies of the devices,
-//! so the history goes on with what it has.
+//! Openings without a tablespace, or without the log of one. Each is tried on copies of the devices;
+//! the history itself continues with the originals.
 
 use braid::tablespace::TablespaceError;
 use braid::{Builder, Database, Error};

@@ -223,7 +223,8 @@ impl Pool {
     /// Updates [`Pool::may_wait`].
     pub(crate) fn note_residency(&self) {
         let copies = self.has_many_copies();
-        // Until the end: whoever makes a page with a new id appear on the medium expects waits then.
+        // Held until the flag is written: a page with a new id that appears on the medium meanwhile
+        // sets it afterwards.
         let ids = self.lock_ids();
         let used = ids.next - 1 - ids.free.len();
         let resident = self.resident();

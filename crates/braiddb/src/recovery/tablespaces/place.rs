@@ -352,7 +352,7 @@ pub(super) struct Around<'a> {
     pub(super) node: Option<usize>,
     pub(super) database: Option<PathBuf>,
     pub(super) log_place: Option<LogPlace>,
-    /// What lies in the directories of the other tablespaces.
+    /// The directories of the other tablespaces, and the names of their contents.
     pub(super) others: Vec<(String, PathBuf)>,
 }
 
