@@ -694,5 +694,5 @@ impl SegmentPool {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
