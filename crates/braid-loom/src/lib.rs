@@ -30,12 +30,20 @@ pub use loom::thread::{JoinHandle, spawn, yield_now};
 
 /// As `braid_rt::thread::Backoff`: other threads run first.
 #[derive(Debug, Default)]
-pub struct Backoff;
+pub struct Backoff {
+    has_waited: bool,
+}
 
 impl Backoff {
     /// Waits before the next try.
     pub fn wait(&mut self) {
+        self.has_waited = true;
         yield_now();
+    }
+
+    /// Whether the next wait is short: the first one is.
+    pub fn is_awake(&self) -> bool {
+        !self.has_waited
     }
 }
 

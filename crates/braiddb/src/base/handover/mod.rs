@@ -6,22 +6,28 @@
 //! full, if the agent has ended, or if the agent has not begun for a while. A caller therefore sleeps
 //! only for an agent that is doing its work.
 
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod queue;
+
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use braid_rt::Latch;
-use braid_rt::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use braid_rt::thread::{Backoff, spin_loop, yield_now};
-use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
+use self::queue::Queue;
+use crate::base::sync::{
+    AtomicU32, Backoff, Counter, Latch, fence, spin_loop, wait, wake_all, wake_one, yield_now,
+};
+
 /// Most requests that wait for an agent.
-const RING: usize = 64;
+const RING: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
 
 /// Looks of an idle agent before it yields, and before it sleeps.
-const SPINS: u32 = 256;
-const AWAKE_LOOKS: u32 = SPINS + 32;
+const SPINS: u32 = if cfg!(all(test, loom)) { 1 } else { 256 };
+const AWAKE_LOOKS: u32 = if cfg!(all(test, loom)) { 1 } else { SPINS + 32 };
 
 /// States of an agent.
 const AWAKE: u32 = 0;
@@ -53,38 +59,43 @@ struct Request<R> {
 /// A request without the type of its result, as the agent knows it.
 trait Run: Send + Sync {
     /// Does the work if nobody has begun it, and counts it before the caller has its result.
-    fn run(&self, count: &AtomicU64);
+    fn run(&self, count: &Counter);
 }
 
 impl<R: Send> Run for Request<R> {
-    fn run(&self, count: &AtomicU64) {
+    fn run(&self, count: &Counter) {
         let Some(work) = self.work.lock().take() else {
             return;
         };
+        if braid_rt::mutant!("answer_before_the_result") {
+            self.state.swap(DONE, Ordering::AcqRel);
+        }
         // Unwind safe: the caller, who alone uses what the work has changed, continues to unwind.
         let result = catch_unwind(AssertUnwindSafe(|| work(By::Agent)));
         *self.result.lock() = Some(result);
         // Relaxed: ordered before the result by the exchange.
         count.fetch_add(1, Ordering::Relaxed);
         // AcqRel: pairs with the loads of the caller that takes the result, and with its exchange.
-        if self.state.swap(DONE, Ordering::AcqRel) == AWAITED {
-            braid_rt::wake_one(&self.state);
+        if self.state.swap(DONE, Ordering::AcqRel) == AWAITED
+            && !braid_rt::mutant!("forget_who_waits_for_an_agent")
+        {
+            wake_one(&self.state);
         }
     }
 }
 
 /// Requests to one agent. Its thread calls [`Ring::serve`].
 pub(crate) struct Ring {
-    requests: ArrayQueue<Arc<dyn Run>>,
+    requests: Queue<Arc<dyn Run>>,
     agent: CachePadded<AtomicU32>,
-    by_agent: CachePadded<AtomicU64>,
-    by_callers: CachePadded<AtomicU64>,
+    by_agent: CachePadded<Counter>,
+    by_callers: CachePadded<Counter>,
 }
 
 impl Ring {
     pub(crate) fn new() -> Self {
         Self {
-            requests: ArrayQueue::new(RING),
+            requests: Queue::new(RING),
             agent: CachePadded::default(),
             by_agent: CachePadded::default(),
             by_callers: CachePadded::default(),
@@ -94,7 +105,7 @@ impl Ring {
     /// Returns the number of requests that the agent has done, and of those that callers did.
     pub(crate) fn counts(&self) -> (u64, u64) {
         // Relaxed: the counts order nothing.
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let read = |count: &Counter| count.load(Ordering::Relaxed);
         (read(&self.by_agent), read(&self.by_callers))
     }
 
@@ -112,13 +123,13 @@ impl Ring {
                 return;
             }
             looks += 1;
-            match looks {
-                0..SPINS => spin_loop(),
-                SPINS..AWAKE_LOOKS => yield_now(),
-                _ => {
-                    looks = 0;
-                    self.sleep();
-                }
+            if looks < SPINS {
+                spin_loop();
+            } else if looks < AWAKE_LOOKS {
+                yield_now();
+            } else {
+                looks = 0;
+                self.sleep();
             }
         }
     }
@@ -135,8 +146,8 @@ impl Ring {
         // SeqCst: pairs with the fence in `ask`. Either this thread sees the request, or the caller
         // sees that the agent sleeps.
         fence(Ordering::SeqCst);
-        if self.requests.is_empty() {
-            braid_rt::wait(&self.agent, ASLEEP);
+        if self.requests.is_empty() || braid_rt::mutant!("sleep_without_a_look") {
+            wait(&self.agent, ASLEEP);
         }
         let _ = change(ASLEEP, AWAKE);
     }
@@ -145,7 +156,9 @@ impl Ring {
     pub(crate) fn stop(&self) {
         // Release: pairs with the load in `serve`.
         self.agent.swap(STOPPED, Ordering::AcqRel);
-        braid_rt::wake_all(&self.agent);
+        if !braid_rt::mutant!("end_an_agent_in_its_sleep") {
+            wake_all(&self.agent);
+        }
     }
 
     /// Passes work to the agent, if it has room. Waits for nothing.
@@ -160,7 +173,7 @@ impl Ring {
         });
         // Relaxed: an agent that ends meanwhile leaves the work to the caller.
         let is_there = self.agent.load(Ordering::Relaxed) != STOPPED;
-        let is_passed = is_there && self.requests.push(request.clone()).is_ok();
+        let is_passed = is_there && self.requests.push(request.clone());
         if is_passed {
             // SeqCst: pairs with the fence in `sleep`.
             fence(Ordering::SeqCst);
@@ -170,8 +183,9 @@ impl Ring {
                 && agent
                     .compare_exchange(ASLEEP, AWAKE, success, failure)
                     .is_ok()
+                && !braid_rt::mutant!("forget_to_wake_an_agent")
             {
-                braid_rt::wake_one(agent);
+                wake_one(agent);
             }
         }
         Asked {
@@ -219,7 +233,7 @@ impl<R> Asked<'_, R> {
         let sleeps = state.compare_exchange(OPEN, AWAITED, Ordering::AcqRel, Ordering::Acquire);
         if sleeps.is_ok() {
             while state.load(Ordering::Acquire) != DONE {
-                braid_rt::wait(state, AWAITED);
+                wait(state, AWAITED);
             }
         }
         let result = self.request.result.lock().take();
@@ -245,6 +259,8 @@ impl<R> Asked<'_, R> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::atomic::AtomicU64;
+
     use super::*;
 
     /// Runs `work` with an agent, which ends afterwards.
