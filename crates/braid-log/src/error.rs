@@ -65,6 +65,17 @@ pub enum LogError {
         /// The place in the file, in bytes.
         offset: u64,
     },
+    /// A log of which side lanes are missing ends in a way that a crash may leave, or damage: only the missing
+    /// lanes show which. Only [`Log::recover_proven`](crate::Log::recover_proven) fails with it.
+    #[error("the missing lanes are needed: {what} ({file}, byte {offset})")]
+    Undecided {
+        /// What was found.
+        what: String,
+        /// The file's name.
+        file: String,
+        /// The place in the file, in bytes.
+        offset: u64,
+    },
     /// The files are of another log, another format, or opened with options that do not fit them.
     #[error("{what}")]
     Incompatible {

@@ -162,7 +162,7 @@ impl Cut {
             cut = newest.max().unwrap_or_default().max(cut);
         }
         if limit.is_none() {
-            check_after_the_end(lanes, incarnation, cut).map_err(unproven)?;
+            check_after_the_end(lanes, incarnation, cut).map_err(undecided)?;
         }
         let mut discarded = 0;
         for (index, lane) in lanes.iter_mut().enumerate() {
@@ -410,14 +410,9 @@ fn whole_up_to(start: &CheckpointPosition, newest: &Incarnation, tail: &[Run]) -
 
 /// Says that the missing lanes are needed: what lies after the end of a lane is what a crash left, or
 /// behind damage. Only the numbers in all lanes show which.
-fn unproven(error: LogError) -> LogError {
+fn undecided(error: LogError) -> LogError {
     match error {
-        LogError::Corrupted { what, file, offset } => {
-            let what = format!(
-                "{what}, and without the log of the missing tablespace it is unknown whether this is what a crash leaves or damage; bring back the tablespace"
-            );
-            LogError::Corrupted { what, file, offset }
-        }
+        LogError::Corrupted { what, file, offset } => LogError::Undecided { what, file, offset },
         error => error,
     }
 }

@@ -173,8 +173,8 @@ impl<'h> Trial<'h> {
         });
         let (partial, found) = match read {
             // A crash tore the end of another lane, which looks like damage without the log that is gone.
-            Err(Error::Corrupted { what, .. })
-                if self.is_without_log && what.contains("without the log of the missing") =>
+            Err(Error::Tablespace(TablespaceError::Undecided { name, .. }))
+                if self.is_without_log && name == self.name =>
             {
                 return Ok(());
             }

@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 
 use braid_rt::atomic::{AtomicBool, Ordering};
 
-use super::{BLOCKS_MAX, DataFile, growth};
+use super::length::growth;
+use super::{BLOCKS_MAX, DataFile};
 
 /// Requests to extend the file before a transaction needs that.
 #[derive(Default)]

@@ -552,6 +552,12 @@ impl From<LogError> for Error {
                 what,
                 location: format!("{file}, byte {offset}"),
             },
+            LogError::Undecided { what, file, offset } => Error::Corrupted {
+                what: format!(
+                    "{what}, and only the log of the missing tablespace shows whether a crash left this"
+                ),
+                location: format!("{file}, byte {offset}"),
+            },
             LogError::Incompatible { what } => Error::Incompatible { what },
             LogError::Released { .. } => Error::Corrupted {
                 what: error.to_string(),

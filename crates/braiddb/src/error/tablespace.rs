@@ -180,6 +180,20 @@ pub enum TablespaceError {
         /// The damaged part.
         reason: String,
     },
+    /// The log of the others ends in a way that a crash may leave, or damage, and only the log of this
+    /// tablespace, which is missing or damaged itself, shows which. Nothing was changed.
+    #[error(
+        "cannot read the database without the log of tablespace {name:?}: {what} ({location}), and only that log shows \
+         whether a crash left this; bring back the tablespace, or salvage what is there"
+    )]
+    Undecided {
+        /// The tablespace's name.
+        name: String,
+        /// What was found at the end of the others' log.
+        what: String,
+        /// The file, and the byte in it.
+        location: String,
+    },
     /// The tablespace's data file could not be written, so its tables can only be read. Everything
     /// acknowledged is in the log, which is kept for it.
     #[error(

@@ -123,6 +123,14 @@ fn next(error: &Error) -> Option<Error> {
             })
         }
         Error::Tablespace(TablespaceError::OtherState { .. }) => {
+            let (name, what, location) = (name(), "the log ends".into(), "log-00, byte 7".into());
+            Error::Tablespace(TablespaceError::Undecided {
+                name,
+                what,
+                location,
+            })
+        }
+        Error::Tablespace(TablespaceError::Undecided { .. }) => {
             Error::Tablespace(TablespaceError::Unsupported {
                 operation: "make a backup",
                 name: name(),

@@ -347,7 +347,8 @@ fn scan_log(
     let durable = attempt.and_then(|attempt| attempt.durable);
     if !lanes.missing.is_empty() {
         let start = &lanes.start;
-        let recovered = Log::recover_proven(source, log_options, start, known, durable, &scanning)?;
+        let recovered = Log::recover_proven(source, log_options, start, known, durable, &scanning);
+        let recovered = recovered.map_err(|error| lanes.error_without(error))?;
         return Ok((recovered, braid_rt::now() - progress.began));
     }
     let during = DuringScan {

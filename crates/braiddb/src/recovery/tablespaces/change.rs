@@ -8,11 +8,9 @@ use braid_rt::numa;
 use braid_store::{Store, StoreOptions};
 
 use super::list::{read_list, write_list};
-use super::log_place::write_log_owner;
 use super::logs::{check_lanes, check_unit};
-use super::place::{
-    Around, Attached, check_vacant, database_directory, prepare, remove_files, write_owner,
-};
+use super::owner::{write_log_owner, write_owner};
+use super::place::{Around, Attached, check_vacant, database_directory, prepare, remove_files};
 use super::{fault, name_file, new_space};
 use crate::catalog::Catalog;
 use crate::engine::spaces::{Space, Uses, side_of};

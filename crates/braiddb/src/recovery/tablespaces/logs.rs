@@ -13,7 +13,7 @@ use braid_log::{
     lane_of_name,
 };
 
-use super::log_place::check_log_owner;
+use super::owner::check_log_owner;
 use super::place::{Attached, missing_at};
 use super::{LIST_FILE, Listed, Opening, fault};
 use crate::engine::spaces::{Space, side_of};
@@ -44,6 +44,8 @@ pub(crate) struct LogLanes {
     pub(crate) start: CheckpointPosition,
     /// The tablespaces whose lanes are missing, by number: only for reading.
     pub(crate) missing: Vec<u8>,
+    /// The name of the first one, if it is known.
+    missing_name: Option<String>,
     /// The memory nodes of the side lanes.
     pub(crate) nodes: Vec<Option<usize>>,
 }
@@ -60,6 +62,7 @@ impl LogLanes {
                 lanes: Vec::new(),
             },
             missing: Vec::new(),
+            missing_name: None,
             side_lanes: 0,
             nodes: Vec::new(),
         }
@@ -77,6 +80,7 @@ impl LogLanes {
         (places, may_be_missing): (Vec<LogPlaceOf<'_>>, bool),
     ) -> Result<Self> {
         let (mut present, mut missing) = (start.clone(), Vec::new());
+        let mut missing_name = None;
         let lanes = usize::from(lanes);
         let used = start.lanes.get(lanes..).unwrap_or_default();
         let mut side_lanes = used.len();
@@ -104,6 +108,7 @@ impl LogLanes {
                 Err(Error::Tablespace(_)) if is_used && may_be_missing => {
                     present.lanes[lanes + side] = LanePosition::ABSENT;
                     missing.push(place.entry.number);
+                    missing_name.get_or_insert_with(|| place.entry.name.clone());
                     found[side] = true;
                 }
                 Err(error) if is_used => return Err(error),
@@ -120,24 +125,35 @@ impl LogLanes {
             );
             return Err(fault(TablespaceError::Missing { name, path, reason }));
         }
-        if !routes.is_empty() {
-            return Ok(Self {
-                device: Arc::new(RoutedDevice::new(device, routes, lane_of_name)),
-                bases,
-                side_lanes,
-                start: present,
-                missing,
-                nodes,
-            });
-        }
+        let device = if routes.is_empty() {
+            device
+        } else {
+            Arc::new(RoutedDevice::new(device, routes, lane_of_name))
+        };
         Ok(Self {
             device,
             bases,
             side_lanes,
             start: present,
             missing,
+            missing_name,
             nodes,
         })
+    }
+
+    /// Converts the error of reading the log without the lanes that are missing.
+    pub(in super::super) fn error_without(&self, error: LogError) -> Error {
+        match (error, &self.missing_name) {
+            (LogError::Undecided { what, file, offset }, Some(name)) => {
+                let (name, location) = (name.clone(), format!("{file}, byte {offset}"));
+                fault(TablespaceError::Undecided {
+                    name,
+                    what,
+                    location,
+                })
+            }
+            (error, _) => error.into(),
+        }
     }
 
     /// Leaves out the logs that are damaged.

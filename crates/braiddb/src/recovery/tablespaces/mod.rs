@@ -8,9 +8,7 @@
 //! a file that the catalog does not know is in the list until it is removed: by the next opening for
 //! writing, if the process ended too early.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,40 +17,37 @@ use braid_log::{CheckpointPosition, SeqNo};
 use braid_store::{Store, StoreError, StoreOptions, Tree};
 
 use super::DATA_FILE;
-use crate::engine::leaves::Leaves;
-use crate::engine::spaces::{Absent, Space, side_of};
+use crate::engine::spaces::Space;
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::meta::{Decoded, Lagging};
 use crate::format::space::{ListedSpace, SpaceMeta};
 use crate::observe::trace;
 use crate::options::Builder;
-use crate::schema::entry::{
-    CatalogEntry, NAMES, SPACES_MAX, SpaceEntry, damaged, space_key, space_of,
-};
-use crate::services::Instance;
 use crate::services::readers::{Attempt, Readers};
 
 mod change;
+mod choose;
 mod list;
 mod log_place;
 mod logs;
+mod owner;
 mod place;
 mod restored;
 mod salvaged;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use self::list::write_list;
-use self::log_place::write_log_owner;
-use self::place::{
-    Attached, attach_listed, check_owner, database_directory, remove_files, write_owner,
-};
+use self::choose::entry_in;
+use self::owner::check_owner;
+use self::place::{Attached, attach_listed};
 
 pub(crate) use self::change::{create_tablespace, drop_tablespace};
+pub(super) use self::choose::{Chosen, choose};
 pub(crate) use self::list::{LIST_FILE, read_list};
 pub(crate) use self::logs::{DamagedLogs, LogLanes, LogPlaceOf};
 pub(super) use self::logs::{begin as begin_logs, name_logs, places as log_places};
-pub(crate) use self::place::{OWNER_FILE, is_owner_note};
+pub(crate) use self::owner::OWNER_FILE;
+pub(crate) use self::place::is_owner_note;
 pub(crate) use self::restored::{RestoredSpace, attach_restored, record_restored};
 pub(crate) use self::salvaged::{DamagedSpace, open_damaged};
 
@@ -447,182 +442,12 @@ pub(crate) fn open_to_check(
     Ok((spaces, lanes, newest))
 }
 
-/// Returns the catalog's entry of a tablespace.
-fn entry_in(catalog: &Tree, number: u8) -> Result<Option<SpaceEntry>> {
-    let found = catalog.get(&space_key(number), |_| true)?;
-    let value = found.and_then(|found| found.value);
-    value.map(|value| SpaceEntry::decode(&value)).transpose()
-}
-
-/// The tablespaces of a recovered database.
-#[derive(Default)]
-pub(super) struct Chosen {
-    pub(super) spaces: Vec<Arc<Space>>,
-    /// Those that cannot be opened: only for reading.
-    pub(super) absent: Vec<Absent>,
-    /// Tablespaces whose creation or drop was interrupted.
-    left: Vec<Listed>,
-    /// Whether one has a checkpoint that is newer than the end of the log.
-    is_ahead: bool,
-    /// Whether the list or a note must be written.
-    is_moved: bool,
-}
-
-/// Returns the tablespaces that the recovered catalog has. Every one must have been opened, in a state
-/// that the log up to `cut` leads to, or the database is opened for reading only.
-pub(super) fn choose(
-    listed: Vec<Listed>,
-    catalog: &Tree,
-    cut: SeqNo,
-    read_only: bool,
-) -> Result<Chosen> {
-    let mut chosen = Chosen::default();
-    let mut by_number: BTreeMap<u8, Listed> = BTreeMap::new();
-    for one in listed {
-        by_number.insert(one.entry.number, one);
-    }
-    for number in 1..SPACES_MAX {
-        let entry = match entry_in(catalog, number) {
-            // The catalog has none that is not in the list. One that cannot be opened may be the
-            // rest of a creation.
-            Err(Error::Corrupted { .. }) if read_only => {
-                let one = by_number.get(&number);
-                one.filter(|one| one.opened.is_ok()).map(|one| SpaceEntry {
-                    identity: one.entry.identity,
-                    name: one.entry.name.clone(),
-                })
-            }
-            entry => entry?,
-        };
-        let Some(SpaceEntry { identity, name }) = entry else {
-            continue;
-        };
-        let found = by_number.remove(&number);
-        let found = found.filter(|found| found.entry.identity == identity);
-        let seqno = found
-            .as_ref()
-            .and_then(|found| Some(found.opened.as_ref().ok()?.seqno));
-        chosen.is_ahead |= seqno.is_some_and(|seqno| seqno > cut);
-        match opened_up_to(found, &name, cut) {
-            Ok(OpenedSpace {
-                space, is_moved, ..
-            }) => {
-                chosen.is_moved |= is_moved;
-                chosen.spaces.push(space);
-            }
-            Err(error @ Error::Tablespace(_)) if read_only => chosen.absent.push(Absent {
-                number,
-                name,
-                error,
-            }),
-            Err(error) => return Err(error),
-        }
-    }
-    if !by_number.is_empty() {
-        chosen.sort_out(by_number, catalog, cut, read_only)?;
-    }
-    Ok(chosen)
-}
-
 /// Returns the greatest sequence number of a checkpoint that was opened: everything up to it was durable in
 /// all logs before.
 pub(super) fn newest_checkpoint(main: &MainState, listed: &[Listed]) -> SeqNo {
     let opened = listed.iter().filter_map(|one| one.opened.as_ref().ok());
     let newest = opened.map(|opened| opened.seqno).max();
     newest.unwrap_or_default().max(main.start.seqno)
-}
-
-impl Chosen {
-    /// Says up to which number the database is read without the logs of `missing` tablespaces.
-    pub(super) fn name_missing_logs(&mut self, missing: &[u8], cut: SeqNo) {
-        let mut absent = self.absent.iter_mut();
-        while let Some(absent) = absent.find(|absent| missing.contains(&absent.number)) {
-            if let Error::Tablespace(
-                TablespaceError::Missing { reason, .. }
-                | TablespaceError::Foreign { reason, .. }
-                | TablespaceError::Damaged { reason, .. },
-            ) = &mut absent.error
-            {
-                reason.push_str(&format!(
-                    "; without its log, the others are read up to sequence number {cut}, the last one that is \
-                     known to be durable everywhere"
-                ));
-            }
-        }
-    }
-
-    /// Checks, for a reader alongside a writer, that the tablespaces are those of its state.
-    pub(super) fn check_with(&self, attempt: &Attempt) -> Result<()> {
-        attempt.check_tablespaces(!self.absent.is_empty(), self.is_ahead)
-    }
-
-    /// Notes the tablespaces that the catalog lacks as the rests of creations and drops, which will be
-    /// removed. Tables belong to none of them, unless an entry of the catalog is lost.
-    fn sort_out(
-        &mut self,
-        listed: BTreeMap<u8, Listed>,
-        catalog: &Tree,
-        cut: SeqNo,
-        read_only: bool,
-    ) -> Result<()> {
-        let used = spaces_of_tables(catalog);
-        for (number, one) in listed {
-            match &used {
-                Ok(used) if !used.contains(&number) => self.left.push(one),
-                _ if read_only => {
-                    let name = one.entry.name.clone();
-                    if let Ok(opened) = opened_up_to(Some(one), &name, cut) {
-                        self.spaces.push(opened.space);
-                    }
-                }
-                Ok(_) if braid_rt::mutant!("remove_a_tablespace_with_tables") => {
-                    self.left.push(one);
-                }
-                Ok(_) => {
-                    let what = format!(
-                        "the entry of tablespace {:?}, which has tables, is lost",
-                        one.entry.name
-                    );
-                    return Err(damaged(&what));
-                }
-                Err(error) => return Err(error.clone()),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Returns the numbers of the tablespaces to which the tables of a catalog belong.
-fn spaces_of_tables(catalog: &Tree) -> Result<BTreeSet<u8>> {
-    let (first, end) = ([NAMES], [NAMES + 1]);
-    let mut spaces = BTreeSet::new();
-    for leaf in Leaves::new(catalog, Bound::Included(&first), Bound::Excluded(&end)) {
-        let leaf = leaf?;
-        for (index, record) in leaf.records().enumerate() {
-            if !record.meta.tombstone {
-                let entry = CatalogEntry::decode(&leaf.value(index))?;
-                spaces.insert(space_of(entry.id));
-            }
-        }
-    }
-    Ok(spaces)
-}
-
-/// Returns a tablespace of the catalog as opened. The log up to `cut` must lead to its state.
-fn opened_up_to(found: Option<Listed>, name: &str, cut: SeqNo) -> Result<OpenedSpace> {
-    let Some(Listed { entry, opened, .. }) = found else {
-        let reason = format!(
-            "it is not in {LIST_FILE}; put back that file from a copy of the database's directory"
-        );
-        let (name, path) = (name.to_owned(), PathBuf::new());
-        return Err(fault(TablespaceError::Missing { name, path, reason }));
-    };
-    let opened = opened?;
-    if opened.seqno > cut && !braid_rt::mutant!("accept_a_tablespace_of_another_state") {
-        // The log is damaged, or older than the tablespace.
-        return Err(other_state(&entry, &entry.directory, opened.seqno, cut));
-    }
-    Ok(opened)
 }
 
 /// Names the tablespaces' data files in messages, as those of an open database.
@@ -663,48 +488,4 @@ pub(super) fn opened(listed: &[Listed]) -> Vec<(u8, Store)> {
     opened
         .map(|opened| (opened.space.number, opened.space.store.clone()))
         .collect()
-}
-
-impl Chosen {
-    /// Removes what interrupted creations and drops have left, and records directories that were
-    /// moved, once the database is open.
-    pub(super) fn settle(self, instance: &Instance) -> Result<()> {
-        if self.left.is_empty() && !self.is_moved {
-            return Ok(());
-        }
-        let log = &instance.engine.log;
-        for one in &self.left {
-            let side = side_of(one.entry.number);
-            if log.has_side_lane(side) {
-                log.retire_side_lane(side)?;
-            }
-        }
-        if !self.left.is_empty() {
-            // I10: the log that says that the tablespaces do not exist is durable from now on.
-            instance.whole_checkpoint()?;
-        }
-        let device = instance.engine.store.device();
-        for one in &self.left {
-            let of_space = one
-                .opened
-                .as_ref()
-                .ok()
-                .map(|opened| opened.space.store.device());
-            let of_place = one.left.as_ref().map(|left| &left.device);
-            // A place that cannot be reached keeps its files.
-            if let Some(device) = of_space.or(of_place) {
-                braid_rt::coverage_point("opening: the rest of a tablespace is removed");
-                remove_files(&**device, one.entry.identity)?;
-            }
-        }
-        let database = database_directory(instance);
-        for space in &self.spaces {
-            write_owner(&**space.store.device(), space.identity, &database)?;
-            if space.log.is_some() {
-                write_log_owner(&**space.store.device(), space.identity, &database)?;
-            }
-        }
-        let entries: Vec<ListedSpace> = self.spaces.iter().map(|space| space.entry()).collect();
-        write_list(&**device, &entries)
-    }
 }

@@ -11,18 +11,14 @@ use braid_io::{
 use super::super::DATA_FILE;
 use super::super::contents::sync_names;
 use super::super::log_directory::Note;
-use super::log_place::{AttachedLog, LOG_OWNER_FILE, LOG_OWNER_MAGIC, join};
+use super::log_place::{AttachedLog, join};
+use super::owner::{LOG_OWNER_FILE, LOG_OWNER_MAGIC, OWNER_FILE, OWNER_MAGIC};
 use super::{Listed, fault};
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::note;
 use crate::format::space::{ListedLog, ListedSpace};
 use crate::options::{Builder, LogPlace, SpacePlace};
 use crate::services::Instance;
-
-/// The note in a tablespace's directory: the tablespace's identity and the database's directory.
-pub(crate) const OWNER_FILE: &str = "TABLESPACE-OWNER";
-
-const OWNER_MAGIC: [u8; 8] = *b"BRAIDTO\x01";
 
 /// Most bytes of a directory's name in a note.
 const PATH_BYTES_MAX: usize = 4000;
@@ -272,78 +268,6 @@ fn locking(directory: &Path, error: LockError) -> Error {
     }
 }
 
-/// Checks that the note in a tablespace's directory is the listed tablespace's. Returns whether it
-/// names another directory of the database, which only a caller that names the tablespace's
-/// directory may change.
-pub(super) fn check_owner(
-    attached: &Attached,
-    entry: &ListedSpace,
-    options: &Builder,
-) -> Result<bool> {
-    let (name, path) = (
-        entry.name.clone(),
-        attached.directory.clone().unwrap_or_default(),
-    );
-    let Ok(owner) = Note::read(&*attached.device, OWNER_FILE, OWNER_MAGIC)? else {
-        let reason = format!(
-            "it has no intact {OWNER_FILE}; mount its disk, or name the present directory with tablespace_directory"
-        );
-        return Err(fault(TablespaceError::Missing { name, path, reason }));
-    };
-    let other = owner.directory.display();
-    if owner.identity != entry.identity
-        && !braid_rt::mutant!("accept_the_tablespace_of_another_database")
-    {
-        let reason = format!(
-            "it has another tablespace, of the database in {other}; name the present directory with tablespace_directory"
-        );
-        return Err(fault(TablespaceError::Foreign { name, path, reason }));
-    }
-    let database = options.directory.clone().unwrap_or_default();
-    if owner.directory != database && options.tablespaces.of(&entry.name).is_none() {
-        let reason = format!(
-            "it belongs to the database in {other}; if that database was moved to {}, open it with \
-             tablespace_directory once; if it was copied, copy this directory, too, and open the copy with it",
-            database.display()
-        );
-        return Err(fault(TablespaceError::Foreign { name, path, reason }));
-    }
-    Ok(owner.directory != database)
-}
-
-/// Refuses to salvage a copy of a database from a tablespace of the original, which the list of the copy
-/// names: its note leads to another directory that has a database. The caller may name the
-/// tablespace's directory. A damaged note, or one from before the database was moved, does not matter.
-pub(super) fn check_not_of_original(
-    attached: &Attached,
-    entry: &ListedSpace,
-    options: &Builder,
-) -> Result<()> {
-    let Ok(Ok(owner)) = Note::read(&*attached.device, OWNER_FILE, OWNER_MAGIC) else {
-        return Ok(());
-    };
-    let original = &owner.directory;
-    let is_own = options.directory.as_ref() == Some(original);
-    let is_of_original = owner.identity == entry.identity
-        && !is_own
-        && !original.as_os_str().is_empty()
-        && braid_io::has_file(original, DATA_FILE).unwrap_or(false);
-    if !is_of_original
-        || options.tablespaces.of(&entry.name).is_some()
-        || braid_rt::mutant!("salvage_the_tablespaces_of_the_original")
-    {
-        return Ok(());
-    }
-    let reason = format!(
-        "it belongs to the database in {}; copy this directory, too, and name the copy with \
-         tablespace_directory, or name this one to read it",
-        original.display()
-    );
-    let path = attached.directory.clone().unwrap_or_default();
-    let name = entry.name.clone();
-    Err(fault(TablespaceError::Foreign { name, path, reason }))
-}
-
 /// The places of a database's other parts, for a new tablespace.
 pub(super) struct Around<'a> {
     pub(super) gate: &'a Gate,
@@ -452,18 +376,6 @@ pub(crate) fn is_owner_note(device: &dyn Device) -> bool {
     let notes = [(OWNER_FILE, OWNER_MAGIC), (LOG_OWNER_FILE, LOG_OWNER_MAGIC)];
     let mut notes = notes.iter();
     notes.any(|(name, magic)| Note::read(device, name, *magic).is_ok_and(|note| note.is_ok()))
-}
-
-pub(super) fn write_owner(device: &dyn Device, identity: u128, database: &Path) -> Result<()> {
-    let owner = Note {
-        identity,
-        directory: database.to_owned(),
-        device: DeviceChoice::Auto,
-    };
-    if Note::read(device, OWNER_FILE, OWNER_MAGIC)?.ok().as_ref() == Some(&owner) {
-        return Ok(());
-    }
-    owner.write(device, OWNER_FILE, OWNER_MAGIC)
 }
 
 /// Removes the files of a tablespace if they are the one's with this identity, the notes last, that of the

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use braid_io::{Device, DeviceChoice, DirectoryLock, Gate};
 
 use super::list::write_list;
-use super::log_place::write_log_owner;
-use super::place::{Around, prepare, write_owner};
+use super::owner::{write_log_owner, write_owner};
+use super::place::{Around, prepare};
 use crate::error::Result;
 use crate::format::space::{ListedLog, ListedSpace};
 use crate::options::{Builder, SpacePlaces};

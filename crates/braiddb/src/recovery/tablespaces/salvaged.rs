@@ -6,7 +6,8 @@ use braid_io::{Device, DirectoryLock, Gate};
 use braid_store::Salvage;
 
 use super::list::read_list;
-use super::place::{Attached, attach_listed, check_not_of_original};
+use super::owner::check_not_of_original;
+use super::place::{Attached, attach_listed};
 use super::{LogPlaceOf, MainState, fault, not_opened};
 use crate::error::{Error, Result, TablespaceError};
 use crate::format::space::{ListedSpace, SpaceMeta};
