@@ -1,4 +1,4 @@
-//! `braid compact`: shortens the data file.
+//! `braid compact`: shortens the data files.
 
 use std::path::PathBuf;
 
@@ -24,9 +24,13 @@ pub(crate) fn run(args: &CompactArgs, output: &mut Output) -> Result<(), Failure
     let report = db.compact();
     progress.finish_and_clear();
     let report = report?;
+    let files = match db.tablespace_names().len() {
+        0 => "data file of",
+        _ => "data files of all tablespaces with",
+    };
     db.close()?;
     output.line(format_args!(
-        "{}: data file of {} before, {} now ({} bytes less)",
+        "{}: {files} {} before, {} now ({} bytes less)",
         args.dir.display(),
         mib(report.bytes_before),
         mib(report.bytes_after),

@@ -42,6 +42,7 @@ impl TablespaceArgs {
 pub(crate) fn parse_place(text: &str) -> Result<(String, PathBuf), String> {
     let (name, directory) = text
         .rsplit_once('=')
+        .filter(|(name, directory)| !name.is_empty() && !directory.is_empty())
         .ok_or("give the name of a tablespace, = and a directory")?;
     Ok((name.to_owned(), directory.into()))
 }

@@ -3,6 +3,7 @@
 mod bench;
 mod checks;
 mod copies;
+mod tablespaces;
 
 use std::fs;
 use std::path::Path;

@@ -114,9 +114,12 @@ impl LongKeys {
 
 impl Drop for LongKeys {
     fn drop(&mut self) {
-        self.store.release_room(&mut self.room);
+        if !braid_rt::mutant!("keep_the_room_of_an_aborted_load") {
+            self.store.release_room(&mut self.room);
+        }
         // Long keys that are not freed here are freed by the next open.
-        if self.is_some && self.engine.check_writable().is_ok() {
+        let is_freed = !braid_rt::mutant!("keep_the_long_keys_of_an_aborted_load");
+        if self.is_some && is_freed && self.engine.check_writable().is_ok() {
             let _gate = self.engine.change_pages();
             let _ = self.store.drop_tree(self.id);
         }

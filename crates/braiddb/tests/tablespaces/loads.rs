@@ -168,3 +168,43 @@ fn a_load_into_a_full_tablespace_leaves_nothing() {
     full.set_capacity(None);
     check_loaded(&db, &load(&db, "loaded", 1_000).unwrap(), 1_000);
 }
+
+/// A load with long keys that is dropped, or that fails, returns its pages and the room that it was promised:
+/// also after many of them, the file can be made as short as before.
+#[test]
+fn an_aborted_load_with_long_keys_returns_its_room() {
+    let simulated = Simulated::new(6, 1);
+    let db = simulated.open().unwrap();
+    simulated.create_all(&db).unwrap();
+    put(&db, &simulated.tables(&db).unwrap(), 1, b"kept").unwrap();
+    let abort = |entries: u64, fails: bool| {
+        let mut loader = db
+            .bulk_load_in::<Bytes, Bytes>("one", "aborted", Default::default())
+            .unwrap();
+        for key in 0..entries {
+            loader.insert(&long_key(key)[..], &loaded(key)[..]).unwrap();
+        }
+        if fails {
+            let again = loader.insert(&long_key(0)[..], &b""[..]).unwrap_err();
+            assert!(matches!(again, Error::OutOfOrder { .. }), "{again}");
+        }
+    };
+    // The first long key reserves room in which long keys can be removed, while the database is open.
+    abort(1, false);
+    db.compact().unwrap();
+    let store = || db.stats().tablespaces[0].store;
+    let before = store();
+    for round in 0..12 {
+        abort(1 + round * 30, round % 2 == 0);
+        db.checkpoint().unwrap();
+        assert_eq!(store().pages, before.pages, "{round}");
+    }
+    db.compact().unwrap();
+    let after = store();
+    // A few blocks more or less are the page map's and the superblocks'.
+    assert!(
+        after.file_bytes <= before.file_bytes + 4 * 8192,
+        "{before:?} {after:?}"
+    );
+    check_loaded(&db, &load(&db, "aborted", 300).unwrap(), 300);
+}

@@ -4,6 +4,7 @@ mod agents;
 mod archives;
 mod backups;
 mod changes;
+mod compacting;
 mod crashes;
 mod failures;
 mod interrupted;

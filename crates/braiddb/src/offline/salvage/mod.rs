@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use braid_io::{Device, DirectoryLock, Gate, Held};
-use braid_log::{CheckpointPosition, Log, Recovered};
+use braid_log::{CheckpointPosition, Log, LogError, LogOptions, Recovered};
 use braid_store::Salvage as DataFile;
 
 use self::filled::Filled;
@@ -209,7 +209,8 @@ pub(crate) fn salvage_device(
     let spaces = salvage_spaces(&*device, options, &MainState::of(&decoded), &mut tell)?;
     let start = decoded.replay_from();
     let places = spaces.iter().map(DamagedSpace::log_place).collect();
-    let lanes = LogLanes::of(device, meta.lanes, start, (places, false));
+    let lanes = LogLanes::of(device, meta.lanes, start, (places, true));
+    let lanes = lanes.inspect(|lanes| tell_of_missing_logs(lanes, &spaces, &mut tell));
     let log = salvage_log(lanes, &meta, start, &mut tell)?;
     let (lock, new_device) = into()?;
     let mut filled = Filled::new(&source, &spaces, seqno);
@@ -290,6 +291,42 @@ fn new_directory(into: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
     Offline::lock(into)
 }
 
+/// Reports the tablespaces whose logs cannot be read.
+fn tell_of_missing_logs(lanes: &LogLanes, spaces: &[DamagedSpace], tell: &mut dyn FnMut(Finding)) {
+    let is_missing = |space: &&DamagedSpace| lanes.missing.contains(&space.entry.number);
+    for space in spaces.iter().filter(is_missing) {
+        if let Err(error) = space.log_place().device {
+            tell(Finding::Lost(format!(
+                "log: what transactions after sequence number {} wrote to tablespace {:?}: {error}",
+                lanes.start.seqno, space.entry.name
+            )));
+        }
+    }
+}
+
+/// Reads the log as far as its damage lets it. Returns what it lacks, too.
+fn read_log(lanes: &LogLanes, options: LogOptions) -> Result<(Recovered, Vec<String>)> {
+    let (device, start) = (&lanes.device, &lanes.start);
+    if !lanes.missing.is_empty() {
+        // Numbers that only a missing log has are no gaps, if they are known to have been durable.
+        let (known, options) = (start.seqno, options.clone());
+        let proven = Log::recover_proven(device.clone(), options, start, known, None, &|_| {});
+        match proven {
+            Ok(recovered) => {
+                let lost = format!(
+                    "what transactions after sequence number {} wrote to other tablespaces, since only a missing log \
+                     knows whether they were durable",
+                    recovered.cut
+                );
+                return Ok((recovered, vec![lost]));
+            }
+            Err(LogError::Corrupted { .. } | LogError::Undecided { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Log::salvage(device.clone(), options, start)?)
+}
+
 fn salvage_log(
     lanes: Result<LogLanes>,
     meta: &Meta,
@@ -298,7 +335,7 @@ fn salvage_log(
 ) -> Result<Option<Recovered>> {
     let salvaged = lanes.and_then(|lanes| {
         let options = meta.log_options(lanes.side_lanes);
-        Ok(Log::salvage(lanes.device, options, start)?)
+        read_log(&lanes, options)
     });
     match salvaged {
         Ok((recovered, losses)) => {
