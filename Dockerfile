@@ -7,7 +7,7 @@
 FROM rust:1-slim-bookworm AS build
 WORKDIR /braid
 COPY . .
-RUN cargo install --locked --profile dist --path crates/braid-cli --root /out
+RUN cargo install --locked --profile dist --path crates/braid-cli --features scripts,tls --root /out
 
 FROM debian:bookworm-slim
 COPY --from=build /out/bin/braid /usr/local/bin/braid
