@@ -90,7 +90,8 @@ pub(crate) fn execute_together(
 }
 
 /// Runs requests of several connections as [`execute_together`] does. `authors` are their connections, each
-/// with a number of requests.
+/// with a number of requests. Returns the sequence number of the transaction, too, which a connection
+/// needs to see its own writes also if the replies do not wait for the device.
 ///
 /// # Errors
 /// The position of the request that failed; `None` after a conflict and other errors of the engine.
@@ -99,7 +100,7 @@ pub(crate) fn execute_joint<'a>(
     joint: Joint,
     requests: &Requests,
     authors: impl Iterator<Item = (Author<'a>, usize)>,
-) -> Result<(Vec<Reply>, Option<Ticket>), Option<usize>> {
+) -> Result<(Vec<Reply>, u64, Option<Ticket>), Option<usize>> {
     let scope = Scope {
         database: joint.database,
         stripe: joint.stripe,
@@ -110,7 +111,7 @@ pub(crate) fn execute_joint<'a>(
     let committed = match commit_together(shared, scope, requests, &mut durations) {
         Ok(committed) => committed,
         Err(failure) if mutant!("server_fail_together") => {
-            return Ok((vec![failure.to_reply(); requests.len()], None));
+            return Ok((vec![failure.to_reply(); requests.len()], 0, None));
         }
         Err(Failure::Engine(_)) => return Err(None),
         Err(_) => return Err(Some(durations.len())),
@@ -118,8 +119,9 @@ pub(crate) fn execute_joint<'a>(
     note_together(shared, authors, requests, &durations);
     // None of the connections is one that does not want to know of its own changes.
     shared.publish(committed.effects, None);
+    let written = committed.ticket.seqno();
     let ticket = awaited(joint.durability, committed.ticket);
-    Ok((committed.result, ticket))
+    Ok((committed.result, written, ticket))
 }
 
 /// Runs requests in one transaction. `durations` gets how long each took that did not fail.

@@ -225,6 +225,21 @@ fn a_buffered_write_starts_no_flush() {
     assert_eq!(writes.count(), before + 1);
 }
 
+/// A connection sees its own writes before they are durable, also those that run together with others'.
+#[test]
+fn a_connection_sees_its_buffered_writes() {
+    let (server, barrier) = server();
+    let mut raw = server.raw();
+    raw.send("SET a 1\r\nBRAID.DURABILITY buffered 60000\r\n");
+    assert_eq!(raw.lines(3)[0], "+OK");
+    barrier.0.set(true);
+    for (request, replies) in [("SET a 2", &["+OK"][..]), ("GET a", &["$1", "2"])] {
+        raw.send(format!("{request}\r\n"));
+        assert_eq!(raw.lines(replies.len()), replies, "{request}");
+    }
+    barrier.0.set(false);
+}
+
 /// Many connections of both threads wait for a flush that does not end. Others are served.
 #[test]
 fn a_flush_that_does_not_end_delays_only_what_waits_for_it() {
