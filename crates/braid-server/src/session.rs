@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use braid::Durability;
+use braid::{Database, Durability};
 use bytes::Bytes;
 
 use crate::acl::{Acl, User};
@@ -108,6 +108,12 @@ impl Session {
             closes: false,
             stripe,
         }
+    }
+
+    /// Returns whether the durable state contains everything that the client was answered, and its
+    /// last write, which may still be on its way to the device.
+    pub(crate) fn sees_own_writes(&self, db: &Database) -> bool {
+        self.pending == 0 || db.durable_seqno() >= self.pending
     }
 
     /// Returns whether the client keeps what the present command reads.

@@ -13,7 +13,7 @@ use crate::acl::{Acl, Knows, User};
 use crate::backups::Backups;
 use crate::channels::{Channels, Mailbox, Topic};
 use crate::keyspace::{Effects, Event, Keyspace};
-use crate::observe::{Activities, CommandStatistics, Monitors, SlowLog, Spikes};
+use crate::observe::{Activities, CommandStatistics, ErrorStatistics, Monitors, SlowLog, Spikes};
 use crate::options::ServerOptions;
 use crate::pause::Pauses;
 #[cfg(feature = "scripts")]
@@ -165,6 +165,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) activities: Activities,
     pub(crate) statistics: CommandStatistics,
+    pub(crate) errors: ErrorStatistics,
     pub(crate) slow_log: SlowLog,
     pub(crate) spikes: Spikes,
     pub(crate) monitors: Monitors,
@@ -205,6 +206,7 @@ impl Shared {
             counters: Counters::default(),
             activities,
             statistics,
+            errors: ErrorStatistics::default(),
             slow_log: SlowLog::default(),
             spikes: Spikes::default(),
             monitors: Monitors::default(),

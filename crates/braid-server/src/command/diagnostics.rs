@@ -114,7 +114,8 @@ fn histogram(shared: &Shared, names: &[Bytes]) -> Reply {
         if !names.is_empty() && !names.iter().any(is_meant) {
             continue;
         }
-        let Some(figures) = shared.statistics.of(command.number) else {
+        let figures = shared.statistics.of(command.number);
+        let Some(figures) = figures.filter(|figures| figures.calls > 0) else {
             continue;
         };
         let mut sum = 0;

@@ -20,7 +20,7 @@ use crate::shared::Shared;
 /// A section of INFO.
 type Section = (&'static str, fn(&Shared, &mut String) -> Result<()>);
 
-const SECTIONS: [Section; 10] = [
+const SECTIONS: [Section; 11] = [
     ("server", server_section),
     ("clients", clients_section),
     ("memory", memory_section),
@@ -29,6 +29,7 @@ const SECTIONS: [Section; 10] = [
     ("replication", replication_section),
     ("cpu", cpu_section),
     ("commandstats", commandstats_section),
+    ("errorstats", errorstats_section),
     ("cluster", cluster_section),
     ("keyspace", keyspace_section),
 ];
@@ -165,7 +166,7 @@ fn stats_section(shared: &Shared, out: &mut String) -> Result<()> {
         channels(Topic::Channel),
         channels(Topic::Pattern),
         channels(Topic::Shard),
-        shared.statistics.failed(),
+        shared.errors.total(),
         tracking.keys,
         tracking.items,
         tracking.prefixes,
@@ -217,13 +218,22 @@ fn commandstats_section(shared: &Shared, out: &mut String) -> Result<()> {
             let micros = figures.nanoseconds as f64 / 1e3;
             let _ = write!(
                 out,
-                "cmdstat_{}:calls={},usec={micros:.0},usec_per_call={:.2},rejected_calls=0,failed_calls={}\r\n",
+                "cmdstat_{}:calls={},usec={micros:.0},usec_per_call={:.2},rejected_calls={},failed_calls={}\r\n",
                 command.name,
                 figures.calls,
-                micros / figures.calls as f64,
+                micros / figures.calls.max(1) as f64,
+                figures.rejected,
                 figures.failed,
             );
         }
+    }
+    Ok(())
+}
+
+/// How often each kind of error was a reply.
+fn errorstats_section(shared: &Shared, out: &mut String) -> Result<()> {
+    for (name, count) in shared.errors.all() {
+        let _ = write!(out, "errorstat_{name}:count={count}\r\n");
     }
     Ok(())
 }

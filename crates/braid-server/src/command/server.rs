@@ -48,6 +48,20 @@ pub(crate) fn waits_for_device(args: &[Bytes]) -> Result<(bool, Option<Duration>
     Ok((local == 1, timeout))
 }
 
+/// Returns the reply of WAITAOF for this server's log, and for those of replicas, of which there are none.
+pub(crate) fn copies(is_durable: bool) -> Reply {
+    Reply::Array(vec![
+        Reply::Integer(i64::from(is_durable)),
+        Reply::Integer(0),
+    ])
+}
+
+/// Runs WAITAOF in a transaction or a script, where nothing waits.
+pub(crate) fn waitaof_at_once(shared: &Shared, session: &Session, args: &[Bytes]) -> Result<Reply> {
+    waits_for_device(args)?;
+    Ok(copies(session.sees_own_writes(&shared.keyspace.db)))
+}
+
 pub(super) fn lolwut(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
     Ok(Reply::text(format!(
         "Redis ver. {REDIS_VERSION}, as Braid {} has it\n",
@@ -256,6 +270,7 @@ pub(super) fn config(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result
         }
         shared.activities.reset();
         shared.statistics.reset();
+        shared.errors.reset();
         return Ok(Reply::OK);
     }
     if is(&args[1], "REWRITE") && args.len() == 2 {

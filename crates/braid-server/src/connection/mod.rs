@@ -219,7 +219,9 @@ impl Connection {
                 }
                 Err(error) => {
                     self.execute_together(&mut together);
-                    self.reply(Reply::error(format!("ERR {error}")), None);
+                    let text = format!("ERR {error}");
+                    self.shared.errors.count(&text);
+                    self.reply(Reply::error(text), None);
                     self.session.closes = true;
                 }
             }

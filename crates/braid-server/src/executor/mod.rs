@@ -94,12 +94,7 @@ fn execute_with(
     activity.commands.fetch_add(1, Ordering::Relaxed);
     let command = match check(shared, session, args) {
         Ok(command) => command,
-        Err(text) => {
-            if let Some(queue) = &mut session.queue {
-                queue.is_broken = true;
-            }
-            return Outcome::error(text);
-        }
+        Err(text) => return reject(shared, session, args, text),
     };
     session.last_command = command.name;
     // A request that runs again was shown when it came.
@@ -109,12 +104,13 @@ fn execute_with(
         shared.monitors.show(session.database, &peer, &args);
     }
     if let Some(queue) = &mut session.queue
-        && (!matches!(command.run, Run::Executor(_)) || command.name == "unwatch")
+        && (!matches!(command.run, Run::Executor(_))
+            || matches!(command.name, "unwatch" | "waitaof"))
         && !matches!(command.name, "quit" | "reset")
     {
         if command.is(Flag::NoMulti) {
-            queue.is_broken = true;
-            return Outcome::error("ERR Command not allowed inside a transaction".to_owned());
+            let text = "ERR Command not allowed inside a transaction".to_owned();
+            return reject(shared, session, args, text);
         }
         if queue.requests.capacity() == 0 {
             queue.requests.reserve(QUEUE_USUAL);
@@ -138,7 +134,11 @@ fn execute_with(
         }),
         Run::Executor(which) => control(shared, session, which, args),
     };
-    let has_failed = matches!(outcome, Outcome::Reply(Reply::Error(_), _));
+    let mut has_failed = false;
+    if let Outcome::Reply(Reply::Error(text), _) = &outcome {
+        has_failed = true;
+        shared.errors.count(text);
+    }
     let author = Author::of(session);
     note(shared, author, command, args, began.elapsed(), has_failed);
     // CLIENT CACHING is about the next command, which may be a whole transaction.
@@ -150,6 +150,19 @@ fn execute_with(
         caching.next = None;
     }
     outcome
+}
+
+/// Answers a request that cannot run with an error. A transaction to which it belongs cannot run either.
+#[cold]
+fn reject(shared: &Shared, session: &mut Session, args: &[Bytes], text: String) -> Outcome {
+    if let Some(queue) = &mut session.queue {
+        queue.is_broken = true;
+    }
+    if let Some(command) = find(&args[0]) {
+        shared.statistics.reject(session.stripe, command.number);
+    }
+    shared.errors.count(&text);
+    Outcome::error(text)
 }
 
 /// The connection of a request that has run.
@@ -298,12 +311,6 @@ fn unknown(args: &[Bytes]) -> String {
     )
 }
 
-/// Returns whether the durable state contains everything that the client was answered, and its
-/// last write, which may still be on its way to the device.
-fn sees_own_writes(shared: &Shared, session: &Session) -> bool {
-    session.pending == 0 || shared.keyspace.db.durable_seqno() >= session.pending
-}
-
 /// Runs `body` on data, commits, and tells the others.
 fn transact(
     shared: &Shared,
@@ -312,7 +319,7 @@ fn transact(
     mut body: impl FnMut(&mut Data, &mut Session) -> Result<Reply>,
 ) -> Result<(Reply, Option<Ticket>)> {
     let (database, durability) = (session.database, session.durability);
-    if access == Access::Read && sees_own_writes(shared, session) {
+    if access == Access::Read && session.sees_own_writes(&shared.keyspace.db) {
         let mut data = match session.snapshot.take() {
             Some(data) if data.database == database => data,
             _ => Box::new(shared.keyspace.durable(database)?),

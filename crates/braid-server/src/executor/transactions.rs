@@ -4,10 +4,10 @@ use braid::Durability;
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use super::{Access, Outcome, Within, answer, run_data, sees_own_writes, transact};
+use super::{Access, Outcome, Within, answer, run_data, transact};
 use crate::command::{
-    Command, Control, Run, commands, keys_of, refuse, remember, run_on, run_or_undo,
-    waits_for_device,
+    Command, Control, Run, commands, copies, keys_of, refuse, remember, run_on, run_or_undo,
+    waitaof_at_once, waits_for_device,
 };
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Body, Committed, Data, Entry, Kind, Scope};
@@ -45,38 +45,31 @@ pub(super) fn control(
             session.watched.clear();
             Outcome::ready(Reply::OK)
         }
-        (Control::Waitaof, false) => waitaof(shared, session, args),
-        (Control::Waitaof, true) => {
-            if let Some(queue) = &mut session.queue {
-                queue.is_broken = true;
-            }
-            Outcome::error("ERR Command not allowed inside a transaction".to_owned())
-        }
+        // Inside MULTI it is queued.
+        (Control::Waitaof, _) => waitaof(shared, session, args),
     }
 }
 
 /// Runs WAITAOF: the reply waits until everything that the client wrote is durable, or until its time
 /// has passed.
 fn waitaof(shared: &Shared, session: &Session, args: &[Bytes]) -> Outcome {
-    // This server's log, and those of replicas, of which there are none.
-    let copies = |local| Reply::Array(vec![Reply::Integer(local), Reply::Integer(0)]);
     let (waits, timeout) = match waits_for_device(args) {
         Ok(waits) => waits,
         Err(failure) => return Outcome::ready(failure.to_reply()),
     };
-    if sees_own_writes(shared, session) {
-        return Outcome::ready(copies(1));
+    if session.sees_own_writes(&shared.keyspace.db) {
+        return Outcome::ready(copies(true));
     }
     if !waits {
-        return Outcome::ready(copies(0));
+        return Outcome::ready(copies(false));
     }
     match (shared.keyspace.db.ticket(session.pending), timeout) {
-        (Ok(ticket), None) => Outcome::Reply(copies(1), Some(ticket)),
+        (Ok(ticket), None) => Outcome::Reply(copies(true), Some(ticket)),
         (Ok(ticket), Some(timeout)) => Outcome::Within(Box::new(Within {
-            reply: copies(1),
+            reply: copies(true),
             ticket,
             timeout,
-            otherwise: copies(0),
+            otherwise: copies(false),
         })),
         (Err(error), _) => Outcome::ready(Failure::from(error).to_reply()),
     }
@@ -182,6 +175,7 @@ fn run_queued(
             Run::Script(run) => run(shared, session, data, args),
             Run::Session(run) if command.name == "select" => Ok(answer(run(shared, session, args))),
             Run::Session(run) => Ok(done.insert(answer(run(shared, session, args))).clone()),
+            Run::Executor(Control::Waitaof) => Ok(answer(waitaof_at_once(shared, session, args))),
             Run::Executor(_) => Ok(Reply::OK),
         };
         match result {
@@ -246,7 +240,21 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
     });
     commands.into_iter().for_each(|(_, args)| reuse(args));
     match result {
-        Ok((reply, ticket)) => Outcome::Reply(reply, ticket),
+        Ok((reply, ticket)) => {
+            count_errors(shared, &reply);
+            Outcome::Reply(reply, ticket)
+        }
         Err(failure) => Outcome::ready(failure.to_reply()),
+    }
+}
+
+/// Counts the errors among the replies to the commands of a transaction.
+fn count_errors(shared: &Shared, replies: &Reply) {
+    if let Reply::Array(replies) = replies {
+        for reply in replies {
+            if let Reply::Error(text) = reply {
+                shared.errors.count(text);
+            }
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! What the server notes about the commands that it runs: how long each takes, those that were slow,
-//! and copies for MONITOR; and what the system says about the process.
+//! their errors, and copies for MONITOR; and what the system says about the process.
 
 mod activity;
+mod errors;
 mod graph;
 mod monitor;
 pub(crate) mod process;
@@ -11,6 +12,7 @@ mod spikes;
 mod statistics;
 
 pub(crate) use activity::{Activities, Activity};
+pub(crate) use errors::ErrorStatistics;
 pub(crate) use monitor::Monitors;
 pub(crate) use redact::shown;
 pub(crate) use slow_log::SlowLog;

@@ -10,6 +10,7 @@ use crate::latency::Latency;
 struct Figures {
     durations: Latency,
     failed: AtomicU64,
+    rejected: AtomicU64,
 }
 
 /// Figures of all commands, apart for each thread: threads do not share cache lines.
@@ -22,7 +23,10 @@ pub(crate) struct CommandStatistics {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CommandFigures {
     pub(crate) calls: u64,
+    /// Calls that were answered with an error.
     pub(crate) failed: u64,
+    /// Requests that did not run, and are not among the calls.
+    pub(crate) rejected: u64,
     pub(crate) nanoseconds: u64,
     /// Number of durations in each class of [`Latency`].
     pub(crate) classes: Vec<u64>,
@@ -49,20 +53,21 @@ impl CommandStatistics {
         }
     }
 
-    /// Returns how many commands failed.
-    pub(crate) fn failed(&self) -> u64 {
-        let figures = self.threads.iter().flatten();
-        // Relaxed: statistics.
-        figures
-            .map(|figures| figures.failed.load(Ordering::Relaxed))
-            .sum()
+    /// Counts a request that named a command and did not run, such as one with too few arguments.
+    pub(crate) fn reject(&self, thread: u16, command: usize) {
+        let of_thread = self.threads.get(usize::from(thread));
+        if let Some(figures) = of_thread.and_then(|figures| figures.get(command)) {
+            // Relaxed: a statistic.
+            figures.rejected.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
-    /// Returns the figures of a command; `None` if it never ran.
+    /// Returns the figures of a command; `None` if no request named it.
     pub(crate) fn of(&self, command: usize) -> Option<CommandFigures> {
         let mut sum = CommandFigures {
             calls: 0,
             failed: 0,
+            rejected: 0,
             nanoseconds: 0,
             classes: Vec::new(),
         };
@@ -74,9 +79,10 @@ impl CommandStatistics {
             }
             sum.calls += counts.iter().sum::<u64>();
             sum.failed += figures.failed.load(Ordering::Relaxed);
+            sum.rejected += figures.rejected.load(Ordering::Relaxed);
             sum.nanoseconds += figures.durations.nanoseconds();
         }
-        (sum.calls > 0).then_some(sum)
+        (sum.calls + sum.rejected > 0).then_some(sum)
     }
 
     /// Sets everything to zero.
@@ -84,6 +90,7 @@ impl CommandStatistics {
         for figures in self.threads.iter().flatten() {
             figures.durations.reset();
             figures.failed.store(0, Ordering::Relaxed);
+            figures.rejected.store(0, Ordering::Relaxed);
         }
     }
 }

@@ -102,3 +102,20 @@ fn waiting_ends() {
         "MULTI\nBLPOP a 0 => QUEUED\nEXEC => [nil]\nRPUSH a 1 => 1\nLLEN a => 1",
     );
 }
+
+/// Nothing waits in a script, as in Redis 7.2.
+#[cfg(feature = "scripts")]
+#[test]
+fn scripts_do_not_wait() {
+    let server = TestServer::new();
+    script(
+        &mut server.connect(),
+        "
+        EVAL return(redis.call('blpop','a',0)) 0 => nil
+        EVAL return(redis.call('wait',1,0)) 0 => 0
+        EVAL return(redis.call('waitaof',1,0,0)) 0 => [1 0]
+        EVAL return(redis.call('waitaof',2,0,0)) 0 => (ERR)
+        EVAL return(redis.call('multi')) 0 => (ERR)
+        ",
+    );
+}

@@ -133,6 +133,37 @@ fn durations_of_commands() {
 }
 
 #[test]
+fn errors_are_counted_by_kind_and_command() {
+    let server = TestServer::new();
+    let connection = &mut server.connect();
+    script(
+        connection,
+        "
+        SET a 1 => OK
+        GET => (ERR)
+        SADD a 1 => (WRONGTYPE)
+        NOSUCHCOMMAND => (ERR)
+        MULTI => OK
+        SADD a 1 => QUEUED
+        EXEC => (WRONGTYPE)
+        ",
+    );
+    let info: String = run(connection, "INFO commandstats errorstats");
+    for line in [
+        "cmdstat_get:calls=0,usec=0,usec_per_call=0.00,rejected_calls=1,failed_calls=0",
+        "errorstat_ERR:count=2",
+        "errorstat_WRONGTYPE:count=2",
+    ] {
+        assert!(info.lines().any(|found| found == line), "{line}: {info}");
+    }
+    let stats: String = run(connection, "INFO stats");
+    assert!(stats.contains("total_error_replies:4\r\n"), "{stats}");
+    script(connection, "CONFIG RESETSTAT");
+    let info: String = run(connection, "INFO errorstats");
+    assert_eq!(info, "# Errorstats\r\n");
+}
+
+#[test]
 fn monitors_see_requests_without_passwords() {
     let server = TestServer::new();
     let mut raw = server.raw();
