@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::arguments::{help, integer, is, unknown_subcommand};
 use super::functions::find_function;
 use super::keys::database;
-use super::{Command, Misuse, Run, find, keys_of, remember, waitaof_at_once};
+use super::{Command, Control, Misuse, Run, find, keys_of, remember, waitaof_at_once};
 use crate::channels::Topic;
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Data, Message};
@@ -45,9 +45,10 @@ impl Caller<'_> {
             Misuse::Arguments(_) => "ERR Wrong number of args calling Redis command from script",
             Misuse::Subcommand => "ERR Unknown Redis command called from script",
         })?;
-        let is_allowed = (matches!(command.run, Run::Data(_) | Run::Session(_))
-            || command.name == "waitaof")
-            && !command.is(Flag::Noscript)
+        let is_allowed = matches!(
+            command.run,
+            Run::Data(_) | Run::Session(_) | Run::Executor(Control::Waitaof)
+        ) && !command.is(Flag::Noscript)
             && command.name != "quit";
         if !is_allowed {
             return Err("ERR This Redis command is not allowed from script");
@@ -98,7 +99,7 @@ impl Host for Caller<'_> {
                 Ok(number) => self.data.select(number).map(|()| Reply::OK),
                 Err(failure) => Ok(failure.to_reply()),
             },
-            ("waitaof", _) => {
+            (_, Run::Executor(Control::Waitaof)) => {
                 let result = waitaof_at_once(shared, session, &args);
                 Ok(result.unwrap_or_else(|failure| failure.to_reply()))
             }

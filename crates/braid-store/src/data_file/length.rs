@@ -160,8 +160,8 @@ impl DataFile {
                 self.extent.store(blocks, Ordering::Relaxed);
             }
             let cut_off = extent.saturating_sub(blocks);
-            // What is left is room for the next transactions: the file is not to grow again before
-            // they have used it.
+            // The blocks that remain are room for the next transactions: the file should grow again
+            // only after they have used it.
             let low = self.room.low();
             self.room.set_low(low.min(floor / KEPT_LOW).max(0));
             (spare - cut_off, cut_off)

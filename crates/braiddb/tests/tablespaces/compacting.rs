@@ -92,7 +92,7 @@ fn each_data_file_shrinks_to_its_contents() {
     for store in spaces.chain([&stats.store]) {
         assert!(store.file_free_bytes <= 8 * 8192, "{store:?}");
     }
-    // Transactions in each of them go on, in the logs that they have.
+    // Each tablespace still accepts transactions, in the log that it had before.
     expect_kept(&db);
     put(&db, &tables(&db), 200, b"later").unwrap();
     db.transact(|tx| {

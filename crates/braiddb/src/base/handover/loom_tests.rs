@@ -50,6 +50,17 @@ impl Done {
     }
 }
 
+/// Asks for work and waits for its result, which shows that it was done once.
+fn ask_once(ring: &Ring) {
+    assert_eq!(ring.ask(Arc::new(Done::default()).work()).wait(), 1);
+}
+
+/// The number of requests that the agent or their callers have done.
+fn requests_done(ring: &Ring) -> u64 {
+    let (by_agent, by_callers) = ring.counts();
+    by_agent + by_callers
+}
+
 /// Work of several callers is done once, by the agent or by its caller, who has the result.
 #[test]
 fn work_is_done_once() {
@@ -58,13 +69,12 @@ fn work_is_done_once() {
         let agent = start(&ring);
         let other = {
             let ring = ring.clone();
-            spawn(move || assert_eq!(ring.ask(Arc::new(Done::default()).work()).wait(), 1))
+            spawn(move || ask_once(&ring))
         };
-        assert_eq!(ring.ask(Arc::new(Done::default()).work()).wait(), 1);
+        ask_once(&ring);
         other.join().unwrap();
         end(&ring, agent);
-        let (by_agent, by_callers) = ring.counts();
-        assert_eq!(by_agent + by_callers, 2);
+        assert_eq!(requests_done(&ring), 2);
     });
 }
 
@@ -100,18 +110,17 @@ fn a_full_ring_loses_nothing() {
         let agent = start(&ring);
         let other = {
             let ring = ring.clone();
-            spawn(move || assert_eq!(ring.ask(Arc::new(Done::default()).work()).wait(), 1))
+            spawn(move || ask_once(&ring))
         };
-        assert_eq!(ring.ask(Arc::new(Done::default()).work()).wait(), 1);
+        ask_once(&ring);
         other.join().unwrap();
         done.wait_until(RING as u32);
         end(&ring, agent);
-        let (by_agent, by_callers) = ring.counts();
-        assert_eq!(by_agent + by_callers, RING as u64 + 2);
+        assert_eq!(requests_done(&ring), RING as u64 + 2);
     });
 }
 
-/// A panic of the work reaches its caller, whoever does the work, and the agent goes on.
+/// If the work panics, its caller receives the panic, and the agent does the next request.
 #[test]
 fn an_agent_goes_on_after_a_panic() {
     explore(2, || {
@@ -140,13 +149,12 @@ fn callers_go_on_when_the_agent_ends() {
             let ring = ring.clone();
             spawn(move || {
                 for _ in 0..2 {
-                    assert_eq!(ring.ask(Arc::new(Done::default()).work()).wait(), 1);
+                    ask_once(&ring);
                 }
             })
         };
         end(&ring, agent);
         caller.join().unwrap();
-        let (by_agent, by_callers) = ring.counts();
-        assert_eq!(by_agent + by_callers, 2);
+        assert_eq!(requests_done(&ring), 2);
     });
 }

@@ -24,11 +24,11 @@ pub(super) const LOG_OWNER_MAGIC: [u8; 8] = *b"BRAIDTL\x01";
 struct Kind {
     file: &'static str,
     magic: [u8; 8],
-    /// What is mounted.
+    /// The disk that the user should mount.
     disk: &'static str,
     /// What another owner has there.
     others: &'static str,
-    /// What belongs to a database.
+    /// The part that belongs to a database.
     subject: &'static str,
     /// The option that names the present place.
     option: &'static str,
