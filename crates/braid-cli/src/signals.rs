@@ -8,8 +8,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
+
+/// The registered directories, locked.
+pub(crate) type Registered = MutexGuard<'static, Vec<PathBuf>>;
 
 /// Directories to remove when the process is interrupted.
 static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -47,13 +50,24 @@ impl Drop for Temporary {
     }
 }
 
-fn registered() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+fn registered() -> Registered {
     TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Retry, because a child process that is ending may still write there.
-fn remove_all() {
-    for path in registered().iter() {
+/// Lets a command create a database in such a directory: an interruption removes the directory
+/// before, and then this call does not return, or after the result is dropped. Otherwise the command
+/// could create the directory once more after its removal. Keep the result for no longer than that:
+/// the interruption waits.
+pub(crate) fn delay_removal() -> Registered {
+    registered()
+}
+
+/// Removes the directories. They stay locked until the result is dropped.
+///
+/// Retries, because a child process that is ending may still write there.
+fn remove_all() -> Registered {
+    let registered = registered();
+    for path in registered.iter() {
         for _ in 0..20 {
             match fs::remove_dir_all(path) {
                 Err(_) if path.exists() => std::thread::sleep(Duration::from_millis(50)),
@@ -61,6 +75,7 @@ fn remove_all() {
             }
         }
     }
+    registered
 }
 
 #[cfg(unix)]
@@ -84,7 +99,7 @@ fn listen() {
         }
         // Release: pairs with the acquire of a command that fails because of the removal.
         INTERRUPTED.store(true, Ordering::Release);
-        remove_all();
+        let _locked = remove_all();
         // SAFETY: the calls access no memory except `set`; the default action of these signals ends
         // the process.
         unsafe {
@@ -109,4 +124,23 @@ fn listen() {
 #[cfg(not(unix))]
 fn listen() {
     let _ = remove_all;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_waits_for_what_is_being_created() {
+        let above = tempfile::tempdir().unwrap();
+        let path = above.path().join("database");
+        registered().push(path.clone());
+        let creating = delay_removal();
+        let removing = std::thread::spawn(|| drop(remove_all()));
+        fs::create_dir_all(path.join("log")).unwrap();
+        drop(creating);
+        removing.join().unwrap();
+        assert!(!path.exists());
+        registered().retain(|other| *other != path);
+    }
 }

@@ -109,6 +109,19 @@ fn an_interrupted_command_leaves_nothing() {
     }
 }
 
+/// A worker that starts while the interrupted demo removes its directory does not create it again.
+#[test]
+fn a_worker_of_the_demo_creates_no_database() {
+    let dir = tempfile::tempdir().unwrap();
+    let worker = "demo-worker --dir removed --protocol glsn --device file --threads 1 --accounts 2 \
+                  --epoch 0 --seed 1";
+    let args: Vec<_> = worker.split_whitespace().collect();
+    let output = braid_in(dir.path(), &args);
+    expect_code(&output, 1);
+    assert!(stderr(&output).contains("the directory does not exist"));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn failed_commands_leave_no_directory() {
     let dir = tempfile::tempdir().unwrap();

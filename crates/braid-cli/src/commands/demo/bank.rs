@@ -76,9 +76,11 @@ impl Transfer {
     }
 }
 
-/// Opens the demo's database.
+/// Opens the demo's database, which is created only if `create` is true: an interrupted demo removes
+/// its directory, and a worker that starts meanwhile must not create it once more.
 pub(super) fn open(
     dir: &std::path::Path,
+    create: bool,
     protocol: Protocol,
     device: DeviceChoice,
     log: &LogPlaceArgs,
@@ -87,7 +89,7 @@ pub(super) fn open(
     let builder = Database::builder()
         .protocol(protocol)
         .device(device)
-        .create_if_missing(true)
+        .create_if_missing(create)
         .recovery_progress(progress);
     Ok(log.apply(builder).open(dir)?)
 }

@@ -180,6 +180,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let db = bank::open(
             dir.path(),
+            true,
             Protocol::Glsn,
             DeviceChoice::Memory,
             &LogPlaceArgs::default(),

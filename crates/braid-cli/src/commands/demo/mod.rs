@@ -29,6 +29,7 @@ use crate::failure::Failure;
 use crate::numbers::{parse, parse_seconds};
 use crate::output::{self, Output};
 use crate::scratch::Scratch;
+use crate::signals;
 
 /// Interval at which the parent checks the worker.
 const TICK: Duration = Duration::from_millis(100);
@@ -184,7 +185,8 @@ impl<'a> Demo<'a> {
 
     /// Creates the bank, in this process.
     fn create(&mut self) -> Result<(), Failure> {
-        let db = self.open()?;
+        let delayed = signals::delay_removal();
+        let db = self.open(true)?;
         if db
             .table_names()?
             .iter()
@@ -196,15 +198,17 @@ impl<'a> Demo<'a> {
             )));
         }
         bank::create_tablespaces(&db, self.dir, self.args.tablespaces)?;
+        drop(delayed);
         let bank = Bank::open(&db)?;
         bank.create_accounts(&db, self.args.accounts)?;
         db.close()?;
         Ok(())
     }
 
-    fn open(&self) -> Result<braid::Database, Failure> {
+    fn open(&self, create: bool) -> Result<braid::Database, Failure> {
         bank::open(
             self.dir,
+            create,
             self.args.protocol,
             self.args.device,
             &self.args.log,
@@ -280,7 +284,7 @@ impl<'a> Demo<'a> {
 
     fn recover_and_check(&mut self, kill: u32, again: bool) -> Result<Round, Failure> {
         let begin = Instant::now();
-        let db = self.open()?;
+        let db = self.open(false)?;
         let recovery_time = begin.elapsed();
         let (replayed, log_bytes) = (db.recovery().transactions, db.recovery().log_bytes);
         let begin = Instant::now();

@@ -44,6 +44,7 @@ pub(crate) struct WorkerArgs {
 pub(crate) fn run_worker(args: &WorkerArgs) -> Result<(), Failure> {
     let db = bank::open(
         &args.dir,
+        false,
         args.protocol,
         args.device,
         &LogPlaceArgs::default(),
