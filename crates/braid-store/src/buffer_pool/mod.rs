@@ -21,6 +21,7 @@ pub(crate) mod latch;
 mod read_ahead;
 mod spare;
 pub(crate) mod state;
+mod wait_hint;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,6 +47,7 @@ use self::frames::Frames;
 use self::heat::{FrameHeat, Heat, HotPages};
 use self::read_ahead::Cluster;
 use self::state::NONE;
+use self::wait_hint::WaitHint;
 
 pub(crate) use crate::addresses::{ABSENT, UNWRITTEN};
 pub(crate) use epochs::{OpenCheckpoint, Wake};
@@ -110,7 +112,7 @@ pub(crate) struct Pool {
     has_condemned: AtomicBool,
     /// Whether pages may be missing in memory, or frames or copies may run out: set before they do,
     /// and cleared by [`Pool::note_residency`].
-    may_wait: AtomicBool,
+    may_wait: WaitHint,
     arrivals: Arrivals,
     /// Whether pages of a file in persistent memory are read in place.
     reads_in_place: AtomicBool,
@@ -199,7 +201,7 @@ impl Pool {
             condemned: Mutex::default(),
             has_condemned: AtomicBool::new(false),
             arrivals: Arrivals::new(LONGEST_SLEEP),
-            may_wait: AtomicBool::new(has_pages),
+            may_wait: WaitHint::new(has_pages),
             reads_in_place: AtomicBool::new(true),
         })
     }
@@ -208,30 +210,27 @@ impl Pool {
     /// the last frames or copies may be taken meanwhile, so that a page has to be written first. A hint.
     #[inline]
     pub(crate) fn may_wait(&self) -> bool {
-        // Relaxed: a caller that is wrong only takes longer.
-        self.may_wait.load(Ordering::Relaxed)
+        self.may_wait.is_set()
     }
 
     /// Sets [`Pool::may_wait`].
     pub(crate) fn expect_waits(&self) {
-        // A load first: the flag's cache line stays shared while pages are evicted.
-        if !self.may_wait() && !braid_rt::mutant!("take_the_last_frames_unannounced") {
-            self.may_wait.store(true, Ordering::Relaxed);
+        if !braid_rt::mutant!("take_the_last_frames_unannounced") {
+            self.may_wait.set();
         }
     }
 
     /// Updates [`Pool::may_wait`].
     pub(crate) fn note_residency(&self) {
-        let copies = self.has_many_copies();
-        // Held until the flag is written: a page with a new id that appears on the medium meanwhile
-        // sets it afterwards.
-        let ids = self.lock_ids();
-        let used = ids.next - 1 - ids.free.len();
-        let resident = self.resident();
-        let waits = copies
-            || (resident as u64) < used
-            || self.frames.count() - resident < self.frames_low();
-        self.may_wait.store(waits, Ordering::Relaxed);
+        self.may_wait.update(|| {
+            let ids = self.lock_ids();
+            let used = ids.next - 1 - ids.free.len();
+            drop(ids);
+            let resident = self.resident();
+            self.has_many_copies()
+                || (resident as u64) < used
+                || self.frames.count() - resident < self.frames_low()
+        });
     }
 
     /// Below so many free frames, commits expect to wait: far more than those that have not seen that
