@@ -25,9 +25,21 @@ use crate::base::sync::{
 /// Most requests that wait for an agent.
 const RING: usize = if cfg!(all(test, loom)) { 2 } else { 64 };
 
-/// Looks of an idle agent before it yields, and before it sleeps.
+/// Looks of an idle agent before it yields.
 const SPINS: u32 = if cfg!(all(test, loom)) { 1 } else { 256 };
-const AWAKE_LOOKS: u32 = if cfg!(all(test, loom)) { 1 } else { SPINS + 32 };
+
+/// Looks with which an idle agent lets others run before it sleeps: some hundred microseconds where nobody
+/// else wants the processor. Waking it takes tens.
+fn patience() -> u32 {
+    if cfg!(all(test, loom)) {
+        0
+    } else if braid_rt::simulation::is_on() {
+        // Every look is a step of the scheduler.
+        32
+    } else {
+        1_000
+    }
+}
 
 /// States of an agent.
 const AWAKE: u32 = 0;
@@ -111,7 +123,7 @@ impl Ring {
 
     /// Does work of others until [`Ring::stop`].
     pub(crate) fn serve(&self) {
-        let mut looks = 0;
+        let (mut looks, awake) = (0, SPINS + patience());
         loop {
             if let Some(request) = self.requests.pop() {
                 looks = 0;
@@ -125,7 +137,7 @@ impl Ring {
             looks += 1;
             if looks < SPINS {
                 spin_loop();
-            } else if looks < AWAKE_LOOKS {
+            } else if looks < awake {
                 yield_now();
             } else {
                 looks = 0;
@@ -307,6 +319,20 @@ mod tests {
         with_agent(&ring, || ());
         assert_eq!(ring.ask(|by| by).wait(), By::Caller, "the agent has ended");
         assert_eq!(ring.counts(), (0, 2 * RING as u64 + 1));
+    }
+
+    /// An agent falls asleep when nobody asks, and does the next request.
+    #[test]
+    fn an_idle_agent_falls_asleep() {
+        let ring = Ring::new();
+        with_agent(&ring, || {
+            for _ in 0..if cfg!(miri) { 2 } else { 20 } {
+                let _ = ring.ask(|by| by).wait();
+                while ring.agent.load(Ordering::Acquire) != ASLEEP {
+                    yield_now();
+                }
+            }
+        });
     }
 
     /// An agent does requests whose callers have left, and goes on after a panic.
