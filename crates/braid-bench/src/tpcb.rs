@@ -185,7 +185,13 @@ impl Client for TpcbClient<'_> {
     fn execute(&mut self, tx: &mut dyn Transaction) -> Result<(), Stop> {
         let [account, teller, branch] = self.input;
         // The branch, which most transactions need, is last.
-        for (table, key) in [(ACCOUNT, account), (TELLER, teller), (BRANCH, branch)] {
+        let rows = [(ACCOUNT, account), (TELLER, teller), (BRANCH, branch)];
+        if tx.reads_by_message() {
+            for (table, key) in rows {
+                tx.prefetch(table, &[&key.to_be_bytes()])?;
+            }
+        }
+        for (table, key) in rows {
             let mut old = None;
             tx.get_for_update(table, &key.to_be_bytes(), &mut |row| old = balance(row))?;
             let old = old.ok_or(Stop::Failed(BenchError::Row { table: "tpcb" }))?;

@@ -24,6 +24,10 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("a log file removed", LONG),
     ("a log file replaced by an earlier copy", LONG),
     ("a part of the order lost", LONG),
+    (
+        "a read under a lock uses what an agent has read ahead",
+        LONGER,
+    ),
     ("a scan is forgotten", LONG),
     ("a tablespace created", LONG),
     ("a tablespace dropped", LONG),

@@ -345,6 +345,12 @@ pub trait Transaction {
         Ok(())
     }
 
+    /// Whether each read costs the engine a message: then a transaction should announce all keys that
+    /// it reads before it reads the first.
+    fn reads_by_message(&self) -> bool {
+        false
+    }
+
     /// Sets the value of a key, whether or not the key exists. Fails in a read-only transaction.
     ///
     /// # Errors

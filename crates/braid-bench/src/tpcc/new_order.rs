@@ -83,6 +83,15 @@ impl NewOrder {
     /// Clause 2.4.2.2.
     pub(super) fn execute(&self, tx: &mut dyn Transaction) -> Result<(), Stop> {
         let (w, d) = (self.w, self.d);
+        let reads_by_message = tx.reads_by_message();
+        if reads_by_message {
+            let district = [schema::district(w, d)];
+            prefetch(tx, schema::WAREHOUSE, [schema::warehouse(w)])?;
+            prefetch(tx, schema::DISTRICT, district)?;
+            prefetch(tx, schema::DISTRICT_NEXT, district)?;
+            prefetch(tx, schema::CUSTOMER, [schema::customer(w, d, self.c)])?;
+            self.prefetch_lines(tx)?;
+        }
         let tax = |row: &[u8]| Fields::of(row).u16().map(i64::from);
         let warehouse_tax = fetch(tx, schema::WAREHOUSE, &schema::warehouse(w), tax)?;
         let district = schema::district(w, d);
@@ -110,6 +119,20 @@ impl NewOrder {
         tx.put(schema::ORDER, &key, &order.encode())?;
         tx.put(schema::LAST_ORDER, &customer, &o.to_le_bytes())?;
         tx.put(schema::NEW_ORDER, &key, &[])?;
+        if !reads_by_message {
+            self.prefetch_lines(tx)?;
+        }
+        let mut total = 0;
+        for (number, wanted) in (1..).zip(self.wanted()) {
+            total += self.line(tx, o, number, wanted)?;
+        }
+        // The total amount is displayed, not stored.
+        black_box(total * (10_000 - discount) * (10_000 + warehouse_tax + district_tax));
+        Ok(())
+    }
+
+    /// Announces the rows of the lines.
+    fn prefetch_lines(&self, tx: &mut dyn Transaction) -> Result<(), Stop> {
         let wanted = self.wanted().iter();
         prefetch(
             tx,
@@ -118,14 +141,7 @@ impl NewOrder {
         )?;
         let stock = wanted.map(|wanted| schema::stock(wanted.supplier, wanted.item));
         prefetch(tx, schema::STOCK, stock.clone())?;
-        prefetch(tx, schema::STOCK_LEVEL, stock)?;
-        let mut total = 0;
-        for (number, wanted) in (1..).zip(self.wanted()) {
-            total += self.line(tx, o, number, wanted)?;
-        }
-        // The total amount is displayed, not stored.
-        black_box(total * (10_000 - discount) * (10_000 + warehouse_tax + district_tax));
-        Ok(())
+        prefetch(tx, schema::STOCK_LEVEL, stock)
     }
 
     /// Processes one line; returns its amount in cents.

@@ -99,6 +99,9 @@ impl Payment {
         found: &mut Vec<u16>,
     ) -> Result<(), Stop> {
         let Payment { w, d, .. } = *self;
+        if tx.reads_by_message() {
+            self.announce(tx)?;
+        }
         let mut text = Vec::with_capacity(24);
         for (table, key) in [
             (schema::WAREHOUSE, &schema::warehouse(w)[..]),
@@ -145,6 +148,25 @@ impl Payment {
         let cents = i64::from(self.amount);
         rows::add(tx, schema::DISTRICT_YTD, &schema::district(w, d), cents)?;
         rows::add(tx, schema::WAREHOUSE_YTD, &schema::warehouse(w), cents)
+    }
+
+    /// Announces the rows whose keys are known.
+    fn announce(&self, tx: &mut dyn Transaction) -> Result<(), Stop> {
+        let (warehouse, district) = (schema::warehouse(self.w), schema::district(self.w, self.d));
+        for (table, key) in [
+            (schema::WAREHOUSE, &warehouse[..]),
+            (schema::DISTRICT, &district),
+            (schema::DISTRICT_YTD, &district),
+            (schema::WAREHOUSE_YTD, &warehouse),
+        ] {
+            tx.prefetch(table, &[key])?;
+        }
+        if let Who::Number(c) = self.who {
+            let customer = schema::customer(self.customer_w, self.customer_d, c);
+            tx.prefetch(schema::CUSTOMER, &[&customer])?;
+            tx.prefetch(schema::ACCOUNT, &[&customer])?;
+        }
+        Ok(())
     }
 
     /// Inserts a note at the start of the data of a customer with bad credit.

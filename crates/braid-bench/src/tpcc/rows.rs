@@ -91,9 +91,9 @@ pub(super) fn wrong(table: TableId) -> Stop {
 pub(super) fn prefetch<const LEN: usize>(
     tx: &mut dyn Transaction,
     table: TableId,
-    keys: impl Iterator<Item = [u8; LEN]>,
+    keys: impl IntoIterator<Item = [u8; LEN]>,
 ) -> Result<(), Stop> {
-    let keys: Vec<[u8; LEN]> = keys.collect();
+    let keys: Vec<[u8; LEN]> = keys.into_iter().collect();
     let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
     tx.prefetch(table, &keys)
 }

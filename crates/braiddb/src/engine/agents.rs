@@ -105,12 +105,11 @@ impl Agent {
     /// Reads the newest versions of several keys, each with the hint where it was found.
     pub(crate) fn read_many(
         self: &Arc<Self>,
-        tree: &Tree,
-        keys: Vec<Bytes>,
+        keys: Vec<(Tree, Bytes)>,
     ) -> Result<Vec<ReadCopy>, StoreError> {
-        let (agent, tree) = (self.clone(), tree.clone());
+        let agent = self.clone();
         let asked = self.ring.ask(move |by| {
-            let read = |key: &Bytes| {
+            let read = |(tree, key): &(Tree, Bytes)| {
                 let mut hint = LeafHint::default();
                 let found = tree.read_at(&mut hint, key, |_| true, |value| value.to_bytes())?;
                 let value = found.as_ref().and_then(|(_, value)| value.as_ref());
@@ -222,21 +221,6 @@ impl Engine {
     ) -> Result<Option<Taken<T>>, StoreError> {
         let found = agent.read(tree, hint, key, up_to)?;
         Ok(found.map(|(meta, value)| (meta, value.map(|value| take(ValueRef::from(&value))))))
-    }
-
-    /// As [`Tree::read_at`], of the newest version, by the agent of the table if there is one.
-    #[inline(always)]
-    pub(crate) fn read_newest<T>(
-        &self,
-        table: &TableCore,
-        hint: &mut LeafHint,
-        key: &[u8],
-        take: impl FnMut(ValueRef<'_>) -> T,
-    ) -> Result<Option<Taken<T>>, StoreError> {
-        match self.agent_for(table) {
-            None => table.tree.read_at(hint, key, |_| true, take),
-            Some(agent) => Self::read_by_agent(agent, &table.tree, hint, key, SeqNo::MAX, take),
-        }
     }
 
     /// As [`Tree::read`], of a record that is not newer than `up_to`, by the agent of the table if there

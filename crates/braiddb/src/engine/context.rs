@@ -9,8 +9,9 @@ use braid_log::SeqNo;
 use braid_rt::narrow;
 use bytes::Bytes;
 
-use braid_store::{LeafHint, RecordMeta, Stamp, Taken, WriterRoom};
+use braid_store::{RecordMeta, Stamp, WriterRoom};
 
+use super::agents::ReadCopy;
 use super::hint_cache::HintCache;
 use super::spaces::SpaceRoom;
 use super::write_set::WriteSet;
@@ -162,17 +163,56 @@ pub(crate) struct Context {
     /// That room for each tablespace, if `room` is divided.
     pub(crate) rooms: Vec<SpaceRoom>,
     pub(crate) gc: GcBuffer,
-    /// What an agent has read ahead.
-    pub(crate) ahead: Vec<Ahead>,
+    /// What agents read ahead.
+    pub(crate) ahead: ReadAhead,
+}
+
+/// A key that the program has announced.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) table: u32,
+    pub(crate) key: Bytes,
+}
+
+impl Wanted {
+    pub(crate) fn is(&self, (table, key): (u32, &[u8])) -> bool {
+        self.table == table && self.key == key
+    }
 }
 
 /// A record that an agent has read before the transaction reads it.
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    pub(crate) table: u32,
-    pub(crate) key: Bytes,
-    pub(crate) hint: LeafHint,
-    pub(crate) found: Option<Taken<Bytes>>,
+    pub(crate) wanted: Wanted,
+    pub(crate) copy: ReadCopy,
+}
+
+/// What agents are to read ahead, and have read.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    pub(crate) wanted: Vec<Wanted>,
+    pub(crate) found: Vec<Ahead>,
+}
+
+impl ReadAhead {
+    /// Removes and returns what was read of a key.
+    pub(crate) fn take(&mut self, wanted: (u32, &[u8])) -> Option<ReadCopy> {
+        let at = self
+            .found
+            .iter()
+            .position(|ahead| ahead.wanted.is(wanted))?;
+        Some(self.found.swap_remove(at).copy)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.wanted.is_empty() && self.found.is_empty()
+    }
+
+    #[cold]
+    fn clear(&mut self) {
+        self.wanted.clear();
+        self.found.clear();
+    }
 }
 
 impl Context {
@@ -195,7 +235,7 @@ impl Context {
             room: WriterRoom::default(),
             rooms: Vec::new(),
             gc: GcBuffer::default(),
-            ahead: Vec::new(),
+            ahead: ReadAhead::default(),
         }
     }
 
@@ -244,7 +284,7 @@ impl Context {
         self.locks_in_commit = false;
         self.time = None;
         if !self.ahead.is_empty() {
-            self.forget_ahead();
+            self.ahead.clear();
         }
         if self.encoded.capacity() > KEPT_BYTES_MAX {
             self.encoded = Vec::new();
@@ -253,11 +293,6 @@ impl Context {
         // line.
         self.forget_dropped_tables();
         self.tables.truncate(4);
-    }
-
-    #[cold]
-    fn forget_ahead(&mut self) {
-        self.ahead.clear();
     }
 
     /// Releases tables that were dropped or moved; a dropped table's pages are freed after the last reference is gone.

@@ -1,7 +1,10 @@
 //! Reading several keys of a transaction by one request to an agent.
 //!
-//! What was read waits in the context until the transaction reads the key: then it counts as read when
-//! the agent read it, and the commit validates it by the stamp from then.
+//! The transaction notes the keys that its program announces, of any tables. Its first read of one of
+//! them asks the agent of that tablespace for all that are noted. What was read waits in the context
+//! until the transaction reads the key: then it counts as read when the agent read it, and the commit
+//! validates it by the stamp from then. A read under a lock uses it only if the leaf has not changed
+//! since, so that it returns what is newest under the lock.
 
 use std::sync::Arc;
 
@@ -12,50 +15,77 @@ use bytes::Bytes;
 use super::transaction::Transaction;
 use crate::engine::Engine;
 use crate::engine::agents::{Agent, ReadCopy};
-use crate::engine::context::Ahead;
+use crate::engine::context::{Ahead, ReadAhead, Wanted};
 use crate::error::Result;
+use crate::schema::entry::space_of;
 use crate::schema::table::TableCore;
 use crate::types::{AsKey, Key};
 
+/// With so many keys that no read asked for, a program does not read what it announces.
+const WANTED_MAX: usize = 1_024;
+
+/// When a copy that was made ahead may be returned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Always, since the commit validates the read.
+    Validated,
+    /// While it is the newest version: the transaction has locked the key.
+    Newest,
+}
+
 impl Transaction {
-    /// Reads keys of a table that has an agent, for reads that follow. A hint: an error is left to them.
+    /// Notes keys of a table that has an agent, for reads that follow.
     #[cold]
-    pub(super) fn read_ahead<'q, K: Key, Q: AsKey<K> + ?Sized + 'q>(
+    pub(super) fn want<'q, K: Key, Q: AsKey<K> + ?Sized + 'q>(
         &self,
-        agent: &Arc<Agent>,
         core: &Arc<TableCore>,
         keys: impl IntoIterator<Item = &'q Q>,
-    ) -> Result<()> {
+    ) {
         let copy = |key: &Q| key.with_key_bytes(Bytes::copy_from_slice);
         // The caller's iterator may read in this transaction.
         let keys: Vec<Bytes> = keys.into_iter().map(copy).collect();
-        let Ok(found) = agent.read_many(&core.tree, keys.clone()) else {
-            return Ok(());
-        };
         let state = &mut **self.state().borrow_mut();
         if state.snapshot.is_some() {
-            return Ok(());
+            return;
         }
         let table = state.table_index(core);
-        // Older ones were not wanted.
-        state.ahead.clear();
-        let ahead = keys.into_iter().zip(found);
-        state.ahead.extend(ahead.map(|(key, (hint, found))| Ahead {
-            table,
-            key,
-            hint,
-            found,
-        }));
-        Ok(())
+        let wanted = &mut state.ahead.wanted;
+        if wanted.len() > WANTED_MAX {
+            wanted.clear();
+        }
+        wanted.extend(keys.into_iter().map(|key| Wanted { table, key }));
     }
 }
 
-/// Takes what was read ahead of a key.
-fn take_ahead(ahead: &mut Vec<Ahead>, table: u32, key: &[u8]) -> Option<ReadCopy> {
-    let is_it = |ahead: &Ahead| ahead.table == table && ahead.key == key;
-    let found = ahead.iter().position(is_it)?;
-    let Ahead { hint, found, .. } = ahead.swap_remove(found);
-    Some((hint, found))
+/// Returns what was read ahead of a key, if the program has announced it.
+fn take_ahead(
+    agent: &Arc<Agent>,
+    ahead: &mut ReadAhead,
+    tables: &[Arc<TableCore>],
+    wanted: (u32, &[u8]),
+) -> Option<ReadCopy> {
+    if let Some(found) = ahead.take(wanted) {
+        return Some(found);
+    }
+    if !ahead.wanted.iter().any(|other| other.is(wanted)) {
+        return None;
+    }
+    let space = |table: u32| space_of(tables[table as usize].id);
+    let is_here = |other: &mut Wanted| space(other.table) == space(wanted.0);
+    let asked: Vec<Wanted> = ahead.wanted.extract_if(.., is_here).collect();
+    let keys = asked.iter().map(|wanted| {
+        let tree = tables[wanted.table as usize].tree.clone();
+        (tree, wanted.key.clone())
+    });
+    // After an error, the read itself finds the error of its own key.
+    let found = agent.read_many(keys.collect()).ok()?;
+    // Older ones were not wanted.
+    ahead.found.clear();
+    let found = asked.into_iter().zip(found);
+    ahead
+        .found
+        .extend(found.map(|(wanted, copy)| Ahead { wanted, copy }));
+    ahead.take(wanted)
 }
 
 /// Calls `take` with what was read ahead of a key, or with what the agent reads now.
@@ -63,16 +93,26 @@ fn take_ahead(ahead: &mut Vec<Ahead>, table: u32, key: &[u8]) -> Option<ReadCopy
 #[inline(never)]
 pub(super) fn read_ahead_or_now<T>(
     agent: &Arc<Agent>,
-    core: &TableCore,
     hint: &mut LeafHint,
-    key: &[u8],
-    (ahead, table): (&mut Vec<Ahead>, u32),
+    (table, key): (u32, &[u8]),
+    (ahead, tables): (&mut ReadAhead, &[Arc<TableCore>]),
+    may_use: Use,
     mut take: impl FnMut(ValueRef<'_>) -> T,
 ) -> Result<Option<Taken<T>>> {
-    let Some((place, found)) = take_ahead(ahead, table, key) else {
-        let found = Engine::read_by_agent(agent, &core.tree, hint, key, SeqNo::MAX, take)?;
+    let tree = &tables[table as usize].tree;
+    let copy = take_ahead(agent, ahead, tables, (table, key));
+    let is_usable = |copy: &ReadCopy| {
+        may_use == Use::Validated
+            || tree.is_current(copy.0.stamp())
+            || braid_rt::mutant!("believe_copies_under_locks")
+    };
+    let Some((place, found)) = copy.filter(is_usable) else {
+        let found = Engine::read_by_agent(agent, tree, hint, key, SeqNo::MAX, take)?;
         return Ok(found);
     };
+    if may_use == Use::Newest {
+        braid_rt::coverage_point("a read under a lock uses what an agent has read ahead");
+    }
     *hint = place;
     let mut take = |value: Bytes| take(ValueRef::from(&value));
     Ok(found.map(|(meta, value)| (meta, value.map(&mut take))))

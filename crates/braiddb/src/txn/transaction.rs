@@ -24,7 +24,7 @@ use crate::read::snapshot::Readable;
 use crate::schema::table::{Table, TableCore};
 use crate::schema::value_format::ValueFormat;
 use crate::txn::commit::{Commit, Ticket};
-use crate::txn::read_ahead::read_ahead_or_now;
+use crate::txn::read_ahead::{Use, read_ahead_or_now};
 use crate::types::tuples::KeyPrefix;
 use crate::types::{AsKey, AsValue, Key, KeyRange, Value, prefix_bounds};
 
@@ -141,8 +141,8 @@ impl Transaction {
         let found = match engine.agent_for(core) {
             None => core.tree.read_at(hint, key, |_| true, take)?,
             Some(agent) => {
-                let ahead = (&mut state.ahead, table);
-                read_ahead_or_now(agent, core, hint, key, ahead, take)?
+                let ahead = (&mut state.ahead, &state.tables[..]);
+                read_ahead_or_now(agent, hint, (table, key), ahead, Use::Validated, take)?
             }
         };
         let meta = found.as_ref().map(|(meta, _)| *meta);
@@ -178,7 +178,7 @@ impl Transaction {
         // Before hints: a table of another database has other leaves.
         let core = engine.table_to_write(core)?;
         let hash = core.hash(key);
-        let mut state = self.state().borrow_mut();
+        let state = &mut **self.state().borrow_mut();
         let table = state.table_index(core);
         // The lock's cache line and the record arrive at the same time.
         let bucket = engine.locks.bucket_of(hash);
@@ -187,13 +187,19 @@ impl Transaction {
         if engine.agent_for(core).is_none() {
             core.tree.seek(hint, key);
         }
-        engine.lock_read(&mut state, core, key, hash)?;
+        engine.lock_read(state, core, key, hash)?;
         state.note_locked(table);
         if let Some(own) = state.writes.find(hash, table, key) {
             return Ok(own.map(|own| take(ValueRef::from(own))));
         }
         let hint = state.hints.of_key(hash);
-        let found = engine.read_newest(core, hint, key, take)?;
+        let found = match engine.agent_for(core) {
+            None => core.tree.read_at(hint, key, |_| true, take)?,
+            Some(agent) => {
+                let ahead = (&mut state.ahead, &state.tables[..]);
+                read_ahead_or_now(agent, hint, (table, key), ahead, Use::Newest, take)?
+            }
+        };
         state.hints.note_read(hash, table);
         let Some((meta, value)) = found else {
             return Ok(None);
@@ -542,8 +548,9 @@ impl Readable for Transaction {
     ) -> Result<()> {
         let engine = self.engine();
         let core = engine.table_here(&table.core)?;
-        if let Some(agent) = engine.agent_for(core) {
-            return self.read_ahead(agent, core, keys);
+        if engine.agent_for(core).is_some() {
+            self.want(core, keys);
+            return Ok(());
         }
         core.prefetch(keys, |key, hint| {
             let hash = core.hash(key);

@@ -486,6 +486,65 @@ fn several_keys_are_one_request() {
     assert!(matches!(tx.commit(), Err(Error::Conflict(_))));
 }
 
+/// A transaction that announces what it reads, of several tables and also under locks, makes one request
+/// for all of it, and one for its writes.
+#[test]
+fn announced_reads_are_one_request_and_writes_another() {
+    let remote = Remote::new();
+    let (db, one) = (&remote.db, remote.table("one"));
+    let other: Table<u64, Bytes> = db
+        .open_table_in("one", "other", Default::default())
+        .unwrap();
+    let tables = [&one, &other];
+    let write = |tx: &mut braid::Transaction, value: u8| {
+        let put = |table: &&Table<u64, Bytes>| tx.insert(table, &1, &[value]);
+        tables.iter().try_for_each(put)
+    };
+    db.transact(|tx| write(tx, 1)).unwrap();
+    let requests = || {
+        let space = &db.stats().tablespaces[0];
+        space.agent_requests + space.agent_refusals
+    };
+    for (round, locks) in [(1, false), (2, true)] {
+        let before = requests();
+        let mut tx = db.begin();
+        for table in tables {
+            tx.prefetch(table, &[1, 2]).unwrap();
+        }
+        assert_eq!(requests(), before, "nothing is read before it is needed");
+        for table in tables {
+            let found = match locks {
+                false => tx.get(table, &1).unwrap(),
+                true => tx.get_for_update(table, &1).unwrap(),
+            };
+            assert_eq!(found.as_deref(), Some(&[round][..]));
+            assert_eq!(tx.get(table, &2).unwrap(), None);
+        }
+        assert_eq!(requests() - before, 1);
+        write(&mut tx, round + 1).unwrap();
+        tx.commit().unwrap();
+        assert_eq!(requests() - before, 2);
+    }
+}
+
+/// A read under a lock returns what is newest then, although an agent has read the key before.
+#[test]
+fn a_read_under_a_lock_is_not_older_than_the_lock() {
+    let remote = Remote::new();
+    let (db, one) = (&remote.db, remote.table("one"));
+    let put = |value: u8| db.transact(|tx| tx.insert(&one, &1, &[value])).unwrap();
+    put(1);
+    let mut tx = db.begin();
+    tx.prefetch(&one, &[1, 2]).unwrap();
+    assert_eq!(tx.get(&one, &2).unwrap(), None);
+    put(2);
+    let found = tx.get_for_update(&one, &1).unwrap();
+    assert_eq!(found.as_deref(), Some(&[2][..]));
+    tx.insert(&one, &1, &[3]).unwrap();
+    tx.commit().unwrap();
+    assert_eq!(db.get(&one, &1).unwrap().as_deref(), Some(&[3][..]));
+}
+
 /// The mode `auto` decides at each opening, by what it measures.
 #[test]
 fn auto_chooses() {

@@ -344,6 +344,11 @@ impl Transaction for PlacedTransaction<'_> {
         self.tx.prefetch(self.part.first + table, keys)
     }
 
+    fn reads_by_message(&self) -> bool {
+        let has_agents = (self.model).is_none_or(|model| model.agents == Agents::Real);
+        has_agents && self.part.from != self.part.data
+    }
+
     fn put(&mut self, table: TableId, key: &[u8], value: &[u8]) -> Result<(), Stop> {
         self.tx.put(self.part.first + table, key, value)?;
         self.written(key.len() + value.len());
