@@ -211,6 +211,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("replay: an older write in a later batch", LONG),
     ("replay: no room for more during the scan", LONG),
     ("room: a tablespace is full", LONG),
+    ("salvage: other logs have what one lacks", LONG),
     ("scan: a log record that is not known to be durable", LONG),
     ("scan: a chunk after the end", LONG),
     ("scan: a chunk without a whole log record to replay", LONG),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use braid::offline::Salvage;
 use braid::tablespace::{AgentHook, AgentWork, RemoteAccess, TablespaceOptions};
 use braid::{Builder, Database, Health, Result};
 use braid_io::{Claim, SimDevice};
@@ -146,6 +147,22 @@ impl Spaces {
                 builder = builder.tablespace_log_on(&name, log);
             }
             builder
+        })
+    }
+
+    /// Names the devices of all tablespaces except for that of one, for salvage.
+    pub(crate) fn salvage_except(&self, except: usize) -> Salvage {
+        (1..=self.count).fold(Salvage::new(), |mut salvage, number| {
+            let name = self.name_of(number);
+            if number != except {
+                let device = Arc::new(self.devices[number - 1].clone());
+                salvage = salvage.tablespace_device(&name, device);
+            }
+            if self.is_apart(number) {
+                let log = Arc::new(self.log_device(number).clone());
+                salvage = salvage.tablespace_log_on(&name, log);
+            }
+            salvage
         })
     }
 

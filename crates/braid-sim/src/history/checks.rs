@@ -4,6 +4,7 @@ use braid::backup::BackupError;
 use braid::{Database, Error, Protocol};
 
 use super::History;
+use super::salvaged::Commit;
 use crate::background::OfRound;
 use crate::check::{Survival, Violation, check};
 use crate::graph;
@@ -53,6 +54,7 @@ impl History {
     pub(super) fn count_commits(&mut self, round: &Round) {
         let is_committed = |tx: &&Tx| matches!(tx.outcome, Outcome::Committed(_));
         self.outcome.commits += round.txs.iter().filter(is_committed).count() as u64;
+        self.commits.extend(Commit::of_round(round));
         self.has_written = (round.txs.iter().filter(is_committed)).any(Tx::writes);
     }
 

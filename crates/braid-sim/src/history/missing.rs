@@ -14,7 +14,7 @@ use crate::tables::{Partial, Tables};
 
 /// What of a tablespace is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gone {
+pub(super) enum Gone {
     /// The device has another one in its place, which is empty.
     Emptied,
     /// The caller does not name the device.
@@ -71,19 +71,19 @@ impl History {
 }
 
 /// Copies of the devices of a history, and the same without a tablespace.
-struct Trial<'h> {
-    history: &'h History,
-    main: SimDevice,
+pub(super) struct Trial<'h> {
+    pub(super) history: &'h History,
+    pub(super) main: SimDevice,
     all: Spaces,
     /// What all of them contain.
-    whole: Found,
+    pub(super) whole: Found,
     /// The tablespace that is missing.
-    number: usize,
-    name: String,
-    gone: Gone,
-    without: Spaces,
+    pub(super) number: usize,
+    pub(super) name: String,
+    pub(super) gone: Gone,
+    pub(super) without: Spaces,
     /// Whether its log is missing, too.
-    is_without_log: bool,
+    pub(super) is_without_log: bool,
 }
 
 impl<'h> Trial<'h> {
@@ -147,6 +147,7 @@ impl<'h> Trial<'h> {
         };
         if is_refused {
             self.read_others()?;
+            self.salvage().map_err(|what| format!("salvaged: {what}"))?;
         }
         let opened = self.write(self.all.name_in(writer));
         self.check_whole(opened)
@@ -185,7 +186,7 @@ impl<'h> Trial<'h> {
     }
 }
 
-fn small() -> Builder {
+pub(super) fn small() -> Builder {
     Database::builder().pool_bytes(1 << 20)
 }
 

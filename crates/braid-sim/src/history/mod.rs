@@ -7,6 +7,7 @@ mod idle;
 mod missing;
 mod open;
 mod power;
+mod salvaged;
 mod watched;
 mod work;
 
@@ -19,6 +20,7 @@ use braid_rt::simulation;
 use fastrand::Rng;
 
 use self::open::{Contents, Opened};
+use self::salvaged::Commit;
 use self::work::{Left, Worked};
 use crate::background::{Archive, Background};
 use crate::check::Violation;
@@ -124,6 +126,8 @@ struct History {
     tampered: bool,
     /// Whether a transaction that writes was acknowledged in the last round.
     has_written: bool,
+    /// The committed transactions of all rounds.
+    commits: BTreeMap<TxId, Commit>,
     /// Copies of the files from the last time when no process had the database open.
     copies: FileCopies,
     /// The record of the round in which a rule was broken.
@@ -182,6 +186,7 @@ impl History {
             one_page: false,
             tampered: false,
             has_written: false,
+            commits: BTreeMap::new(),
             copies: FileCopies::default(),
             report: String::new(),
         }

@@ -513,9 +513,10 @@ fn announced_reads_are_one_request_and_writes_another() {
         }
         assert_eq!(requests(), before, "nothing is read before it is needed");
         for table in tables {
-            let found = match locks {
-                false => tx.get(table, &1).unwrap(),
-                true => tx.get_for_update(table, &1).unwrap(),
+            let found = if locks {
+                tx.get_for_update(table, &1).unwrap()
+            } else {
+                tx.get(table, &1).unwrap()
             };
             assert_eq!(found.as_deref(), Some(&[round][..]));
             assert_eq!(tx.get(table, &2).unwrap(), None);

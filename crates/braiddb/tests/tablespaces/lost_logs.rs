@@ -2,7 +2,7 @@
 
 use super::*;
 
-use braid::offline::{Verify, VerifyReport};
+use braid::offline::{Finding, Salvage, Verify, VerifyReport};
 
 /// A database whose tablespace `one` has a log of its own, and a copy that looks as after a kill.
 struct Copied {
@@ -188,4 +188,54 @@ fn a_damaged_log_of_the_database_is_not_taken_for_that_of_a_tablespace() {
     assert_eq!(report.damages, 1, "{damages:?}");
     assert!(damages[0].contains("log-"), "{damages:?}");
     assert_eq!((report.tables, report.pages), (whole.tables, whole.pages));
+}
+
+/// Salvages the copy. Returns the losses, and how many keys of each table have their newest value.
+fn salvage(copied: &Copied) -> (Vec<String>, [usize; 3]) {
+    let (mut losses, into) = (Vec::new(), tempfile::tempdir().unwrap());
+    let salvage = Salvage::new()
+        .tablespace_directory("one", copied.at("one"))
+        .tablespace_directory("two", copied.at("two"));
+    let mut sink = |finding| {
+        if let Finding::Lost(loss) = finding {
+            losses.push(loss);
+        }
+    };
+    salvage
+        .run(copied.at("data"), into.path(), &mut sink)
+        .unwrap();
+    let db = small().open(into.path()).unwrap();
+    let newest = ["in main", "in one", "in two"].map(|name| {
+        let table: Table<u64, Bytes> = db.existing_table(name).unwrap().unwrap();
+        let snapshot = db.snapshot();
+        let values = snapshot.iter(&table).unwrap();
+        let values = values.map(|entry| entry.unwrap().1[0]);
+        values.filter(|value| *value == 2).count()
+    });
+    (losses, newest)
+}
+
+/// Files of a tablespace's log that are gone or damaged cost salvage what they have, and not what the
+/// other logs have.
+#[test]
+fn a_damaged_log_of_a_tablespace_costs_only_what_it_has() {
+    for is_gone in [true, false] {
+        let copied = Copied::new();
+        assert_eq!(salvage(&copied), (Vec::new(), [200; 3]));
+        for log in copied.log_files() {
+            if is_gone {
+                fs::remove_file(log).unwrap();
+            } else {
+                let mut bytes = fs::read(&log).unwrap();
+                bytes[..64].fill(0x55);
+                fs::write(&log, bytes).unwrap();
+            }
+        }
+        let (losses, [main, one, two]) = salvage(&copied);
+        // What the last flush had is not proven to be durable.
+        assert!(main == two && main > 150, "{main} {two} {losses:?}");
+        assert_eq!(one, 0, "its data file has the checkpoint");
+        let is_named = |loss: &String| loss.starts_with("log: ") && loss.contains("\"one\"");
+        assert!(losses.iter().any(is_named), "{losses:?}");
+    }
 }

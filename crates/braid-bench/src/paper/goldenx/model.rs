@@ -27,8 +27,10 @@ const UNIT: usize = 256;
 /// Copy of the bytes of an access between nodes, through their DRAM.
 const COPY: u64 = 35;
 
-/// Waits up to here spin; longer ones let other threads run.
-const SPIN: Duration = Duration::from_micros(5);
+/// Waits up to here spin; longer ones let other threads run, as if each thread had a processor of its own.
+/// A remote read of one unit takes longer: otherwise, of more threads than processors, those that are near
+/// would have the memory for themselves for as long as the system lets them run.
+const SPIN: Duration = Duration::from_micros(1);
 
 /// An access of persistent memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

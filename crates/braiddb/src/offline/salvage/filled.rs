@@ -70,13 +70,10 @@ impl<'a> Filled<'a> {
     pub(super) fn fill(
         &mut self,
         engine: &Arc<Engine>,
-        log: Option<&Recovered>,
+        logs: &[Recovered],
         seqno: SeqNo,
     ) -> Result<()> {
-        let removals = match log {
-            None => Vec::new(),
-            Some(log) => self.replay(engine, log)?,
-        };
+        let removals = self.replay(engine, logs)?;
         let sources = self.sources();
         let of_sources = sources.iter().flat_map(|(_, source)| source.tree_ids());
         let used = engine.store.tree_ids().into_iter().chain(of_sources);
@@ -161,15 +158,22 @@ impl<'a> Filled<'a> {
 
     /// Replays the log, before pages are read: its versions are newer, and it tells which table
     /// numbers are in use. Returns the removals.
-    fn replay(&mut self, engine: &Engine, log: &Recovered) -> Result<Vec<Removal>> {
+    fn replay(&mut self, engine: &Engine, logs: &[Recovered]) -> Result<Vec<Removal>> {
         let all_in_one = |space| (space, engine.store.clone());
         let spaces: Vec<(u8, Store)> = (MAIN_SPACE + 1..SPACES_MAX).map(all_in_one).collect();
         let replay = Replay::new(&engine.store, gathered_bytes_max(0)).with_spaces(&spaces);
         let transactions = AtomicU64::new(0);
-        log.for_each_parallel(1, |log_record: LogRecord<'_>| {
-            transactions.fetch_add(1, Ordering::Relaxed);
-            replay.add(log_record)
-        })?;
+        let mut replayed = SeqNo::NONE;
+        for log in logs {
+            log.for_each_parallel(1, |log_record: LogRecord<'_>| {
+                if log_record.seqno <= replayed {
+                    return Ok(());
+                }
+                transactions.fetch_add(1, Ordering::Relaxed);
+                replay.add(log_record)
+            })?;
+            replayed = replayed.max(log.cut);
+        }
         self.transactions = transactions.into_inner();
         Ok(replay.finish(1)?.removals)
     }

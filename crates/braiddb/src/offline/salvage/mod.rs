@@ -7,12 +7,12 @@
 //! numbers once all are filled. It is marked as unfinished until all of it is durable.
 
 mod filled;
+mod logs;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use braid_io::{Device, DirectoryLock, Gate, Held};
-use braid_log::{CheckpointPosition, Log, LogError, LogOptions, Recovered};
 use braid_store::Salvage as DataFile;
 
 use self::filled::Filled;
@@ -24,6 +24,7 @@ use crate::options::{Builder, SpacePlace, SpacePlaces};
 use crate::recovery;
 use crate::recovery::tablespaces::{DamagedSpace, LIST_FILE, LogLanes, MainState, open_damaged};
 use crate::services::Instance;
+use crate::services::archive::ON_DEVICE;
 
 /// Damage or loss found by [`salvage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,6 +140,66 @@ impl Salvage {
         self
     }
 
+    /// Names the present device of a tablespace, as
+    /// [`Builder::tablespace_device`](crate::Builder::tablespace_device) does; see [`Salvage::run_on`].
+    pub fn tablespace_device(mut self, name: &str, device: Arc<dyn Device>) -> Self {
+        self.tablespaces.add(name, SpacePlace::device(device));
+        self
+    }
+
+    /// Names the present device of a tablespace's log, as
+    /// [`Builder::tablespace_log_on`](crate::Builder::tablespace_log_on) does; see [`Salvage::run_on`].
+    pub fn tablespace_log_on(mut self, name: &str, device: Arc<dyn Device>) -> Self {
+        self.tablespaces.add_log(name, SpacePlace::device(device));
+        self
+    }
+
+    /// Salvages a database on a device onto another one, which must be empty; see [`salvage`].
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # use std::sync::Arc;
+    /// # use braid::device::MemoryDevice;
+    /// # use braid::tablespace::TablespaceOptions;
+    /// use braid::offline::Salvage;
+    /// # let [damaged, disk, log, new]: [Arc<MemoryDevice>; 4] = Default::default();
+    /// # let builder = braid::Database::builder().pool_bytes(1 << 20);
+    /// # let db = builder.clone().open_on(damaged.clone())?;
+    /// # let options = TablespaceOptions::on_device(disk.clone()).pool_bytes(1 << 20);
+    /// # db.create_tablespace("disk", options.log_on(log.clone()))?;
+    /// # db.open_table_in::<u32, u32>("disk", "t", Default::default())?;
+    /// # db.close()?;
+    /// let salvage = Salvage::new().tablespace_device("disk", disk).tablespace_log_on("disk", log);
+    /// let report = salvage.run_on(damaged, new.clone(), &mut |finding| println!("{finding:?}"))?;
+    /// assert_eq!((report.tables, report.losses), (1, 0));
+    /// assert_eq!(builder.open_on(new)?.table_names()?, ["t"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`salvage`].
+    pub fn run_on(
+        &self,
+        device: Arc<dyn Device>,
+        into: Arc<dyn Device>,
+        sink: &mut dyn FnMut(Finding),
+    ) -> Result<SalvageReport> {
+        let into = || {
+            let files = into.list();
+            if !files
+                .map_err(|e| Error::io("cannot list the files of the new database's device", e))?
+                .is_empty()
+            {
+                return Err(not_empty(ON_DEVICE.as_ref()));
+            }
+            Ok((None, into))
+        };
+        let (report, db) = salvage_device(device, into, &new_options(&self.tablespaces), sink)?;
+        db.close()?;
+        Ok(report)
+    }
+
     /// Salvages a database into the directory `into`; see [`salvage`].
     ///
     /// # Errors
@@ -169,13 +230,9 @@ fn run(
         }
         opened => opened?,
     };
-    // Small segments: the user's next open chooses its own sizes, and a log is needed here.
     let options = Builder {
         directory: braid_io::resolve(path).ok(),
-        tablespaces: tablespaces.clone(),
-        ..Builder::default()
-            .background_threads(false)
-            .segment_bytes(1 << 20)
+        ..new_options(tablespaces)
     };
     let into = || {
         let (lock, device) = new_directory(into)?;
@@ -185,6 +242,23 @@ fn run(
     report.losses += without_log;
     db.close()?;
     Ok(report)
+}
+
+/// Small segments: the user's next open chooses its own sizes, and a log is needed here.
+fn new_options(tablespaces: &SpacePlaces) -> Builder {
+    Builder {
+        tablespaces: tablespaces.clone(),
+        ..Builder::default()
+            .background_threads(false)
+            .segment_bytes(1 << 20)
+    }
+}
+
+fn not_empty(path: &Path) -> Error {
+    Error::NotADatabase {
+        path: path.to_owned(),
+        reason: "it is not empty; choose an empty directory for the new database".into(),
+    }
 }
 
 /// As [`salvage`], given the damaged database's device and a function that creates the new one's.
@@ -208,14 +282,16 @@ pub(crate) fn salvage_device(
     source.set_newest(seqno.get());
     let spaces = salvage_spaces(&*device, options, &MainState::of(&decoded), &mut tell)?;
     let start = decoded.replay_from();
-    let places = spaces.iter().map(DamagedSpace::log_place).collect();
+    let places = spaces.iter().map(|space| space.log_place(&*device));
+    let places = places.collect();
     let lanes = LogLanes::of(device, meta.lanes, start, (places, true));
-    let lanes = lanes.inspect(|lanes| tell_of_missing_logs(lanes, &spaces, &mut tell));
-    let log = salvage_log(lanes, &meta, start, &mut tell)?;
+    let newest = spaces.iter().filter_map(|space| space.checkpoint);
+    let known = newest.fold(seqno, |known, checkpoint| known.max(checkpoint));
+    let logs = logs::read(lanes, (&meta, start, known), &spaces, &mut tell)?;
     let (lock, new_device) = into()?;
     let mut filled = Filled::new(&source, &spaces, seqno);
-    let seqno = log.as_ref().map_or(seqno, |log| log.cut.max(seqno));
-    let fill = |instance: &Instance| filled.fill(&instance.engine, log.as_ref(), seqno);
+    let seqno = logs.iter().fold(seqno, |seqno, log| seqno.max(log.cut));
+    let fill = |instance: &Instance| filled.fill(&instance.engine, &logs, seqno);
     let gate = Gate::new(lock);
     let device = gate.device(new_device);
     let new_options = Builder {
@@ -283,74 +359,7 @@ fn new_directory(into: &Path) -> Result<(DirectoryLock, Arc<dyn Device>)> {
     };
     braid_io::create_directory(into).map_err(failed)?;
     if !braid_io::list_directory(into).map_err(failed)?.is_empty() {
-        return Err(Error::NotADatabase {
-            path: into.to_owned(),
-            reason: "it is not empty; choose an empty directory for the new database".into(),
-        });
+        return Err(not_empty(into));
     }
     Offline::lock(into)
-}
-
-/// Reports the tablespaces whose logs cannot be read.
-fn tell_of_missing_logs(lanes: &LogLanes, spaces: &[DamagedSpace], tell: &mut dyn FnMut(Finding)) {
-    let is_missing = |space: &&DamagedSpace| lanes.missing.contains(&space.entry.number);
-    for space in spaces.iter().filter(is_missing) {
-        if let Err(error) = space.log_place().device {
-            tell(Finding::Lost(format!(
-                "log: what transactions after sequence number {} wrote to tablespace {:?}: {error}",
-                lanes.start.seqno, space.entry.name
-            )));
-        }
-    }
-}
-
-/// Reads the log as far as its damage lets it. Returns what it lacks, too.
-fn read_log(lanes: &LogLanes, options: LogOptions) -> Result<(Recovered, Vec<String>)> {
-    let (device, start) = (&lanes.device, &lanes.start);
-    if !lanes.missing.is_empty() {
-        // Numbers that only a missing log has are no gaps, if they are known to have been durable.
-        let (known, options) = (start.seqno, options.clone());
-        let proven = Log::recover_proven(device.clone(), options, start, known, None, &|_| {});
-        match proven {
-            Ok(recovered) => {
-                let lost = format!(
-                    "what transactions after sequence number {} wrote to other tablespaces, since only a missing log \
-                     knows whether they were durable",
-                    recovered.cut
-                );
-                return Ok((recovered, vec![lost]));
-            }
-            Err(LogError::Corrupted { .. } | LogError::Undecided { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(Log::salvage(device.clone(), options, start)?)
-}
-
-fn salvage_log(
-    lanes: Result<LogLanes>,
-    meta: &Meta,
-    start: &CheckpointPosition,
-    tell: &mut dyn FnMut(Finding),
-) -> Result<Option<Recovered>> {
-    let salvaged = lanes.and_then(|lanes| {
-        let options = meta.log_options(lanes.side_lanes);
-        read_log(&lanes, options)
-    });
-    match salvaged {
-        Ok((recovered, losses)) => {
-            losses
-                .into_iter()
-                .for_each(|loss| tell(Finding::Lost(format!("log: {loss}"))));
-            Ok(Some(recovered))
-        }
-        Err(error @ (Error::Corrupted { .. } | Error::Tablespace(_))) => {
-            tell(Finding::Lost(format!(
-                "log: every transaction after sequence number {}: {error}",
-                start.seqno
-            )));
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
 }

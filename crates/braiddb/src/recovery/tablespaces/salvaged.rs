@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use braid_io::{Device, DirectoryLock, Gate};
+use braid_log::SeqNo;
 use braid_store::Salvage;
 
 use super::list::read_list;
+use super::logs::check_unit;
 use super::owner::check_not_of_original;
 use super::place::{Attached, attach_listed};
 use super::{LogPlaceOf, MainState, fault, not_opened};
@@ -19,6 +21,9 @@ pub(crate) struct DamagedSpace {
     pub(crate) entry: ListedSpace,
     /// Its data file, or why none of it can be read.
     pub(crate) source: Result<Salvage>,
+    /// The sequence number of its checkpoint, if that belongs to the main tablespace's: everything up to
+    /// it was durable.
+    pub(crate) checkpoint: Option<SeqNo>,
     /// The sequence number of its checkpoint, if that does not belong to the main tablespace's.
     pub(crate) other_state: Option<u64>,
     /// Its device, or why it cannot be used.
@@ -27,11 +32,16 @@ pub(crate) struct DamagedSpace {
 }
 
 impl DamagedSpace {
-    /// Returns the place of its log.
-    pub(crate) fn log_place(&self) -> LogPlaceOf<'_> {
+    /// Returns the place of its log, given the device of the database's own. A place that cannot have the
+    /// log, such as an empty disk instead of its own, counts as missing.
+    pub(crate) fn log_place(&self, main: &dyn Device) -> LogPlaceOf<'_> {
+        let device = self.device.clone().and_then(|device| {
+            check_unit(main, &*device, &self.entry)?;
+            Ok(device)
+        });
         LogPlaceOf {
             entry: &self.entry,
-            device: self.device.clone(),
+            device,
             base: None,
         }
     }
@@ -72,24 +82,27 @@ pub(crate) fn open_damaged(
             }) => Err(error.clone()),
             _ => device,
         };
-        let (source, other_state, locks) = match attached {
+        let (source, state, locks) = match attached {
             Err(error @ Error::Locked { .. }) => return Err(error),
             Err(error) => (Err(error), None, Vec::new()),
             Ok(attached) => {
                 check_not_of_original(&attached, &entry, options)?;
                 let opened = open_data_file(&attached, &entry);
                 let state = opened.as_ref().ok().map(|(_, meta)| *meta);
-                let other = state.filter(|meta| !main.leads_here(meta));
                 let source = opened.map(|(source, _)| source);
                 let lock_of_log = attached.log.and_then(Result::ok).and_then(|log| log.lock);
                 let locks = attached.lock.into_iter().chain(lock_of_log).collect();
-                (source, other.map(|meta| meta.seqno.get()), locks)
+                (source, state, locks)
             }
         };
+        let leads_here = |meta: &SpaceMeta| main.leads_here(meta);
         spaces.push(DamagedSpace {
             entry,
             source,
-            other_state,
+            checkpoint: state.filter(leads_here).map(|meta| meta.seqno),
+            other_state: state
+                .filter(|meta| !leads_here(meta))
+                .map(|meta| meta.seqno.get()),
             device,
             _locks: locks,
         });
