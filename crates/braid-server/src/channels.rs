@@ -195,6 +195,8 @@ impl Channels {
         if topics.is_empty() {
             return 0;
         }
+        // A slow reader counts the bytes of a message, and must not hold the shared memory of a request.
+        let (channel, message) = &copies(channel, message);
         let mut receivers = 0;
         let word = if topic == Topic::Shard {
             "smessage"
@@ -258,6 +260,14 @@ impl Channels {
             .get(&(topic, name.clone()))
             .map_or(0, BTreeMap::len)
     }
+}
+
+/// Returns copies in memory of their own.
+fn copies(channel: &[u8], message: &[u8]) -> (Bytes, Bytes) {
+    (
+        Bytes::copy_from_slice(channel),
+        Bytes::copy_from_slice(message),
+    )
 }
 
 fn push(parts: impl IntoIterator<Item = Bytes>) -> Reply {

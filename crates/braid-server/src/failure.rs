@@ -70,7 +70,8 @@ impl Failure {
         otherwise: Reply,
     ) -> Failure {
         Failure::Wait(Box::new(Wait {
-            keys: keys.to_vec(),
+            // They may wait for hours, and the memory of a request is shared.
+            keys: keys.iter().map(|key| Bytes::copy_from_slice(key)).collect(),
             interest,
             again: None,
             timeout,

@@ -118,8 +118,10 @@ pub(crate) fn end() {
 
 /// Calls `body` with the state of this thread, and wakes the connections that it returns.
 fn with(body: impl FnOnce(&mut Flushes) -> Vec<Waker>) {
-    let woken = FLUSHES.with_borrow_mut(|flushes| flushes.as_mut().map(body));
-    woken.into_iter().flatten().for_each(Waker::wake);
+    let woken = FLUSHES.with_borrow_mut(|flushes| flushes.as_mut().map_or_else(Vec::new, body));
+    for waker in woken {
+        waker.wake();
+    }
 }
 
 /// Takes the ticket of a commit, whose flush the thread requests soon. Returns the commit's sequence
@@ -264,8 +266,14 @@ impl Flushes {
     fn take_durable(&mut self) -> Vec<Waker> {
         let (durable, has_failed) = (self.db.durable_seqno(), self.has_failed);
         let is_over = |(seqno, _): &mut (u64, Waker)| *seqno <= durable || has_failed;
+        if !self.waiting.iter_mut().any(is_over) {
+            return Vec::new();
+        }
+        // Nearly always a flush ends the waits of all, and a vector that grows moves them again and again.
+        let mut woken = Vec::with_capacity(self.waiting.len());
         let over = self.waiting.extract_if(.., is_over);
-        over.map(|(_, waker)| waker).collect()
+        woken.extend(over.map(|(_, waker)| waker));
+        woken
     }
 
     fn answer(&mut self) -> Vec<Waker> {

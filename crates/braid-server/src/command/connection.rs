@@ -195,7 +195,8 @@ pub(super) fn durability(_: &Shared, session: &mut Session, args: &[Bytes]) -> R
 /// Checks the name of a connection: CLIENT LIST separates fields by spaces.
 pub(super) fn checked_name(name: &Bytes) -> Result<Bytes> {
     if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
-        Ok(name.clone())
+        // It outlives the request, whose memory is shared.
+        Ok(Bytes::copy_from_slice(name))
     } else {
         Err(Failure::client(
             "ERR Client names cannot contain spaces, newlines or special characters.",

@@ -31,12 +31,14 @@ fn subscribe(shared: &Shared, session: &mut Session, names: &[Bytes], topic: Top
     let replies = names
         .iter()
         .map(|name| {
+            // It outlives the request, whose memory is shared.
+            let name = Bytes::copy_from_slice(name);
             if session.subscriptions.insert((topic, name.clone())) {
                 shared
                     .channels
-                    .subscribe(topic, name, session.id, &session.mailbox);
+                    .subscribe(topic, &name, session.id, &session.mailbox);
             }
-            confirmation(session, topic, words(topic).0, Reply::Bulk(name.clone()))
+            confirmation(session, topic, words(topic).0, Reply::Bulk(name))
         })
         .collect();
     Reply::Several(replies)

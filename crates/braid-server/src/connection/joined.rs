@@ -88,14 +88,10 @@ impl Slot {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the connection has writes that have not run.
-    pub(super) fn is_waiting(&self) -> bool {
-        matches!(*self.fate(), Fate::Waiting(_))
-    }
-
-    /// Takes what has become of the writes of the connection.
-    pub(super) fn take(&self) -> Fate {
-        take(&mut *self.fate())
+    /// Takes what has become of the writes of the connection; `None` if they have not run.
+    pub(super) fn take(&self) -> Option<Fate> {
+        let mut fate = self.fate();
+        (!matches!(*fate, Fate::Waiting(_))).then(|| take(&mut *fate))
     }
 
     /// Waits until the replies can be sent, or the connection has to run its writes.
@@ -353,30 +349,28 @@ impl Connection {
         let (true, Some(slot)) = (self.has_joined, &self.joined) else {
             return true;
         };
-        if slot.is_waiting() {
-            if self.input.is_empty() {
-                return false;
+        let fate = match slot.take() {
+            Some(fate) => fate,
+            None if self.input.is_empty() => return false,
+            None if mutant!("server_overtake_joined") => return true,
+            None => {
+                run();
+                slot.take().unwrap_or_default()
             }
-            if mutant!("server_overtake_joined") {
-                return true;
-            }
-            run();
-        }
+        };
         self.has_joined = false;
         // The output waited for these replies.
         self.holds = false;
-        match slot.take() {
+        match fate {
             Fate::None | Fate::Waiting(_) => {}
             Fate::Done(done) => {
-                let pending = &mut self.session.pending;
-                *pending = done.written.max(*pending);
-                let before = self.pending.len();
-                match done.reply {
-                    Reply::Several(replies) => self.reply_together(replies, done.seqno),
-                    reply => self.reply(reply, done.seqno),
-                }
-                let replies = self.pending.iter_mut().skip(before);
-                replies.for_each(|pending| pending.since = done.since);
+                let written = if mutant!("server_forget_joined_writes") {
+                    done.seqno.unwrap_or(0)
+                } else {
+                    done.written
+                };
+                self.session.pending = self.session.pending.max(written);
+                self.reply_joined(done);
             }
             Fate::Returned { requests, is_cause } => {
                 if is_cause {

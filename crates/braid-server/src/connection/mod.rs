@@ -179,6 +179,11 @@ impl Connection {
         if !self.settle() {
             return 0;
         }
+        // Nearly every second time the connection was woken for a reply.
+        if self.input.is_empty() && self.postponed.is_none() {
+            self.session.snapshot = None;
+            return 0;
+        }
         let (mut together, mut bytes) = (joined::memory(), 0);
         if let Some(args) = self.postponed.take() {
             executed += 1;
@@ -237,6 +242,9 @@ impl Connection {
     /// Executes writes that arrived one after another in one transaction, which costs less than one for
     /// each, and removes them.
     fn execute_together(&mut self, requests: &mut Vec<(&'static Command, Vec<Bytes>)>) {
+        if requests.is_empty() {
+            return;
+        }
         if requests.len() > 1
             && let Some((replies, ticket)) =
                 execute_together(&self.shared, &mut self.session, requests)
@@ -288,8 +296,13 @@ impl Connection {
             &wait.keys,
             &wait.interest,
         );
+        let mut args = wait.again.unwrap_or(args);
+        // They may wait for hours, and their memory is shared.
+        for arg in &mut args {
+            *arg = Bytes::copy_from_slice(arg);
+        }
         self.blocked = Some(Blocked {
-            args: wait.again.unwrap_or(args),
+            args,
             otherwise: wait.otherwise,
             deadline,
             place,

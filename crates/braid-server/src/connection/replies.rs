@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use braid_rt::mutant;
 use tokio::time::Instant;
 
+use super::joined::Done;
 use super::{Connection, buffers};
 use crate::executor::Within;
 use crate::failure::Failure;
@@ -27,7 +28,7 @@ pub(super) struct Pending {
     pub(super) seqno: Option<u64>,
     weight: usize,
     /// When the command had run.
-    pub(super) since: Instant,
+    since: Instant,
     /// Until when the reply waits for the device, and the reply afterwards.
     limit: Option<Box<(Instant, Reply)>>,
 }
@@ -83,6 +84,37 @@ impl Connection {
         }
         let requests = replies.len();
         self.wait_for(Reply::Several(replies), requests, seqno);
+    }
+
+    /// Answers writes that ran together with those of other connections: at once if they are durable, as
+    /// nearly always.
+    pub(super) fn reply_joined(&mut self, done: Done) {
+        let Done {
+            reply,
+            seqno,
+            since,
+            ..
+        } = done;
+        let is_next = self.pending.is_empty() && self.session.replies == Replies::On;
+        if is_next
+            && let Some(seqno) = seqno
+            && seqno <= self.shared.keyspace.db.durable_seqno()
+        {
+            let requests = match &reply {
+                Reply::Several(replies) => replies.len(),
+                _ => 1,
+            };
+            self.count_writes(since, requests as u64);
+            buffers::begin_output(&mut self.output);
+            return reply.encode(self.session.protocol, &mut self.output);
+        }
+        let before = self.pending.len();
+        match reply {
+            Reply::Several(replies) => self.reply_together(replies, seqno),
+            reply => self.reply(reply, seqno),
+        }
+        let replies = self.pending.iter_mut().skip(before);
+        replies.for_each(|pending| pending.since = since);
     }
 
     /// Queues a reply to a number of requests.
@@ -161,7 +193,12 @@ impl Connection {
             // Only reopening the database shows whether the writes survived.
             Err(error) => {
                 let reply = Failure::from(error).to_reply();
-                (0..front.requests).for_each(|_| reply.encode(front.protocol, &mut self.output));
+                for _ in 0..front.requests {
+                    if let Reply::Error(text) = &reply {
+                        self.shared.errors.count(text);
+                    }
+                    reply.encode(front.protocol, &mut self.output);
+                }
             }
         }
     }

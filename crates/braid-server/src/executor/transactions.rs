@@ -110,7 +110,8 @@ fn watch(shared: &Shared, session: &mut Session, keys: &[Bytes]) -> Outcome {
         {
             session.watched.push(Watched {
                 database,
-                key: key.clone(),
+                // It outlives the request, whose memory is shared.
+                key: Bytes::copy_from_slice(key),
                 stamp,
             });
         }

@@ -242,9 +242,14 @@ fn whole_request(input: &mut BytesMut, limits: Limits) -> Option<Vec<Bytes>> {
             return None;
         }
     }
-    let request = input.split_to(end).freeze();
+    let mut request = input.split_to(end).freeze();
     let mut arguments = arguments(count);
-    arguments.extend(places.iter().map(|&(start, end)| request.slice(start..end)));
+    let (&(start, end), others) = places.split_last()?;
+    arguments.extend(others.iter().map(|&(start, end)| request.slice(start..end)));
+    // The last argument takes the reference to the memory of all.
+    request.truncate(end);
+    request.advance(start);
+    arguments.push(request);
     Some(arguments)
 }
 

@@ -365,4 +365,6 @@ fn a_failed_flush_is_answered_with_an_error() {
         assert!(lines[1].starts_with("-IOERR"), "{lines:?}");
         assert_eq!(lines[2], "+PONG");
     }
+    let info: String = run(&mut server.connect(), "INFO errorstats");
+    assert!(info.contains("errorstat_IOERR:count=16\r\n"), "{info}");
 }

@@ -188,7 +188,8 @@ pub(in crate::command) fn xreadgroup(data: &mut Data, args: &[Bytes]) -> Result<
     };
     Err(Failure::wait(
         request.keys,
-        Interest::Group(group_name.clone()),
+        // It waits with the client, and the memory of a request is shared.
+        Interest::Group(Bytes::copy_from_slice(group_name)),
         timeout,
         Reply::NullArray,
     ))

@@ -61,12 +61,12 @@ impl Sender {
 
     fn replies(&self) -> (Vec<Reply>, u64) {
         match self.slot.take() {
-            Fate::Done(Done {
+            Some(Fate::Done(Done {
                 reply: Reply::Several(replies),
                 seqno,
                 ..
-            }) => (replies, seqno.unwrap()),
-            Fate::Done(done) => (vec![done.reply], done.seqno.unwrap()),
+            })) => (replies, seqno.unwrap()),
+            Some(Fate::Done(done)) => (vec![done.reply], done.seqno.unwrap()),
             fate => panic!("{fate:?}"),
         }
     }
@@ -78,7 +78,7 @@ fn writes_of_several_connections_are_one_transaction() {
     let (mut first, mut second) = (Sender::new(&shared), Sender::new(&shared));
     first.leave("SET n 5\nINCR n");
     second.leave("INCR n");
-    assert!(first.slot.is_waiting() && second.slot.is_waiting());
+    assert!(first.slot.take().is_none() && second.slot.take().is_none());
     run();
     let (replies, seqno) = first.replies();
     assert_eq!(replies, [Reply::OK, Reply::Integer(6)]);
@@ -104,7 +104,7 @@ fn a_write_that_fails_undoes_none_of_other_connections() {
     run();
     for (sender, causes, first_word) in [(&first, true, "APPEND"), (&second, false, "SET")] {
         match sender.slot.take() {
-            Fate::Returned { requests, is_cause } => {
+            Some(Fate::Returned { requests, is_cause }) => {
                 assert_eq!((requests.len(), is_cause), (2, causes));
                 assert_eq!(requests[0].1[0], first_word);
             }
@@ -126,7 +126,7 @@ fn writes_do_not_wait_for_long() {
     // A thread that has more to do.
     sender.leave("INCR n");
     executed(OTHERS_MAX - 1);
-    assert!(sender.slot.is_waiting());
+    assert!(sender.slot.take().is_none());
     executed(1);
     assert_eq!(sender.replies().0, [Reply::Integer(1)]);
     // A transaction that is long enough.
@@ -170,6 +170,8 @@ fn a_request_does_not_overtake_a_joined_write_of_its_client() {
     let mut send = |text: &str| {
         connection.input.extend_from_slice(text.as_bytes());
         assert_eq!(connection.execute_some(), 1);
+        connection.collect_replies();
+        assert!(connection.output.is_empty(), "nothing is durable");
         connection.has_joined
     };
     assert!(send("SET a 1\r\n"), "the write waits for those of others");
@@ -183,6 +185,15 @@ fn a_request_does_not_overtake_a_joined_write_of_its_client() {
     connection.collect_replies();
     let replies = "+OK\r\n$1\r\n1\r\n:2\r\n:3\r\n";
     assert_eq!(connection.output, replies);
+    // The reply to a write that is durable is not queued.
+    connection.output.clear();
+    connection.input.extend_from_slice(b"APPEND a 4\r\n");
+    connection.execute_some();
+    run();
+    gather();
+    gather();
+    assert!(connection.settle() && connection.pending.is_empty());
+    assert_eq!(connection.output, ":4\r\n");
     end();
     flushes::end();
 }
