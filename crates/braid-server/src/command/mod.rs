@@ -84,6 +84,13 @@ pub(crate) enum Control {
     Waitaof,
 }
 
+impl Control {
+    /// Returns whether the command runs at once after MULTI, instead of in the transaction.
+    pub(crate) fn runs_in_multi(self) -> bool {
+        !matches!(self, Control::Unwatch | Control::Waitaof)
+    }
+}
+
 /// A command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Command {

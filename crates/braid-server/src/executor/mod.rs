@@ -104,8 +104,7 @@ fn execute_with(
         shared.monitors.show(session.database, &peer, &args);
     }
     if let Some(queue) = &mut session.queue
-        && (!matches!(command.run, Run::Executor(_))
-            || matches!(command.name, "unwatch" | "waitaof"))
+        && !matches!(command.run, Run::Executor(which) if which.runs_in_multi())
         && !matches!(command.name, "quit" | "reset")
     {
         if command.is(Flag::NoMulti) {

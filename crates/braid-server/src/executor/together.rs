@@ -7,7 +7,7 @@ use braid::{Durability, Ticket};
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use super::{Author, awaited, finish, note};
+use super::{Author, awaited, note};
 use crate::command::{Command, Run, find, keys_of};
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Committed, Scope};
@@ -47,7 +47,7 @@ pub(crate) fn joins(
 /// Requests that run in one transaction.
 type Requests = [(&'static Command, Vec<Bytes>)];
 
-/// How requests of several connections of one thread run in one transaction.
+/// How requests of connections of one thread run in one transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Joint {
     pub(crate) database: u32,
@@ -66,31 +66,22 @@ pub(crate) fn execute_together(
     requests: &Requests,
 ) -> Option<(Vec<Reply>, Option<Ticket>)> {
     session.snapshot = None;
-    let scope = Scope {
+    let joint = Joint {
         database: session.database,
-        stripe: session.stripe,
-        writes: true,
         durability: session.durability,
+        stripe: session.stripe,
     };
-    let mut durations = Vec::with_capacity(requests.len());
-    let committed = match commit_together(shared, scope, requests, &mut durations) {
-        Ok(committed) => committed,
-        Err(failure) if mutant!("server_fail_together") => {
-            return Some((vec![failure.to_reply(); requests.len()], None));
-        }
-        Err(_) => return None,
-    };
+    let authors = std::iter::once((Author::of(session), requests.len()));
+    let (replies, written, ticket) = execute_joint(shared, joint, requests, authors).ok()?;
     if let Some((command, _)) = requests.last() {
         session.last_command = command.name;
     }
-    let authors = std::iter::once((Author::of(session), requests.len()));
-    note_together(shared, authors, requests, &durations);
-    let ticket = finish(shared, session, committed.ticket, committed.effects);
-    Some((committed.result, ticket))
+    session.pending = session.pending.max(written);
+    Some((replies, ticket))
 }
 
-/// Runs requests of several connections as [`execute_together`] does. `authors` are their connections, each
-/// with a number of requests. Returns the sequence number of the transaction, too, which a connection
+/// Runs requests of several connections as [`execute_together`] does those of one. `authors` are the
+/// connections, each with a number of requests. Returns the sequence number of the transaction, too, which a connection
 /// needs to see its own writes also if the replies do not wait for the device.
 ///
 /// # Errors
