@@ -13,6 +13,9 @@ const WRITERS: usize = 3;
 /// Requests that a writer sends before it reads their answers.
 const BATCH: usize = 6;
 
+/// Answers buffered writes before they are durable; no flush comes by itself.
+const BUFFERED: &str = "BRAID.DURABILITY buffered 60000";
+
 /// Data of one writer that changes by one request at a time.
 #[derive(Clone, Debug, PartialEq)]
 enum Datum {
@@ -104,35 +107,44 @@ fn listed(list: &VecDeque<u64>) -> String {
 #[derive(Clone, Debug)]
 struct Record {
     name: String,
-    answered: Datum,
-    /// The states after each request that was sent and not answered.
-    unanswered: VecDeque<Datum>,
+    /// The state that survives a kill.
+    durable: Datum,
+    /// The states after each request that was sent and may not be durable.
+    later: VecDeque<Datum>,
 }
 
 impl Record {
-    fn newest(&self) -> Datum {
-        self.unanswered.back().unwrap_or(&self.answered).clone()
+    fn newest(&self) -> &Datum {
+        self.later.back().unwrap_or(&self.durable)
     }
 
-    /// Finds the state in which the datum survived; it becomes the answered one.
-    fn settle(&mut self, client: &mut Client) {
-        let found: Vec<String> = self
-            .answered
-            .reading(&self.name)
-            .iter()
-            .map(|(request, _)| {
-                client.send(&format!("{request}\r\n")).unwrap();
-                client.reply().unwrap()
+    /// Reads the datum.
+    fn found(&self, client: &mut Client) -> std::io::Result<Vec<String>> {
+        let reading = self.durable.reading(&self.name);
+        let requests = reading.into_iter().map(|(request, _)| request);
+        requests
+            .map(|request| {
+                client.send(&format!("{request}\r\n"))?;
+                client.reply()
             })
-            .collect();
-        let candidates = std::iter::once(&self.answered).chain(&self.unanswered);
-        let matches = |datum: &&Datum| {
-            let expected = datum.reading(&self.name);
-            expected.iter().map(|(_, answer)| answer).eq(&found)
-        };
-        let survivor = candidates.rev().find(matches).cloned();
-        self.answered = survivor.unwrap_or_else(|| panic!("found {found:?} of {self:?}"));
-        self.unanswered.clear();
+            .collect()
+    }
+
+    /// Returns whether reading a state would have found this.
+    fn explains(&self, state: &Datum, found: &[String]) -> bool {
+        let expected = state.reading(&self.name);
+        expected.iter().map(|(_, answer)| answer).eq(found)
+    }
+
+    /// Finds the state in which the datum survived; it becomes the durable one.
+    fn settle(&mut self, client: &mut Client) {
+        let found = self.found(client).unwrap();
+        let mut candidates = std::iter::once(&self.durable).chain(&self.later).rev();
+        let survivor = candidates.find(|state| self.explains(state, &found));
+        self.durable = survivor
+            .unwrap_or_else(|| panic!("found {found:?} of {self:?}"))
+            .clone();
+        self.later.clear();
     }
 }
 
@@ -144,12 +156,20 @@ fn records(writer: usize) -> Vec<Record> {
         ("h", Datum::Fields(BTreeMap::new())),
         ("m", Datum::Together(0)),
     ]
-    .map(|(name, answered)| Record {
+    .map(|(name, durable)| Record {
         name: format!("{name}{writer}"),
-        answered,
-        unanswered: VecDeque::new(),
+        durable,
+        later: VecDeque::new(),
     })
     .into()
+}
+
+/// What a writer was answered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Answer {
+    Change,
+    /// That everything which it wrote is durable.
+    Waitaof,
 }
 
 /// Changes data at random until the server is killed, and compares every answer.
@@ -157,18 +177,23 @@ fn write(
     address: &str,
     records: &mut [Record],
     rng: &mut Rng,
-    answered: &Sender<()>,
+    is_buffered: bool,
+    answered: &Sender<Answer>,
 ) -> std::io::Result<()> {
     let mut client = Client::connect(address);
+    if is_buffered {
+        client.send(&format!("{BUFFERED}\r\n"))?;
+        assert_eq!(client.reply()?, "buffered 60000");
+    }
     loop {
         let mut batch = String::new();
         let mut sent = Vec::new();
         for _ in 0..rng.usize(1..=BATCH) {
             let which = rng.usize(..records.len());
             let record = &mut records[which];
-            let mut datum = record.newest();
+            let mut datum = record.newest().clone();
             let (request, answers) = datum.change(&record.name, rng.u64(..), rng);
-            record.unanswered.push_back(datum);
+            record.later.push_back(datum);
             batch += &format!("{request}\r\n");
             sent.push((which, answers));
         }
@@ -177,9 +202,30 @@ fn write(
             for answer in answers {
                 assert_eq!(client.reply()?, answer);
             }
-            let record = &mut records[which];
-            record.answered = record.unanswered.pop_front().expect("it was sent");
-            let _ = answered.send(());
+            if !is_buffered {
+                let record = &mut records[which];
+                record.durable = record.later.pop_front().expect("it was sent");
+            }
+            let _ = answered.send(Answer::Change);
+        }
+        if is_buffered && rng.bool() {
+            client.send("WAITAOF 1 0 0\r\n")?;
+            assert_eq!(client.reply()?, "[:1 :0]");
+            for record in &mut *records {
+                record.durable = record.newest().clone();
+                record.later.clear();
+            }
+            let _ = answered.send(Answer::Waitaof);
+        } else if rng.u8(..4) == 0 {
+            // A connection sees its own writes, also those that are not durable yet.
+            let record = rng.choice(&*records).expect("there are some");
+            let found = record.found(&mut client)?;
+            let newest = record.newest();
+            assert!(
+                record.explains(newest, &found),
+                "{found:?}, not {newest:?} of {}",
+                record.name
+            );
         }
     }
 }
@@ -211,10 +257,15 @@ fn every_kind_of_answer_survives_kills() {
         let (answered, answers) = mpsc::channel();
         std::thread::scope(|scope| {
             let address = &served.address;
-            for records in &mut all {
+            // None of the writers has its answers before they are durable, all have, or one has.
+            let buffered = [0, WRITERS, 1][round % 3];
+            for (writer, records) in all.iter_mut().enumerate() {
                 let (mut rng, answered) = (rng.fork(), answered.clone());
+                let is_buffered = writer < buffered;
                 // Ends with the connection's error when the server is killed.
-                scope.spawn(move || write(address, records, &mut rng, &answered).unwrap_err());
+                scope.spawn(move || {
+                    write(address, records, &mut rng, is_buffered, &answered).unwrap_err()
+                });
             }
             drop(answered);
             let seen = &mut seen;
@@ -222,6 +273,13 @@ fn every_kind_of_answer_survives_kills() {
             for _ in 0..200 + rng.usize(..400) {
                 answers.recv().expect("the writers work");
             }
+            // A kill right after WAITAOF finds out whether its answer was right.
+            let last = if buffered > 0 {
+                Answer::Waitaof
+            } else {
+                Answer::Change
+            };
+            while answers.recv().expect("the writers work") != last {}
             served.child.kill().unwrap();
         });
         served.child.wait().unwrap();
@@ -236,7 +294,7 @@ fn every_kind_of_answer_survives_kills() {
         for (records, seen) in all.iter_mut().zip(&seen) {
             for record in records {
                 record.settle(&mut client);
-                if let Datum::Together(count) = record.answered {
+                if let Datum::Together(count) = record.durable {
                     assert!(count >= *seen, "{seen} was read, and {count} survived");
                 }
             }
