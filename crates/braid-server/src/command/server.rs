@@ -78,11 +78,16 @@ pub(super) fn role(_: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
 }
 
 pub(super) fn shutdown(shared: &Shared, session: &mut Session, args: &[Bytes]) -> Result<Reply> {
+    let (mut saves, mut skips) = (false, false);
     for word in &args[1..] {
-        if !["NOSAVE", "SAVE", "NOW", "FORCE"]
-            .iter()
-            .any(|known| is(word, known))
-        {
+        if is(word, "ABORT") && args.len() == 2 {
+            // A server that stops closes its connections, and continues.
+            return Err(Failure::client("ERR No shutdown in progress."));
+        }
+        saves |= is(word, "SAVE");
+        skips |= is(word, "NOSAVE");
+        let known = ["NOSAVE", "SAVE", "NOW", "FORCE"];
+        if !known.iter().any(|known| is(word, known)) || (saves && skips) {
             return Err(Failure::SYNTAX);
         }
     }
