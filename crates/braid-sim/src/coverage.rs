@@ -26,7 +26,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("a part of the order lost", LONG),
     (
         "a read under a lock uses what an agent has read ahead",
-        LONGER,
+        LONG,
     ),
     ("a scan is forgotten", LONG),
     ("a tablespace created", LONG),

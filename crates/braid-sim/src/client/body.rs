@@ -49,6 +49,18 @@ impl Body {
 }
 
 impl Client {
+    /// Announces keys, which the transaction may read.
+    fn announce(&self, body: &Body) -> Result<()> {
+        const KEYS: [Key; 3] = [0, 1, 2];
+        if let Some(table) = self.tables.single() {
+            return body.tx.prefetch::<TableKey, _, Key>(table, &KEYS);
+        }
+        KEYS.iter().try_for_each(|key| {
+            let table = self.tables.of(*key);
+            body.tx.prefetch::<TableKey, _, Key>(table, [key])
+        })
+    }
+
     /// Performs the operations of a transaction.
     pub(super) fn perform(&mut self, body: &mut Body) -> Result<()> {
         let begun = braid_rt::wall_clock();
@@ -61,8 +73,7 @@ impl Client {
             self.many(body)?;
         }
         if body.id.is_multiple_of(4) {
-            let table = self.tables.of(0);
-            body.tx.prefetch::<TableKey, _, Key>(table, &[0, 1, 2])?;
+            self.announce(body)?;
         }
         for _ in 0..self.rng.u32(1..6) {
             self.step(body, reads_only)?;

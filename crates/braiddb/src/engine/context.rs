@@ -162,6 +162,8 @@ pub(crate) struct Context {
     pub(crate) room: WriterRoom,
     /// That room for each tablespace, if `room` is divided.
     pub(crate) rooms: Vec<SpaceRoom>,
+    /// Whether the application of the writes may wait for pages of any of these tablespaces.
+    pub(crate) waits_for_pages: bool,
     pub(crate) gc: GcBuffer,
     /// What agents read ahead.
     pub(crate) ahead: ReadAhead,
@@ -235,6 +237,7 @@ impl Context {
             room: WriterRoom::default(),
             rooms: Vec::new(),
             gc: GcBuffer::default(),
+            waits_for_pages: false,
             ahead: ReadAhead::default(),
         }
     }

@@ -336,6 +336,14 @@ impl Engine {
         self.store.has_refused() || others.any(|space| space.store.has_refused())
     }
 
+    /// Whether the application of a transaction that was admitted may wait for pages.
+    //
+    // Kept with the transaction: a look at the main tablespace's pool ends the hint of that one.
+    #[inline(always)]
+    pub(crate) fn may_wait_for_pages(&self, state: &Context) -> bool {
+        self.store.may_wait_for_pages() || (state.room.is_divided() && state.waits_for_pages)
+    }
+
     /// Admits a transaction for which its context's room in the main tablespace does not suffice, or
     /// that may write to others; see [`Store::admit`].
     #[cold]
@@ -389,8 +397,10 @@ impl Engine {
             writes,
             tables,
             rooms,
+            waits_for_pages,
             ..
         } = state;
+        *waits_for_pages = false;
         for (space, extent) in writes.extents(|table| space_of(tables[table as usize].id)) {
             let missing = || damaged("a written table's tablespace is missing");
             let store = if space == MAIN_SPACE {
@@ -404,7 +414,8 @@ impl Engine {
                 store.expect_long_keys();
             }
             if store.may_wait_for_pages() {
-                // The transaction loads its leaves, of whatever tablespace, if the main one asks.
+                *waits_for_pages = true;
+                // A large transaction loads its next leaves, of whatever tablespace, if the main one asks.
                 self.store.expect_waits();
             }
             let index = rooms.iter().position(|room| room.space == space);

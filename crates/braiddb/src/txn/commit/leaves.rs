@@ -17,7 +17,7 @@ const AHEAD: usize = 256;
 /// sequence number delays the transactions with greater numbers.
 #[inline(always)]
 pub(super) fn prepare_leaves(engine: &Engine, state: &mut Context) {
-    if engine.store.may_wait_for_pages() {
+    if engine.may_wait_for_pages(state) {
         load_leaves(engine, state);
     }
     locate_records(state);

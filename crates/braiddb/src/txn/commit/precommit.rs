@@ -66,7 +66,7 @@ impl PooledContext {
         pending.append(&[state.writes.log_payload()]);
         let by_agents = engine.agents.are_used();
         let is_short = records <= SHORT_APPLY_RECORDS && bytes <= SHORT_APPLY_BYTES;
-        if !is_short || engine.store.may_wait_for_pages() || by_agents {
+        if !is_short || engine.may_wait_for_pages(state) || by_agents {
             pending.begin_long_apply();
         }
         if braid_rt::mutant!("unlock_before_apply") {

@@ -10,6 +10,7 @@ use braid_store::{Change, LeafHint};
 use super::validate::validate;
 use crate::device::MemoryDevice;
 use crate::engine::Engine;
+use crate::options::TablespaceOptions;
 use crate::{
     Builder, ConflictKind, Database, Durability, Error, Health, Isolation, LockRelease, Protocol,
     Readable, Result, Table, Transaction, TransactionOptions,
@@ -196,6 +197,26 @@ fn a_removal_at_the_number_of_a_reader_is_a_conflict() {
     let validated = validate_at(&db, &mut tx, seqno);
     assert_conflict(validated, ConflictKind::Range);
     drop(snapshot);
+}
+
+/// What a look at the main tablespace's pool finds does not concern the pages of others.
+#[test]
+fn a_commit_expects_waits_for_pages_of_any_tablespace() {
+    let device = || Arc::new(MemoryDevice::new());
+    let builder = Database::builder().pool_bytes(1 << 20);
+    let db = builder.background_threads(false).open_on(device()).unwrap();
+    let options = TablespaceOptions::on_device(device()).pool_bytes(1 << 20);
+    db.create_tablespace("one", options).unwrap();
+    let t: Table<u64, u64> = db.open_table_in("one", "t", Default::default()).unwrap();
+    let mut tx = db.begin();
+    tx.insert(&t, &1, &1).unwrap();
+    let engine = db.engine();
+    engine.spaces.all()[0].store.expect_waits();
+    let state = &mut **tx.state().borrow_mut();
+    engine.admit_slowly(state, (1, 16)).unwrap();
+    engine.store.note_residency();
+    assert!(!engine.store.may_wait_for_pages());
+    assert!(engine.may_wait_for_pages(state));
 }
 
 /// Loads a table of small entries that is larger than the pool, and scans it.
