@@ -63,6 +63,19 @@ pub trait Layer: Clone + fmt::Debug + Send + Sync + 'static {
     fn sync(&self, file: &dyn File) -> io::Result<()> {
         file.sync()
     }
+
+    /// Replaces the device's own [`Device::reader_table`].
+    ///
+    /// # Errors
+    ///
+    /// As that method.
+    fn reader_table(
+        &self,
+        device: &dyn Device,
+        create: bool,
+    ) -> io::Result<Option<Arc<dyn ReaderTable>>> {
+        device.reader_table(create)
+    }
 }
 
 /// Wraps a device, and passes every operation on through its layer.
@@ -131,7 +144,7 @@ impl<L: Layer> Device for LayeredDevice<L> {
     }
 
     fn reader_table(&self, create: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
-        self.inner.reader_table(create)
+        self.layer.reader_table(&*self.inner, create)
     }
 }
 

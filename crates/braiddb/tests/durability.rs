@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid::{Builder, Bytes, Database, Durability, Error, LockRelease, Protocol, Readable, Table};
-use braid_io::{AlignedBuf, Device, DeviceKind, Entry, File, OpenMode, SimDevice};
+use braid_io::{
+    AlignedBuf, Device, DeviceKind, Entry, File, Layer, LayeredDevice, OpenMode, ReaderTable,
+    SimDevice,
+};
 
 fn builder(protocol: Protocol) -> Builder {
     let strands = protocol.forced_strands().unwrap_or(2);
@@ -179,6 +182,7 @@ fn a_commit_lasts_with_all_that_it_depends_on() {
             let open = |device| {
                 let lanes = protocol.forced_strands().unwrap_or(2);
                 let builder = builder(protocol).lanes(lanes);
+                let device = LayeredDevice::over(Arc::new(device), NoReaders);
                 builder.open_on(Arc::new(device)).unwrap()
             };
             let db = open(device.clone());
@@ -219,6 +223,42 @@ fn a_commit_lasts_with_all_that_it_depends_on() {
             assert!(db.get(&t, &10).unwrap().is_some(), "{what}: depended on");
         }
     }
+}
+
+/// A device that other processes cannot read. For readers, a database without background threads
+/// acknowledges nothing above the durable sequence number, whatever depends on what.
+#[derive(Clone, Debug)]
+struct NoReaders;
+
+impl Layer for NoReaders {
+    fn reader_table(&self, _: &dyn Device, _: bool) -> io::Result<Option<Arc<dyn ReaderTable>>> {
+        Ok(None)
+    }
+}
+
+/// With `gsn`, a commit does not wait for the lane of another one on which it does not depend, and
+/// recovery does not need the other one.
+#[test]
+fn a_commit_does_not_wait_for_what_it_does_not_depend_on() {
+    let device = SimDevice::new(0);
+    let open = |device| {
+        let device = LayeredDevice::over(Arc::new(device), NoReaders);
+        let builder = builder(Protocol::Gsn).lanes(2);
+        builder.open_on(Arc::new(device)).unwrap()
+    };
+    let db = open(device.clone());
+    let t: Table<u64, u64> = db.open_table("t").unwrap();
+    let mut first = db.begin();
+    first.insert(&t, &10, &10).unwrap();
+    let ticket = first.commit_async().unwrap();
+    on_another_strand(|| db.transact(|tx| tx.insert(&t, &20, &20)).unwrap());
+    assert!(!ticket.is_durable());
+    let left = device.after_crash();
+    drop(db);
+    let db = open(left);
+    let t: Table<u64, u64> = db.open_table("t").unwrap();
+    assert_eq!(db.get(&t, &20).unwrap(), Some(20));
+    assert_eq!(db.get(&t, &10).unwrap(), None);
 }
 
 /// Runs `work` on a thread that uses the other one of two strands.

@@ -599,6 +599,11 @@ mod tests {
                 assert!(start.elapsed() < PATIENCE, "the shard is held");
                 std::thread::yield_now();
             }
+            // And it does not take the shard once more to wait for the chain.
+            for _ in 0..1_000 {
+                assert!(engine.gc.shards().all(is_free), "the shard is held");
+                std::thread::yield_now();
+            }
             assert!(!collector.is_finished());
             drop(chain);
         });
