@@ -270,16 +270,17 @@ fn every_kind_of_answer_survives_kills() {
             drop(answered);
             let seen = &mut seen;
             scope.spawn(move || read(address, seen).unwrap_err());
-            for _ in 0..200 + rng.usize(..400) {
-                answers.recv().expect("the writers work");
-            }
+            // Fewer if all writers have failed: the kill ends the other threads, and the test fails.
+            let count = 200 + rng.usize(..400);
+            answers.iter().take(count).for_each(drop);
             // A kill right after WAITAOF finds out whether its answer was right.
             let last = if buffered > 0 {
                 Answer::Waitaof
             } else {
                 Answer::Change
             };
-            while answers.recv().expect("the writers work") != last {}
+            // The writer that would send it may have failed, and the others go on.
+            answers.iter().take(10_000).find(|answer| *answer == last);
             served.child.kill().unwrap();
         });
         served.child.wait().unwrap();
