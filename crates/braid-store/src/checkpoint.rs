@@ -523,9 +523,9 @@ impl Checkpoint {
         let to_free = open.to_free.into_iter();
         to_free.for_each(|id| pool.free_detached(id));
         // A file that stays long for now does no harm to the checkpoint. Transactions will probably
-        // change as many pages until the next one.
-        let images = self.pages_written - self.pages_moved;
-        let _ = pool.file.trim(old_len, images);
+        // change as many pages until the next one, or as many as they have changed during this one.
+        let changed = pool.dirty_before(u64::MAX).len() as u64;
+        let _ = (pool.file).trim(old_len, changed.max(self.pages_written - self.pages_moved));
         if braid_rt::simulation::is_on() {
             self.check_owners();
         }

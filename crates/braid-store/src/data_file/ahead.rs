@@ -3,18 +3,25 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use braid_rt::atomic::{AtomicBool, Ordering};
+use braid_rt::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::length::growth;
 use super::{BLOCKS_MAX, DataFile};
 
-/// Requests to extend the file before a transaction needs that.
+/// The expected number of changed pages falls by at most this part from one checkpoint to the next,
+/// as a divisor.
+const FORGOTTEN: u64 = 8;
+
+/// Requests to extend the file before a transaction needs that, and the room that transactions are
+/// expected to need.
 #[derive(Default)]
 pub(crate) struct Ahead {
     /// Wakes the thread that extends the file.
     request: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Whether the thread was woken and has not begun.
     is_requested: AtomicBool,
+    /// Pages that transactions probably change until the next checkpoint.
+    expected: AtomicU64,
 }
 
 impl fmt::Debug for Ahead {
@@ -45,6 +52,21 @@ impl Ahead {
         {
             request();
         }
+    }
+
+    /// Returns how many pages transactions will probably change until the next checkpoint, given that
+    /// they changed `pages` for the last one. The number falls slowly, unless no page changed: a
+    /// checkpoint soon after another one finds few changed pages, and the next one may take long.
+    pub(crate) fn expect(&self, pages: u64) -> u64 {
+        // Relaxed: only the thread that writes checkpoints reads and writes it.
+        let before = self.expected.load(Ordering::Relaxed);
+        let pages = if pages == 0 || braid_rt::mutant!("expect_what_was_last") {
+            pages
+        } else {
+            pages.max(before - before.div_ceil(FORGOTTEN))
+        };
+        self.expected.store(pages, Ordering::Relaxed);
+        pages
     }
 
     /// The thread begins.
@@ -189,6 +211,61 @@ mod tests {
         store.inner.pool.file.room.set_low(i64::MAX);
         store.extend_ahead();
         assert_eq!(store.inner.pool.file.room.low(), 0);
+        store.release_room(&mut writer);
+    }
+
+    /// A store whose pages all fit the pool, and whose file keeps room for as many changes.
+    fn changed() -> (Store, WriterRoom) {
+        let options = StoreOptions::of_pool(32 << 20);
+        let store = Store::create(Arc::new(SimDevice::new(0)), options).unwrap();
+        store.extend_ahead_by(|| ());
+        let mut writer = WriterRoom::default();
+        for _ in 0..3 {
+            write(&store, &mut writer, 0..1_000, || ());
+            checkpoint(&store, || ());
+        }
+        (store, writer)
+    }
+
+    /// Writes a checkpoint, and calls `before_end` before it is published.
+    fn checkpoint(store: &Store, before_end: impl FnOnce()) {
+        let mut open = store.begin_checkpoint(Vec::new()).unwrap();
+        open.write(&|_| ()).unwrap();
+        before_end();
+        open.publish().unwrap();
+    }
+
+    /// A checkpoint that found no changed page says little about what transactions will need if they
+    /// changed pages during it.
+    #[test]
+    fn a_file_keeps_room_for_pages_that_change_during_a_checkpoint() {
+        let (store, mut writer) = changed();
+        checkpoint(&store, || ());
+        let mut change = || write(&store, &mut writer, 0..1_000, || ());
+        checkpoint(&store, || {
+            change();
+            // The file has more room than transactions need.
+            store.inner.pool.file.grow(8_000).unwrap();
+        });
+        let before = store.stats();
+        checkpoint(&store, &mut change);
+        assert_eq!(store.stats().extension_waits, before.extension_waits);
+        store.release_room(&mut writer);
+    }
+
+    /// A checkpoint that follows another one at once finds few changed pages.
+    #[test]
+    fn a_file_keeps_room_for_more_than_the_last_few_changes() {
+        let (store, mut writer) = changed();
+        write(&store, &mut writer, 0..1, || ());
+        checkpoint(&store, || ());
+        let before = store.stats();
+        write(&store, &mut writer, 0..1_000, || ());
+        assert_eq!(store.stats().extension_waits, before.extension_waits);
+        // Without changes, a file keeps nothing.
+        checkpoint(&store, || ());
+        checkpoint(&store, || ());
+        assert!(store.stats().file_bytes < before.file_bytes);
         store.release_room(&mut writer);
     }
 }

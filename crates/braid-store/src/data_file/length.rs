@@ -193,6 +193,7 @@ impl DataFile {
             0
         } else {
             // A quarter more, so that transactions like the last ones do not make the file grow.
+            let expected = self.ahead.expect(expected);
             (expected + expected / 4).min(GROWTH_MAX).cast_signed()
         })
     }
