@@ -2,11 +2,14 @@
 //! in which each device loses what it may lose, and lanes that begin and end.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::common::{bounded, sim, small};
-use braid_io::{Device, RoutedDevice, SimDevice};
+use braid_io::{Device, File, Layer, LayeredDevice, RoutedDevice, SimDevice};
 use braid_log::{
     CheckpointPosition, FlushMode, Fragment, Log, LogError, LogOptions, ProtocolKind, Recovered,
     SeqNo, lane_of_name,
@@ -439,6 +442,66 @@ fn progress_in_a_side_lane_is_noticed() {
         log.sync().unwrap();
     }
     log.close().unwrap();
+}
+
+/// Fails if commits wait for a write, and commits during the first one.
+#[derive(Clone, Debug, Default)]
+struct Watch(Arc<Mutex<Option<Log>>>);
+
+impl Watch {
+    fn check() {
+        assert!(!braid_rt::is_holding(), "commits wait for this");
+    }
+}
+
+impl Layer for Watch {
+    fn before_write(&self, _: &str, _: Range<u64>) {
+        Self::check();
+        if let Some(log) = self.0.lock().unwrap().take() {
+            let commit = || {
+                let mut pending = log.enter(&[b"late"]).unwrap();
+                pending.assign(1);
+                pending.append(&[b"late"]);
+                pending.finish().detach();
+            };
+            std::thread::scope(|scope| scope.spawn(commit).join().unwrap());
+        }
+    }
+
+    fn write_durable_at(&self, file: &dyn File, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum::<u64>();
+        self.before_write("", offset..offset + len);
+        file.write_durable_at(bufs, offset)
+    }
+
+    fn sync(&self, file: &dyn File) -> io::Result<()> {
+        Self::check();
+        file.sync()
+    }
+}
+
+/// A lane that is given up makes its own bytes durable, and nobody waits for those of other lanes.
+#[test]
+fn a_lane_is_given_up_while_commits_go_on_in_others() {
+    for protocol in protocols() {
+        let options = LogOptions {
+            // Of one epoch, which ends when a thread waits.
+            epoch: Duration::from_secs(3600),
+            ..options(protocol, FlushMode::Callers)
+        };
+        let watch = Watch::default();
+        let device = LayeredDevice::over(sim(&SimDevice::new(11)), watch.clone());
+        let log = Log::create(Arc::new(device), options).unwrap();
+        let mut pending = log.enter_in(0, &[b"bytes"]).unwrap();
+        pending.assign(1);
+        pending.append(&[b"bytes"]);
+        let ticket = pending.finish();
+        *watch.0.lock().unwrap() = Some(log.clone());
+        log.retire_side_lane(0).unwrap();
+        assert!(!log.has_side_lane(0) && ticket.is_durable(), "{protocol:?}");
+        assert!(log.durable_seqno() < log.last_seqno(), "{protocol:?}");
+        log.close().unwrap();
+    }
 }
 
 #[test]

@@ -103,9 +103,9 @@ impl Log {
         lane.is_some_and(|lane| !lane.is_absent())
     }
 
-    /// Gives up the log of a side lane: makes everything durable, and from then on no commit writes
-    /// to the lane. The caller removes the lane's files once a checkpoint with a later position is
-    /// durable.
+    /// Gives up the log of a side lane: makes everything durable that it has, and from then on no commit
+    /// writes to the lane. The caller lets no new commits into it, since this waits until it has nothing
+    /// to flush, and removes the lane's files once a checkpoint with a later position is durable.
     ///
     /// # Errors
     /// [`LogError::Poisoned`].
@@ -115,11 +115,26 @@ impl Log {
     pub fn retire_side_lane(&self, side: usize) -> Result<(), LogError> {
         let core = self.core();
         let lane = &core.lanes[core.options.lanes + side];
-        self.quiesce(|_| {
-            self.sync()?;
-            lane.retire(&core.quota);
-            Ok(())
-        })
+        loop {
+            // Before commits are blocked, which would wait for it. Later ones are in other lanes.
+            if !braid_rt::mutant!("retire_what_is_not_durable") {
+                self.sync()?;
+            }
+            let is_retired = self.quiesce(|_| {
+                if braid_rt::mutant!("retire_under_the_commit_gate") {
+                    let _ = self.sync();
+                }
+                let is_durable = !core.is_dirty(lane) && !lane.is_flushing();
+                let retires = is_durable || braid_rt::mutant!("retire_what_is_not_durable");
+                if retires {
+                    lane.retire(&core.quota);
+                }
+                retires
+            });
+            if is_retired {
+                return Ok(());
+            }
+        }
     }
 
     /// Reserves space in a strand, and enters a commit slot.
