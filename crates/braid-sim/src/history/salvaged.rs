@@ -83,7 +83,7 @@ impl Trial<'_> {
             };
             let report = salvage.run_on(medium, into.clone(), &mut sink)?;
             if self.is_without_log && report.transactions > 0 {
-                braid_rt::coverage_point("salvage: other logs have what one lacks");
+                braid_rt::coverage_point("a salvage keeps what other logs have");
             }
             let db = small().background_threads(false).open_on(into)?;
             match Tables::existing(&db) {
