@@ -13,7 +13,7 @@ const WRITERS: usize = 3;
 /// Requests that a writer sends before it reads their answers.
 const BATCH: usize = 6;
 
-/// Answers buffered writes before they are durable; no flush comes by itself.
+/// With it, the server answers a write before it is durable, and no timer flushes it during the test.
 const BUFFERED: &str = "BRAID.DURABILITY buffered 60000";
 
 /// Data of one writer that changes by one request at a time.
@@ -279,7 +279,7 @@ fn every_kind_of_answer_survives_kills() {
             } else {
                 Answer::Change
             };
-            // The writer that would send it may have failed, and the others go on.
+            // If the writer that sends it has failed, the others still report changes.
             answers.iter().take(10_000).find(|answer| *answer == last);
             served.child.kill().unwrap();
         });

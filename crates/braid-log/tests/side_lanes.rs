@@ -469,8 +469,7 @@ impl Layer for Watch {
     }
 
     fn write_durable_at(&self, file: &dyn File, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        let len = bufs.iter().map(|buf| buf.len() as u64).sum::<u64>();
-        self.before_write("", offset..offset + len);
+        self.before_write("", offset..offset);
         file.write_durable_at(bufs, offset)
     }
 

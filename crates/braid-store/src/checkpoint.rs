@@ -144,7 +144,7 @@ impl Checkpoint {
         self.relocate_tail(progress)?;
         let store = self.store.clone();
         let pool = &store.pool;
-        let mut pages = pool.dirty_before(self.epoch);
+        let mut pages: Vec<_> = pool.dirty_before(self.epoch).collect();
         // The pages of a large value usually have consecutive ids, so they become consecutive in
         // the file, too.
         pages.sort_unstable();
@@ -524,7 +524,7 @@ impl Checkpoint {
         to_free.for_each(|id| pool.free_detached(id));
         // A file that stays long for now does no harm to the checkpoint. Transactions will probably
         // change as many pages until the next one, or as many as they have changed during this one.
-        let changed = pool.dirty_before(u64::MAX).len() as u64;
+        let changed = pool.dirty_before(u64::MAX).count() as u64;
         let _ = (pool.file).trim(old_len, changed.max(self.pages_written - self.pages_moved));
         if braid_rt::simulation::is_on() {
             self.check_owners();

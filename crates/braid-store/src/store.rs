@@ -481,7 +481,7 @@ impl Store {
 
     /// Whether pages were changed and not written since.
     pub fn has_dirty_pages(&self) -> bool {
-        !self.inner.pool.dirty_before(u64::MAX).is_empty()
+        self.inner.pool.dirty_before(u64::MAX).next().is_some()
     }
 
     /// Reserves room in which long keys can be removed from a full file, for as long as the store

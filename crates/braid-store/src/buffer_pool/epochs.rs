@@ -260,8 +260,8 @@ impl Pool {
     }
 
     /// Pages in frames that belong to the open checkpoint.
-    pub(crate) fn dirty_before(&self, epoch: u64) -> Vec<PageId> {
-        let is_old = |info: &&FrameInfo| {
+    pub(crate) fn dirty_before(&self, epoch: u64) -> impl Iterator<Item = PageId> {
+        let is_old = move |info: &&FrameInfo| {
             let dirty = info.dirty.load(Ordering::Relaxed);
             dirty != 0 && dirty < epoch
         };
@@ -269,7 +269,6 @@ impl Pool {
             .iter()
             .filter(is_old)
             .map(|info| info.page.load(Ordering::Relaxed))
-            .collect()
     }
 
     /// Latches a page only if it is in memory.

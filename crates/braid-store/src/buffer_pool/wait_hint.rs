@@ -10,7 +10,7 @@ const CHECKED: u32 = 2;
 /// A flag that any thread sets, and that one thread clears after a look at the pool. A thread that sets
 /// it during the look prevails: what it saw may be newer.
 ///
-/// All accesses are relaxed: whoever sees an old value only takes longer.
+/// All accesses are relaxed: a thread that sees an old value only takes longer.
 #[derive(Debug)]
 pub(super) struct WaitHint(AtomicU32);
 

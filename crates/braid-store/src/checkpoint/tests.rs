@@ -250,7 +250,7 @@ fn pages_that_changed_since_the_epoch_switch_move_too() {
     change_all();
     open.write(&|_| ()).unwrap();
     open.publish().unwrap();
-    let pages = store.inner.pool.dirty_before(u64::MAX).len() as u64;
+    let pages = store.inner.pool.dirty_before(u64::MAX).count() as u64;
     let stats = store.stats();
     // Each may have an image of the checkpoint, and the next one.
     assert!(

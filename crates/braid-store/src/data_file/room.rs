@@ -311,7 +311,7 @@ mod tests {
         };
         let map = pool.page_ids() / PAGES_PER_BLOCK + 1;
         let root = store.inner.root.lock().blob_blocks.len() as u64 + 2;
-        let needed = pool.dirty_before(u64::MAX).len() as u64 + map + root + promised;
+        let needed = pool.dirty_before(u64::MAX).count() as u64 + map + root + promised;
         let room = free + pool.file.extent.load(Ordering::Relaxed);
         room.cast_signed() - (end + needed).cast_signed() - pool.file.room.removals()
     }

@@ -165,7 +165,7 @@ pub(crate) struct Context {
     /// Whether the application of the writes may wait for pages of any of these tablespaces.
     pub(crate) waits_for_pages: bool,
     pub(crate) gc: GcBuffer,
-    /// What agents read ahead.
+    /// Keys that the program has announced, and their records that agents have read.
     pub(crate) ahead: ReadAhead,
 }
 
@@ -189,7 +189,7 @@ pub(crate) struct Ahead {
     pub(crate) copy: ReadCopy,
 }
 
-/// What agents are to read ahead, and have read.
+/// Keys for agents to read ahead, and the records that they have read.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     pub(crate) wanted: Vec<Wanted>,
