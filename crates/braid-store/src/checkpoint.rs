@@ -284,7 +284,8 @@ impl Checkpoint {
     }
 
     /// Publishes the checkpoint, so that the next open begins with it. The caller has made durable
-    /// everything on which its images depend (I5).
+    /// everything on which its images depend (I5). Then cuts off the end of the file that is not
+    /// needed any more.
     ///
     /// # Errors
     /// [`StoreError::OutOfSpace`] or [`StoreError::Io`]; the previous superblock stays the newest.
@@ -293,12 +294,15 @@ impl Checkpoint {
     /// # Panics
     /// If [`Checkpoint::write`] has not succeeded.
     pub fn publish(self) -> Result<CheckpointReport, StoreError> {
-        Ok(self.publish_keeping(|_| false)?.0)
+        let store = self.store.clone();
+        let (report, _) = self.publish_keeping(|_| false)?;
+        while store.pool.file.cut_off_some() {}
+        Ok(report)
     }
 
-    /// As [`Checkpoint::publish`]. After the new superblock is durable, and before any block of the
-    /// previous checkpoint is free, `keep` receives the sequence number of the previous one and
-    /// returns whether to pin it.
+    /// As [`Checkpoint::publish`], but leaves the end of the file to [`Store::cut_off_some`]. After
+    /// the new superblock is durable, and before any block of the previous checkpoint is free, `keep`
+    /// receives the sequence number of the previous one and returns whether to pin it.
     ///
     /// # Errors
     /// As [`Checkpoint::publish`].
@@ -511,7 +515,7 @@ impl Checkpoint {
     }
 
     /// Ends a checkpoint that was published: updates the promised room, frees the pages that waited
-    /// for the end, and cuts off the unneeded end of the file.
+    /// for the end, and gives up the unneeded end of the file.
     fn end(&mut self, open: OpenCheckpoint, root_blocks: usize, old_len: PageId) {
         let store = self.store.clone();
         let pool = &store.pool;
@@ -522,10 +526,10 @@ impl Checkpoint {
         self.closed = true;
         let to_free = open.to_free.into_iter();
         to_free.for_each(|id| pool.free_detached(id));
-        // A file that stays long for now does no harm to the checkpoint. Transactions will probably
-        // change as many pages until the next one, or as many as they have changed during this one.
+        // Transactions will probably change as many pages until the next checkpoint, or as many as they
+        // have changed during this one.
         let changed = pool.dirty_before(u64::MAX).count() as u64;
-        let _ = (pool.file).trim(old_len, changed.max(self.pages_written - self.pages_moved));
+        (pool.file).trim(old_len, changed.max(self.pages_written - self.pages_moved));
         if braid_rt::simulation::is_on() {
             self.check_owners();
         }

@@ -501,9 +501,19 @@ impl Store {
     pub fn give_room_back(&self) {
         let pool = &self.inner.pool;
         if pool.file.extent.load(Ordering::Relaxed) > 0 {
-            // A file that stays longer does no harm.
-            let _ = pool.file.trim_to(pool.file.room.lowest(pool.page_ids()));
+            pool.file.trim_to(pool.file.room.lowest(pool.page_ids()));
+            while pool.file.cut_off_some() {}
         }
+    }
+
+    /// Cuts off a piece of the end of the data file that is not needed since a checkpoint was published.
+    /// Returns whether there may be more. A file that stays longer does no harm, so an error only ends
+    /// the cut; the next checkpoint's continues.
+    ///
+    /// A piece has 1 MiB. The caller leaves the device to commits between two pieces: a file system
+    /// that discards what it frees keeps the device busy meanwhile.
+    pub fn cut_off_some(&self) -> bool {
+        self.inner.pool.file.cut_off_some()
     }
 
     /// Makes the checkpoint durable with which the store was opened: a process that failed or was

@@ -334,7 +334,7 @@ impl Layer for WhenCut {
     }
 }
 
-/// A writer that is not admitted extends the file, and waits for the cut before that.
+/// A writer that is not admitted extends the file, and waits for a piece to be cut off before that.
 #[test]
 fn commits_wait_neither_for_a_cut_nor_for_the_file_to_grow_again() {
     const SIZE: (usize, usize) = (1, 600);
@@ -370,7 +370,7 @@ fn commits_wait_neither_for_a_cut_nor_for_the_file_to_grow_again() {
         change_all();
         checkpoint(store);
     }
-    assert!(cuts.load(Ordering::Relaxed) > 1, "in parts");
+    assert!(cuts.load(Ordering::Relaxed) > 1, "piece by piece");
     change_all();
     assert!(store.admits(room, SIZE));
 }

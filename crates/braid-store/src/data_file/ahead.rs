@@ -190,7 +190,7 @@ mod tests {
         let mut writer = WriterRoom::default();
         write(&store, &mut writer, 0..1_000, || store.extend_ahead());
         store.release_room(&mut writer);
-        store.inner.pool.file.trim_to(20).unwrap();
+        store.inner.pool.file.trim_to(20);
         let (bytes, asked) = (store.stats().file_bytes, requests.load(Ordering::Relaxed));
         store.admit(&mut writer, (0, 0), || false).unwrap();
         store.extend_ahead();

@@ -177,7 +177,10 @@ impl Instance {
         // I8: a failure since the epoch switch affects no image, but nothing is published after a
         // failure.
         self.check_publishable()?;
-        self.publish(begun, (log_bytes, replaced))
+        let published = self.publish(begun, (log_bytes, replaced))?;
+        // After the log is released, for which commits may wait.
+        self.cut_off_ends(&run);
+        Ok(published)
     }
 
     /// Begins the checkpoint of each tablespace at one instant, so that one position in the log is that

@@ -90,6 +90,20 @@ impl Instance {
         }
     }
 
+    /// Cuts off the ends of the data files that a checkpoint has made free, with pauses for commits.
+    /// Leaves the rest to the next checkpoint if somebody needs that one.
+    pub(super) fn cut_off_ends(&self, run: &CheckpointRun<'_>) {
+        for store in self.engine.stores() {
+            let mut begun = braid_rt::now();
+            while !self.is_urgent(run) && store.cut_off_some() {
+                if !braid_rt::mutant!("cut_off_without_pauses") {
+                    self.pause_requested_checkpoint(run, begun);
+                }
+                begun = braid_rt::now();
+            }
+        }
+    }
+
     /// Whether somebody waits for a checkpoint that pauses, or may soon have to.
     fn is_urgent(&self, run: &CheckpointRun<'_>) -> bool {
         self.checkpoints.has_waiter()
@@ -107,10 +121,11 @@ fn is_ahead(progress: CheckpointProgress, grown: u64, due: u64) -> bool {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::mpsc;
+    use std::io;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, mpsc};
 
-    use braid_io::SimDevice;
+    use braid_io::{File, Layer, LayeredDevice, SimDevice};
 
     use super::*;
     use crate::{Database, Readable};
@@ -222,6 +237,57 @@ mod tests {
         db.checkpoint().unwrap();
         assert!(pauses(&db) > before + 1);
         assert!(!db.engine().store.has_dirty_pages());
+    }
+
+    /// A file system may discard what is cut off, which takes as long as the piece is large.
+    #[test]
+    fn cutting_off_the_end_of_the_data_file_pauses_for_commits() {
+        const LARGEST: u64 = 1 << 20;
+        for is_idle in [true, false] {
+            let longest = Longest::default();
+            let device = SimDevice::new(1);
+            let device = LayeredDevice::over(Arc::new(device), longest.clone());
+            let builder = Database::builder().pool_bytes(1 << 20);
+            let builder = builder.background_threads(false);
+            let db = builder.open_on(Arc::new(device)).unwrap();
+            let t = db.open_table::<u64, crate::Bytes>("dropped").unwrap();
+            db.transact(|tx| (0..8_000).try_for_each(|key| tx.insert(&t, &key, &[1; 1_000])))
+                .unwrap();
+            db.checkpoint().unwrap();
+            drop(t);
+            db.drop_table("dropped").unwrap();
+            db.engine().free_dropped_tables().unwrap();
+            // The blocks are free after the first checkpoint, and in no superblock after the second.
+            db.checkpoint().unwrap();
+            let (instance, store) = (db.instance(), &db.engine().store);
+            let bytes = || store.stats().file_bytes;
+            let before = bytes();
+            let mut checkpoint = store.begin_checkpoint(Vec::new()).unwrap();
+            checkpoint.write(&|_| ()).unwrap();
+            checkpoint.publish_keeping(|_| false).unwrap();
+            if !is_idle {
+                commit_unflushed(&db);
+            }
+            let paused = pauses(&db);
+            instance.cut_off_ends(&instance.engine.log.begin_checkpoint());
+            let pieces = (before - bytes()) / LARGEST;
+            assert!(pieces > 4, "{pieces}");
+            assert!(longest.0.load(Ordering::Relaxed) <= LARGEST);
+            // The first piece notices the commits before it.
+            assert_eq!(pauses(&db) - paused <= 1, is_idle);
+        }
+    }
+
+    /// Records by how many bytes a file was shortened at most.
+    #[derive(Clone, Debug, Default)]
+    struct Longest(Arc<AtomicU64>);
+
+    impl Layer for Longest {
+        fn set_len(&self, file: &dyn File, len: u64) -> io::Result<()> {
+            let bytes = file.len()?.saturating_sub(len);
+            self.0.fetch_max(bytes, Ordering::Relaxed);
+            file.set_len(len)
+        }
     }
 
     #[test]
