@@ -184,25 +184,32 @@ impl Checkpoint {
     fn write_copies(&mut self) -> Result<(), StoreError> {
         let pool = &self.store.pool;
         loop {
-            let mut batch: Vec<_> = {
+            // All at once, so that nothing is freed under the lock: a thread that frees memory waits
+            // for one that allocates from the same arena, which the system may have suspended.
+            let mut copies = {
                 let mut checkpoint = pool.lock_checkpoint();
                 let open = checkpoint.as_mut().expect("this checkpoint is open");
-                std::iter::from_fn(|| open.copies.pop_first())
-                    .take(BATCH)
-                    .collect()
+                std::mem::take(&mut open.copies)
             };
-            if batch.is_empty() {
+            if copies.is_empty() {
                 return Ok(());
             }
-            let written = pool.file.write_blocks(&mut batch);
-            // Written or not, the images no longer wait.
-            pool.file.room.add(batch.len() as u64);
-            let addresses = written?;
-            let mut checkpoint = pool.lock_checkpoint();
-            let open = checkpoint.as_mut().expect("this checkpoint is open");
-            for ((id, _), address) in batch.iter().zip(addresses) {
-                open.addresses.insert(*id, address);
-                self.pages_written += 1;
+            while !copies.is_empty() {
+                let images = std::iter::from_fn(|| copies.pop_first());
+                let mut batch: Vec<_> = images.take(BATCH).collect();
+                let written = pool.file.write_blocks(&mut batch);
+                // Written or not, the images no longer wait.
+                pool.file.room.add(batch.len() as u64);
+                if written.is_err() && !braid_rt::mutant!("keep_room_of_lost_copies") {
+                    pool.file.room.add(copies.len() as u64);
+                }
+                let addresses = written?;
+                let mut checkpoint = pool.lock_checkpoint();
+                let open = checkpoint.as_mut().expect("this checkpoint is open");
+                for ((id, _), address) in batch.iter().zip(addresses) {
+                    open.addresses.insert(*id, address);
+                    self.pages_written += 1;
+                }
             }
         }
     }
