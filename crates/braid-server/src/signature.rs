@@ -42,6 +42,8 @@ pub(crate) struct Signature {
     /// Number of arguments with the name; negative: at least as many.
     pub(crate) arity: i32,
     pub(crate) flags: &'static [Flag],
+    /// The flags as [`bits_of`] returns them: each request is asked for several.
+    pub(crate) flag_bits: u16,
     /// Index of the first key, of the last (negative: from the end), and the step.
     pub(crate) keys: (i32, i32, i32),
     /// Family, as COMMAND DOCS and the categories of access control name it.
@@ -50,13 +52,23 @@ pub(crate) struct Signature {
 
 impl Signature {
     pub(crate) fn is(&self, flag: Flag) -> bool {
-        self.flags.contains(&flag)
+        self.flag_bits & 1 << flag as u16 != 0
     }
 
     /// Returns whether this many arguments, with the name, are allowed.
     pub(crate) fn accepts(&self, arguments: usize) -> bool {
         fits(self.arity, arguments)
     }
+}
+
+/// Returns a set of flags with a bit for each.
+pub(crate) const fn bits_of(flags: &[Flag]) -> u16 {
+    let (mut bits, mut at) = (0, 0);
+    while at < flags.len() {
+        bits |= 1 << flags[at] as u16;
+        at += 1;
+    }
+    bits
 }
 
 /// Returns whether a number of arguments fits an [arity](Signature::arity).

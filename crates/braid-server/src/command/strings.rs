@@ -53,8 +53,21 @@ pub(super) fn get(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     Ok(Reply::optional(data.string(&args[1])?))
 }
 
+/// Runs SET without options.
+fn set_simply(data: &mut Data, key: &[u8], text: &Bytes) -> Result<Reply> {
+    if text.len() > STRING_MAX {
+        return Err(too_long());
+    }
+    data.put_string(key, text)?;
+    data.notify('$', "set", key);
+    Ok(Reply::OK)
+}
+
 pub(super) fn set(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
     let (key, text) = (&args[1], &args[2]);
+    if args.len() == 3 {
+        return set_simply(data, key, text);
+    }
     let mut options = Options::new(&args[3..]);
     let (mut only_new, mut only_old, mut returns, mut keeps) = (false, false, false, false);
     let mut time = None;

@@ -7,7 +7,7 @@ use super::{
 };
 #[cfg(feature = "scripts")]
 use super::{functions, scripting};
-use crate::signature::{Flag, Signature};
+use crate::signature::{Flag, Signature, bits_of};
 
 /// Returns all commands, ordered by name.
 pub(crate) fn commands() -> &'static [Command] {
@@ -76,6 +76,7 @@ const fn command(
             name,
             arity,
             flags,
+            flag_bits: bits_of(flags),
             keys,
             group,
         },

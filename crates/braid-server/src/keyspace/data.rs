@@ -36,7 +36,7 @@ pub(crate) struct Data {
     stripe: u16,
     added: BTreeMap<u64, i64>,
     pub(crate) effects: Effects,
-    scratch: Scratch,
+    pub(super) scratch: Scratch,
 }
 
 /// How a transaction on the data runs.
@@ -178,7 +178,7 @@ impl Data {
     }
 
     /// Computes the place of a key in `keys`, unless it was the last one.
-    fn find_place(&mut self, key: &[u8]) {
+    pub(super) fn find_place(&mut self, key: &[u8]) {
         let (namespace, place) = (self.namespace.to_be_bytes(), &mut self.scratch.place);
         let is_found = place.get(16..) == Some(key) && place[..8] == namespace;
         if !is_found {

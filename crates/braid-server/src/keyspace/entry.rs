@@ -60,6 +60,9 @@ impl Entry {
     /// More than the bytes of the longest entry without a string.
     pub(super) const HEADER_MAX: usize = 17 + 24 + StreamHead::LEN + 1;
 
+    /// Bytes before a string that does not expire.
+    pub(super) const STRING_HEAD: usize = 9;
+
     pub(crate) fn kind(&self) -> Kind {
         match &self.body {
             Body::String(_) => Kind::String,
@@ -105,6 +108,21 @@ impl Entry {
                 }
             }
         }
+    }
+
+    /// Replaces the content of `out` by the encoded entry of a string that does not expire.
+    pub(super) fn encode_string_to(text: &[u8], stamp: u64, out: &mut Vec<u8>) {
+        let mut head = [Kind::String as u8; Entry::STRING_HEAD];
+        head[1..].copy_from_slice(&stamp.to_be_bytes());
+        out.clear();
+        out.reserve(head.len() + text.len());
+        out.extend_from_slice(&head);
+        out.extend_from_slice(text);
+    }
+
+    /// Returns whether an entry that begins with these bytes is a string that does not expire.
+    pub(super) fn is_lasting_string(head: &[u8]) -> bool {
+        head.len() >= Entry::STRING_HEAD && head[0] == Kind::String as u8
     }
 
     /// Decodes an entry without copying a string.
@@ -219,6 +237,15 @@ mod tests {
                 };
                 let encoded = entry.encode();
                 assert_eq!(Entry::decode(encoded.clone().into()).unwrap(), entry);
+                let is_lasting_string = expires.is_none() && entry.kind() == Kind::String;
+                assert_eq!(Entry::is_lasting_string(&encoded), is_lasting_string);
+                if let Body::String(text) = &entry.body
+                    && is_lasting_string
+                {
+                    let mut out = vec![1; 3];
+                    Entry::encode_string_to(text, entry.stamp, &mut out);
+                    assert_eq!(out, encoded);
+                }
                 let (mut header, start) = Entry::decode_header(&encoded).unwrap();
                 if let Body::String(text) = &mut header.body {
                     assert!(text.is_empty());

@@ -33,12 +33,12 @@ mod elements;
 mod entry;
 mod fields;
 mod hashed;
+mod overwrite;
 mod rank;
 mod scratch;
 mod sweep;
 mod view;
 
-use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid::{Database, Readable};
@@ -129,9 +129,7 @@ impl Keyspace {
 
     /// Returns the keyed hash of a key or member.
     pub(crate) fn hash(&self, name: &[u8]) -> u64 {
-        let mut hasher = SipHasher13::new_with_key(&self.secret);
-        hasher.write(name);
-        hasher.finish()
+        SipHasher13::new_with_key(&self.secret).hash(name)
     }
 
     /// Returns `prefix`, the hash of `name`, and `name`.

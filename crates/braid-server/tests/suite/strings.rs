@@ -130,3 +130,35 @@ fn bits() {
         ",
     );
 }
+
+/// SET without options does not decode what it replaces if that is a string that lasts.
+#[test]
+fn set_replaces_whatever_a_key_holds() {
+    let server = TestServer::new();
+    script(
+        &mut server.connect(),
+        "
+        SET new 1 => OK
+        SET new 2 => OK
+        GET new => 2
+        DBSIZE => 1
+        SET timed 1 EX 100 => OK
+        SET timed 2 => OK
+        TTL timed => -1
+        GET timed => 2
+        SET soon 1 PX 1 => OK
+        SET soon 2 => OK
+        TTL soon => -1
+        GET soon => 2
+        HSET hash f 1 => 1
+        SET hash text => OK
+        HSET hash f 1 => (WRONGTYPE)
+        DEL hash => 1
+        HGETALL hash => []
+        XADD stream 1-1 f 1 => 1-1
+        SET stream text => OK
+        TYPE stream => string
+        DBSIZE => 4
+        ",
+    );
+}
