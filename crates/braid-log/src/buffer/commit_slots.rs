@@ -157,7 +157,7 @@ impl CommitSlots {
 
     /// Takes a slot and passes the gate, waiting while the gate is closed or all slots are taken.
     /// Returns `None` once the gate is closed permanently. `thread` spreads threads over the slots.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enter(&self, thread: usize) -> Option<CommitSlot> {
         let slot = self.take_slot(thread);
         // SeqCst: pairs with `quiesce`. Either this thread sees the gate closed, or `quiesce` sees

@@ -371,7 +371,7 @@ impl<'a> PendingCommit<'a> {
     }
 
     /// Aborts numbers that were assigned and not appended, and releases the commit slot.
-    #[inline]
+    #[inline(always)]
     fn leave(&mut self) {
         let holds = std::mem::replace(&mut self.holds, Holds::Left);
         if self.numbers.is_some() && !self.appended {
@@ -386,6 +386,19 @@ impl<'a> PendingCommit<'a> {
             core.left_slot(self.strand.lane);
         }
         core.unreserve(self.strand.lane, self.reservation);
+    }
+
+    /// Ends a commit that was dropped before it finished.
+    #[cold]
+    #[inline(never)]
+    fn drop_unfinished(&mut self) {
+        if self.has_writes {
+            self.strand_handle.core.note_unapplied(self.first_seqno());
+            self.strand_handle
+                .core
+                .set_poison("a transaction ended before its writes were applied");
+        }
+        self.leave();
     }
 
     /// Releases the commit slot after a long application.
@@ -405,13 +418,7 @@ impl Drop for PendingCommit<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.holds != Holds::Left {
-            if self.has_writes {
-                self.strand_handle.core.note_unapplied(self.first_seqno());
-                self.strand_handle
-                    .core
-                    .set_poison("a transaction ended before its writes were applied");
-            }
-            self.leave();
+            self.drop_unfinished();
         }
     }
 }

@@ -22,7 +22,9 @@ impl Log {
     /// # Errors
     /// [`LogError::OutOfSpace`], [`LogError::Poisoned`] or [`LogError::Closed`], before anything
     /// was assigned; [`LogError::Io`] if preparing the space failed.
-    #[inline]
+    //
+    // Inlined, because a pending commit is too large to be returned cheaply.
+    #[inline(always)]
     pub fn enter(&self, payload: &[&[u8]]) -> Result<PendingCommit<'_>, LogError> {
         self.core().commit_slots.prefetch();
         let thread = braid_rt::thread::committer();

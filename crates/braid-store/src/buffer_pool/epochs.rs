@@ -140,8 +140,14 @@ impl Pool {
     #[inline]
     pub(crate) fn prefetch_change(&self, id: PageId, word: u64) {
         if let Some(state) = self.state(id) {
-            braid_rt::prefetch_for_write(state);
+            self.prefetch_latch_and_frame(state, word);
         }
+    }
+
+    /// As [`Pool::prefetch_change`], of a page with this state.
+    #[inline]
+    pub(super) fn prefetch_latch_and_frame(&self, state: &AtomicU64, word: u64) {
+        braid_rt::prefetch_for_write(state);
         let frame = to_usize(frame_of(word));
         braid_rt::prefetch(self.info.as_ptr().wrapping_add(frame));
     }

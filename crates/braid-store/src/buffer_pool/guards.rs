@@ -32,6 +32,12 @@ impl<'a> ReadPage<'a> {
         self.word
     }
 
+    /// Prefetches what a change of the page uses outside of the page.
+    #[inline]
+    pub(crate) fn prefetch_change(&self) {
+        self.pool.prefetch_latch_and_frame(self.state, self.word);
+    }
+
     /// Whether a change of the page needs an image of it for the open checkpoint.
     pub(crate) fn awaits_image(&self) -> bool {
         state::pooled(self.word).is_some_and(|frame| self.pool.awaits_image(frame))

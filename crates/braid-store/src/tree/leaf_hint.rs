@@ -262,7 +262,7 @@ impl Tree {
             return false;
         };
         leaf.page().prefetch(0, SEARCHED);
-        self.pool.prefetch_change(leaf.id, leaf.version());
+        leaf.prefetch_change();
         *hint = LeafHint {
             is_located: false,
             ..self.leaf_hint(&leaf, key, Err(0))

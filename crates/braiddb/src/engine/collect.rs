@@ -181,11 +181,8 @@ impl Engine {
         Some(self.snapshots.watermark())
     }
 
-    /// Takes one step of a commit: trims chains, and moves tombstones to `buffer.due`. Returns
-    /// whether more may be due.
-    ///
-    /// Trims under the shard's lock, which only the collector and a seventeenth thread share with
-    /// this one: a second acquisition would cost each commit more.
+    /// Takes one step of a commit, if something is due. Returns whether more may be due.
+    #[inline]
     fn collect_due(&self, shard: &mut Shard, buffer: &mut GcBuffer) -> bool {
         // Without background threads, no other thread collects what this one leaves.
         let raise_from = if self.settings.background {
@@ -193,9 +190,17 @@ impl Engine {
         } else {
             1
         };
-        let Some(watermark) = self.due_watermark(shard, raise_from) else {
-            return false;
-        };
+        let watermark = self.due_watermark(shard, raise_from);
+        watermark.is_some_and(|watermark| self.collect_up_to(watermark, shard, buffer))
+    }
+
+    /// Trims chains, and moves tombstones to `buffer.due`, up to a watermark: one step. Returns whether
+    /// more may be due.
+    ///
+    /// Trims under the shard's lock, which only the collector and a seventeenth thread share with
+    /// this one: a second acquisition would cost each commit more.
+    #[inline(never)]
+    fn collect_up_to(&self, watermark: SeqNo, shard: &mut Shard, buffer: &mut GcBuffer) -> bool {
         let is_more = shard.take_due_tombstones(watermark, STEP_MAX, &mut buffer.due);
         let mut chains = [RetiredChain::default(); TOGETHER];
         for _ in 0..STEP_MAX / TOGETHER {

@@ -252,15 +252,19 @@ impl Context {
     }
 
     /// Returns the context's index of a table, adding the table if necessary.
+    #[inline]
     pub(crate) fn table_index(&mut self, table: &Arc<TableCore>) -> u32 {
         let found = self.tables.iter().position(|t| Arc::ptr_eq(t, table));
-        narrow(found.unwrap_or_else(|| {
-            if space_of(table.id) != MAIN_SPACE {
-                self.divide_room();
-            }
-            self.tables.push(table.clone());
-            self.tables.len() - 1
-        }))
+        narrow(found.unwrap_or_else(|| self.add_table(table)))
+    }
+
+    #[cold]
+    fn add_table(&mut self, table: &Arc<TableCore>) -> usize {
+        if space_of(table.id) != MAIN_SPACE {
+            self.divide_room();
+        }
+        self.tables.push(table.clone());
+        self.tables.len() - 1
     }
 
     /// Notes that a key of a table was read under a lock.

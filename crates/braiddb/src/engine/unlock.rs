@@ -11,10 +11,10 @@ impl Engine {
     /// Releases the transaction's locks.
     pub(crate) fn unlock_all(&self, state: &mut Context) {
         let owner = state.owner;
-        state
-            .locks
-            .drain(..)
-            .for_each(|hash| self.locks.unlock(hash, owner));
+        // One by one: a commit usually has few, and `drain` is slow for few.
+        while let Some(hash) = state.locks.pop() {
+            self.locks.unlock(hash, owner);
+        }
     }
 
     pub(crate) fn close_snapshot(&self, state: &mut Context) {

@@ -281,7 +281,9 @@ pub(crate) struct GcBuffer {
 
 impl GcBuffer {
     /// Adds entries to a shard, the last ones first, at most `at_most` of each kind.
-    #[inline]
+    //
+    // Inlined, because the usual commit adds one chain: the call would cost as much.
+    #[inline(always)]
     pub(crate) fn add_to(&mut self, shard: &mut Shard, at_most: usize) {
         shard.versions = shard
             .versions
@@ -300,6 +302,7 @@ impl GcBuffer {
         }
     }
 
+    #[inline(never)]
     fn add_tombstones(&mut self, shard: &mut Shard, at_most: usize) {
         let left = self.tombstones.len().saturating_sub(at_most);
         for tombstone in self.tombstones.drain(left..).rev() {
