@@ -53,8 +53,9 @@ impl Loads {
             .state = state;
     }
 
-    /// Loads a table with the unique name `id`.
-    pub(crate) fn load(&self, db: &Database, id: TxId, rng: &mut Rng) -> Result<()> {
+    /// Loads a table with the unique name `id`. Checks every other time that a snapshot from before
+    /// the end of the load shows nothing of it.
+    pub(crate) fn load(&self, db: &Database, id: TxId, rng: &mut Rng) -> Checked {
         // Some are larger than the pool.
         let rows = match rng.u32(..6) {
             0 => rng.u64(4_000..12_000),
@@ -66,6 +67,7 @@ impl Loads {
             state: State::Loading,
         };
         self.0.lock().insert(id, load);
+        let mut early = None;
         let loaded = (|| {
             let mut loader = db.bulk_load::<u64, Bytes>(&name(id))?;
             for key in 0..rows {
@@ -80,16 +82,27 @@ impl Loads {
                 .get_mut(&id)
                 .expect("the load was started")
                 .durable_before = durable_seqno;
+            // From its own generator, so that the other choices of a seed are unchanged. The rows
+            // are older than the snapshot: only the table's own number hides them from it.
+            early = Rng::with_seed(id).bool().then(|| db.snapshot());
             loader.finish()
         })();
         match loaded {
             Ok(table) => {
                 self.note(id, State::Loaded);
+                if let Some(early) = early {
+                    let at = early.seqno();
+                    ensure!(
+                        !seen(&early, &table)?,
+                        "I4: a snapshot at {at} shows {}, whose load had not ended",
+                        name(id)
+                    );
+                }
                 if rng.u32(..3) == 0 {
                     self.note(id, State::Going);
                     self.remove(db, &table)?;
                 }
-                Ok(())
+                Ok(Ok(()))
             }
             Err(error) => {
                 if !matches!(error, Error::Poisoned { .. }) {

@@ -34,11 +34,13 @@ impl Client {
     /// Makes a bulk load, or adds a sorted batch.
     pub(super) fn load(&mut self) -> Next {
         let id = self.next_name();
-        let done = match self.rng.u32(..3) {
-            0 => self.background.loads.load(&self.db, id, &mut self.rng),
-            _ => self.background.batches.add(&self.db, &mut self.rng),
-        };
-        self.or_failed(done)
+        if self.rng.u32(..3) == 0 {
+            let loaded = self.background.loads.load(&self.db, id, &mut self.rng);
+            self.or_complain(loaded)
+        } else {
+            let added = self.background.batches.add(&self.db, &mut self.rng);
+            self.or_failed(added)
+        }
     }
 
     /// Checks what was loaded or added.

@@ -166,7 +166,9 @@ impl<'a> Filled<'a> {
         let mut replayed = SeqNo::NONE;
         for log in logs {
             log.for_each_parallel(1, |log_record: LogRecord<'_>| {
-                if log_record.seqno <= replayed {
+                let is_lost = log_record.seqno == log.cut
+                    && braid_rt::mutant!("salvage_loses_the_newest_transaction");
+                if log_record.seqno <= replayed || is_lost {
                     return Ok(());
                 }
                 transactions.fetch_add(1, Ordering::Relaxed);
