@@ -261,20 +261,7 @@ fn line(input: &[u8], end: usize) -> &[u8] {
 
 /// Returns the number after `*` or `$` and the end of its line, if that is as short as nearly all are:
 /// one pass finds both. `None` if the line is long, incomplete or wrong.
-#[inline]
 fn short_length(input: &[u8]) -> Option<(i64, usize)> {
-    // One or two digits, as most have, without a loop.
-    if let &[_, ones @ b'0'..=b'9', b'\r', b'\n', ..] = input {
-        return Some((i64::from(ones - b'0'), 4));
-    }
-    if let &[_, tens @ b'1'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', ..] = input {
-        return Some((i64::from(tens - b'0') * 10 + i64::from(ones - b'0'), 5));
-    }
-    longer_length(input)
-}
-
-/// Returns what [`short_length`] does, for any number of digits.
-fn longer_length(input: &[u8]) -> Option<(i64, usize)> {
     let mut number = 0;
     for (at, byte) in input.iter().enumerate().skip(1).take(SHORT_DIGITS + 1) {
         match byte {
