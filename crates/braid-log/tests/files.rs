@@ -2,8 +2,8 @@
 //! returns an error that names the file.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 
 use crate::common::{log_records, payload, small, try_recover};
 use braid_io::{Device, MemoryDevice, OpenMode};
@@ -313,6 +313,50 @@ fn a_torn_flush_before_a_started_segment_is_no_damage() {
                 .unwrap_or_else(|error| panic!("step {step}: {error}"));
             assert_eq!(again.cut.get() as usize, chunks - 1, "step {step}");
         }
+    }
+}
+
+/// I3: a crash leaves only the first chunk of a flush with chunks of two strands. The transactions in
+/// it may depend on those of the lost chunk, and none of the flush was acknowledged: recovery
+/// discards all.
+#[test]
+fn a_flush_without_its_last_chunk_is_discarded() {
+    const THREADS: usize = 8;
+    for protocol in [
+        ProtocolKind::Gwsn,
+        ProtocolKind::GwsnStrict,
+        ProtocolKind::Gsn,
+    ] {
+        let medium: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+        let options = LogOptions {
+            strands: 2,
+            ..options(protocol)
+        };
+        let log = Log::create(Arc::clone(&medium), options.clone()).unwrap();
+        let start = log.quiesce(|start| start);
+        // Threads that exist at the same time have different numbers, and so use both strands.
+        let exist = Barrier::new(THREADS);
+        let append = || {
+            exist.wait();
+            drop(log.append(&[&payload(1, 100)]).unwrap());
+            exist.wait();
+        };
+        std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(append))));
+        log.sync().unwrap();
+        let mut files = files(&medium);
+        let found = |files: &Files| {
+            let recovered = try_recover(&device(files), &options, &start).unwrap();
+            log_records(&recovered).len()
+        };
+        assert_eq!(found(&files), THREADS, "{protocol}");
+        let chunks = &mut files.get_mut(&name(1)).unwrap()[BLOCK..];
+        let following = u16::from_le_bytes([chunks[10], chunks[11]]);
+        assert_eq!(following, 1, "{protocol}");
+        let magic: [u8; 4] = chunks[..4].try_into().unwrap();
+        let is_last = |at: &usize| chunks[*at..].starts_with(&magic);
+        let last = (1..chunks.len()).find(is_last).unwrap();
+        chunks[last..].fill(0);
+        assert_eq!(found(&files), 0, "{protocol}");
     }
 }
 
