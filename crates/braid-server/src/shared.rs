@@ -69,8 +69,12 @@ impl Signal {
 
     /// Waits for the signal. Only one task may do so.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<()> {
-        self.waker.get_or_init(|| context.waker().clone());
-        fence(Ordering::SeqCst);
+        if self.waker.get().is_none() {
+            self.waker.get_or_init(|| context.waker().clone());
+            // Pairs with the fence in `notify`. A later call that finds no flag needs none: `notify` sees
+            // the waker then, and has the task polled again.
+            fence(Ordering::SeqCst);
+        }
         // The swap would write each time.
         if self.is_set.load(Ordering::SeqCst) && self.is_set.swap(false, Ordering::SeqCst) {
             Poll::Ready(())

@@ -122,8 +122,8 @@ fn log(shared: &Shared, argument: Option<&Bytes>) -> Result<Reply> {
             shared.acl.log.clear();
             return Ok(Reply::OK);
         }
-        Some(count) => usize::try_from(integer(count)?)
-            .map_err(|_| Failure::client("ERR value is out of range, must be positive"))?,
+        // As in Redis, a negative count stands for 0.
+        Some(count) => usize::try_from(integer(count)?).unwrap_or(0),
     };
     let entries = shared.acl.log.newest(count).into_iter().map(|entry| {
         let text = |text: String| Reply::copied(text);

@@ -84,34 +84,33 @@ pub(super) fn tracking(shared: &Shared, session: &mut Session, args: &[Bytes]) -
             "ERR OPTIN and OPTOUT are not compatible with BCAST",
         ));
     }
+    let before = session.caching.as_ref().map(|caching| &caching.mode);
+    if let Some(before) = before {
+        refuse_switch(before, is_broadcast, mode.opt)?;
+    }
+    let known = before.and_then(|before| before.prefixes.as_deref());
+    let known = known.unwrap_or_default();
+    refuse_overlaps(known, &prefixes)?;
+    if prefixes.is_empty() {
+        // All keys begin with nothing.
+        prefixes.push(Bytes::new());
+    }
+    prefixes.extend_from_slice(known);
+    prefixes.sort();
+    prefixes.dedup();
     mode.prefixes = is_broadcast.then_some(prefixes);
-    if let Some(before) = &session.caching {
-        combine(&before.mode, &mut mode)?;
-    }
-    if let Some(prefixes) = &mode.prefixes {
-        refuse_overlaps(prefixes)?;
-    }
     shared.begin_tracking(session, mode);
     Ok(Reply::OK)
 }
 
-/// Adds the prefixes of the mode before; another kind of mode is refused.
-fn combine(before: &Mode, mode: &mut Mode) -> Result<()> {
-    match (&before.prefixes, &mut mode.prefixes) {
-        (None, None) => {}
-        (Some(before), Some(prefixes)) => {
-            let known = before.iter().filter(|prefix| !prefixes.contains(prefix));
-            let mut all: Vec<Bytes> = known.cloned().collect();
-            all.append(prefixes);
-            *prefixes = all;
-        }
-        _ => {
-            return Err(Failure::client(
-                "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then re-enabling it with a different mode.",
-            ));
-        }
+/// Refuses another kind of mode than the one before.
+fn refuse_switch(before: &Mode, is_broadcast: bool, opt: Opt) -> Result<()> {
+    if before.prefixes.is_some() != is_broadcast {
+        return Err(Failure::client(
+            "ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then re-enabling it with a different mode.",
+        ));
     }
-    if before.opt != mode.opt && before.opt != Opt::All && mode.opt != Opt::All {
+    if before.opt != opt && before.opt != Opt::All && opt != Opt::All {
         return Err(Failure::client(
             "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then re-enabling it with a different mode.",
         ));
@@ -119,19 +118,23 @@ fn combine(before: &Mode, mode: &mut Mode) -> Result<()> {
     Ok(())
 }
 
-/// A key has at most one prefix of a client, so the client gets it once.
-fn refuse_overlaps(prefixes: &[Bytes]) -> Result<()> {
+/// Checks new prefixes of a client against those that it has, and against each other.
+fn refuse_overlaps(before: &[Bytes], prefixes: &[Bytes]) -> Result<()> {
+    let overlap = |one: &Bytes, other: &Bytes| one.starts_with(other) || other.starts_with(one);
     for (at, one) in prefixes.iter().enumerate() {
-        for other in &prefixes[..at] {
-            if one.starts_with(other) || other.starts_with(one) {
-                let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
-                return Err(Failure::client(format!(
-                    "ERR Prefix '{}' overlaps with an existing prefix '{}'. Prefixes for a single client must not overlap.",
-                    text(one),
-                    text(other)
-                )));
-            }
-        }
+        let known = before.iter().find(|other| overlap(one, other));
+        let given = || prefixes[at + 1..].iter().find(|other| overlap(one, other));
+        let (which, other) = match (known, given()) {
+            (Some(known), _) => ("an existing prefix", known),
+            (None, Some(given)) => ("another provided prefix", given),
+            (None, None) => continue,
+        };
+        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+        return Err(Failure::client(format!(
+            "ERR Prefix '{}' overlaps with {which} '{}'. Prefixes for a single client must not overlap.",
+            text(one),
+            text(other)
+        )));
     }
     Ok(())
 }

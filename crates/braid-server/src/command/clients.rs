@@ -114,23 +114,20 @@ impl ClientType {
 
 /// Lists clients; with `TYPE`, those of a kind, with `ID`, those with the given numbers.
 fn list(shared: &Shared, args: &[Bytes]) -> Result<Reply> {
-    let mut options = Options::new(&args[2..]);
     let (mut kind, mut wanted) = (None::<ClientType>, None::<Vec<u64>>);
-    while let Some(option) = options.next() {
-        if is(option, "TYPE") {
-            kind = Some(ClientType::parse(options.value()?)?);
-        } else if is(option, "ID") {
-            let numbers = options.rest().iter().map(|id| {
+    match &args[2..] {
+        [] => {}
+        [option, name] if is(option, "TYPE") => kind = Some(ClientType::parse(name)?),
+        [option, ids @ ..] if is(option, "ID") && !ids.is_empty() => {
+            let numbers = ids.iter().map(|id| {
                 integer(id)
                     .ok()
                     .and_then(|id| u64::try_from(id).ok())
                     .ok_or_else(|| Failure::client("ERR Invalid client ID"))
             });
             wanted = Some(numbers.collect::<Result<_>>()?);
-            break;
-        } else {
-            return Err(Failure::SYNTAX);
         }
+        _ => return Err(Failure::SYNTAX),
     }
     let mut text = String::new();
     for (id, client) in &*shared.clients() {

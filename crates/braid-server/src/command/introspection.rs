@@ -7,6 +7,7 @@ use super::arguments::{help, is, unknown_subcommand};
 use super::table::{commands, find};
 use crate::acl::categories;
 use crate::failure::{Failure, Result};
+use crate::glob::matches;
 use crate::resp::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
@@ -20,7 +21,7 @@ fn info(command: &Command) -> Reply {
         .map(|flag| Reply::Status(flag.name()))
         .collect();
     let categories = categories(command)
-        .map(|category| Reply::copied(format!("@{category}")))
+        .map(|category| Reply::Simple(format!("@{category}").into()))
         .collect();
     let (first, last, step) = command.keys;
     Reply::Array(vec![
@@ -156,6 +157,32 @@ fn uses_of(command: &Signature, args: &[Bytes]) -> [&'static [&'static str]; 2] 
     [first, others]
 }
 
+/// Lists the names of commands: of all, or of those that `FILTERBY` selects.
+fn list(options: &[Bytes]) -> Result<Reply> {
+    let is_wanted: Box<dyn Fn(&Command) -> bool> = match options {
+        [] => Box::new(|_| true),
+        [word, by, what] if is(word, "FILTERBY") => {
+            let what = what.to_ascii_lowercase();
+            if is(by, "PATTERN") {
+                Box::new(move |command| matches(&what, command.name.as_bytes()))
+            } else if is(by, "ACLCAT") {
+                Box::new(move |command| {
+                    categories(command).any(|category| category.as_bytes() == what)
+                })
+            } else if is(by, "MODULE") {
+                // There are no modules.
+                Box::new(|_| false)
+            } else {
+                return Err(Failure::SYNTAX);
+            }
+        }
+        _ => return Err(Failure::SYNTAX),
+    };
+    let wanted = commands().iter().filter(|command| is_wanted(command));
+    let names = wanted.map(|command| Reply::copied(command.name));
+    Ok(Reply::Array(names.collect()))
+}
+
 pub(super) fn command(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
     let Some(subcommand) = args.get(1) else {
         return Ok(Reply::Array(commands().iter().map(info).collect()));
@@ -169,12 +196,11 @@ pub(super) fn command(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Rep
         }
         let found = args[2..]
             .iter()
-            .map(|name| find(name).map_or(Reply::NullArray, info));
+            .map(|name| find(name).map_or(Reply::Null, info));
         return Ok(Reply::Array(found.collect()));
     }
     if is(subcommand, "LIST") {
-        let names = commands().iter().map(|command| Reply::copied(command.name));
-        return Ok(Reply::Array(names.collect()));
+        return list(&args[2..]);
     }
     if is(subcommand, "DOCS") {
         let wanted: Vec<&Command> = if args.len() == 2 {

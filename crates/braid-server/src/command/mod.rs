@@ -86,7 +86,7 @@ pub(crate) enum Control {
 
 impl Control {
     /// Returns whether the command runs at once after MULTI, instead of in the transaction.
-    pub(crate) fn runs_in_multi(self) -> bool {
+    pub(crate) fn runs_at_once_in_multi(self) -> bool {
         !matches!(self, Control::Unwatch | Control::Waitaof)
     }
 }

@@ -16,50 +16,69 @@ pub(crate) fn commands() -> &'static [Command] {
 
 /// Finds a command by its name, in any case.
 pub(crate) fn find(name: &[u8]) -> Option<&'static Command> {
-    let mut lower = [0; 32];
-    let lower = lower.get_mut(..name.len())?;
-    lower.copy_from_slice(name);
-    lower.make_ascii_lowercase();
-    let mut slot = slot_of(lower);
+    if name.len() > NAME_MAX {
+        return None;
+    }
+    let word = word_of(name);
+    let mut slot = slot_of(name, word);
     loop {
-        let command = COMMANDS.get(usize::from(SLOTS[slot]))?;
-        if command.name.as_bytes() == lower {
+        let (number, known) = SLOTS[slot];
+        let command = COMMANDS.get(usize::from(number))?;
+        let own = command.name.as_bytes();
+        let is_short = name.len() <= size_of::<u64>();
+        // A word is all there is of a short name but its length.
+        if known == word && own.len() == name.len() && (is_short || own.eq_ignore_ascii_case(name))
+        {
             return Some(command);
         }
         slot = (slot + 1) % SLOT_COUNT;
     }
 }
 
+/// Longest name that is looked for; those of all commands are shorter.
+const NAME_MAX: usize = 32;
+
 /// Number of slots: several times the number of commands, so that most names have a slot of their own.
 const SLOT_COUNT: usize = 1024;
 
 /// A slot without a command.
-const NO_COMMAND: u16 = u16::MAX;
+const NO_COMMAND: (u16, u64) = (u16::MAX, 0);
 
-/// Positions of the commands, each in the slot of its name or the next that was free.
-static SLOTS: [u16; SLOT_COUNT] = {
+/// Positions of the commands and the words of their names, each in the slot of its name or the next that
+/// was free.
+static SLOTS: [(u16, u64); SLOT_COUNT] = {
     let mut slots = [NO_COMMAND; SLOT_COUNT];
     let mut at = 0;
     while at < COMMANDS.len() {
-        let mut slot = slot_of(COMMANDS[at].signature.name.as_bytes());
-        while slots[slot] != NO_COMMAND {
+        let name = COMMANDS[at].signature.name.as_bytes();
+        let word = word_of(name);
+        let mut slot = slot_of(name, word);
+        while slots[slot].0 != NO_COMMAND.0 {
             slot = (slot + 1) % SLOT_COUNT;
         }
-        slots[slot] = at as u16;
+        slots[slot] = (at as u16, word);
         at += 1;
     }
     slots
 };
 
-/// Returns the slot of a name in lower case: its FNV-1a hash, whose upper bits are better mixed.
-const fn slot_of(name: &[u8]) -> usize {
-    let mut hash = 0x811c_9dc5_u32;
-    let mut at = 0;
+/// Returns the last eight bytes of a name in lower case as a number.
+const fn word_of(name: &[u8]) -> u64 {
+    let mut word = 0;
+    let mut at = name.len().saturating_sub(size_of::<u64>());
     while at < name.len() {
-        hash = (hash ^ name[at] as u32).wrapping_mul(0x0100_0193);
+        let byte = name[at];
+        let is_upper = byte.wrapping_sub(b'A') < 26;
+        word = word << 8 | (byte | (is_upper as u8) << 5) as u64;
         at += 1;
     }
-    (hash >> 16 ^ hash) as usize % SLOT_COUNT
+    word
+}
+
+/// Returns the slot of a name and its word: the upper bits of a product are mixed best.
+const fn slot_of(name: &[u8], word: u64) -> usize {
+    let mixed = (word ^ name.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 54) as usize % SLOT_COUNT
 }
 
 const fn command(
@@ -371,6 +390,10 @@ mod tests {
             );
         }
         assert!(find(b"nosuchcommand").is_none());
+        // Each has the word of another name.
+        for other in [&b"\0get"[..], b"xexpiretime", b"rgeoradius_ro", b""] {
+            assert!(find(other).is_none(), "{other:?}");
+        }
         assert!(find(&[b'a'; 1000]).is_none());
     }
 

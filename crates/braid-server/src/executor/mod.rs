@@ -10,7 +10,7 @@ use braid::{Durability, Ticket};
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use crate::command::{Command, Run, commands, find, keys_of, refuse, remember, run_on};
+use crate::command::{Command, Control, Run, commands, find, keys_of, refuse, remember, run_on};
 use crate::failure::{Failure, Result, Wait};
 use crate::keyspace::{Data, Effects, Scope};
 use crate::observe::shown;
@@ -104,7 +104,7 @@ fn execute_with(
         shared.monitors.show(session.database, &peer, &args);
     }
     if let Some(queue) = &mut session.queue
-        && !matches!(command.run, Run::Executor(which) if which.runs_in_multi())
+        && !matches!(command.run, Run::Executor(which) if which.runs_at_once_in_multi())
         && !matches!(command.name, "quit" | "reset")
     {
         if command.is(Flag::NoMulti) {
@@ -151,14 +151,21 @@ fn execute_with(
     outcome
 }
 
-/// Answers a request that cannot run with an error. A transaction to which it belongs cannot run either.
+/// Answers a request that cannot run with an error. A transaction to which it belongs cannot run either,
+/// and an EXEC that cannot run discards it.
 #[cold]
-fn reject(shared: &Shared, session: &mut Session, args: &[Bytes], text: String) -> Outcome {
+fn reject(shared: &Shared, session: &mut Session, args: &[Bytes], mut text: String) -> Outcome {
     if let Some(queue) = &mut session.queue {
         queue.is_broken = true;
     }
     if let Some(command) = find(&args[0]) {
         shared.statistics.reject(session.stripe, command.number);
+        if matches!(command.run, Run::Executor(Control::Exec)) {
+            session.queue = None;
+            session.watched.clear();
+            let cause = text.strip_prefix("ERR ").unwrap_or(&text);
+            text = format!("EXECABORT Transaction discarded because of: {cause}");
+        }
     }
     shared.errors.count(&text);
     Outcome::error(text)

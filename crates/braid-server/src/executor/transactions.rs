@@ -140,21 +140,41 @@ fn exec_in_parts(
     Outcome::Reply(Reply::Array(replies), last)
 }
 
+/// Replies to commands of a transaction by their positions. Takes memory only for commands without data,
+/// which few transactions have.
+#[derive(Debug, Default)]
+struct Done(Vec<Option<Reply>>);
+
+impl Done {
+    fn get(&self, at: usize) -> Option<&Reply> {
+        self.0.get(at)?.as_ref()
+    }
+
+    /// Keeps a reply, and returns it.
+    fn keep(&mut self, at: usize, reply: Reply) -> Reply {
+        if self.0.len() <= at {
+            self.0.resize(at + 1, None);
+        }
+        self.0[at] = Some(reply.clone());
+        reply
+    }
+}
+
 /// Runs queued commands of a transaction. Undoes those that fail if `undoes`; otherwise the result is
 /// `None` after the first failure.
 ///
-/// `done` has the replies of those that must not run twice, although the transaction may.
+/// `done` keeps the replies of those that must not run twice, although the transaction may.
 fn run_queued(
     shared: &Shared,
     session: &mut Session,
     data: &mut Data,
     commands: &[(&'static Command, Vec<Bytes>)],
-    done: &mut [Option<Reply>],
+    done: &mut Done,
     undoes: bool,
 ) -> Result<Option<Reply>> {
     let mut replies = Vec::with_capacity(commands.len());
-    for ((command, args), done) in commands.iter().zip(done) {
-        if let Some(reply) = done {
+    for (at, (command, args)) in commands.iter().enumerate() {
+        if let Some(reply) = done.get(at) {
             replies.push(reply.clone());
             continue;
         }
@@ -164,7 +184,7 @@ fn run_queued(
         // The rules may have changed since the command was queued.
         if let Err(denied) = session.user.check(command, args, || keys_of(command, args)) {
             let text = refuse(shared, session, "multi", command, &denied);
-            replies.push(done.insert(Reply::error(text)).clone());
+            replies.push(done.keep(at, Reply::error(text)));
             continue;
         }
         let result = match command.run {
@@ -175,7 +195,7 @@ fn run_queued(
             Run::Data(run) => run_on(command, run, data, args),
             Run::Script(run) => run(shared, session, data, args),
             Run::Session(run) if command.name == "select" => Ok(answer(run(shared, session, args))),
-            Run::Session(run) => Ok(done.insert(answer(run(shared, session, args))).clone()),
+            Run::Session(run) => Ok(done.keep(at, answer(run(shared, session, args)))),
             Run::Executor(Control::Waitaof) => Ok(answer(waitaof_at_once(shared, session, args))),
             Run::Executor(_) => Ok(Reply::OK),
         };
@@ -204,7 +224,7 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
         .collect();
     let writes = commands.iter().any(|(command, _)| command.may_write());
     // Replies of commands without data, which must not run twice if the transaction is retried.
-    let mut done: Vec<Option<Reply>> = vec![None; commands.len()];
+    let mut done = Done::default();
     let access = if writes || !watched.is_empty() {
         Access::Write
     } else {

@@ -103,3 +103,45 @@ fn collect(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use braid::{Database, Durability};
+
+    use super::super::{Body, Data, Keyspace, Scope};
+    use super::*;
+
+    const SCOPE: Scope = Scope {
+        database: 0,
+        stripe: 0,
+        writes: true,
+        durability: Durability::Immediate,
+    };
+
+    #[test]
+    fn a_random_key_exists_and_has_not_expired() {
+        let keyspace = Arc::new(Keyspace::open(Database::in_memory().unwrap()).unwrap());
+        let put = |key: &str, expires| {
+            let body = Body::String(Bytes::from_static(b"x"));
+            let put = |data: &mut Data| data.put(key.as_bytes(), None, body.clone(), expires);
+            keyspace.transact(SCOPE, put).unwrap();
+        };
+        let random = || {
+            let random = keyspace.transact(SCOPE, |data| data.random_key());
+            random.unwrap().result
+        };
+        assert_eq!(random(), None);
+        // Nothing removes these; there are more of them than a window has room for.
+        for number in 0..2 * WINDOW_MAX {
+            put(&format!("expired {number}"), Some(1));
+        }
+        assert_eq!(random(), None);
+        put("a", None);
+        put("b", Some(u64::MAX));
+        let found: BTreeSet<Bytes> = (0..100).map(|_| random().unwrap()).collect();
+        assert_eq!(found, BTreeSet::from(["a".into(), "b".into()]));
+    }
+}

@@ -17,6 +17,8 @@ enum Compare {
     Exactly,
     Unordered,
     UnorderedPairs,
+    /// Numbers to ten digits after the point.
+    Rounded,
     Type,
 }
 
@@ -105,6 +107,7 @@ impl Grammar {
                 Some("=") => Compare::Exactly,
                 Some("~") => Compare::Unordered,
                 Some("%") => Compare::UnorderedPairs,
+                Some("#") => Compare::Rounded,
                 Some("?") => Compare::Type,
                 _ => panic!("{line}"),
             };
@@ -195,6 +198,13 @@ enum Reply {
     List(char, Option<Vec<Reply>>),
 }
 
+/// Leaves of a text that is a number ten digits after the point.
+fn round(text: &mut String) {
+    if let Ok(number) = text.parse::<f64>() {
+        *text = format!("{number:.10}");
+    }
+}
+
 impl Reply {
     /// Returns the reply in the form in which it is compared.
     fn comparable(mut self, compare: Compare) -> Reply {
@@ -208,6 +218,16 @@ impl Reply {
             }
             (Compare::Type, Reply::Line(line)) if !is_error => {
                 line.truncate(1);
+            }
+            (Compare::Rounded, Reply::List(_, Some(list))) => {
+                let rounded = list.drain(..).map(|reply| reply.comparable(compare));
+                *list = rounded.collect();
+            }
+            (Compare::Rounded, Reply::Text(_, Some(text))) => round(text),
+            (Compare::Rounded, Reply::Line(line)) if line.starts_with(',') => {
+                let mut number = line.split_off(1);
+                round(&mut number);
+                line.push_str(&number);
             }
             (Compare::Unordered, Reply::List(_, Some(list))) => list.sort(),
             (Compare::UnorderedPairs, Reply::List(first, Some(list))) if list.len() % 2 == 0 => {

@@ -28,6 +28,19 @@ fn exec_runs_all_and_undoes_what_fails() {
     assert_eq!(raw.lines(4), ["+OK", "+QUEUED", "+OK", ":0"]);
 }
 
+/// The transaction is gone, and the next request runs at once.
+#[test]
+fn an_exec_that_cannot_run_discards_the_transaction() {
+    let server = TestServer::new();
+    let mut raw = server.raw();
+    raw.send("WATCH c\r\nMULTI\r\nSET c 1\r\nEXEC x\r\nEXISTS c\r\nEXEC\r\nEXEC x\r\n");
+    let abort =
+        "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command";
+    let without = "-ERR EXEC without MULTI";
+    let expected = ["+OK", "+OK", "+QUEUED", abort, ":0", without, abort];
+    assert_eq!(raw.lines(7), expected);
+}
+
 #[test]
 fn commands_before_one_that_fails_take_effect_once() {
     let server = TestServer::new();
