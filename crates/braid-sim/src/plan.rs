@@ -125,6 +125,9 @@ impl Plan {
         }
         if plan.seesaw {
             plan.with_seesaw()
+        } else if Rng::with_seed(seed ^ 0xc4b1).u32(..16) == 0 {
+            // From its own generator, too.
+            plan.with_crowd()
         } else if Rng::with_seed(seed ^ 0xb01c).u32(..24) == 0 {
             // From its own generator, so that the plans of other seeds are unchanged.
             plan.with_bulky_values()
@@ -215,13 +218,28 @@ impl Plan {
             reopens: false,
             rounds: 1,
             clients: 4,
-            transactions: 60,
+            transactions: 200,
             keys: 3,
-            stalls: 8,
+            stalls: 64,
             snapshot: false,
             large: false,
             crashes: false,
             errors: false,
+            ..self
+        }
+    }
+
+    /// More clients and strands than flushes in flight: flushes of several strands, which depend on
+    /// each other.
+    fn with_crowd(self) -> Self {
+        let one = self.protocol.forced_strands().is_some();
+        Self {
+            clients: 8,
+            transactions: 20,
+            strands: if one { 1 } else { self.lanes + 2 },
+            crashes: true,
+            loads: false,
+            reopens: false,
             ..self
         }
     }
