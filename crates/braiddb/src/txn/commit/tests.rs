@@ -181,6 +181,21 @@ fn a_purged_removal_after_the_number_is_a_conflict() {
     assert_conflict(validated, ConflictKind::Range);
 }
 
+/// As above, but T reads the key alone. The purge leaves nothing in the leaf that reveals V's insert.
+#[test]
+fn a_purged_removal_of_an_absent_key_after_the_number_is_a_conflict() {
+    let (db, t) = open();
+    let engine = db.engine();
+    let mut tx = db.begin();
+    assert_eq!(tx.get(&t, &2).unwrap(), None);
+    db.transact(|v| v.insert(&t, &2, &2)).unwrap();
+    let seqno = engine.log.last_seqno().next();
+    db.transact(|w| w.remove(&t, &2)).unwrap();
+    engine.collect_all_versions();
+    let validated = validate_at(&db, &mut tx, seqno);
+    assert_conflict(validated, ConflictKind::Read);
+}
+
 /// As above, but the removal is still in the leaf when the validation reaches it.
 #[test]
 fn a_removal_at_the_number_of_a_reader_is_a_conflict() {
