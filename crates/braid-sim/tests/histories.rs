@@ -209,7 +209,12 @@ const FOUND: &[(Protocol, &str, &str)] = &[
     ),
     (
         Protocol::Gwsn,
-        "seed=18315,rounds=3,clients=3,transactions=7,keys=4,strands=4,lanes=2,large=true,savepoints=true,loads=true",
+        "seed=0,rounds=1,clients=8,transactions=20,keys=9,strands=4,lanes=2,snapshot=false,large=false,\
+         checkpoints=true,crashes=true,errors=false,media_faults=false,tamper=false,savepoints=false,\
+         compressed=false,leases=true,named=false,loads=false,feed=false,copies=false,archive=false,\
+         reopens=false,seesaw=false,tight=false,stalls=0,careless=false,readers=false,long=false,\
+         limited=false,short_snapshots=true,compacts=false,pmem=false,nvme=false,bulky=false,spaces=0,\
+         logs=true,apart=true,agents=false,moves=true,lies=false",
         "a flush was assigned its number too late (a mutant that few histories catch)",
     ),
     (

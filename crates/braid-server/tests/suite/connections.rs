@@ -1,5 +1,6 @@
 //! Connections: authentication, versions of the protocol, limits, order of replies.
 
+use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use braid::Database;
@@ -22,6 +23,8 @@ fn nothing_works_before_authentication() {
     assert_eq!(raw.lines(2), ["+OK", "$-1"]);
     let mut raw = server.raw();
     raw.send("*2\r\n$3\r\nGET\r\n$16385\r\n");
+    // A server that accepts the length waits for the argument, and finds the end of the connection.
+    raw.stream().shutdown(Shutdown::Write).unwrap();
     assert!(
         raw.rest()
             .starts_with("-ERR Protocol error: unauthenticated bulk length")

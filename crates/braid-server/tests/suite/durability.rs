@@ -11,7 +11,8 @@ use braid_io::{Device, File, Layer, LayeredDevice, MemoryDevice};
 
 use super::support::{Raw, TestServer, run, script};
 
-/// Holds durable writes and syncs back while it is closed.
+/// Holds durable writes and syncs back while it is closed. Opens by itself after about a minute, so
+/// that a test fails whose server waits for a write that the test holds back.
 #[derive(Clone, Debug, Default)]
 struct Barrier(Arc<(Mutex<bool>, Condvar)>);
 
@@ -22,8 +23,22 @@ impl Barrier {
     }
 
     fn pass(&self) {
-        let is_closed = self.0.0.lock().unwrap();
-        drop(self.0.1.wait_while(is_closed, |is_closed| *is_closed));
+        let mut is_closed = self.0.0.lock().unwrap();
+        // Many short waits: a process that is stopped and continued loses only one of them.
+        for _ in 0..600 {
+            let short = Duration::from_millis(100);
+            is_closed = self
+                .0
+                .1
+                .wait_timeout_while(is_closed, short, |is_closed| *is_closed)
+                .unwrap()
+                .0;
+            if !*is_closed {
+                return;
+            }
+        }
+        *is_closed = false;
+        self.0.1.notify_all();
     }
 }
 
