@@ -242,6 +242,16 @@ const FOUND: &[(Protocol, &str, &str)] = &[
          nvme=false,bulky=true,lies=false",
         "a segment's header overwrote its successor mark (a mutant that few histories catch)",
     ),
+    (
+        Protocol::Gsn,
+        "seed=146,rounds=3,clients=8,transactions=20,keys=5,strands=4,lanes=1,snapshot=false,large=false,\
+         checkpoints=false,crashes=true,errors=true,media_faults=true,tamper=false,savepoints=true,\
+         compressed=false,leases=false,named=false,loads=false,feed=true,copies=false,archive=false,\
+         reopens=false,seesaw=false,tight=false,stalls=0,careless=false,readers=false,long=false,\
+         limited=false,short_snapshots=false,compacts=false,pmem=true,nvme=false,bulky=false,spaces=0,\
+         logs=false,apart=false,agents=false,moves=false,lies=false",
+        "a database with a damaged catalog could not be read: its writer had fewer strands before, and short log files",
+    ),
 ];
 
 #[test]

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::SystemTime;
 
-use braid::{Bytes, Database, Durability, Error, Health, Readable, Table, TransactionOptions};
+use braid::{
+    Bytes, Database, Durability, Error, Health, Protocol, Readable, Table, TransactionOptions,
+};
 use braid_io::{AlignedBuf, Device, OpenMode, SimDevice};
 
 fn builder() -> braid::Builder {
@@ -227,4 +229,22 @@ fn a_listener_hears_of_background_failures() {
     let _ = tx.commit();
     let heard = changes.recv().unwrap();
     assert!(matches!(heard, Health::Poisoned { .. }), "{heard:?}");
+}
+
+/// A writer with one strand may have shorter log files than the stored strands of an earlier one need.
+#[test]
+fn a_reader_uses_the_stored_strands_whatever_log_files_a_writer_would_make() {
+    let device = SimDevice::new(0);
+    // A flush of this protocol takes the buffers of all strands, so they must fit a log file.
+    let writer = Database::builder().protocol(Protocol::Gwsn).strands(16);
+    let db = writer
+        .lanes(1)
+        .pool_bytes(1 << 20)
+        .background_threads(false);
+    let db = db.open_on(Arc::new(device.clone())).unwrap();
+    let table: Table<u32, Bytes> = db.open_table("t").unwrap();
+    db.transact(|tx| tx.insert(&table, &1, b"one")).unwrap();
+    db.close().unwrap();
+    let reader = builder().strands(1).open_read_only_on(Arc::new(device));
+    assert_eq!(contents(&reader.unwrap()).unwrap().len(), 1);
 }

@@ -10,7 +10,8 @@ use super::Builder;
 use crate::error::{Error, Result};
 
 impl Builder {
-    /// Returns the options of a reader: no background work, and the stored protocol and layout.
+    /// Returns the options of a reader: no background work, the stored protocol and layout, and nothing
+    /// that must fit them. A writer may use fewer strands than are stored, and so shorter segments.
     pub(crate) fn reading(self) -> Self {
         Self {
             read_only: true,
@@ -21,6 +22,7 @@ impl Builder {
             protocol: None,
             strands: None,
             lanes: None,
+            segment_bytes: Self::default().segment_bytes,
             max_log_bytes: 0,
             preallocated_log_bytes: 0,
             ..self
