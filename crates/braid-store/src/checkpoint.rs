@@ -307,7 +307,8 @@ impl Checkpoint {
         Ok(report)
     }
 
-    /// As [`Checkpoint::publish`], but leaves the end of the file to [`Store::cut_off_some`]. After
+    /// As [`Checkpoint::publish`], but leaves the end of the file to
+    /// [`Store::cut_off_some`](crate::Store::cut_off_some). After
     /// the new superblock is durable, and before any block of the previous checkpoint is free, `keep`
     /// receives the sequence number of the previous one and returns whether to pin it.
     ///
