@@ -308,9 +308,9 @@ impl Checkpoint {
     }
 
     /// As [`Checkpoint::publish`], but leaves the end of the file to
-    /// [`Store::cut_off_some`](crate::Store::cut_off_some). After
-    /// the new superblock is durable, and before any block of the previous checkpoint is free, `keep`
-    /// receives the sequence number of the previous one and returns whether to pin it.
+    /// [`Store::cut_off_some`](crate::Store::cut_off_some). After the new superblock is durable, and
+    /// before any block of the previous checkpoint is free, `keep` receives the sequence number of the
+    /// previous one and returns whether to pin it.
     ///
     /// # Errors
     /// As [`Checkpoint::publish`].
