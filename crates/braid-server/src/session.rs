@@ -83,6 +83,12 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// Forgets the commands that wait for EXEC, and the keys that are watched.
+    pub(crate) fn end_transaction(&mut self) {
+        self.queue = None;
+        self.watched.clear();
+    }
+
     /// Returns the state of a connection that has not sent anything.
     pub(crate) fn new(id: u64, acl: &Acl, mailbox: Mailbox, stripe: u16) -> Self {
         let (user, is_authenticated) = acl.default_user();

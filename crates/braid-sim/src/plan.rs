@@ -126,10 +126,10 @@ impl Plan {
         if plan.seesaw {
             plan.with_seesaw()
         } else if Rng::with_seed(seed ^ 0xc4b1).u32(..16) == 0 {
-            // From its own generator, too.
+            // From its own generator, so that the plans of other seeds are unchanged.
             plan.with_crowd()
         } else if Rng::with_seed(seed ^ 0xb01c).u32(..24) == 0 {
-            // From its own generator, so that the plans of other seeds are unchanged.
+            // From its own generator, too.
             plan.with_bulky_values()
         } else if rng.u32(..10) == 0 {
             plan.with_small_pool()

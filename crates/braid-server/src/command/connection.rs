@@ -152,8 +152,7 @@ pub(super) fn reset(shared: &Shared, session: &mut Session, _: &[Bytes]) -> Resu
     if std::mem::take(&mut session.is_monitor) {
         shared.monitors.remove(session.id);
     }
-    session.queue = None;
-    session.watched.clear();
+    session.end_transaction();
     session.database = 0;
     session.protocol = Protocol::Resp2;
     session.name = Bytes::new();

@@ -161,8 +161,7 @@ fn reject(shared: &Shared, session: &mut Session, args: &[Bytes], mut text: Stri
     if let Some(command) = find(&args[0]) {
         shared.statistics.reject(session.stripe, command.number);
         if matches!(command.run, Run::Executor(Control::Exec)) {
-            session.queue = None;
-            session.watched.clear();
+            session.end_transaction();
             let cause = text.strip_prefix("ERR ").unwrap_or(&text);
             text = format!("EXECABORT Transaction discarded because of: {cause}");
         }

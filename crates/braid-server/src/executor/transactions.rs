@@ -32,8 +32,7 @@ pub(super) fn control(
         (Control::Exec, true) => exec(shared, session),
         (Control::Discard, false) => Outcome::error("ERR DISCARD without MULTI".to_owned()),
         (Control::Discard, true) => {
-            session.queue = None;
-            session.watched.clear();
+            session.end_transaction();
             Outcome::ready(Reply::OK)
         }
         (Control::Watch, true) => {

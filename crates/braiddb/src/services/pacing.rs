@@ -239,6 +239,16 @@ mod tests {
         assert!(!db.engine().store.has_dirty_pages());
     }
 
+    /// Fills a table with entries of 1,000 bytes, writes a checkpoint, and drops the table.
+    fn drop_filled_table(db: &Database, entries: u64) {
+        let t = db.open_table::<u64, crate::Bytes>("dropped").unwrap();
+        db.transact(|tx| (0..entries).try_for_each(|key| tx.insert(&t, &key, &[1; 1_000])))
+            .unwrap();
+        db.checkpoint().unwrap();
+        drop(t);
+        db.drop_table("dropped").unwrap();
+    }
+
     /// A file system may discard what is cut off, which takes as long as the piece is large.
     #[test]
     fn cutting_off_the_end_of_the_data_file_pauses_for_commits() {
@@ -250,12 +260,7 @@ mod tests {
             let builder = Database::builder().pool_bytes(1 << 20);
             let builder = builder.background_threads(false);
             let db = builder.open_on(Arc::new(device)).unwrap();
-            let t = db.open_table::<u64, crate::Bytes>("dropped").unwrap();
-            db.transact(|tx| (0..8_000).try_for_each(|key| tx.insert(&t, &key, &[1; 1_000])))
-                .unwrap();
-            db.checkpoint().unwrap();
-            drop(t);
-            db.drop_table("dropped").unwrap();
+            drop_filled_table(&db, 8_000);
             db.engine().free_dropped_tables().unwrap();
             // The blocks are free after the first checkpoint, and in no superblock after the second.
             db.checkpoint().unwrap();
@@ -294,12 +299,7 @@ mod tests {
     fn freeing_a_dropped_table_pauses_for_commits() {
         for is_idle in [true, false] {
             let db = database();
-            let t = db.open_table::<u64, crate::Bytes>("dropped").unwrap();
-            db.transact(|tx| (0..3_000).try_for_each(|key| tx.insert(&t, &key, &[1; 1_000])))
-                .unwrap();
-            db.checkpoint().unwrap();
-            drop(t);
-            db.drop_table("dropped").unwrap();
+            drop_filled_table(&db, 3_000);
             let t = db.open_table::<u64, u64>("t").unwrap();
             db.transact(|tx| tx.insert(&t, &1, &1)).unwrap();
             if !is_idle {
