@@ -8,10 +8,10 @@ use braid::{Durability, Ticket, Transaction};
 use braid_rt::mutant;
 use bytes::Bytes;
 
+use super::anchors::Changing;
 use super::effects::{Arrival, Effects};
 use super::elements::Discarded;
 use super::entry::{Body, Collection, Entry, StreamHead, read_u64};
-use super::hashed;
 use super::scratch::Scratch;
 use super::view::View;
 use super::{Keyspace, now_ms};
@@ -37,6 +37,8 @@ pub(crate) struct Data {
     added: BTreeMap<u64, i64>,
     pub(crate) effects: Effects,
     pub(super) scratch: Scratch,
+    /// Known parts of the rank indexes of sorted sets that change.
+    pub(super) changing: Changing,
 }
 
 /// How a transaction on the data runs.
@@ -113,6 +115,7 @@ impl Keyspace {
         let result = body(&mut data)?;
         data.finish()?;
         let ticket = data.view.commit()?;
+        self.anchors.keep(data.changing);
         data.effects.changes.seqno = ticket.seqno();
         Ok(Committed {
             result,
@@ -142,6 +145,7 @@ impl Data {
             added: BTreeMap::new(),
             effects: Effects::default(),
             scratch: Scratch::take(),
+            changing: Changing::default(),
         };
         data.namespace = data.namespace_of(database)?;
         Ok(data)
@@ -254,6 +258,9 @@ impl Data {
             None => Ok(None),
             Some(entry) => match entry.body {
                 Body::Collection(collection) if collection.kind == kind => {
+                    if self.writes && kind == Kind::SortedSet {
+                        self.changing.read(collection.id, entry.stamp);
+                    }
                     Ok(Some((entry, collection)))
                 }
                 _ => Err(Failure::WRONG_TYPE),
@@ -342,6 +349,11 @@ impl Data {
             expires,
             stamp: fastrand::u64(..),
         };
+        if let Body::Collection(set) = &entry.body
+            && set.kind == Kind::SortedSet
+        {
+            self.changing.wrote(set.id, entry.stamp);
+        }
         self.changed(key);
         self.find_place(key);
         entry.encode_to(&mut self.scratch.encoded);
@@ -395,44 +407,6 @@ impl Data {
         Ok(sum.max(0) as u64)
     }
 
-    /// Returns some keys of the selected database from a cursor on, and the next cursor.
-    pub(crate) fn scan_keys(
-        &self,
-        cursor: u64,
-        count: usize,
-    ) -> Result<(u64, Vec<(Bytes, Entry)>)> {
-        let prefix = self.namespace.to_be_bytes();
-        let (next, found) = hashed::scan(&self.view, &self.keyspace.keys, &prefix, cursor, count)?;
-        let mut keys = Vec::with_capacity(found.len());
-        for (key, value) in found {
-            let entry = Entry::decode(value)?;
-            if entry.expires.is_none_or(|expires| expires > self.now) {
-                keys.push((key, entry));
-            }
-        }
-        Ok((next, keys))
-    }
-
-    /// Returns a random key of the selected database.
-    pub(crate) fn random_key(&self) -> Result<Option<Bytes>> {
-        let prefix = self.namespace.to_be_bytes();
-        // Keys that have expired and are still there are skipped, but not forever.
-        for _ in 0..100 {
-            let len = self.len()?;
-            let Some((key, value)) = hashed::sample(&self.view, &self.keyspace.keys, &prefix, len)?
-            else {
-                return Ok(None);
-            };
-            if Entry::decode(value)?
-                .expires
-                .is_none_or(|expires| expires > self.now)
-            {
-                return Ok(Some(key));
-            }
-        }
-        Ok(self.scan_keys(0, usize::MAX)?.1.pop().map(|(key, _)| key))
-    }
-
     /// Sets a mark to which [`Data::roll_back`] returns; `None` if nothing can have changed.
     pub(crate) fn mark(&mut self) -> Option<Mark> {
         match &mut self.view {
@@ -452,6 +426,7 @@ impl Data {
     /// Undoes everything since a mark.
     pub(crate) fn roll_back(&mut self, mark: Mark) -> Result<()> {
         self.view.transaction()?.rollback_to(&mark.savepoint)?;
+        self.changing.forget();
         self.added = mark.added;
         self.effects.events.truncate(mark.events);
         self.effects.expired = mark.expired;

@@ -4,8 +4,10 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use super::entry::read_u64;
+use super::data::Data;
+use super::entry::{Entry, read_u64};
 use super::view::{Bucket, View};
+use crate::failure::Result;
 
 /// Most names in a window of [`sample`]; a window contains four on average.
 const WINDOW_MAX: usize = 24;
@@ -102,6 +104,45 @@ fn collect(
         window.push((key.slice(prefix.len() + 8..), value));
     }
     Ok(())
+}
+
+impl Data {
+    /// Returns some keys of the selected database from a cursor on, and the next cursor.
+    pub(crate) fn scan_keys(
+        &self,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(u64, Vec<(Bytes, Entry)>)> {
+        let prefix = self.namespace.to_be_bytes();
+        let (next, found) = scan(&self.view, &self.keyspace.keys, &prefix, cursor, count)?;
+        let mut keys = Vec::with_capacity(found.len());
+        for (key, value) in found {
+            let entry = Entry::decode(value)?;
+            if entry.expires.is_none_or(|expires| expires > self.now) {
+                keys.push((key, entry));
+            }
+        }
+        Ok((next, keys))
+    }
+
+    /// Returns a random key of the selected database.
+    pub(crate) fn random_key(&self) -> Result<Option<Bytes>> {
+        let prefix = self.namespace.to_be_bytes();
+        // Keys that have expired and are still there are skipped, but not forever.
+        for _ in 0..100 {
+            let len = self.len()?;
+            let Some((key, value)) = sample(&self.view, &self.keyspace.keys, &prefix, len)? else {
+                return Ok(None);
+            };
+            if Entry::decode(value)?
+                .expires
+                .is_none_or(|expires| expires > self.now)
+            {
+                return Ok(Some(key));
+            }
+        }
+        Ok(self.scan_keys(0, usize::MAX)?.1.pop().map(|(key, _)| key))
+    }
 }
 
 #[cfg(test)]

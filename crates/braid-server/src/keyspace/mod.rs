@@ -27,6 +27,7 @@
 //! among the hashes: it needs no memory in the server, survives restarts, and every element that
 //! exists during the whole scan is returned. The same order gives fair random members.
 
+mod anchors;
 mod data;
 mod effects;
 mod elements;
@@ -45,7 +46,10 @@ use braid::{Database, Readable};
 use bytes::Bytes;
 use siphasher::sip::SipHasher13;
 
+use anchors::KeptAnchors;
+
 pub(crate) use crate::kind::Kind;
+pub(crate) use anchors::Anchors;
 pub(crate) use data::{Committed, Data, Scope};
 #[cfg(feature = "scripts")]
 pub(crate) use effects::Message;
@@ -78,6 +82,8 @@ pub(crate) struct Keyspace {
     secret: [u8; 16],
     /// Next identity.
     next: AtomicU64,
+    /// Parts of the rank indexes that were changed last.
+    anchors: KeptAnchors,
 }
 
 impl Keyspace {
@@ -117,6 +123,7 @@ impl Keyspace {
             tracks: AtomicBool::new(false),
             secret,
             next: AtomicU64::new(incarnation << IDENTITY_BITS),
+            anchors: KeptAnchors::default(),
             db,
         })
     }

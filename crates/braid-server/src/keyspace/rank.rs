@@ -11,8 +11,7 @@
 
 use std::ops::Bound;
 
-use bytes::Bytes;
-
+use super::anchors::Anchors;
 use super::entry::read_u64;
 use super::view::{Bucket, View};
 
@@ -32,35 +31,45 @@ pub(crate) struct RankIndex<'a> {
     pub(crate) members: Vec<u8>,
     /// Prefix of the anchors.
     pub(crate) anchors: Vec<u8>,
+    /// Anchors that need no search; changes keep them up to date.
+    pub(crate) known: &'a mut Anchors,
 }
 
 impl RankIndex<'_> {
     /// Prefix of a level.
     fn level(&self, level: u8) -> Vec<u8> {
-        if level == 0 {
-            return self.members.clone();
-        }
-        let mut prefix = self.anchors.clone();
-        prefix.push(level);
-        prefix
+        self.at(level, &[])
     }
 
     fn at(&self, level: u8, member: &[u8]) -> Vec<u8> {
-        let mut key = self.level(level);
+        // Room for all parts at once: each change needs several keys.
+        let mut key = Vec::with_capacity(self.anchors.len() + 1 + member.len());
+        if level == 0 {
+            key.extend_from_slice(&self.members);
+        } else {
+            key.extend_from_slice(&self.anchors);
+            key.push(level);
+        }
         key.extend_from_slice(member);
         key
     }
 
     /// Returns the last anchor of a level that is not after `member`, with its count.
-    fn anchor_before(&self, level: u8, member: &[u8]) -> braid::Result<(Bytes, u64)> {
-        let from = Bound::Included(self.level(level));
+    fn anchor_before(&mut self, level: u8, member: &[u8]) -> braid::Result<(Vec<u8>, u64)> {
+        let nearest = match self.known.find(level, member) {
+            Some((anchor, Some(count))) => return Ok((anchor.to_vec(), count)),
+            // The sentinel is the first.
+            found => found.map_or(&[][..], |(anchor, _)| anchor),
+        };
+        let from = Bound::Included(self.at(level, nearest));
         let to = Bound::Included(self.at(level, member));
-        let (key, count) = self
-            .view
-            .range(self.table, from, to)?
-            .next_back()
-            .ok_or_else(damaged)??;
-        Ok((key, read_u64(&count)))
+        let mut range = self.view.range(self.table, from, to)?;
+        let (key, count) = range.next_back_in_place().ok_or_else(damaged)??;
+        let anchor = key[self.anchors.len() + 1..].to_vec();
+        let count = read_u64(count);
+        drop(range);
+        self.known.note(level, &anchor, count, member);
+        Ok((anchor, count))
     }
 
     /// Counts the members from `member` to the next anchor of `level`, through the level below.
@@ -87,8 +96,11 @@ impl RankIndex<'_> {
         Ok(count)
     }
 
-    fn put(&mut self, key: &[u8], count: u64) -> braid::Result<()> {
-        self.view.put(self.table, key, &count.to_be_bytes())
+    /// Stores the count of an anchor.
+    fn put(&mut self, level: u8, anchor: &[u8], count: u64) -> braid::Result<()> {
+        self.known.put(level, anchor, count);
+        let key = self.at(level, anchor);
+        self.view.put(self.table, &key, &count.to_be_bytes())
     }
 
     /// Adds a member that is on level 0 already. `levels` is the number of levels, and `len` the
@@ -102,18 +114,17 @@ impl RankIndex<'_> {
     ) -> braid::Result<()> {
         while *levels < height {
             *levels += 1;
-            let sentinel = self.level(*levels);
-            self.put(&sentinel, len)?;
+            self.put(*levels, &[], len)?;
         }
         for level in 1..=*levels {
             let (anchor, count) = self.anchor_before(level, member)?;
             if level <= height {
                 let right = self.count_to_next(level, member)?;
-                self.put(&anchor, (count + 1).checked_sub(right).ok_or_else(damaged)?)?;
-                let own = self.at(level, member);
-                self.put(&own, right)?;
+                let left = (count + 1).checked_sub(right).ok_or_else(damaged)?;
+                self.put(level, &anchor, left)?;
+                self.put(level, member, right)?;
             } else {
-                self.put(&anchor, count + 1)?;
+                self.put(level, &anchor, count + 1)?;
             }
         }
         Ok(())
@@ -127,9 +138,11 @@ impl RankIndex<'_> {
                 let key = self.at(level, member);
                 own = read_u64(&self.view.get(self.table, &key)?.ok_or_else(damaged)?);
                 self.view.remove(self.table, &key)?;
+                self.known.remove(level, member);
             }
             let (anchor, count) = self.anchor_before(level, member)?;
-            self.put(&anchor, (count + own).checked_sub(1).ok_or_else(damaged)?)?;
+            let count = (count + own).checked_sub(1).ok_or_else(damaged)?;
+            self.put(level, &anchor, count)?;
         }
         Ok(())
     }
@@ -141,7 +154,7 @@ impl RankIndex<'_> {
         for level in 1..=levels {
             let (after, after_count) = self.anchor_before(level, last)?;
             // Upper levels have some of this level's anchors.
-            if &after[self.anchors.len() + 1..] <= first {
+            if *after <= *first {
                 break;
             }
             let (before, before_count) = self.anchor_before(level, first)?;
@@ -150,8 +163,9 @@ impl RankIndex<'_> {
             } else {
                 ((before, before_count), (after, after_count))
             };
-            self.put(&gains.0, gains.1 + 1)?;
-            self.put(&loses.0, loses.1.checked_sub(1).ok_or_else(damaged)?)?;
+            self.put(level, &gains.0, gains.1 + 1)?;
+            let count = loses.1.checked_sub(1).ok_or_else(damaged)?;
+            self.put(level, &loses.0, count)?;
         }
         Ok(())
     }
@@ -230,6 +244,7 @@ mod tests {
             let height = |member: u8| height(u64::from(member.wrapping_mul(37)) << 2);
             let mut levels = 0;
             let mut model = BTreeSet::new();
+            let mut known = Anchors::default();
             for (kind, member, target) in changes {
                 let len = model.len() as u64;
                 let mut index = RankIndex {
@@ -237,6 +252,7 @@ mod tests {
                     table: &table,
                     members: vec![1],
                     anchors: vec![2],
+                    known: &mut known,
                 };
                 if kind < 2 && model.insert(member) {
                     index.view.put(&table, &[1, member], b"").unwrap();
@@ -255,7 +271,13 @@ mod tests {
                     index.shift(&[member], &[target], levels).unwrap();
                 }
             }
-            let index = RankIndex { view: &mut view, table: &table, members: vec![1], anchors: vec![2] };
+            let index = RankIndex {
+                view: &mut view,
+                table: &table,
+                members: vec![1],
+                anchors: vec![2],
+                known: &mut known,
+            };
             for bound in 0..=201u8 {
                 let expected = model.range(..bound).count() as u64;
                 prop_assert_eq!(index.rank(&[bound], levels).unwrap(), expected);

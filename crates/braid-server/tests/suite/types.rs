@@ -1,6 +1,6 @@
 //! Hashes, lists, sets and sorted sets.
 
-use super::support::{TestServer, script};
+use super::support::{TestServer, run, script, try_run};
 
 #[test]
 fn errors_name_their_command() {
@@ -230,4 +230,33 @@ fn a_range_by_member_is_empty_if_its_first_bound_is_not_below_its_last() {
          GETRANGE s -10 -5 => t
          GETRANGE s -5 -10 =>",
     );
+}
+
+/// What a transaction has learned of the index of ranks is wrong once its changes are undone.
+#[test]
+fn ranks_are_right_after_changes_that_were_undone() {
+    const MEMBERS: u32 = 400;
+    let server = TestServer::new();
+    let mut client = server.connect();
+    let add = |scale: u32| {
+        let pair = |member| format!(" {} m{member}", member * scale % 1009);
+        let pairs: String = (0..MEMBERS).map(pair).collect();
+        format!("ZADD z{pairs}")
+    };
+    run::<()>(&mut client, &add(1));
+    for scale in [2, 3, 5] {
+        for command in ["MULTI", &add(scale), "LPUSH z x"] {
+            run::<()>(&mut client, command);
+        }
+        // The second command fails, so that the first runs twice.
+        let _: redis::RedisResult<redis::Value> = try_run(&mut client, "EXEC");
+        let members: Vec<String> = run(&mut client, "ZRANGE z 0 -1");
+        assert_eq!(members.len(), MEMBERS as usize);
+        for (rank, member) in members.iter().enumerate() {
+            assert_eq!(
+                run::<usize>(&mut client, &format!("ZRANK z {member}")),
+                rank
+            );
+        }
+    }
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::arguments::{integer, is};
 use super::sets::choose;
 use crate::failure::{Failure, Result};
-use crate::keyspace::{Collection, Data, Entry, Kind, RankIndex, height, read_u64};
+use crate::keyspace::{Anchors, Collection, Data, Entry, Kind, RankIndex, height, read_u64};
 use crate::resp::Reply;
 
 /// Prefix of members with their scores.
@@ -27,9 +27,7 @@ const ANCHORS: u8 = 2;
 pub(super) type Scored = (Bytes, f64);
 
 fn prefix(set: &Collection, kind: u8) -> Vec<u8> {
-    let mut at = set.id.to_be_bytes().to_vec();
-    at.push(kind);
-    at
+    [&set.id.to_be_bytes()[..], &[kind]].concat()
 }
 
 /// Encodes a score so that bytes order as numbers.
@@ -60,9 +58,7 @@ pub(super) fn stored_score(value: &[u8]) -> f64 {
 
 /// Returns `score, member`, the order of ranks.
 fn ranked(score: f64, member: &[u8]) -> Vec<u8> {
-    let mut at = encode_score(score).to_vec();
-    at.extend_from_slice(member);
-    at
+    [&encode_score(score), member].concat()
 }
 
 /// A sorted set within a transaction.
@@ -78,6 +74,11 @@ impl SortedSet<'_> {
             .hashed_key(&prefix(&self.set, MEMBERS), member)
     }
 
+    /// Returns the place of `score, member` among the elements.
+    fn ranked_at(&self, ranked: &[u8]) -> Vec<u8> {
+        [&self.set.id.to_be_bytes()[..], &[RANKED], ranked].concat()
+    }
+
     fn score(&self, member: &[u8]) -> Result<Option<f64>> {
         let found = self.data.element(&self.member_at(member))?;
         Ok(found.map(|score| stored_score(&score)))
@@ -87,12 +88,32 @@ impl SortedSet<'_> {
         &mut self,
         f: impl FnOnce(&mut RankIndex<'_>) -> braid::Result<R>,
     ) -> Result<R> {
+        self.with_known(&mut Anchors::default(), f)
+    }
+
+    /// Changes the index.
+    fn change_index(
+        &mut self,
+        f: impl FnOnce(&mut RankIndex<'_>) -> braid::Result<()>,
+    ) -> Result<()> {
+        let mut known = self.data.take_anchors(self.set.id);
+        self.with_known(&mut known, f)?;
+        self.data.keep_anchors(self.set.id, known);
+        Ok(())
+    }
+
+    fn with_known<R>(
+        &mut self,
+        known: &mut Anchors,
+        f: impl FnOnce(&mut RankIndex<'_>) -> braid::Result<R>,
+    ) -> Result<R> {
         let table = self.data.elements();
         Ok(f(&mut RankIndex {
             view: &mut self.data.view,
             table: &table,
             members: prefix(&self.set, RANKED),
             anchors: prefix(&self.set, ANCHORS),
+            known,
         })?)
     }
 
@@ -102,15 +123,13 @@ impl SortedSet<'_> {
 
     fn add(&mut self, member: &[u8], score: f64) -> Result<()> {
         let at = ranked(score, member);
-        let mut key = prefix(&self.set, RANKED);
-        key.extend_from_slice(&at);
-        self.data.put_element(&key, &[])?;
+        self.data.put_element(&self.ranked_at(&at), &[])?;
         let key = self.member_at(member);
         self.data
             .put_element(&key, &score.to_bits().to_be_bytes())?;
         let height = height(self.data.keyspace.hash(member));
         let (mut levels, len) = (self.levels(), self.set.len);
-        self.with_index(|index| index.insert(&at, height, &mut levels, len))?;
+        self.change_index(|index| index.insert(&at, height, &mut levels, len))?;
         self.set.extra = i64::from(levels);
         self.set.len += 1;
         Ok(())
@@ -118,14 +137,12 @@ impl SortedSet<'_> {
 
     fn remove(&mut self, member: &[u8], score: f64) -> Result<()> {
         let at = ranked(score, member);
-        let mut key = prefix(&self.set, RANKED);
-        key.extend_from_slice(&at);
-        self.data.remove_element(&key)?;
+        self.data.remove_element(&self.ranked_at(&at))?;
         let key = self.member_at(member);
         self.data.remove_element(&key)?;
         let height = height(self.data.keyspace.hash(member));
         let levels = self.levels();
-        self.with_index(|index| index.remove(&at, height, levels))?;
+        self.change_index(|index| index.remove(&at, height, levels))?;
         self.set.len = self.set.len.saturating_sub(1);
         Ok(())
     }
@@ -137,18 +154,13 @@ impl SortedSet<'_> {
             return self.add(member, after);
         }
         let (from, to) = (ranked(before, member), ranked(after, member));
-        let mut key = prefix(&self.set, RANKED);
-        let len = key.len();
-        key.extend_from_slice(&from);
-        self.data.remove_element(&key)?;
-        key.truncate(len);
-        key.extend_from_slice(&to);
-        self.data.put_element(&key, &[])?;
+        self.data.remove_element(&self.ranked_at(&from))?;
+        self.data.put_element(&self.ranked_at(&to), &[])?;
         let key = self.member_at(member);
         self.data
             .put_element(&key, &after.to_bits().to_be_bytes())?;
         let levels = self.levels();
-        self.with_index(|index| index.shift(&from, &to, levels))
+        self.change_index(|index| index.shift(&from, &to, levels))
     }
 
     /// Returns the number of members before a position in rank order.
