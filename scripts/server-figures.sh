@@ -4,7 +4,7 @@
 #
 #     scripts/server-figures.sh [PART...]
 #
-# The parts are set, pipeline, multi, get and connections; all by default. Both servers run during
+# The parts are set, pipeline, multi, get, ceiling and connections; all by default. Both servers run during
 # the whole part and are measured in turn, REPEAT times (3), for about SECONDS_EACH (4) each; a figure is the
 # median. Their files are in directories of DIR (target/server-figures), which must be on the disk to
 # measure. BRAID names the program, built with `--profile fat`, and BRAID_THREADS its threads (one per
@@ -24,7 +24,7 @@ braid=${BRAID:-target/fat/braid} braid_threads=${BRAID_THREADS:-$(nproc)}
 client_threads=()
 [[ ${CLIENT_THREADS:-1} == 1 ]] || client_threads=(--threads "$CLIENT_THREADS")
 parts=("$@")
-[ $# -gt 0 ] || parts=(set pipeline multi get connections)
+[ $# -gt 0 ] || parts=(set pipeline multi get ceiling connections)
 
 for program in redis-server redis-benchmark redis-cli cc "$braid"; do
     command -v "$program" >/dev/null || { printf 'SKIPPED: no %s\n' "$program"; exit 0; }
@@ -93,13 +93,15 @@ processor_time() {
 }
 
 # Measures a server with server-load: requests per second, p99 in milliseconds, and the processor time
-# of the server for a request in microseconds.
+# of the server and of the client for a request in microseconds.
 load() {
-    local name=$1 connections=$2 pipeline=$3 before rate p99
+    local name=$1 connections=$2 pipeline=$3 first=() before rate p99 own
+    [[ $name == buffered ]] && name=braid first=('BRAID.DURABILITY buffered 100')
     before=$(processor_time "$name")
-    read -r rate _ p99 _ < <("$program" "$dir/$name" "$seconds" "$connections" "${CLIENT_THREADS:-1}" "$pipeline" 100)
+    read -r rate _ p99 own < <("$program" "$dir/$name" "$seconds" "$connections" "${CLIENT_THREADS:-1}" "$pipeline" \
+        100 "${first[@]}")
     awk -v rate="$rate" -v p99="$p99" -v s="$seconds" -v before="$before" -v after="$(processor_time "$name")" \
-        'BEGIN { print rate, p99, (after - before) / (rate * s) }'
+        -v own="$own" 'BEGIN { print rate, p99, (after - before) / (rate * s), own }'
 }
 
 # Measures both servers in turn with a number of connections and of requests that each sends at once, or
@@ -113,7 +115,7 @@ row() {
     done
     for ((round = 0; round < repeat; round++)); do
         for name in braid redis; do
-            read -r rate p99 time < <(load "$name" "$connections" "$pipeline")
+            read -r rate p99 time _ < <(load "$name" "$connections" "$pipeline")
             printf '%s\n' "$rate" >>"$dir/rate-$name"
             printf '%s\n' "$p99" >>"$dir/p99-$name"
             printf '%s\n' "$time" >>"$dir/time-$name"
@@ -202,6 +204,48 @@ part_get() {
     done
     benchmark_row '50 connections' -t get "${value[@]}" -c 50
     benchmark_row '50 connections, pipelined by 16' -t get "${value[@]}" -c 50 -P 16
+}
+
+# Measures how far the processors and the client let any server get: both servers as above, Braid with
+# writes that are answered before they are durable, and a Redis that writes nothing to the disk.
+part_ceiling() {
+    local servers=(braid redis buffered memory) what connections pipeline name round rate time own
+    start_redis redis
+    start_redis memory --appendonly no
+    start_braid
+    printf '| per second | Braid | Redis | Braid, buffered | Redis, no AOF | largest ratio | client, µs |\n'
+    printf '|---|---|---|---|---|---|---|\n'
+    for what in SET 'SET, pipelined by 16' 'MULTI with ten SETs'; do
+        case $what in
+            SET) pipeline=1 ;;
+            SET*) pipeline=16 ;;
+            *) pipeline=multi ;;
+        esac
+        for connections in 50 200; do
+            rm -f "$dir"/rate-* "$dir"/own-* "$dir"/time-*
+            for ((round = 0; round <= repeat; round++)); do
+                for name in "${servers[@]}"; do
+                    read -r rate _ time own < <(load "$name" "$connections" "$pipeline")
+                    # The first round warms the servers up.
+                    ((round > 0)) || continue
+                    printf '%s\n' "$rate" >>"$dir/rate-$name"
+                    printf '%s\n' "$time" >>"$dir/time-$name"
+                    printf '%s\n' "$own" >>"$dir/own-$name"
+                done
+            done
+            for name in "${servers[@]}"; do
+                printf '%s %s %s\n' "$(median <"$dir/rate-$name")" "$(median <"$dir/time-$name")" \
+                    "$(median <"$dir/own-$name")"
+            done | awk -v what="$what, $connections connections" '
+                { rate[NR] = $1; time[NR] = $2; own[NR] = $3 }
+                END {
+                    most = rate[3] > rate[4] ? rate[3] : rate[4]
+                    printf "| %s", what
+                    for (i = 1; i <= NR; i++) printf " | %d; %.1f", rate[i], time[i]
+                    printf " | %.2f | %.1f to %.1f |\n", most / rate[2], own[4], own[1]
+                }'
+        done
+    done
 }
 
 resident() {

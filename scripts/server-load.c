@@ -1,6 +1,8 @@
 /* Sends SETs, or transactions of SETs, to a server of Redis' protocol, and measures.
  *
- *     server-load SOCKET SECONDS CONNECTIONS THREADS PIPELINE|multi SIZE
+ *     server-load SOCKET SECONDS CONNECTIONS THREADS PIPELINE|multi SIZE [FIRST]
+ *
+ * FIRST is a command with a short reply that each connection sends first.
  *
  * Each connection sends PIPELINE requests at once, or with `multi` a transaction of ten, waits for all
  * replies, and sends the next. Requests are made once and only their keys change, so a request takes
@@ -28,7 +30,7 @@ enum { TRANSACTION = 10 };
 /* Latencies are counted in classes of 1/64 of their power of two. */
 enum { CLASS_BITS = 6, CLASSES = 64 << CLASS_BITS };
 
-static const char *path;
+static const char *path, *first;
 static double seconds;
 static int connections, threads, requests_at_once, is_multi, value_len;
 
@@ -118,6 +120,18 @@ static void send_request(struct worker *worker, struct connection *connection, c
         fail("cannot send");
 }
 
+static void send_first(int fd) {
+    char text[256], reply[256];
+    int len = snprintf(text, sizeof text, "%s\r\n", first);
+    if (len >= (int)sizeof text || write(fd, text, (size_t)len) != len)
+        fail("cannot send the first command");
+    /* A short reply arrives at once. */
+    if (read(fd, reply, sizeof reply) <= 0 || *reply == '-') {
+        fputs("the server refuses the first command\n", stderr);
+        exit(1);
+    }
+}
+
 static void *work(void *argument) {
     struct worker *worker = argument;
     struct connection *all = calloc((size_t)worker->connections, sizeof *all);
@@ -130,6 +144,8 @@ static void *work(void *argument) {
         all[i].fd = socket(AF_UNIX, SOCK_STREAM, 0);
         if (connect(all[i].fd, (struct sockaddr *)&address, sizeof address))
             fail(path);
+        if (first)
+            send_first(all[i].fd);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = &all[i]};
         if (epoll_ctl(epoll, EPOLL_CTL_ADD, all[i].fd, &event))
             fail("cannot wait for a connection");
@@ -174,8 +190,8 @@ static double percentile(const uint64_t *latencies, double part) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 7) {
-        fputs("usage: server-load SOCKET SECONDS CONNECTIONS THREADS PIPELINE|multi SIZE\n", stderr);
+    if (argc != 7 && argc != 8) {
+        fputs("usage: server-load SOCKET SECONDS CONNECTIONS THREADS PIPELINE|multi SIZE [FIRST]\n", stderr);
         return 2;
     }
     path = argv[1];
@@ -185,6 +201,7 @@ int main(int argc, char **argv) {
     is_multi = !strcmp(argv[5], "multi");
     requests_at_once = is_multi ? TRANSACTION : atoi(argv[5]);
     value_len = atoi(argv[6]);
+    first = argv[7];
     if (requests_at_once < 1 || requests_at_once > GROUP_MAX || threads < 1 || connections < threads) {
         fputs("a number is too small or too large\n", stderr);
         return 2;
