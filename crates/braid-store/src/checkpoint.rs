@@ -1,6 +1,7 @@
 //! Checkpoints: the pages as of one instant, written out of place, switched to by one superblock.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -372,18 +373,8 @@ impl Checkpoint {
         assert!(old.next_page <= self.next_page, "page ids stay assigned");
         for first in (0..self.next_page).step_by(STEP) {
             let ids = first..self.next_page.min(first + STEP as u64);
-            let mut addresses = [None; STEP];
-            let checkpoint = pool.lock_checkpoint();
-            let open = checkpoint.as_ref().expect("this checkpoint is open");
-            // All other pages have the durable address now, and had it at the epoch switch.
-            pool.file.addresses.for_changed(ids.clone(), |id, address| {
-                addresses[to_usize(id - first)] = Some(address);
-            });
-            let written = open.addresses.range(ids.clone());
-            for (&id, &address) in open.frozen.range(ids.clone()).chain(written) {
-                addresses[to_usize(id - first)] = Some(address);
-            }
-            for (id, &address) in ids.zip(&addresses) {
+            // Without the lock: the list of a large checkpoint moves when it grows.
+            for (id, &address) in ids.clone().zip(&self.addresses_of(ids)) {
                 let Some(address) = address else { continue };
                 assert!(
                     address != UNWRITTEN,
@@ -398,6 +389,25 @@ impl Checkpoint {
             born: low32(old.sequence + 1),
             entries,
         }
+    }
+
+    /// The addresses that a step of pages has in this checkpoint, as far as they may differ from the
+    /// durable ones.
+    fn addresses_of(&self, ids: Range<PageId>) -> [Option<u64>; STEP] {
+        let pool = &self.store.pool;
+        let first = ids.start;
+        let mut addresses = [None; STEP];
+        let checkpoint = pool.lock_checkpoint();
+        let open = checkpoint.as_ref().expect("this checkpoint is open");
+        // All other pages have the durable address now, and had it at the epoch switch.
+        pool.file.addresses.for_changed(ids.clone(), |id, address| {
+            addresses[to_usize(id - first)] = Some(address);
+        });
+        let written = open.addresses.range(ids.clone());
+        for (&id, &address) in open.frozen.range(ids).chain(written) {
+            addresses[to_usize(id - first)] = Some(address);
+        }
+        addresses
     }
 
     /// Writes the page map and the root. Returns the root, its block address and length for the
@@ -434,7 +444,9 @@ impl Checkpoint {
     /// the block that it keeps is the durable one.
     fn switch_entries(&self, changes: &MapChanges) {
         let pool = &self.store.pool;
-        let (mut freed, mut removed) = (Vec::new(), Vec::new());
+        // Room for all of a step: under the lock, an allocation would wait for a thread that was
+        // suspended while it allocated from the same arena.
+        let (mut freed, mut removed) = (Vec::with_capacity(2 * STEP), Vec::with_capacity(STEP));
         for changed in changes.entries.chunks(STEP) {
             let checkpoint = pool.lock_checkpoint();
             for &(id, address) in changed {
