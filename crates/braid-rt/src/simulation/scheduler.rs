@@ -111,6 +111,8 @@ struct Scheduler {
     now: Cell<u64>,
     current: Cell<usize>,
     tasks: RefCell<Tasks>,
+    /// Whether a task has done anything but spin since the tasks that gave way came back.
+    progress: Cell<bool>,
     /// The task that runs after the current one has yielded the processor, if already chosen.
     next: Cell<Option<Option<usize>>>,
     panic: RefCell<Option<Failure>>,
@@ -149,6 +151,7 @@ pub fn yield_point() {
 fn at_yield_point() {
     let scheduler = scheduler();
     scheduler.step();
+    scheduler.progress.set(true);
     if let Some(until) = scheduler.stall() {
         coverage_point("a thread gets no processor for a while");
         let deadline = Some(until);
@@ -172,7 +175,7 @@ fn scheduler() -> Rc<Scheduler> {
     scheduler.expect("the caller is a task")
 }
 
-/// Lets other tasks run first.
+/// Lets other tasks run first: those that have not given way since a task last did anything else.
 pub(crate) fn give_way() {
     let scheduler = scheduler();
     scheduler.step();
@@ -184,6 +187,7 @@ pub(crate) fn give_way() {
 pub(crate) fn block(key: usize, deadline: Option<Instant>) -> bool {
     let scheduler = scheduler();
     scheduler.step();
+    scheduler.progress.set(true);
     let nanos = |at: Instant| {
         let nanos = at.saturating_duration_since(scheduler.base).as_nanos();
         u64::try_from(nanos).unwrap_or(u64::MAX)
@@ -310,6 +314,7 @@ impl Scheduler {
             now: Cell::new(0),
             current: Cell::new(0),
             tasks: RefCell::default(),
+            progress: Cell::new(true),
             next: Cell::new(None),
             panic: RefCell::default(),
             steps: Cell::new(0),
@@ -335,6 +340,7 @@ impl Scheduler {
                 *scheduler.panic.borrow_mut() = Some(Failure::Panic { task, message });
             }
             scheduler.tasks.borrow_mut().set(task.0, State::Done);
+            scheduler.progress.set(true);
             wake(end_of(task), usize::MAX);
         };
         let stack = match STACKS.with_borrow_mut(Vec::pop) {
@@ -434,6 +440,12 @@ impl Scheduler {
             }
         }
         tasks.fire(self.now.get());
+        // A task that spins, such as one that waits for a lock, finds what it waits for only after
+        // another task has done something. Without this, two of them would take turns for as long as
+        // the holder of the lock sleeps, and use up the steps of the run.
+        if self.progress.take() {
+            tasks.come_back();
+        }
         if tasks.ready().is_empty() {
             // Spinning tasks wait for sleeping tasks, so time must pass.
             if let Some(next) = tasks.next_deadline() {
@@ -462,7 +474,6 @@ impl Scheduler {
                 tasks.greatest()
             }
         };
-        tasks.come_back();
         Some(next)
     }
 
@@ -680,6 +691,53 @@ mod tests {
             matches!(outcome, Err(Failure::Deadlock { tasks }) if tasks.len() == 1 && tasks[0].starts_with("main"))
         });
         assert!(lost.count() > 10);
+    }
+
+    /// The holder of a lock sleeps for longer than the steps of the run last if its waiters spin.
+    #[test]
+    fn waiters_of_a_lock_leave_the_time_to_its_holder() {
+        for seed in 0..20 {
+            let (outcome, report) = run(&options(seed), || {
+                let locks = Arc::new((Mutex::new(0), RwLock::new(0)));
+                let handles: Vec<_> = (0..4)
+                    .map(|i| {
+                        let locks = locks.clone();
+                        let body = move || {
+                            let (mut first, mut second) = (locks.0.lock(), locks.1.write());
+                            sleep(Duration::from_secs(10));
+                            (*first, *second) = (*first + 1, *second + 1);
+                        };
+                        thread::spawn(&format!("t{i}"), body).unwrap()
+                    })
+                    .collect();
+                handles
+                    .into_iter()
+                    .for_each(|handle| handle.join().unwrap());
+                (*locks.0.lock(), *locks.1.read())
+            });
+            assert_eq!(outcome, Ok((4, 4)));
+            assert!(report.steps < 1_000, "{}", report.steps);
+        }
+    }
+
+    /// Tasks that give way and wait for each other go on, however many others only give way.
+    #[test]
+    fn tasks_that_give_way_go_on_without_others() {
+        for seed in 0..20 {
+            let (outcome, _) = run(&options(seed), || {
+                let turn = AtomicU64::new(0);
+                thread::scatter(4, |i| {
+                    for round in 0..10 {
+                        while turn.load(Ordering::SeqCst) != round * 4 + i as u64 {
+                            thread::spin_loop();
+                        }
+                        turn.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+                turn.into_inner()
+            });
+            assert_eq!(outcome, Ok(40));
+        }
     }
 
     #[test]
