@@ -64,6 +64,15 @@ pub trait Layer: Clone + fmt::Debug + Send + Sync + 'static {
         file.sync()
     }
 
+    /// Replaces the device's own [`Device::remove`].
+    ///
+    /// # Errors
+    ///
+    /// As that method.
+    fn remove(&self, device: &dyn Device, name: &str) -> io::Result<()> {
+        device.remove(name)
+    }
+
     /// Replaces the device's own [`Device::reader_table`].
     ///
     /// # Errors
@@ -128,7 +137,7 @@ impl<L: Layer> Device for LayeredDevice<L> {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.inner.remove(name)
+        self.layer.remove(&*self.inner, name)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

@@ -3,6 +3,7 @@
 mod backpressure;
 mod common;
 mod crash;
+mod deletion;
 mod files;
 mod growth;
 mod models;

@@ -104,6 +104,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("log: a commit makes a segment beside one made ahead", LONG),
     ("log: a commit waits for a checkpoint", LONG),
     ("log: a snapshot waits for a long application", LONG),
+    ("log: a piece of a released segment is cut off", LONG),
     ("log: a segment is used again", LONG),
     ("log: background work pauses for commits", LONG),
     ("log: commits slow down", LONG),

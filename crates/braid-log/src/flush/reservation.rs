@@ -74,7 +74,7 @@ impl LaneSpace {
         }
     }
 
-    fn is_grown(&self) -> bool {
+    pub(super) fn is_grown(&self) -> bool {
         // Acquire: pairs with `has_grown`.
         self.grown.load(Ordering::Acquire)
     }
@@ -137,7 +137,7 @@ impl Reservation {
 impl Core {
     /// Bytes that the lane can certainly take, less the ends of segments into which a chunk may not
     /// fit.
-    fn room(&self, lane: &Lane) -> u64 {
+    pub(super) fn room(&self, lane: &Lane) -> u64 {
         if !self.is_begun() {
             return 0;
         }
@@ -149,7 +149,7 @@ impl Core {
         left.saturating_sub(slot) + ready
     }
 
-    fn needed(&self, lane: &Lane, extra: u64) -> u64 {
+    pub(super) fn needed(&self, lane: &Lane, extra: u64) -> u64 {
         // Relaxed: every reservation checks again after adding its bytes.
         self.space.margin + lane.log_space.reserved.load(Ordering::Relaxed) + extra
     }
@@ -193,7 +193,7 @@ impl Core {
 
     /// Whether the lane has the segments that the preparing thread keeps ahead: one more than
     /// needed. An unwritten small lane needs none.
-    fn is_comfortable(&self, lane: &Lane) -> bool {
+    pub(super) fn is_comfortable(&self, lane: &Lane) -> bool {
         let pool = &lane.pool;
         if lane.is_absent() {
             return true;
@@ -456,7 +456,7 @@ impl Core {
     }
 
     /// Has segments prepared for `payload` bytes, unless the device has just refused some.
-    fn prepare_with(
+    pub(super) fn prepare_with(
         &self,
         lane: &Lane,
         payload: u64,
@@ -485,52 +485,6 @@ impl Core {
                 Err(self.out_of_space(payload, true))
             }
             Err(error) => Err(error),
-        }
-    }
-
-    /// Prepares segments ahead of need and deletes released ones. Ignores errors: a commit that
-    /// needs the space reports them.
-    pub(crate) fn prepare_ahead(&self) {
-        if !self.is_begun() {
-            return;
-        }
-        for lane in self.lanes.iter().filter(|lane| !lane.is_absent()) {
-            let discard = self.options.discard;
-            let _ = lane
-                .pool
-                .delete_retired(&*self.device, discard, &self.quota);
-            if !self.is_comfortable(lane) {
-                let wanted = || !self.is_comfortable(lane);
-                let _ = self.prepare_with(lane, 0, || {
-                    let (device, options) = (&*self.device, &self.options);
-                    let pool = &lane.pool;
-                    let pause = |left, begun| self.pause_preparing(lane, left, begun);
-                    pool.prepare_ahead_while(device, options, &self.quota, wanted, &pause)
-                });
-            }
-        }
-    }
-
-    /// Leaves the device to commits between two pieces of a file that is made ahead of need, unless
-    /// commits may need the file before its other `left` bytes are written.
-    fn pause_preparing(&self, lane: &Lane, left: u64, begun: Instant) {
-        let is_stopping = self.stopping.load(Ordering::SeqCst);
-        // This thread prepares the segments of all lanes.
-        let mut others = self.lanes.iter().filter(|other| other.index != lane.index);
-        if !is_stopping
-            && self.has_time_to_prepare(lane, left)
-            && others.all(|other| self.is_comfortable(other))
-        {
-            braid_rt::sleep(self.pacer.pause_after_needed(begun));
-        }
-    }
-
-    /// Whether commits can use as many bytes as are `left` of a file before they need it.
-    fn has_time_to_prepare(&self, lane: &Lane, left: u64) -> bool {
-        if lane.log_space.is_grown() {
-            self.room(lane) >= self.needed(lane, left)
-        } else {
-            lane.pool.ready() > 0
         }
     }
 

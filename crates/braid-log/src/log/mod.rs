@@ -507,13 +507,7 @@ impl Log {
             core.backpressure.note_release();
             match core.options.flush_mode {
                 FlushMode::Background => core.preparer.notify(),
-                FlushMode::Callers => {
-                    let discard = core.options.discard;
-                    for lane in &core.lanes {
-                        lane.pool
-                            .delete_retired(&*core.device, discard, &core.quota)?;
-                    }
-                }
+                FlushMode::Callers => core.delete_released()?,
             }
         }
         Ok(())

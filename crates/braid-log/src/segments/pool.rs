@@ -358,7 +358,6 @@ impl SegmentPool {
         let _ahead = self.ahead.lock();
         while wanted() {
             let has_free = self.state.lock().has_free();
-            self.delete_retired(device, options.discard, quota)?;
             let is_prepared = if has_free {
                 let _turn = self.turns.take_ahead(&self.holds.files);
                 self.prepare_in_turn(device, options, quota, State::next_len)?
@@ -386,6 +385,10 @@ impl SegmentPool {
             state.ahead = state.next_len();
             (state.ahead, state.least)
         };
+        if let Err(error) = self.make_quota(device, new.0, options, quota) {
+            self.state.lock().ahead = 0;
+            return Err(error);
+        }
         let reason = Reason::Ahead(pause);
         let made = self.make_fitting(device, &unfinished, new, options, quota, reason);
         let named = made.and_then(|made| {
@@ -409,10 +412,6 @@ impl SegmentPool {
         quota: &Quota,
         len: impl Fn(&State) -> u64,
     ) -> Result<bool, LogError> {
-        let is_limited = options.max_log_bytes > 0;
-        if is_limited {
-            self.delete_retired(device, options.discard, quota)?;
-        }
         let (sequence, old, new) = {
             let mut state = self.state.lock();
             let old = state.pop_free();
@@ -420,15 +419,15 @@ impl SegmentPool {
             state.preparing = old.as_ref().map_or(len, |old| old.len);
             (state.next_sequence, old, (len, state.least))
         };
-        if is_limited && old.is_none() && !braid_rt::mutant!("count_retired_segments") {
-            // Segments that were just found too short to be recycled count against the limit.
-            self.delete_retired(device, options.discard, quota)?;
-        }
         let made = match old {
             Some(old) => self.recycle(device, old, quota).map(Some),
             None => {
                 let unfinished = unfinished_name(self.lane, sequence);
-                self.make_fitting(device, &unfinished, new, options, quota, Reason::Need)
+                self.make_quota(device, new.0, options, quota)
+                    .and_then(|()| {
+                        let reason = Reason::Need;
+                        self.make_fitting(device, &unfinished, new, options, quota, reason)
+                    })
                     .and_then(|file| file.map(|file| self.name(device, file, quota)).transpose())
             }
         };
@@ -551,126 +550,6 @@ impl SegmentPool {
         }
     }
 
-    /// Releases the segments before `sequence`, which are no longer needed, for recycling, or for
-    /// deletion if the options say so. Returns whether there were any.
-    pub(crate) fn release(&self, sequence: u64, options: &LogOptions) -> bool {
-        let mut state = self.holds.list.of(self.state.lock());
-        let mut released = 0;
-        // I6: the segment being written is never released, even if the caller asks for it.
-        while state.files.live.len() > 1 && state.files.live[0].sequence < sequence {
-            if let Some(segment) = state.files.live.pop_front() {
-                released += 1;
-                self.live_bytes.fetch_sub(segment.len, Ordering::Relaxed);
-                if options.discard {
-                    state.files.retired.push(segment)
-                } else {
-                    state.files.free.push(segment)
-                }
-            }
-        }
-        self.released.fetch_add(released as u64, Ordering::Relaxed);
-        state.is_stunted &= released == 0;
-        // The bytes needed between two checkpoints will be needed again; further segments are
-        // deleted.
-        let kept = options.preallocated_by_lane();
-        while state.files.free.len() > released.max(1) {
-            // The shortest one first.
-            let free = state.files.free.iter().enumerate();
-            let Some((at, len)) = free
-                .map(|(at, file)| (at, file.len))
-                .min_by_key(|&(_, len)| len)
-            else {
-                break;
-            };
-            if state.files.usable_bytes() < kept + len {
-                break;
-            }
-            let segment = state.files.free.swap_remove(at);
-            state.files.retired.push(segment);
-        }
-        self.note_len(&state);
-        released > 0
-    }
-
-    /// Deletes the segments that [`SegmentPool::release`] marked for deletion. Returns their number.
-    ///
-    /// # Errors
-    /// Errors of the device; the next call deletes the remaining segments.
-    pub(crate) fn delete_retired(
-        &self,
-        device: &dyn Device,
-        discard: bool,
-        quota: &Quota,
-    ) -> Result<usize, LogError> {
-        // Whoever needs the room waits for a thread that is deleting files.
-        let _deletion = self.deletion.lock();
-        let mut deleted = 0;
-        loop {
-            let Some(segment) = self.state.lock().pop_retired() else {
-                return Ok(deleted);
-            };
-            self.delete(device, segment, discard, quota)?;
-            deleted += 1;
-        }
-    }
-
-    /// Deletes segments whose numbers the next segments take. The caller has the turn.
-    fn delete_unpublished(&self, device: &dyn Device, quota: &Quota) -> Result<(), LogError> {
-        loop {
-            let Some(segment) = self.state.lock().pop_unpublished() else {
-                return Ok(());
-            };
-            self.delete(device, segment, false, quota)?;
-        }
-    }
-
-    /// Forgets all files: the caller removes them, and the lane writes no more.
-    pub(crate) fn forget(&self, quota: &Quota) {
-        let _ahead = self.ahead.lock();
-        let _turn = self.turns.take();
-        let files = std::mem::take(&mut self.state.lock().files);
-        files.all().for_each(|file| quota.release(file.len));
-        self.ready.store(0, Ordering::Release);
-        self.ready_room.store(0, Ordering::Release);
-        self.live_bytes.store(0, Ordering::Relaxed);
-    }
-
-    /// Deletes the released segments, also those kept for recycling. Returns whether it deleted any.
-    pub(crate) fn give_up_free(&self, device: &dyn Device, discard: bool, quota: &Quota) -> bool {
-        {
-            let files = &mut self.state.lock().files;
-            files.retired.append(&mut files.free);
-        }
-        // The next call deletes what cannot be deleted now.
-        self.delete_retired(device, discard, quota)
-            .is_ok_and(|deleted| deleted > 0)
-    }
-
-    fn delete(
-        &self,
-        device: &dyn Device,
-        segment: Segment,
-        discard: bool,
-        quota: &Quota,
-    ) -> Result<(), LogError> {
-        let name = segment_name(self.lane, segment.sequence);
-        let punch = if discard {
-            segment.file.punch_hole(0..segment.len)
-        } else {
-            Ok(())
-        };
-        match punch.and_then(|()| device.remove(&name)) {
-            Ok(()) => {
-                quota.release(segment.len);
-                Ok(())
-            }
-            Err(error) => {
-                self.state.lock().files.retired.push(segment);
-                Err(LogError::io(format!("cannot delete {name}"), error))
-            }
-        }
-    }
-
     /// Finds a live segment that was not released.
     pub(crate) fn find(&self, sequence: u64) -> Option<Segment> {
         let state = self.state.lock();
@@ -694,5 +573,6 @@ impl SegmentPool {
     }
 }
 
+mod deletion;
 #[cfg(all(test, not(loom)))]
 mod tests;

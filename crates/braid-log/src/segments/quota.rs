@@ -72,6 +72,17 @@ impl Quota {
         }
     }
 
+    /// Whether the limit has room for a file of `len` bytes.
+    pub(super) fn has_room(&self, len: u64, options: &LogOptions) -> bool {
+        let used = self.bytes.load(Ordering::Relaxed);
+        options.max_log_bytes == 0 || used.saturating_add(len) <= options.max_log_bytes
+    }
+
+    /// Counts `bytes` less: a file became shorter.
+    pub(super) fn shorten(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     pub(super) fn release(&self, len: u64) {
         self.files.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(len, Ordering::Relaxed);

@@ -149,7 +149,13 @@ impl State {
         let next = self.next_sequence;
         let is_past = |file: &Segment| file.sequence < next;
         let at = self.files.retired.iter().rposition(is_past)?;
-        Some(self.files.retired.swap_remove(at))
+        let segment = self.files.retired.swap_remove(at);
+        let oldest = self.files.live.front();
+        assert!(
+            oldest.is_none_or(|oldest| segment.sequence < oldest.sequence),
+            "I6: only released log is deleted"
+        );
+        Some(segment)
     }
 
     /// Removes a segment that is to be deleted before the next one takes its number.
