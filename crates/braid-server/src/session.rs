@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::acl::{Acl, User};
 use crate::channels::{Mailbox, Topic};
+use crate::command::Command;
 use crate::keyspace::Data;
 use crate::resp::Protocol;
 use crate::tracking::{Mode, Opt};
@@ -24,8 +25,7 @@ pub(crate) struct Watched {
 /// Commands between MULTI and EXEC.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// Each with the number of its command.
-    pub(crate) requests: Vec<(usize, Vec<Bytes>)>,
+    pub(crate) requests: Vec<(&'static Command, Vec<Bytes>)>,
     /// Whether a command could not be queued; EXEC fails then.
     pub(crate) is_broken: bool,
 }

@@ -208,11 +208,7 @@ impl Reply {
                 }
             }
             Reply::Tracking(notice) => notice.encode(protocol, out),
-            Reply::Several(replies) => {
-                for reply in replies {
-                    reply.encode(protocol, out);
-                }
-            }
+            Reply::Several(replies) => put_all(out, replies, protocol),
         }
     }
 }
@@ -296,8 +292,26 @@ fn put_bulk(out: &mut BytesMut, bytes: &[u8]) {
 
 fn put_list(out: &mut BytesMut, mark: u8, list: &[Reply], protocol: Protocol) {
     put_number(out, mark, list.len() as i64);
-    for reply in list {
-        reply.encode(protocol, out);
+    put_all(out, list, protocol);
+}
+
+fn put_all(out: &mut BytesMut, mut list: &[Reply], protocol: Protocol) {
+    const OK: &[u8] = b"+OK\r\n";
+    // Replies to a pipeline of writes, or to a transaction, which are copied together.
+    const MANY: &[u8] = b"+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n";
+    while let Some((first, rest)) = list.split_first() {
+        let alike = list.iter().take(MANY.len() / OK.len());
+        let alike = alike.take_while(|reply| matches!(reply, Reply::Status("OK")));
+        match alike.count() {
+            0 => {
+                first.encode(protocol, out);
+                list = rest;
+            }
+            count => {
+                out.put_slice(&MANY[..count * OK.len()]);
+                list = &list[count..];
+            }
+        }
     }
 }
 
@@ -309,6 +323,16 @@ mod tests {
         let mut out = BytesMut::new();
         reply.encode(protocol, &mut out);
         String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn replies_that_are_alike_follow_each_other() {
+        let mut replies = vec![Reply::OK; 20];
+        replies.insert(9, Reply::Null);
+        replies.push(Reply::Status("QUEUED"));
+        let (before, after) = ("+OK\r\n".repeat(9), "+OK\r\n".repeat(11));
+        let expected = format!("{before}$-1\r\n{after}+QUEUED\r\n");
+        assert_eq!(encoded(&Reply::Several(replies), Protocol::Resp2), expected);
     }
 
     #[test]

@@ -261,7 +261,20 @@ fn line(input: &[u8], end: usize) -> &[u8] {
 
 /// Returns the number after `*` or `$` and the end of its line, if that is as short as nearly all are:
 /// one pass finds both. `None` if the line is long, incomplete or wrong.
+#[inline]
 fn short_length(input: &[u8]) -> Option<(i64, usize)> {
+    let digit = |byte: &u8| i64::from(byte - b'0');
+    match input {
+        [_, one @ b'0'..=b'9', b'\r', b'\n', ..] => Some((digit(one), 4)),
+        [_, ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', b'\n', ..] => {
+            Some((10 * digit(ten) + digit(one), 5))
+        }
+        _ => longer_length(input),
+    }
+}
+
+#[inline(never)]
+fn longer_length(input: &[u8]) -> Option<(i64, usize)> {
     let mut number = 0;
     for (at, byte) in input.iter().enumerate().skip(1).take(SHORT_DIGITS + 1) {
         match byte {
