@@ -44,6 +44,8 @@ mod restart;
 #[cfg(feature = "scripts")]
 #[path = "suite/scripts.rs"]
 mod scripts;
+#[path = "suite/specs.rs"]
+mod specs;
 #[path = "suite/streams.rs"]
 mod streams;
 #[path = "suite/strings.rs"]

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::Command;
 use super::arguments::{help, is, unknown_subcommand};
+use super::key_specs::{key_specs, key_specs_of_subcommand};
 use super::table::{commands, find};
 use crate::acl::categories;
 use crate::failure::{Failure, Result};
@@ -11,10 +12,40 @@ use crate::glob::matches;
 use crate::resp::Reply;
 use crate::session::Session;
 use crate::shared::Shared;
-use crate::signature::{Flag, Signature};
+use crate::signature::{Flag, Signature, fits};
 
 /// Returns the entry of COMMAND INFO.
 fn info(command: &Command) -> Reply {
+    let subcommands = command.subcommands.iter().map(|&(name, arity)| {
+        // The key of a subcommand follows its name, if it takes one.
+        let has_key = command.keys.0 > 0 && fits(arity, arity.abs().max(3) as usize);
+        let key = if has_key { command.keys.0 } else { 0 };
+        let specs = key_specs_of_subcommand(command, name, key);
+        let name = format!("{}|{name}", command.name);
+        let keys = (key, key, key.min(1));
+        entry(command, &name, arity, keys, specs, Vec::new())
+    });
+    let (name, arity, keys) = (command.name, command.arity, command.keys);
+    entry(
+        command,
+        name,
+        arity,
+        keys,
+        key_specs(command),
+        subcommands.collect(),
+    )
+}
+
+/// Returns the entry of a command or of a subcommand of it, with its name, its number of arguments, the
+/// places of its keys, and their specifications.
+fn entry(
+    command: &Command,
+    name: &str,
+    arity: i32,
+    (first, last, step): (i32, i32, i32),
+    specs: Reply,
+    subcommands: Vec<Reply>,
+) -> Reply {
     let flags = command
         .flags
         .iter()
@@ -23,25 +54,24 @@ fn info(command: &Command) -> Reply {
     let categories = categories(command)
         .map(|category| Reply::Simple(format!("@{category}").into()))
         .collect();
-    let (first, last, step) = command.keys;
     Reply::Array(vec![
-        Reply::copied(command.name),
-        Reply::Integer(i64::from(command.arity)),
+        Reply::copied(name),
+        Reply::Integer(i64::from(arity)),
         Reply::Set(flags),
         Reply::Integer(i64::from(first)),
         Reply::Integer(i64::from(last)),
         Reply::Integer(i64::from(step)),
         Reply::Set(categories),
-        Reply::Array(Vec::new()),
-        Reply::Array(Vec::new()),
-        Reply::Array(Vec::new()),
+        Reply::Set(Vec::new()),
+        specs,
+        Reply::Set(subcommands),
     ])
 }
 
-/// Returns the keys among the arguments of a request.
-pub(crate) fn keys_of(command: &Signature, args: &[Bytes]) -> Vec<Bytes> {
-    if matches!(
-        command.name,
+/// Returns whether an argument of the command announces the number of its keys.
+pub(super) fn is_numbered(name: &str) -> bool {
+    matches!(
+        name,
         "zunionstore"
             | "zinterstore"
             | "zdiffstore"
@@ -60,7 +90,12 @@ pub(crate) fn keys_of(command: &Signature, args: &[Bytes]) -> Vec<Bytes> {
             | "evalsha_ro"
             | "fcall"
             | "fcall_ro"
-    ) {
+    )
+}
+
+/// Returns the keys among the arguments of a request.
+pub(crate) fn keys_of(command: &Signature, args: &[Bytes]) -> Vec<Bytes> {
+    if is_numbered(command.name) {
         return numbered(command.name, args);
     }
     if matches!(command.name, "xread" | "xreadgroup") {
@@ -110,7 +145,7 @@ fn numbered(name: &str, args: &[Bytes]) -> Vec<Bytes> {
 }
 
 /// Returns what a request does to its keys, as Redis names it: to the first key, and to the others.
-fn uses_of(command: &Signature, args: &[Bytes]) -> [&'static [&'static str]; 2] {
+pub(super) fn uses_of(command: &Signature, args: &[Bytes]) -> [&'static [&'static str]; 2] {
     const LOOK: &[&str] = &["RO"];
     const READ: &[&str] = &["RO", "access"];
     const CHANGE: &[&str] = &["RW", "update"];
@@ -120,16 +155,21 @@ fn uses_of(command: &Signature, args: &[Bytes]) -> [&'static [&'static str]; 2] 
     const ADD: &[&str] = &["RW", "insert"];
     const WRITE: &[&str] = &["OW", "update"];
     const CREATE: &[&str] = &["OW", "insert"];
-    let given = |word: &str| args.iter().skip(3).any(|arg| is(arg, word));
+    let given = |from: usize, word: &str| args.iter().skip(from).any(|arg| is(arg, word));
+    let subcommand = |word: &str| args.get(1).is_some_and(|arg| is(arg, word));
     let (first, others) = match command.name {
         "exists" | "hexists" | "hlen" | "hstrlen" | "llen" | "scard" | "sismember" | "strlen"
-        | "touch" | "type" | "watch" | "xlen" | "zcard" => (LOOK, LOOK),
+        | "memory" | "object" | "touch" | "type" | "watch" | "xlen" | "zcard" => (LOOK, LOOK),
+        "bitfield" if !given(2, "SET") && !given(2, "INCRBY") => (READ, READ),
+        "xgroup" if subcommand("CREATE") || subcommand("CREATECONSUMER") => (ADD, ADD),
+        "xgroup" if subcommand("DESTROY") || subcommand("DELCONSUMER") => (REMOVE, REMOVE),
+        "xgroup" => (CHANGE, CHANGE),
         "blmove" | "brpoplpush" | "lmove" | "rpoplpush" | "smove" => (TAKE, ADD),
         "copy" | "georadius" | "georadiusbymember" | "sort" => (READ, WRITE),
         "rename" => (TAKE, WRITE),
         "renamenx" => (TAKE, CREATE),
         "pfmerge" => (&["RW", "access", "insert"][..], READ),
-        "pfcount" => (&["RW", "access"][..], READ),
+        "pfcount" => (&["RW", "access"][..], &["RW", "access"][..]),
         "bitop" | "geosearchstore" | "sdiffstore" | "sinterstore" | "sunionstore"
         | "zdiffstore" | "zinterstore" | "zrangestore" | "zunionstore" => (WRITE, READ),
         "blmpop" | "blpop" | "brpop" | "bzmpop" | "bzpopmax" | "bzpopmin" | "getdel"
@@ -143,7 +183,7 @@ fn uses_of(command: &Signature, args: &[Bytes]) -> [&'static [&'static str]; 2] 
         | "sadd" => (ADD, ADD),
         "msetnx" | "setnx" => (CREATE, CREATE),
         "mset" | "psetex" | "restore" | "setex" => (WRITE, WRITE),
-        "set" if !given("GET") => (WRITE, WRITE),
+        "set" if !given(3, "GET") => (WRITE, WRITE),
         "expire" | "expireat" | "geoadd" | "hexpire" | "hexpireat" | "hmset" | "hpersist"
         | "hpexpire" | "hpexpireat" | "hset" | "hsetex" | "lset" | "persist" | "pexpire"
         | "pexpireat" | "setrange" | "xack" | "xadd" | "xclaim" | "xsetid" | "zadd" => {
@@ -155,6 +195,23 @@ fn uses_of(command: &Signature, args: &[Bytes]) -> [&'static [&'static str]; 2] 
         _ => (READ_AND_CHANGE, READ_AND_CHANGE),
     };
     [first, others]
+}
+
+/// Returns a name and an entry of COMMAND DOCS.
+fn docs(command: &Command) -> (Reply, Reply) {
+    let group = || vec![(Reply::copied("group"), Reply::copied(command.group))];
+    let mut fields = group();
+    if !command.subcommands.is_empty() {
+        let subcommands = command.subcommands.iter().map(|(name, _)| {
+            let name = format!("{}|{name}", command.name);
+            (Reply::copied(name), Reply::Map(group()))
+        });
+        fields.push((
+            Reply::copied("subcommands"),
+            Reply::Map(subcommands.collect()),
+        ));
+    }
+    (Reply::copied(command.name), Reply::Map(fields))
 }
 
 /// Lists the names of commands: of all, or of those that `FILTERBY` selects.
@@ -208,11 +265,7 @@ pub(super) fn command(_: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Rep
         } else {
             args[2..].iter().filter_map(|name| find(name)).collect()
         };
-        let docs = wanted.into_iter().map(|command| {
-            let fields = vec![(Reply::copied("group"), Reply::copied(command.group))];
-            (Reply::copied(command.name), Reply::Map(fields))
-        });
-        return Ok(Reply::Map(docs.collect()));
+        return Ok(Reply::Map(wanted.into_iter().map(docs).collect()));
     }
     let with_flags = is(subcommand, "GETKEYSANDFLAGS");
     if (is(subcommand, "GETKEYS") || with_flags) && args.len() > 2 {

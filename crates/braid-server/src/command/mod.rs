@@ -17,6 +17,7 @@ mod hashes;
 mod hyperloglog;
 mod info;
 mod introspection;
+mod key_specs;
 mod keys;
 mod lists;
 mod memory;

@@ -167,6 +167,14 @@ fn keys_have_the_uses_that_redis_names() {
         COMMAND GETKEYSANDFLAGS DEL a b => [[a [RM delete]] [b [RM delete]]]
         COMMAND GETKEYSANDFLAGS HSET a f 1 => [[a [RW update]]]
         COMMAND GETKEYSANDFLAGS INCR a => [[a [RW access update]]]
+        COMMAND GETKEYSANDFLAGS BITFIELD a GET u8 0 => [[a [RO access]]]
+        COMMAND GETKEYSANDFLAGS BITFIELD a INCRBY u8 0 1 => [[a [RW access update]]]
+        COMMAND GETKEYSANDFLAGS BITFIELD a GET u8 0 SET u8 0 1 => [[a [RW access update]]]
+        COMMAND GETKEYSANDFLAGS OBJECT FREQ a => [[a [RO]]]
+        COMMAND GETKEYSANDFLAGS MEMORY USAGE a => [[a [RO]]]
+        COMMAND GETKEYSANDFLAGS XGROUP CREATE a g $ => [[a [RW insert]]]
+        COMMAND GETKEYSANDFLAGS XGROUP SETID a g 0 => [[a [RW update]]]
+        COMMAND GETKEYSANDFLAGS XGROUP DELCONSUMER a g c => [[a [RW delete]]]
         COMMAND GETKEYSANDFLAGS PING => (ERR)";
     script(&mut TestServer::new().connect(), lines);
     if let Some((redis, _process)) = redis_server() {
