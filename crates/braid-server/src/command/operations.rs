@@ -1,5 +1,6 @@
 //! Backups, the archive of the log, and the feed of changes.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
@@ -18,6 +19,9 @@ use crate::shared::Shared;
 /// Transactions that BRAID.CHANGES returns unless the client says how many.
 const COUNT: usize = 100;
 
+const IN_PROGRESS: Failure =
+    Failure::Client(Cow::Borrowed("ERR Background save already in progress"));
+
 fn plan(shared: &Shared) -> Plan {
     let options = shared.options();
     Plan {
@@ -29,26 +33,51 @@ fn plan(shared: &Shared) -> Plan {
 /// Makes a backup, or a checkpoint if there is no directory for backups.
 pub(super) fn save(shared: &Shared, _: &mut Session, _: &[Bytes]) -> Result<Reply> {
     if !shared.backups.begin() {
-        return Err(Failure::client("ERR Background save already in progress"));
+        return Err(IN_PROGRESS);
     }
     shared.backups.make(&shared.keyspace.db, &plan(shared))?;
     Ok(Reply::OK)
 }
 
-/// Does the same in the background.
-pub(super) fn bgsave(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
+/// Checks a request of BGSAVE in a transaction, after which [`save_after`] follows.
+pub(crate) fn may_save(shared: &Shared, args: &[Bytes]) -> Result<()> {
     if args.len() > 2 || args.get(1).is_some_and(|word| !is(word, "SCHEDULE")) {
         return Err(Failure::SYNTAX);
     }
+    if shared.backups.report().is_running {
+        return Err(IN_PROGRESS);
+    }
+    Ok(())
+}
+
+/// Begins the backup that a transaction has asked for, once everything up to a sequence number is durable:
+/// a backup has the durable state.
+pub(crate) fn save_after(shared: &Shared, seqno: u64) {
+    if let Err(failure) = save_in_background(shared, seqno) {
+        tracing::warn!(?failure, "no backup after a transaction");
+    }
+}
+
+/// Does the same as SAVE in the background.
+pub(super) fn bgsave(shared: &Shared, _: &mut Session, args: &[Bytes]) -> Result<Reply> {
+    may_save(shared, args)?;
+    save_in_background(shared, 0)
+}
+
+fn save_in_background(shared: &Shared, seqno: u64) -> Result<Reply> {
     if !shared.backups.begin() {
-        return Err(Failure::client("ERR Background save already in progress"));
+        return Err(IN_PROGRESS);
     }
     let (backups, db) = (Arc::clone(&shared.backups), shared.keyspace.db.clone());
     let plan = plan(shared);
     let thread = std::thread::Builder::new()
         .name("backup".to_owned())
         // INFO and the log tell about an error.
-        .spawn(move || drop(backups.make(&db, &plan)));
+        .spawn(move || {
+            // After a failure of the log the backup fails, too.
+            let _ = db.wait_durable(seqno);
+            drop(backups.make(&db, &plan));
+        });
     match thread {
         Ok(thread) => {
             shared.backups.set_thread(thread);

@@ -127,7 +127,7 @@ static COMMANDS: &[Command] = &numbered([
     command("acl", -2, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(acl::acl)).with(subcommands::ACL),
     command("append", 3, &[Flag::Write, Flag::Denyoom, Flag::Fast], (1, 1, 1), "string", Run::Data(strings::append)),
     command("auth", -2, &[Flag::Fast, Flag::Noscript, Flag::NoAuth], (0, 0, 0), "connection", Run::Session(connection::auth)),
-    command("bgsave", -1, &[Flag::Admin, Flag::Noscript, Flag::NoMulti], (0, 0, 0), "server", Run::Session(operations::bgsave)),
+    command("bgsave", -1, &[Flag::Admin, Flag::Noscript], (0, 0, 0), "server", Run::Session(operations::bgsave)),
     command("bitcount", -2, &[Flag::Readonly], (1, 1, 1), "bitmap", Run::Data(bits::bitcount)),
     command("bitfield", -2, &[Flag::Write, Flag::Denyoom], (1, 1, 1), "bitmap", Run::Data(bitfield::bitfield)),
     command("bitfield_ro", -2, &[Flag::Readonly, Flag::Fast], (1, 1, 1), "bitmap", Run::Data(bitfield::bitfield_ro)),

@@ -6,12 +6,12 @@ use bytes::Bytes;
 
 use super::{Access, Outcome, Within, answer, run_data, transact};
 use crate::command::{
-    Command, Control, Run, copies, keys_of, refuse, remember, run_on, run_or_undo, waitaof_at_once,
-    waits_for_device,
+    Command, Control, Run, copies, keys_of, may_save, refuse, remember, run_on, run_or_undo,
+    save_after, waitaof_at_once, waits_for_device,
 };
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Body, Committed, Data, Entry, Kind, Scope};
-use crate::resp::{Reply, reuse};
+use crate::resp::{Protocol, Reply, reuse};
 use crate::session::{Queue, Session, Watched};
 use crate::shared::Shared;
 
@@ -142,38 +142,51 @@ fn exec_in_parts(
 /// Replies to commands of a transaction by their positions. Takes memory only for commands without data,
 /// which few transactions have.
 #[derive(Debug, Default)]
-struct Done(Vec<Option<Reply>>);
+struct Done {
+    /// Each with the version of the protocol that is selected after it.
+    replies: Vec<Option<(Reply, Protocol)>>,
+    /// Whether one of the commands was BGSAVE.
+    saves: bool,
+}
 
 impl Done {
-    fn get(&self, at: usize) -> Option<&Reply> {
-        self.0.get(at)?.as_ref()
+    fn get(&self, at: usize) -> Option<&(Reply, Protocol)> {
+        self.replies.get(at)?.as_ref()
     }
 
-    /// Keeps a reply, and returns it.
-    fn keep(&mut self, at: usize, reply: Reply) -> Reply {
-        if self.0.len() <= at {
-            self.0.resize(at + 1, None);
+    /// Keeps a reply.
+    fn keep(&mut self, at: usize, reply: &Reply, protocol: Protocol) {
+        if self.replies.len() <= at {
+            self.replies.resize(at + 1, None);
         }
-        self.0[at] = Some(reply.clone());
-        reply
+        self.replies[at] = Some((reply.clone(), protocol));
+    }
+
+    /// Runs BGSAVE of a transaction: the backup begins after the commit, and has what was written.
+    fn save(&mut self, shared: &Shared, args: &[Bytes]) -> Result<Reply> {
+        may_save(shared, args)?;
+        self.saves = true;
+        Ok(Reply::Status("Background saving scheduled"))
     }
 }
 
 /// Runs queued commands of a transaction. Undoes those that fail if `undoes`; otherwise the result is
 /// `None` after the first failure.
 ///
-/// `done` keeps the replies of those that must not run twice, although the transaction may.
+/// `done` keeps the replies of those that must not run twice, although the transaction may. `protocol`
+/// was selected when the transaction began.
 fn run_queued(
     shared: &Shared,
     session: &mut Session,
     data: &mut Data,
     commands: &[(&'static Command, Vec<Bytes>)],
-    done: &mut Done,
+    (done, mut protocol): (&mut Done, Protocol),
     undoes: bool,
 ) -> Result<Option<Reply>> {
-    let mut replies = Vec::with_capacity(commands.len());
+    let mut replies: Vec<Reply> = Vec::with_capacity(commands.len());
     for (at, (command, args)) in commands.iter().enumerate() {
-        if let Some(reply) = done.get(at) {
+        if let Some((reply, selected)) = done.get(at) {
+            select_protocol(&mut replies, &mut protocol, *selected);
             replies.push(reply.clone());
             continue;
         }
@@ -183,7 +196,9 @@ fn run_queued(
         // The rules may have changed since the command was queued.
         if let Err(denied) = session.user.check(command, args, || keys_of(command, args)) {
             let text = refuse(shared, session, "multi", command, &denied);
-            replies.push(done.keep(at, Reply::error(text)));
+            let reply = Reply::error(text);
+            done.keep(at, &reply, protocol);
+            replies.push(reply);
             continue;
         }
         let result = match command.run {
@@ -194,7 +209,13 @@ fn run_queued(
             Run::Data(run) => run_on(command, run, data, args),
             Run::Script(run) => run(shared, session, data, args),
             Run::Session(run) if command.name == "select" => Ok(answer(run(shared, session, args))),
-            Run::Session(run) => Ok(done.keep(at, answer(run(shared, session, args)))),
+            Run::Session(_) if command.name == "bgsave" => Ok(answer(done.save(shared, args))),
+            Run::Session(run) => {
+                let reply = answer(run(shared, session, args));
+                done.keep(at, &reply, session.protocol);
+                select_protocol(&mut replies, &mut protocol, session.protocol);
+                Ok(reply)
+            }
             Run::Executor(Control::Waitaof) => Ok(answer(waitaof_at_once(shared, session, args))),
             Run::Executor(_) => Ok(Reply::OK),
         };
@@ -206,6 +227,15 @@ fn run_queued(
         }
     }
     Ok(Some(Reply::Array(replies)))
+}
+
+/// Notes that a command of a transaction has selected a version of the protocol: the replies before it
+/// are in the version before.
+fn select_protocol(replies: &mut [Reply], protocol: &mut Protocol, selected: Protocol) {
+    if selected != *protocol {
+        replies.iter_mut().for_each(|reply| reply.fix(*protocol));
+        *protocol = selected;
+    }
 }
 
 /// Runs the queued commands in one transaction.
@@ -232,7 +262,7 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
     if mutant!("server_exec_in_parts") {
         return exec_in_parts(shared, session, &commands);
     }
-    let database = session.database;
+    let (database, protocol) = (session.database, session.protocol);
     let result = transact(shared, session, access, |data, session| {
         for watched in &watched {
             data.select(watched.database)?;
@@ -244,7 +274,8 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
         // Commands rarely fail, and one mark costs less than one for each: only after a failure all run
         // again, each with a mark of its own.
         if let Some(begin) = data.mark() {
-            if let Some(replies) = run_queued(shared, session, data, &commands, &mut done, false)? {
+            let done = (&mut done, protocol);
+            if let Some(replies) = run_queued(shared, session, data, &commands, done, false)? {
                 return Ok(replies);
             }
             data.roll_back(begin)?;
@@ -252,13 +283,17 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
             session.database = database;
             data.select(database)?;
         }
-        let replies = run_queued(shared, session, data, &commands, &mut done, true)?;
+        let done = (&mut done, protocol);
+        let replies = run_queued(shared, session, data, &commands, done, true)?;
         Ok(replies.unwrap_or(Reply::NullArray))
     });
     commands.into_iter().for_each(|(_, args)| reuse(args));
     match result {
         Ok((reply, ticket)) => {
             count_errors(shared, &reply);
+            if done.saves {
+                save_after(shared, session.pending);
+            }
             Outcome::Reply(reply, ticket)
         }
         Err(failure) => Outcome::ready(failure.to_reply()),

@@ -79,6 +79,8 @@ pub(crate) enum Reply {
     Tracking(Notice),
     /// Several replies to one command, as SUBSCRIBE gives.
     Several(Vec<Reply>),
+    /// A reply in the version that its connection had selected when the command ran.
+    Encoded(Bytes),
 }
 
 impl Reply {
@@ -122,6 +124,7 @@ impl Reply {
             Reply::Simple(bytes)
             | Reply::Bulk(bytes)
             | Reply::BigNumber(bytes)
+            | Reply::Encoded(bytes)
             | Reply::Verbatim(_, bytes) => bytes.len(),
             Reply::Error(text) => text.len(),
             Reply::Array(replies)
@@ -136,6 +139,24 @@ impl Reply {
             _ => 0,
         };
         content + EACH
+    }
+
+    /// Encodes the reply in a version whatever is selected later, unless it is the same in both versions.
+    pub(crate) fn fix(&mut self, protocol: Protocol) {
+        let is_same = matches!(
+            self,
+            Reply::Status(_)
+                | Reply::Simple(_)
+                | Reply::Error(_)
+                | Reply::Integer(_)
+                | Reply::Bulk(_)
+                | Reply::Encoded(_)
+        );
+        if !is_same {
+            let mut encoded = BytesMut::new();
+            self.encode(protocol, &mut encoded);
+            *self = Reply::Encoded(encoded.freeze());
+        }
     }
 
     /// Appends the encoded reply.
@@ -209,6 +230,7 @@ impl Reply {
             }
             Reply::Tracking(notice) => notice.encode(protocol, out),
             Reply::Several(replies) => put_all(out, replies, protocol),
+            Reply::Encoded(bytes) => out.put_slice(bytes),
         }
     }
 }

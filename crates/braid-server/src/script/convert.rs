@@ -84,7 +84,7 @@ pub(super) fn to_lua(lua: &Lua, reply: &Reply, resp3: bool) -> mlua::Result<Valu
             Ok(Value::Table(table))
         }
         // It answers no command, so no script gets it.
-        Reply::Tracking(_) => Ok(Value::Nil),
+        Reply::Tracking(_) | Reply::Encoded(_) => Ok(Value::Nil),
         Reply::Scored(members) => {
             let table = lua.create_table()?;
             for (member, score) in members {

@@ -33,22 +33,30 @@ fn a_backup_is_made_while_clients_write() {
     let info: String = run(connection, "INFO persistence");
     assert!(info.contains("rdb_last_bgsave_status:ok"), "{info}");
     assert!(run::<i64>(connection, "LASTSAVE") >= started);
+    // In a transaction the backup begins after the commit.
+    script(
+        connection,
+        "MULTI\nBGSAVE => QUEUED\nSET c 3 => QUEUED\nBGSAVE SCHEDULE => QUEUED\n\
+         EXEC => [Background saving scheduled OK Background saving scheduled]",
+    );
+    wait_for_backup(connection);
     let mut files: Vec<_> = std::fs::read_dir(&backups)
         .unwrap()
         .map(|file| file.unwrap().path())
         .collect();
     files.sort_by_key(|path| braid::backup::info(path).unwrap().seqno);
-    assert_eq!(files.len(), 2);
+    assert_eq!(files.len(), 3);
     assert!(braid::backup::info(&files[1]).unwrap().parent.is_some());
     server.stop();
     db.close().unwrap();
     let restore = braid::backup::Restore::new()
         .backup(&files[0])
-        .backup(&files[1]);
+        .backup(&files[1])
+        .backup(&files[2]);
     restore.run(dir.path().join("restored")).unwrap();
     let db = Database::open(dir.path().join("restored")).unwrap();
     let server = TestServer::with(db, |_| {});
-    script(&mut server.connect(), "MGET a b => [1 2]");
+    script(&mut server.connect(), "MGET a b c => [1 2 3]");
     server.stop();
     // A directory that is missing fails the backup, and nothing else.
     let server = TestServer::with(Database::in_memory().unwrap(), |options| {

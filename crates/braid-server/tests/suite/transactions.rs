@@ -41,6 +41,27 @@ fn an_exec_that_cannot_run_discards_the_transaction() {
     assert_eq!(raw.lines(7), expected);
 }
 
+/// Also if a command fails, so that those before it run again.
+#[test]
+fn hello_in_a_transaction_changes_only_later_replies() {
+    let server = TestServer::new();
+    for last in ["PING", "INCR h"] {
+        let mut raw = server.raw();
+        raw.send("DEL h\r\nHSET h a 1\r\nMULTI\r\nHGETALL h\r\nHELLO 3\r\nHGETALL h\r\n");
+        raw.send(format!("{last}\r\nEXEC\r\nHGETALL h\r\n"));
+        raw.lines(2);
+        assert_eq!(raw.lines(6)[5], "*4", "{last}");
+        assert_eq!(raw.lines(5), ["*2", "$1", "a", "$1", "1"]);
+        assert_eq!(raw.line(), "%7");
+        while raw.line() != "modules" {}
+        assert_eq!(raw.line(), "*0");
+        let pairs = ["%1", "$1", "a", "$1", "1"];
+        assert_eq!(raw.lines(5), pairs);
+        assert!(raw.line().starts_with(['+', '-']));
+        assert_eq!(raw.lines(5), pairs);
+    }
+}
+
 #[test]
 fn commands_before_one_that_fails_take_effect_once() {
     let server = TestServer::new();
