@@ -9,6 +9,7 @@
 //! After the end of an incarnation, the next one's header says which part of it is kept, as in
 //! recovery. Every transaction handed out is durable and is kept forever.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -35,7 +36,6 @@ const WINDOW: usize = 256 << 10;
 
 /// A transaction that was read and waits for its predecessors.
 struct Waiting {
-    lane: LaneId,
     flush: FlushNo,
     records: u32,
     payload: Vec<u8>,
@@ -235,6 +235,7 @@ impl TailReader {
             let (mut seqno, mut waiting) = entry.remove_entry();
             // The next fragments have the next numbers, and no number up to `to` is missing.
             while waiting.rest.after > 0
+                && !waiting.rest.shares_number
                 && let Some((last, next)) = self.waiting.pop_first()
             {
                 seqno = last;
@@ -270,16 +271,11 @@ impl TailReader {
         let (Some(own), Some((&incarnation, next))) = (own, next) else {
             unreachable!("both headers were read")
         };
-        let kept: Kept = own.protocol.kept(next.base, &next.kept);
+        let lanes = own.kept.len();
+        let kept: Kept = own.protocol.kept(next.base, &next.kept, lanes);
         let base = next.base;
-        let most = if kept == Kept::ALL_FLUSHES {
-            base
-        } else {
-            SeqNo::MAX
-        };
-        self.waiting.retain(|&seqno, waiting| {
-            seqno <= most && kept.holds(waiting.lane, seqno, waiting.flush)
-        });
+        self.waiting
+            .retain(|&seqno, waiting| kept.holds(seqno, waiting.flush));
         if !self.hand_out(base, room, f) {
             return Ok(false);
         }
@@ -371,7 +367,7 @@ impl TailReader {
     }
 
     fn note(&mut self, header: &SegmentHeader) -> Result<(), LogError> {
-        let Some(kind) = ProtocolKind::from_id(header.protocol) else {
+        let Some(kind) = ProtocolKind::from_header_id(header.protocol) else {
             return Err(LogError::Incompatible {
                 what: format!(
                     "cannot read the log: it was written with commit protocol number {}, which this build does not know; use a matching version",
@@ -551,18 +547,19 @@ impl Cursor {
                 }
             };
             if let Some(payload) = complete.filter(|_| seqno > after) {
-                let records = log_record.records;
-                let flush = header.flush;
-                waiting.insert(
-                    seqno,
-                    Waiting {
-                        lane,
-                        flush,
-                        records,
+                let rest = log_record.rest;
+                match waiting.entry(seqno) {
+                    // Fragments with one number lie in several lanes.
+                    Entry::Occupied(mut first) if rest.shares_number => {
+                        first.get_mut().payload.extend(payload);
+                    }
+                    entry => drop(entry.insert_entry(Waiting {
+                        flush: header.flush,
+                        records: log_record.records,
                         payload,
-                        rest: log_record.rest,
-                    },
-                );
+                        rest,
+                    })),
+                }
             }
         }
         self.window = window;

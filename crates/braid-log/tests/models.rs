@@ -339,8 +339,7 @@ fn a_cut_for_each_lane_is_caught() {
     }
 }
 
-/// Under `gwsn-strict`, dependencies are durable before an append; under `gwsn`, the order of flushes
-/// has them. The others need a cut that is closed.
+/// Under `gwsn-strict`, dependencies are durable before an append. The others need a cut that is closed.
 #[test]
 fn keeping_dependents_of_a_torn_transaction_is_caught() {
     for protocol in [
@@ -349,15 +348,17 @@ fn keeping_dependents_of_a_torn_transaction_is_caught() {
         Protocol::Glsn,
         Protocol::Epoch,
         Protocol::Gsn,
+        Protocol::Gwsn,
     ] {
-        is_caught_in_tablespaces(protocol, Mutant::KeepDependentsOfTorn, &["I3"]);
+        let by = ["I3", "Lemma 4"];
+        is_caught_in_tablespaces(protocol, Mutant::KeepDependentsOfTorn, &by);
     }
 }
 
 #[test]
-fn waiting_for_one_part_of_a_dependency_is_caught() {
-    let by = ["I3", "Lemma 9"];
-    is_caught_in_tablespaces(Protocol::Gwsn, Mutant::AwaitFirstPart, &by);
+fn waiting_for_no_part_of_a_dependency_is_caught() {
+    let by = ["I3", "Lemma 4", "Lemma 9"];
+    is_caught_in_tablespaces(Protocol::Gwsn, Mutant::AwaitNoPart, &by);
 }
 
 #[test]

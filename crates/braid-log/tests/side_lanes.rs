@@ -58,7 +58,7 @@ fn protocols() -> Vec<ProtocolKind> {
     all.filter(|protocol| protocol.has_side_lanes()).collect()
 }
 
-/// Whether a protocol keeps prefixes of the numbers, and divides transactions.
+/// Whether a protocol keeps prefixes of the numbers.
 fn keeps_prefixes(protocol: ProtocolKind) -> bool {
     matches!(protocol, ProtocolKind::Glsn | ProtocolKind::Epoch)
 }
@@ -162,7 +162,6 @@ fn run(log: &Log, model: &mut Model, rng: &mut fastrand::Rng, steps: u32) -> Res
         }
         let records = fragments.iter().map(|fragment| fragment.records).sum();
         let mut payloads: Vec<_> = fragments.iter().map(|f| f.payload.clone()).collect();
-        let is_divided = keeps_prefixes(log.options().protocol);
         let mut pending = match (&fragments[..], rng.bool()) {
             ([Fragment { side: None, .. }], true) => log.enter(&[&payloads[0]])?,
             (
@@ -190,9 +189,6 @@ fn run(log: &Log, model: &mut Model, rng: &mut fastrand::Rng, steps: u32) -> Res
             payloads.clear();
         } else {
             pending.append(&[&payloads.concat()]);
-            if !is_divided {
-                payloads = vec![payloads.concat()];
-            }
         }
         payloads.sort();
         model.written.insert(seqno, payloads);
@@ -200,7 +196,8 @@ fn run(log: &Log, model: &mut Model, rng: &mut fastrand::Rng, steps: u32) -> Res
         if rng.u8(..3) == 0 {
             ticket.wait()?;
             model.waited.push(seqno);
-            if is_divided {
+            // With `gsn`, lanes are acknowledged by themselves.
+            if log.options().protocol != ProtocolKind::Gsn {
                 model.acknowledged = seqno;
             }
         } else {

@@ -90,6 +90,10 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("flush: a mark waits for its header", LONG),
     ("flush: chunks share a unit of the device", LONG),
     ("gap rule: a dependency in another lane is lost", LONG),
+    (
+        "gap rule: a transaction lacks a fragment in a kept flush",
+        LONG,
+    ),
     ("gap rule: flushes after a gap", LONG),
     ("gap rule: numbers after a gap", LONG),
     ("gate: an operation comes after close", LONG),

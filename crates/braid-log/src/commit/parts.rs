@@ -9,13 +9,17 @@
 //!   counts as all of the transaction's numbers.
 //! - I15, whole or not at all: a missing fragment is a missing number. Recovery cuts before it, and
 //!   before the transaction that it belongs to.
+//!
+//! With `gsn`, a transaction has one number, which is that of each fragment; see `protocol/gsn.rs`.
 
 use std::sync::Arc;
 
+use braid_rt::narrow;
+
 use crate::LogError;
-use crate::base::numbers::{GroupNo, SeqNo};
+use crate::base::numbers::{GroupNo, LaneId, SeqNo};
 use crate::buffer::slot::AssignedNumbers;
-use crate::commit::stream::{LARGE_BYTES, Large, Stream};
+use crate::commit::stream::{LARGE_BYTES, Large, Stream, payload_len};
 use crate::commit::ticket::StrandHandle;
 use crate::flush::reservation::Reservation;
 use crate::format::log_record::{FragmentHeader, LogRecordKind, Rest};
@@ -54,9 +58,11 @@ pub(crate) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Reserves log space for each fragment, and writes the payload of large ones.
+    /// Reserves log space for each fragment, and writes the payload of large ones. Each may name
+    /// `dependencies` bytes of dependencies.
     pub(crate) fn reserve(
         fragments: Vec<Fragment>,
+        dependencies: usize,
         strand_of: impl Fn(Option<usize>) -> &'a Arc<StrandHandle>,
     ) -> Result<Self, LogError> {
         let mut all = Self {
@@ -70,7 +76,7 @@ impl<'a> Parts<'a> {
             let lane = &core.lanes[strand_handle.lane];
             all.parts.push(Part {
                 strand_handle,
-                reservation: core.reserve(lane, fragment.payload.len())?,
+                reservation: core.reserve(lane, fragment.payload.len() + dependencies)?,
                 records: fragment.records,
                 payload: fragment.payload,
                 stream: None,
@@ -80,7 +86,7 @@ impl<'a> Parts<'a> {
         for part in &mut all.parts {
             let core = &part.strand_handle.core;
             let most = core.strands[part.strand_handle.strand].whole_record_bytes();
-            if part.payload.len() > most.min(LARGE_BYTES) {
+            if part.payload.len() + dependencies > most.min(LARGE_BYTES) {
                 if all._large.is_none() {
                     all._large = Some(Large::hold(core)?);
                 }
@@ -97,6 +103,12 @@ impl<'a> Parts<'a> {
         self.parts[0].strand_handle
     }
 
+    /// Whether one of them lies in a lane.
+    pub(crate) fn lie_in(&self, lane: LaneId) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|part| part.strand_handle.lane == lane)
+    }
+
     /// Whether one of the lanes has no log any more.
     pub(crate) fn has_absent(&self) -> bool {
         let mut handles = self.parts.iter().map(|part| part.strand_handle);
@@ -109,19 +121,36 @@ impl<'a> Parts<'a> {
         all.copied().collect()
     }
 
-    /// Copies all fragments into the buffers of their strands. Returns the flush group of the first.
+    /// Copies all fragments into the buffers of their strands, the first with the dependencies.
+    /// Returns the flush group of the first.
     ///
     /// # Panics
     /// If the count of the numbers is not that of the fragments.
-    pub(crate) fn append(&mut self, numbers: AssignedNumbers) -> GroupNo {
+    pub(crate) fn append(&mut self, numbers: AssignedNumbers, on: &[SeqNo]) -> GroupNo {
+        let hardening = self.home().core.acknowledgement.lanes();
+        let shares_number = hardening.is_some();
+        if let Some(hardening) = hardening {
+            let further = self.parts.iter().skip(1);
+            let lanes = further.map(|part| part.strand_handle.lane);
+            hardening.add_parts(numbers.last, lanes.collect());
+        }
+        let all = if shares_number {
+            narrow(self.parts.len())
+        } else {
+            numbers.records()
+        };
+        let on: Vec<u8> = on.iter().flat_map(|on| on.get().to_le_bytes()).collect();
         let mut before = 0;
         self.put_all(numbers, |part, own| {
+            let count = if shares_number { 1 } else { part.records };
             let rest = Rest {
                 before,
-                after: numbers.records() - before - part.records,
+                after: all - before - count,
+                shares_number,
             };
-            before += part.records;
-            part.put_fragment(numbers.first, own, rest)
+            let on = if before == 0 { &on[..] } else { &[] };
+            before += count;
+            part.put_fragment(numbers.first, own, rest, on)
         })
     }
 
@@ -136,15 +165,23 @@ impl<'a> Parts<'a> {
         numbers: AssignedNumbers,
         mut put: impl FnMut(&Part<'_>, AssignedNumbers) -> GroupNo,
     ) -> GroupNo {
+        let shares_number = self.home().core.acknowledgement.lanes().is_some();
         let records: u32 = self.parts.iter().map(|part| part.records).sum();
-        assert_eq!(records, numbers.records(), "each number has its fragment");
+        assert!(
+            shares_number || records == numbers.records(),
+            "each number has its fragment"
+        );
         self.first = numbers.first;
         let mut home = GroupNo::NONE;
         let mut next = numbers.first.get();
         for (index, part) in self.parts.iter().enumerate() {
-            let own = AssignedNumbers {
-                first: SeqNo::new(next),
-                last: SeqNo::new(next + u64::from(part.records) - 1),
+            let own = if shares_number {
+                numbers
+            } else {
+                AssignedNumbers {
+                    first: SeqNo::new(next),
+                    last: SeqNo::new(next + u64::from(part.records) - 1),
+                }
             };
             next += u64::from(part.records);
             let group = put(part, own);
@@ -162,18 +199,23 @@ impl<'a> Parts<'a> {
 }
 
 impl Part<'_> {
-    fn put_fragment(&self, first: SeqNo, own: AssignedNumbers, rest: Rest) -> GroupNo {
+    fn put_fragment(&self, first: SeqNo, own: AssignedNumbers, rest: Rest, on: &[u8]) -> GroupNo {
         let named = self.stream.map(|stream| stream.named());
-        let payload = named.as_ref().map_or(&self.payload[..], |named| &named[..]);
+        // The dependencies come after the name of a stream, and before any other payload.
+        let payload = match &named {
+            Some(named) => [&named[..], on],
+            None => [on, &self.payload[..]],
+        };
         let header = FragmentHeader {
             seqno: own.last,
-            records: self.records,
+            records: own.records(),
             rest,
             is_streamed: named.is_some(),
-            payload_len: payload.len(),
+            dependencies: on.len(),
+            payload_len: payload_len(&payload),
         };
         let strand = &self.strand_handle.core.strands[self.strand_handle.strand];
-        self.when_space(|| strand.try_append_fragment(header, first, payload))
+        self.when_space(|| strand.try_append_fragment(header, first, &payload))
     }
 
     fn put_abort(&self, own: AssignedNumbers) -> GroupNo {

@@ -143,7 +143,11 @@ impl<'a> PendingCommit<'a> {
         let seqno = self.numbers.expect("numbers are assigned").last;
         assert!(!self.appended, "dependencies come before the log record");
         let core = &self.strand_handle.core;
-        let depend = || core.depend(self.strand.lane, seqno, numbers);
+        let is_own = |lane| match self.more.as_deref() {
+            Some(More::Parts(parts)) => parts.lie_in(lane),
+            _ => lane == self.strand.lane,
+        };
+        let depend = || core.depend(is_own, seqno, numbers);
         let why = "the protocol acknowledges in this order";
         self.dependencies = excused(SEQUENCE_NUMBER, why, depend);
     }
@@ -169,7 +173,8 @@ impl<'a> PendingCommit<'a> {
     #[inline(never)]
     fn append_named(&mut self, payload: &[&[u8]]) {
         if matches!(self.more.as_deref(), Some(More::Parts(_))) {
-            return self.put_parts(Parts::append);
+            let on = std::mem::take(&mut self.dependencies);
+            return self.put_parts(|parts, numbers| parts.append(numbers, &on));
         }
         let stream = self.stream().map(|s| (s.number, s.total));
         let head = stream.map(|(number, total)| [number, total]);

@@ -178,7 +178,7 @@ pub(crate) fn first_lane(
         log: beginning.identity,
         lane: index,
         lanes: narrow(options.all_lanes()),
-        protocol: protocol::of(options.protocol).id(),
+        protocol: protocol::of(options.protocol).header_id(options.side_lanes),
         sequence: segment.sequence,
         incarnation: beginning.incarnation,
         link: 0,

@@ -606,9 +606,14 @@ impl Core {
     }
 
     /// Handles a transaction's dependencies before its append; see
-    /// [`PendingCommit::depends_on`](crate::PendingCommit::depends_on). Returns the dependencies to
-    /// name in its log record.
-    pub(crate) fn depend(&self, lane: LaneId, seqno: SeqNo, on: &[SeqNo]) -> Vec<SeqNo> {
+    /// [`PendingCommit::depends_on`](crate::PendingCommit::depends_on). `is_own` says whether a lane
+    /// gets a part of the transaction. Returns the dependencies to name in its log record.
+    pub(crate) fn depend(
+        &self,
+        is_own: impl Fn(LaneId) -> bool,
+        seqno: SeqNo,
+        on: &[SeqNo],
+    ) -> Vec<SeqNo> {
         let newest = on.iter().copied().max().unwrap_or(SeqNo::NONE);
         if newest <= self.durable_seqno() {
             return Vec::new();
@@ -617,7 +622,7 @@ impl Core {
             Dependence::Implied => {}
             // The transaction's own commit reports an error.
             Dependence::Durable => drop(self.wait(WaitTarget::everything(newest))),
-            Dependence::Sealed => self.wait_sealed(lane, newest),
+            Dependence::Sealed => self.wait_sealed(is_own, newest),
             Dependence::Recorded => {
                 let hardening = self.acknowledgement.lanes();
                 match hardening.map(|hardening| hardening.depend(seqno, on)) {
@@ -632,11 +637,15 @@ impl Core {
         Vec::new()
     }
 
-    /// Waits until everything that other lanes hold up to `seqno` is in flushes that have their
-    /// numbers.
-    fn wait_sealed(&self, own: LaneId, seqno: SeqNo) {
+    /// I14: waits until everything up to `seqno` that lies in lanes which get no part of the
+    /// transaction is in flushes that have their numbers. In the transaction's own lanes, it is in no
+    /// later flush than the transaction.
+    fn wait_sealed(&self, is_own: impl Fn(LaneId) -> bool, seqno: SeqNo) {
+        if braid_rt::mutant!("append_before_dependencies") {
+            return;
+        }
         let mut backoff = Backoff::default();
-        for lane in self.lanes.iter().filter(|lane| lane.index != own) {
+        for lane in self.lanes.iter().filter(|lane| !is_own(lane.index)) {
             let is_open = || {
                 lane.strands()
                     .any(|strand| self.strands[strand].oldest_unsealed() <= seqno)

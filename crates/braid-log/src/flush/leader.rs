@@ -255,7 +255,7 @@ impl Core {
             log: self.id,
             lane: lane.index,
             lanes: narrow(self.lanes.len()),
-            protocol: self.protocol.id(),
+            protocol: self.protocol.header_id(self.options.side_lanes),
             sequence: segment.sequence,
             incarnation: self.incarnation,
             link: seal.link,

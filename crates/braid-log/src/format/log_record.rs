@@ -17,6 +17,11 @@
 //! has the counts of the transaction's numbers before and after this run. So each number lies in
 //! exactly one log, and a fragment that is missing is a missing number.
 //!
+//! If lanes assign their own numbers (`gsn`), all fragments of a transaction have its one number. Their
+//! tags count no records, and the two counts are those of the fragments before and after. A fragment
+//! that is not a stream then has the length of its dependencies after the counts, as the kind
+//! dependent has.
+//!
 //! A large transaction is a *stream*: parts without a sequence number, in the order of their
 //! offsets, then a commit record with the sequence number, whose payload is the number of the
 //! stream, the length of all parts, and the dependencies, in 8 bytes each. Parts without a commit
@@ -92,6 +97,9 @@ pub(crate) struct RawLogRecord<'a> {
 pub(crate) struct Rest {
     pub(crate) before: u32,
     pub(crate) after: u32,
+    /// Whether all fragments have the transaction's one number. The counts are then those of the
+    /// fragments.
+    pub(crate) shares_number: bool,
 }
 
 impl Rest {
@@ -170,6 +178,9 @@ pub(crate) struct FragmentHeader {
     pub(crate) rest: Rest,
     /// Whether this is the commit record of a stream.
     pub(crate) is_streamed: bool,
+    /// Bytes of the dependencies at the beginning of the payload, of a fragment that shares its
+    /// number and is not a stream.
+    pub(crate) dependencies: usize,
     pub(crate) payload_len: usize,
 }
 
@@ -183,10 +194,18 @@ impl FragmentHeader {
         };
         let mut at = 0;
         let mut put = |value| at += put_varint(value, &mut out[at..]);
-        put(u64::from(self.records) << 3 | code);
+        let records = if self.rest.shares_number {
+            0
+        } else {
+            self.records
+        };
+        put(u64::from(records) << 3 | code);
         put(self.seqno.get() << 1);
         put(u64::from(self.rest.before));
         put(u64::from(self.rest.after));
+        if self.rest.shares_number && !self.is_streamed {
+            put(self.dependencies as u64);
+        }
         put(self.payload_len as u64);
         at
     }
@@ -235,7 +254,7 @@ impl<'a> LogRecords<'a> {
             return Ok(None);
         }
         let tag = self.get()?;
-        let records = u32::try_from(tag >> 3).map_err(|_| Malformed)?;
+        let mut records = u32::try_from(tag >> 3).map_err(|_| Malformed)?;
         let zigzag = self.get()?;
         let delta = (zigzag >> 1) ^ (zigzag & 1).wrapping_neg();
         let code = tag & 7;
@@ -247,8 +266,13 @@ impl<'a> LogRecords<'a> {
         let mut rest = Rest::default();
         if code == FRAGMENT || code == STREAM_FRAGMENT {
             rest = self.rest_of(number, records)?;
+            records = records.max(1);
         }
         let mut kind = match code {
+            FRAGMENT if rest.shares_number => match self.dependencies()? {
+                0 => LogRecordKind::Data,
+                dependencies => LogRecordKind::Dependent { dependencies },
+            },
             0 | DATA_ALONE | FRAGMENT => LogRecordKind::Data,
             1 | ABORT_ALONE => LogRecordKind::Abort,
             STREAM if records == 0 => LogRecordKind::Part {
@@ -261,7 +285,7 @@ impl<'a> LogRecords<'a> {
                 total: 0,
             },
             4 => LogRecordKind::Dependent {
-                dependencies: usize::try_from(self.get()?).map_err(|_| Malformed)?,
+                dependencies: self.dependencies()?,
             },
             _ => return Err(Malformed),
         };
@@ -303,16 +327,21 @@ impl<'a> LogRecords<'a> {
         }))
     }
 
+    fn dependencies(&mut self) -> Result<usize, Malformed> {
+        usize::try_from(self.get()?).map_err(|_| Malformed)
+    }
+
     /// Reads the counts of a fragment, whose last number is `number`.
     fn rest_of(&mut self, number: u64, records: u32) -> Result<Rest, Malformed> {
         let mut count = || u32::try_from(self.get()?).map_err(|_| Malformed);
         let rest = Rest {
             before: count()?,
             after: count()?,
+            shares_number: records == 0,
         };
         let least = u64::from(records) + u64::from(rest.before);
         let is_possible = number >= least && number < NUMBERS_MAX - u64::from(rest.after);
-        if rest.is_nothing() || !is_possible {
+        if rest.before | rest.after == 0 || !(rest.shares_number || is_possible) {
             return Err(Malformed);
         }
         Ok(rest)
@@ -343,6 +372,9 @@ impl<'a> RawLogRecord<'a> {
 
     /// The transaction's sequence number, of which this may be a fragment.
     pub(crate) fn transaction(&self) -> SeqNo {
+        if self.rest.shares_number {
+            return self.seqno;
+        }
         SeqNo::new(self.seqno.get() + u64::from(self.rest.after))
     }
 
@@ -456,14 +488,22 @@ mod tests {
             counts in any::<(u32, u32)>().prop_filter("a rest", |counts| *counts != (0, 0)),
             payload in prop::collection::vec(any::<u8>(), 0..100),
             is_streamed: bool,
+            shares_number: bool,
+            on in 0usize..3,
         ) {
-            let (seqno, rest) = (SeqNo::new(seqno), Rest { before: counts.0, after: counts.1 });
+            let (seqno, (before, after)) = (SeqNo::new(seqno), counts);
+            let rest = Rest { before, after, shares_number };
+            let records = if shares_number { 1 } else { records };
             let mut payload = payload;
             if is_streamed {
                 payload.splice(.., [7u64, 300_000].map(u64::to_le_bytes).concat());
             }
-            let payload_len = payload.len();
-            let header = FragmentHeader { seqno, records, rest, is_streamed, payload_len };
+            let on = if shares_number { on } else { 0 };
+            payload.splice(..0, vec![0; 8 * on].into_iter().filter(|_| !is_streamed));
+            payload.extend(vec![0; 8 * on].iter().filter(|_| is_streamed));
+            let (payload_len, dependencies) = (payload.len(), 8 * on);
+            let header =
+                FragmentHeader { seqno, records, rest, is_streamed, dependencies, payload_len };
             let mut room = [0; RECORD_HEADER_MAX];
             let len = header.encode(&mut room);
             let mut bytes = [&room[..len], &payload].concat();
@@ -480,14 +520,17 @@ mod tests {
             let fragment = read.next().unwrap().unwrap();
             let kind = if is_streamed {
                 LogRecordKind::Commit { stream: 7, total: 300_000 }
+            } else if on > 0 {
+                LogRecordKind::Dependent { dependencies }
             } else {
                 LogRecordKind::Data
             };
+            prop_assert_eq!(fragment.split().0.count(), on);
             prop_assert_eq!((fragment.seqno, fragment.records), (seqno, records));
             prop_assert_eq!((fragment.kind, fragment.rest), (kind, rest));
             prop_assert_eq!(fragment.payload, &payload[..]);
-            let transaction = seqno.get() + u64::from(rest.after);
-            prop_assert_eq!(fragment.transaction().get(), transaction);
+            let last = if shares_number { 0 } else { u64::from(rest.after) };
+            prop_assert_eq!(fragment.transaction().get(), seqno.get() + last);
             prop_assert_eq!(read.next().unwrap().unwrap().seqno, seqno.next());
         }
     }
@@ -500,8 +543,13 @@ mod tests {
             let header = FragmentHeader {
                 seqno: SeqNo::new(seqno),
                 records,
-                rest: Rest { before, after },
+                rest: Rest {
+                    before,
+                    after,
+                    shares_number: records == 0,
+                },
                 is_streamed: false,
+                dependencies: 0,
                 payload_len: 0,
             };
             let mut room = [0; RECORD_HEADER_MAX];
@@ -510,6 +558,8 @@ mod tests {
         };
         assert!(decoded(9, 2, 7, 0) && decoded(9, 2, 0, 1));
         assert!(!decoded(9, 2, 0, 0) && !decoded(9, 2, 8, 0));
+        // Of fragments with one number, some may come before and after.
+        assert!(decoded(9, 0, 9, 9) && !decoded(9, 0, 0, 0) && !decoded(0, 0, 0, 1));
         assert!(decoded(NUMBERS_MAX - 8, 2, 0, 7) && !decoded(NUMBERS_MAX - 8, 2, 0, 8));
     }
 

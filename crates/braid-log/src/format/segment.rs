@@ -5,7 +5,7 @@
 //! | 0..8 | magic |
 //! | 8..12 | format version: 2; 3 if the checksums of the chunks begin with the identity; 4 if also several chunks may share a unit of the device |
 //! | 12..14 | lane |
-//! | 14 | commit protocol |
+//! | 14 | commit protocol; 64 added if the log may contain fragments although the protocol keeps numbers after a gap |
 //! | 15 | padding of the flushes: the exponent of a power of two, or 0 for 4,096 bytes |
 //! | 16..32 | identity of the log |
 //! | 32..40 | sequence number of the segment in the lane |

@@ -52,8 +52,7 @@ impl Log {
 
     /// As [`Log::enter`], for a transaction with a fragment in each of several lanes, at least one.
     /// It assigns as many numbers as the fragments have. The caller appends the bytes of all of
-    /// them, in any order of the fragments. With a protocol that does not order transactions by their
-    /// numbers alone, the transaction lies whole in the lane of the thread's strand.
+    /// them, in any order of the fragments.
     ///
     /// # Errors
     /// As [`Log::enter`].
@@ -65,12 +64,10 @@ impl Log {
                 Some(side) => self.enter_in(side, &[&whole.payload]),
             };
         }
-        if !self.core().protocol.has_fragments() {
-            let payload: Vec<&[u8]> = fragments.iter().map(|part| &part.payload[..]).collect();
-            return self.enter(&payload);
-        }
         let thread = braid_rt::thread::committer();
-        let parts = Parts::reserve(fragments, |side| self.strand_in(side, thread))?;
+        let dependencies = self.dependencies_bytes();
+        let strand_of = |side| self.strand_in(side, thread);
+        let parts = Parts::reserve(fragments, dependencies, strand_of)?;
         let home = parts.home();
         let Some(slot) = self.core().commit_slots.enter(self.slot_hint(home, thread)) else {
             return Err(LogError::Closed);
@@ -148,11 +145,7 @@ impl Log {
         payload: &[&[u8]],
     ) -> Result<PendingCommit<'a>, LogError> {
         let core = self.core();
-        let dependencies = match core.acknowledgement.lanes() {
-            Some(_) => DEPENDENCIES_MAX * size_of::<u64>(),
-            None => 0,
-        };
-        let bytes = payload_len(payload) + dependencies;
+        let bytes = payload_len(payload) + self.dependencies_bytes();
         let lane = &core.lanes[strand_handle.lane];
         let mut reservation = core.reserve(lane, bytes)?;
         let mut more = None;
@@ -178,6 +171,15 @@ impl Log {
             return Err(LogError::Closed);
         };
         Ok(PendingCommit::new(strand_handle, slot, reservation, more))
+    }
+
+    /// Returns the most bytes of dependencies that a log record names.
+    #[inline(always)]
+    fn dependencies_bytes(&self) -> usize {
+        match self.core().acknowledgement.lanes() {
+            Some(_) => DEPENDENCIES_MAX * size_of::<u64>(),
+            None => 0,
+        }
     }
 
     /// Returns the number that spreads commits over the slots.

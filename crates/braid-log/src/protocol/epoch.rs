@@ -37,10 +37,6 @@ impl Protocol for Epoch {
         Dependence::Implied
     }
 
-    fn has_fragments(&self) -> bool {
-        true
-    }
-
     fn order(&self) -> Order {
         Order::Epochs
     }

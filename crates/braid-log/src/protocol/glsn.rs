@@ -27,10 +27,6 @@ impl Protocol for Glsn {
         Dependence::Implied
     }
 
-    fn has_fragments(&self) -> bool {
-        true
-    }
-
     fn order(&self) -> Order {
         Order::Numbers
     }
@@ -103,7 +99,11 @@ mod tests {
         let fragment = |first, last, before, after| Run {
             first: SeqNo::new(first),
             last: SeqNo::new(last),
-            rest: Rest { before, after },
+            rest: Rest {
+                before,
+                after,
+                shares_number: false,
+            },
             ..Run::default()
         };
         let whole = runs(&[(13, 13)])[0];

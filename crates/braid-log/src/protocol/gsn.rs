@@ -11,9 +11,13 @@
 //! - **Acknowledgement.** A transaction is acknowledged when its own lane is durable up to it and
 //!   everything that it depends on in other lanes is acknowledged ([`Hardening::advance`]). A
 //!   transaction never waits for an idle or slow lane that it does not depend on.
+//! - **Several lanes.** A transaction with fragments in several lanes is ordered in its home lane,
+//!   that of its number. All its fragments have this number. It is acknowledged when the other lanes,
+//!   too, are durable up to it (I13, [`Hardening::add_parts`]); their own transactions do not wait
+//!   for it.
 //! - **Lock release.** At precommit.
 //! - **Recovery.** Recovery keeps, in each lane, everything before the first transaction that
-//!   depends on a lost one.
+//!   depends on a lost one, or lacks a fragment (I15).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -22,6 +26,7 @@ use braid_rt::to_usize;
 use crossbeam_utils::CachePadded;
 
 use super::acknowledgement::Order;
+use super::torn::torn;
 use super::{Dependence, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
 use crate::base::numbers::{AtomicSeqNo, LaneId, SeqNo};
@@ -50,11 +55,15 @@ impl Protocol for Gsn {
         Order::Lanes
     }
 
-    /// Keeps, in each lane, everything before the first transaction that depends on one that is not
-    /// kept: the greatest fixpoint.
+    /// Keeps, in each lane, everything before the first transaction that lacks a fragment, or depends
+    /// on one that is not kept: the greatest fixpoint.
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
         let lanes = scanned.lanes;
         let mut kept = vec![SeqNo::MAX; lanes.max(scanned.dependents.len())];
+        for torn in torn(scanned.tail.iter()) {
+            let kept = &mut kept[lane_of(torn, lanes).get()];
+            *kept = torn.prev().min(*kept);
+        }
         let arrived = |seqno: SeqNo| {
             let at = scanned.tail.partition_point(|run| run.last < seqno);
             seqno <= scanned.durable_seqno.max(scanned.base)
@@ -90,11 +99,12 @@ impl Protocol for Gsn {
                 .max(scanned.durable_seqno)
                 .max(scanned.base);
         }
-        Ok(Kept::Lanes(kept))
+        Ok(Kept::Lanes { lanes, last: kept })
     }
 
-    fn kept(&self, _base: SeqNo, words: &[u64]) -> Kept {
-        Kept::Lanes(words.iter().copied().map(SeqNo::new).collect())
+    fn kept(&self, _base: SeqNo, words: &[u64], lanes: usize) -> Kept {
+        let last = words.iter().copied().map(SeqNo::new).collect();
+        Kept::Lanes { lanes, last }
     }
 
     /// An assignment takes as many numbers as there are lanes, and uses the one whose remainder is
@@ -134,8 +144,17 @@ struct LaneHardening {
     /// The lane's own bytes are durable up to this number, and its commits are finished, as far as
     /// any thread has observed.
     durable: AtomicSeqNo,
-    /// Transactions that wait for dependencies in other lanes to harden, with these dependencies.
-    waiting: Mutex<BTreeMap<SeqNo, Vec<SeqNo>>>,
+    /// Transactions that wait for other lanes.
+    waiting: Mutex<BTreeMap<SeqNo, Waiting>>,
+}
+
+/// What a transaction waits for in other lanes than its own.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Dependencies that must be hardened.
+    on: Vec<SeqNo>,
+    /// Lanes with fragments of the transaction, which must be durable up to its number.
+    parts: Vec<LaneId>,
 }
 
 /// How a transaction treats its dependencies; see [`Hardening::depend`].
@@ -210,7 +229,25 @@ impl Hardening {
     /// Registers the dependencies that a transaction waits for. Must be called before its append.
     pub(crate) fn add(&self, seqno: SeqNo, on: Vec<SeqNo>) {
         let lane = &self.lanes[self.lane_of(seqno).get()];
-        lane.waiting.lock().insert(seqno, on);
+        lane.waiting.lock().entry(seqno).or_default().on = on;
+    }
+
+    /// I13: registers the lanes with fragments of a transaction, other than its home lane. Must be
+    /// called before its append.
+    pub(crate) fn add_parts(&self, seqno: SeqNo, parts: Vec<LaneId>) {
+        if braid_rt::mutant!("acknowledge_after_the_first_part") {
+            return;
+        }
+        let lane = &self.lanes[self.lane_of(seqno).get()];
+        lane.waiting.lock().entry(seqno).or_default().parts = parts;
+    }
+
+    /// Whether a transaction has what it waits for.
+    fn is_settled(&self, seqno: SeqNo, waiting: &Waiting) -> bool {
+        // SeqCst: see `advance`.
+        let durable = |lane: &LaneId| self.lanes[lane.get()].durable.load(Ordering::SeqCst);
+        waiting.on.iter().all(|&on| self.is_hardened(on))
+            && waiting.parts.iter().all(|lane| durable(lane) >= seqno)
     }
 
     /// Removes the dependencies of a transaction that was aborted.
@@ -248,7 +285,7 @@ impl Hardening {
                 let mut to = durable;
                 let mut waiting = lane.waiting.lock();
                 while let Some(first) = waiting.first_entry().filter(|e| *e.key() <= durable) {
-                    if !first.get().iter().all(|&on| self.is_hardened(on)) {
+                    if !self.is_settled(*first.key(), first.get()) {
                         to = first.key().prev();
                         break;
                     }
@@ -271,6 +308,7 @@ mod tests {
     use super::super::{Dependent, Run};
     use super::*;
     use crate::base::numbers::FlushNo;
+    use crate::format::log_record::Rest;
 
     fn numbers(numbers: &[u64]) -> Vec<SeqNo> {
         numbers.iter().copied().map(SeqNo::new).collect()
@@ -310,7 +348,12 @@ mod tests {
             lanes: 3,
             ..Scanned::default()
         };
-        let kept = Kept::Lanes(numbers(&[12, 13, 9]));
+        let kept = |last| Kept::Lanes {
+            lanes: 3,
+            last: numbers(last),
+        };
+        let lanes = kept(&[12, 13, 9, 9]);
+        let kept = kept(&[12, 13, 9]);
         assert_eq!(Gsn.cut(&scanned).unwrap(), kept);
         assert_eq!(kept.words(3), [12, 13, 9]);
         assert_eq!(kept.words(4), [12, 13, 9, 0], "a lane that begins");
@@ -318,8 +361,7 @@ mod tests {
         // A lane that the incarnation did not have.
         let mut scanned = scanned;
         scanned.dependents.push(Vec::new());
-        let kept = Kept::Lanes(numbers(&[12, 13, 9, 9]));
-        assert_eq!(Gsn.cut(&scanned).unwrap(), kept);
+        assert_eq!(Gsn.cut(&scanned).unwrap(), lanes);
     }
 
     #[test]
@@ -342,6 +384,58 @@ mod tests {
         assert_eq!(hardening.greatest().get(), 15);
         let is_hardened = |seqno| hardening.is_hardened(SeqNo::new(seqno));
         assert!(is_hardened(12) && !is_hardened(16));
+    }
+
+    /// Two lanes, of which lane 1 lacks a fragment of 12: what depends on 12 is lost with it, and what
+    /// lane 1 has otherwise is kept.
+    #[test]
+    fn a_transaction_without_a_fragment_is_cut_in_its_home_lane() {
+        let part = |seqno, before, after| Run {
+            rest: Rest {
+                before,
+                after,
+                shares_number: true,
+            },
+            ..run(seqno)
+        };
+        let whole = [part(10, 0, 1), part(10, 1, 0), run(11)];
+        let torn = [part(12, 0, 1), run(13), run(14), run(15), run(17)];
+        let scanned = Scanned {
+            base: SeqNo::new(9),
+            durable_seqno: SeqNo::new(9),
+            tail: [&whole[..], &torn[..]].concat(),
+            dependents: vec![Vec::new(), vec![dependent(13, &[10]), dependent(17, &[12])]],
+            lanes: 2,
+            ..Scanned::default()
+        };
+        let kept = Kept::Lanes {
+            lanes: 2,
+            last: numbers(&[10, 15]),
+        };
+        assert_eq!(Gsn.cut(&scanned).unwrap(), kept);
+        // A part in lane 1 is kept with its transaction.
+        assert!(kept.holds(SeqNo::new(10), FlushNo::NONE));
+        assert!(!kept.holds(SeqNo::new(12), FlushNo::NONE));
+    }
+
+    /// 12 (lane 0) has a fragment in lane 1, whose own transactions do not wait for it.
+    #[test]
+    fn a_transaction_waits_for_the_lanes_of_its_fragments() {
+        let hardening = Hardening::new(2, SeqNo::new(8));
+        let hardened = || [0, 1].map(|lane| hardening.hardened(LaneId::new(lane)).get());
+        let advance = |durable: &[u64]| hardening.advance(&numbers(durable));
+        hardening.add_parts(SeqNo::new(12), vec![LaneId::new(1)]);
+        hardening.add(SeqNo::new(12), numbers(&[9]));
+        assert!(advance(&[14, 8]));
+        assert_eq!(hardened(), [11, 8]);
+        assert!(advance(&[14, 11]));
+        assert_eq!(
+            hardened(),
+            [11, 11],
+            "the dependency is hardened, the fragment is not"
+        );
+        assert!(advance(&[14, 12]));
+        assert_eq!(hardened(), [14, 12]);
     }
 
     #[test]

@@ -15,6 +15,10 @@
 //!   flush has its number.
 //! - **Recovery.** [`GwsnStrict`] keeps every flush that arrived, [`Gwsn`] those below the first
 //!   missing number.
+//! - **Several lanes.** A transaction with fragments in several lanes has dependents whose last
+//!   flushes lie after all of its own (I14). Recovery ends before the number of the first
+//!   transaction that lacks a fragment in a kept flush (I15): everything that was acknowledged has
+//!   smaller numbers, and so has everything that a smaller number depends on.
 //!
 //! Versions still carry the transactions' own numbers, since a snapshot needs a total order that is
 //! known when a version is created. Durability and recovery depend on flushes.
@@ -27,6 +31,7 @@ use smallvec::SmallVec;
 
 use super::acknowledgement::Order;
 use super::prefix::check_acknowledged;
+use super::torn::first_torn;
 use super::{Dependence, Kept, LockRelease, Protocol, Scanned};
 use crate::LogError;
 use crate::base::numbers::{FlushNo, LaneId, SeqNo};
@@ -57,13 +62,31 @@ impl Protocol for GwsnStrict {
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError> {
         check_acknowledged(scanned)?;
         let newest = scanned.flushes.last().copied();
-        Ok(Kept::Flushes(
-            newest.unwrap_or_default().max(scanned.flush_base),
-        ))
+        let last = newest.unwrap_or_default().max(scanned.flush_base);
+        Ok(whole_up_to(last, scanned))
     }
 
-    fn kept(&self, _base: SeqNo, words: &[u64]) -> Kept {
-        Kept::Flushes(FlushNo::new(words.first().copied().unwrap_or(0)))
+    fn kept(&self, base: SeqNo, words: &[u64], _lanes: usize) -> Kept {
+        kept_flushes(base, words)
+    }
+}
+
+/// Keeps the flushes up to `last`, except the first transaction that lacks a fragment there, and all
+/// with greater numbers (I15).
+fn whole_up_to(last: FlushNo, scanned: &Scanned) -> Kept {
+    let kept = scanned.tail.iter().filter(|run| run.flush <= last);
+    Kept::Flushes {
+        last,
+        up_to: first_torn(kept).prev(),
+    }
+}
+
+/// Decodes what is kept. `base` is the newest number that is kept: in kept flushes, only numbers
+/// from the first torn transaction on are greater.
+fn kept_flushes(base: SeqNo, words: &[u64]) -> Kept {
+    Kept::Flushes {
+        last: FlushNo::new(words.first().copied().unwrap_or(0)),
+        up_to: base,
     }
 }
 
@@ -98,11 +121,11 @@ impl Protocol for Gwsn {
             }
             cut = cut.max(flush);
         }
-        Ok(Kept::Flushes(cut))
+        Ok(whole_up_to(cut, scanned))
     }
 
-    fn kept(&self, _base: SeqNo, words: &[u64]) -> Kept {
-        Kept::Flushes(FlushNo::new(words.first().copied().unwrap_or(0)))
+    fn kept(&self, base: SeqNo, words: &[u64], _lanes: usize) -> Kept {
+        kept_flushes(base, words)
     }
 }
 
@@ -198,7 +221,10 @@ mod tests {
 
     #[test]
     fn flushes_count_up_to_the_first_gap() {
-        let kept = |last| Kept::Flushes(FlushNo::new(last));
+        let kept = |last| Kept::Flushes {
+            last: FlushNo::new(last),
+            up_to: SeqNo::MAX.prev(),
+        };
         let scanned = Scanned {
             flush_base: FlushNo::new(3),
             flushes: [2, 4, 5, 7].map(FlushNo::new).to_vec(),

@@ -6,6 +6,10 @@ use std::str::FromStr;
 use super::of;
 use crate::LogError;
 
+/// Added to the protocol's identifier in segment headers if the log may contain fragments although
+/// the protocol keeps numbers after a gap.
+pub(crate) const FRAGMENTS_MARK: u8 = 0x40;
+
 /// Commit protocol, which orders and acknowledges transactions.
 ///
 /// ```
@@ -80,6 +84,13 @@ impl ProtocolKind {
     /// Returns the protocol with this number, if this build knows it.
     pub fn from_id(id: u8) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.id() == id)
+    }
+
+    /// Returns the protocol of a segment header, if this build knows it.
+    pub(crate) fn from_header_id(id: u8) -> Option<Self> {
+        let kind = Self::from_id(id & !FRAGMENTS_MARK)?;
+        let side_lanes = usize::from(id & FRAGMENTS_MARK != 0);
+        (of(kind).header_id(side_lanes) == id).then_some(kind)
     }
 
     /// Returns whether a log with this protocol can have

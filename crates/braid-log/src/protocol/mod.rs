@@ -12,12 +12,14 @@ pub(crate) mod gwsn;
 pub(crate) mod kind;
 mod prefix;
 mod serial;
+pub(crate) mod torn;
 
 use self::acknowledgement::Order;
+use self::gsn::lane_of;
 use self::kind::{LockRelease, ProtocolKind};
 
 use crate::LogError;
-use crate::base::numbers::{FlushNo, LaneId, SeqNo};
+use crate::base::numbers::{FlushNo, SeqNo};
 use crate::format::chunk::NUMBERS_MAX;
 use crate::format::log_record::Rest;
 
@@ -54,6 +56,7 @@ impl Run {
     pub(crate) fn cut_before_torn(self, whole: SeqNo) -> SeqNo {
         if self.last != whole
             || self.rest.after == 0
+            || self.rest.shares_number
             || braid_rt::mutant!("cut_within_transactions")
         {
             return whole;
@@ -99,24 +102,26 @@ pub(crate) struct Scanned {
 pub(crate) enum Kept {
     /// Transactions up to a number.
     Numbers(SeqNo),
-    /// Flushes up to a number.
-    Flushes(FlushNo),
-    /// Transactions of each lane up to that lane's number.
-    Lanes(Vec<SeqNo>),
+    /// Transactions up to the number `up_to` that lie in flushes up to `last`.
+    Flushes { last: FlushNo, up_to: SeqNo },
+    /// Transactions with the numbers of each of `lanes` lanes up to that lane's last.
+    Lanes { lanes: usize, last: Vec<SeqNo> },
 }
 
 impl Kept {
-    /// All flushes: used for a log that another process writes, which is read only up to a number.
-    /// See [`Log::recover_up_to`](crate::Log::recover_up_to).
-    pub(crate) const ALL_FLUSHES: Self = Kept::Flushes(FlushNo::new(NUMBERS_MAX - 1));
-
     /// Restricts the part that is kept to `limit`, up to which another process says its log is
-    /// durable.
+    /// durable. See [`Log::recover_up_to`](crate::Log::recover_up_to).
     pub(crate) fn up_to(self, limit: SeqNo) -> Self {
         match self {
             Kept::Numbers(_) => Kept::Numbers(limit),
-            Kept::Flushes(_) => Kept::ALL_FLUSHES,
-            Kept::Lanes(lanes) => Kept::Lanes(vec![limit; lanes.len()]),
+            Kept::Flushes { .. } => Kept::Flushes {
+                last: FlushNo::new(NUMBERS_MAX - 1),
+                up_to: limit,
+            },
+            Kept::Lanes { lanes, last } => Kept::Lanes {
+                lanes,
+                last: vec![limit; last.len()],
+            },
         }
     }
 
@@ -124,9 +129,9 @@ impl Kept {
     pub(crate) fn words(&self, lanes: usize) -> Vec<u64> {
         match self {
             Kept::Numbers(last) => vec![last.get(); lanes],
-            Kept::Flushes(last) => vec![last.get(); lanes],
+            Kept::Flushes { last, .. } => vec![last.get(); lanes],
             // Of a lane that begins later, there is nothing to keep.
-            Kept::Lanes(last) => {
+            Kept::Lanes { last, .. } => {
                 let none = std::iter::repeat(&SeqNo::NONE);
                 let all = last.iter().chain(none).take(lanes);
                 all.map(|last| last.get()).collect()
@@ -135,11 +140,23 @@ impl Kept {
     }
 
     /// Whether recovery keeps a transaction.
-    pub(crate) fn holds(&self, lane: LaneId, seqno: SeqNo, flush: FlushNo) -> bool {
+    pub(crate) fn holds(&self, seqno: SeqNo, flush: FlushNo) -> bool {
         match self {
             Kept::Numbers(last) => seqno <= *last,
-            Kept::Flushes(last) => flush <= *last,
-            Kept::Lanes(last) => last.get(lane.get()).is_some_and(|&last| seqno <= last),
+            Kept::Flushes { last, up_to } => flush <= *last && seqno <= *up_to,
+            // Also a fragment in another lane is kept with its transaction.
+            Kept::Lanes { lanes, last } => {
+                let last = last.get(lane_of(seqno, *lanes).get());
+                last.is_some_and(|&last| seqno <= last)
+            }
+        }
+    }
+
+    /// Whether recovery keeps all transactions up to a number and a flush.
+    pub(crate) fn holds_up_to(&self, seqno: SeqNo, flush: FlushNo) -> bool {
+        match self {
+            Kept::Lanes { lanes, last } => last.iter().take(*lanes).all(|&last| seqno <= last),
+            _ => self.holds(seqno, flush),
         }
     }
 }
@@ -203,12 +220,17 @@ pub(crate) trait Protocol: Sync {
         self.forced_strands().is_none()
     }
 
-    /// Whether a transaction that writes for several side lanes has a fragment in each. The protocol
-    /// acknowledges prefixes of the numbers, and recovery keeps such a prefix, so a fragment that is
-    /// not durable holds back as a number that is missing does. With other protocols, such a
-    /// transaction is one log record in the lane of the thread's strand.
-    fn has_fragments(&self) -> bool {
-        false
+    /// Whether recovery may keep numbers after one that is missing, so that only the fragments of a
+    /// transaction themselves show that one of them is missing (I15).
+    fn keeps_after_gaps(&self) -> bool {
+        self.dependence() != Dependence::Implied
+    }
+
+    /// The identifier in the headers of a log with `side_lanes` side lanes. Versions that take each
+    /// fragment for a whole transaction after a gap do not know it.
+    fn header_id(&self, side_lanes: usize) -> u8 {
+        let is_marked = side_lanes > 0 && self.keeps_after_gaps();
+        self.id() | if is_marked { kind::FRAGMENTS_MARK } else { 0 }
     }
 
     /// The order in which transactions are acknowledged.
@@ -226,9 +248,9 @@ pub(crate) trait Protocol: Sync {
     /// `Corrupted` if an acknowledged transaction is missing.
     fn cut(&self, scanned: &Scanned) -> Result<Kept, LogError>;
 
-    /// Decodes what a later incarnation's header says about an incarnation of this protocol: `base`
-    /// and [`Kept::words`].
-    fn kept(&self, base: SeqNo, _words: &[u64]) -> Kept {
+    /// Decodes what a later incarnation's header says about an incarnation of this protocol, which had
+    /// `lanes` lanes: `base` and [`Kept::words`].
+    fn kept(&self, base: SeqNo, _words: &[u64], _lanes: usize) -> Kept {
         Kept::Numbers(base)
     }
 
@@ -286,6 +308,23 @@ mod tests {
         }
     }
 
+    /// Versions before this one know the identifiers below 64.
+    #[test]
+    fn headers_say_that_fragments_may_lie_after_a_gap() {
+        for &kind in ProtocolKind::ALL {
+            let (id, marked) = (of(kind).header_id(0), of(kind).header_id(2));
+            assert_eq!(id, kind.id());
+            assert_eq!(marked >= 64, of(kind).keeps_after_gaps(), "{kind}");
+            for id in [id, marked] {
+                assert_eq!(ProtocolKind::from_header_id(id), Some(kind));
+            }
+            let other = ProtocolKind::from_header_id(id | 64);
+            assert_eq!(other.is_some(), marked >= 64, "{kind}");
+        }
+        assert_eq!(ProtocolKind::from_header_id(64), None);
+        assert_eq!(ProtocolKind::from_header_id(128), None);
+    }
+
     #[test]
     fn only_gsn_leaves_numbers_out() {
         for &kind in ProtocolKind::ALL {
@@ -301,14 +340,30 @@ mod tests {
 
     #[test]
     fn what_is_kept_ends_at_its_limit() {
-        let (lane, number) = (LaneId::new(1), SeqNo::new(5));
-        let holds = |kept: &Kept| kept.holds(lane, number, FlushNo::new(3));
+        let number = SeqNo::new(5);
+        let holds = |kept: &Kept| kept.holds(number, FlushNo::new(3));
+        let lanes = |last: &[u64]| Kept::Lanes {
+            lanes: 2,
+            last: last.iter().copied().map(SeqNo::new).collect(),
+        };
         for (last, is_kept) in [(4, false), (5, true), (6, true)] {
             assert_eq!(holds(&Kept::Numbers(SeqNo::new(last))), is_kept);
-            let lanes = Kept::Lanes(vec![SeqNo::NONE, SeqNo::new(last)]);
-            assert_eq!(holds(&lanes), is_kept);
-            assert_eq!(holds(&Kept::Flushes(FlushNo::new(last - 2))), is_kept);
+            assert_eq!(holds(&lanes(&[0, last])), is_kept);
+            assert_eq!(
+                lanes(&[6, last]).holds_up_to(number, FlushNo::NONE),
+                is_kept
+            );
+            assert_eq!(
+                lanes(&[last, 6]).holds_up_to(number, FlushNo::NONE),
+                is_kept
+            );
+            let flushes = |last, up_to| Kept::Flushes {
+                last: FlushNo::new(last),
+                up_to: SeqNo::new(up_to),
+            };
+            assert_eq!(holds(&flushes(last - 2, 5)), is_kept);
+            assert_eq!(holds(&flushes(3, last)), is_kept);
         }
-        assert!(!holds(&Kept::Lanes(vec![number])), "no such lane");
+        assert!(!holds(&lanes(&[5])), "no such lane");
     }
 }

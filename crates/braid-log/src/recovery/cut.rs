@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use crate::LogError;
-use crate::base::numbers::{FlushNo, LaneId, SeqNo};
+use crate::base::numbers::{FlushNo, SeqNo};
 use crate::format::checkpoint_position::{CheckpointPosition, LanePosition};
 use crate::format::segment::segment_name;
-use crate::protocol::gsn::lane_of;
 use crate::protocol::kind::ProtocolKind;
+use crate::protocol::torn::first_torn;
 use crate::protocol::{self, Kept, Protocol, Run, Scanned};
 use crate::recovery::scan::{Found, LaneScan};
 
@@ -100,8 +100,8 @@ impl Cut {
         };
         note_empty_lanes(lanes);
         let mut discarded = 0;
-        for (index, lane) in lanes.iter_mut().enumerate() {
-            discarded += discard_dead(LaneId::new(index), lane, &kept);
+        for lane in lanes.iter_mut() {
+            discarded += discard_dead(lane, &kept);
             let counts = |of| counts_as_one || of == incarnation;
             gather(lane, incarnation, counts, &mut scanned);
         }
@@ -165,8 +165,8 @@ impl Cut {
             check_after_the_end(lanes, incarnation, cut).map_err(undecided)?;
         }
         let mut discarded = 0;
-        for (index, lane) in lanes.iter_mut().enumerate() {
-            discarded += discard_dead(LaneId::new(index), lane, &kept);
+        for lane in lanes.iter_mut() {
+            discarded += discard_dead(lane, &kept);
             let runs = lane.found.values().flat_map(|found| &found.runs);
             discarded += runs.filter(|run| run.last > cut).count() as u64;
         }
@@ -204,11 +204,13 @@ struct Incarnation {
     /// The part of the previous incarnation that this one keeps.
     kept: Vec<u64>,
     protocol: &'static dyn Protocol,
+    /// The identifier of the protocol in the headers.
+    header_id: u8,
 }
 
 impl Incarnation {
     fn new(found: &Found) -> Result<Self, LogError> {
-        let Some(kind) = ProtocolKind::from_id(found.protocol) else {
+        let Some(kind) = ProtocolKind::from_header_id(found.protocol) else {
             return Err(LogError::Incompatible {
                 what: format!(
                     "cannot open the log: it was written with commit protocol number {}, which this build does not know; use a matching version",
@@ -220,6 +222,7 @@ impl Incarnation {
             base: found.base,
             kept: found.kept.clone(),
             protocol: protocol::of(kind),
+            header_id: found.protocol,
         })
     }
 
@@ -230,7 +233,7 @@ impl Incarnation {
     }
 
     fn is_of(&self, found: &Found) -> bool {
-        self.base == found.base && self.kept == found.kept && self.protocol.id() == found.protocol
+        self.base == found.base && self.kept == found.kept && self.header_id == found.protocol
     }
 }
 
@@ -287,7 +290,9 @@ impl Incarnations {
         let pairs = self.0.iter().zip(next);
         pairs
             .map(|((&incarnation, begun), next)| {
-                (incarnation, begun.protocol.kept(next.base, &next.kept))
+                let lanes = begun.lanes();
+                let kept = begun.protocol.kept(next.base, &next.kept, lanes);
+                (incarnation, kept)
             })
             .collect()
     }
@@ -298,7 +303,7 @@ impl Incarnations {
         let protocol = self.newest().1.protocol;
         self.0.values().all(|b| b.protocol.id() == protocol.id())
             && kept.values().all(|kept| matches!(kept, Kept::Numbers(_)))
-            && matches!(protocol.kept(SeqNo::NONE, &[0]), Kept::Numbers(_))
+            && matches!(protocol.kept(SeqNo::NONE, &[0], 1), Kept::Numbers(_))
     }
 
     /// The greatest number that a chunk or a header records as durable, at least `base`.
@@ -346,14 +351,12 @@ fn note_empty_lanes(lanes: &[LaneScan]) {
 }
 
 /// Removes the log records of older incarnations that later ones discarded; returns how many.
-fn discard_dead(index: LaneId, lane: &mut LaneScan, kept: &BTreeMap<u32, Kept>) -> u64 {
+fn discard_dead(lane: &mut LaneScan, kept: &BTreeMap<u32, Kept>) -> u64 {
     let mut discarded = 0;
     for (of, found) in &mut lane.found {
         let Some(kept) = kept.get(of) else { continue };
         let before = found.runs.len();
-        found
-            .runs
-            .retain(|run| kept.holds(index, run.last, run.flush));
+        found.runs.retain(|run| kept.holds(run.last, run.flush));
         let dead = (before - found.runs.len()) as u64;
         if dead > 0 {
             braid_rt::coverage_point("recovery: dead log records of an older incarnation");
@@ -387,7 +390,7 @@ fn newest_number_kept(scanned: &Scanned, kept: &Kept) -> (SeqNo, u64) {
     let mut cut = scanned.base.max(scanned.durable_seqno);
     let mut behind = 0;
     for run in &scanned.tail {
-        if kept.holds(lane_of(run.last, scanned.lanes), run.last, run.flush) {
+        if kept.holds(run.last, run.flush) {
             cut = cut.max(run.last);
         } else {
             braid_rt::coverage_point("recovery: whole log records after the cut");
@@ -405,7 +408,8 @@ fn whole_up_to(start: &CheckpointPosition, newest: &Incarnation, tail: &[Run]) -
         base: newest.base,
         stride: newest.protocol.stride(newest.lanes()),
     };
-    numbers.up_to_gap(start.seqno.max(newest.base), tail)
+    let whole = numbers.up_to_gap(start.seqno.max(newest.base), tail);
+    whole.min(first_torn(tail.iter()).prev())
 }
 
 /// Says that the missing lanes are needed: what lies after the end of a lane is what a crash left, or
@@ -458,6 +462,7 @@ fn check_after_the_end(lanes: &[LaneScan], newest: u32, cut: SeqNo) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::numbers::LaneId;
     use crate::format::BLOCK;
     use crate::format::padding::Padding;
     use crate::format::segment::SegmentHeader;
@@ -669,7 +674,11 @@ mod tests {
         second.flushes = flushes(&[1, 3]);
         let mut lanes = [lane(0, vec![(1, first), (2, second)])];
         let cut = Cut::find(&start(0, 5, 1), &mut lanes, None, None).unwrap();
-        assert_eq!(cut.kept[&2], Kept::Flushes(FlushNo::new(1)));
+        let kept = Kept::Flushes {
+            last: FlushNo::new(1),
+            up_to: SeqNo::MAX.prev(),
+        };
+        assert_eq!(cut.kept[&2], kept);
     }
 
     /// Numbers 5 and 9 of lane 1 depend on numbers of lane 0 that were lost. The flushes of a
@@ -685,8 +694,8 @@ mod tests {
         odd.dependents = [(9, 8), (5, 6), (3, 4)].map(dependent).to_vec();
         (even.kept, odd.kept) = (vec![0, 0], vec![0, 0]);
         let cut = find(&mut [lane(0, vec![(1, even)]), lane(1, vec![(1, odd)])]).unwrap();
-        let kept = [4, 3].map(SeqNo::new).to_vec();
-        assert_eq!(cut.kept[&1], Kept::Lanes(kept));
+        let last = [4, 3].map(SeqNo::new).to_vec();
+        assert_eq!(cut.kept[&1], Kept::Lanes { lanes: 2, last });
         assert_eq!(cut.discarded, 3);
         // The assignments of 4 and 5 took one number more, which the durable seqno may have been.
         assert_eq!(cut.cut.get(), 6);

@@ -244,14 +244,14 @@ impl Replayed {
         kept: &BTreeMap<u32, Kept>,
         ceiling: SeqNo,
     ) -> Option<(LaneId, u32, SeqNo)> {
-        let is_kept = |lane: LaneId, incarnation: u32, newest: &Newest| {
+        let is_kept = |incarnation: u32, newest: &Newest| {
             let kept = kept.get(&incarnation);
             newest.seqno <= ceiling
-                && kept.is_some_and(|kept| kept.holds(lane, newest.seqno, newest.flush))
+                && kept.is_some_and(|kept| kept.holds_up_to(newest.seqno, newest.flush))
         };
         let mut replayed = self.newest.iter();
         replayed.find_map(|(&(lane, incarnation), newest)| {
-            let is_kept = is_kept(lane, incarnation, newest);
+            let is_kept = is_kept(incarnation, newest);
             (!is_kept).then_some((lane, incarnation, newest.seqno))
         })
     }
@@ -285,9 +285,17 @@ mod tests {
         assert!(beyond(2, numbers(6), 7));
         assert!(beyond(2, numbers(7), 6));
         assert!(beyond(1, numbers(7), 7));
-        assert!(!beyond(2, Kept::Flushes(FlushNo::new(3)), 7));
-        assert!(beyond(2, Kept::Flushes(FlushNo::new(2)), 7));
-        let lanes = |last| Kept::Lanes(vec![SeqNo::NONE, SeqNo::new(last)]);
+        let flushes = |last, up_to| Kept::Flushes {
+            last: FlushNo::new(last),
+            up_to: SeqNo::new(up_to),
+        };
+        assert!(!beyond(2, flushes(3, 7), 7));
+        assert!(beyond(2, flushes(2, 7), 7));
+        assert!(beyond(2, flushes(3, 6), 7));
+        let lanes = |last| Kept::Lanes {
+            lanes: 2,
+            last: [9, last].map(SeqNo::new).to_vec(),
+        };
         assert!(!beyond(2, lanes(7), 7));
         assert!(beyond(2, lanes(6), 7));
     }

@@ -5,7 +5,7 @@ use braid_rt::atomic::{AtomicBool, AtomicUsize, Ordering};
 use braid_rt::Mutex;
 
 use crate::LogError;
-use crate::base::numbers::{FlushNo, LaneId, SeqNo};
+use crate::base::numbers::{FlushNo, SeqNo};
 use crate::recovery::items::{Item, LogRecord, Streamed};
 use crate::recovery::recovered::Recovered;
 
@@ -58,13 +58,13 @@ impl Recovered {
         })
     }
 
-    fn counts(&self, lane: LaneId, incarnation: u32, seqno: SeqNo, flush: FlushNo) -> bool {
+    fn counts(&self, incarnation: u32, seqno: SeqNo, flush: FlushNo) -> bool {
         if braid_rt::mutant!("resurrect_the_dead") {
             return seqno > self.start.seqno;
         }
         let kept = self.kept.get(&incarnation);
         let is_new = seqno > self.start.seqno && seqno <= self.ceiling;
-        is_new && kept.is_some_and(|kept| kept.holds(lane, seqno, flush))
+        is_new && kept.is_some_and(|kept| kept.holds(seqno, flush))
     }
 
     fn replay<E, F>(&self, item: &Item, f: &F) -> Result<(), E>
@@ -75,10 +75,10 @@ impl Recovered {
         if self.is_replaying && !item.is_kept() {
             braid_rt::coverage_point("recovery: replay reads again what did not fit in memory");
         }
-        let (lane, incarnation) = (item.lane(), item.incarnation());
+        let incarnation = item.incarnation();
         if let Item::Streamed(Streamed { newest, .. }) = item {
             // Read only if it counts.
-            if !self.counts(lane, incarnation, newest.seqno, newest.flush) {
+            if !self.counts(incarnation, newest.seqno, newest.flush) {
                 braid_rt::coverage_point("recovery: a large log record that does not count");
                 return Ok(());
             }
@@ -87,7 +87,7 @@ impl Recovered {
         item.for_each(&self.windows, |flush, found| {
             let mut found = found.into_iter();
             found.try_for_each(|log_record| {
-                let counts = self.counts(lane, incarnation, log_record.seqno, flush);
+                let counts = self.counts(incarnation, log_record.seqno, flush);
                 if counts { f(log_record) } else { Ok(()) }
             })
         })

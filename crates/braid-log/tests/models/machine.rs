@@ -161,8 +161,16 @@ impl State {
         landed.or_else(|| lane.in_flight.iter().find(has).map(|flush| (flush, false)))
     }
 
-    /// Returns the last of the flushes with a transaction's parts, if all of its parts are sealed.
+    /// Returns the first of the flushes with a transaction's parts, once one is sealed.
     pub(crate) fn flush_of(&self, transaction: usize) -> Option<&Flush> {
+        let parts = self.transactions[transaction].parts.iter();
+        let sealed = parts.filter_map(|lane| self.part_of(lane, transaction));
+        let sealed = sealed.map(|(flush, _)| flush);
+        sealed.min_by_key(|flush| flush.number)
+    }
+
+    /// Returns the last of the flushes with a transaction's parts, if all of its parts are sealed.
+    pub(crate) fn last_flush_of(&self, transaction: usize) -> Option<&Flush> {
         let parts = self.transactions[transaction].parts.iter();
         let flushes = parts.map(|lane| self.part_of(lane, transaction).map(|(flush, _)| flush));
         let flushes: Option<Vec<&Flush>> = flushes.collect();
@@ -177,6 +185,8 @@ impl State {
                 transaction.has_lock
                     && match (transaction.phase, rules.lock_release()) {
                         (Phase::Abort, _) | (Phase::Applied, LockRelease::Precommit) => true,
+                        // One part is enough: recovery finds it, and ends before the transaction if
+                        // another part is missing.
                         (Phase::Applied, LockRelease::Numbered) => self.flush_of(i).is_some(),
                         (Phase::Applied, LockRelease::Durable) => rules.is_acknowledged(self, i),
                         _ => false,
@@ -210,20 +220,18 @@ impl State {
 
     /// Whether an append may proceed under the protocol's rule for dependencies.
     fn may_append(&self, rules: &Rules, script: &[Script], i: usize) -> bool {
-        let mut on = self.transactions[i].clone();
-        on.overwrote = self.writer[usize::from(script[i].write)];
-        on.dependencies().all(|on| match rules.dependence() {
+        // The lock of what it overwrites was released when that was safe, so only reads may have to
+        // wait.
+        let mut on = self.transactions[i].dependencies();
+        on.all(|on| match rules.dependence() {
             Dependence::Implied | Dependence::Recorded => true,
             Dependence::Sealed => {
                 let parts = self.transactions[on].parts;
                 // In a lane that gets a part of both, it cannot be sealed later.
                 let is_sealed =
                     |lane| script[i].lanes.has(lane) || self.part_of(lane, on).is_some();
-                if rules.mutant == Mutant::AwaitFirstPart {
-                    parts.iter().any(is_sealed)
-                } else {
-                    parts.iter().all(is_sealed)
-                }
+                // One part is enough, as for the lock.
+                rules.mutant == Mutant::AwaitNoPart || parts.iter().any(is_sealed)
             }
             Dependence::Durable => rules.is_acknowledged(self, on),
         })

@@ -34,9 +34,9 @@ pub(crate) fn check(rules: &Rules, script: &[Script], state: &State) -> Checked 
         i3_closure(state, &kept)?;
         i4_no_vanishing_reads(rules, state, &kept)?;
         if rules.protocol.numbers_flushes() {
-            lemma_4_flushes_include_earlier_ones(state, &kept)?;
+            lemma_4_flushes_include_earlier_ones(rules, state, &kept)?;
             lemma_5_valid_depends_on_valid(state, &kept)?;
-            lemma_11_recovery_applies_in_order(script, state, &kept)?;
+            lemma_11_recovery_applies_in_order(rules, script, state, &kept)?;
         }
     }
     Ok(())
@@ -117,27 +117,36 @@ fn flushes(state: &State) -> impl Iterator<Item = &Flush> {
     lanes.flat_map(|lane| lane.landed.iter().chain(&lane.in_flight))
 }
 
-/// The committed transactions of a flush: those whose last part it has.
+/// The committed transactions of a flush: those whose first part it has.
 fn committed<'a>(state: &'a State, flush: &'a Flush) -> impl Iterator<Item = usize> + 'a {
     let log_records = flush.log_records.iter().map(|&i| usize::from(i));
     log_records.filter(|&i| {
-        let last = state.flush_of(i).map(|flush| flush.number);
-        state.transactions[i].phase == Phase::Applied && last == Some(flush.number)
+        let first = state.flush_of(i).map(|flush| flush.number);
+        state.transactions[i].phase == Phase::Applied && first == Some(flush.number)
     })
 }
 
-/// Whether a transaction of flush `later` depends on one of flush `earlier`: W1 → W2 in the paper.
+/// Whether a transaction that ends in flush `later` depends on one of flush `earlier`: W1 → W2 in the
+/// paper.
 fn precedes(state: &State, earlier: &Flush, later: &Flush) -> bool {
-    committed(state, later).any(|i| {
+    let log_records = later.log_records.iter().map(|&i| usize::from(i));
+    let mut ended = log_records.filter(|&i| {
+        let last = state.last_flush_of(i).map(|flush| flush.number);
+        state.transactions[i].phase == Phase::Applied && last == Some(later.number)
+    });
+    ended.any(|i| {
         let mut on = state.transactions[i].dependencies();
         on.any(|on| committed(state, earlier).any(|i| i == on))
     })
 }
 
-/// GWSN, Lemma 4: if W1 → W2 and one transaction of W2 is valid, then all of W1 are.
-fn lemma_4_flushes_include_earlier_ones(state: &State, kept: &[usize]) -> Checked {
-    let is_kept = |i: &usize| kept.contains(i);
-    let is_valid = |flush: &&Flush| committed(state, flush).any(|i| is_kept(&i));
+/// GWSN, Lemma 4: if W1 → W2 and one transaction of W2 is valid, then all of W1 are. If there are
+/// transactions in several lanes, recovery ends at a number within the flushes, up to which this holds.
+fn lemma_4_flushes_include_earlier_ones(rules: &Rules, state: &State, kept: &[usize]) -> Checked {
+    let number = |i: usize| state.transactions[i].number;
+    let newest = kept.iter().map(|&i| number(i)).max().unwrap_or(0);
+    let is_kept = |i: &usize| kept.contains(i) || rules.has_parts && number(*i) > newest;
+    let is_valid = |flush: &&Flush| committed(state, flush).any(|i| kept.contains(&i));
     for later in flushes(state).filter(is_valid) {
         for earlier in flushes(state).filter(|flush| precedes(state, flush, later)) {
             if let Some(lost) = committed(state, earlier).find(|i| !is_kept(i)) {
@@ -189,11 +198,17 @@ fn lemma_9_numbers_follow_dependencies(state: &State) -> Checked {
 }
 
 /// GWSN, Lemma 11: applying the kept flushes by their numbers leaves each key with the last write
-/// in the order of the dependencies.
-fn lemma_11_recovery_applies_in_order(script: &[Script], state: &State, kept: &[usize]) -> Checked {
+/// in the order of the dependencies. Transactions in several flushes are applied by their own numbers.
+fn lemma_11_recovery_applies_in_order(
+    rules: &Rules,
+    script: &[Script],
+    state: &State,
+    kept: &[usize],
+) -> Checked {
     let mut replay: Vec<usize> = kept.to_vec();
     replay.sort_by_key(|&i| {
-        let flush = state.flush_of(i).map_or(0, |flush| flush.number);
+        let flush = state.flush_of(i).filter(|_| !rules.has_parts);
+        let flush = flush.map_or(0, |flush| flush.number);
         (flush, state.transactions[i].number)
     });
     for &i in kept {

@@ -50,7 +50,11 @@ impl<'a> Crash<'a> {
                 if self.rules.mutant == Mutant::CutPartsByLane {
                     Box::new(move |lane, i| self.is_there(lane, i, cut))
                 } else {
-                    Box::new(move |_, i| self.is_whole(i, cut))
+                    let torn = match self.rules.mutant {
+                        Mutant::KeepDependentsOfTorn => u8::MAX,
+                        _ => self.first_torn(cut),
+                    };
+                    Box::new(move |_, i| self.is_whole(i, cut) && self.number(i) < torn)
                 }
             }
             Protocol::Gsn => {
@@ -157,6 +161,16 @@ impl<'a> Crash<'a> {
             *n <= self.state.flush_base || flushes.any(|flush| flush.number == *n)
         };
         (1..=self.state.flushes).take_while(is_there).count() as u8
+    }
+
+    /// The first number of a transaction that has parts in flushes up to `cut`, but not all.
+    fn first_torn(&self, cut: u8) -> u8 {
+        let is_torn = |&i: &usize| {
+            let mut lanes = 0..LANES;
+            !self.is_whole(i, cut) && lanes.any(|lane| self.is_there(lane, i, cut))
+        };
+        let torn = self.candidates().filter(is_torn);
+        torn.map(|i| self.number(i)).min().unwrap_or(u8::MAX)
     }
 
     /// For each lane, the first number at home there that is not kept: of a transaction that lacks a

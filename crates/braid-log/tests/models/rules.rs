@@ -51,8 +51,8 @@ pub(crate) enum Mutant {
     AcknowledgeFirstPart,
     /// Parts that are not appended yet do not delay later transactions.
     IgnorePendingParts,
-    /// A transaction waits for one part of those that it depends on, instead of all.
-    AwaitFirstPart,
+    /// A transaction waits for no part of those that it depends on.
+    AwaitNoPart,
     /// Parts do not say how many there are, so recovery takes a transaction with one for whole.
     PartsWithoutCount,
     /// Recovery drops a transaction that lacks a part, and keeps those that depend on it.

@@ -131,9 +131,7 @@ impl TablespaceOptions {
     /// is known to be durable everywhere. With persistent memory, the log of the database must not be on a
     /// device that writes in smaller units.
     ///
-    /// This describes the protocol `glsn`, the default, and `epoch`. With `gsn`, `gwsn` and `gwsn-strict`, a
-    /// transaction that writes to several tablespaces lies whole in the log of the database. `serial` and
-    /// `aether` have a single log, and refuse the tablespace.
+    /// The protocols `serial` and `aether` have a single log, and refuse the tablespace.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {

@@ -44,7 +44,7 @@ impl Strand {
         &self,
         header: FragmentHeader,
         first: SeqNo,
-        payload: &[u8],
+        payload: &[&[u8]],
     ) -> Option<GroupNo> {
         let own = SeqNo::new(header.seqno.get() + 1 - u64::from(header.records));
         let mut numbers = AssignedNumbers {
@@ -59,7 +59,7 @@ impl Strand {
         }
         // The number of a fragment stands alone.
         let encode = |_, out: &mut [u8]| header.encode(out);
-        self.try_append_with(numbers, encode, &[payload], payload.len())
+        self.try_append_with(numbers, encode, payload, header.payload_len)
     }
 
     /// Appends a log record whose header `encode` makes.
