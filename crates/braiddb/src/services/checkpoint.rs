@@ -164,15 +164,8 @@ impl Instance {
         };
         begun.others.each(write)?;
         write(&mut begun.main)?;
-        // I5: log before checkpoint. Everything in the images is durable in the log before a
-        // durable superblock refers to them.
-        let durable = log.ticket(begun.start.seqno).wait();
-        if !braid_rt::mutant!("checkpoint_failed_transactions") {
-            durable?;
-            assert!(
-                log.durable_seqno() >= begun.start.seqno,
-                "I5: the log before the checkpoint"
-            );
+        if !braid_rt::mutant!("publish_tablespaces_before_all_logs") {
+            self.wait_for_logs(begun.start.seqno)?;
         }
         // I8: a failure since the epoch switch affects no image, but nothing is published after a
         // failure.
@@ -181,6 +174,24 @@ impl Instance {
         // After the log is released, for which commits may wait.
         self.cut_off_ends(&run);
         Ok(published)
+    }
+
+    /// Waits until everything in the images of a checkpoint is durable.
+    ///
+    /// I5: log before checkpoint. Everything in the images is durable in the log before a durable
+    /// superblock refers to them. I16: all logs. A transaction that a tablespace's checkpoint contains
+    /// has parts in other logs, without which the other tablespaces would lack it.
+    fn wait_for_logs(&self, seqno: SeqNo) -> Result<()> {
+        let log = &self.engine.log;
+        let durable = log.ticket(seqno).wait();
+        if !braid_rt::mutant!("checkpoint_failed_transactions") {
+            durable?;
+            assert!(
+                log.durable_seqno() >= seqno,
+                "I5: the log before the checkpoint"
+            );
+        }
+        Ok(())
     }
 
     /// Begins the checkpoint of each tablespace at one instant, so that one position in the log is that
@@ -243,6 +254,9 @@ impl Instance {
             return Ok((report, Vec::new()));
         }
         let Published { written, left } = others.publish(readers, replaced)?;
+        if braid_rt::mutant!("publish_tablespaces_before_all_logs") {
+            self.wait_for_logs(start.seqno)?;
+        }
         for space in &written {
             space.state.set_found(stamp, &start);
         }
