@@ -165,7 +165,25 @@ mod tests {
 
     use braid_io::MemoryDevice;
 
+    use crate::engine::hint_cache::TABLES;
     use crate::{Database, Table};
+
+    /// Each table that a context does not keep costs the next transaction two changes of a reference
+    /// count, which all threads share.
+    #[test]
+    fn a_context_keeps_as_many_tables_as_have_hints() {
+        let builder = Database::builder().background_threads(false);
+        let builder = builder.pool_bytes(1 << 20);
+        let db = builder.open_on(Arc::new(MemoryDevice::new())).unwrap();
+        let open = |i: usize| db.open_table(&format!("t{i}")).unwrap();
+        let tables: Vec<Table<u64, u64>> = (0..TABLES + 2).map(open).collect();
+        let mut tx = db.begin();
+        tables
+            .iter()
+            .for_each(|table| tx.insert(table, &1, &1).unwrap());
+        tx.commit().unwrap();
+        assert_eq!(db.begin().state().borrow().tables.len(), TABLES);
+    }
 
     /// A thread of the parent may have held the pool's locks at the fork.
     #[test]

@@ -5,8 +5,9 @@ use braid_store::{LeafHint, Tree};
 /// Number of leaf hints for keys. Keys whose hashes collide replace each other's hint.
 const KEYS: usize = 128;
 
-/// Number of leaf hints for writes, by table.
-const TABLES: usize = 16;
+/// Number of leaf hints for writes, by table; also of the tables that a context keeps from one
+/// transaction to the next.
+pub(crate) const TABLES: usize = 16;
 
 /// Writes of a transaction whose records are located before it commits: hints of many more would
 /// replace each other, and the leaves might leave the processor's caches again.
