@@ -599,6 +599,44 @@ fn nothing_is_hardened_before_its_dependencies() {
     });
 }
 
+/// `gsn`, I13: a transaction with a part in another lane hardens when both lanes are durable up to its
+/// number, whichever leader notices, and in the end it does not wait.
+#[test]
+fn nothing_is_hardened_before_its_parts() {
+    explore(2, || {
+        let flushed = [(), ()].map(|()| AtomicSeqNo::new(SeqNo::NONE));
+        let shared = Arc::new((Hardening::new(2, SeqNo::NONE), flushed));
+        assert!(shared.0.advance(&[3, 2].map(SeqNo::new)));
+        let leaders: Vec<_> = [4, 5]
+            .into_iter()
+            .map(|seqno| {
+                let shared = shared.clone();
+                spawn(move || {
+                    let (hardening, flushed) = &*shared;
+                    if seqno == 4 {
+                        hardening.add_parts(SeqNo::new(4), vec![LaneId::new(1)]);
+                    }
+                    flushed[seqno as usize % 2].store(SeqNo::new(seqno), SeqCst);
+                    let durable = flushed.each_ref().map(|lane| lane.load(SeqCst));
+                    hardening.advance(&durable);
+                })
+            })
+            .collect();
+        let hardened = |lane| shared.0.hardened(LaneId::new(lane)).get();
+        if hardened(0) >= 4 {
+            let other = shared.1[1].load(SeqCst).get();
+            assert!(
+                other >= 5,
+                "4 is acknowledged before its part in the other lane"
+            );
+        }
+        for leader in leaders {
+            leader.join().unwrap();
+        }
+        assert_eq!([0, 1].map(hardened), [4, 5]);
+    });
+}
+
 /// `gwsn`: a flush is acknowledged only when all flushes with smaller numbers are durable, in any
 /// order of finishing, and in the end all are acknowledged.
 #[test]
