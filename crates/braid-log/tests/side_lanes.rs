@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -370,15 +370,19 @@ fn a_lane_that_a_position_has_is_never_taken_for_one_without_log() {
 
 #[test]
 fn waiters_in_the_background_are_acknowledged_when_all_lanes_are_durable() {
+    for protocol in protocols() {
+        wait_in_the_background(protocol);
+    }
+}
+
+fn wait_in_the_background(protocol: ProtocolKind) {
     let devices = Devices::new(9);
-    let log = Log::create(
-        devices.all(),
-        options(ProtocolKind::Glsn, FlushMode::Background),
-    );
+    let log = Log::create(devices.all(), options(protocol, FlushMode::Background));
     let log = log.unwrap();
+    let newest = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..4u32 {
-            let log = &log;
+            let (log, newest) = (&log, &newest);
             scope.spawn(move || {
                 for number in 0..50 {
                     let sides = [None, Some(0), Some(1)];
@@ -393,9 +397,18 @@ fn waiters_in_the_background_are_acknowledged_when_all_lanes_are_durable() {
                     let all: Vec<u8> = fragments.iter().flat_map(|f| f.payload.clone()).collect();
                     let mut pending = log.enter_fragments(fragments).unwrap();
                     let seqno = pending.assign(records);
+                    // A transaction of any thread, which has been appended.
+                    let on = newest.load(Ordering::SeqCst);
+                    if log.wants_dependencies() && on < seqno.get() {
+                        pending.depends_on(&[SeqNo::new(on)]);
+                    }
                     pending.append(&[&all]);
-                    pending.finish().wait().unwrap();
-                    assert!(log.durable_seqno() >= seqno);
+                    newest.fetch_max(seqno.get(), Ordering::SeqCst);
+                    let ticket = pending.finish();
+                    ticket.wait().unwrap();
+                    assert!(ticket.is_durable());
+                    // With `gsn`, lanes are acknowledged by themselves.
+                    assert!(log.durable_seqno() >= seqno || protocol == ProtocolKind::Gsn);
                 }
             });
         }
