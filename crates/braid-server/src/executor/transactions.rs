@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::{Access, Outcome, Within, answer, run_data, transact};
 use crate::command::{
-    Command, Control, Run, copies, keys_of, may_save, refuse, remember, run_on, run_or_undo,
-    save_after, waitaof_at_once, waits_for_device,
+    Command, Control, Run, commands, copies, keys_of, may_save, refuse, remember, run_on,
+    run_or_undo, save_after, waitaof_at_once, waits_for_device,
 };
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Body, Committed, Data, Entry, Kind, Scope};
@@ -247,7 +247,10 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
             "EXECABORT Transaction discarded because of previous errors.".to_owned(),
         );
     }
-    let commands = queue.requests;
+    let requests = queue.requests.into_iter();
+    let commands: Vec<_> = requests
+        .map(|(number, args)| (&commands()[number], args))
+        .collect();
     let writes = commands.iter().any(|(command, _)| command.may_write());
     // Replies of commands without data, which must not run twice if the transaction is retried.
     let mut done = Done::default();
