@@ -250,6 +250,7 @@ fn ranks_are_right_after_changes_that_were_undone() {
         }
         // The second command fails, so that the first runs twice.
         let _: redis::RedisResult<redis::Value> = try_run(&mut client, "EXEC");
+        assert_eq!(run::<u32>(&mut client, "ZSCORE z m399"), 399 * scale % 1009);
         let members: Vec<String> = run(&mut client, "ZRANGE z 0 -1");
         assert_eq!(members.len(), MEMBERS as usize);
         for (rank, member) in members.iter().enumerate() {
