@@ -269,11 +269,11 @@ fn transactions_in_several_lanes_survive_crashes_whole_or_not_at_all() {
                 devices.0[rng.usize(..=SIDES)].crash_after(rng.u64(1..60));
             }
             let outcome = run(&running, &mut model, &mut rng, 40);
-            if outcome.is_ok() && model.start() == from {
-                running.sync().unwrap();
+            // The power may fail in these, too.
+            if outcome.is_ok() && model.start() == from && running.sync().is_ok() {
                 model.acknowledged = running.last_seqno().get();
                 check_tail(&running, &model, &from);
-                run(&running, &mut model, &mut rng, 5).unwrap();
+                let _ = run(&running, &mut model, &mut rng, 5);
             }
             println!("seed {seed}");
             let recovered = crash(&mut devices, running, &mut model);
