@@ -115,6 +115,16 @@ impl Field {
         }
     }
 
+    /// Returns the number that a client gives: without a sign, a negative one is the greatest, as in
+    /// Redis.
+    fn given(self, value: i64) -> i128 {
+        if self.is_signed {
+            i128::from(value)
+        } else {
+            i128::from(value.cast_unsigned())
+        }
+    }
+
     /// Returns the number that is stored for `value`; `None` if none is.
     fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
         if (self.min()..=self.max()).contains(&value) {
@@ -192,7 +202,7 @@ pub(super) fn bitfield(data: &mut Data, args: &[Bytes]) -> Result<Reply> {
             }
             Operation::Set(field, value, overflow) => (
                 field,
-                field.fit(i128::from(value), overflow),
+                field.fit(field.given(value), overflow),
                 Some(field.read(&changed)),
             ),
             Operation::Increment(field, by, overflow) => {

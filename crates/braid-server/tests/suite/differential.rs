@@ -98,7 +98,9 @@ impl Grammar {
                 .and_then(|line| line.split_once("= "))
             {
                 let name = name.trim().trim_end_matches('>').to_owned();
-                rules.insert(name, alternatives.split(" | ").map(parse).collect());
+                let alternatives = alternatives.split(" | ").map(parse).collect();
+                let before = rules.insert(name, alternatives);
+                assert!(before.is_none(), "a second rule of this name: {line}");
                 continue;
             }
             let mut fields = line.splitn(3, ' ');
@@ -486,7 +488,7 @@ impl Peers<'_> {
             if words[0] == "EXEC" {
                 (ours, theirs) = (ours.replies_to(&queued), theirs.replies_to(&queued));
             }
-            if matches!(words[0].as_str(), "EXEC" | "DISCARD") {
+            if matches!(words[0].as_str(), "EXEC" | "DISCARD" | "RESET") {
                 queued.clear();
             }
             let shown = |reply: Reply| reply.cut(self.comparison.errors_to).comparable(compare);

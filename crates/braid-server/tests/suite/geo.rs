@@ -25,6 +25,9 @@ fn positions() {
         GEOHASH g Palermo Catania nobody => [sqc8b49rny0 sqdtr74hyu0 nil]
         GEOPOS g Palermo nobody => [[13.361389338970184 38.1155563954963] nil]
         GEOPOS missing a => [nil]
+        ZADD n -2 a -1.5 b inf c 1e300 d 0 f => 5
+        GEOHASH n c d f => [00bh0hbj200 00bh0hbj200 00bh0hbj200]
+        GEODIST n a f => 18919844.5891
         GEOSEARCH g FROMLONLAT 15 37 BYRADIUS 200 km ASC => [Catania Palermo]
         GEOSEARCH g FROMLONLAT 15 37 BYRADIUS 200 km DESC COUNT 1 WITHDIST => [[Palermo 190.4424]]
         GEOSEARCH g FROMLONLAT 15 37 BYRADIUS 100 km WITHHASH => [[Catania 3479447370796909]]

@@ -120,6 +120,10 @@ fn bits() {
         BITFIELD f SET u8 0 255 GET i8 0 GET u4 #1 => [0 -1 15]
         BITFIELD f INCRBY u8 0 1 OVERFLOW SAT INCRBY u8 0 -1 => [0 0]
         BITFIELD f OVERFLOW FAIL INCRBY u8 0 -1 SET i5 8 16 => [nil nil]
+        BITFIELD z OVERFLOW SAT SET u4 0 -5 GET u4 0 SET i4 4 -100 GET i4 4 => [0 15 0 -8]
+        BITFIELD z OVERFLOW FAIL SET u4 0 -5 => [nil]
+        BITFIELD z SET u4 0 -5 GET u4 0 OVERFLOW SAT INCRBY u4 0 -50 => [15 11 0]
+        DEL z => 1
         BITFIELD f SET i64 #0 -2 GET i64 0 GET u63 1 => [0 -2 9223372036854775806]
         BITFIELD f SET i8 60 -1 GET i16 56 STRLEN f => (ERR)
         BITFIELD f SET i8 60 -1 GET i16 56 => [-32 -16]

@@ -52,6 +52,19 @@ pub(super) fn encode((longitude, latitude): Point) -> u64 {
     interleave(part(longitude, LONGITUDE_MAX), part(latitude, LATITUDE_MAX))
 }
 
+/// Returns the number that a score stands for. No position has a negative or larger score, but any
+/// sorted set may be read as positions: the number is that of Redis on x86-64.
+pub(super) fn number_of(score: f64) -> u64 {
+    const ABOVE: f64 = (u64::MAX / 2 + 1) as f64 * 2.0;
+    if score < 0.0 {
+        (score as i64).cast_unsigned()
+    } else if score < ABOVE {
+        score as u64
+    } else {
+        0
+    }
+}
+
 /// Returns the middle of the cell that has a number.
 pub(super) fn decode(number: u64) -> Point {
     let middle = |part: u32, max: f64| {

@@ -67,7 +67,7 @@ fn positions(data: &mut Data, key: &[u8], members: &[Bytes]) -> Result<Vec<Optio
             None => Ok(None),
             Some((_, set)) => {
                 let score = sorted_sets::score_of(data, set, member)?;
-                Ok(score.map(|score| hash::decode(score as u64)))
+                Ok(score.map(|score| hash::decode(hash::number_of(score))))
             }
         })
         .collect()
@@ -302,7 +302,7 @@ impl<'a> Search<'a> {
         for range in hash::covering(middle, shape.radius()) {
             let found = sorted_sets::by_score(data, set, range.start as f64, range.end as f64)?;
             for (member, score) in found {
-                let number = score as u64;
+                let number = hash::number_of(score);
                 let point = hash::decode(number);
                 if let Some(distance) = shape.distance(middle, point) {
                     hits.push(Hit {
@@ -327,7 +327,7 @@ impl<'a> Search<'a> {
             let middle = match (self.middle, self.member) {
                 (Some(middle), _) => middle,
                 (None, Some(member)) => sorted_sets::score_of(data, set, member)?
-                    .map(|score| hash::decode(score as u64))
+                    .map(|score| hash::decode(hash::number_of(score)))
                     .ok_or_else(|| Failure::client("ERR could not decode requested zset member"))?,
                 (None, None) => return Err(Failure::SYNTAX),
             };
