@@ -19,6 +19,15 @@ const KEPT_LOW: i64 = 16;
 /// virtual disk busy for 3 ms, and 1 MiB for less than half a millisecond.
 const CUT: u64 = 128;
 
+/// Larger pieces than [`CUT`] are this part of what is to be cut off: the end of a very large file
+/// would otherwise take as many calls as it has pieces.
+const CUT_PART: u64 = 1 << 14;
+
+/// Returns how many of `excess` blocks are cut off at once.
+fn piece_of(excess: u64) -> u64 {
+    CUT.max(excess / CUT_PART)
+}
+
 /// Whether an operation failed only for lack of space.
 fn is_full(error: &io::Error) -> bool {
     matches!(
@@ -197,9 +206,28 @@ impl DataFile {
         let piece = if braid_rt::mutant!("cut_off_the_end_at_once") {
             len
         } else {
-            CUT
+            piece_of(len - least)
         };
         let to = least.max(len.saturating_sub(piece));
         self.file.set_len(to * PAGE_SIZE as u64).is_ok() && to > least
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_any_file_is_cut_off_in_bounded_steps() {
+        let pieces = |excess: u64| {
+            let next = |left: &u64| left.checked_sub(piece_of(*left));
+            std::iter::successors(Some(excess), next)
+                .filter(|left| *left > 0)
+                .count()
+        };
+        let mebibyte = (1 << 20) / PAGE_SIZE as u64;
+        assert_eq!(pieces(10 * mebibyte + 1), 11);
+        assert!((16_000..17_000).contains(&pieces(mebibyte << 14)));
+        assert!(pieces(mebibyte << 30) < 300_000, "a pebibyte");
     }
 }
