@@ -559,6 +559,38 @@ fn consolidated_appends_do_not_overlap() {
     });
 }
 
+/// Explores two leaders, of which each flushes the number of its lane and then notices what is
+/// hardened. `register` says for a number what it waits for, and `check` looks meanwhile, at the
+/// hardening and at what lane 1 has flushed.
+fn explore_hardening(
+    numbers: [u64; 2],
+    register: fn(&Hardening, u64),
+    check: fn([u64; 2], &AtomicSeqNo),
+) {
+    explore(2, move || {
+        let flushed = [(), ()].map(|()| AtomicSeqNo::new(SeqNo::NONE));
+        let shared = Arc::new((Hardening::new(2, SeqNo::NONE), flushed));
+        // Only what `register` names is missing.
+        assert!(shared.0.advance(&[3, 2].map(SeqNo::new)));
+        let leaders = numbers.map(|seqno| {
+            let shared = shared.clone();
+            spawn(move || {
+                let (hardening, flushed) = &*shared;
+                register(hardening, seqno);
+                flushed[seqno as usize % 2].store(SeqNo::new(seqno), SeqCst);
+                let durable = flushed.each_ref().map(|lane| lane.load(SeqCst));
+                hardening.advance(&durable);
+            })
+        });
+        let hardened = || [0, 1].map(|lane| shared.0.hardened(LaneId::new(lane)).get());
+        check(hardened(), &shared.1[1]);
+        for leader in leaders {
+            leader.join().unwrap();
+        }
+        assert_eq!(hardened(), numbers);
+    });
+}
+
 /// `gsn`: nothing counts as hardened before what it depends on in the other lane, though each
 /// lane's leader knows only the part of the other's flush that it observes; and in the end no
 /// transaction is left waiting.
@@ -567,35 +599,16 @@ fn consolidated_appends_do_not_overlap() {
 /// that a leader continues from the numbers that others saw as durable.
 #[test]
 fn nothing_is_hardened_before_its_dependencies() {
-    explore(2, || {
-        let flushed = [(), ()].map(|()| AtomicSeqNo::new(SeqNo::NONE));
-        let shared = Arc::new((Hardening::new(2, SeqNo::NONE), flushed));
-        // Only the awaited dependency is missing.
-        assert!(shared.0.advance(&[3, 2].map(SeqNo::new)));
-        let leaders: Vec<_> = [4, 3]
-            .into_iter()
-            .map(|seqno| {
-                let shared = shared.clone();
-                spawn(move || {
-                    let (hardening, flushed) = &*shared;
-                    if seqno == 4 {
-                        // It read a write of 3, which belongs to the other lane.
-                        hardening.add(SeqNo::new(4), vec![SeqNo::new(3)]);
-                    }
-                    flushed[seqno as usize % 2].store(SeqNo::new(seqno), SeqCst);
-                    let durable = flushed.each_ref().map(|lane| lane.load(SeqCst));
-                    hardening.advance(&durable);
-                })
-            })
-            .collect();
-        let hardened = |lane| shared.0.hardened(LaneId::new(lane)).get();
-        if hardened(0) >= 4 {
-            assert!(hardened(1) >= 3, "4 is acknowledged without 3");
+    let register = |hardening: &Hardening, seqno| {
+        if seqno == 4 {
+            // It read a write of 3, which belongs to the other lane.
+            hardening.add(SeqNo::new(4), vec![SeqNo::new(3)]);
         }
-        for leader in leaders {
-            leader.join().unwrap();
+    };
+    explore_hardening([4, 3], register, |hardened, _| {
+        if hardened[0] >= 4 {
+            assert!(hardened[1] >= 3, "4 is acknowledged without 3");
         }
-        assert_eq!([0, 1].map(hardened), [4, 3]);
     });
 }
 
@@ -603,37 +616,18 @@ fn nothing_is_hardened_before_its_dependencies() {
 /// number, whichever leader notices, and in the end it does not wait.
 #[test]
 fn nothing_is_hardened_before_its_parts() {
-    explore(2, || {
-        let flushed = [(), ()].map(|()| AtomicSeqNo::new(SeqNo::NONE));
-        let shared = Arc::new((Hardening::new(2, SeqNo::NONE), flushed));
-        assert!(shared.0.advance(&[3, 2].map(SeqNo::new)));
-        let leaders: Vec<_> = [4, 5]
-            .into_iter()
-            .map(|seqno| {
-                let shared = shared.clone();
-                spawn(move || {
-                    let (hardening, flushed) = &*shared;
-                    if seqno == 4 {
-                        hardening.add_parts(SeqNo::new(4), vec![LaneId::new(1)]);
-                    }
-                    flushed[seqno as usize % 2].store(SeqNo::new(seqno), SeqCst);
-                    let durable = flushed.each_ref().map(|lane| lane.load(SeqCst));
-                    hardening.advance(&durable);
-                })
-            })
-            .collect();
-        let hardened = |lane| shared.0.hardened(LaneId::new(lane)).get();
-        if hardened(0) >= 4 {
-            let other = shared.1[1].load(SeqCst).get();
+    let register = |hardening: &Hardening, seqno| {
+        if seqno == 4 {
+            hardening.add_parts(SeqNo::new(4), vec![LaneId::new(1)]);
+        }
+    };
+    explore_hardening([4, 5], register, |hardened, other| {
+        if hardened[0] >= 4 {
             assert!(
-                other >= 5,
+                other.load(SeqCst).get() >= 5,
                 "4 is acknowledged before its part in the other lane"
             );
         }
-        for leader in leaders {
-            leader.join().unwrap();
-        }
-        assert_eq!([0, 1].map(hardened), [4, 5]);
     });
 }
 

@@ -159,7 +159,7 @@ fn a_segment_that_is_read_is_not_cut() {
     let read: Vec<_> = deleted.iter().filter(|&&len| len > PIECE).collect();
     assert_eq!(read, [&(4 << 20)]);
     let mut found = 0;
-    // What follows in other files is released.
+    // The tail does not have the later files, which are released, too.
     let end = tail.read(usize::MAX, &mut |_| found += 1);
     assert!(
         matches!(end, Err(braid_log::LogError::Released { .. })),

@@ -43,7 +43,6 @@ mod tests {
     use super::super::{Frontier, Run};
     use super::*;
     use crate::base::numbers::SeqNo;
-    use crate::format::log_record::Rest;
 
     #[test]
     fn durable_seqno_is_the_least_of_all() {
@@ -96,21 +95,11 @@ mod tests {
         scanned.tail = runs(&[(14, 14), (18, 20)]);
         assert_eq!(cut(&scanned).unwrap(), Kept::Numbers(SeqNo::new(12)));
         // A transaction is kept whole or not at all, whichever of its fragments is missing.
-        let fragment = |first, last, before, after| Run {
-            first: SeqNo::new(first),
-            last: SeqNo::new(last),
-            rest: Rest {
-                before,
-                after,
-                shares_number: false,
-            },
-            ..Run::default()
-        };
         let whole = runs(&[(13, 13)])[0];
         let parts = [
-            fragment(14, 15, 0, 4),
-            fragment(16, 16, 2, 3),
-            fragment(17, 19, 3, 0),
+            Run::fragment(14, 15, 0, 4),
+            Run::fragment(16, 16, 2, 3),
+            Run::fragment(17, 19, 3, 0),
         ];
         for missing in 0..=3 {
             scanned.tail = vec![whole];

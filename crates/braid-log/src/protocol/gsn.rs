@@ -308,7 +308,6 @@ mod tests {
     use super::super::{Dependent, Run};
     use super::*;
     use crate::base::numbers::FlushNo;
-    use crate::format::log_record::Rest;
 
     fn numbers(numbers: &[u64]) -> Vec<SeqNo> {
         numbers.iter().copied().map(SeqNo::new).collect()
@@ -390,14 +389,7 @@ mod tests {
     /// lane 1 has otherwise is kept.
     #[test]
     fn a_transaction_without_a_fragment_is_cut_in_its_home_lane() {
-        let part = |seqno, before, after| Run {
-            rest: Rest {
-                before,
-                after,
-                shares_number: true,
-            },
-            ..run(seqno)
-        };
+        let part = Run::sharing_fragment;
         let whole = [part(10, 0, 1), part(10, 1, 0), run(11)];
         let torn = [part(12, 0, 1), run(13), run(14), run(15), run(17)];
         let scanned = Scanned {

@@ -67,6 +67,31 @@ impl Run {
     }
 }
 
+#[cfg(test)]
+impl Run {
+    /// A fragment with the numbers from `first` to `last`, before and after which the transaction has
+    /// as many others.
+    fn fragment(first: u64, last: u64, before: u32, after: u32) -> Self {
+        Self {
+            first: SeqNo::new(first),
+            last: SeqNo::new(last),
+            rest: Rest {
+                before,
+                after,
+                shares_number: false,
+            },
+            ..Self::default()
+        }
+    }
+
+    /// A fragment of a transaction with one number, before and after which there are as many others.
+    fn sharing_fragment(seqno: u64, before: u32, after: u32) -> Self {
+        let mut run = Self::fragment(seqno, seqno, before, after);
+        run.rest.shares_number = true;
+        run
+    }
+}
+
 /// A transaction that recovery keeps only if it keeps the transactions that it depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dependent {

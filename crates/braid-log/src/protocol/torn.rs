@@ -37,21 +37,11 @@ pub(super) fn torn<'a>(runs: impl Iterator<Item = &'a Run>) -> impl Iterator<Ite
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::log_record::Rest;
 
     /// Transactions 1 to 5, 6, 7 to 9 and 10 to 11, each as its runs.
     #[test]
     fn a_transaction_is_whole_with_all_its_fragments() {
-        let run = |first, last, before, after| Run {
-            first: SeqNo::new(first),
-            last: SeqNo::new(last),
-            rest: Rest {
-                before,
-                after,
-                shares_number: false,
-            },
-            ..Run::default()
-        };
+        let run = Run::fragment;
         let runs = [
             run(1, 2, 0, 3),
             run(3, 3, 2, 2),
@@ -78,16 +68,7 @@ mod tests {
 
     #[test]
     fn fragments_with_one_number_are_counted() {
-        let run = |seqno, before, after| Run {
-            first: SeqNo::new(seqno),
-            last: SeqNo::new(seqno),
-            rest: Rest {
-                before,
-                after,
-                shares_number: true,
-            },
-            ..Run::default()
-        };
+        let run = Run::sharing_fragment;
         let runs = [run(5, 0, 2), run(5, 2, 0), run(6, 0, 1), run(6, 1, 0)];
         let found: Vec<u64> = torn(runs.iter()).map(SeqNo::get).collect();
         assert_eq!(found, [5]);

@@ -720,7 +720,7 @@ mod tests {
         }
     }
 
-    /// Tasks that give way and wait for each other go on, however many others only give way.
+    /// Tasks that take turns make progress although nearly all of them only give way at any time.
     #[test]
     fn tasks_that_give_way_go_on_without_others() {
         for seed in 0..20 {

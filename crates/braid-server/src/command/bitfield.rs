@@ -115,8 +115,8 @@ impl Field {
         }
     }
 
-    /// Returns the number that a client gives: without a sign, a negative one is the greatest, as in
-    /// Redis.
+    /// Returns the number that a client gives. For a field without a sign, a negative one is greater
+    /// than all that the field holds, as in Redis.
     fn given(self, value: i64) -> i128 {
         if self.is_signed {
             i128::from(value)
