@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -24,6 +25,8 @@ const (
 	clients   = 4
 	// Answers between two kills.
 	answers = 120
+	// No answer may take so long, however slow the disk is: the server hangs.
+	patience = 2 * time.Minute
 )
 
 type kind int
@@ -177,6 +180,7 @@ func main() {
 	for round := 0; round < rounds; round++ {
 		server, address := start(os.Args[1], os.Args[2])
 		answered := make(chan struct{}, 1<<16)
+		failed := make(chan error, clients)
 		var working sync.WaitGroup
 		for number := 0; number < clients; number++ {
 			working.Add(1)
@@ -184,7 +188,8 @@ func main() {
 				defer working.Done()
 				random := rand.New(rand.NewSource(int64(round*clients + number)))
 				// A request that is sent again would have two effects.
-				client := redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, PoolSize: 1})
+				client := redis.NewClient(&redis.Options{Addr: address, MaxRetries: -1, PoolSize: 1,
+					DialTimeout: patience, ReadTimeout: patience, WriteTimeout: patience})
 				defer client.Close()
 				var seen [registers]string
 				for {
@@ -204,6 +209,7 @@ func main() {
 						lock.Unlock()
 					}
 					if err != nil {
+						failed <- err
 						return
 					}
 					switch {
@@ -223,7 +229,13 @@ func main() {
 			}()
 		}
 		for count := 0; count < answers; count++ {
-			<-answered
+			select {
+			case <-answered:
+			case err := <-failed:
+				fmt.Printf("round %d: a request failed after %d answers of a server that runs: %v\n", round, count, err)
+				_ = server.Process.Signal(syscall.SIGABRT)
+				os.Exit(1)
+			}
 		}
 		if err := server.Process.Kill(); err != nil {
 			panic(err)

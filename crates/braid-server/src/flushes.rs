@@ -305,6 +305,15 @@ impl Flushes {
             self.has_gathered = true;
             self.sleep();
             self.look();
+            if self.newest != 0
+                && self.requested.is_none()
+                && !mutant!("server_forget_commits_after_a_flush")
+            {
+                // The flush was requested before the newest commits. Its alarm has rung for this thread
+                // alone, and no other alarm is set: the runtime has to come here once more. Meanwhile
+                // it looks at the sockets.
+                self.alarm.runtime.wake_by_ref();
+            }
         }
         self.take_durable()
     }
@@ -365,6 +374,58 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    /// The replies for which a flush was requested can be sent before its alarm rings: then the
+    /// thread executes the next requests first, and sleeps for a flush that none of them waits for.
+    #[test]
+    fn commits_that_come_before_the_alarm_rings_are_flushed() {
+        let db = Database::builder()
+            .open_on(Arc::new(MemoryDevice::new()))
+            .unwrap();
+        let table = db.open_table::<u64, u64>("t").unwrap();
+        let wakes = Arc::new(Wakes::default());
+        begin(&db, &Waker::from(Arc::clone(&wakes)));
+        let write = |key| {
+            let mut tx = db.begin();
+            tx.set_durability(Durability::None);
+            tx.insert(&table, &key, &1).unwrap();
+            tx.commit_async().unwrap()
+        };
+        // A flush that has ended and whose alarm rings when the thread sleeps.
+        db.wait_durable(write(0).into_seqno()).unwrap();
+        let ended = db.ticket(db.durable_seqno()).unwrap();
+        let alarm = FLUSHES.with_borrow_mut(|flushes| {
+            let flushes = flushes.as_mut().unwrap();
+            flushes.requested = Some(ended);
+            Arc::clone(&flushes.alarm)
+        });
+        let seqno = add(write(1));
+        for _ in 0..GATHER_MIN {
+            wait(seqno, Waker::noop().clone());
+        }
+        let rings = std::thread::spawn(move || {
+            while !alarm.is_gathering.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
+            Waker::from(alarm).wake();
+        });
+        let begun = Instant::now();
+        let mut seen = 0;
+        gather();
+        rings.join().unwrap();
+        while db.durable_seqno() < seqno {
+            let now = wakes.0.load(Ordering::SeqCst);
+            if now != seen {
+                seen = now;
+                answer();
+                if !looks_first() {
+                    gather();
+                }
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "no flush");
+        }
+        end();
     }
 
     #[test]

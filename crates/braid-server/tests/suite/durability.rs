@@ -63,6 +63,35 @@ impl Drop for OpenOnDrop {
     }
 }
 
+/// Lets other threads run while it writes.
+#[derive(Clone, Debug, Default)]
+struct Slow;
+
+impl Layer for Slow {
+    fn write_durable_at(&self, file: &dyn File, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
+        std::thread::yield_now();
+        file.write_durable_at(bufs, offset)
+    }
+}
+
+/// Few clients, each of which waits for its replies: nobody else wakes a thread that has forgotten them.
+#[test]
+fn the_last_write_of_all_is_answered() {
+    let device = Arc::new(LayeredDevice::over(Arc::new(MemoryDevice::new()), Slow));
+    let server = TestServer::with(Database::builder().open_on(device).unwrap(), |_| {});
+    std::thread::scope(|scope| {
+        for client in 0..8 {
+            let mut connection = server.connect();
+            scope.spawn(move || {
+                for number in 0..2000 {
+                    let _: () = run(&mut connection, &format!("SET {client} {number}"));
+                    let _: i64 = run(&mut connection, "INCR shared");
+                }
+            });
+        }
+    });
+}
+
 fn server() -> (TestServer, OpenOnDrop) {
     let barrier = Barrier::default();
     let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new());
