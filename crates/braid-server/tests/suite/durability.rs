@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use braid::Database;
 use braid_io::{Device, File, Layer, LayeredDevice, MemoryDevice};
+use redis::Value;
 
 use super::support::{Raw, TestServer, run, script};
 
@@ -79,17 +80,24 @@ impl Layer for Slow {
 fn the_last_write_of_all_is_answered() {
     let device = Arc::new(LayeredDevice::over(Arc::new(MemoryDevice::new()), Slow));
     let server = TestServer::with(Database::builder().open_on(device).unwrap(), |_| {});
-    std::thread::scope(|scope| {
-        for client in 0..8 {
-            let mut connection = server.connect();
-            scope.spawn(move || {
-                for number in 0..2000 {
-                    let _: () = run(&mut connection, &format!("SET {client} {number}"));
-                    let _: i64 = run(&mut connection, "INCR shared");
-                }
-            });
-        }
-    });
+    for clients in [1, 3, 5, 8, 12] {
+        std::thread::scope(|scope| {
+            for client in 0..clients {
+                let mut connection = server.connect();
+                scope.spawn(move || {
+                    for number in 0..800 {
+                        let _: () = run(&mut connection, &format!("SET {client} {number}"));
+                        let read: u32 = run(&mut connection, &format!("GET {client}"));
+                        assert_eq!(read, number);
+                        let _: Value = run(&mut connection, "GET shared");
+                        let mut transaction = redis::pipe();
+                        transaction.atomic().incr("shared", 1).incr("other", 1);
+                        let (_, _): (i64, i64) = transaction.query(&mut connection).unwrap();
+                    }
+                });
+            }
+        });
+    }
 }
 
 fn server() -> (TestServer, OpenOnDrop) {
