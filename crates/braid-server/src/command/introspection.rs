@@ -107,19 +107,25 @@ pub(crate) fn keys_of(command: &Signature, args: &[Bytes]) -> Vec<Bytes> {
     if command.name == "sort" {
         return super::sort::keys_of(args);
     }
+    placed_keys(command, args).cloned().collect()
+}
+
+/// Returns the arguments that are keys because of their place.
+pub(crate) fn placed_keys<'a>(
+    command: &Signature,
+    args: &'a [Bytes],
+) -> impl Iterator<Item = &'a Bytes> {
     let (first, last, step) = command.keys;
-    if first == 0 || step == 0 {
-        return Vec::new();
-    }
-    let last = if last < 0 {
+    let last = if first == 0 || step == 0 {
+        -1
+    } else if last < 0 {
         args.len() as i32 + last
     } else {
         last
     };
     (first..=last)
-        .step_by(step as usize)
-        .filter_map(|at| args.get(at as usize).cloned())
-        .collect()
+        .step_by(step.max(1) as usize)
+        .filter_map(|at| args.get(at as usize))
 }
 
 /// Returns the keys that a number announces.

@@ -50,7 +50,7 @@ pub(crate) use caching::remember;
 pub(crate) use clients::describe;
 #[cfg(feature = "scripts")]
 pub(crate) use functions::load_all as load_functions;
-pub(crate) use introspection::keys_of;
+pub(crate) use introspection::{keys_of, placed_keys};
 pub(crate) use operations::{may_save, save_after};
 pub(crate) use server::{copies, waitaof_at_once, waits_for_device};
 #[cfg(feature = "scripts")]

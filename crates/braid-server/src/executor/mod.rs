@@ -10,7 +10,9 @@ use braid::{Durability, Ticket};
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use crate::command::{Command, Control, Run, commands, find, keys_of, refuse, remember, run_on};
+use crate::command::{
+    Command, Control, Run, commands, find, keys_of, placed_keys, refuse, remember, run_on,
+};
 use crate::failure::{Failure, Result, Wait};
 use crate::keyspace::{Data, Effects, Scope};
 use crate::observe::shown;
@@ -126,6 +128,9 @@ fn execute_with(
     let outcome = match command.run {
         Run::Session(run) => Outcome::ready(answer(run(shared, session, args))),
         Run::Data(run) => run_data(shared, session, command, reads, |data, _| {
+            if command.keys.1 != command.keys.0 {
+                data.prefetch(placed_keys(command, args))?;
+            }
             run_on(command, run, data, args)
         }),
         Run::Script(run) => run_data(shared, session, command, reads, |data, session| {

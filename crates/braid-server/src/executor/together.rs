@@ -124,6 +124,8 @@ fn commit_together(
 ) -> Result<Committed<Vec<Reply>>> {
     let mut began = Instant::now();
     shared.keyspace.transact_once(scope, |data| {
+        // Each has one key, the first argument.
+        data.prefetch(requests.iter().filter_map(|(_, args)| args.get(1)))?;
         let mut replies = Vec::with_capacity(requests.len());
         for (command, args) in requests {
             let Run::Data(run) = command.run else {

@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::{Access, Outcome, Within, answer, run_data, transact};
 use crate::command::{
-    Command, Control, Run, commands, copies, keys_of, may_save, refuse, remember, run_on,
-    run_or_undo, save_after, waitaof_at_once, waits_for_device,
+    Command, Control, Run, commands, copies, keys_of, may_save, placed_keys, refuse, remember,
+    run_on, run_or_undo, save_after, waitaof_at_once, waits_for_device,
 };
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Body, Committed, Data, Entry, Kind, Scope};
@@ -274,6 +274,12 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
                 return Ok(Reply::NullArray);
             }
         }
+        data.prefetch(
+            commands
+                .iter()
+                .filter(|(command, _)| matches!(command.run, Run::Data(_)))
+                .flat_map(|(command, args)| placed_keys(command, args)),
+        )?;
         // Commands rarely fail, and one mark costs less than one for each: only after a failure all run
         // again, each with a mark of its own.
         if let Some(begin) = data.mark() {

@@ -149,6 +149,11 @@ impl Keyspace {
     /// Replaces the content of `key` by what [`Keyspace::hashed_key`] returns.
     fn hashed_key_to(&self, prefix: &[u8], name: &[u8], key: &mut Vec<u8>) {
         key.clear();
+        self.append_hashed_key(prefix, name, key);
+    }
+
+    /// Appends what [`Keyspace::hashed_key`] returns.
+    fn append_hashed_key(&self, prefix: &[u8], name: &[u8], key: &mut Vec<u8>) {
         key.reserve(prefix.len() + 8 + name.len());
         key.extend_from_slice(prefix);
         key.extend_from_slice(&hashed::position(self.hash(name)).to_be_bytes());

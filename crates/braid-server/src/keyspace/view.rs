@@ -52,6 +52,19 @@ impl View {
         }
     }
 
+    /// Brings the entries of several keys into memory and into the processor's caches, all at the
+    /// same time.
+    pub(crate) fn prefetch<'k>(
+        &self,
+        table: &Bucket,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) -> braid::Result<()> {
+        match self {
+            View::Durable(snapshot) => snapshot.prefetch(table, keys),
+            View::Transaction(tx) => tx.prefetch(table, keys),
+        }
+    }
+
     pub(crate) fn range(
         &self,
         table: &Bucket,

@@ -1,6 +1,12 @@
 //! Writes that arrive together: they run in one transaction, and each is answered as if it had run on
 //! its own.
 
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use braid::Database;
+use braid_io::{File, Layer, LayeredDevice, MemoryDevice, ReadOp};
 use redis::Value;
 
 use super::support::{TestServer, run, script};
@@ -154,4 +160,58 @@ fn reads_that_arrive_together_are_answered_in_turn() {
     }
     let info: String = run(&mut connection, "INFO stats");
     assert!(info.contains("keyspace_misses:1\r\n"), "{info}");
+}
+
+/// Counts reads that were handed to the device alone.
+#[derive(Clone, Debug, Default)]
+struct Alone(Arc<AtomicUsize>);
+
+impl Layer for Alone {
+    fn read_at(&self, file: &dyn File, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        file.read_at(buf, offset)
+    }
+}
+
+/// Keys that are not in memory are read at the same time, not one after another.
+#[test]
+fn requests_that_arrive_together_wait_for_the_device_once() {
+    const KEYS: usize = 24_000;
+    let alone = Alone::default();
+    let device = LayeredDevice::over(Arc::new(MemoryDevice::new()), alone.clone());
+    let builder = Database::builder().pool_bytes(4 << 20);
+    let server = TestServer::with(builder.open_on(Arc::new(device)).unwrap(), |_| {});
+    let mut connection = server.connect();
+    let value = "x".repeat(1_000);
+    for begin in (0..KEYS).step_by(500) {
+        let mut load = redis::pipe();
+        (begin..begin + 500).for_each(|key| {
+            load.set(key, &value).ignore();
+        });
+        load.exec(&mut connection).unwrap();
+    }
+    // Keys are in the order of their hashes, so nearly each has a page of its own.
+    let together = |begin: usize| begin..begin + 32;
+    let reads = || alone.0.swap(0, Ordering::SeqCst);
+    reads();
+    let many: Vec<String> = together(0).map(|key| key.to_string()).collect();
+    let found: Vec<String> = run(&mut connection, &format!("MGET {}", many.join(" ")));
+    assert!(found.len() == 32 && found.iter().all(|found| *found == value));
+    let by_mget = reads();
+    let mut pipeline = redis::pipe();
+    together(2000).for_each(|key| {
+        pipeline.append(key, "y").ignore();
+    });
+    pipeline.exec(&mut connection).unwrap();
+    let by_pipeline = reads();
+    let mut transaction = redis::pipe();
+    transaction.atomic();
+    together(4000).for_each(|key| {
+        transaction.strlen(key).append(key, "y").ignore();
+    });
+    let lengths: Vec<usize> = transaction.query(&mut connection).unwrap();
+    assert_eq!(lengths, [1_000; 32]);
+    let by_exec = reads();
+    let alone = [by_mget, by_pipeline, by_exec];
+    assert!(alone.iter().all(|&reads| reads < 8), "{alone:?}");
 }
