@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use braid::Database;
-use braid_io::{File, Layer, LayeredDevice, MemoryDevice, ReadOp};
+use braid_io::{File, Layer, LayeredDevice, MemoryDevice};
 use redis::Value;
 
 use super::support::{TestServer, run, script};
