@@ -133,12 +133,23 @@ impl Acceptor {
                             reject(stream).await;
                             continue;
                         }
-                        drop(self.senders[next].send(stream));
-                        next = (next + 1) % self.senders.len();
+                        hand_on(&self.senders, &mut next, stream);
                     }
                 }
             }
         });
+    }
+}
+
+/// Hands a connection to the next thread, or to the one after it if that has ended.
+fn hand_on(senders: &[mpsc::UnboundedSender<Stream>], next: &mut usize, mut stream: Stream) {
+    for _ in senders {
+        let sender = &senders[*next];
+        *next = (*next + 1) % senders.len();
+        match sender.send(stream) {
+            Ok(()) => return,
+            Err(refused) => stream = refused.0,
+        }
     }
 }
 
@@ -180,5 +191,29 @@ async fn reject(stream: Stream) {
                 let _ = stream.write_all(text).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_go_to_the_threads_that_are_left() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect = || Stream::Tcp(TcpStream::connect(address).unwrap(), address);
+        let (senders, mut receivers): (Vec<_>, Vec<_>) =
+            (0..3).map(|_| mpsc::unbounded_channel()).unzip();
+        drop(receivers.remove(1));
+        let mut next = 0;
+        for _ in 0..4 {
+            hand_on(&senders, &mut next, connect());
+        }
+        let mut got =
+            |thread: usize| std::iter::from_fn(|| receivers[thread].try_recv().ok()).count();
+        assert_eq!([got(0), got(1)], [2, 2]);
+        // Without any, connections end.
+        hand_on(&senders[1..2], &mut 0, connect());
     }
 }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use braid::{Database, Durability};
-use braid_rt::mutant;
+use braid_rt::{call_user, mutant};
 use bytes::Bytes;
 use tokio::time::Instant;
 
@@ -258,7 +258,10 @@ impl Joined {
             };
             (author, owner.requests)
         });
-        match execute_joint(shared, joint, &self.requests, authors) {
+        // A request that makes the server panic, which is a defect, ends its own connection when it runs
+        // alone. Here it would end the thread, and with it the connections of all its other clients.
+        let executed = call_user(|| execute_joint(shared, joint, &self.requests, authors));
+        match executed.unwrap_or(Err(None)) {
             Ok((replies, written, ticket)) => {
                 let seqno = ticket.map(flushes::add);
                 self.requests.drain(..).for_each(|(_, args)| reuse(args));

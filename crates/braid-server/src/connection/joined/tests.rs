@@ -6,6 +6,7 @@ use braid::device::MemoryDevice;
 
 use super::*;
 use crate::channels::mailbox;
+use crate::command::Run;
 use crate::executor::joins;
 use crate::keyspace::Keyspace;
 use crate::options::ServerOptions;
@@ -115,6 +116,34 @@ fn a_write_that_fails_undoes_none_of_other_connections() {
     run();
     let (replies, _) = second.replies();
     assert_eq!(replies, [Reply::Integer(1), Reply::Integer(2)]);
+    end();
+    flushes::end();
+}
+
+#[test]
+fn a_write_that_panics_ends_no_other_connection() {
+    let shared = shared();
+    let (mut first, mut second) = (Sender::new(&shared), Sender::new(&shared));
+    first.leave("SET a 1");
+    let incr = vec![Bytes::from_static(b"INCR"), Bytes::from_static(b"n")];
+    let broken = Command {
+        run: Run::Data(|_, _| panic!("as a defect would")),
+        ..*joins(&shared, &second.session, &incr).unwrap()
+    };
+    let mut requests = vec![(&*Box::leak(Box::new(broken)), incr)];
+    add(&shared, &mut second.session, &second.slot, &mut requests, 0);
+    run();
+    // Each runs its own.
+    for sender in [&first, &second] {
+        let fate = sender.slot.take();
+        assert!(
+            matches!(&fate, Some(Fate::Returned { requests, is_cause: false }) if requests.len() == 1),
+            "{fate:?}"
+        );
+    }
+    first.leave("INCR n");
+    run();
+    assert_eq!(first.replies().0, [Reply::Integer(1)]);
     end();
     flushes::end();
 }
