@@ -133,7 +133,7 @@ impl Acceptor {
                             reject(stream).await;
                             continue;
                         }
-                        hand_on(&self.senders, &mut next, stream);
+                        dispatch(&self.senders, &mut next, stream);
                     }
                 }
             }
@@ -142,7 +142,7 @@ impl Acceptor {
 }
 
 /// Hands a connection to the next thread, or to the one after it if that has ended.
-fn hand_on(senders: &[mpsc::UnboundedSender<Stream>], next: &mut usize, mut stream: Stream) {
+fn dispatch(senders: &[mpsc::UnboundedSender<Stream>], next: &mut usize, mut stream: Stream) {
     for _ in senders {
         let sender = &senders[*next];
         *next = (*next + 1) % senders.len();
@@ -208,12 +208,12 @@ mod tests {
         drop(receivers.remove(1));
         let mut next = 0;
         for _ in 0..4 {
-            hand_on(&senders, &mut next, connect());
+            dispatch(&senders, &mut next, connect());
         }
         let mut got =
             |thread: usize| std::iter::from_fn(|| receivers[thread].try_recv().ok()).count();
         assert_eq!([got(0), got(1)], [2, 2]);
         // Without any, connections end.
-        hand_on(&senders[1..2], &mut 0, connect());
+        dispatch(&senders[1..2], &mut 0, connect());
     }
 }

@@ -18,6 +18,10 @@ use super::{Keyspace, now_ms};
 use crate::failure::{Failure, Result};
 use crate::kind::Kind;
 
+/// Most keys that are prefetched at the same time: the entries of more might leave a small pool again
+/// before they are used.
+const PREFETCHED_MAX: usize = 64;
+
 /// The data as one transaction sees it.
 #[derive(Debug)]
 pub(crate) struct Data {
@@ -191,12 +195,14 @@ impl Data {
     }
 
     /// Brings the entries of the keys that the next commands use into memory and into the processor's
-    /// caches, all at the same time: one after another, each command would wait for its own.
+    /// caches, all at the same time: one after another, each command would wait for its own. Leaves out
+    /// all but the first [`PREFETCHED_MAX`].
     pub(crate) fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k Bytes>) -> Result<()> {
         let namespace = self.namespace.to_be_bytes();
         let places = &mut self.scratch.encoded;
         places.clear();
         let ends: Vec<usize> = keys
+            .take(PREFETCHED_MAX)
             .map(|key| {
                 self.keyspace.append_hashed_key(&namespace, key, places);
                 places.len()
