@@ -345,18 +345,33 @@ mod tests {
 
     use super::*;
 
-    /// The thread neither sleeps nor makes many commits.
-    #[test]
-    fn a_commit_is_flushed_although_reads_keep_its_thread_busy() {
+    /// Begins on a new database. Also returns the count of the runtime's wake-ups, and a function that
+    /// commits without a flush.
+    fn begin_on_new(background_threads: bool) -> (Database, Arc<Wakes>, impl Fn(u64) -> Ticket) {
         let db = Database::builder()
+            .background_threads(background_threads)
             .open_on(Arc::new(MemoryDevice::new()))
             .unwrap();
         let table = db.open_table::<u64, u64>("t").unwrap();
-        begin(&db, Waker::noop());
-        let mut tx = db.begin();
-        tx.set_durability(Durability::None);
-        tx.insert(&table, &1, &1).unwrap();
-        let seqno = add(tx.commit_async().unwrap());
+        let wakes = Arc::new(Wakes::default());
+        begin(&db, &Waker::from(Arc::clone(&wakes)));
+        let write = {
+            let db = db.clone();
+            move |key| {
+                let mut tx = db.begin();
+                tx.set_durability(Durability::None);
+                tx.insert(&table, &key, &1).unwrap();
+                tx.commit_async().unwrap()
+            }
+        };
+        (db, wakes, write)
+    }
+
+    /// The thread neither sleeps nor makes many commits.
+    #[test]
+    fn a_commit_is_flushed_although_reads_keep_its_thread_busy() {
+        let (db, _, write) = begin_on_new(true);
+        let seqno = add(write(1));
         assert!(db.durable_seqno() < seqno);
         let begun = Instant::now();
         while db.durable_seqno() < seqno {
@@ -380,18 +395,7 @@ mod tests {
     /// thread executes the next requests first, and sleeps for a flush that none of them waits for.
     #[test]
     fn commits_that_come_before_the_alarm_rings_are_flushed() {
-        let db = Database::builder()
-            .open_on(Arc::new(MemoryDevice::new()))
-            .unwrap();
-        let table = db.open_table::<u64, u64>("t").unwrap();
-        let wakes = Arc::new(Wakes::default());
-        begin(&db, &Waker::from(Arc::clone(&wakes)));
-        let write = |key| {
-            let mut tx = db.begin();
-            tx.set_durability(Durability::None);
-            tx.insert(&table, &key, &1).unwrap();
-            tx.commit_async().unwrap()
-        };
+        let (db, wakes, write) = begin_on_new(true);
         // A flush that has ended and whose alarm rings when the thread sleeps.
         db.wait_durable(write(0).into_seqno()).unwrap();
         let ended = db.ticket(db.durable_seqno()).unwrap();
@@ -430,19 +434,7 @@ mod tests {
 
     #[test]
     fn the_sockets_are_looked_at_before_each_flush() {
-        let db = Database::builder()
-            .background_threads(false)
-            .open_on(Arc::new(MemoryDevice::new()))
-            .unwrap();
-        let table = db.open_table::<u64, u64>("t").unwrap();
-        let wakes = Arc::new(Wakes::default());
-        begin(&db, &Waker::from(Arc::clone(&wakes)));
-        let write = |key| {
-            let mut tx = db.begin();
-            tx.set_durability(Durability::None);
-            tx.insert(&table, &key, &1).unwrap();
-            add(tx.commit_async().unwrap())
-        };
+        let (db, wakes, write) = begin_on_new(false);
         let gather = || {
             if !looks_first() {
                 gather();
@@ -450,10 +442,10 @@ mod tests {
         };
         for key in 0..2 {
             let looks = wakes.0.load(Ordering::SeqCst);
-            write(2 * key);
+            add(write(2 * key));
             gather();
             // As if the look had found a request.
-            let seqno = write(2 * key + 1);
+            let seqno = add(write(2 * key + 1));
             gather();
             assert!(db.durable_seqno() < seqno);
             assert_eq!(wakes.0.load(Ordering::SeqCst), looks + 2);
