@@ -161,6 +161,16 @@ pub(crate) fn executed(requests: usize) {
     with(|flushes| flushes.executed(requests));
 }
 
+/// Requests a flush for what this thread has executed, unless one is requested, and wakes the connections
+/// whose sequence numbers are durable: the device writes while the thread executes more.
+pub(crate) fn request() {
+    with(|flushes| {
+        flushes.look();
+        flushes.request();
+        flushes.take_durable()
+    });
+}
+
 /// Wakes the connections whose sequence numbers are durable.
 pub(crate) fn answer() {
     with(Flushes::answer);

@@ -201,6 +201,7 @@ pub(super) fn add(
     flushes::expect();
     if is_long {
         run();
+        flushes::request();
     }
 }
 

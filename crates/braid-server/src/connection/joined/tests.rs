@@ -158,9 +158,12 @@ fn writes_do_not_wait_for_long() {
     assert!(sender.slot.take().is_none());
     executed(1);
     assert_eq!(sender.replies().0, [Reply::Integer(1)]);
-    // A transaction that is long enough.
+    let db = &shared.keyspace.db;
+    // A transaction that is long enough, whose flush is requested at once.
     sender.leave(&["INCR n"; REQUESTS_MAX].join("\n"));
-    assert_eq!(sender.replies().0.len(), REQUESTS_MAX);
+    let (replies, seqno) = sender.replies();
+    assert_eq!(replies.len(), REQUESTS_MAX);
+    assert!(db.durable_seqno() >= seqno);
     // Another database.
     let mut other = Sender::new(&shared);
     other.session.database = 1;
