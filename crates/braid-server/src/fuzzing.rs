@@ -395,7 +395,7 @@ fn run_requests(requests: Vec<Vec<Bytes>>) {
             .collect();
         match execute(&shared, &mut session, &mut args) {
             Outcome::Reply(reply, _) => reply,
-            Outcome::Within(_) | Outcome::Wait(_) => Reply::Null,
+            Outcome::Within(_) | Outcome::Wait(_) | Outcome::Load(_) => Reply::Null,
         }
     };
     let Reply::Array(keys) = ask(&[b"KEYS", b"*"]) else {
@@ -428,6 +428,7 @@ fn show(outcome: &Outcome) {
         Outcome::Reply(reply, _) => reply,
         Outcome::Within(within) => &within.otherwise,
         Outcome::Wait(wait) => &wait.otherwise,
+        Outcome::Load(_) => &Reply::Null,
     };
     for protocol in [Protocol::Resp2, Protocol::Resp3] {
         let mut out = BytesMut::new();

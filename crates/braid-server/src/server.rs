@@ -32,6 +32,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 /// Connections that a thread serves before it looks which others can be served.
 const EVENTS: u32 = 512;
 
+/// Most connections of a thread for which other threads read from the medium at the same time.
+const LOADING_MAX: usize = 32;
+
 /// Longest time that a stopping server waits for its connections.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -316,6 +319,8 @@ fn runtime() -> Option<tokio::runtime::Runtime> {
         .enable_all()
         .on_thread_park(connection::gather)
         .event_interval(EVENTS)
+        .max_blocking_threads(LOADING_MAX)
+        .thread_name("serve-load")
         .build()
         .ok()
 }

@@ -8,6 +8,8 @@ mod arguments;
 mod bad_clients;
 #[path = "suite/blocking.rs"]
 mod blocking;
+#[path = "suite/cold.rs"]
+mod cold;
 #[path = "suite/connections.rs"]
 mod connections;
 #[path = "suite/diagnostics.rs"]

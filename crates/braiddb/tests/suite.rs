@@ -22,6 +22,7 @@ mod locks;
 mod log_directory;
 mod long_keys;
 mod named_snapshots;
+mod nonblocking;
 mod openings;
 mod panics;
 mod pmem;

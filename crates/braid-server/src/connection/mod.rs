@@ -4,6 +4,9 @@
 //! write leaves a sequence number. Replies are sent in the order of the requests, each when everything
 //! that its command read and wrote is durable. So one flush answers many requests of one connection
 //! and of all others; see [`flushes`].
+//!
+//! A read that would wait for the device is left to another thread, and the requests after it wait until
+//! it is answered.
 
 mod buffers;
 mod joined;
@@ -17,14 +20,17 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use crate::channels::{Inbox, Topic};
 use crate::command::Command;
-use crate::executor::{Outcome, execute, execute_again, execute_together, is_postponed, joins};
+use crate::executor::{
+    Load, Loaded, Outcome, execute, execute_again, execute_together, is_postponed, joins, malformed,
+};
 use crate::failure::Wait;
 use crate::flushes;
-use crate::resp::{CHANGED_CHANNEL, Limits, Protocol, Reply, RequestParser, reuse};
+use crate::resp::{CHANGED_CHANNEL, Limits, Protocol, ProtocolError, Reply, RequestParser, reuse};
 use crate::session::Session;
 use crate::shared::{Client, Shared};
 use crate::waiters::Place;
@@ -90,8 +96,10 @@ pub(crate) struct Connection {
     /// How often the connection still runs its writes on its own.
     alone: u8,
     blocked: Option<Blocked>,
-    /// A request that waits until a pause has ended.
+    /// A request that waits until a pause has ended, or until the reads before it have run.
     postponed: Option<Vec<Bytes>>,
+    /// Reads that another thread runs, because they wait for the medium.
+    loading: Option<JoinHandle<Loaded>>,
     /// Bytes of output from which on a connection ends, and of input.
     output_limit: usize,
     input_limit: usize,
@@ -127,6 +135,7 @@ impl Connection {
             alone: 0,
             blocked: None,
             postponed: None,
+            loading: None,
             output_limit: options.client_output_buffer_limit,
             input_limit: options.client_query_buffer_limit,
             bulk_limit: i64::try_from(options.proto_max_bulk_len).unwrap_or(i64::MAX),
@@ -162,7 +171,10 @@ impl Connection {
             if self.output.len() > self.output_limit || self.inbox.has_overflowed() {
                 return false;
             }
-            let is_done = self.session.closes && self.pending.is_empty() && !self.has_joined;
+            let is_done = self.session.closes
+                && self.pending.is_empty()
+                && !self.has_joined
+                && self.loading.is_none();
             if is_done && self.output.is_empty() {
                 return true;
             }
@@ -176,7 +188,7 @@ impl Connection {
     /// Executes requests that have arrived; returns how many.
     fn execute_some(&mut self) -> usize {
         let mut executed = 0;
-        if !self.settle() {
+        if self.loading.is_some() || !self.settle() {
             return 0;
         }
         // Nearly every second time the connection was woken for a reply.
@@ -190,15 +202,7 @@ impl Connection {
             self.execute(args);
         }
         while executed < TURN && self.may_execute() {
-            let limits = if self.session.is_authenticated {
-                Limits {
-                    arguments: 1024 * 1024,
-                    bulk: self.bulk_limit,
-                }
-            } else {
-                Limits::UNAUTHENTICATED
-            };
-            match self.parser.next(&mut self.input, limits) {
+            match self.next_request() {
                 Ok(None) => {
                     self.join(&mut together, bytes);
                     break;
@@ -224,10 +228,8 @@ impl Connection {
                 }
                 Err(error) => {
                     self.execute_together(&mut together);
-                    let text = format!("ERR {error}");
-                    self.shared.errors.count(&text);
-                    self.reply(Reply::error(text), None);
-                    self.session.closes = true;
+                    let reply = malformed(&self.shared, &mut self.session, &error);
+                    self.reply(reply, None);
                 }
             }
         }
@@ -259,8 +261,22 @@ impl Connection {
         }
     }
 
+    /// Returns the next request, if all of it has arrived.
+    fn next_request(&mut self) -> Result<Option<Vec<Bytes>>, ProtocolError> {
+        let limits = if self.session.is_authenticated {
+            Limits {
+                arguments: 1024 * 1024,
+                bulk: self.bulk_limit,
+            }
+        } else {
+            Limits::UNAUTHENTICATED
+        };
+        self.parser.next(&mut self.input, limits)
+    }
+
     fn may_execute(&self) -> bool {
         self.blocked.is_none()
+            && self.loading.is_none()
             && self.postponed.is_none()
             && !self.session.closes
             && self.pending.len() < PENDING_MAX
@@ -282,8 +298,27 @@ impl Connection {
             Outcome::Reply(reply, ticket) => self.reply(reply, ticket.map(flushes::add)),
             Outcome::Within(within) => self.reply_within(*within),
             Outcome::Wait(wait) => return self.block(args, wait),
+            Outcome::Load(command) => return self.load(command, args),
         }
         reuse(args);
+    }
+
+    /// Has another thread run a read that waits for the medium, and the reads that have arrived after
+    /// it.
+    fn load(&mut self, command: &'static Command, args: Vec<Bytes>) {
+        let mut load = Load::new(&self.shared, &self.session, command, args);
+        while self.postponed.is_none() {
+            match self.next_request() {
+                Ok(None) => break,
+                Ok(Some(args)) if args.is_empty() => {}
+                Ok(Some(args)) => self.postponed = load.add(&self.session, args),
+                Err(wrong) => {
+                    load.end_with(wrong);
+                    break;
+                }
+            }
+        }
+        self.loading = Some(spawn_blocking(|| load.run()));
     }
 
     /// Lets a command wait. The client registers first and looks again afterwards, so elements
@@ -320,6 +355,8 @@ impl Connection {
             Outcome::Reply(reply, ticket) => self.reply(reply, ticket.map(flushes::add)),
             Outcome::Within(within) => self.reply_within(*within),
             Outcome::Wait(_) => self.blocked = Some(blocked),
+            // Commands that wait for elements read what is not in memory themselves.
+            Outcome::Load(command) => self.load(command, blocked.args),
         }
     }
 
@@ -390,6 +427,14 @@ impl Connection {
                 buffers::release_output(&mut self.output);
             }
             Wake::Durable | Wake::Turn | Wake::PauseChanged => {}
+            Wake::Loaded(Ok(loaded)) => {
+                self.loading = None;
+                for reply in loaded.finish(&self.shared, &mut self.session) {
+                    self.reply(reply, None);
+                }
+            }
+            // A request that makes the server panic, which is a defect, ends its connection.
+            Wake::Loaded(Err(_)) => return false,
             Wake::Message(Some(message)) => {
                 self.show(&message);
                 while self.output.len() < OUTPUT_HIGH
@@ -423,7 +468,10 @@ impl Connection {
                     return false;
                 }
                 self.session.closes = true;
-                if self.blocked.take().is_some() || self.postponed.take().is_some() {
+                // A request that waits for reads before it is refused or answered after them.
+                if self.loading.is_none()
+                    && (self.blocked.take().is_some() || self.postponed.take().is_some())
+                {
                     self.reply(Reply::error("UNBLOCKED the server is stopping"), None);
                 }
             }

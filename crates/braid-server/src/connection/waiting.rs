@@ -1,6 +1,6 @@
 //! What a connection waits for.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -9,12 +9,14 @@ use std::time::Duration;
 use braid::Database;
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
 use super::joined::Slot;
 use super::replies::Pending;
 use super::{Connection, buffers};
 use crate::channels::Inbox;
+use crate::executor::Loaded;
 use crate::flushes;
 use crate::observe::Activity;
 use crate::resp::Reply;
@@ -29,6 +31,7 @@ pub(super) enum Wake {
     Read(std::io::Result<usize>),
     Written(std::io::Result<usize>),
     Durable,
+    Loaded(Result<Loaded, JoinError>),
     Message(Option<Reply>),
     Elements,
     TimedOut,
@@ -53,6 +56,7 @@ struct Usual<'a> {
     awaited: &'a mut u64,
     /// Writes that run together with those of other connections.
     joined: Option<&'a Slot>,
+    loading: Option<&'a mut JoinHandle<Loaded>>,
     input: &'a mut BytesMut,
     reads: bool,
     inbox: &'a mut Inbox,
@@ -101,6 +105,11 @@ impl Usual<'_> {
         {
             return Poll::Ready(Wake::Durable);
         }
+        if let Some(loading) = &mut self.loading
+            && let Poll::Ready(loaded) = Pin::new(loading).poll(context)
+        {
+            return Poll::Ready(Wake::Loaded(loaded));
+        }
         if self.reads
             && let Poll::Ready(result) = buffers::read(stream, self.input, context)
         {
@@ -117,7 +126,8 @@ impl Connection {
         stream: &mut S,
         has_more: bool,
     ) -> Wake {
-        let reads = !self.session.closes && !has_more && self.input.len() < self.input_limit && {
+        let may_read = !self.session.closes && !has_more && self.loading.is_none();
+        let reads = may_read && self.input.len() < self.input_limit && {
             // While the output waits for its reader, only a waiting command reads further, to
             // notice the end of the connection.
             self.may_execute() || self.blocked.is_some() || self.postponed.is_some()
@@ -130,6 +140,7 @@ impl Connection {
                 && self.postponed.is_none()
                 && self.pending.is_empty()
                 && !self.has_joined
+                && self.loading.is_none()
                 && !self.session.is_monitor
                 && self.session.subscriptions.is_empty()
         });
@@ -142,6 +153,8 @@ impl Connection {
         {
             return Wake::Message(message);
         }
+        // A request that waits for reads before it waits for no pause.
+        let is_postponed = self.postponed.is_some() && self.loading.is_none();
         let mut usual = Usual {
             kill: &self.client.kill,
             writes: !self.output.is_empty() && !self.holds,
@@ -152,6 +165,7 @@ impl Connection {
             seqno: self.pending.front().and_then(|front| front.seqno),
             awaited: &mut self.awaited,
             joined: self.joined.as_deref().filter(|_| self.has_joined),
+            loading: self.loading.as_mut(),
             input: &mut self.input,
             reads,
             inbox: &mut self.inbox,
@@ -159,7 +173,6 @@ impl Connection {
         let usual = poll_fn(|context| usual.poll(stream, context));
         let place = self.blocked.as_ref().map(|blocked| &blocked.place);
         let is_blocked = place.is_some();
-        let is_postponed = self.postponed.is_some();
         if !(is_blocked || is_postponed || has_more || deadline.is_some() || idle.is_some()) {
             return usual.await;
         }

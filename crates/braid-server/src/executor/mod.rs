@@ -1,5 +1,6 @@
 //! Runs commands: finds them, checks that they may run, and gives them a transaction.
 
+mod loading;
 mod together;
 mod transactions;
 
@@ -22,6 +23,8 @@ use crate::session::Session;
 use crate::shared::Shared;
 use crate::signature::Flag;
 
+pub(crate) use loading::{Load, Loaded, malformed};
+use loading::{can_load, would_block};
 pub(crate) use together::{Joint, execute_joint, execute_together, joins};
 use transactions::control;
 
@@ -38,6 +41,9 @@ pub(crate) enum Outcome {
     Within(Box<Within>),
     /// The client waits, and the command runs again when there is something.
     Wait(Wait),
+    /// The command, which has read nothing yet, needs what is not in memory: it runs elsewhere
+    /// ([`Load`]).
+    Load(&'static Command),
 }
 
 /// A reply that waits for the device, but not forever.
@@ -138,6 +144,9 @@ fn execute_with(
         }),
         Run::Executor(which) => control(shared, session, which, args),
     };
+    if matches!(outcome, Outcome::Load(_)) {
+        return outcome;
+    }
     let mut has_failed = false;
     if let Outcome::Reply(Reply::Error(text), _) = &outcome {
         has_failed = true;
@@ -321,19 +330,21 @@ fn unknown(args: &[Bytes]) -> String {
     )
 }
 
-/// Runs `body` on data, commits, and tells the others.
+/// Runs `body` on data, commits, and tells the others. Unless it `waits`, a read fails if something is not
+/// in memory and the durable state is enough for it.
 fn transact(
     shared: &Shared,
     session: &mut Session,
-    access: Access,
+    (access, waits): (Access, bool),
     mut body: impl FnMut(&mut Data, &mut Session) -> Result<Reply>,
 ) -> Result<(Reply, Option<Ticket>)> {
     let (database, durability) = (session.database, session.durability);
     if access == Access::Read && session.sees_own_writes(&shared.keyspace.db) {
         let mut data = match session.snapshot.take() {
             Some(data) if data.database == database => data,
-            _ => Box::new(shared.keyspace.durable(database)?),
+            _ => Box::new(shared.keyspace.durable_with(database, waits)?),
         };
+        data.view.set_nonblocking(!waits);
         let reply = body(&mut data, session)?;
         shared.publish(std::mem::take(&mut data.effects), None);
         // What a client keeps it must read after it was registered for changes.
@@ -391,7 +402,9 @@ fn run_data(
     } else {
         reads
     };
-    match transact(shared, session, access, body) {
+    let waits = !can_load(command) || mutant!("server_wait_for_pages");
+    match transact(shared, session, (access, waits), body) {
+        Err(failure) if would_block(&failure) && !waits => Outcome::Load(command),
         Ok((reply, ticket)) => {
             count_hits(shared, session, command, &reply);
             Outcome::Reply(reply, ticket)

@@ -266,7 +266,7 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
         return exec_in_parts(shared, session, &commands);
     }
     let (database, protocol) = (session.database, session.protocol);
-    let result = transact(shared, session, access, |data, session| {
+    let result = transact(shared, session, (access, true), |data, session| {
         for watched in &watched {
             data.select(watched.database)?;
             let has_changed = stamp(data, &watched.key)? != watched.stamp;

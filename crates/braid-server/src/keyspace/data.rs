@@ -69,7 +69,13 @@ pub(crate) struct Committed<R> {
 impl Keyspace {
     /// Returns the durable state for reading.
     pub(crate) fn durable(self: &Arc<Self>, database: u32) -> Result<Data> {
-        let view = View::Durable(self.db.snapshot());
+        self.durable_with(database, true)
+    }
+
+    /// Returns the durable state for reads that fail if they would wait for the medium, unless `waits`.
+    pub(crate) fn durable_with(self: &Arc<Self>, database: u32, waits: bool) -> Result<Data> {
+        let mut view = View::Durable(self.db.snapshot());
+        view.set_nonblocking(!waits);
         Data::new(Arc::clone(self), view, database, 0, now_ms())
     }
 

@@ -18,6 +18,13 @@ pub(crate) enum View {
 }
 
 impl View {
+    /// Sets whether reads of the durable state fail instead of waiting for the medium.
+    pub(crate) fn set_nonblocking(&mut self, is_nonblocking: bool) {
+        if let View::Durable(snapshot) = self {
+            snapshot.set_nonblocking(is_nonblocking);
+        }
+    }
+
     pub(crate) fn get(&self, table: &Bucket, key: &[u8]) -> braid::Result<Option<Bytes>> {
         match self {
             View::Durable(snapshot) => snapshot.get(table, key),

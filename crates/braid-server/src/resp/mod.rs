@@ -9,7 +9,5 @@ mod spare;
 #[cfg(feature = "scripts")]
 pub(crate) use inline::split_words;
 pub(crate) use reply::{CHANGED_CHANNEL, Notice, Protocol, Reply};
-#[cfg(feature = "fuzzing")]
-pub(crate) use request::ProtocolError;
-pub(crate) use request::{Limits, RequestParser};
+pub(crate) use request::{Limits, ProtocolError, RequestParser};
 pub(crate) use spare::reuse;

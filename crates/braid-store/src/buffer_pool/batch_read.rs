@@ -7,8 +7,8 @@ use braid_io::AlignedBuf;
 use braid_rt::narrow;
 
 use super::latch;
-use super::state;
 use super::{ABSENT, Pool, UNWRITTEN, check_page};
+use super::{refusal, state};
 use crate::data_file::{LOST, check, check_address};
 use crate::page::PageId;
 use crate::page_table::PAGES_MAX;
@@ -29,9 +29,13 @@ struct Wanted<'a> {
 
 impl Pool {
     /// Loads missing pages in one batch of reads, without waiting for other threads. Pages that
-    /// can't be read are left out: a later read of such a page returns the error.
+    /// can't be read are left out: a later read of such a page returns the error. Loads none for a thread
+    /// that refuses to.
     #[cold]
     pub(crate) fn read_batch(&self, ids: &[PageId]) {
+        if refusal::is_active() {
+            return;
+        }
         if self.reads_in_place() {
             // Reads of memory gain nothing from a batch. Errors are left to the later accesses.
             ids.iter().for_each(|&id| drop(self.read(id)));

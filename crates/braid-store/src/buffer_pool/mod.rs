@@ -19,6 +19,7 @@ mod heat;
 mod in_place;
 pub(crate) mod latch;
 mod read_ahead;
+mod refusal;
 mod spare;
 pub(crate) mod state;
 mod wait_hint;
@@ -41,6 +42,8 @@ use crate::number_set::NumberSet;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::page_table::{PAGES_MAX, PageTable};
 use crate::sync::{AtomicU64, Counter};
+
+pub use self::refusal::LoadRefusal;
 
 use self::arrivals::Arrivals;
 use self::frames::Frames;
@@ -318,6 +321,9 @@ impl Pool {
         let mut backoff = Backoff::default();
         loop {
             let word = latch::open(state);
+            if !state::is_resident(word) && self.refuses_to_load(id) {
+                return Err(refusal::would_block(id));
+            }
             if state::is_latched(word) {
                 self.arrivals.wait(id, state, &mut backoff);
                 continue;
@@ -339,6 +345,12 @@ impl Pool {
             }
             self.load(id, state, word)?;
         }
+    }
+
+    /// Whether the calling thread must not load a page that is not in memory. Pages in persistent memory
+    /// need no load worth the name.
+    fn refuses_to_load(&self, id: PageId) -> bool {
+        refusal::is_active() && !self.reads_in_place() && self.address(id) != ABSENT
     }
 
     /// Makes a damaged page that is not in memory permanently unreadable, even if a later read

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use braid_log::SeqNo;
 use braid_rt::Mutex;
-use braid_store::{Direction, LeafScan, Position, Record};
+use braid_store::{Direction, LeafScan, LoadRefusal, Position, Record};
 
 use crate::base::written::Written;
 use crate::engine::Engine;
@@ -196,6 +196,8 @@ pub(crate) struct RawRange<'a> {
     /// The entry last returned in place, if it is not in a leaf.
     apart: (Bytes, Bytes),
     failed: bool,
+    /// Whether it loads no pages.
+    is_nonblocking: bool,
 }
 
 impl<'a> RawRange<'a> {
@@ -236,7 +238,16 @@ impl<'a> RawRange<'a> {
             front: end(),
             back: end(),
             apart: (Bytes::new(), Bytes::new()),
+            is_nonblocking: false,
         }
+    }
+
+    /// Sets whether steps fail that would load a page; see [`Snapshot::set_nonblocking`].
+    ///
+    /// [`Snapshot::set_nonblocking`]: crate::Snapshot::set_nonblocking
+    pub(crate) fn nonblocking(mut self, is_nonblocking: bool) -> Self {
+        self.is_nonblocking = is_nonblocking;
+        self
     }
 
     fn end(&mut self, direction: Direction) -> &mut End {
@@ -460,7 +471,9 @@ impl<'a> RawRange<'a> {
         if self.failed {
             return None;
         }
+        let refusal = self.is_nonblocking.then(LoadRefusal::new);
         let found = self.step(direction);
+        drop(refusal);
         // After the step, whose result means nothing if the snapshot has ended, and also after an
         // error: pages of a large value may have been freed under the reader.
         if let View::At(seqno) = self.view

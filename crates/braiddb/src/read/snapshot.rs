@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use braid_log::SeqNo;
-use braid_store::{RecordMeta, StoreError, TOGETHER, ValueRef};
+use braid_store::{LoadRefusal, RecordMeta, StoreError, TOGETHER, ValueRef};
 
 use crate::base::written::Written;
 use crate::engine::Engine;
@@ -354,6 +354,8 @@ pub trait Readable {
 pub struct Snapshot {
     engine: Arc<Engine>,
     hold: Hold,
+    /// Whether reads fail that would wait for the medium.
+    is_nonblocking: bool,
     /// Keeps a read-only state open, see [`Database::refresh`](crate::Database::refresh).
     _open: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -371,6 +373,7 @@ impl Snapshot {
         Self {
             engine,
             hold,
+            is_nonblocking: false,
             _open: None,
         }
     }
@@ -380,6 +383,7 @@ impl Snapshot {
         Self {
             engine,
             hold,
+            is_nonblocking: false,
             _open: None,
         }
     }
@@ -388,6 +392,44 @@ impl Snapshot {
         let mut this = self;
         this._open = Some(handle);
         this
+    }
+
+    /// Sets whether reads fail instead of waiting for the medium. By default they wait.
+    ///
+    /// A read of a nonblocking snapshot that needs a page which is not in memory fails with
+    /// [`Error::Io`], whose source is of the kind [`WouldBlock`](std::io::ErrorKind::WouldBlock). For
+    /// programs in which a thread serves many clients: it lets another thread read the same, or
+    /// [`prefetch`](Readable::prefetch) the keys, with an ordinary snapshot, and tries again. Pages that are
+    /// read in place, in persistent memory or by an agent, count as in memory. [`Readable::prefetch`] loads
+    /// nothing.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, String> = db.open_table("t")?;
+    /// use braid::{Error, Readable};
+    /// use std::io::ErrorKind;
+    /// let mut snapshot = db.snapshot();
+    /// snapshot.set_nonblocking(true);
+    /// let found = match snapshot.get(&t, &1) {
+    ///     Err(Error::Io { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
+    ///         snapshot.set_nonblocking(false);
+    ///         std::thread::scope(|scope| scope.spawn(|| snapshot.get(&t, &1)).join().unwrap())?
+    ///     }
+    ///     found => found?,
+    /// };
+    /// # assert_eq!(found, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_nonblocking(&mut self, is_nonblocking: bool) {
+        self.is_nonblocking = is_nonblocking;
+    }
+
+    /// Refuses to load pages while the result exists, if the snapshot is nonblocking.
+    #[inline]
+    fn refusal(&self) -> Option<LoadRefusal> {
+        self.is_nonblocking.then(LoadRefusal::new)
     }
 
     /// Returns the sequence number of the newest visible transaction.
@@ -434,6 +476,7 @@ impl Snapshot {
         take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
         let core = self.engine.table_here(core)?;
+        let _refusal = self.refusal();
         self.engine.read_at(core, key, self.at(), take)
     }
 
@@ -478,7 +521,8 @@ impl Snapshot {
             bounds,
             Vec::new(),
             None,
-        ))
+        )
+        .nonblocking(self.is_nonblocking))
     }
 }
 
@@ -514,6 +558,7 @@ impl Readable for Snapshot {
     ) -> Result<()> {
         let core = self.engine.table_here(&table.core)?;
         if self.engine.agent_for(core).is_none() {
+            let _refusal = self.refusal();
             core.prefetch(keys, |_, _| {});
         }
         Ok(())

@@ -1,0 +1,207 @@
+//! Reads of what is not in memory: only their own connection waits for the medium.
+
+use std::io::Read;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use braid::Database;
+use braid_io::{Layer, LayeredDevice, MemoryDevice};
+use redis::Connection;
+
+use super::support::{Raw, TestServer, run};
+
+const KEYS: usize = 12_000;
+
+/// Longest time that a test waits for something that should come at once.
+const SOON: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+struct State {
+    is_closed: bool,
+    waiting: usize,
+}
+
+/// Keeps reads of the data file for connections waiting while it is closed.
+#[derive(Clone, Debug, Default)]
+struct Medium(Arc<(Mutex<State>, Condvar)>);
+
+impl Layer for Medium {
+    fn before_read(&self, name: &str, _range: Range<u64>) {
+        let thread = std::thread::current();
+        let serves = thread.name().is_some_and(|name| name.starts_with("serve"));
+        if name != "data.braid" || !serves {
+            return;
+        }
+        let (state, changed) = &*self.0;
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.waiting += 1;
+        changed.notify_all();
+        let mut state = changed
+            .wait_while(state, |state| state.is_closed)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+    }
+}
+
+impl Medium {
+    fn close(&self, is_closed: bool) {
+        let (state, changed) = &*self.0;
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.is_closed = is_closed;
+        changed.notify_all();
+    }
+
+    /// Waits until as many threads wait for the medium.
+    fn wait_for(&self, threads: usize) {
+        let (state, changed) = &*self.0;
+        let few = |state: &mut State| state.waiting < threads;
+        let waited = changed
+            .wait_timeout_while(state.lock().unwrap(), SOON, few)
+            .unwrap();
+        assert!(!waited.1.timed_out(), "{:?}", waited.0);
+    }
+}
+
+/// Opens the medium even if the test fails, so that the server can stop.
+struct Opened<'a>(&'a Medium);
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        self.0.close(false);
+    }
+}
+
+fn value(key: usize) -> String {
+    format!("{key}").repeat(1_000 / format!("{key}").len())
+}
+
+/// A server with one thread that has begun a moment ago: of its data, hardly anything is in memory, and
+/// what comes into memory stays there.
+fn filled() -> (TestServer, Medium) {
+    let medium = Medium::default();
+    let device = Arc::new(MemoryDevice::new());
+    let begin = || {
+        let device = LayeredDevice::over(device.clone(), medium.clone());
+        let db = Database::builder().open_on(Arc::new(device)).unwrap();
+        let server = TestServer::with(db.clone(), |options| options.threads = Some(1));
+        (db, server)
+    };
+    let (db, server) = begin();
+    let mut connection = server.connect();
+    for begin in (0..KEYS).step_by(500) {
+        let mut load = redis::pipe();
+        (begin..begin + 500).for_each(|key| {
+            load.set(key, value(key)).ignore();
+            load.hset(format!("h{key}"), "f", key).ignore();
+        });
+        load.exec(&mut connection).unwrap();
+    }
+    drop(connection);
+    server.stop();
+    db.close().unwrap();
+    (begin().1, medium)
+}
+
+fn raw(server: &TestServer) -> Raw {
+    let raw = server.raw();
+    raw.stream().set_read_timeout(Some(SOON)).unwrap();
+    raw
+}
+
+/// GETs of distant keys, most of which are not in memory, and the lines of their replies.
+fn reads(begin: usize) -> (String, Vec<String>) {
+    let keys = (0..16).map(|i| (begin + i * 701) % KEYS);
+    let requests = keys.clone().map(|key| format!("GET {key}\r\n")).collect();
+    let lines = keys.flat_map(|key| [format!("${}", value(key).len()), value(key)]);
+    (requests, lines.collect())
+}
+
+fn calls(connection: &mut Connection, command: &str) -> usize {
+    let info: String = run(connection, "INFO commandstats");
+    let line = info.lines().find_map(|line| {
+        let calls = line.strip_prefix(&format!("cmdstat_{command}:calls="))?;
+        calls.split(',').next()
+    });
+    line.map_or(0, |calls| calls.parse().unwrap())
+}
+
+#[test]
+fn a_read_of_the_medium_keeps_no_other_connection_waiting() {
+    let (server, medium) = filled();
+    let mut other = raw(&server);
+    // A write reads what it needs on its connection's thread.
+    other.send("SET hot 1\r\nGET hot\r\n");
+    assert_eq!(other.lines(3), ["+OK", "$1", "1"]);
+    let opened = Opened(&medium);
+    medium.close(true);
+    let mut clients: Vec<(Raw, Vec<String>)> = (0..8)
+        .map(|client| {
+            let (requests, mut lines) = reads(client * 31);
+            let mut raw = raw(&server);
+            // What comes after the reads keeps its place, whatever it is.
+            raw.send(requests + "HGET h7 f\r\nHGETALL h9\r\nLLEN 1\r\n");
+            raw.send(format!("INCR n{client}\r\nGET n{client}\r\nPING\r\n"));
+            lines.extend(["$1", "7", "*2", "$1", "f", "$1", "9"].map(str::to_owned));
+            (raw, lines)
+        })
+        .collect();
+    medium.wait_for(1);
+    for number in 2..20 {
+        other.send("INCR hot\r\nGET hot\r\nPING\r\n");
+        assert_eq!(other.line(), format!(":{number}"));
+        assert_eq!(other.lines(2)[1], number.to_string());
+        assert_eq!(other.line(), "+PONG");
+    }
+    drop(opened);
+    for (raw, lines) in &mut clients {
+        assert_eq!(raw.lines(lines.len()), *lines);
+        assert!(raw.line().starts_with("-WRONGTYPE"));
+        assert_eq!(raw.lines(4), [":1", "$1", "1", "+PONG"]);
+    }
+    let mut connection = server.connect();
+    let gets = 16 * 8 + 8 + 19;
+    assert_eq!(calls(&mut connection, "get"), gets);
+    assert_eq!(calls(&mut connection, "hget"), 8);
+    let info: String = run(&mut connection, "INFO stats");
+    let hits = format!("keyspace_hits:{}\r\n", gets + 2 * 8);
+    assert!(info.contains(&hits), "{hits} {info}");
+    let info: String = run(&mut connection, "INFO errorstats");
+    assert!(info.contains("errorstat_WRONGTYPE:count=8"), "{info}");
+}
+
+#[test]
+fn what_is_no_request_is_refused_after_the_reads_before_it() {
+    let (server, medium) = filled();
+    let mut raw = raw(&server);
+    let opened = Opened(&medium);
+    medium.close(true);
+    let (requests, lines) = reads(5);
+    raw.send(requests + "*1\r\n!\r\n");
+    medium.wait_for(1);
+    drop(opened);
+    assert_eq!(raw.lines(lines.len()), lines);
+    assert!(raw.line().starts_with("-ERR Protocol error"));
+    assert_eq!(raw.rest(), "");
+}
+
+#[test]
+fn a_server_that_stops_answers_reads_that_wait_for_the_medium() {
+    let (server, medium) = filled();
+    let (mut raw, mut other) = (raw(&server), raw(&server));
+    let opened = Opened(&medium);
+    medium.close(true);
+    let (requests, lines) = reads(11);
+    raw.send(requests + "PING\r\n");
+    medium.wait_for(1);
+    std::thread::scope(|scope| {
+        let stops = scope.spawn(|| server.stop());
+        // The server has begun to stop.
+        let end = other.stream_mut().read(&mut [0]).unwrap();
+        assert_eq!(end, 0);
+        assert!(!stops.is_finished());
+        drop(opened);
+        assert_eq!(raw.lines(lines.len()), lines);
+        assert_eq!(raw.line(), "+PONG");
+    });
+}
