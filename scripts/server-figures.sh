@@ -4,7 +4,7 @@
 #
 #     scripts/server-figures.sh [PART...]
 #
-# The parts are set, pipeline, multi, get, ceiling and connections; all by default. Both servers run during
+# The parts are set, pipeline, multi, get, cold, ceiling and connections; all by default. Both servers run during
 # the whole part and are measured in turn, REPEAT times (3), for about SECONDS_EACH (4) each; a figure is the
 # median. Their files are in directories of DIR (target/server-figures), which must be on the disk to
 # measure. BRAID names the program, built with `--profile fat`, and BRAID_THREADS its threads (one per
@@ -24,7 +24,7 @@ braid=${BRAID:-target/fat/braid} braid_threads=${BRAID_THREADS:-$(nproc)}
 client_threads=()
 [[ ${CLIENT_THREADS:-1} == 1 ]] || client_threads=(--threads "$CLIENT_THREADS")
 parts=("$@")
-[ $# -gt 0 ] || parts=(set pipeline multi get ceiling connections)
+[ $# -gt 0 ] || parts=(set pipeline multi get cold ceiling connections)
 
 for program in redis-server redis-benchmark redis-cli cc "$braid"; do
     command -v "$program" >/dev/null || { printf 'SKIPPED: no %s\n' "$program"; exit 0; }
@@ -57,10 +57,10 @@ start_redis() {
     await "$dir/$name" $!
 }
 
-# Starts a Braid.
+# Starts a Braid, with more options.
 start_braid() {
     "$braid" serve "$dir/braid-data" --port 0 --unixsocket "$dir/braid" --maxclients 12000 \
-        --threads "$braid_threads" >"$dir/braid.log" 2>&1 &
+        --threads "$braid_threads" "$@" >"$dir/braid.log" 2>&1 &
     pid_braid=$!
     pids+=($!)
     await "$dir/braid" $!
@@ -92,11 +92,32 @@ processor_time() {
     awk -v hertz="$(getconf CLK_TCK)" '{ sub(/.*\) /, ""); print ($12 + $13) * 1e6 / hertz }' "/proc/${!pid}/stat"
 }
 
+# Prints the processor time that all servers and their child processes have taken, in ticks.
+ticks() {
+    local pid stats=()
+    for pid in "${pids[@]}" $(printf '%s\n' "${pids[@]}" | xargs -I{} pgrep -P {}); do
+        stats+=("/proc/$pid/stat")
+    done
+    cat "${stats[@]}" 2>/dev/null | awk '{ sub(/.*\) /, ""); sum += $12 + $13 } END { print sum + 0 }'
+}
+
+# Waits, for ten seconds at most, until the servers have nothing left to do: what one does in the
+# background after its turn, as Redis when it rewrites its file, is not to slow the other down.
+settle() {
+    local before round
+    for ((round = 0; round < 50; round++)); do
+        before=$(ticks)
+        read -r -t 0.2 _ <> <(:) || true
+        (($(ticks) > before + 1)) || return 0
+    done
+}
+
 # Measures a server with server-load: requests per second, p99 in milliseconds, and the processor time
 # of the server and of the client for a request in microseconds.
 load() {
     local name=$1 connections=$2 pipeline=$3 first=() before rate p99 own
     [[ $name == buffered ]] && name=braid first=('BRAID.DURABILITY buffered 100')
+    settle
     before=$(processor_time "$name")
     read -r rate _ p99 own < <("$program" "$dir/$name" "$seconds" "$connections" "${CLIENT_THREADS:-1}" "$pipeline" \
         100 "${first[@]}")
@@ -141,6 +162,7 @@ benchmark_row() {
     done
     for ((round = 0; round < repeat; round++)); do
         for name in braid redis; do
+            settle
             before=$(processor_time "$name")
             read -r rate p99 < <(measure "$dir/$name" -n "${count[$name]}" "$@")
             printf '%s\n' "$rate" >>"$dir/rate-$name"
@@ -204,6 +226,45 @@ part_get() {
     done
     benchmark_row '50 connections' -t get "${value[@]}" -c 50
     benchmark_row '50 connections, pipelined by 16' -t get "${value[@]}" -c 50 -P 16
+}
+
+# Prints how many GETs Braid has answered.
+gets() {
+    redis-cli -s "$dir/braid" INFO commandstats | awk -F'[=,]' '/^cmdstat_get:/ { print $2 }'
+}
+
+# Measures GETs of data that is several times as large as the pool, next to writes of one key.
+part_cold() {
+    local connections=0 round before began rate p99 reader
+    start_braid --pool 1024
+    redis-benchmark -s "$dir/braid" -q -t set -d 100 -r 1000000 -n 2000000 -c 50 -P 16 >/dev/null
+    kill "$pid_braid"
+    wait "$pid_braid" || true
+    pids=()
+    start_braid --pool 32
+    printf '| connections that GET | GETs per second | INCRs per second by 8 connections | their p99, ms |\n'
+    printf '|---|---|---|---|\n'
+    for connections in 0 1 8 50; do
+        rm -f "$dir"/rate-* "$dir"/p99-*
+        reader=
+        if ((connections > 0)); then
+            redis-benchmark -s "$dir/braid" -t get -r 1000000 -n 1000000000 -c "$connections" >/dev/null 2>&1 &
+            reader=$!
+        fi
+        for ((round = 0; round <= repeat; round++)); do
+            before=$(gets) began=$EPOCHREALTIME
+            read -r rate p99 < <(measure "$dir/braid" -n $((seconds * 5000)) -t incr -c 8)
+            # The first round warms up.
+            ((round > 0)) || continue
+            awk -v before="${before:-0}" -v after="$(gets)" -v began="$began" -v ended="$EPOCHREALTIME" \
+                'BEGIN { print (after - before) / (ended - began) }' >>"$dir/rate-get"
+            printf '%s\n' "$rate" >>"$dir/rate-incr"
+            printf '%s\n' "$p99" >>"$dir/p99-incr"
+        done
+        [[ -z $reader ]] || { kill "$reader" && wait "$reader" 2>/dev/null || true; }
+        printf '| %s | %.0f | %.0f | %.2f |\n' "$connections" "$(median <"$dir/rate-get")" \
+            "$(median <"$dir/rate-incr")" "$(median <"$dir/p99-incr")"
+    done
 }
 
 # Measures how far the processors and the client let any server get: both servers as above, Braid with

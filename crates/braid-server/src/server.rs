@@ -32,8 +32,9 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 /// Connections that a thread serves before it looks which others can be served.
 const EVENTS: u32 = 512;
 
-/// Most connections of a thread for which other threads read from the medium at the same time.
-const LOADING_MAX: usize = 32;
+/// Most connections of a thread for which other threads read from the medium at the same time. More
+/// did not read more, and kept the log's writes waiting (`docs/server.md`).
+const LOADING_MAX: usize = 4;
 
 /// Longest time that a stopping server waits for its connections.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
