@@ -99,7 +99,7 @@ pub(crate) struct Connection {
     /// A request that waits until a pause has ended, or until the reads before it have run.
     postponed: Option<Vec<Bytes>>,
     /// Reads that another thread runs, because they wait for the medium.
-    loading: Option<JoinHandle<Loaded>>,
+    loading: Option<JoinHandle<Box<Loaded>>>,
     /// Bytes of output from which on a connection ends, and of input.
     output_limit: usize,
     input_limit: usize,
@@ -318,7 +318,7 @@ impl Connection {
                 }
             }
         }
-        self.loading = Some(spawn_blocking(|| load.run()));
+        self.loading = Some(spawn_blocking(|| Box::new(load.run())));
     }
 
     /// Lets a command wait. The client registers first and looks again afterwards, so elements

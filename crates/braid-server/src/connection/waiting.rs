@@ -31,7 +31,7 @@ pub(super) enum Wake {
     Read(std::io::Result<usize>),
     Written(std::io::Result<usize>),
     Durable,
-    Loaded(Result<Loaded, JoinError>),
+    Loaded(Result<Box<Loaded>, JoinError>),
     Message(Option<Reply>),
     Elements,
     TimedOut,
@@ -56,7 +56,7 @@ struct Usual<'a> {
     awaited: &'a mut u64,
     /// Writes that run together with those of other connections.
     joined: Option<&'a Slot>,
-    loading: Option<&'a mut JoinHandle<Loaded>>,
+    loading: Option<&'a mut JoinHandle<Box<Loaded>>>,
     input: &'a mut BytesMut,
     reads: bool,
     inbox: &'a mut Inbox,

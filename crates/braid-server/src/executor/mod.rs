@@ -402,7 +402,10 @@ fn run_data(
     } else {
         reads
     };
-    let waits = !can_load(command) || mutant!("server_wait_for_pages");
+    // Between its registration for changes and a later read, a client that keeps what it reads would
+    // miss one.
+    let is_caching = session.caching.is_some();
+    let waits = !can_load(command) || is_caching || mutant!("server_wait_for_pages");
     match transact(shared, session, (access, waits), body) {
         Err(failure) if would_block(&failure) && !waits => Outcome::Load(command),
         Ok((reply, ticket)) => {
