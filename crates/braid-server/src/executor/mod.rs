@@ -402,8 +402,7 @@ fn run_data(
     } else {
         reads
     };
-    // Between its registration for changes and a later read, a client that keeps what it reads would
-    // miss one.
+    // A client that keeps what it reads must not be sent a change before the reply to an earlier read.
     let is_caching = session.caching.is_some();
     let waits = !can_load(command) || is_caching || mutant!("server_wait_for_pages");
     match transact(shared, session, (access, waits), body) {

@@ -1,6 +1,7 @@
 //! Reads of what is not in memory: only their own connection waits for the medium.
 
 use std::io::Read;
+use std::mem::take;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,6 +21,9 @@ const SOON: Duration = Duration::from_secs(60);
 struct State {
     is_closed: bool,
     waiting: usize,
+    /// Reads so far on threads that serve connections, and on others that read for these.
+    served: usize,
+    loaded: usize,
 }
 
 /// Keeps reads of the data file for connections waiting while it is closed.
@@ -29,12 +33,16 @@ struct Medium(Arc<(Mutex<State>, Condvar)>);
 impl Layer for Medium {
     fn before_read(&self, name: &str, _range: Range<u64>) {
         let thread = std::thread::current();
-        let serves = thread.name().is_some_and(|name| name.starts_with("serve"));
-        if name != "data.braid" || !serves {
+        let thread = thread.name().unwrap_or_default();
+        if name != "data.braid" || !thread.starts_with("serve") {
             return;
         }
         let (state, changed) = &*self.0;
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        match thread {
+            "serve-load" => state.loaded += 1,
+            _ => state.served += 1,
+        }
         state.waiting += 1;
         changed.notify_all();
         let mut state = changed
@@ -50,6 +58,12 @@ impl Medium {
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         state.is_closed = is_closed;
         changed.notify_all();
+    }
+
+    /// Returns and forgets the reads so far: those of threads that serve connections, and others.
+    fn take_reads(&self) -> (usize, usize) {
+        let mut state = self.0.0.lock().unwrap();
+        (take(&mut state.served), take(&mut state.loaded))
     }
 
     /// Waits until as many threads wait for the medium.
@@ -204,4 +218,26 @@ fn a_server_that_stops_answers_reads_that_wait_for_the_medium() {
         assert_eq!(raw.lines(lines.len()), lines);
         assert_eq!(raw.line(), "+PONG");
     });
+}
+
+/// Such a client is sent changes after the replies to what it asked before. A read that is answered later
+/// would see a change that the client has been told of, and not what ends the next.
+#[test]
+fn a_client_that_keeps_what_it_reads_is_served_on_its_own_thread() {
+    let (server, medium) = filled();
+    let mut raw = raw(&server);
+    for (tracking, begin) in [("ON", 3), ("OFF", 400)] {
+        raw.send(format!("CLIENT TRACKING {tracking}\r\n"));
+        assert_eq!(raw.line(), "+OK");
+        medium.take_reads();
+        let (requests, lines) = reads(begin);
+        raw.send(requests);
+        assert_eq!(raw.lines(lines.len()), lines);
+        let (served, loaded) = medium.take_reads();
+        let is_tracking = tracking == "ON";
+        assert!(
+            (served > 0, loaded > 0) == (is_tracking, !is_tracking),
+            "{served} {loaded}"
+        );
+    }
 }
