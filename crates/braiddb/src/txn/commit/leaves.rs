@@ -1,7 +1,9 @@
-//! Loading the leaves that a transaction changes: from the medium, and into the processor's caches.
+//! Loading the leaves that a commit needs: from the medium, and into the processor's caches.
 
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
+
+use braid_store::Tree;
 
 use crate::engine::Engine;
 use crate::engine::context::Context;
@@ -13,8 +15,9 @@ use crate::schema::table::TableCore;
 /// applied.
 const AHEAD: usize = 256;
 
-/// Loads the leaves that the transaction changes. A page that is read after the transaction has its
-/// sequence number delays the transactions with greater numbers.
+/// Loads the leaves that the transaction changes, and those in which its reads will be validated. A page
+/// that is read after the transaction has its sequence number delays the transactions with greater
+/// numbers.
 #[inline(always)]
 pub(super) fn prepare_leaves(engine: &Engine, state: &mut Context) {
     if engine.may_wait_for_pages(state) {
@@ -35,8 +38,12 @@ pub(super) fn load_leaves(engine: &Engine, state: &mut Context) {
         state.writes.sort();
     }
     let least = engine.stores().map(|store| store.pool_pages()).min();
-    let left = least.unwrap_or_default() / 4;
-    load(&state.tables, &state.writes, 0..state.writes.len(), left);
+    let mut left = least.unwrap_or_default() / 4;
+    let all = 0..state.writes.len();
+    load(&state.tables, &state.writes, all, &mut left);
+    if !braid_rt::mutant!("load_leaves_of_writes_only") {
+        load_reads(state, &mut left);
+    }
 }
 
 /// Loads the leaves of the next writes when a large transaction is applied and has come to write
@@ -45,26 +52,60 @@ pub(super) fn load_leaves(engine: &Engine, state: &mut Context) {
 pub(super) fn load_ahead(engine: &Engine, tables: &[Arc<TableCore>], writes: &WriteSet, at: usize) {
     if at.is_multiple_of(AHEAD) && writes.len() > AHEAD && engine.store.may_wait_for_pages() {
         let end = (at + AHEAD).min(writes.len());
-        load(tables, writes, at..end, AHEAD);
+        load(tables, writes, at..end, &mut { AHEAD });
     }
 }
 
 #[cold]
 #[inline(never)]
-fn load(tables: &[Arc<TableCore>], writes: &WriteSet, range: Range<usize>, mut left: usize) {
+fn load(tables: &[Arc<TableCore>], writes: &WriteSet, range: Range<usize>, left: &mut usize) {
     for (index, table) in (0..).zip(tables) {
-        // A second time, because the first may evict a node above the leaves.
-        for _ in 0..2 {
+        load_missing(&table.tree, left, || {
             let of_table = writes.get(range.clone()).filter(|w| w.table == index);
-            let keys = of_table.map(|write| writes.key(write));
-            let missing = keys.filter(|key| !table.tree.is_in_memory(key)).take(left);
-            let missing: Vec<&[u8]> = missing.collect();
-            if missing.is_empty() {
-                break;
-            }
-            left -= missing.len();
-            table.tree.prefetch(&missing, |_, _| {});
+            of_table.map(|write| writes.key(write))
+        });
+    }
+}
+
+/// Loads the leaves of reads that validation will repeat. Eviction counts as a change of a leaf.
+fn load_reads(state: &Context, left: &mut usize) {
+    let (reads, ranges) = (&state.reads, &state.reads.ranges);
+    for (index, table) in (0..).zip(&state.tables) {
+        let tree = &table.tree;
+        let points = reads.points.iter();
+        let points = || {
+            points
+                .clone()
+                .filter(|read| read.table == index && !tree.is_current(read.stamp))
+        };
+        load_missing(tree, left, || points().map(|read| reads.key(read)));
+        let ranges = || {
+            let of_table = ranges.iter().filter(|read| read.table == index);
+            let again = of_table.filter(|read| !tree.is_current(read.stamp));
+            again.map(|read| match ranges.bounds(read).0 {
+                Bound::Included(key) | Bound::Excluded(key) => key,
+                Bound::Unbounded => &[],
+            })
+        };
+        load_missing(tree, left, ranges);
+    }
+}
+
+/// Loads the leaves of keys that are not in memory, `left` at most, and counts them there.
+fn load_missing<'k, I: Iterator<Item = &'k [u8]>>(
+    tree: &Tree,
+    left: &mut usize,
+    keys: impl Fn() -> I,
+) {
+    // A second time, because the first may evict a node above the leaves.
+    for _ in 0..2 {
+        let missing = keys().filter(|key| !tree.is_in_memory(key)).take(*left);
+        let missing: Vec<&[u8]> = missing.collect();
+        if missing.is_empty() {
+            break;
         }
+        *left -= missing.len();
+        tree.prefetch(&missing, |_, _| {});
     }
 }
 

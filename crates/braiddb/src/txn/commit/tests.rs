@@ -286,6 +286,43 @@ fn the_leaves_of_blind_writes_are_loaded_before_the_commit() {
     assert!(keys().all(|key| db.get(&large, &key).unwrap() == Some(0)));
 }
 
+/// What a transaction has read may be evicted before it commits, and be read again by its validation.
+#[test]
+fn the_leaves_of_reads_are_loaded_before_the_commit() {
+    let rows = 200_000;
+    let (db, t, large) = with_a_large_table(rows);
+    let engine = db.engine();
+    let tree = &large.core.tree;
+    let is_in_memory = |key: u64| tree.is_in_memory(&key.to_be_bytes());
+    let keys = || (0..12u64).map(|i| i * rows / 12);
+    let mut tx = db.begin();
+    keys().take(6).for_each(|key| {
+        tx.get(&large, &key).unwrap().unwrap();
+    });
+    keys().skip(6).for_each(|key| {
+        assert_eq!(tx.range(&large, key..key + 2).unwrap().count(), 2);
+    });
+    tx.insert(&t, &1, &1).unwrap();
+    assert!(keys().all(is_in_memory));
+    assert_eq!(db.snapshot().iter(&large).unwrap().count() as u64, rows);
+    let missing = |keys: Vec<u64>| keys.into_iter().filter(|&key| !is_in_memory(key)).count();
+    let (points, ranges) = (
+        missing(keys().take(6).collect()),
+        missing(keys().skip(6).collect()),
+    );
+    assert!(
+        points > 1 && ranges > 1,
+        "{points} and {ranges} of the leaves were evicted"
+    );
+    let context = tx.context.as_mut().unwrap();
+    let (state, read) = (context.state.get_mut(), context.ranges.get_mut());
+    state.reads.add_ranges(read, || engine.log.last_seqno());
+    super::leaves::load_leaves(engine, state);
+    let left: Vec<u64> = keys().filter(|&key| !is_in_memory(key)).collect();
+    assert!(left.is_empty(), "{left:?} are still missing");
+    tx.commit().unwrap();
+}
+
 /// No panic in a commit is known, but one must not leave locks that no thread releases.
 #[test]
 fn a_commit_that_panics_releases_its_locks() {
