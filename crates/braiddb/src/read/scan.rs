@@ -196,7 +196,7 @@ pub(crate) struct RawRange<'a> {
     /// The entry last returned in place, if it is not in a leaf.
     apart: (Bytes, Bytes),
     failed: bool,
-    /// Whether it loads no pages.
+    /// Whether it loads no pages; see [`Snapshot::set_nonblocking`](crate::Snapshot::set_nonblocking).
     is_nonblocking: bool,
 }
 
@@ -204,7 +204,7 @@ impl<'a> RawRange<'a> {
     pub(crate) fn new(
         engine: &'a Engine,
         table: Arc<TableCore>,
-        view: View,
+        (view, is_nonblocking): (View, bool),
         now: u64,
         (lower, upper): (Bound<Vec<u8>>, Bound<Vec<u8>>),
         own: Vec<OwnWrite>,
@@ -238,16 +238,8 @@ impl<'a> RawRange<'a> {
             front: end(),
             back: end(),
             apart: (Bytes::new(), Bytes::new()),
-            is_nonblocking: false,
+            is_nonblocking,
         }
-    }
-
-    /// Sets whether steps fail that would load a page; see [`Snapshot::set_nonblocking`].
-    ///
-    /// [`Snapshot::set_nonblocking`]: crate::Snapshot::set_nonblocking
-    pub(crate) fn nonblocking(mut self, is_nonblocking: bool) -> Self {
-        self.is_nonblocking = is_nonblocking;
-        self
     }
 
     fn end(&mut self, direction: Direction) -> &mut End {
@@ -307,6 +299,14 @@ impl<'a> RawRange<'a> {
                 return Ok(Some(Found::Apart));
             }
         }
+    }
+
+    /// As [`RawRange::step`], but fails where it would load a page.
+    #[cold]
+    #[inline(never)]
+    fn step_in_memory(&mut self, direction: Direction) -> Result<Option<Found>> {
+        let _refusal = LoadRefusal::new();
+        self.step(direction)
     }
 
     /// Advances one end to its next visible record inside the bounds, if there is one.
@@ -471,9 +471,11 @@ impl<'a> RawRange<'a> {
         if self.failed {
             return None;
         }
-        let refusal = self.is_nonblocking.then(LoadRefusal::new);
-        let found = self.step(direction);
-        drop(refusal);
+        let found = if self.is_nonblocking {
+            self.step_in_memory(direction)
+        } else {
+            self.step(direction)
+        };
         // After the step, whose result means nothing if the snapshot has ended, and also after an
         // error: pages of a large value may have been freed under the reader.
         if let View::At(seqno) = self.view

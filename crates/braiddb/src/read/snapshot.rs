@@ -516,13 +516,12 @@ impl Snapshot {
         Ok(RawRange::new(
             &self.engine,
             core.clone(),
-            view,
+            (view, self.is_nonblocking),
             now,
             bounds,
             Vec::new(),
             None,
-        )
-        .nonblocking(self.is_nonblocking))
+        ))
     }
 }
 

@@ -499,7 +499,7 @@ impl Transaction {
         Ok(RawRange::new(
             engine,
             core.clone(),
-            view,
+            (view, false),
             now,
             bounds,
             own,
