@@ -67,6 +67,20 @@ struct Blocked {
     place: Place,
 }
 
+/// Reads that another thread runs, because they wait for the medium.
+#[derive(Debug)]
+enum Loading {
+    Running(JoinHandle<Box<Loaded>>),
+    /// They continue when the client has read replies.
+    Stopped(Box<Load>),
+}
+
+impl Loading {
+    fn begin(load: Box<Load>) -> Loading {
+        Loading::Running(spawn_blocking(|| Box::new(load.run())))
+    }
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -98,8 +112,7 @@ pub(crate) struct Connection {
     blocked: Option<Blocked>,
     /// A request that waits until a pause has ended, or until the reads before it have run.
     postponed: Option<Vec<Bytes>>,
-    /// Reads that another thread runs, because they wait for the medium.
-    loading: Option<JoinHandle<Box<Loaded>>>,
+    loading: Option<Loading>,
     /// Bytes of output from which on a connection ends, and of input.
     output_limit: usize,
     input_limit: usize,
@@ -188,6 +201,12 @@ impl Connection {
     /// Executes requests that have arrived; returns how many.
     fn execute_some(&mut self) -> usize {
         let mut executed = 0;
+        if let Some(Loading::Stopped(_)) = self.loading
+            && self.has_room()
+            && let Some(Loading::Stopped(load)) = self.loading.take()
+        {
+            self.loading = Some(Loading::begin(load));
+        }
         if self.loading.is_some() || !self.settle() {
             return 0;
         }
@@ -279,8 +298,12 @@ impl Connection {
             && self.loading.is_none()
             && self.postponed.is_none()
             && !self.session.closes
-            && self.pending.len() < PENDING_MAX
-            && self.output.len() + self.pending_bytes < OUTPUT_HIGH
+            && self.has_room()
+    }
+
+    /// Whether there is room for further replies.
+    fn has_room(&self) -> bool {
+        self.pending.len() < PENDING_MAX && self.output.len() + self.pending_bytes < OUTPUT_HIGH
     }
 
     fn execute(&mut self, args: Vec<Bytes>) {
@@ -318,7 +341,7 @@ impl Connection {
                 }
             }
         }
-        self.loading = Some(spawn_blocking(|| Box::new(load.run())));
+        self.loading = Some(Loading::begin(Box::new(load)));
     }
 
     /// Lets a command wait. The client registers first and looks again afterwards, so elements
@@ -428,8 +451,9 @@ impl Connection {
             }
             Wake::Durable | Wake::Turn | Wake::PauseChanged => {}
             Wake::Loaded(Ok(loaded)) => {
-                self.loading = None;
-                for reply in loaded.finish(&self.shared, &mut self.session) {
+                let (replies, rest) = loaded.finish(&self.shared, &mut self.session);
+                self.loading = rest.map(|load| Loading::Stopped(Box::new(load)));
+                for reply in replies {
                     self.reply(reply, None);
                 }
             }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::joined::Slot;
 use super::replies::Pending;
-use super::{Connection, buffers};
+use super::{Connection, Loading, buffers};
 use crate::channels::Inbox;
 use crate::executor::Loaded;
 use crate::flushes;
@@ -165,7 +165,10 @@ impl Connection {
             seqno: self.pending.front().and_then(|front| front.seqno),
             awaited: &mut self.awaited,
             joined: self.joined.as_deref().filter(|_| self.has_joined),
-            loading: self.loading.as_mut(),
+            loading: match &mut self.loading {
+                Some(Loading::Running(loading)) => Some(loading),
+                _ => None,
+            },
             input: &mut self.input,
             reads,
             inbox: &mut self.inbox,

@@ -24,6 +24,9 @@ use crate::signature::Flag;
 /// Most requests that run one after another without a reply to the first.
 const REQUESTS_MAX: usize = 64;
 
+/// Bytes of replies after which the others wait until the client has read some.
+const REPLIES_MAX: usize = 1 << 20;
+
 /// Whether a command failed because what it reads is not in memory.
 pub(super) fn would_block(failure: &Failure) -> bool {
     matches!(
@@ -43,18 +46,17 @@ pub(crate) struct Load {
     shared: Arc<Shared>,
     database: u32,
     requests: Vec<(&'static Command, Vec<Bytes>)>,
-    /// What is wrong with the bytes after them.
+    /// The error in the bytes after them.
     wrong: Option<ProtocolError>,
 }
 
 /// Reads that have run.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    requests: Vec<(&'static Command, Vec<Bytes>)>,
-    /// What each led to, and how long it took.
+    load: Load,
+    /// What the first requests led to, and how long each took.
     replies: Vec<(Reply, Duration)>,
     effects: Effects,
-    wrong: Option<ProtocolError>,
 }
 
 impl Load {
@@ -97,7 +99,7 @@ impl Load {
         self.wrong = Some(wrong);
     }
 
-    /// Runs the requests. To be called where it may wait.
+    /// Runs the requests, or as many as make [`REPLIES_MAX`] bytes. To be called where it may wait.
     pub(crate) fn run(self) -> Loaded {
         let mut replies = Vec::with_capacity(self.requests.len());
         let mut began = Instant::now();
@@ -105,8 +107,13 @@ impl Load {
         let data = self.shared.keyspace.durable(self.database);
         match data.and_then(|mut data| self.prefetch(&mut data).map(|()| data)) {
             Ok(mut data) => {
+                let mut bytes = 0;
                 for (command, args) in &self.requests {
+                    if bytes >= REPLIES_MAX {
+                        break;
+                    }
                     let reply = run(command, &mut data, args);
+                    bytes += reply.weight();
                     let ended = Instant::now();
                     replies.push((reply, ended - began));
                     began = ended;
@@ -119,10 +126,9 @@ impl Load {
             }
         }
         Loaded {
-            requests: self.requests,
+            load: self,
             replies,
             effects,
-            wrong: self.wrong,
         }
     }
 
@@ -148,26 +154,31 @@ fn run(command: &Command, data: &mut Data, args: &[Bytes]) -> Reply {
 }
 
 impl Loaded {
-    /// Notes what has run, tells others of it, and returns the replies.
+    /// Notes what has run, tells others of it, and returns the replies, and the requests that have not run.
     pub(crate) fn finish(
         self,
         shared: &Shared,
         session: &mut Session,
-    ) -> impl Iterator<Item = Reply> + use<> {
+    ) -> (Vec<Reply>, Option<Load>) {
         shared.publish(self.effects, None);
-        if let Some((command, _)) = self.requests.last() {
+        let mut load = self.load;
+        let mut replies = Vec::with_capacity(self.replies.len() + 1);
+        let requests = load.requests.drain(..self.replies.len());
+        for ((command, args), (reply, duration)) in requests.zip(self.replies) {
             session.last_command = command.name;
-        }
-        for ((command, args), (reply, duration)) in self.requests.iter().zip(&self.replies) {
             let has_failed = matches!(reply, Reply::Error(_));
-            match reply {
+            match &reply {
                 Reply::Error(text) => shared.errors.count(text),
-                _ => count_hits(shared, session, command, reply),
+                _ => count_hits(shared, session, command, &reply),
             }
             let author = Author::of(session);
-            note(shared, author, command, args, *duration, has_failed);
+            note(shared, author, command, &args, duration, has_failed);
+            replies.push(reply);
         }
-        let replies = self.replies.into_iter().map(|(reply, _)| reply);
-        replies.chain(self.wrong.map(|wrong| malformed(shared, session, &wrong)))
+        if !load.requests.is_empty() {
+            return (replies, Some(load));
+        }
+        replies.extend(load.wrong.map(|wrong| malformed(shared, session, &wrong)));
+        (replies, None)
     }
 }

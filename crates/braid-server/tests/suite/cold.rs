@@ -14,6 +14,13 @@ use super::support::{Raw, TestServer, run};
 
 const KEYS: usize = 12_000;
 
+/// Large values, which together exceed [`OUTPUT_LIMIT`] several times.
+const LARGE: usize = 40;
+const LARGE_LEN: usize = 400_000;
+
+/// Most bytes of replies that wait for a client.
+const OUTPUT_LIMIT: usize = 4 << 20;
+
 /// Longest time that a test waits for something that should come at once.
 const SOON: Duration = Duration::from_secs(60);
 
@@ -98,7 +105,10 @@ fn filled() -> (TestServer, Medium) {
     let begin = || {
         let device = LayeredDevice::over(device.clone(), medium.clone());
         let db = Database::builder().open_on(Arc::new(device)).unwrap();
-        let server = TestServer::with(db.clone(), |options| options.threads = Some(1));
+        let server = TestServer::with(db.clone(), |options| {
+            options.threads = Some(1);
+            options.client_output_buffer_limit = OUTPUT_LIMIT;
+        });
         (db, server)
     };
     let (db, server) = begin();
@@ -110,6 +120,12 @@ fn filled() -> (TestServer, Medium) {
             load.hset(format!("h{key}"), "f", key).ignore();
         });
         load.exec(&mut connection).unwrap();
+    }
+    for key in 0..LARGE {
+        run::<()>(
+            &mut connection,
+            &format!("SETRANGE large{key} {LARGE_LEN} x"),
+        );
     }
     drop(connection);
     server.stop();
@@ -153,7 +169,7 @@ fn a_read_of_the_medium_keeps_no_other_connection_waiting() {
         .map(|client| {
             let (requests, mut lines) = reads(client * 31);
             let mut raw = raw(&server);
-            // What comes after the reads keeps its place, whatever it is.
+            // Every request after the reads is answered in its place.
             raw.send(requests + "HGET h7 f\r\nHGETALL h9\r\nLLEN 1\r\n");
             raw.send(format!("INCR n{client}\r\nGET n{client}\r\nPING\r\n"));
             lines.extend(["$1", "7", "*2", "$1", "f", "$1", "9"].map(str::to_owned));
@@ -240,4 +256,21 @@ fn a_client_that_keeps_what_it_reads_is_served_on_its_own_thread() {
             "{served} {loaded}"
         );
     }
+}
+
+/// Requests after the first megabyte of replies wait until the client has read it.
+#[test]
+fn large_values_from_the_medium_wait_for_their_client() {
+    let (server, _) = filled();
+    let (mut raw, mut other) = (raw(&server), raw(&server));
+    let requests = (0..LARGE).map(|key| format!("GET large{key}\r\n"));
+    raw.send(requests.collect::<String>() + "PING\r\n");
+    // The client does not read yet.
+    other.send("PING\r\n");
+    assert_eq!(other.line(), "+PONG");
+    for _ in 0..LARGE {
+        assert_eq!(raw.line(), format!("${}", LARGE_LEN + 1));
+        assert_eq!(raw.line().len(), LARGE_LEN + 1);
+    }
+    assert_eq!(raw.line(), "+PONG");
 }
