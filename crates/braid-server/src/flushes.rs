@@ -83,6 +83,8 @@ struct Flushes {
     has_failed: bool,
     /// Connections that wait, and for which sequence number.
     waiting: Vec<(u64, Waker)>,
+    /// Whether some of them may have ended: waking them does nothing.
+    has_forsaken: bool,
 }
 
 thread_local! {
@@ -108,6 +110,7 @@ pub(crate) fn begin(db: &Database, runtime: &Waker) {
         has_gathered: false,
         has_failed: false,
         waiting: Vec::new(),
+        has_forsaken: false,
     }));
 }
 
@@ -152,6 +155,15 @@ pub(crate) fn wait(seqno: u64, waker: Waker) {
     FLUSHES.with_borrow_mut(|flushes| {
         if let Some(flushes) = flushes {
             flushes.waiting.push((seqno, waker));
+        }
+    });
+}
+
+/// Notes that a connection of this thread that may be waiting ends.
+pub(crate) fn forsake() {
+    FLUSHES.with_borrow_mut(|flushes| {
+        if let Some(flushes) = flushes {
+            flushes.has_forsaken = true;
         }
     });
 }
@@ -298,6 +310,13 @@ impl Flushes {
         self.look();
         let woken = self.take_durable();
         if !woken.is_empty() {
+            if self.has_forsaken {
+                self.has_forsaken = !self.waiting.is_empty();
+                if !mutant!("server_rely_on_ended_connections") {
+                    // If all of them have ended, nothing else brings the runtime here once more.
+                    self.alarm.runtime.wake_by_ref();
+                }
+            }
             return (true, woken);
         }
         let looks = self.has_news && self.requested.is_none();
@@ -434,6 +453,23 @@ mod tests {
             }
             assert!(begun.elapsed() < Duration::from_secs(60), "no flush");
         }
+        end();
+    }
+
+    /// Another thread's flush can end the wait of a connection that has ended. The thread must not sleep
+    /// then, because it has more to do.
+    #[test]
+    fn a_connection_that_ended_is_not_relied_on() {
+        let (db, wakes, write) = begin_on_new(true);
+        let first = add(write(0));
+        wait(first, Waker::noop().clone());
+        forsake();
+        let (looks, before) = (looks_first(), wakes.0.load(Ordering::SeqCst));
+        assert!(looks);
+        db.wait_durable(first).unwrap();
+        add(write(1));
+        assert!(looks_first());
+        assert_eq!(wakes.0.load(Ordering::SeqCst), before + 1);
         end();
     }
 

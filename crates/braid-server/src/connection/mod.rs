@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use braid_rt::mutant;
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -171,6 +172,7 @@ impl Connection {
     async fn serve<S: AsyncRead + AsyncWrite + Unpin>(&mut self, stream: &mut S) -> bool {
         loop {
             let executed = self.execute_some();
+            let was_full = !self.has_room();
             if executed > 0 {
                 let waits = !self.pending.is_empty() || self.has_joined;
                 self.holds = waits && self.output.len() < HOLD_MAX;
@@ -191,7 +193,10 @@ impl Connection {
             if is_done && self.output.is_empty() {
                 return true;
             }
-            let wake = self.wait(stream, executed == TURN).await;
+            // Replies make room when they move to the output, too: what has arrived continues then.
+            let has_room_again =
+                was_full && self.has_room() && !mutant!("server_wait_in_spite_of_room");
+            let wake = self.wait(stream, executed == TURN || has_room_again).await;
             if !self.handle(wake) {
                 return false;
             }
@@ -510,6 +515,9 @@ impl Drop for Connection {
             self.shared
                 .channels
                 .unsubscribe(topic, &name, self.session.id);
+        }
+        if !self.pending.is_empty() || self.has_joined {
+            flushes::forsake();
         }
         self.shared.stop_tracking(&mut self.session);
         if self.session.is_monitor {

@@ -241,6 +241,21 @@ fn counted_server() -> (TestServer, Writes) {
     (TestServer::with(db, |_| {}), writes)
 }
 
+/// As many replies wait for the device as may; then those requests continue that have arrived already.
+#[test]
+fn a_pipeline_that_was_held_back_continues_after_the_flush() {
+    // Few enough to arrive while the first of them run.
+    const PINGS: usize = 4_300;
+    let (_server, barrier, mut raw, mut other) = held_server();
+    let calls = |pings: usize| 1 + pings as u64;
+    raw.send(format!("INCR a\r\n{}", "PING\r\n".repeat(PINGS)));
+    wait_for_calls(&mut other, "ping", calls(4_095));
+    barrier.0.set(false);
+    wait_for_calls(&mut other, "ping", calls(PINGS));
+    assert_eq!(raw.line(), ":1");
+    assert_eq!(raw.lines(PINGS), vec!["+PONG"; PINGS]);
+}
+
 /// Requests that arrive together share a flush, also those that have a transaction of their own. The
 /// log's own thread may flush once more in between, for a request from before that was served.
 #[test]
