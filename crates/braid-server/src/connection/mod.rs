@@ -11,6 +11,8 @@
 mod buffers;
 mod joined;
 mod replies;
+#[cfg(test)]
+mod tests;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -41,23 +43,28 @@ use waiting::Wake;
 
 pub(crate) use joined::{end, gather};
 
+/// Selects a limit. The unit tests have others, which a connection reaches with few requests.
+const fn limit(usual: usize, tested: usize) -> usize {
+    if cfg!(test) { tested } else { usual }
+}
+
 /// Requests of one connection that may wait for the device at once.
-const PENDING_MAX: usize = 4096;
+const PENDING_MAX: usize = limit(4096, 8);
 
 /// Requests that one connection executes before the others of its thread get their turn.
-const TURN: usize = 64;
+const TURN: usize = limit(64, 5);
 
 /// Requests that run in one transaction and need no further memory: the usual length of a pipeline.
 const TOGETHER_USUAL: usize = 16;
 
 /// Most bytes of requests that run in one transaction: it holds the locks of all their keys.
-const TOGETHER_BYTES: usize = 64 << 10;
+const TOGETHER_BYTES: usize = limit(64 << 10, 300);
 
 /// Bytes of replies that wait for later ones, to be sent together.
-const HOLD_MAX: usize = 16 << 10;
+const HOLD_MAX: usize = limit(16 << 10, 200);
 
 /// Bytes of replies from which on a connection reads no further requests.
-const OUTPUT_HIGH: usize = 1 << 20;
+const OUTPUT_HIGH: usize = limit(1 << 20, 900);
 
 /// A command that waits for elements.
 #[derive(Debug)]

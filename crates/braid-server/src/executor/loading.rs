@@ -22,10 +22,10 @@ use crate::shared::Shared;
 use crate::signature::Flag;
 
 /// Most requests that run one after another without a reply to the first.
-const REQUESTS_MAX: usize = 64;
+const REQUESTS_MAX: usize = if cfg!(test) { 4 } else { 64 };
 
 /// Bytes of replies after which the others wait until the client has read some.
-const REPLIES_MAX: usize = 1 << 20;
+const REPLIES_MAX: usize = if cfg!(test) { 2_000 } else { 1 << 20 };
 
 /// Whether a command failed because what it reads is not in memory.
 pub(super) fn would_block(failure: &Failure) -> bool {
