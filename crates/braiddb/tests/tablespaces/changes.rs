@@ -1,5 +1,10 @@
 //! Creating and dropping tablespaces.
 
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_io::{File, Layer, LayeredDevice, OpenMode};
+
 use super::*;
 
 #[test]
@@ -106,6 +111,76 @@ fn a_tablespace_is_dropped_once_it_has_no_tables() {
     drop(db);
     assert!(!killed.path().join("data/TABLESPACES").exists());
     small().open_read_only(killed.path().join("data")).unwrap();
+}
+
+/// Records how a data file is freed: the largest part that is cut off or removed at once.
+#[derive(Clone, Debug, Default)]
+struct Freed(Arc<AtomicU64>);
+
+impl Freed {
+    fn note(&self, bytes: u64) {
+        self.0.fetch_max(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Layer for Freed {
+    fn set_len(&self, file: &dyn File, len: u64) -> io::Result<()> {
+        self.note(file.len()?.saturating_sub(len));
+        file.set_len(len)
+    }
+
+    fn remove(&self, device: &dyn Device, name: &str) -> io::Result<()> {
+        if let Ok(file) = device.open(name, OpenMode::Existing) {
+            self.note(file.len()?);
+        }
+        device.remove(name)
+    }
+}
+
+/// Fills the table of a tablespace with 4 MB.
+fn fill(db: &Database, table: &Table<u64, Bytes>) {
+    for begin in (0..4_000).step_by(500) {
+        let mut keys = begin..begin + 500;
+        db.transact(|tx| keys.try_for_each(|key| tx.insert(table, &key, &[7; 1_000])))
+            .unwrap();
+    }
+    db.checkpoint().unwrap();
+}
+
+/// A file system may discard what it frees, and commits wait meanwhile.
+#[test]
+fn the_files_of_a_dropped_tablespace_are_freed_in_pieces() {
+    let freed = Freed::default();
+    let space = LayeredDevice::over(Arc::new(MemoryDevice::new()), freed.clone());
+    let db = small().open_on(Arc::new(MemoryDevice::new())).unwrap();
+    let options = TablespaceOptions::on_device(Arc::new(space)).pool_bytes(1 << 20);
+    db.create_tablespace("one", options).unwrap();
+    let table = db
+        .open_table_in("one", "in one", Default::default())
+        .unwrap();
+    fill(&db, &table);
+    drop(table);
+    db.drop_table("in one").unwrap();
+    assert!(db.stats().tablespaces[0].store.file_bytes > 4 << 20);
+    db.drop_tablespace("one").unwrap();
+    assert_eq!(freed.0.load(Ordering::Relaxed), 1 << 20);
+}
+
+#[test]
+fn a_reader_keeps_the_pages_of_a_dropped_tablespace() {
+    let directories = Directories::with_tablespaces();
+    let db = small().open(&directories.data).unwrap();
+    let [_, one, _] = tables(&db);
+    fill(&db, &one);
+    let reader = small().open_read_only(&directories.data).unwrap();
+    let read: Table<u64, Bytes> = reader.open_table("in one").unwrap();
+    drop(one);
+    db.drop_table("in one").unwrap();
+    db.drop_tablespace("one").unwrap();
+    for key in 0..4_000 {
+        let value = reader.get(&read, &key).unwrap();
+        assert_eq!(value.as_deref(), Some(&[7; 1_000][..]), "{key}");
+    }
 }
 
 /// A crash at each step of a creation or a drop leaves the tablespace or nothing, and the next

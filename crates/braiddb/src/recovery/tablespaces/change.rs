@@ -10,7 +10,9 @@ use braid_store::{Store, StoreOptions};
 use super::list::{read_list, write_list};
 use super::logs::{check_lanes, check_unit};
 use super::owner::{write_log_owner, write_owner};
-use super::place::{Around, Attached, check_vacant, database_directory, prepare, remove_files};
+use super::place::{
+    Around, Attached, Freeing, check_vacant, database_directory, prepare, remove_files,
+};
 use super::{fault, name_file, new_space};
 use crate::catalog::Catalog;
 use crate::engine::spaces::{Space, Uses, side_of};
@@ -97,7 +99,7 @@ pub(crate) fn create_tablespace(
             engine.spaces.remove(number);
             entries.pop();
             // The next opening removes whatever is left from here on.
-            let _ = remove_files(&*space_device, identity)
+            let _ = remove_files(&*space_device, identity, Freeing::Whole)
                 .and_then(|()| write_list(&*device, &entries));
         }
     })
@@ -218,7 +220,7 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
     }
     catalog.remove_space(number)?;
     // A running checkpoint writes to the tablespace.
-    let _no_checkpoint = instance.hold_checkpoints();
+    let no_checkpoint = instance.hold_checkpoints();
     engine.spaces.remove(number);
     instance.stop_agent(number);
     if engine.log.has_side_lane(side) {
@@ -229,11 +231,23 @@ pub(crate) fn drop_tablespace(instance: &Instance, name: &str) -> Result<()> {
     if !braid_rt::mutant!("remove_a_tablespace_before_the_checkpoint") {
         instance.whole_checkpoint_locked()?;
     }
+    // From here on, no checkpoint writes to it.
+    drop(no_checkpoint);
     space.store.read_in_place(false);
-    if let Some(readers) = &instance.readers {
+    let checkpoint = engine.store.stats().checkpoint_sequence;
+    let readers = instance.readers.as_deref();
+    if let Some(readers) = readers {
         readers.forget_space(number);
     }
-    remove_files(&**space.store.device(), space.identity)?;
+    let is_read = readers.is_some_and(|readers| readers.needs_older(checkpoint))
+        && !braid_rt::mutant!("cut_off_what_readers_read");
+    let pause = |begun| engine.log.pause_background(begun);
+    let freeing = if is_read || braid_rt::mutant!("free_dropped_files_whole") {
+        Freeing::Whole
+    } else {
+        Freeing::Pieces(&pause)
+    };
+    remove_files(&**space.store.device(), space.identity, freeing)?;
     let device = engine.store.device();
     let mut entries = read_list(&**device)?;
     entries.retain(|entry| entry.number != number);

@@ -10,7 +10,7 @@ use braid_store::Tree;
 
 use super::list::{LIST_FILE, write_list};
 use super::owner::{write_log_owner, write_owner};
-use super::place::{database_directory, remove_files};
+use super::place::{Freeing, database_directory, remove_files};
 use super::{Listed, OpenedSpace, fault, other_state};
 use crate::engine::leaves::Leaves;
 use crate::engine::spaces::{Absent, Space, side_of};
@@ -221,7 +221,7 @@ impl Chosen {
             // A place that cannot be reached keeps its files.
             if let Some(device) = of_space.or(of_place) {
                 braid_rt::coverage_point("opening: the rest of a tablespace is removed");
-                remove_files(&**device, one.entry.identity)?;
+                remove_files(&**device, one.entry.identity, Freeing::Whole)?;
             }
         }
         let database = database_directory(instance);

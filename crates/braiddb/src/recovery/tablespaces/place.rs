@@ -3,9 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use braid_io::{
-    Device, DeviceChoice, DirectoryLock, Gate, LOCK_FILE_NAME, LockError, OverlayDevice,
+    Device, DeviceChoice, DirectoryLock, Gate, LOCK_FILE_NAME, LockError, OpenMode, OverlayDevice,
 };
 
 use super::super::DATA_FILE;
@@ -22,6 +23,10 @@ use crate::services::Instance;
 
 /// Most bytes of a directory's name in a note.
 const PATH_BYTES_MAX: usize = 4000;
+
+/// Bytes of a file that are freed at once, and into how many pieces a file is divided at most.
+const PIECE: u64 = 1 << 20;
+const PIECES_MAX: u64 = 1 << 14;
 
 /// The places of a tablespace, opened.
 pub(super) struct Attached {
@@ -378,19 +383,39 @@ pub(crate) fn is_owner_note(device: &dyn Device) -> bool {
     notes.any(|(name, magic)| Note::read(device, name, *magic).is_ok_and(|note| note.is_ok()))
 }
 
+/// How the contents of the files of a tablespace are freed.
+#[derive(Clone, Copy)]
+pub(super) enum Freeing<'a> {
+    /// By the system, when the last one who has a file open closes it.
+    Whole,
+    /// Piece by piece. The function gets the time when a piece was begun, and leaves the device to commits.
+    Pieces(&'a dyn Fn(Instant)),
+}
+
 /// Removes the files of a tablespace if they are the one's with this identity, the notes last, that of the
 /// data after that of the log. Without the note, there is at most an unfinished one.
-pub(super) fn remove_files(device: &dyn Device, identity: u128) -> Result<()> {
+pub(super) fn remove_files(
+    device: &dyn Device,
+    identity: u128,
+    freeing: Freeing<'_>,
+) -> Result<()> {
     let failed = |e| Error::io("cannot remove the files of a tablespace", e);
     let is_own = |name: &str, magic| {
         let note = Note::read(device, name, magic)?;
         Ok::<_, Error>(note.is_ok_and(|owner| owner.identity == identity))
     };
     if is_own(OWNER_FILE, OWNER_MAGIC)? {
-        ignore_missing(device.remove(DATA_FILE)).map_err(failed)?;
+        let remove = |name: &str| {
+            if let Freeing::Pieces(pause) = freeing {
+                // A file that stays longer is freed whole.
+                let _ = shorten(device, name, pause);
+            }
+            ignore_missing(device.remove(name))
+        };
+        remove(DATA_FILE).map_err(failed)?;
         for entry in device.list().map_err(failed)? {
             if braid_log::is_log_name(&entry.name) {
-                ignore_missing(device.remove(&entry.name)).map_err(failed)?;
+                remove(&entry.name).map_err(failed)?;
             }
         }
         sync_names(device)?;
@@ -408,6 +433,21 @@ pub(super) fn remove_files(device: &dyn Device, identity: u128) -> Result<()> {
             ignore_missing(device.remove(&unfinished)).map_err(failed)?;
         }
         sync_names(device)?;
+    }
+    Ok(())
+}
+
+/// Shortens a file to one piece. A file system that discards what it frees keeps the device busy
+/// for as long as a piece takes.
+fn shorten(device: &dyn Device, name: &str, pause: &dyn Fn(Instant)) -> io::Result<()> {
+    let file = device.open(name, OpenMode::Existing)?;
+    let mut len = file.len()?;
+    let piece = PIECE.max(len / PIECES_MAX);
+    while len > piece {
+        let begun = braid_rt::now();
+        len -= piece;
+        file.set_len(len)?;
+        pause(begun);
     }
     Ok(())
 }

@@ -80,7 +80,7 @@ impl Readers {
     /// Pins all blocks of a data file if there are readers of checkpoints of the main tablespace before
     /// `sequence`: only the previous writer knew which blocks they need. Call before any change.
     pub(crate) fn pin_older(&self, store: &Store, sequence: u64) -> Result<()> {
-        if self.is_pinned(0..sequence, ReaderNeeds::Pages) {
+        if self.needs_older(sequence) {
             self.kept.lock().files.push((sequence, store.pin_file()?));
         }
         Ok(())
@@ -110,6 +110,11 @@ impl Readers {
         // If the table cannot be read, assume a pin.
         let pinned = self.table.is_pinned(checkpoints, needs).unwrap_or(true);
         pinned && !braid_rt::mutant!("ignore_readers")
+    }
+
+    /// Returns whether a reader pins a checkpoint of the main tablespace before `sequence`.
+    pub(crate) fn needs_older(&self, sequence: u64) -> bool {
+        self.is_pinned(0..sequence, ReaderNeeds::Pages)
     }
 
     /// Returns whether a reader pins one of these checkpoints, of which the pages were just replaced.
