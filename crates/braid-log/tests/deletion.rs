@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use crate::common::{log_records, payload, recover, sim, small};
 use braid_io::{Device, File, Layer, LayeredDevice, SimDevice};
@@ -193,6 +194,33 @@ fn each_piece_makes_room_under_the_limit() {
         assert!(cuts.iter().all(|&bytes| bytes == PIECE));
         assert!(!cuts.is_empty());
     }
+}
+
+/// Released log that a killed process had not deleted keeps no commit of the next one waiting.
+#[test]
+fn what_a_killed_process_left_is_deleted_piece_by_piece() {
+    let medium = SimDevice::new(5);
+    let log = Log::create(sim(&medium), options(true)).unwrap();
+    write(&log, 1, 3_000);
+    let start = position(&log);
+    let watch = Watch::new(&medium.after_kill());
+    drop(log);
+    let options = LogOptions {
+        flush_mode: FlushMode::Background,
+        ..options(true)
+    };
+    let log = recover(&watch.device(), &options, &start)
+        .into_log()
+        .unwrap();
+    write(&log, 3_001, 1);
+    let begun = Instant::now();
+    while watch.seen.lock().unwrap().deleted.len() < 3 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{watch:?}");
+        std::thread::yield_now();
+    }
+    log.close().unwrap();
+    let Seen { cuts, deleted, .. } = watch.take();
+    assert!(cuts.iter().chain(&deleted).all(|&bytes| bytes <= PIECE));
 }
 
 /// A file system may need long for each piece, during which the device serves no flush.

@@ -16,7 +16,7 @@ use crate::flush::lane::{Lane, LaneEnd};
 use crate::format::BLOCK;
 use crate::format::padding::Padding;
 use crate::format::segment::{SegmentHeader, is_unfinished_name};
-use crate::options::LogOptions;
+use crate::options::{FlushMode, LogOptions};
 use crate::protocol;
 use crate::segments::pool::SegmentPool;
 use crate::segments::quota::Quota;
@@ -67,6 +67,8 @@ impl Core {
             .inspect_err(|error| self.set_poison(&error.to_string()))?;
         self.begun.store(true, Ordering::Release);
         self.lanes.iter().for_each(|lane| self.refresh_space(lane));
+        // It deletes what earlier incarnations have left.
+        self.preparer.notify();
         Ok(())
     }
 
@@ -77,7 +79,10 @@ impl Core {
         for lane in self.lanes.iter().filter(|lane| !lane.is_absent()) {
             self.mark_earlier(lane)?;
             self.unmark(lane)?;
-            lane.pool.delete_retired(device, false, &self.quota)?;
+            let has_thread = self.options.flush_mode == FlushMode::Background;
+            if !has_thread || braid_rt::mutant!("delete_before_the_first_commit") {
+                lane.pool.delete_retired(device, false, &self.quota)?;
+            }
             prepare_first(&lane.pool, device, &self.options, &self.quota)?;
         }
         preallocate(&self.lanes, device, &self.options, &self.quota)?;
