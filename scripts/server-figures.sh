@@ -228,42 +228,45 @@ part_get() {
     benchmark_row '50 connections, pipelined by 16' -t get "${value[@]}" -c 50 -P 16
 }
 
-# Prints how many GETs Braid has answered.
-gets() {
-    redis-cli -s "$dir/braid" INFO commandstats | awk -F'[=,]' '/^cmdstat_get:/ { print $2 }'
+# Prints how many requests of a command Braid has answered.
+calls() {
+    redis-cli -s "$dir/braid" INFO commandstats | awk -F'[=,]' -v prefix="cmdstat_$1:" 'index($0, prefix) == 1 { print $2 }'
 }
 
-# Measures GETs of data that is several times as large as the pool, next to writes of one key.
+# Measures GETs and SETs of data that is several times as large as the pool, next to writes of one key.
 part_cold() {
-    local connections=0 round before began rate p99 reader
+    local connections=0 round before began rate p99 other what
     start_braid --pool 1024
     redis-benchmark -s "$dir/braid" -q -t set -d 100 -r 1000000 -n 2000000 -c 50 -P 16 >/dev/null
     kill "$pid_braid"
     wait "$pid_braid" || true
     pids=()
     start_braid --pool 32
-    printf '| connections that GET | GETs per second | INCRs per second by 8 connections | their p99, ms |\n'
+    printf '| other connections | their requests per second | INCRs per second by 8 connections | their p99, ms |\n'
     printf '|---|---|---|---|\n'
-    for connections in 0 1 8 50; do
-        rm -f "$dir"/rate-* "$dir"/p99-*
-        reader=
-        if ((connections > 0)); then
-            redis-benchmark -s "$dir/braid" -t get -r 1000000 -n 1000000000 -c "$connections" >/dev/null 2>&1 &
-            reader=$!
-        fi
-        for ((round = 0; round <= repeat; round++)); do
-            before=$(gets) began=$EPOCHREALTIME
-            read -r rate p99 < <(measure "$dir/braid" -n $((seconds * 5000)) -t incr -c 8)
-            # The first round warms up.
-            ((round > 0)) || continue
-            awk -v before="${before:-0}" -v after="$(gets)" -v began="$began" -v ended="$EPOCHREALTIME" \
-                'BEGIN { print (after - before) / (ended - began) }' >>"$dir/rate-get"
-            printf '%s\n' "$rate" >>"$dir/rate-incr"
-            printf '%s\n' "$p99" >>"$dir/p99-incr"
+    for what in none get set; do
+        for connections in 1 8 50; do
+            rm -f "$dir"/rate-* "$dir"/p99-*
+            other=
+            if [[ $what != none ]]; then
+                redis-benchmark -s "$dir/braid" -t "$what" -d 100 -r 1000000 -n 1000000000 -c "$connections" >/dev/null 2>&1 &
+                other=$!
+            fi
+            for ((round = 0; round <= repeat; round++)); do
+                before=$(calls "$what") began=$EPOCHREALTIME
+                read -r rate p99 < <(measure "$dir/braid" -n $((seconds * 5000)) -t incr -c 8)
+                # The first round warms up.
+                ((round > 0)) || continue
+                awk -v before="${before:-0}" -v after="$(calls "$what")" -v began="$began" -v ended="$EPOCHREALTIME" \
+                    'BEGIN { print (after - before) / (ended - began) }' >>"$dir/rate-other"
+                printf '%s\n' "$rate" >>"$dir/rate-incr"
+                printf '%s\n' "$p99" >>"$dir/p99-incr"
+            done
+            [[ -z $other ]] || { kill "$other" && wait "$other" 2>/dev/null || true; }
+            printf '| %s | %.0f | %.0f | %.2f |\n' "${other:+$connections: }$what" "$(median <"$dir/rate-other")" \
+                "$(median <"$dir/rate-incr")" "$(median <"$dir/p99-incr")"
+            [[ -n $other ]] || break
         done
-        [[ -z $reader ]] || { kill "$reader" && wait "$reader" 2>/dev/null || true; }
-        printf '| %s | %.0f | %.0f | %.2f |\n' "$connections" "$(median <"$dir/rate-get")" \
-            "$(median <"$dir/rate-incr")" "$(median <"$dir/p99-incr")"
     done
 }
 

@@ -1,11 +1,13 @@
-//! Nonblocking snapshots: their reads fail instead of waiting for the medium.
+//! Nonblocking snapshots and transactions: their reads fail instead of waiting for the medium.
 
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use braid::{Bytes, Database, Error, Readable, Result, Snapshot, Table};
+use braid::{
+    Bytes, Database, Error, Isolation, Readable, Result, Snapshot, Table, TransactionOptions,
+};
 use braid_io::{Layer, LayeredDevice, MemoryDevice};
 
 const KEYS: u32 = 4_000;
@@ -144,5 +146,47 @@ fn others_of_the_same_thread_still_wait() -> Result<()> {
             tx.insert(&table, &other, &found.unwrap()[..])
         })?;
     }
+    Ok(())
+}
+
+/// Every read of a transaction, and what it leaves of the transaction.
+#[test]
+fn a_nonblocking_transaction_reads_memory_only() -> Result<()> {
+    let (db, table, reads) = filled()?;
+    let mut cold = 0;
+    for isolation in [Isolation::Serializable, Isolation::Snapshot] {
+        for key in (0..KEYS).step_by(31) {
+            let mut tx = db.begin_with(TransactionOptions {
+                isolation,
+                ..TransactionOptions::default()
+            });
+            tx.set_nonblocking(true);
+            let far = (key * 7 + 1_000) % KEYS;
+            reads.take();
+            tx.prefetch(&table, &[key, far])?;
+            let found = match key % 3 {
+                0 => tx.get(&table, &key),
+                1 => tx.get_for_update(&table, &key),
+                _ => tx
+                    .range(&table, key..)?
+                    .next()
+                    .unwrap()
+                    .map(|(_, value)| Some(value)),
+            };
+            assert_eq!(reads.take(), 0);
+            let found = found.or_else(|error| {
+                assert!(would_block(&error), "{error}");
+                cold += 1;
+                tx.set_nonblocking(false);
+                tx.get(&table, &key)
+            })?;
+            assert_eq!(found.unwrap(), value(key));
+            // It continues.
+            tx.insert(&table, &far, &value(far)[..])?;
+            tx.commit()?;
+            assert_eq!(db.get(&table, &far)?.unwrap(), value(far));
+        }
+    }
+    assert!(cold > KEYS / 31, "{cold}");
     Ok(())
 }

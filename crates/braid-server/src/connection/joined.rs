@@ -8,20 +8,24 @@
 //! A connection that gets another request first has the thread run everything that is left here, so
 //! each client's requests take effect in their order. If a write fails or the transaction conflicts,
 //! nothing has changed, and each connection runs its own writes.
+//!
+//! If a write needs what is not in memory, nothing has changed either: another thread reads it first,
+//! and this one meanwhile serves its other connections.
 
 use std::cell::RefCell;
 use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use braid::{Database, Durability};
+use braid::Database;
 use braid_rt::{call_user, mutant};
 use bytes::Bytes;
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::Connection;
 use crate::command::Command;
-use crate::executor::{Author, Joint, execute_joint};
+use crate::executor::{Author, Joint, Obstacle, execute_joint, load_entries};
 use crate::flushes;
 use crate::resp::{Reply, reuse};
 use crate::session::Session;
@@ -53,7 +57,11 @@ pub(super) enum Fate {
     #[default]
     None,
     /// They have not run.
-    Waiting(Option<Waker>),
+    Waiting {
+        waker: Option<Waker>,
+        /// Whether what they read is not in memory, so another thread reads it first.
+        is_loading: bool,
+    },
     /// They have run.
     Done(Done),
     /// They have changed nothing, and the connection has to run them.
@@ -91,14 +99,19 @@ impl Slot {
     /// Takes what has become of the writes of the connection; `None` if they have not run.
     pub(super) fn take(&self) -> Option<Fate> {
         let mut fate = self.fate();
-        (!matches!(*fate, Fate::Waiting(_))).then(|| take(&mut *fate))
+        (!matches!(*fate, Fate::Waiting { .. })).then(|| take(&mut *fate))
+    }
+
+    /// Whether the writes wait for something that another thread reads.
+    pub(super) fn is_loading(&self) -> bool {
+        matches!(*self.fate(), Fate::Waiting { is_loading, .. } if is_loading)
     }
 
     /// Waits until the replies can be sent, or the connection has to run its writes.
     pub(super) fn poll(&self, db: &Database, context: &Context<'_>) -> Poll<()> {
         match &mut *self.fate() {
             Fate::None => Poll::Pending,
-            Fate::Waiting(waker) => {
+            Fate::Waiting { waker, .. } => {
                 if !waker
                     .as_ref()
                     .is_some_and(|waker| waker.will_wake(context.waker()))
@@ -125,16 +138,19 @@ struct Owner {
     name: Bytes,
 }
 
+/// Writes that run in one transaction.
+#[derive(Default)]
+struct Batch {
+    joint: Joint,
+    requests: Vec<Request>,
+    owners: Vec<Owner>,
+}
+
 /// What the connections of a thread have left.
 #[derive(Default)]
 struct Joined {
     shared: Option<Arc<Shared>>,
-    /// Database, durability and stripe of all requests.
-    database: u32,
-    durability: Durability,
-    stripe: u16,
-    requests: Vec<Request>,
-    owners: Vec<Owner>,
+    batch: Batch,
     bytes: usize,
     /// Requests that the thread has executed since the first of these came.
     others: usize,
@@ -166,37 +182,25 @@ pub(super) fn add(
     requests: &mut Vec<Request>,
     bytes: usize,
 ) {
-    let (database, durability) = (session.database, session.durability);
+    let joint = Joint::of(session);
     let differs = JOINED.with_borrow(|joined| {
-        !joined.requests.is_empty()
-            && (joined.database != database || joined.durability != durability)
+        let batch = &joined.batch;
+        !batch.requests.is_empty() && batch.joint != joint
     });
     if differs {
         run();
     }
-    session.snapshot = None;
-    if let Some((command, _)) = requests.last() {
-        session.last_command = command.name;
-    }
-    *slot.fate() = Fate::Waiting(None);
     let is_long = JOINED.with_borrow_mut(|joined| {
-        if joined.requests.is_empty() {
-            (joined.database, joined.durability) = (database, durability);
-            joined.stripe = session.stripe;
+        if joined.batch.requests.is_empty() {
+            joined.batch.joint = joint;
             (joined.bytes, joined.others) = (0, 0);
         }
         if joined.shared.is_none() {
             joined.shared = Some(Arc::clone(shared));
         }
-        joined.owners.push(Owner {
-            slot: Arc::clone(slot),
-            requests: requests.len(),
-            id: session.id,
-            name: session.name.clone(),
-        });
-        joined.requests.append(requests);
+        joined.batch.add(session, slot, requests);
         joined.bytes += bytes;
-        joined.requests.len() >= REQUESTS_MAX || joined.bytes >= BYTES_MAX
+        joined.batch.requests.len() >= REQUESTS_MAX || joined.bytes >= BYTES_MAX
     });
     flushes::expect();
     if is_long {
@@ -205,11 +209,27 @@ pub(super) fn add(
     }
 }
 
+/// Leaves writes of a connection that need what is not in memory to run on their own when another thread
+/// has read it; `requests` is empty afterwards.
+pub(super) fn load(
+    shared: &Arc<Shared>,
+    session: &mut Session,
+    slot: &Arc<Slot>,
+    requests: &mut Vec<Request>,
+) {
+    let mut batch = Batch {
+        joint: Joint::of(session),
+        ..Batch::default()
+    };
+    batch.add(session, slot, requests);
+    batch.load(shared);
+}
+
 /// Counts requests that a connection of this thread has executed.
 pub(super) fn executed(requests: usize) {
     let is_due = JOINED.with_borrow_mut(|joined| {
         joined.others += requests;
-        joined.others >= OTHERS_MAX && !joined.requests.is_empty()
+        joined.others >= OTHERS_MAX && !joined.batch.requests.is_empty()
     });
     if is_due && !mutant!("server_join_until_idle") {
         run();
@@ -219,7 +239,9 @@ pub(super) fn executed(requests: usize) {
 /// Runs what the connections of this thread have left.
 pub(super) fn run() {
     let mut joined = JOINED.take();
-    joined.run();
+    if let Some(shared) = &joined.shared {
+        joined.batch.run(shared, false);
+    }
     // Its memory serves the next ones. What runs here leaves nothing.
     JOINED.set(joined);
 }
@@ -241,19 +263,34 @@ pub(crate) fn gather() {
     flushes::gather();
 }
 
-impl Joined {
-    fn run(&mut self) {
-        let (false, Some(shared)) = (self.requests.is_empty(), &self.shared) else {
+impl Batch {
+    /// Adds writes of a connection; `requests` is empty afterwards.
+    fn add(&mut self, session: &mut Session, slot: &Arc<Slot>, requests: &mut Vec<Request>) {
+        session.snapshot = None;
+        if let Some((command, _)) = requests.last() {
+            session.last_command = command.name;
+        }
+        *slot.fate() = Fate::Waiting {
+            waker: None,
+            is_loading: false,
+        };
+        self.owners.push(Owner {
+            slot: Arc::clone(slot),
+            requests: requests.len(),
+            id: session.id,
+            name: session.name.clone(),
+        });
+        self.requests.append(requests);
+    }
+
+    /// Runs the writes; unless this `waits`, only if what they read is in memory, otherwise later.
+    fn run(&mut self, shared: &Arc<Shared>, waits: bool) {
+        if self.requests.is_empty() {
             return;
-        };
-        let joint = Joint {
-            database: self.database,
-            durability: self.durability,
-            stripe: self.stripe,
-        };
+        }
         let authors = self.owners.iter().map(|owner| {
             let author = Author {
-                stripe: self.stripe,
+                stripe: self.joint.stripe,
                 id: owner.id,
                 name: &owner.name,
             };
@@ -261,15 +298,40 @@ impl Joined {
         });
         // A request that makes the server panic, which is a defect, ends its own connection when it runs
         // alone. Here it would end the thread, and with it the connections of all its other clients.
-        let executed = call_user(|| execute_joint(shared, joint, &self.requests, authors));
-        match executed.unwrap_or(Err(None)) {
+        let how = (self.joint, waits);
+        let executed = call_user(|| execute_joint(shared, how, &self.requests, authors));
+        match executed.unwrap_or(Err(Obstacle::Engine)) {
             Ok((replies, written, ticket)) => {
                 let seqno = ticket.map(flushes::add);
                 self.requests.drain(..).for_each(|(_, args)| reuse(args));
                 self.answer(replies, written, seqno);
             }
-            Err(cause) => self.return_requests(cause),
+            Err(Obstacle::Medium) => self.load(shared),
+            Err(Obstacle::Request(at)) => self.return_requests(Some(at)),
+            Err(Obstacle::Engine) => self.return_requests(None),
         }
+    }
+
+    /// Has another thread read the entries that the writes change, and then runs them.
+    #[cold]
+    fn load(&mut self, shared: &Arc<Shared>) {
+        for owner in &self.owners {
+            if let Fate::Waiting { is_loading, .. } = &mut *owner.slot.fate() {
+                *is_loading = true;
+            }
+        }
+        let mut batch = take(self);
+        let shared = Arc::clone(shared);
+        // Each has one key, the first argument.
+        let keys = batch.requests.iter().filter_map(|(_, args)| args.get(1));
+        let keys: Vec<Bytes> = keys.cloned().collect();
+        tokio::spawn(async move {
+            let (reader, database) = (Arc::clone(&shared), batch.joint.database);
+            let loaded = spawn_blocking(move || load_entries(&reader, database, &keys));
+            // What it could not read, the writes read themselves.
+            let _ = loaded.await;
+            batch.run(&shared, true);
+        });
     }
 
     /// Gives each connection its replies. A connection that waits is woken when they can be sent.
@@ -278,7 +340,7 @@ impl Joined {
         let mut replies = replies.into_iter();
         for owner in self.owners.drain(..) {
             let mut fate = owner.slot.fate();
-            let Fate::Waiting(waker) = take(&mut *fate) else {
+            let Fate::Waiting { waker, .. } = take(&mut *fate) else {
                 continue;
             };
             let awaited = match (&waker, seqno) {
@@ -316,7 +378,7 @@ impl Joined {
             let is_cause = cause.is_some_and(|at| (begin..end).contains(&at));
             begin = end;
             let mut fate = owner.slot.fate();
-            let Fate::Waiting(waker) = take(&mut *fate) else {
+            let Fate::Waiting { waker, .. } = take(&mut *fate) else {
                 continue;
             };
             *fate = Fate::Returned {
@@ -347,6 +409,19 @@ impl Connection {
         self.has_joined = true;
     }
 
+    /// Whether writes that the client has sent wait for something that another thread reads.
+    pub(super) fn joined_is_loading(&self) -> bool {
+        self.has_joined && self.joined.as_ref().is_some_and(|slot| slot.is_loading())
+    }
+
+    /// Leaves writes to run when another thread has read what they need.
+    #[cold]
+    pub(super) fn load_for(&mut self, requests: &mut Vec<Request>) {
+        let slot = self.joined.get_or_insert_default();
+        load(&self.shared, &mut self.session, slot, requests);
+        self.has_joined = true;
+    }
+
     /// Takes what has become of writes that run together with those of others, and has them run if the
     /// client has sent more. Returns whether the connection may execute further requests.
     pub(super) fn settle(&mut self) -> bool {
@@ -359,14 +434,18 @@ impl Connection {
             None if mutant!("server_overtake_joined") => return true,
             None => {
                 run();
-                slot.take().unwrap_or_default()
+                match slot.take() {
+                    Some(fate) => fate,
+                    // Another thread reads what they need.
+                    None => return false,
+                }
             }
         };
         self.has_joined = false;
         // The output waited for these replies.
         self.holds = false;
         match fate {
-            Fate::None | Fate::Waiting(_) => {}
+            Fate::None | Fate::Waiting { .. } => {}
             Fate::Done(done) => {
                 let written = if mutant!("server_forget_joined_writes") {
                     done.seqno.unwrap_or(0)

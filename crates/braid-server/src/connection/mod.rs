@@ -6,7 +6,7 @@
 //! and of all others; see [`flushes`].
 //!
 //! A read that would wait for the device is left to another thread, and the requests after it wait until
-//! it is answered.
+//! it is answered. For writes, another thread reads what they change; then they run here.
 
 mod buffers;
 mod joined;
@@ -29,7 +29,8 @@ use tokio::time::Instant;
 use crate::channels::{Inbox, Topic};
 use crate::command::Command;
 use crate::executor::{
-    Load, Loaded, Outcome, execute, execute_again, execute_together, is_postponed, joins, malformed,
+    Load, Loaded, Obstacle, Outcome, execute, execute_again, execute_together, is_postponed, joins,
+    malformed,
 };
 use crate::failure::Wait;
 use crate::flushes;
@@ -118,8 +119,10 @@ pub(crate) struct Connection {
     /// How often the connection still runs its writes on its own.
     alone: u8,
     blocked: Option<Blocked>,
-    /// A request that waits until a pause has ended, or until the reads before it have run.
+    /// A request that waits until a pause has ended, or until the requests before it have run.
     postponed: Option<Vec<Bytes>>,
+    /// The error in the bytes after writes that wait for the medium.
+    wrong: Option<ProtocolError>,
     loading: Option<Loading>,
     /// Bytes of output from which on a connection ends, and of input.
     output_limit: usize,
@@ -156,6 +159,7 @@ impl Connection {
             alone: 0,
             blocked: None,
             postponed: None,
+            wrong: None,
             loading: None,
             output_limit: options.client_output_buffer_limit,
             input_limit: options.client_query_buffer_limit,
@@ -223,7 +227,7 @@ impl Connection {
             return 0;
         }
         // Nearly every second time the connection was woken for a reply.
-        if self.input.is_empty() && self.postponed.is_none() {
+        if self.input.is_empty() && self.postponed.is_none() && self.wrong.is_none() {
             self.session.snapshot = None;
             return 0;
         }
@@ -232,7 +236,10 @@ impl Connection {
             executed += 1;
             self.execute(args);
         }
-        while executed < TURN && self.may_execute() {
+        if let Some(wrong) = self.wrong.take() {
+            self.refuse(wrong);
+        }
+        while executed < TURN && self.may_execute() && !self.has_joined {
             match self.next_request() {
                 Ok(None) => {
                     self.join(&mut together, bytes);
@@ -254,13 +261,20 @@ impl Connection {
                     } else {
                         self.execute_together(&mut together);
                         bytes = 0;
-                        self.execute(args);
+                        if self.has_joined {
+                            self.postponed = Some(args);
+                        } else {
+                            self.execute(args);
+                        }
                     }
                 }
                 Err(error) => {
                     self.execute_together(&mut together);
-                    let reply = malformed(&self.shared, &mut self.session, &error);
-                    self.reply(reply, None);
+                    if self.has_joined {
+                        self.wrong = Some(error);
+                    } else {
+                        self.refuse(error);
+                    }
                 }
             }
         }
@@ -278,18 +292,24 @@ impl Connection {
         if requests.is_empty() {
             return;
         }
-        if requests.len() > 1
-            && let Some((replies, ticket)) =
-                execute_together(&self.shared, &mut self.session, requests)
-        {
-            requests.drain(..).for_each(|(_, args)| reuse(args));
-            self.reply_together(replies, ticket.map(flushes::add));
-            return;
+        match execute_together(&self.shared, &mut self.session, requests) {
+            Ok((replies, ticket)) => {
+                requests.drain(..).for_each(|(_, args)| reuse(args));
+                return self.reply_together(replies, ticket.map(flushes::add));
+            }
+            Err(Obstacle::Medium) => return self.load_for(requests),
+            Err(Obstacle::Request(_) | Obstacle::Engine) => {}
         }
         // A pause that has begun meanwhile must not let a request overtake one before it.
         for (_, args) in requests.drain(..) {
             self.execute_now(args);
         }
+    }
+
+    /// Answers bytes that are not a request, and ends the connection.
+    fn refuse(&mut self, wrong: ProtocolError) {
+        let reply = malformed(&self.shared, &mut self.session, &wrong);
+        self.reply(reply, None);
     }
 
     /// Returns the next request, if all of it has arrived.
@@ -504,8 +524,9 @@ impl Connection {
                     return false;
                 }
                 self.session.closes = true;
-                // A request that waits for reads before it is refused or answered after them.
+                // A request that waits for others before it is refused or answered after them.
                 if self.loading.is_none()
+                    && !self.has_joined
                     && (self.blocked.take().is_some() || self.postponed.take().is_some())
                 {
                     self.reply(Reply::error("UNBLOCKED the server is stopping"), None);

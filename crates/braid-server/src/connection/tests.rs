@@ -11,7 +11,7 @@ use braid::device::MemoryDevice;
 use crate::options::ServerOptions;
 use crate::server::Server;
 
-const COLD: usize = 2_000;
+const COLD: usize = 5_000;
 const CLIENTS: u64 = 5;
 const ROUNDS: usize = 250;
 
@@ -73,7 +73,7 @@ impl Client {
 
     fn add_any(&mut self) {
         let id = self.id;
-        match self.random.u32(..12) {
+        match self.random.u32(..13) {
             0..3 => {
                 self.number += 1;
                 self.add(&format!("INCR n{id}"), &format!(":{}\r\n", self.number));
@@ -104,6 +104,12 @@ impl Client {
                 self.add(&format!("GET c{key}"), &bulk(&cold(key)));
             }
             10 => {
+                // Changes nothing, so that others can read it.
+                let key = self.random.usize(..COLD);
+                let request = format!("SETRANGE c{key} 0 {}", &cold(key)[..1]);
+                self.add(&request, &format!(":{}\r\n", cold(key).len()));
+            }
+            11 => {
                 let text = "z".repeat(self.random.usize(1..500));
                 self.add(&format!("ECHO {text}"), &bulk(&text));
             }

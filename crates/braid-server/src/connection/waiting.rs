@@ -126,7 +126,10 @@ impl Connection {
         stream: &mut S,
         has_more: bool,
     ) -> Wake {
-        let may_read = !self.session.closes && !has_more && self.loading.is_none();
+        // While requests wait for the medium, their connection reads at most once further.
+        let has_next = !self.input.is_empty() || self.postponed.is_some() || self.wrong.is_some();
+        let is_loading = self.loading.is_some() || has_next && self.joined_is_loading();
+        let may_read = !self.session.closes && !has_more && !is_loading;
         let reads = may_read && self.input.len() < self.input_limit && {
             // While the output waits for its reader, only a waiting command reads further, to
             // notice the end of the connection.
@@ -153,8 +156,8 @@ impl Connection {
         {
             return Wake::Message(message);
         }
-        // A request that waits for reads before it waits for no pause.
-        let is_postponed = self.postponed.is_some() && self.loading.is_none();
+        // A request that waits for others before it waits for no pause.
+        let is_postponed = self.postponed.is_some() && self.loading.is_none() && !self.has_joined;
         let mut usual = Usual {
             kill: &self.client.kill,
             writes: !self.output.is_empty() && !self.holds,

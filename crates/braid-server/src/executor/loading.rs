@@ -138,6 +138,18 @@ impl Load {
     }
 }
 
+/// Brings the entries of keys that are to be changed into memory. To be called where it may wait. Ignores
+/// errors: who needs an entry meets them.
+pub(crate) fn load_entries(shared: &Shared, database: u32, keys: &[Bytes]) {
+    if let Ok(mut data) = shared.keyspace.durable(database) {
+        let _ = data.prefetch(keys.iter());
+        // One alone is not prefetched, and of many not all.
+        for key in keys {
+            let _ = data.header(key);
+        }
+    }
+}
+
 /// Returns the reply to bytes that are not a request, after which a connection ends.
 pub(crate) fn malformed(shared: &Shared, session: &mut Session, wrong: &ProtocolError) -> Reply {
     let text = format!("ERR {wrong}");

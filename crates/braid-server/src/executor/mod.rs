@@ -23,9 +23,9 @@ use crate::session::Session;
 use crate::shared::Shared;
 use crate::signature::Flag;
 
-pub(crate) use loading::{Load, Loaded, malformed};
+pub(crate) use loading::{Load, Loaded, load_entries, malformed};
 use loading::{can_load, would_block};
-pub(crate) use together::{Joint, execute_joint, execute_together, joins};
+pub(crate) use together::{Joint, Obstacle, execute_joint, execute_together, joins};
 use transactions::control;
 
 /// Requests between MULTI and EXEC that need no further memory.

@@ -7,6 +7,7 @@ use braid::{Durability, Ticket};
 use braid_rt::mutant;
 use bytes::Bytes;
 
+use super::loading::would_block;
 use super::{Author, awaited, note};
 use crate::command::{Command, Run, find, keys_of};
 use crate::failure::{Failure, Result};
@@ -48,50 +49,64 @@ pub(crate) fn joins(
 type Requests = [(&'static Command, Vec<Bytes>)];
 
 /// How requests of connections of one thread run in one transaction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Joint {
     pub(crate) database: u32,
     pub(crate) durability: Durability,
     pub(crate) stripe: u16,
 }
 
+impl Joint {
+    /// How the requests of a connection run.
+    pub(crate) fn of(session: &Session) -> Joint {
+        Joint {
+            database: session.database,
+            durability: session.durability,
+            stripe: session.stripe,
+        }
+    }
+}
+
+/// Why requests did not run in one transaction. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// The request at this position failed. Each has to run on its own: the failure of one undoes no
+    /// other.
+    Request(usize),
+    /// A conflict with another transaction, or another error of the engine: the same.
+    Engine,
+    /// Something is not in memory. They can run after [`load_entries`](super::load_entries).
+    Medium,
+}
+
 /// Runs requests that [`joins`] returned the commands of in one transaction. Returns their replies,
 /// and the ticket of the transaction as in [`Outcome::Reply`](super::Outcome::Reply).
-///
-/// Returns `None` if a request fails or the transaction conflicts with another. Nothing has changed
-/// then, and each request has to run on its own: the failure of one undoes no other.
 pub(crate) fn execute_together(
     shared: &Shared,
     session: &mut Session,
     requests: &Requests,
-) -> Option<(Vec<Reply>, Option<Ticket>)> {
+) -> Result<(Vec<Reply>, Option<Ticket>), Obstacle> {
     session.snapshot = None;
-    let joint = Joint {
-        database: session.database,
-        durability: session.durability,
-        stripe: session.stripe,
-    };
+    let joint = Joint::of(session);
     let authors = std::iter::once((Author::of(session), requests.len()));
-    let (replies, written, ticket) = execute_joint(shared, joint, requests, authors).ok()?;
+    let (replies, written, ticket) = execute_joint(shared, (joint, false), requests, authors)?;
     if let Some((command, _)) = requests.last() {
         session.last_command = command.name;
     }
     session.pending = session.pending.max(written);
-    Some((replies, ticket))
+    Ok((replies, ticket))
 }
 
 /// Runs requests of several connections as [`execute_together`] does those of one. `authors` are the
 /// connections, each with a number of requests. Returns the sequence number of the transaction, too, which a connection
-/// needs to see its own writes also if the replies do not wait for the device.
-///
-/// # Errors
-/// The position of the request that failed; `None` after a conflict and other errors of the engine.
+/// needs to see its own writes also if the replies do not wait for the device. Unless it `waits`, it runs
+/// only if what the requests read is in memory.
 pub(crate) fn execute_joint<'a>(
     shared: &Shared,
-    joint: Joint,
+    (joint, waits): (Joint, bool),
     requests: &Requests,
     authors: impl Iterator<Item = (Author<'a>, usize)>,
-) -> Result<(Vec<Reply>, u64, Option<Ticket>), Option<usize>> {
+) -> Result<(Vec<Reply>, u64, Option<Ticket>), Obstacle> {
     let scope = Scope {
         database: joint.database,
         stripe: joint.stripe,
@@ -99,13 +114,14 @@ pub(crate) fn execute_joint<'a>(
         durability: joint.durability,
     };
     let mut durations = Vec::with_capacity(requests.len());
-    let committed = match commit_together(shared, scope, requests, &mut durations) {
+    let committed = match commit_together(shared, (scope, waits), requests, &mut durations) {
         Ok(committed) => committed,
         Err(failure) if mutant!("server_fail_together") => {
             return Ok((vec![failure.to_reply(); requests.len()], 0, None));
         }
-        Err(Failure::Engine(_)) => return Err(None),
-        Err(_) => return Err(Some(durations.len())),
+        Err(failure) if would_block(&failure) && !waits => return Err(Obstacle::Medium),
+        Err(Failure::Engine(_)) => return Err(Obstacle::Engine),
+        Err(_) => return Err(Obstacle::Request(durations.len())),
     };
     note_together(shared, authors, requests, &durations);
     // None of the connections is one that does not want to know of its own changes.
@@ -118,12 +134,14 @@ pub(crate) fn execute_joint<'a>(
 /// Runs requests in one transaction. `durations` gets how long each took that did not fail.
 fn commit_together(
     shared: &Shared,
-    scope: Scope,
+    (scope, waits): (Scope, bool),
     requests: &Requests,
     durations: &mut Vec<Duration>,
 ) -> Result<Committed<Vec<Reply>>> {
     let mut began = Instant::now();
     shared.keyspace.transact_once(scope, |data| {
+        data.view
+            .set_nonblocking(!waits && !mutant!("server_write_what_is_not_in_memory"));
         // Each has one key, the first argument.
         data.prefetch(requests.iter().filter_map(|(_, args)| args.get(1)))?;
         let mut replies = Vec::with_capacity(requests.len());
@@ -136,6 +154,7 @@ fn commit_together(
             durations.push(ended - began);
             began = ended;
         }
+        data.view.set_nonblocking(false);
         Ok(replies)
     })
 }

@@ -18,10 +18,11 @@ pub(crate) enum View {
 }
 
 impl View {
-    /// Sets whether reads of the durable state fail instead of waiting for the medium.
+    /// Sets whether reads fail instead of waiting for the medium.
     pub(crate) fn set_nonblocking(&mut self, is_nonblocking: bool) {
-        if let View::Durable(snapshot) = self {
-            snapshot.set_nonblocking(is_nonblocking);
+        match self {
+            View::Durable(snapshot) => snapshot.set_nonblocking(is_nonblocking),
+            View::Transaction(tx) => tx.set_nonblocking(is_nonblocking),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Reads of what is not in memory: only their own connection waits for the medium.
+//! Reads and writes of what is not in memory: only their own connection waits for the medium.
 
 use std::io::Read;
 use std::mem::take;
@@ -147,6 +147,17 @@ fn reads(begin: usize) -> (String, Vec<String>) {
     (requests, lines.collect())
 }
 
+/// Writes to distant keys, most of which are not in memory, and the lines of their replies.
+fn writes(begin: usize, count: usize) -> (String, Vec<String>) {
+    let keys = (0..count).map(|i| (begin + i * 701) % KEYS);
+    let requests = keys
+        .clone()
+        .map(|key| format!("APPEND {key} {}\r\n", &value(key)[..1]))
+        .collect();
+    let lines = keys.map(|key| format!(":{}", value(key).len() + 1));
+    (requests, lines.collect())
+}
+
 fn calls(connection: &mut Connection, command: &str) -> usize {
     let info: String = run(connection, "INFO commandstats");
     let line = info.lines().find_map(|line| {
@@ -160,7 +171,6 @@ fn calls(connection: &mut Connection, command: &str) -> usize {
 fn a_read_of_the_medium_keeps_no_other_connection_waiting() {
     let (server, medium) = filled();
     let mut other = raw(&server);
-    // A write reads what it needs on its connection's thread.
     other.send("SET hot 1\r\nGET hot\r\n");
     assert_eq!(other.lines(3), ["+OK", "$1", "1"]);
     let opened = Opened(&medium);
@@ -200,30 +210,82 @@ fn a_read_of_the_medium_keeps_no_other_connection_waiting() {
     assert!(info.contains("errorstat_WRONGTYPE:count=8"), "{info}");
 }
 
+/// Some clients send one write at a time, which run together, others many.
 #[test]
-fn what_is_no_request_is_refused_after_the_reads_before_it() {
+fn a_write_of_what_is_not_in_memory_keeps_no_other_connection_waiting() {
     let (server, medium) = filled();
-    let mut raw = raw(&server);
+    let mut other = raw(&server);
+    other.send("SET hot 1\r\nSET other 1\r\n");
+    assert_eq!(other.lines(2), ["+OK", "+OK"]);
     let opened = Opened(&medium);
     medium.close(true);
-    let (requests, lines) = reads(5);
-    raw.send(requests + "*1\r\n!\r\n");
+    let mut clients: Vec<(Raw, Vec<String>)> = (0..12)
+        .map(|client| {
+            let (requests, lines) = writes(client * 31, [1, 1, 9][client % 3]);
+            let mut raw = raw(&server);
+            raw.send(requests);
+            (raw, lines)
+        })
+        .collect();
     medium.wait_for(1);
+    // Every request after the writes is answered in its place, whether it arrives before these run or not.
+    for (client, (raw, lines)) in clients.iter_mut().enumerate() {
+        // Keys that nobody writes.
+        let (reads, read) = reads(400 + client * 17);
+        raw.send(format!("INCR n\r\n{reads}PING\r\nAPPEND n{client} x\r\n"));
+        lines.push(":n".to_owned());
+        lines.extend(read);
+        lines.extend(["+PONG", ":1"].map(str::to_owned));
+    }
+    for number in 2..20 {
+        other.send("INCR hot\r\nSET other 1\r\nPING\r\n");
+        assert_eq!(other.line(), format!(":{number}"));
+        assert_eq!(other.lines(2), ["+OK", "+PONG"]);
+    }
+    assert_eq!(medium.take_reads().0, 0);
     drop(opened);
-    assert_eq!(raw.lines(lines.len()), lines);
-    assert!(raw.line().starts_with("-ERR Protocol error"));
-    assert_eq!(raw.rest(), "");
+    for (raw, lines) in &mut clients {
+        for line in lines {
+            let found = raw.line();
+            if line == ":n" {
+                assert!(found.starts_with(':'), "{found}");
+            } else {
+                assert_eq!(found, *line);
+            }
+        }
+    }
+    other.send("GET n\r\n");
+    assert_eq!(other.lines(2)[1], "12");
+    assert_eq!(calls(&mut server.connect(), "append"), 8 + 4 * 9 + 12);
 }
 
 #[test]
-fn a_server_that_stops_answers_reads_that_wait_for_the_medium() {
+fn what_is_no_request_is_refused_after_the_requests_before_it() {
     let (server, medium) = filled();
-    let (mut raw, mut other) = (raw(&server), raw(&server));
+    for (requests, lines) in [reads(5), writes(5_007, 1), writes(7_007, 9)] {
+        let mut raw = raw(&server);
+        let opened = Opened(&medium);
+        medium.close(true);
+        raw.send(requests + "*1\r\n!\r\n");
+        medium.wait_for(1);
+        drop(opened);
+        assert_eq!(raw.lines(lines.len()), lines);
+        assert!(raw.line().starts_with("-ERR Protocol error"));
+        assert_eq!(raw.rest(), "");
+    }
+}
+
+#[test]
+fn a_server_that_stops_answers_what_waits_for_the_medium() {
+    let (server, medium) = filled();
+    let (mut raw, mut other, mut writer) = (raw(&server), raw(&server), raw(&server));
     let opened = Opened(&medium);
     medium.close(true);
     let (requests, lines) = reads(11);
     raw.send(requests + "PING\r\n");
-    medium.wait_for(1);
+    let (requests, written) = writes(5_011, 9);
+    writer.send(requests + "PING\r\n");
+    medium.wait_for(2);
     std::thread::scope(|scope| {
         let stops = scope.spawn(|| server.stop());
         // The server has begun to stop.
@@ -233,6 +295,8 @@ fn a_server_that_stops_answers_reads_that_wait_for_the_medium() {
         drop(opened);
         assert_eq!(raw.lines(lines.len()), lines);
         assert_eq!(raw.line(), "+PONG");
+        assert_eq!(writer.lines(written.len()), written);
+        assert_eq!(writer.line(), "+PONG");
     });
 }
 

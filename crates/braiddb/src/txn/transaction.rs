@@ -9,7 +9,7 @@ use braid_log::SeqNo;
 use bytes::Bytes;
 
 use crate::MAX_KEY_LEN;
-use braid_store::ValueRef;
+use braid_store::{LoadRefusal, ValueRef};
 
 use crate::base::written::Written;
 use crate::engine::context::Context;
@@ -55,6 +55,7 @@ pub struct Transaction {
     /// Present until the transaction ends.
     pub(crate) context: Option<PooledContext>,
     pub(crate) options: TransactionOptions,
+    is_nonblocking: bool,
 }
 
 impl Transaction {
@@ -69,6 +70,7 @@ impl Transaction {
         Self {
             context: Some(context),
             options,
+            is_nonblocking: false,
         }
     }
 
@@ -109,6 +111,49 @@ impl Transaction {
         self.options.durability = durability;
     }
 
+    /// Sets whether reads fail instead of waiting for the medium; see [`Snapshot::set_nonblocking`](
+    /// crate::Snapshot::set_nonblocking). By default they wait.
+    ///
+    /// After a read that failed so, the transaction continues; a read that [locks](
+    /// Transaction::get_for_update) its key has locked it, so a program that lets another thread read the same
+    /// should abort the transaction and begin again. Reads may wait for a lock. Writes that return what was
+    /// there before are reads, too; other writes and the commit may wait for the medium.
+    ///
+    /// ```
+    /// # fn main() -> braid::Result<()> {
+    /// # let db = braid::Database::in_memory()?;
+    /// # let t: braid::Table<u32, u64> = db.open_table("t")?;
+    /// use braid::{Error, Readable};
+    /// use std::io::ErrorKind;
+    /// let add = |is_nonblocking| {
+    ///     let mut tx = db.begin();
+    ///     tx.set_nonblocking(is_nonblocking);
+    ///     let before = tx.get_for_update(&t, &1)?.unwrap_or(0);
+    ///     tx.insert(&t, &1, &(before + 1))?;
+    ///     tx.commit()
+    /// };
+    /// match add(true) {
+    ///     Err(Error::Io { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
+    ///         std::thread::scope(|scope| scope.spawn(|| db.get(&t, &1)).join().unwrap())?;
+    ///         add(false)?;
+    ///     }
+    ///     added => drop(added?),
+    /// }
+    /// # assert_eq!(db.get(&t, &1)?, Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_nonblocking(&mut self, is_nonblocking: bool) {
+        self.is_nonblocking = is_nonblocking;
+    }
+
+    /// Refuses to load pages while the result exists, if the transaction is nonblocking.
+    #[inline]
+    fn refusal(&self) -> Option<LoadRefusal> {
+        let refuses = self.is_nonblocking && !braid_rt::mutant!("block_in_transactions");
+        refuses.then(LoadRefusal::new)
+    }
+
     // Reading -----------------------------------------------------------------------------------
 
     fn read(&self, core: &Arc<TableCore>, key: &[u8]) -> Result<Option<Bytes>> {
@@ -123,6 +168,7 @@ impl Transaction {
         key: &[u8],
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
+        let _refusal = self.refusal();
         let engine = self.engine();
         let core = engine.table_here(core)?;
         let hash = core.hash(key);
@@ -174,6 +220,7 @@ impl Transaction {
         mut take: impl FnMut(ValueRef<'_>) -> T,
     ) -> Result<Option<T>> {
         check_key(key)?;
+        let _refusal = self.refusal();
         let engine = self.engine();
         // Before hints: a table of another database has other leaves.
         let core = engine.table_to_write(core)?;
@@ -499,7 +546,7 @@ impl Transaction {
         Ok(RawRange::new(
             engine,
             core.clone(),
-            (view, false),
+            (view, self.is_nonblocking),
             now,
             bounds,
             own,
@@ -552,6 +599,7 @@ impl Readable for Transaction {
             self.want(core, keys);
             return Ok(());
         }
+        let _refusal = self.refusal();
         core.prefetch(keys, |key, hint| {
             let hash = core.hash(key);
             // To write to it: a transaction locks many of the keys that it prefetches.
