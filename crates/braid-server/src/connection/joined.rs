@@ -107,6 +107,13 @@ impl Slot {
         matches!(*self.fate(), Fate::Waiting { is_loading, .. } if is_loading)
     }
 
+    /// Notes that the connection ends: nobody has to be woken.
+    pub(super) fn forsake(&self) {
+        if let Fate::Waiting { waker, .. } = &mut *self.fate() {
+            *waker = None;
+        }
+    }
+
     /// Waits until the replies can be sent, or the connection has to run its writes.
     pub(super) fn poll(&self, db: &Database, context: &Context<'_>) -> Poll<()> {
         match &mut *self.fate() {

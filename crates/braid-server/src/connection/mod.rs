@@ -544,6 +544,9 @@ impl Drop for Connection {
                 .channels
                 .unsubscribe(topic, &name, self.session.id);
         }
+        if let Some(slot) = self.joined.as_ref().filter(|_| self.has_joined) {
+            slot.forsake();
+        }
         if !self.pending.is_empty() || self.has_joined {
             flushes::forsake();
         }
