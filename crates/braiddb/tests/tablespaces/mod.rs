@@ -21,6 +21,7 @@ mod salvage;
 mod tables;
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -90,11 +91,16 @@ impl Directories {
     }
 }
 
+/// Copies the files of a directory. The threads of an open database may delete or rename files of the log
+/// meanwhile that nothing needs yet or any more.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
-        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        match fs::copy(entry.path(), to.join(entry.file_name())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            copied => drop(copied.unwrap()),
+        }
     }
 }
 
