@@ -43,3 +43,8 @@ mod waiters;
 pub use config::{Config, ConfigError, LogFormat};
 pub use options::{ServerOptions, TlsClients};
 pub use server::{Server, ServerError};
+
+/// Selects a limit. The unit tests have others, which a connection reaches with few requests.
+const fn limit(usual: usize, tested: usize) -> usize {
+    if cfg!(test) { tested } else { usual }
+}

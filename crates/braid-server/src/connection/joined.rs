@@ -216,22 +216,6 @@ pub(super) fn add(
     }
 }
 
-/// Leaves writes of a connection that need what is not in memory to run on their own when another thread
-/// has read it; `requests` is empty afterwards.
-pub(super) fn load(
-    shared: &Arc<Shared>,
-    session: &mut Session,
-    slot: &Arc<Slot>,
-    requests: &mut Vec<Request>,
-) {
-    let mut batch = Batch {
-        joint: Joint::of(session),
-        ..Batch::default()
-    };
-    batch.add(session, slot, requests);
-    batch.load(shared);
-}
-
 /// Counts requests that a connection of this thread has executed.
 pub(super) fn executed(requests: usize) {
     let is_due = JOINED.with_borrow_mut(|joined| {
@@ -421,11 +405,17 @@ impl Connection {
         self.has_joined && self.joined.as_ref().is_some_and(|slot| slot.is_loading())
     }
 
-    /// Leaves writes to run when another thread has read what they need.
+    /// Leaves writes to run on their own when another thread has read what they need; `requests` is empty
+    /// afterwards.
     #[cold]
     pub(super) fn load_for(&mut self, requests: &mut Vec<Request>) {
+        let mut batch = Batch {
+            joint: Joint::of(&self.session),
+            ..Batch::default()
+        };
         let slot = self.joined.get_or_insert_default();
-        load(&self.shared, &mut self.session, slot, requests);
+        batch.add(&mut self.session, slot, requests);
+        batch.load(&self.shared);
         self.has_joined = true;
     }
 

@@ -34,6 +34,7 @@ use crate::executor::{
 };
 use crate::failure::Wait;
 use crate::flushes;
+use crate::limit;
 use crate::resp::{CHANGED_CHANNEL, Limits, Protocol, ProtocolError, Reply, RequestParser, reuse};
 use crate::session::Session;
 use crate::shared::{Client, Shared};
@@ -43,11 +44,6 @@ use replies::Pending;
 use waiting::Wake;
 
 pub(crate) use joined::{end, gather};
-
-/// Selects a limit. The unit tests have others, which a connection reaches with few requests.
-const fn limit(usual: usize, tested: usize) -> usize {
-    if cfg!(test) { tested } else { usual }
-}
 
 /// Requests of one connection that may wait for the device at once.
 const PENDING_MAX: usize = limit(4096, 8);

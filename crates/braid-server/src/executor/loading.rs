@@ -1,9 +1,10 @@
-//! Runs reads that wait for the medium on another thread.
+//! Reads what is not in memory on other threads.
 //!
 //! A thread that serves connections reads only what is in memory: a read of the medium takes as long as
 //! hundreds of other requests. A read that needs more comes here with those that its client sent right
 //! after it, and goes to one of the runtime's threads for work that waits. So reads of several
-//! connections wait for the medium at the same time.
+//! connections wait for the medium at the same time. Before writes, another thread reads the entries of
+//! their keys.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -16,16 +17,17 @@ use super::{Author, check, count_hits, note};
 use crate::command::{Command, Run, placed_keys, run_on};
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Data, Effects};
+use crate::limit;
 use crate::resp::{ProtocolError, Reply};
 use crate::session::Session;
 use crate::shared::Shared;
 use crate::signature::Flag;
 
 /// Most requests that run one after another without a reply to the first.
-const REQUESTS_MAX: usize = if cfg!(test) { 4 } else { 64 };
+const REQUESTS_MAX: usize = limit(64, 4);
 
 /// Bytes of replies after which the others wait until the client has read some.
-const REPLIES_MAX: usize = if cfg!(test) { 2_000 } else { 1 << 20 };
+const REPLIES_MAX: usize = limit(1 << 20, 2_000);
 
 /// Whether a command failed because what it reads is not in memory.
 pub(super) fn would_block(failure: &Failure) -> bool {
