@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use crate::buffer_pool::MissingPages;
+
 /// An error of the store.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -46,6 +48,10 @@ pub enum StoreError {
     /// All frames of the pool are in use at once; the pool is too small for this many threads.
     #[error("cannot load a page: every page of the buffer pool is in use; make the pool larger")]
     PoolExhausted,
+    /// A read needs pages that are not in memory, and its thread refuses to load pages, see
+    /// [`LoadRefusal`](crate::LoadRefusal).
+    #[error("{} pages are not in memory", .0.len())]
+    NotInMemory(MissingPages),
     /// A sync failed earlier, so no further checkpoint can be trusted.
     #[error("cannot use the data file after a failed sync: {cause}; close and reopen the database")]
     Poisoned {

@@ -64,7 +64,7 @@ mod sync;
 mod tree;
 mod verify;
 
-pub use buffer_pool::LoadRefusal;
+pub use buffer_pool::{LoadRefusal, MissingPages, collect_missing};
 pub use bulk::{Pacing, TreeLoader};
 pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
 pub use copy::{PinnedCheckpoint, PinnedFile, StoreWriter};

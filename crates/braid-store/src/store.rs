@@ -9,7 +9,7 @@ use braid_rt::HoldTime;
 use braid_rt::numa::Place;
 use bytes::Bytes;
 
-use crate::buffer_pool::Pool;
+use crate::buffer_pool::{MissingPages, Pool};
 use crate::checkpoint::Checkpoint;
 use crate::copy::{PinnedCheckpoint, PinnedFile};
 use crate::data_file::room::{self, WriterRoom};
@@ -207,6 +207,15 @@ impl Store {
     /// when this returns. No effect on other devices.
     pub fn read_in_place(&self, on: bool) {
         self.inner.pool.read_in_place(on);
+    }
+
+    /// Loads pages that a read did not find in memory, and the rest of the large values that begin there.
+    /// A small pool holds only some of them at a time, and a page may leave again at any time.
+    ///
+    /// # Errors
+    /// What reading pages can fail with.
+    pub fn load_missing(&self, missing: &MissingPages) -> Result<(), StoreError> {
+        self.inner.pool.load_missing(missing)
     }
 
     /// Returns the tree with a number, creating an empty one if there is none. Creating a tree is a

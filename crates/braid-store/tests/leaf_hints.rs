@@ -101,7 +101,8 @@ fn hint_at_random(seed: u64) {
                     let ahead = [number, number + 1, number + 2].map(self::key);
                     let ahead: Vec<&[u8]> = ahead.iter().map(|key| &key[..]).collect();
                     let mut others = hints.iter_mut().skip(3);
-                    tree.prefetch(&ahead, |_, found| *others.next().unwrap() = found);
+                    let hint = |_: &_, found| *others.next().unwrap() = found;
+                    tree.prefetch(&ahead, hint).unwrap();
                 }
                 1..5 if shrinks => {
                     let was_there = tree.modify_at(hint, &key, |old| match old {

@@ -2,14 +2,14 @@
 //! effect.
 
 use braid_io::{Device, OpenMode};
-use braid_store::{PAGE_SIZE, Store, StoreOptions, Tree};
+use braid_store::{Change, PAGE_SIZE, Store, StoreOptions, Tree};
 
 use crate::filled::{KEYS, LARGE_POOL, TREE, check, filled, no_key_goes_back, open};
 
 fn prefetch(tree: &Tree, keys: &[u32]) {
     let keys: Vec<[u8; 4]> = keys.iter().map(|key| key.to_be_bytes()).collect();
     let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-    tree.prefetch(&keys, |_, _| ());
+    tree.prefetch(&keys, |_, _| ()).unwrap();
 }
 
 #[test]
@@ -77,6 +77,28 @@ fn a_failed_prefetch_is_reported_by_the_read() {
         file.write_at(&[&intact], offset).unwrap();
     }
     assert!(damaged > 0 && whole > damaged, "{damaged} of {whole}");
+}
+
+/// A leaf that becomes small is merged with its neighbours, which may not be in memory.
+#[test]
+#[cfg_attr(miri, ignore = "takes long")]
+fn a_removal_that_needs_no_load_is_known() {
+    let device = filled();
+    let (store, tree) = open(&device, 1 << 20);
+    let loads = || store.stats().page_loads;
+    let (mut ready, mut not_ready) = ((0, 0), (0, 0));
+    for i in 0..KEYS {
+        let key = (i * 1_009 % KEYS).to_be_bytes();
+        tree.get(&key, |_| true).unwrap();
+        let (is_ready, before) = (tree.is_in_memory_to_remove(&key), loads());
+        tree.modify(&key, |_| (Change::Remove, ())).unwrap();
+        let count = if is_ready { &mut ready } else { &mut not_ready };
+        *count = (count.0 + 1, count.1 + loads() - before);
+    }
+    assert!(tree.is_empty().unwrap());
+    // A leaf that is small after a merge may be merged again.
+    assert!(ready.0 > KEYS / 2 && ready.1 < 50, "{ready:?}");
+    assert!(not_ready.0 > 50 && not_ready.1 > 50, "{not_ready:?}");
 }
 
 /// In a pool so small that pages are loaded and evicted.

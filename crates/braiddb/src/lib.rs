@@ -151,7 +151,7 @@ pub use base::table_options::{Compression, TableOptions};
 pub use braid_log::{LockRelease, PmemCommit, ProtocolKind as Protocol};
 #[doc(hidden)]
 pub use braid_store::ValueRef;
-pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN};
+pub use braid_store::{MAX_KEY_LEN, MAX_VALUE_LEN, MissingPages};
 pub use bytes::Bytes;
 pub use database::Database;
 pub use error::{ConflictKind, Error, Result};

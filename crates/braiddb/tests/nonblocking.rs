@@ -1,32 +1,36 @@
 //! Nonblocking snapshots and transactions: their reads fail instead of waiting for the medium.
 
-use std::io::ErrorKind;
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid::{
-    Bytes, Database, Error, Isolation, Readable, Result, Snapshot, Table, TransactionOptions,
+    Bytes, Database, Error, Isolation, Readable, Result, Snapshot, Table, Transaction,
+    TransactionOptions,
 };
 use braid_io::{Layer, LayeredDevice, MemoryDevice};
 
 const KEYS: u32 = 4_000;
 
-/// Counts the reads of the data file.
+thread_local! {
+    static READS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts the reads of the data file by each thread.
 #[derive(Clone, Debug, Default)]
-struct Reads(Arc<AtomicU64>);
+struct Reads;
 
 impl Layer for Reads {
     fn before_read(&self, name: &str, _range: Range<u64>) {
         if name == "data.braid" {
-            self.0.fetch_add(1, Ordering::SeqCst);
+            READS.set(READS.get() + 1);
         }
     }
 }
 
 impl Reads {
     fn take(&self) -> u64 {
-        self.0.swap(0, Ordering::SeqCst)
+        READS.take()
     }
 }
 
@@ -42,11 +46,15 @@ fn value(key: u32) -> Vec<u8> {
 
 /// A database that is several times as large as its pool.
 fn filled() -> Result<(Database, Table<u32, Bytes>, Reads)> {
-    let reads = Reads::default();
+    filled_with(false)
+}
+
+fn filled_with(background_threads: bool) -> Result<(Database, Table<u32, Bytes>, Reads)> {
+    let reads = Reads;
     let device = LayeredDevice::over(Arc::new(MemoryDevice::new()), reads.clone());
     let builder = Database::builder()
         .pool_bytes(1 << 20)
-        .background_threads(false);
+        .background_threads(background_threads);
     let db = builder.open_on(Arc::new(device))?;
     let table = db.open_table("t")?;
     for begin in (0..KEYS).step_by(100) {
@@ -60,7 +68,7 @@ fn filled() -> Result<(Database, Table<u32, Bytes>, Reads)> {
 }
 
 fn would_block(error: &Error) -> bool {
-    matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::WouldBlock)
+    matches!(error, Error::NotInMemory(_))
 }
 
 /// Reads a key, with an ordinary snapshot if it is not in memory. Returns whether that was needed.
@@ -120,8 +128,11 @@ fn a_nonblocking_range_ends_with_an_error_where_memory_ends() -> Result<()> {
         let mut back = snapshot.range(&table, ..)?.rev();
         let last = back.find_map(|entry| entry.err()).unwrap();
         assert!(would_block(&last), "{last}");
-        let prefetched = [begin, KEYS - begin];
-        snapshot.prefetch(&table, &prefetched)?;
+        let outcome = snapshot.prefetch(
+            &table,
+            &[500, 1_500, 2_500, 3_500].map(|far| (begin + far) % KEYS),
+        );
+        assert!(outcome.is_err_and(|error| would_block(&error)));
         assert_eq!(reads.take(), 0);
     }
     snapshot.set_nonblocking(false);
@@ -163,7 +174,9 @@ fn a_nonblocking_transaction_reads_memory_only() -> Result<()> {
             tx.set_nonblocking(true);
             let far = (key * 7 + 1_000) % KEYS;
             reads.take();
-            tx.prefetch(&table, &[key, far])?;
+            if let Err(error) = tx.prefetch(&table, &[key, far]) {
+                assert!(would_block(&error), "{error}");
+            }
             let found = match key % 3 {
                 0 => tx.get(&table, &key),
                 1 => tx.get_for_update(&table, &key),
@@ -182,11 +195,208 @@ fn a_nonblocking_transaction_reads_memory_only() -> Result<()> {
             })?;
             assert_eq!(found.unwrap(), value(key));
             // It continues.
+            tx.set_nonblocking(false);
             tx.insert(&table, &far, &value(far)[..])?;
             tx.commit()?;
             assert_eq!(db.get(&table, &far)?.unwrap(), value(far));
         }
     }
     assert!(cold > KEYS / 31, "{cold}");
+    Ok(())
+}
+
+/// Runs something until everything that it needs is in memory. Returns its result, and how often pages were
+/// loaded.
+fn load_until_done<T>(
+    db: &Database,
+    reads: &Reads,
+    mut run: impl FnMut() -> Result<T>,
+) -> Result<(T, usize)> {
+    for loads in 0.. {
+        reads.take();
+        let outcome = run();
+        assert_eq!(reads.take(), 0);
+        match outcome {
+            Err(Error::NotInMemory(pages)) => {
+                assert!(pages.len() > 0);
+                db.load_pages(&pages)?;
+                assert!(reads.take() > 0, "{pages:?}");
+            }
+            done => return Ok((done?, loads)),
+        }
+    }
+    unreachable!()
+}
+
+/// The tree has three levels at most, and one of its nodes may leave the pool while another is loaded.
+#[test]
+fn a_key_needs_few_loads() -> Result<()> {
+    let (db, table, reads) = filled()?;
+    let mut total = 0;
+    for key in (0..KEYS).step_by(25) {
+        let (_, loads) = load_until_done(&db, &reads, || {
+            let mut tx = db.begin();
+            tx.set_nonblocking(true);
+            assert_eq!(tx.get_for_update(&table, &key)?.unwrap(), value(key));
+            tx.insert(&table, &key, &value(key)[..])?;
+            tx.set_durability(braid::Durability::None);
+            tx.commit().map(drop)
+        })?;
+        // Every second value has three pages of its own, which are loaded together.
+        assert!(loads <= 4, "{key}: {loads}");
+        total += loads;
+    }
+    let mean = total as f64 / f64::from(KEYS / 25);
+    assert!((0.8..2.5).contains(&mean), "{mean}");
+    Ok(())
+}
+
+/// The leaf that is missing comes with the next ones.
+#[test]
+fn a_range_needs_few_loads() -> Result<()> {
+    let (db, table, reads) = filled()?;
+    let mut total = 0;
+    for begin in [0, 700, 2_100] {
+        let keys = begin..begin + 300;
+        let read = |tx: &Transaction, is_reverse: bool| -> Result<Vec<u32>> {
+            let range = tx.range(&table, keys.clone())?;
+            let mut found: Vec<u32> = if is_reverse {
+                range
+                    .rev()
+                    .map(|entry| Ok(entry?.0))
+                    .collect::<Result<_>>()?
+            } else {
+                range.map(|entry| Ok(entry?.0)).collect::<Result<_>>()?
+            };
+            found.sort_unstable();
+            Ok(found)
+        };
+        for is_reverse in [false, true] {
+            // What is far away takes its place in the pool.
+            let mut far = (begin + 1_000..begin + 3_500).map(|key| key % KEYS);
+            far.try_for_each(|key| db.get(&table, &key).map(drop))?;
+            let (found, loads) = load_until_done(&db, &reads, || {
+                let mut tx = db.begin();
+                tx.set_nonblocking(true);
+                read(&tx, is_reverse)
+            })?;
+            assert!(found.into_iter().eq(keys.clone()));
+            // Some 45 leaves, and six values with pages of their own.
+            assert!(loads <= 20, "{loads}");
+            total += loads;
+        }
+    }
+    assert!(total > 20, "{total}");
+    Ok(())
+}
+
+#[test]
+fn prefetched_keys_are_loaded_together() -> Result<()> {
+    let (db, table, reads) = filled()?;
+    let mut snapshot = db.snapshot();
+    snapshot.set_nonblocking(true);
+    let mut most = 0;
+    for begin in 0..20 {
+        let keys: Vec<u32> = (0..12).map(|i| (begin * 97 + i * 331 + 1) % KEYS).collect();
+        let ((), loads) = load_until_done(&db, &reads, || {
+            snapshot.prefetch(&table, &keys)?;
+            keys.iter()
+                .try_for_each(|key| snapshot.get(&table, key).map(drop))
+        })?;
+        most = most.max(loads);
+    }
+    assert!((1..=5).contains(&most), "{most}");
+    Ok(())
+}
+
+/// Blind writes find what is missing at the commit, which leaves no trace then.
+#[test]
+fn a_nonblocking_commit_loads_no_leaves() -> Result<()> {
+    let (db, table, reads) = filled()?;
+    let mut cold = 0;
+    for begin in (0..KEYS).step_by(171) {
+        let keys: Vec<u32> = (0..6).map(|i| (begin + i * 613) % KEYS).collect();
+        let ((), loads) = load_until_done(&db, &reads, || {
+            let mut tx = db.begin();
+            tx.set_nonblocking(true);
+            for key in &keys {
+                tx.insert(&table, key, &b"new"[..])?;
+            }
+            tx.set_durability(braid::Durability::None);
+            let committed = tx.commit().map(drop);
+            if committed.is_err() {
+                // No lock is left, and nothing has changed.
+                let mut tx = db.begin();
+                tx.set_nonblocking(true);
+                let old = tx.get_for_update(&table, &keys[0]);
+                match old {
+                    Ok(old) => assert_eq!(old.unwrap(), value(keys[0])),
+                    Err(error) => assert!(would_block(&error), "{error}"),
+                }
+            }
+            committed
+        })?;
+        assert!(loads <= 6, "{loads}");
+        cold += usize::from(loads > 0);
+        db.transact(|tx| {
+            keys.iter().try_for_each(|key| {
+                assert_eq!(tx.get(&table, key)?.unwrap(), &b"new"[..]);
+                tx.insert(&table, key, &value(*key)[..])
+            })
+        })?;
+    }
+    assert!(cold > 10, "{cold}");
+    assert!(matches!(db.health(), braid::Health::Good));
+    Ok(())
+}
+
+/// What a transaction has read may be evicted before its commit compares it with the present state.
+#[test]
+fn a_nonblocking_commit_reads_nothing_again() -> Result<()> {
+    let (db, table, reads) = filled()?;
+    let mut failed = 0;
+    for writes in [false, true] {
+        for key in (0..KEYS).step_by(333) {
+            db.get(&table, &key)?;
+            let mut tx = db.begin();
+            tx.set_nonblocking(true);
+            if tx.get(&table, &key).is_err() {
+                continue;
+            }
+            if writes {
+                tx.insert(&table, &KEYS, &b"new"[..])?;
+            }
+            let far = (1_000..3_000).map(|i| (key + i) % KEYS);
+            far.for_each(|key| drop(db.get(&table, &key)));
+            reads.take();
+            match tx.commit_async() {
+                Ok(_) => {}
+                Err(error) => {
+                    assert!(would_block(&error), "{error}");
+                    failed += 1;
+                }
+            }
+            assert_eq!(reads.take(), 0);
+        }
+    }
+    assert!(failed > 5, "{failed}");
+    Ok(())
+}
+
+/// Commits purge what earlier ones have removed, and merge small leaves with their neighbours.
+#[test]
+fn a_commit_that_collects_reads_no_neighbours() -> Result<()> {
+    let (db, table, reads) = filled_with(true)?;
+    // Every second key is far from the one before.
+    for at in 0..KEYS {
+        let key = at / 2 + at % 2 * (KEYS / 2);
+        load_until_done(&db, &reads, || {
+            let mut tx = db.begin();
+            tx.set_nonblocking(true);
+            tx.remove(&table, &key)?;
+            tx.commit_async().map(drop)
+        })?;
+    }
+    assert_eq!(db.begin().range(&table, ..)?.count(), 0);
     Ok(())
 }

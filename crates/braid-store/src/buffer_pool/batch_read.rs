@@ -10,6 +10,7 @@ use super::latch;
 use super::{ABSENT, Pool, UNWRITTEN, check_page};
 use super::{refusal, state};
 use crate::data_file::{LOST, check, check_address};
+use crate::error::StoreError;
 use crate::page::PageId;
 use crate::page_table::PAGES_MAX;
 use crate::sync::AtomicU64;
@@ -29,21 +30,21 @@ struct Wanted<'a> {
 
 impl Pool {
     /// Loads missing pages in one batch of reads, without waiting for other threads. Pages that
-    /// can't be read are left out: a later read of such a page returns the error. Loads none for a thread
-    /// that refuses to.
+    /// can't be read are left out: a later read of such a page returns the error.
+    ///
+    /// # Errors
+    /// [`StoreError::NotInMemory`] if the calling thread refuses to load.
     #[cold]
-    pub(crate) fn read_batch(&self, ids: &[PageId]) {
-        if refusal::is_active() {
-            return;
-        }
+    pub(crate) fn read_batch(&self, ids: &[PageId]) -> Result<(), StoreError> {
         if self.reads_in_place() {
             // Reads of memory gain nothing from a batch. Errors are left to the later accesses.
             ids.iter().for_each(|&id| drop(self.read(id)));
-            return;
+            return Ok(());
         }
-        // A batch uses only a small part of the pool.
-        let most = self.frame_count() / 8;
-        let mut wanted: Vec<_> = (ids.iter().take(most))
+        if refusal::is_active() {
+            return Err(self.not_in_memory(ids));
+        }
+        let mut wanted: Vec<_> = (ids.iter().take(self.batch_max()))
             .filter_map(|&id| self.want(id))
             .collect();
         let blocks = wanted.iter_mut().map(|page| (page.address, &mut page.buf));
@@ -51,6 +52,12 @@ impl Pool {
         for page in &wanted {
             self.put_read(page, is_read);
         }
+        Ok(())
+    }
+
+    /// The most pages of a batch, which uses only a small part of the pool.
+    pub(super) fn batch_max(&self) -> usize {
+        self.frame_count() / 8
     }
 
     fn want(&self, id: PageId) -> Option<Wanted<'_>> {

@@ -43,7 +43,7 @@ use crate::page::{PAGE_SIZE, PageId};
 use crate::page_table::{PAGES_MAX, PageTable};
 use crate::sync::{AtomicU64, Counter};
 
-pub use self::refusal::LoadRefusal;
+pub use self::refusal::{LoadRefusal, MissingPages, collect_missing};
 
 use self::arrivals::Arrivals;
 use self::frames::Frames;
@@ -322,7 +322,7 @@ impl Pool {
         loop {
             let word = latch::open(state);
             if !state::is_resident(word) && self.refuses_to_load(id) {
-                return Err(refusal::would_block(id));
+                return Err(self.not_in_memory(&[id]));
             }
             if state::is_latched(word) {
                 self.arrivals.wait(id, state, &mut backoff);
@@ -345,12 +345,6 @@ impl Pool {
             }
             self.load(id, state, word)?;
         }
-    }
-
-    /// Whether the calling thread must not load a page that is not in memory. Pages in persistent memory
-    /// need no load worth the name.
-    fn refuses_to_load(&self, id: PageId) -> bool {
-        refusal::is_active() && !self.reads_in_place() && self.address(id) != ABSENT
     }
 
     /// Makes a damaged page that is not in memory permanently unreadable, even if a later read

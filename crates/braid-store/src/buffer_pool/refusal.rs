@@ -5,17 +5,20 @@
 //! would leave its caller without a way on.
 
 use std::cell::Cell;
-use std::io;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
+use super::Pool;
 use crate::error::StoreError;
+use crate::node::value_page;
+use crate::page::PageId;
 
 thread_local! {
     static REFUSES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The calling thread loads no pages while this exists. Reads that need one fail with
-/// [`StoreError::Io`] of the kind [`io::ErrorKind::WouldBlock`].
+/// [`StoreError::NotInMemory`].
 #[derive(Debug)]
 pub struct LoadRefusal {
     before: bool,
@@ -45,11 +48,110 @@ pub(super) fn is_active() -> bool {
     REFUSES.get() && !braid_rt::mutant!("store_load_in_spite_of_refusal")
 }
 
-/// The error of a read that would load a page.
-#[cold]
-pub(super) fn would_block(id: u64) -> StoreError {
-    StoreError::Io {
-        what: format!("read page {id}, which is not in memory"),
-        source: std::sync::Arc::new(io::ErrorKind::WouldBlock.into()),
+/// Pages that a read needs and that are not in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingPages {
+    /// The number of the store.
+    store: u8,
+    ids: Arc<[PageId]>,
+}
+
+impl MissingPages {
+    /// The number of the tablespace's store to which they belong.
+    pub fn store(&self) -> u8 {
+        self.store
+    }
+
+    /// Adds other pages of the same store.
+    fn and(&self, others: &MissingPages) -> MissingPages {
+        let others = others.ids.iter().filter(|id| !self.ids.contains(id));
+        MissingPages {
+            store: self.store,
+            ids: self.ids.iter().chain(others).copied().collect(),
+        }
+    }
+
+    /// How many there are.
+    #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+}
+
+/// Adds to `all` the pages of the same store that an operation found missing, and returns what else it failed
+/// for.
+///
+/// # Errors
+/// The other errors of the operation.
+pub fn collect_missing(
+    all: &mut Option<MissingPages>,
+    outcome: Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let Err(StoreError::NotInMemory(more)) = outcome else {
+        return outcome;
+    };
+    *all = Some(match all.take() {
+        Some(some) => some.and(&more),
+        None => more,
+    });
+    Ok(())
+}
+
+impl Pool {
+    /// Whether the calling thread must not load a page that is not in memory. Pages in persistent memory
+    /// need no load worth the name.
+    pub(super) fn refuses_to_load(&self, id: PageId) -> bool {
+        is_active() && !self.reads_in_place() && self.address(id) != super::ABSENT
+    }
+
+    /// The error of a read that would load these pages.
+    #[cold]
+    pub(crate) fn not_in_memory(&self, ids: &[PageId]) -> StoreError {
+        StoreError::NotInMemory(MissingPages {
+            store: self.number,
+            ids: ids.into(),
+        })
+    }
+
+    /// Adds pages to those that a read found missing, if it failed for that reason. They are what it would
+    /// need next: it is better told of all at once.
+    #[cold]
+    pub(crate) fn with_next(&self, error: StoreError, next: &[PageId]) -> StoreError {
+        let StoreError::NotInMemory(missing) = error else {
+            return error;
+        };
+        let next = next.iter().copied().filter(|&id| self.is_missing(id));
+        StoreError::NotInMemory(missing.and(&MissingPages {
+            store: self.number,
+            ids: next.collect(),
+        }))
+    }
+
+    /// Loads pages that reads found missing, as many as are a small part of the pool, and of large
+    /// values the pages after them.
+    pub(crate) fn load_missing(&self, missing: &MissingPages) -> Result<(), StoreError> {
+        let most = self.batch_max();
+        let ids = &missing.ids[..missing.ids.len().min(most)];
+        self.read_batch(ids)?;
+        // Others may be loading some of them.
+        ids.iter()
+            .try_for_each(|&id| self.load_with_rest_of_value(id, most))
+    }
+
+    fn load_with_rest_of_value(&self, first: PageId, most: usize) -> Result<(), StoreError> {
+        let mut id = first;
+        for _ in 0..most {
+            let Some(page) = self.read(id)? else { break };
+            let words = page.page();
+            let (kind, next, here) = (words.word(2), words.word(3), words.word(4));
+            let is_part = value_page::check(kind, here).is_ok();
+            // A page that has changed meanwhile may be anything.
+            let is_last = next == 0 || braid_rt::mutant!("store_load_values_page_by_page");
+            if !is_part || !page.validate() || is_last {
+                break;
+            }
+            id = next;
+        }
+        Ok(())
     }
 }

@@ -65,7 +65,7 @@ impl Tree {
             };
             if requested == 0 && !stack.is_empty() {
                 let next = stack.len().saturating_sub(TOGETHER);
-                self.pool.read_batch(&stack[next..]);
+                self.pool.read_batch(&stack[next..])?;
                 requested = stack.len() - next;
             }
             // Damaged references may form a cycle.

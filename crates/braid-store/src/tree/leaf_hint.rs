@@ -391,7 +391,8 @@ mod tests {
             put(&tree, &mut LeafHint::default(), 30, &[8; 500]);
             assert!(!is_known(&tree, &hint, key));
         }
-        tree.prefetch(&[&20_u32.to_be_bytes()], |_, found| hint = found);
+        tree.prefetch(&[&20_u32.to_be_bytes()], |_, found| hint = found)
+            .unwrap();
         assert!(is_known(&tree, &hint, 20));
         // A change in place keeps the hint valid.
         put(&tree, &mut hint, 20, &[8; 500]);

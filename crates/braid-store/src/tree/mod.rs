@@ -571,9 +571,12 @@ impl Tree {
                 drop(leaf);
                 self.release_value(leaving, kept);
                 return match underfull.then(|| self.merge(key)) {
-                    // The record is removed; a damaged neighbour only prevents the merge of the
-                    // leaf.
-                    None | Some(Ok(()) | Err(StoreError::Corrupted { .. })) => Ok(()),
+                    // The record is removed; a neighbour that is damaged, or that must not be loaded, only
+                    // prevents the merge of the leaf.
+                    None
+                    | Some(
+                        Ok(()) | Err(StoreError::Corrupted { .. } | StoreError::NotInMemory(_)),
+                    ) => Ok(()),
                     Some(error) => error,
                 };
             }

@@ -11,7 +11,7 @@
 use std::cell::Cell;
 use std::ops::Bound;
 
-use super::scan::Direction;
+use super::scan::{Direction, Step};
 use super::{Stamp, Tree, TreeName};
 use crate::buffer_pool::ReadPage;
 use crate::error::StoreError;
@@ -52,6 +52,9 @@ impl<'a> Branch<'a> {
         self.node().child_at(self.child)
     }
 }
+
+/// Leaves that are loaded at the same time as the one that a scan needs next.
+const NEXT: usize = 15;
 
 /// A page, usually the next leaf of a scan, and the progress of prefetching its records.
 pub(super) struct Ahead<'a> {
@@ -129,6 +132,37 @@ impl Tree {
             branch: Some(branch),
             is_near: true,
         }))
+    }
+
+    /// Adds the leaves after a position to those that are missing, if that is why it could not be reached: a
+    /// scan that has come so far will probably need them, too.
+    #[cold]
+    pub(super) fn with_next_leaves(
+        &self,
+        error: StoreError,
+        position: Position,
+        step: &Step<'_>,
+    ) -> StoreError {
+        let Some(parent) = self.pool.read_resident(position.parent.page) else {
+            return error;
+        };
+        let node = Node(parent.page());
+        let last = child_towards(node, step.to, step.direction.opposite());
+        let next = position.child + 1;
+        let children: Vec<PageId> = match step.direction {
+            Direction::Forward => (next..=last).map(|i| node.child_at(i)).take(NEXT).collect(),
+            Direction::Reverse => (last..position.child)
+                .rev()
+                .map(|i| node.child_at(i))
+                .take(NEXT)
+                .collect(),
+        };
+        let is_same = parent.version() == position.parent.version && parent.validate();
+        if is_same && !braid_rt::mutant!("store_load_leaves_one_by_one") {
+            self.pool.with_next(error, &children)
+        } else {
+            error
+        }
     }
 
     pub(super) fn position(&self, branch: Branch<'_>) -> Position {

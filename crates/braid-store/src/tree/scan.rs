@@ -27,6 +27,15 @@ pub enum Direction {
     Reverse,
 }
 
+impl Direction {
+    pub(super) fn opposite(self) -> Self {
+        match self {
+            Direction::Forward => Direction::Reverse,
+            Direction::Reverse => Direction::Forward,
+        }
+    }
+}
+
 /// One record of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
@@ -325,7 +334,9 @@ impl Tree {
         let mut replaced = None;
         loop {
             let reached = match near.take() {
-                Some(position) => self.try_reach_near(position)?,
+                Some(position) => self
+                    .try_reach_near(position)
+                    .map_err(|error| self.with_next_leaves(error, position, &step))?,
                 None => self.try_reach(from, direction)?,
             };
             if let Some(reached) = reached

@@ -7,6 +7,7 @@ mod compact;
 pub(crate) mod estimate;
 mod ingest;
 mod open;
+mod pages;
 mod refresh;
 mod snapshots;
 mod tables;

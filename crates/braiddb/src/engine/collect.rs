@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use braid_log::SeqNo;
 use braid_rt::Latch;
-use braid_store::{Change, Record};
+use braid_store::{Change, LoadRefusal, Record};
 
 use super::Engine;
 use crate::base::written::Written;
@@ -288,8 +288,8 @@ impl Engine {
         spare.shed();
     }
 
-    /// Purges tombstones. A commit that may not read pages leaves those whose leaves are not in
-    /// memory to the background thread. Returns `false` if a tombstone cannot be purged now; then it
+    /// Purges tombstones. A commit that may not read pages leaves those for which that would take reads to
+    /// the background thread. Returns `false` if a tombstone cannot be purged now; then it
     /// and the rest are due again.
     #[cold]
     #[inline(never)]
@@ -297,8 +297,11 @@ impl Engine {
         let mut due = due.drain(..);
         while let Some(tombstone) = due.next() {
             let is_cold = !reads_pages
-                && !tombstone.table.tree.is_in_memory(&tombstone.key)
+                && !tombstone.table.tree.is_in_memory_to_remove(&tombstone.key)
                 && !braid_rt::mutant!("purge_cold_leaves_at_commit");
+            // A leaf that remains small after a merge may need further neighbours, which can wait.
+            let reads = reads_pages || braid_rt::mutant!("purge_and_read_neighbours");
+            let _refusal = (!reads).then(LoadRefusal::new);
             if is_cold {
                 shard.lock().retire_cold(tombstone);
             } else if !self.purge(&tombstone) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use braid_io::{Refused, VolumeFault};
 use braid_log::LogError;
-use braid_store::StoreError;
+use braid_store::{MissingPages, StoreError};
 
 pub use self::backup::BackupError;
 pub use self::tablespace::TablespaceError;
@@ -430,6 +430,15 @@ pub enum Error {
     )]
     Forked,
 
+    /// A read needs pages that are not in memory, and must not wait for the medium; see
+    /// [`Snapshot::set_nonblocking`](crate::Snapshot::set_nonblocking). Load them with
+    /// [`Database::load_pages`](crate::Database::load_pages), and read again.
+    #[error(
+        "cannot read without waiting: {} pages are not in memory; load them on another thread, and read again",
+        .0.len()
+    )]
+    NotInMemory(MissingPages),
+
     /// The operating system refused an operation.
     #[error("{what}: {source}")]
     Io {
@@ -584,6 +593,7 @@ impl From<StoreError> for Error {
             StoreError::Incompatible { what } => Error::Incompatible { what },
             StoreError::Options { option, reason } => Error::InvalidOption { option, reason },
             StoreError::Poisoned { cause } => Error::Poisoned { cause },
+            StoreError::NotInMemory(pages) => Error::NotInMemory(pages),
             StoreError::PoolExhausted => Error::InvalidOption {
                 option: "pool_bytes",
                 reason: "too small for the pages in use at the same time; make it larger".into(),

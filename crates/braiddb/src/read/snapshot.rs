@@ -175,7 +175,8 @@ pub trait Readable {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::TableDropped`], [`crate::Error::ForeignTable`], [`crate::Error::Closed`].
+    /// [`crate::Error::TableDropped`], [`crate::Error::ForeignTable`], [`crate::Error::Closed`];
+    /// [`crate::Error::NotInMemory`] of a [nonblocking](Snapshot::set_nonblocking) snapshot or transaction.
     fn prefetch<'q, K: Key, V: Value, Q: AsKey<K> + ?Sized + 'q>(
         &self,
         table: &Table<K, V>,
@@ -397,26 +398,26 @@ impl Snapshot {
     /// Sets whether reads fail instead of waiting for the medium. By default they wait.
     ///
     /// A read of a nonblocking snapshot that needs a page which is not in memory fails with
-    /// [`Error::Io`], whose source is of the kind [`WouldBlock`](std::io::ErrorKind::WouldBlock). For
-    /// programs in which a thread serves many clients: it lets another thread read the same, or
-    /// [`prefetch`](Readable::prefetch) the keys, with an ordinary snapshot, and tries again. Pages that are
-    /// read in place, in persistent memory or by an agent, count as in memory. [`Readable::prefetch`] loads
-    /// nothing.
+    /// [`Error::NotInMemory`]. For programs in which a thread serves many clients: it lets another thread
+    /// [load the pages](crate::Database::load_pages), and tries again; several times, because only a page
+    /// that was read shows which one is next. Or it lets another thread read the same with an ordinary snapshot.
+    /// [`Readable::prefetch`] of several keys fails with what all of them need next. Pages that are
+    /// read in place, in persistent memory or by an agent, count as in memory.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let db = braid::Database::in_memory()?;
     /// # let t: braid::Table<u32, String> = db.open_table("t")?;
     /// use braid::{Error, Readable};
-    /// use std::io::ErrorKind;
     /// let mut snapshot = db.snapshot();
     /// snapshot.set_nonblocking(true);
-    /// let found = match snapshot.get(&t, &1) {
-    ///     Err(Error::Io { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
-    ///         snapshot.set_nonblocking(false);
-    ///         std::thread::scope(|scope| scope.spawn(|| snapshot.get(&t, &1)).join().unwrap())?
+    /// let found = loop {
+    ///     match snapshot.get(&t, &1) {
+    ///         Err(Error::NotInMemory(pages)) => {
+    ///             std::thread::scope(|scope| scope.spawn(|| db.load_pages(&pages)).join().unwrap())?;
+    ///         }
+    ///         found => break found?,
     ///     }
-    ///     found => found?,
     /// };
     /// # assert_eq!(found, None);
     /// # Ok(())
@@ -556,11 +557,11 @@ impl Readable for Snapshot {
         keys: impl IntoIterator<Item = &'q Q>,
     ) -> Result<()> {
         let core = self.engine.table_here(&table.core)?;
-        if self.engine.agent_for(core).is_none() {
-            let _refusal = self.refusal();
-            core.prefetch(keys, |_, _| {});
+        if self.engine.agent_for(core).is_some() {
+            return Ok(());
         }
-        Ok(())
+        let _refusal = self.refusal();
+        core.prefetch(keys, |_, _| {})
     }
 
     fn range<K: Key, V: Value>(

@@ -11,7 +11,7 @@ use braid_rt::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use braid_store::{LeafHint, TOGETHER, Tree, ValueRef};
+use braid_store::{LeafHint, TOGETHER, Tree, ValueRef, collect_missing};
 
 use crate::MAX_VALUE_LEN;
 use crate::base::table_options::TableOptions;
@@ -203,9 +203,10 @@ impl TableCore {
         &self,
         keys: impl IntoIterator<Item = &'q Q>,
         mut found: impl FnMut(&[u8], LeafHint),
-    ) {
+    ) -> Result<()> {
         let mut keys = keys.into_iter();
         let mut bytes = Vec::new();
+        let mut missing = None;
         loop {
             bytes.clear();
             let mut ends = [0; TOGETHER];
@@ -216,12 +217,13 @@ impl TableCore {
                 count += 1;
             }
             if count == 0 {
-                return;
+                return missing.map_or(Ok(()), |pages| Err(Error::NotInMemory(pages)));
             }
             let start = |i: usize| i.checked_sub(1).map_or(0, |before| ends[before]);
             let keys: [&[u8]; TOGETHER] =
                 std::array::from_fn(|i| bytes.get(start(i)..ends[i]).unwrap_or_default());
-            self.tree.prefetch(&keys[..count], &mut found);
+            let outcome = self.tree.prefetch(&keys[..count], &mut found);
+            collect_missing(&mut missing, outcome)?;
         }
     }
 

@@ -111,33 +111,34 @@ impl Transaction {
         self.options.durability = durability;
     }
 
-    /// Sets whether reads fail instead of waiting for the medium; see [`Snapshot::set_nonblocking`](
-    /// crate::Snapshot::set_nonblocking). By default they wait.
+    /// Sets whether reads and the commit fail instead of waiting for pages from the medium; see
+    /// [`Snapshot::set_nonblocking`](crate::Snapshot::set_nonblocking). By default they wait.
     ///
     /// After a read that failed so, the transaction continues; a read that [locks](
-    /// Transaction::get_for_update) its key has locked it, so a program that lets another thread read the same
-    /// should abort the transaction and begin again. Reads may wait for a lock. Writes that return what was
-    /// there before are reads, too; other writes and the commit may wait for the medium.
+    /// Transaction::get_for_update) its key has locked it, so a program should abort the transaction, load
+    /// the pages and begin again. A commit that fails so has left no trace: a page that it changes, or from which
+    /// it read, is not in memory. It may still wait for locks and for room, and, when it has begun, for a page that
+    /// another thread has just evicted.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
     /// # let db = braid::Database::in_memory()?;
     /// # let t: braid::Table<u32, u64> = db.open_table("t")?;
     /// use braid::{Error, Readable};
-    /// use std::io::ErrorKind;
-    /// let add = |is_nonblocking| {
+    /// let add = || {
     ///     let mut tx = db.begin();
-    ///     tx.set_nonblocking(is_nonblocking);
+    ///     tx.set_nonblocking(true);
     ///     let before = tx.get_for_update(&t, &1)?.unwrap_or(0);
     ///     tx.insert(&t, &1, &(before + 1))?;
     ///     tx.commit()
     /// };
-    /// match add(true) {
-    ///     Err(Error::Io { source, .. }) if source.kind() == ErrorKind::WouldBlock => {
-    ///         std::thread::scope(|scope| scope.spawn(|| db.get(&t, &1)).join().unwrap())?;
-    ///         add(false)?;
-    ///     }
-    ///     added => drop(added?),
+    /// loop {
+    ///     match add() {
+    ///         Err(Error::NotInMemory(pages)) => {
+    ///             std::thread::scope(|scope| scope.spawn(|| db.load_pages(&pages)).join().unwrap())?;
+    ///         }
+    ///         added => break added?,
+    ///     };
     /// }
     /// # assert_eq!(db.get(&t, &1)?, Some(1));
     /// # Ok(())
@@ -473,7 +474,8 @@ impl Transaction {
     /// after reopening.
     pub fn commit(self) -> Result<Commit> {
         let options = self.options;
-        self.into_context().commit(options)
+        let is_nonblocking = self.is_nonblocking;
+        self.into_context().commit(options, is_nonblocking)
     }
 
     /// Commits without waiting for the device: makes the writes visible and returns a ticket for
@@ -495,7 +497,8 @@ impl Transaction {
     /// As [`Transaction::commit`]; the ticket reports a failure to become durable.
     pub fn commit_async(self) -> Result<Ticket> {
         let options = self.options;
-        self.into_context().commit_async(options)
+        let is_nonblocking = self.is_nonblocking;
+        self.into_context().commit_async(options, is_nonblocking)
     }
 
     /// Aborts the transaction, as dropping it does.
@@ -608,8 +611,7 @@ impl Readable for Transaction {
             // Borrowed separately for each key, because the caller's key iterator may read in this
             // transaction.
             *self.state().borrow_mut().hints.of_key(hash) = hint;
-        });
-        Ok(())
+        })
     }
 
     fn range<K: Key, V: Value>(

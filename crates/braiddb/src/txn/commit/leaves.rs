@@ -3,12 +3,13 @@
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use braid_store::Tree;
+use braid_store::{LoadRefusal, Tree, collect_missing};
 
 use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::engine::hint_cache::LOCATED_MAX;
 use crate::engine::write_set::WriteSet;
+use crate::error::{Error, Result};
 use crate::schema::table::TableCore;
 
 /// Number of writes whose leaves a transaction larger than the pool loads together while it is
@@ -17,13 +18,29 @@ const AHEAD: usize = 256;
 
 /// Loads the leaves that the transaction changes, and those in which its reads will be validated. A page
 /// that is read after the transaction has its sequence number delays the transactions with greater
-/// numbers.
+/// numbers. Fails if the commit `is_nonblocking` and would load some.
 #[inline(always)]
-pub(super) fn prepare_leaves(engine: &Engine, state: &mut Context) {
+pub(super) fn prepare_leaves(
+    engine: &Engine,
+    state: &mut Context,
+    is_nonblocking: bool,
+) -> Result<()> {
     if engine.may_wait_for_pages(state) {
-        load_leaves(engine, state);
+        if is_nonblocking && !braid_rt::mutant!("block_in_commits") {
+            find_leaves(engine, state)?;
+        }
+        load_leaves(engine, state)?;
     }
     locate_records(state);
+    Ok(())
+}
+
+/// Fails if leaves are not in memory.
+#[cold]
+#[inline(never)]
+fn find_leaves(engine: &Engine, state: &mut Context) -> Result<()> {
+    let _refusal = LoadRefusal::new();
+    load_leaves(engine, state)
 }
 
 /// Loads leaves from the medium.
@@ -32,7 +49,7 @@ pub(super) fn prepare_leaves(engine: &Engine, state: &mut Context) {
 /// read then, and an error is left to that read.
 #[cold]
 #[inline(never)]
-pub(super) fn load_leaves(engine: &Engine, state: &mut Context) {
+pub(super) fn load_leaves(engine: &Engine, state: &mut Context) -> Result<()> {
     if state.writes.len() > LOCATED_MAX {
         // Now, so that applying them loads no leaf twice.
         state.writes.sort();
@@ -40,10 +57,11 @@ pub(super) fn load_leaves(engine: &Engine, state: &mut Context) {
     let least = engine.stores().map(|store| store.pool_pages()).min();
     let mut left = least.unwrap_or_default() / 4;
     let all = 0..state.writes.len();
-    load(&state.tables, &state.writes, all, &mut left);
+    load(&state.tables, &state.writes, all, &mut left)?;
     if !braid_rt::mutant!("load_leaves_of_writes_only") {
-        load_reads(state, &mut left);
+        load_reads(state, &mut left)?;
     }
+    Ok(())
 }
 
 /// Loads the leaves of the next writes when a large transaction is applied and has come to write
@@ -52,23 +70,38 @@ pub(super) fn load_leaves(engine: &Engine, state: &mut Context) {
 pub(super) fn load_ahead(engine: &Engine, tables: &[Arc<TableCore>], writes: &WriteSet, at: usize) {
     if at.is_multiple_of(AHEAD) && writes.len() > AHEAD && engine.store.may_wait_for_pages() {
         let end = (at + AHEAD).min(writes.len());
-        load(tables, writes, at..end, &mut { AHEAD });
+        // What is missing is read when the writes come to it.
+        let _ = load(tables, writes, at..end, &mut { AHEAD });
     }
 }
 
 #[cold]
 #[inline(never)]
-fn load(tables: &[Arc<TableCore>], writes: &WriteSet, range: Range<usize>, left: &mut usize) {
-    for (index, table) in (0..).zip(tables) {
-        load_missing(&table.tree, left, || {
+fn load(
+    tables: &[Arc<TableCore>],
+    writes: &WriteSet,
+    range: Range<usize>,
+    left: &mut usize,
+) -> Result<()> {
+    (0..).zip(tables).try_for_each(|(index, table)| {
+        let keys = || {
             let of_table = writes.get(range.clone()).filter(|w| w.table == index);
             of_table.map(|write| writes.key(write))
-        });
-    }
+        };
+        load_missing(&table.tree, left, keys)?;
+        if braid_rt::mutant!("load_leaves_without_large_values") {
+            return Ok(());
+        }
+        let mut missing = None;
+        for key in keys() {
+            collect_missing(&mut missing, table.tree.load_large_value(key, left))?;
+        }
+        missing.map_or(Ok(()), |pages| Err(Error::NotInMemory(pages)))
+    })
 }
 
 /// Loads the leaves of reads that validation will repeat. Eviction counts as a change of a leaf.
-fn load_reads(state: &Context, left: &mut usize) {
+fn load_reads(state: &Context, left: &mut usize) -> Result<()> {
     let (reads, ranges) = (&state.reads, &state.reads.ranges);
     for (index, table) in (0..).zip(&state.tables) {
         let tree = &table.tree;
@@ -78,7 +111,7 @@ fn load_reads(state: &Context, left: &mut usize) {
                 .clone()
                 .filter(|read| read.table == index && !tree.is_current(read.stamp))
         };
-        load_missing(tree, left, || points().map(|read| reads.key(read)));
+        load_missing(tree, left, || points().map(|read| reads.key(read)))?;
         let ranges = || {
             let of_table = ranges.iter().filter(|read| read.table == index);
             let again = of_table.filter(|read| !tree.is_current(read.stamp));
@@ -87,8 +120,9 @@ fn load_reads(state: &Context, left: &mut usize) {
                 Bound::Unbounded => &[],
             })
         };
-        load_missing(tree, left, ranges);
+        load_missing(tree, left, ranges)?;
     }
+    Ok(())
 }
 
 /// Loads the leaves of keys that are not in memory, `left` at most, and counts them there.
@@ -96,7 +130,7 @@ fn load_missing<'k, I: Iterator<Item = &'k [u8]>>(
     tree: &Tree,
     left: &mut usize,
     keys: impl Fn() -> I,
-) {
+) -> Result<()> {
     // A second time, because the first may evict a node above the leaves.
     for _ in 0..2 {
         let missing = keys().filter(|key| !tree.is_in_memory(key)).take(*left);
@@ -105,8 +139,9 @@ fn load_missing<'k, I: Iterator<Item = &'k [u8]>>(
             break;
         }
         *left -= missing.len();
-        tree.prefetch(&missing, |_, _| {});
+        tree.prefetch(&missing, |_, _| {})?;
     }
+    Ok(())
 }
 
 /// Finds the places of the writes in their leaves, which the writes began to bring into the

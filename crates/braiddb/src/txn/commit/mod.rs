@@ -48,9 +48,14 @@ struct Precommitted {
 }
 
 impl PooledContext {
-    pub(crate) fn commit(mut self, options: TransactionOptions) -> Result<Commit> {
+    /// Commits. Fails if it `is_nonblocking` and would load pages.
+    pub(crate) fn commit(
+        mut self,
+        options: TransactionOptions,
+        is_nonblocking: bool,
+    ) -> Result<Commit> {
         let clock = CommitClock::start(self.engine.settings.slow_commit);
-        let pre = self.precommit(options, true);
+        let pre = self.precommit(options, true, is_nonblocking);
         let pre = match pre {
             Ok(pre) => pre,
             Err(error) => {
@@ -76,9 +81,14 @@ impl PooledContext {
         Ok(Commit { seqno: pre.seqno })
     }
 
-    pub(crate) fn commit_async(mut self, options: TransactionOptions) -> Result<Ticket> {
+    /// Commits as [`PooledContext::commit`], without waiting for the device.
+    pub(crate) fn commit_async(
+        mut self,
+        options: TransactionOptions,
+        is_nonblocking: bool,
+    ) -> Result<Ticket> {
         let clock = CommitClock::start(self.engine.settings.slow_commit);
-        match self.precommit(options, false) {
+        match self.precommit(options, false, is_nonblocking) {
             Ok(pre) => {
                 self.end(&pre.ticket, options.durability);
                 clock.stop(pre.seqno);

@@ -3,7 +3,7 @@
 use braid_log::{LockRelease, PendingCommit};
 use braid_rt::atomic::Ordering;
 use braid_rt::{SEQUENCE_NUMBER, excused, narrow};
-use braid_store::SHORT_KEY_MAX;
+use braid_store::{LoadRefusal, SHORT_KEY_MAX};
 
 use super::Precommitted;
 use super::apply::apply;
@@ -27,12 +27,14 @@ impl PooledContext {
         &mut self,
         options: TransactionOptions,
         waits: bool,
+        is_nonblocking: bool,
     ) -> Result<Precommitted> {
         let engine = &*self.engine;
         let state = &mut **self.state.get_mut();
         let ranges = self.ranges.get_mut();
         state.reads.add_ranges(ranges, || engine.log.last_seqno());
         if state.writes.is_empty() {
+            let _refusal = is_nonblocking.then(LoadRefusal::new);
             return precommit_reads(engine, state, options);
         }
         engine.check_writable()?;
@@ -46,7 +48,7 @@ impl PooledContext {
         if !state.reads.ranges.is_empty() && options.isolation == Isolation::Serializable {
             wait_for_long_writers(engine, state);
         }
-        prepare_leaves(engine, state);
+        prepare_leaves(engine, state, is_nonblocking)?;
         let mut pending = if engine.settings.has_logs {
             engine.enter_logs(state)?
         } else {

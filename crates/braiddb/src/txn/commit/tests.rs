@@ -279,7 +279,7 @@ fn the_leaves_of_blind_writes_are_loaded_before_the_commit() {
     let missing = keys().filter(|&key| !is_in_memory(key)).count();
     assert!(missing > 4, "{missing} of the leaves were evicted");
     let state = tx.context.as_mut().unwrap().state.get_mut();
-    super::leaves::load_leaves(engine, state);
+    super::leaves::load_leaves(engine, state).unwrap();
     let left: Vec<u64> = keys().filter(|&key| !is_in_memory(key)).collect();
     assert!(left.is_empty(), "{left:?} of {missing} are still missing");
     tx.commit().unwrap();
@@ -317,7 +317,7 @@ fn the_leaves_of_reads_are_loaded_before_the_commit() {
     let context = tx.context.as_mut().unwrap();
     let (state, read) = (context.state.get_mut(), context.ranges.get_mut());
     state.reads.add_ranges(read, || engine.log.last_seqno());
-    super::leaves::load_leaves(engine, state);
+    super::leaves::load_leaves(engine, state).unwrap();
     let left: Vec<u64> = keys().filter(|&key| !is_in_memory(key)).collect();
     assert!(left.is_empty(), "{left:?} are still missing");
     tx.commit().unwrap();
