@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use crate::acl::Acl;
 use crate::channels::mailbox;
 use crate::command::{Run, commands, find};
-use crate::executor::{Outcome, execute};
+use crate::executor::{Attempt, Outcome, execute};
 use crate::failure::Failure;
 use crate::keyspace::{Data, Keyspace, Scope};
 use crate::options::ServerOptions;
@@ -370,14 +370,19 @@ fn run_requests(requests: Vec<Vec<Bytes>>) {
     let (seed, error) = parse(std::iter::once(SEED.into()), limits);
     assert_eq!(error, None);
     for mut request in seed {
-        let outcome = execute(&shared, &mut session, &mut request);
+        let outcome = execute(&shared, &mut session, &mut request, Attempt::FIRST);
         let is_right =
             matches!(&outcome, Outcome::Reply(reply, _) if !matches!(reply, Reply::Error(_)));
         assert!(is_right, "{request:?}: {outcome:?}");
     }
     for mut request in requests {
         if is_executed(&request) {
-            show(&execute(&shared, &mut session, &mut request));
+            show(&execute(
+                &shared,
+                &mut session,
+                &mut request,
+                Attempt::FIRST,
+            ));
         }
     }
     // Whatever happened, the data is sound: every value can be dumped, and keys are counted.
@@ -386,6 +391,7 @@ fn run_requests(requests: Vec<Vec<Bytes>>) {
             &shared,
             &mut session,
             &mut vec![Bytes::from_static(end.as_bytes())],
+            Attempt::FIRST,
         );
     }
     let mut ask = |words: &[&[u8]]| {
@@ -393,9 +399,11 @@ fn run_requests(requests: Vec<Vec<Bytes>>) {
             .iter()
             .map(|word| Bytes::copy_from_slice(word))
             .collect();
-        match execute(&shared, &mut session, &mut args) {
+        match execute(&shared, &mut session, &mut args, Attempt::FIRST) {
             Outcome::Reply(reply, _) => reply,
-            Outcome::Within(_) | Outcome::Wait(_) | Outcome::Load(_) => Reply::Null,
+            Outcome::Within(_) | Outcome::Wait(_) | Outcome::Load(_) | Outcome::Missing(..) => {
+                Reply::Null
+            }
         }
     };
     let Reply::Array(keys) = ask(&[b"KEYS", b"*"]) else {
@@ -428,7 +436,7 @@ fn show(outcome: &Outcome) {
         Outcome::Reply(reply, _) => reply,
         Outcome::Within(within) => &within.otherwise,
         Outcome::Wait(wait) => &wait.otherwise,
-        Outcome::Load(_) => &Reply::Null,
+        Outcome::Load(_) | Outcome::Missing(..) => &Reply::Null,
     };
     for protocol in [Protocol::Resp2, Protocol::Resp3] {
         let mut out = BytesMut::new();

@@ -8,8 +8,9 @@ use bytes::Bytes;
 
 use crate::acl::{Acl, User};
 use crate::channels::{Mailbox, Topic};
+use crate::command::Command;
 use crate::keyspace::Data;
-use crate::resp::Protocol;
+use crate::resp::{Protocol, Reply};
 use crate::tracking::{Mode, Opt};
 
 /// A key that WATCH named, as it was.
@@ -24,10 +25,41 @@ pub(crate) struct Watched {
 /// Commands between MULTI and EXEC.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// Each with the number of its command.
-    pub(crate) requests: Vec<(usize, Vec<Bytes>)>,
+    pub(crate) requests: Vec<(&'static Command, Vec<Bytes>)>,
     /// Whether a command could not be queued; EXEC fails then.
     pub(crate) is_broken: bool,
+    pub(crate) done: Done,
+}
+
+/// Replies to commands of a transaction that must not run twice, although the transaction may, by their
+/// positions. Takes memory only for commands without data, which few transactions have.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    /// Each with the version of the protocol that is selected after it.
+    replies: Vec<Option<(Reply, Protocol)>>,
+    /// The version of the protocol that was selected when the transaction ran first.
+    protocol: Option<Protocol>,
+    /// Whether one of the commands was BGSAVE.
+    pub(crate) saves: bool,
+}
+
+impl Done {
+    /// Begins an attempt. Returns the version of the protocol that was selected at the first one.
+    pub(crate) fn begin(&mut self, selected: Protocol) -> Protocol {
+        *self.protocol.get_or_insert(selected)
+    }
+
+    pub(crate) fn get(&self, at: usize) -> Option<&(Reply, Protocol)> {
+        self.replies.get(at)?.as_ref()
+    }
+
+    /// Keeps a reply.
+    pub(crate) fn keep(&mut self, at: usize, reply: &Reply, protocol: Protocol) {
+        if self.replies.len() <= at {
+            self.replies.resize(at + 1, None);
+        }
+        self.replies[at] = Some((reply.clone(), protocol));
+    }
 }
 
 /// Whether the next commands are answered.

@@ -17,7 +17,7 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use braid::Database;
+use braid::{Database, MissingPages};
 use braid_rt::{call_user, mutant};
 use bytes::Bytes;
 use tokio::task::spawn_blocking;
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::Connection;
 use crate::command::Command;
-use crate::executor::{Author, Joint, Obstacle, execute_joint, load_entries};
+use crate::executor::{Author, Joint, LOADS_MAX, Obstacle, execute_joint, load_pages};
 use crate::flushes;
 use crate::resp::{Reply, reuse};
 use crate::session::Session;
@@ -151,6 +151,8 @@ struct Batch {
     joint: Joint,
     requests: Vec<Request>,
     owners: Vec<Owner>,
+    /// How often pages were loaded for them.
+    loads: u8,
 }
 
 /// What the connections of a thread have left.
@@ -231,7 +233,7 @@ pub(super) fn executed(requests: usize) {
 pub(super) fn run() {
     let mut joined = JOINED.take();
     if let Some(shared) = &joined.shared {
-        joined.batch.run(shared, false);
+        joined.batch.run(shared);
     }
     // Its memory serves the next ones. What runs here leaves nothing.
     JOINED.set(joined);
@@ -274,8 +276,8 @@ impl Batch {
         self.requests.append(requests);
     }
 
-    /// Runs the writes; unless this `waits`, only if what they read is in memory, otherwise later.
-    fn run(&mut self, shared: &Arc<Shared>, waits: bool) {
+    /// Runs the writes, or has pages loaded that they need, and runs them later.
+    fn run(&mut self, shared: &Arc<Shared>) {
         if self.requests.is_empty() {
             return;
         }
@@ -289,7 +291,7 @@ impl Batch {
         });
         // A request that makes the server panic, which is a defect, ends its own connection when it runs
         // alone. Here it would end the thread, and with it the connections of all its other clients.
-        let how = (self.joint, waits);
+        let how = (self.joint, self.loads >= LOADS_MAX);
         let executed = call_user(|| execute_joint(shared, how, &self.requests, authors));
         match executed.unwrap_or(Err(Obstacle::Engine)) {
             Ok((replies, written, ticket)) => {
@@ -297,31 +299,28 @@ impl Batch {
                 self.requests.drain(..).for_each(|(_, args)| reuse(args));
                 self.answer(replies, written, seqno);
             }
-            Err(Obstacle::Medium) => self.load(shared),
+            Err(Obstacle::Missing(pages)) => self.load(shared, pages),
             Err(Obstacle::Request(at)) => self.return_requests(Some(at)),
             Err(Obstacle::Engine) => self.return_requests(None),
         }
     }
 
-    /// Has another thread read the entries that the writes change, and then runs them.
+    /// Has another thread load pages that the writes need, and then runs them.
     #[cold]
-    fn load(&mut self, shared: &Arc<Shared>) {
+    fn load(&mut self, shared: &Arc<Shared>, pages: MissingPages) {
         for owner in &self.owners {
             if let Fate::Waiting { is_loading, .. } = &mut *owner.slot.fate() {
                 *is_loading = true;
             }
         }
         let mut batch = take(self);
+        batch.loads += 1;
         let shared = Arc::clone(shared);
-        // Each has one key, the first argument.
-        let keys = batch.requests.iter().filter_map(|(_, args)| args.get(1));
-        let keys: Vec<Bytes> = keys.cloned().collect();
         tokio::spawn(async move {
-            let (reader, database) = (Arc::clone(&shared), batch.joint.database);
-            let loaded = spawn_blocking(move || load_entries(&reader, database, &keys));
-            // What it could not read, the writes read themselves.
-            let _ = loaded.await;
-            batch.run(&shared, true);
+            let reader = Arc::clone(&shared);
+            // What it cannot read, the writes read themselves in the end.
+            let _ = spawn_blocking(move || load_pages(&reader, &pages)).await;
+            batch.run(&shared);
         });
     }
 
@@ -405,17 +404,17 @@ impl Connection {
         self.has_joined && self.joined.as_ref().is_some_and(|slot| slot.is_loading())
     }
 
-    /// Leaves writes to run on their own when another thread has read what they need; `requests` is empty
+    /// Leaves writes to run on their own when another thread has loaded what they need; `requests` is empty
     /// afterwards.
     #[cold]
-    pub(super) fn load_for(&mut self, requests: &mut Vec<Request>) {
+    pub(super) fn load_for(&mut self, requests: &mut Vec<Request>, pages: MissingPages) {
         let mut batch = Batch {
             joint: Joint::of(&self.session),
             ..Batch::default()
         };
         let slot = self.joined.get_or_insert_default();
         batch.add(&mut self.session, slot, requests);
-        batch.load(&self.shared);
+        batch.load(&self.shared, pages);
         self.has_joined = true;
     }
 
@@ -456,10 +455,7 @@ impl Connection {
                 if is_cause {
                     self.alone = ALONE;
                 }
-                // A pause that has begun meanwhile must not let a request overtake one before it.
-                for (_, args) in requests {
-                    self.execute_now(args);
-                }
+                self.execute_each(requests.into_iter());
             }
         }
         true

@@ -6,7 +6,7 @@
 //! and of all others; see [`flushes`].
 //!
 //! A read that would wait for the device is left to another thread, and the requests after it wait until
-//! it is answered. For writes, another thread reads what they change; then they run here.
+//! it is answered. For what else needs the device, another thread loads pages; then it runs again here.
 
 mod buffers;
 mod joined;
@@ -29,8 +29,8 @@ use tokio::time::Instant;
 use crate::channels::{Inbox, Topic};
 use crate::command::Command;
 use crate::executor::{
-    Load, Loaded, Obstacle, Outcome, execute, execute_again, execute_together, is_postponed, joins,
-    malformed,
+    Attempt, Load, Loaded, Obstacle, Outcome, execute, execute_together, is_postponed, joins,
+    load_pages, malformed,
 };
 use crate::failure::Wait;
 use crate::flushes;
@@ -39,7 +39,7 @@ use crate::resp::{CHANGED_CHANNEL, Limits, Protocol, ProtocolError, Reply, Reque
 use crate::session::Session;
 use crate::shared::{Client, Shared};
 use crate::waiters::Place;
-use joined::Slot;
+use joined::{Request, Slot};
 use replies::Pending;
 use waiting::Wake;
 
@@ -72,17 +72,27 @@ struct Blocked {
     place: Place,
 }
 
-/// Reads that another thread runs, because they wait for the medium.
+/// What another thread does for a connection, because it waits for the medium.
 #[derive(Debug)]
 enum Loading {
-    Running(JoinHandle<Box<Loaded>>),
-    /// They continue when the client has read replies.
+    /// It runs reads.
+    Running(JoinHandle<Finished>),
+    /// It ran reads, and continues when the client has read replies.
     Stopped(Box<Load>),
+    /// It loads pages for a request, which then runs again.
+    Pages(JoinHandle<Finished>, Vec<Bytes>, Attempt),
+}
+
+/// What another thread has done for a connection.
+#[derive(Debug)]
+enum Finished {
+    Reads(Box<Loaded>),
+    Pages,
 }
 
 impl Loading {
     fn begin(load: Box<Load>) -> Loading {
-        Loading::Running(spawn_blocking(|| Box::new(load.run())))
+        Loading::Running(spawn_blocking(|| Finished::Reads(Box::new(load.run()))))
     }
 }
 
@@ -230,7 +240,7 @@ impl Connection {
         let (mut together, mut bytes) = (joined::memory(), 0);
         if let Some(args) = self.postponed.take() {
             executed += 1;
-            self.execute(args);
+            self.execute(args, Attempt::FIRST);
         }
         if let Some(wrong) = self.wrong.take() {
             self.refuse(wrong);
@@ -260,7 +270,7 @@ impl Connection {
                         if self.has_joined {
                             self.postponed = Some(args);
                         } else {
-                            self.execute(args);
+                            self.execute(args, Attempt::FIRST);
                         }
                     }
                 }
@@ -293,12 +303,18 @@ impl Connection {
                 requests.drain(..).for_each(|(_, args)| reuse(args));
                 return self.reply_together(replies, ticket.map(flushes::add));
             }
-            Err(Obstacle::Medium) => return self.load_for(requests),
+            Err(Obstacle::Missing(pages)) => return self.load_for(requests, pages),
             Err(Obstacle::Request(_) | Obstacle::Engine) => {}
         }
-        // A pause that has begun meanwhile must not let a request overtake one before it.
-        for (_, args) in requests.drain(..) {
-            self.execute_now(args);
+        self.execute_each(requests.drain(..));
+    }
+
+    /// Executes requests that could not run together, one after another. A pause that has begun meanwhile must
+    /// not let one overtake another, and neither must one that waits for pages: nearly all of them are in
+    /// memory.
+    fn execute_each(&mut self, requests: impl Iterator<Item = Request>) {
+        for (_, args) in requests {
+            self.execute_now(args, Attempt::WAITING);
         }
     }
 
@@ -334,22 +350,31 @@ impl Connection {
         self.pending.len() < PENDING_MAX && self.output.len() + self.pending_bytes < OUTPUT_HIGH
     }
 
-    fn execute(&mut self, args: Vec<Bytes>) {
+    fn execute(&mut self, args: Vec<Bytes>, attempt: Attempt) {
         if let Some(pause) = self.shared.pauses.current()
             && is_postponed(&self.session, &args, &pause)
         {
             self.postponed = Some(args);
             return;
         }
-        self.execute_now(args);
+        self.execute_now(args, attempt);
     }
 
-    fn execute_now(&mut self, mut args: Vec<Bytes>) {
-        match execute(&self.shared, &mut self.session, &mut args) {
+    fn execute_now(&mut self, mut args: Vec<Bytes>, attempt: Attempt) {
+        match execute(&self.shared, &mut self.session, &mut args, attempt) {
             Outcome::Reply(reply, ticket) => self.reply(reply, ticket.map(flushes::add)),
             Outcome::Within(within) => self.reply_within(*within),
             Outcome::Wait(wait) => return self.block(args, wait),
             Outcome::Load(command) => return self.load(command, args),
+            Outcome::Missing(pages, next) => {
+                let shared = Arc::clone(&self.shared);
+                let loading = spawn_blocking(move || {
+                    load_pages(&shared, &pages);
+                    Finished::Pages
+                });
+                self.loading = Some(Loading::Pages(loading, args, next));
+                return;
+            }
         }
         reuse(args);
     }
@@ -402,12 +427,14 @@ impl Connection {
             return;
         };
         blocked.place.rearm();
-        match execute_again(&self.shared, &mut self.session, &mut blocked.args) {
+        let (args, attempt) = (&mut blocked.args, Attempt::WITH_ELEMENTS);
+        match execute(&self.shared, &mut self.session, args, attempt) {
             Outcome::Reply(reply, ticket) => self.reply(reply, ticket.map(flushes::add)),
             Outcome::Within(within) => self.reply_within(*within),
-            Outcome::Wait(_) => self.blocked = Some(blocked),
-            // Commands that wait for elements read what is not in memory themselves.
-            Outcome::Load(command) => self.load(command, blocked.args),
+            // Such an attempt waits for pages itself: what has just been written is in memory.
+            Outcome::Wait(_) | Outcome::Load(_) | Outcome::Missing(..) => {
+                self.blocked = Some(blocked);
+            }
         }
     }
 
@@ -478,7 +505,12 @@ impl Connection {
                 buffers::release_output(&mut self.output);
             }
             Wake::Durable | Wake::Turn | Wake::PauseChanged => {}
-            Wake::Loaded(Ok(loaded)) => {
+            Wake::Loaded(Ok(Finished::Pages)) => {
+                if let Some(Loading::Pages(_, args, attempt)) = self.loading.take() {
+                    self.execute(args, attempt);
+                }
+            }
+            Wake::Loaded(Ok(Finished::Reads(loaded))) => {
                 let (replies, rest) = loaded.finish(&self.shared, &mut self.session);
                 self.loading = rest.map(|load| Loading::Stopped(Box::new(load)));
                 for reply in replies {

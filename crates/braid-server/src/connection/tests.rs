@@ -26,8 +26,10 @@ fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
+/// A server whose pool is smaller than its data.
 fn start(device: &Arc<MemoryDevice>) -> Server {
     let db = Database::builder()
+        .pool_bytes(2 << 20)
         .open_on(Arc::clone(device) as _)
         .unwrap();
     let options = ServerOptions {
@@ -73,7 +75,7 @@ impl Client {
 
     fn add_any(&mut self) {
         let id = self.id;
-        match self.random.u32(..13) {
+        match self.random.u32(..16) {
             0..3 => {
                 self.number += 1;
                 self.add(&format!("INCR n{id}"), &format!(":{}\r\n", self.number));
@@ -110,6 +112,31 @@ impl Client {
                 self.add(&request, &format!(":{}\r\n", cold(key).len()));
             }
             11 => {
+                let (first, second) = (self.random.usize(..COLD), self.random.usize(..COLD));
+                self.number += 1;
+                let (number, len) = (self.number, cold(first).len());
+                let requests = format!(
+                    "MULTI\r\nINCR n{id}\r\nSETRANGE c{first} 0 0\r\nGET c{second}\r\nEXEC"
+                );
+                let text = bulk(&cold(second));
+                let replies = format!("*3\r\n:{number}\r\n:{len}\r\n{text}");
+                self.add(
+                    &requests,
+                    &format!("+OK\r\n{}{replies}", "+QUEUED\r\n".repeat(3)),
+                );
+            }
+            12 => {
+                let (first, second) = (self.random.usize(..COLD), self.random.usize(..COLD));
+                let request = format!("BITOP OR b{id} c{first} c{second}");
+                self.add(&request, &format!(":{}\r\n", cold(first).len()));
+            }
+            13 => {
+                let key = self.random.usize(..COLD);
+                let requests = format!("WATCH n{id}\r\nMULTI\r\nGET c{key}\r\nEXEC");
+                let reply = format!("+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n{}", bulk(&cold(key)));
+                self.add(&requests, &reply);
+            }
+            14 => {
                 let text = "z".repeat(self.random.usize(1..500));
                 self.add(&format!("ECHO {text}"), &bulk(&text));
             }
@@ -155,7 +182,6 @@ fn every_request_of_a_pipeline_is_answered_in_its_turn() {
         }
     }
     server.stop();
-    // Nothing is in memory any more.
     let server = start(&device);
     let seed = fastrand::u64(..);
     println!("seed {seed}");

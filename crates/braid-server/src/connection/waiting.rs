@@ -14,9 +14,8 @@ use tokio::time::Instant;
 
 use super::joined::Slot;
 use super::replies::Pending;
-use super::{Connection, Loading, buffers};
+use super::{Connection, Finished, Loading, buffers};
 use crate::channels::Inbox;
-use crate::executor::Loaded;
 use crate::flushes;
 use crate::observe::Activity;
 use crate::resp::Reply;
@@ -31,7 +30,7 @@ pub(super) enum Wake {
     Read(std::io::Result<usize>),
     Written(std::io::Result<usize>),
     Durable,
-    Loaded(Result<Box<Loaded>, JoinError>),
+    Loaded(Result<Finished, JoinError>),
     Message(Option<Reply>),
     Elements,
     TimedOut,
@@ -56,7 +55,7 @@ struct Usual<'a> {
     awaited: &'a mut u64,
     /// Writes that run together with those of other connections.
     joined: Option<&'a Slot>,
-    loading: Option<&'a mut JoinHandle<Box<Loaded>>>,
+    loading: Option<&'a mut JoinHandle<Finished>>,
     input: &'a mut BytesMut,
     reads: bool,
     inbox: &'a mut Inbox,
@@ -169,7 +168,7 @@ impl Connection {
             awaited: &mut self.awaited,
             joined: self.joined.as_deref().filter(|_| self.has_joined),
             loading: match &mut self.loading {
-                Some(Loading::Running(loading)) => Some(loading),
+                Some(Loading::Running(loading) | Loading::Pages(loading, ..)) => Some(loading),
                 _ => None,
             },
             input: &mut self.input,

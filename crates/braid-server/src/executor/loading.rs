@@ -3,19 +3,22 @@
 //! A thread that serves connections reads only what is in memory: a read of the medium takes as long as
 //! hundreds of other requests. A read that needs more comes here with those that its client sent right
 //! after it, and goes to one of the runtime's threads for work that waits. So reads of several
-//! connections wait for the medium at the same time. Before writes, another thread reads the entries of
-//! their keys.
+//! connections wait for the medium at the same time.
+//!
+//! What else needs a page ends without an effect. Another thread loads what was missing, and the request
+//! runs again, on its own thread.
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use braid::MissingPages;
+use braid_rt::mutant;
 use bytes::Bytes;
 
 use super::{Author, check, count_hits, note};
 use crate::command::{Command, Run, placed_keys, run_on};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::keyspace::{Data, Effects};
 use crate::limit;
 use crate::resp::{ProtocolError, Reply};
@@ -29,12 +32,86 @@ const REQUESTS_MAX: usize = limit(64, 4);
 /// Bytes of replies after which the others wait until the client has read some.
 const REPLIES_MAX: usize = limit(1 << 20, 2_000);
 
-/// Whether a command failed because what it reads is not in memory.
-pub(super) fn would_block(failure: &Failure) -> bool {
-    matches!(
-        failure,
-        Failure::Engine(braid::Error::Io { source, .. }) if source.kind() == ErrorKind::WouldBlock
-    )
+/// Loads after which a request waits itself for what is still missing: it reads much, or a small pool has
+/// lost what was loaded before.
+pub(crate) const LOADS_MAX: u8 = 16;
+
+/// The same for a script, of which each run takes time.
+const SCRIPT_LOADS_MAX: u8 = 8;
+
+/// The keys that a request prefetches together when it runs again.
+const PREFETCHED_MAX: usize = 1024;
+
+/// How often a request has run without an effect, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    has_waited: bool,
+    loads: u8,
+    waits: bool,
+}
+
+impl Attempt {
+    /// The request has not run.
+    pub(crate) const FIRST: Attempt = Attempt {
+        has_waited: false,
+        loads: 0,
+        waits: false,
+    };
+
+    /// The request waits for pages itself.
+    pub(crate) const WAITING: Attempt = Attempt {
+        waits: true,
+        ..Attempt::FIRST
+    };
+
+    /// The request has waited for elements. Writers notify as soon as they have committed, so it has to see
+    /// commits that are not durable yet.
+    pub(crate) const WITH_ELEMENTS: Attempt = Attempt {
+        has_waited: true,
+        ..Attempt::WAITING
+    };
+
+    pub(super) fn has_waited(self) -> bool {
+        self.has_waited
+    }
+
+    pub(super) fn is_first(self) -> bool {
+        !self.has_waited && !self.has_loaded()
+    }
+
+    pub(super) fn has_loaded(self) -> bool {
+        self.loads > 0
+    }
+
+    /// The next attempt of a request, for which pages are loaded first.
+    pub(super) fn after_load(self, is_script: bool) -> Attempt {
+        let max = if is_script {
+            SCRIPT_LOADS_MAX
+        } else {
+            LOADS_MAX
+        };
+        let loads = self.loads + 1;
+        Attempt {
+            loads,
+            waits: loads >= max,
+            ..self
+        }
+    }
+
+    /// Sets how a request reads data.
+    pub(super) fn prepare(self, data: &mut Data) {
+        let waits = self.waits || mutant!("server_wait_for_pages");
+        data.view.set_nonblocking(!waits);
+        if self.has_loaded() {
+            data.prefetched_max = PREFETCHED_MAX;
+        }
+    }
+}
+
+/// Loads pages for a request. To be called where it may wait. Ignores errors: the request meets them when it
+/// waits itself.
+pub(crate) fn load_pages(shared: &Shared, pages: &MissingPages) {
+    let _ = shared.keyspace.db.load_pages(pages);
 }
 
 /// Whether a command can run on another thread: it only reads, and waits for nobody.
@@ -137,18 +214,6 @@ impl Load {
     fn prefetch(&self, data: &mut Data) -> Result<()> {
         let requests = self.requests.iter();
         data.prefetch(requests.flat_map(|(command, args)| placed_keys(command, args)))
-    }
-}
-
-/// Brings the entries of keys that are to be changed into memory. To be called where it may wait. Ignores
-/// errors: who needs an entry meets them.
-pub(crate) fn load_entries(shared: &Shared, database: u32, keys: &[Bytes]) {
-    if let Ok(mut data) = shared.keyspace.durable(database) {
-        let _ = data.prefetch(keys.iter());
-        // One alone is not prefetched, and of many not all.
-        for key in keys {
-            let _ = data.header(key);
-        }
     }
 }
 

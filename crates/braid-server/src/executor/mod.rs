@@ -7,13 +7,11 @@ mod transactions;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use braid::{Durability, Ticket};
+use braid::{Durability, MissingPages, Ticket};
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use crate::command::{
-    Command, Control, Run, commands, find, keys_of, placed_keys, refuse, remember, run_on,
-};
+use crate::command::{Command, Control, Run, find, keys_of, placed_keys, refuse, remember, run_on};
 use crate::failure::{Failure, Result, Wait};
 use crate::keyspace::{Data, Effects, Scope};
 use crate::observe::shown;
@@ -23,8 +21,8 @@ use crate::session::Session;
 use crate::shared::Shared;
 use crate::signature::Flag;
 
-pub(crate) use loading::{Load, Loaded, load_entries, malformed};
-use loading::{can_load, would_block};
+use loading::can_load;
+pub(crate) use loading::{Attempt, LOADS_MAX, Load, Loaded, load_pages, malformed};
 pub(crate) use together::{Joint, Obstacle, execute_joint, execute_together, joins};
 use transactions::control;
 
@@ -41,9 +39,11 @@ pub(crate) enum Outcome {
     Within(Box<Within>),
     /// The client waits, and the command runs again when there is something.
     Wait(Wait),
-    /// The command, which has read nothing yet, needs what is not in memory: it runs elsewhere
-    /// ([`Load`]).
+    /// The command, which only reads, needs what is not in memory: it runs elsewhere ([`Load`]).
     Load(&'static Command),
+    /// The command needs pages that are not in memory, and has no effect. It runs again
+    /// as this attempt when another thread has loaded them.
+    Missing(MissingPages, Attempt),
 }
 
 /// A reply that waits for the device, but not forever.
@@ -77,36 +77,24 @@ enum Access {
 }
 
 /// Runs one request of a connection. Takes the request if it is queued.
-pub(crate) fn execute(shared: &Shared, session: &mut Session, args: &mut Vec<Bytes>) -> Outcome {
-    execute_with(shared, session, args, Access::Read)
-}
-
-/// Runs a request again that has waited. Writers notify as soon as they have committed, so it has
-/// to see commits that are not durable yet.
-pub(crate) fn execute_again(
+pub(crate) fn execute(
     shared: &Shared,
     session: &mut Session,
     args: &mut Vec<Bytes>,
+    attempt: Attempt,
 ) -> Outcome {
-    execute_with(shared, session, args, Access::ReadNewest)
-}
-
-fn execute_with(
-    shared: &Shared,
-    session: &mut Session,
-    args: &mut Vec<Bytes>,
-    reads: Access,
-) -> Outcome {
-    // Relaxed: a statistic.
-    let activity = shared.activities.of(session.stripe);
-    activity.commands.fetch_add(1, Ordering::Relaxed);
+    if !attempt.has_loaded() {
+        // Relaxed: a statistic.
+        let activity = shared.activities.of(session.stripe);
+        activity.commands.fetch_add(1, Ordering::Relaxed);
+    }
     let command = match check(shared, session, args) {
         Ok(command) => command,
         Err(text) => return reject(shared, session, args, text),
     };
     session.last_command = command.name;
     // A request that runs again was shown when it came.
-    if !shared.monitors.is_empty() && reads == Access::Read && !command.is(Flag::Admin) {
+    if !shared.monitors.is_empty() && attempt.is_first() && !command.is(Flag::Admin) {
         let args = shown(command.name, args);
         let peer = shared.peer(session.id);
         shared.monitors.show(session.database, &peer, &args);
@@ -122,7 +110,7 @@ fn execute_with(
         if queue.requests.capacity() == 0 {
             queue.requests.reserve(QUEUE_USUAL);
         }
-        queue.requests.push((command.number, std::mem::take(args)));
+        queue.requests.push((command, std::mem::take(args)));
         return Outcome::ready(Reply::Status("QUEUED"));
     }
     if !(matches!(command.run, Run::Data(_)) && command.is(Flag::Readonly)) {
@@ -133,18 +121,21 @@ fn execute_with(
     let began = Instant::now();
     let outcome = match command.run {
         Run::Session(run) => Outcome::ready(answer(run(shared, session, args))),
-        Run::Data(run) => run_data(shared, session, command, reads, |data, _| {
+        Run::Data(run) => run_data(shared, session, command, attempt, |data, _| {
             if command.keys.1 != command.keys.0 {
                 data.prefetch(placed_keys(command, args))?;
             }
             run_on(command, run, data, args)
         }),
-        Run::Script(run) => run_data(shared, session, command, reads, |data, session| {
+        Run::Script(run) => run_data(shared, session, command, attempt, |data, session| {
+            if attempt.has_loaded() {
+                data.prefetch(keys_of(command, args).iter())?;
+            }
             run(shared, session, data, args)
         }),
-        Run::Executor(which) => control(shared, session, which, args),
+        Run::Executor(which) => control(shared, session, (which, attempt), args),
     };
-    if matches!(outcome, Outcome::Load(_)) {
+    if matches!(outcome, Outcome::Load(_) | Outcome::Missing(..)) {
         return outcome;
     }
     let mut has_failed = false;
@@ -263,7 +254,7 @@ pub(crate) fn is_postponed(session: &Session, args: &[Bytes], pause: &Pause) -> 
         "exec" => {
             let queue = session.queue.as_ref();
             let mut queued = queue.into_iter().flat_map(|queue| &queue.requests);
-            queued.any(|(number, _)| commands()[*number].may_write())
+            queued.any(|(command, _)| command.may_write())
         }
         // Queued, and checked before EXEC.
         _ if session.queue.is_some() => false,
@@ -330,21 +321,21 @@ fn unknown(args: &[Bytes]) -> String {
     )
 }
 
-/// Runs `body` on data, commits, and tells the others. Unless it `waits`, a read fails if something is not
-/// in memory and the durable state is enough for it.
+/// Runs `body` on data, commits, and tells the others. Unless the attempt waits, reads fail that need what is
+/// not in memory.
 fn transact(
     shared: &Shared,
     session: &mut Session,
-    (access, waits): (Access, bool),
+    (access, attempt): (Access, Attempt),
     mut body: impl FnMut(&mut Data, &mut Session) -> Result<Reply>,
 ) -> Result<(Reply, Option<Ticket>)> {
     let (database, durability) = (session.database, session.durability);
     if access == Access::Read && session.sees_own_writes(&shared.keyspace.db) {
         let mut data = match session.snapshot.take() {
             Some(data) if data.database == database => data,
-            _ => Box::new(shared.keyspace.durable_with(database, waits)?),
+            _ => Box::new(shared.keyspace.durable(database)?),
         };
-        data.view.set_nonblocking(!waits);
+        attempt.prepare(&mut data);
         let reply = body(&mut data, session)?;
         shared.publish(std::mem::take(&mut data.effects), None);
         // What a client keeps it must read after it was registered for changes.
@@ -362,6 +353,7 @@ fn transact(
     let committed = shared.keyspace.transact(scope, |data| {
         // An earlier attempt may have selected another one.
         session.database = database;
+        attempt.prepare(data);
         body(data, session)
     })?;
     let ticket = finish(shared, session, committed.ticket, committed.effects);
@@ -394,24 +386,35 @@ fn run_data(
     shared: &Shared,
     session: &mut Session,
     command: &'static Command,
-    reads: Access,
+    attempt: Attempt,
     body: impl FnMut(&mut Data, &mut Session) -> Result<Reply>,
 ) -> Outcome {
     let access = if command.may_write() {
         Access::Write
+    } else if attempt.has_waited() {
+        Access::ReadNewest
     } else {
-        reads
+        Access::Read
     };
-    // A client that keeps what it reads must not be sent a change before the reply to an earlier read.
-    let is_caching = session.caching.is_some();
-    let waits = !can_load(command) || is_caching || mutant!("server_wait_for_pages");
-    match transact(shared, session, (access, waits), body) {
-        Err(failure) if would_block(&failure) && !waits => Outcome::Load(command),
+    match transact(shared, session, (access, attempt), body) {
         Ok((reply, ticket)) => {
             count_hits(shared, session, command, &reply);
             Outcome::Reply(reply, ticket)
         }
         Err(Failure::Wait(wait)) => Outcome::Wait(*wait),
+        Err(Failure::Engine(braid::Error::NotInMemory(pages))) => {
+            // A client that keeps what it reads must not be sent a change before the reply to an earlier
+            // read.
+            let runs_elsewhere = access == Access::Read
+                && can_load(command)
+                && session.caching.is_none()
+                && session.sees_own_writes(&shared.keyspace.db);
+            if runs_elsewhere {
+                return Outcome::Load(command);
+            }
+            let is_script = matches!(command.run, Run::Script(_));
+            Outcome::Missing(pages, attempt.after_load(is_script))
+        }
         Err(failure) => Outcome::ready(failure.to_reply()),
     }
 }

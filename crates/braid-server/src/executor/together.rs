@@ -3,11 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use braid::{Durability, Ticket};
+use braid::{Durability, MissingPages, Ticket};
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use super::loading::would_block;
 use super::{Author, awaited, note};
 use crate::command::{Command, Run, find, keys_of};
 use crate::failure::{Failure, Result};
@@ -68,15 +67,15 @@ impl Joint {
 }
 
 /// Why requests did not run in one transaction. Nothing has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     /// The request at this position failed. Each has to run on its own: the failure of one undoes no
     /// other.
     Request(usize),
     /// A conflict with another transaction, or another error of the engine: the same.
     Engine,
-    /// Something is not in memory. They can run after [`load_entries`](super::load_entries).
-    Medium,
+    /// Pages are not in memory. They can run after [`load_pages`](super::load_pages).
+    Missing(MissingPages),
 }
 
 /// Runs requests that [`joins`] returned the commands of in one transaction. Returns their replies,
@@ -119,7 +118,9 @@ pub(crate) fn execute_joint<'a>(
         Err(failure) if mutant!("server_fail_together") => {
             return Ok((vec![failure.to_reply(); requests.len()], 0, None));
         }
-        Err(failure) if would_block(&failure) && !waits => return Err(Obstacle::Medium),
+        Err(Failure::Engine(braid::Error::NotInMemory(pages))) => {
+            return Err(Obstacle::Missing(pages));
+        }
         Err(Failure::Engine(_)) => return Err(Obstacle::Engine),
         Err(_) => return Err(Obstacle::Request(durations.len())),
     };
@@ -154,7 +155,6 @@ fn commit_together(
             durations.push(ended - began);
             began = ended;
         }
-        data.view.set_nonblocking(false);
         Ok(replies)
     })
 }

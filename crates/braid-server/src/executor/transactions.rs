@@ -4,22 +4,22 @@ use braid::Durability;
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use super::{Access, Outcome, Within, answer, run_data, transact};
+use super::{Access, Attempt, Outcome, Within, answer, run_data, transact};
 use crate::command::{
-    Command, Control, Run, commands, copies, keys_of, may_save, placed_keys, refuse, remember,
-    run_on, run_or_undo, save_after, waitaof_at_once, waits_for_device,
+    Command, Control, Run, copies, keys_of, may_save, placed_keys, refuse, remember, run_on,
+    run_or_undo, save_after, waitaof_at_once, waits_for_device,
 };
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Body, Committed, Data, Entry, Kind, Scope};
 use crate::resp::{Protocol, Reply, reuse};
-use crate::session::{Queue, Session, Watched};
+use crate::session::{Done, Queue, Session, Watched};
 use crate::shared::Shared;
 
 /// Runs a command that controls transactions, or waits for them.
 pub(super) fn control(
     shared: &Shared,
     session: &mut Session,
-    which: Control,
+    (which, attempt): (Control, Attempt),
     args: &[Bytes],
 ) -> Outcome {
     match (which, session.queue.is_some()) {
@@ -29,7 +29,7 @@ pub(super) fn control(
             Outcome::ready(Reply::OK)
         }
         (Control::Exec, false) => Outcome::error("ERR EXEC without MULTI".to_owned()),
-        (Control::Exec, true) => exec(shared, session),
+        (Control::Exec, true) => exec(shared, session, attempt),
         (Control::Discard, false) => Outcome::error("ERR DISCARD without MULTI".to_owned()),
         (Control::Discard, true) => {
             session.end_transaction();
@@ -38,7 +38,7 @@ pub(super) fn control(
         (Control::Watch, true) => {
             Outcome::error("ERR WATCH inside MULTI is not allowed".to_owned())
         }
-        (Control::Watch, false) => watch(shared, session, &args[1..]),
+        (Control::Watch, false) => watch(shared, session, attempt, &args[1..]),
         // Inside MULTI it is queued, and does nothing: EXEC ends watching anyway.
         (Control::Unwatch, _) => {
             session.watched.clear();
@@ -87,7 +87,7 @@ fn stamp(data: &mut Data, key: &[u8]) -> Result<Option<u64>> {
 }
 
 /// Reads the stamps of keys.
-fn watch(shared: &Shared, session: &mut Session, keys: &[Bytes]) -> Outcome {
+fn watch(shared: &Shared, session: &mut Session, attempt: Attempt, keys: &[Bytes]) -> Outcome {
     let database = session.database;
     // The newest state, which need not be durable yet: EXEC compares with that.
     let scope = Scope {
@@ -96,9 +96,16 @@ fn watch(shared: &Shared, session: &mut Session, keys: &[Bytes]) -> Outcome {
         writes: false,
         durability: Durability::Immediate,
     };
-    let read = |data: &mut Data| keys.iter().map(|key| stamp(data, key)).collect();
+    let read = |data: &mut Data| {
+        attempt.prepare(data);
+        data.prefetch(keys.iter())?;
+        keys.iter().map(|key| stamp(data, key)).collect()
+    };
     let committed: Committed<Vec<_>> = match shared.keyspace.transact(scope, read) {
         Ok(committed) => committed,
+        Err(Failure::Engine(braid::Error::NotInMemory(pages))) => {
+            return Outcome::Missing(pages, attempt.after_load(false));
+        }
         Err(failure) => return Outcome::ready(failure.to_reply()),
     };
     for (key, stamp) in keys.iter().zip(committed.result) {
@@ -125,10 +132,11 @@ fn exec_in_parts(
     commands: &[(&'static Command, Vec<Bytes>)],
 ) -> Outcome {
     let (mut replies, mut last) = (Vec::new(), None);
+    let attempt = Attempt::WAITING;
     for (command, args) in commands {
         if let Run::Data(run) = command.run
             && let Outcome::Reply(reply, ticket) =
-                run_data(shared, session, command, Access::Read, |data, _| {
+                run_data(shared, session, command, attempt, |data, _| {
                     run_on(command, run, data, args)
                 })
         {
@@ -137,37 +145,6 @@ fn exec_in_parts(
         }
     }
     Outcome::Reply(Reply::Array(replies), last)
-}
-
-/// Replies to commands of a transaction by their positions. Takes memory only for commands without data,
-/// which few transactions have.
-#[derive(Debug, Default)]
-struct Done {
-    /// Each with the version of the protocol that is selected after it.
-    replies: Vec<Option<(Reply, Protocol)>>,
-    /// Whether one of the commands was BGSAVE.
-    saves: bool,
-}
-
-impl Done {
-    fn get(&self, at: usize) -> Option<&(Reply, Protocol)> {
-        self.replies.get(at)?.as_ref()
-    }
-
-    /// Keeps a reply.
-    fn keep(&mut self, at: usize, reply: &Reply, protocol: Protocol) {
-        if self.replies.len() <= at {
-            self.replies.resize(at + 1, None);
-        }
-        self.replies[at] = Some((reply.clone(), protocol));
-    }
-
-    /// Runs BGSAVE of a transaction: the backup begins after the commit, and has what was written.
-    fn save(&mut self, shared: &Shared, args: &[Bytes]) -> Result<Reply> {
-        may_save(shared, args)?;
-        self.saves = true;
-        Ok(Reply::Status("Background saving scheduled"))
-    }
 }
 
 /// Runs queued commands of a transaction. Undoes those that fail if `undoes`; otherwise the result is
@@ -209,7 +186,13 @@ fn run_queued(
             Run::Data(run) => run_on(command, run, data, args),
             Run::Script(run) => run(shared, session, data, args),
             Run::Session(run) if command.name == "select" => Ok(answer(run(shared, session, args))),
-            Run::Session(_) if command.name == "bgsave" => Ok(answer(done.save(shared, args))),
+            // The backup begins after the commit, and has what was written.
+            Run::Session(_) if command.name == "bgsave" => {
+                Ok(answer(may_save(shared, args).map(|()| {
+                    done.saves = true;
+                    Reply::Status("Background saving scheduled")
+                })))
+            }
             Run::Session(run) => {
                 let reply = answer(run(shared, session, args));
                 done.keep(at, &reply, session.protocol);
@@ -239,34 +222,29 @@ fn select_protocol(replies: &mut [Reply], protocol: &mut Protocol, selected: Pro
 }
 
 /// Runs the queued commands in one transaction.
-fn exec(shared: &Shared, session: &mut Session) -> Outcome {
-    let queue = session.queue.take().unwrap_or_default();
+fn exec(shared: &Shared, session: &mut Session, attempt: Attempt) -> Outcome {
+    let mut queue = session.queue.take().unwrap_or_default();
     let watched = std::mem::take(&mut session.watched);
     if queue.is_broken {
         return Outcome::error(
             "EXECABORT Transaction discarded because of previous errors.".to_owned(),
         );
     }
-    let requests = queue.requests.into_iter();
-    let commands: Vec<_> = requests
-        .map(|(number, args)| (&commands()[number], args))
-        .collect();
+    let (commands, done) = (&queue.requests, &mut queue.done);
     let writes = commands.iter().any(|(command, _)| command.may_write());
-    // Replies of commands without data, which must not run twice if the transaction is retried.
-    let mut done = Done::default();
     let access = if writes || !watched.is_empty() {
         Access::Write
     } else {
         Access::Read
     };
-    for (command, args) in &commands {
+    for (command, args) in commands {
         remember(shared, session, command, args);
     }
     if mutant!("server_exec_in_parts") {
-        return exec_in_parts(shared, session, &commands);
+        return exec_in_parts(shared, session, commands);
     }
-    let (database, protocol) = (session.database, session.protocol);
-    let result = transact(shared, session, (access, true), |data, session| {
+    let (database, protocol) = (session.database, done.begin(session.protocol));
+    let result = transact(shared, session, (access, attempt), |data, session| {
         for watched in &watched {
             data.select(watched.database)?;
             let has_changed = stamp(data, &watched.key)? != watched.stamp;
@@ -283,8 +261,8 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
         // Commands rarely fail, and one mark costs less than one for each: only after a failure all run
         // again, each with a mark of its own.
         if let Some(begin) = data.mark() {
-            let done = (&mut done, protocol);
-            if let Some(replies) = run_queued(shared, session, data, &commands, done, false)? {
+            let done = (&mut *done, protocol);
+            if let Some(replies) = run_queued(shared, session, data, commands, done, false)? {
                 return Ok(replies);
             }
             data.roll_back(begin)?;
@@ -292,12 +270,11 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
             session.database = database;
             data.select(database)?;
         }
-        let done = (&mut done, protocol);
-        let replies = run_queued(shared, session, data, &commands, done, true)?;
+        let done = (&mut *done, protocol);
+        let replies = run_queued(shared, session, data, commands, done, true)?;
         Ok(replies.unwrap_or(Reply::NullArray))
     });
-    commands.into_iter().for_each(|(_, args)| reuse(args));
-    match result {
+    let outcome = match result {
         Ok((reply, ticket)) => {
             count_errors(shared, &reply);
             if done.saves {
@@ -305,8 +282,24 @@ fn exec(shared: &Shared, session: &mut Session) -> Outcome {
             }
             Outcome::Reply(reply, ticket)
         }
+        Err(Failure::Engine(braid::Error::NotInMemory(pages))) => {
+            let runs_scripts = commands
+                .iter()
+                .any(|(command, _)| matches!(command.run, Run::Script(_)));
+            // The queued commands may have selected another one.
+            if !mutant!("server_repeat_in_selected_database") {
+                session.database = database;
+            }
+            session.queue = Some(queue);
+            if !mutant!("server_repeat_unwatched") {
+                session.watched = watched;
+            }
+            return Outcome::Missing(pages, attempt.after_load(runs_scripts));
+        }
         Err(failure) => Outcome::ready(failure.to_reply()),
-    }
+    };
+    queue.requests.into_iter().for_each(|(_, args)| reuse(args));
+    outcome
 }
 
 /// Counts the errors among the replies to the commands of a transaction.

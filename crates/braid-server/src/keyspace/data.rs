@@ -18,8 +18,8 @@ use super::{Keyspace, now_ms};
 use crate::failure::{Failure, Result};
 use crate::kind::Kind;
 
-/// Most keys that are prefetched at the same time: the entries of more might leave a small pool again
-/// before they are used.
+/// Most keys that are usually prefetched at the same time: the entries of more might leave a small pool
+/// again before they are used.
 const PREFETCHED_MAX: usize = 64;
 
 /// The data as one transaction sees it.
@@ -33,6 +33,8 @@ pub(crate) struct Data {
     pub(crate) reads_only: bool,
     /// Time of the command in milliseconds since 1970; no key expires during a command.
     pub(crate) now: u64,
+    /// Most keys that are prefetched at the same time.
+    pub(crate) prefetched_max: usize,
     /// Number of the selected database, and its namespace.
     pub(crate) database: u32,
     pub(crate) namespace: u64,
@@ -69,13 +71,7 @@ pub(crate) struct Committed<R> {
 impl Keyspace {
     /// Returns the durable state for reading.
     pub(crate) fn durable(self: &Arc<Self>, database: u32) -> Result<Data> {
-        self.durable_with(database, true)
-    }
-
-    /// Returns the durable state for reads that fail if they would wait for the medium, unless `waits`.
-    pub(crate) fn durable_with(self: &Arc<Self>, database: u32, waits: bool) -> Result<Data> {
-        let mut view = View::Durable(self.db.snapshot());
-        view.set_nonblocking(!waits);
+        let view = View::Durable(self.db.snapshot());
         Data::new(Arc::clone(self), view, database, 0, now_ms())
     }
 
@@ -146,6 +142,7 @@ impl Data {
         let mut data = Data {
             writes: false,
             reads_only: false,
+            prefetched_max: PREFETCHED_MAX,
             keyspace,
             view,
             now,
@@ -202,13 +199,13 @@ impl Data {
 
     /// Brings the entries of the keys that the next commands use into memory and into the processor's
     /// caches, all at the same time: one after another, each command would wait for its own. Leaves out
-    /// all but the first [`PREFETCHED_MAX`].
+    /// all but the first [`Data::prefetched_max`].
     pub(crate) fn prefetch<'k>(&mut self, keys: impl Iterator<Item = &'k Bytes>) -> Result<()> {
         let namespace = self.namespace.to_be_bytes();
         let places = &mut self.scratch.encoded;
         places.clear();
         let ends: Vec<usize> = keys
-            .take(PREFETCHED_MAX)
+            .take(self.prefetched_max)
             .map(|key| {
                 self.keyspace.append_hashed_key(&namespace, key, places);
                 places.len()

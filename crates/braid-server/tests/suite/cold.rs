@@ -306,25 +306,183 @@ fn a_server_that_stops_answers_what_waits_for_the_medium() {
     });
 }
 
-/// Such a client is sent changes after the replies to what it asked before. A read that is answered later
-/// would see a change that the client has been told of, and not what ends the next.
+/// Such a client is sent changes after the replies to what it asked before.
 #[test]
-fn a_client_that_keeps_what_it_reads_is_served_on_its_own_thread() {
+fn a_client_that_keeps_what_it_reads_waits_for_pages_alone() {
     let (server, medium) = filled();
-    let mut raw = raw(&server);
-    for (tracking, begin) in [("ON", 3), ("OFF", 400)] {
-        raw.send(format!("CLIENT TRACKING {tracking}\r\n"));
-        assert_eq!(raw.line(), "+OK");
-        medium.take_reads();
-        let (requests, lines) = reads(begin);
-        raw.send(requests);
-        assert_eq!(raw.lines(lines.len()), lines);
+    let (mut raw, mut other) = (raw(&server), raw(&server));
+    raw.send("HELLO 3\r\nCLIENT TRACKING ON\r\n");
+    while raw.line() != "+OK" {}
+    other.send("SET a old\r\nSET b old\r\n");
+    assert_eq!(other.lines(2), ["+OK", "+OK"]);
+    medium.take_reads();
+    let opened = Opened(&medium);
+    medium.close(true);
+    raw.send("GET a\r\nGET 7000\r\nGET b\r\n");
+    assert_eq!(raw.lines(2), ["$3", "old"]);
+    medium.wait_for(1);
+    // The client has read the first key, and the last not yet.
+    other.send("SET a new\r\nSET b new\r\n");
+    assert_eq!(other.lines(2), ["+OK", "+OK"]);
+    let told = |key: &str| lines(&[">2", "$10", "invalidate", "*1", "$1", key]);
+    assert_eq!(raw.lines(6), told("a"));
+    drop(opened);
+    assert_eq!(raw.lines(4)[1..], [&value(7_000), "$3", "new"]);
+    // What it has read, it is told of.
+    other.send("SET b newer\r\nSET 7000 x\r\n");
+    assert_eq!(other.lines(2), ["+OK", "+OK"]);
+    assert_eq!(raw.lines(6), told("b"));
+    assert_eq!(raw.lines(6)[5], "7000");
+    let (served, loaded) = medium.take_reads();
+    assert!(served == 0 && loaded > 0, "{served} {loaded}");
+}
+
+/// Sends requests, each of which needs pages, and expects lines of each; no thread that serves connections
+/// reads.
+fn served_without_reads(server: &TestServer, medium: &Medium, requests: &[(String, Vec<String>)]) {
+    let mut raw = raw(server);
+    medium.take_reads();
+    for (request, lines) in requests {
+        raw.send(format!("{request}\r\n"));
+        assert_eq!(raw.lines(lines.len()), *lines, "{request}");
         let (served, loaded) = medium.take_reads();
-        let is_tracking = tracking == "ON";
-        assert!(
-            (served > 0, loaded > 0) == (is_tracking, !is_tracking),
-            "{served} {loaded}"
-        );
+        assert_eq!(served, 0, "{request}");
+        assert!(loaded > 0, "{request}");
+    }
+}
+
+fn lines(of: &[&str]) -> Vec<String> {
+    of.iter().map(|&line| line.to_owned()).collect()
+}
+
+/// Requests of all kinds, and what they need beyond the entries of their keys.
+#[test]
+fn every_kind_of_request_leaves_reads_to_other_threads() {
+    let (server, medium) = filled();
+    let appended = format!(":{}", LARGE_LEN + 2);
+    let keys: Vec<String> = (0..150).map(|i| (i * 79 + 11).to_string()).collect();
+    let many = keys.join(" ");
+    let requests = [
+        // A large string; the second one is written without being read.
+        ("APPEND large7 x".to_owned(), vec![appended]),
+        // Fields.
+        ("HINCRBY h77 f 1".to_owned(), lines(&[":78"])),
+        ("HSETNX h5017 f 1".to_owned(), lines(&[":0"])),
+        ("HDEL h8811 f g".to_owned(), lines(&[":1"])),
+        // Several keys.
+        ("RENAME h200 h20000".to_owned(), lines(&["+OK"])),
+        ("COPY h9000 h30000".to_owned(), lines(&[":1"])),
+        (
+            format!("EXISTS {many}\r\nDEL {many}"),
+            lines(&[":150", ":150"]),
+        ),
+        // Transactions.
+        (
+            "MULTI\r\nHINCRBY h777 f 1\r\nPUBLISH c x\r\nHGET h4777 f\r\nSELECT 1\r\nSELECT 0\r\nHGET h10777 f\r\nEXEC"
+                .to_owned(),
+            lines(&[
+                "+OK", "+QUEUED", "+QUEUED", "+QUEUED", "+QUEUED", "+QUEUED", "+QUEUED", "*6",
+                ":778", ":0", "$4", "4777", "+OK", "+OK", "$5", "10777",
+            ]),
+        ),
+        (
+            "WATCH 3333 9333\r\nMULTI\r\nHGET h3333 f\r\nEXEC".to_owned(),
+            lines(&["+OK", "+OK", "+QUEUED", "*1", "$4", "3333"]),
+        ),
+        // A command that fails, so that the others run once more, and those of another database.
+        (
+            "MULTI\r\nINCR h6006\r\nHINCRBY h11006 f 1\r\nSELECT 1\r\nSET x y\r\nEXEC\r\nDBSIZE\r\nSELECT 0"
+                .to_owned(),
+            lines(&[
+                "+OK",
+                "+QUEUED",
+                "+QUEUED",
+                "+QUEUED",
+                "+QUEUED",
+                "*4",
+                "-WRONGTYPE Operation against a key holding the wrong kind of value",
+                ":11007",
+                "+OK",
+                "+OK",
+                ":1",
+                "+OK",
+            ]),
+        ),
+        // A read of a client whose last write may not be durable.
+        (
+            "BRAID.DURABILITY buffered\r\nSET y 1\r\nHGET h2121 f\r\nBRAID.DURABILITY immediate"
+                .to_owned(),
+            lines(&["$12", "buffered 100", "+OK", "$4", "2121", "$9", "immediate"]),
+        ),
+        (
+            "STRLEN 1234\r\nBITOP OR z 1234 9876\r\nSTRLEN z\r\nSTRLEN 9876".to_owned(),
+            vec![
+                format!(":{}", value(1_234).len()),
+                format!(":{}", value(9_876).len().max(value(1_234).len())),
+                format!(":{}", value(9_876).len().max(value(1_234).len())),
+                format!(":{}", value(9_876).len()),
+            ],
+        ),
+    ];
+    served_without_reads(&server, &medium, &requests);
+    // Nothing ran twice.
+    let mut connection = server.connect();
+    assert_eq!(calls(&mut connection, "append"), 1);
+    assert_eq!(calls(&mut connection, "exec"), 3);
+    for (key, number) in [("h77", 78), ("h777", 778), ("h11006", 11_007)] {
+        let found: usize = run(&mut connection, &format!("HGET {key} f"));
+        assert_eq!(found, number);
+    }
+}
+
+#[test]
+#[cfg(feature = "scripts")]
+fn scripts_leave_reads_to_other_threads() {
+    let (server, medium) = filled();
+    let long = value(1_235).len() + value(9_875).len();
+    let requests = [
+        (
+            "EVAL \"return #redis.call('GET', KEYS[1]) + #redis.call('GET', KEYS[2])\" 2 1235 9875"
+                .to_owned(),
+            vec![format!(":{long}")],
+        ),
+        (
+            "EVAL \"redis.pcall('HINCRBY', 'h51', 'f', 1) return redis.pcall('HGET', 'h7051', 'f')\" 0"
+                .to_owned(),
+            lines(&["$4", "7051"]),
+        ),
+    ];
+    served_without_reads(&server, &medium, &requests);
+}
+
+/// While a transaction waits for pages, others run, and may change what it watches.
+#[test]
+fn a_transaction_that_waits_for_pages_still_watches() {
+    let (server, medium) = filled();
+    let (mut raw, mut other) = (raw(&server), raw(&server));
+    for is_changed in [false, true] {
+        raw.send("WATCH hot\r\n");
+        assert_eq!(raw.line(), "+OK");
+        let opened = Opened(&medium);
+        medium.close(true);
+        let number = 100 + 5_000 * usize::from(is_changed);
+        raw.send(format!(
+            "MULTI\r\nHINCRBY h{number} f 1\r\nINCR own\r\nEXEC\r\nGET own\r\n"
+        ));
+        medium.wait_for(1);
+        if is_changed {
+            other.send("INCR hot\r\nINCR hot\r\n");
+            assert_eq!(other.lines(2), [":1", ":2"]);
+        }
+        drop(opened);
+        assert_eq!(raw.lines(3), ["+OK", "+QUEUED", "+QUEUED"]);
+        if is_changed {
+            assert_eq!(raw.line(), "*-1");
+        } else {
+            let result = ["*2".to_owned(), format!(":{}", number + 1), ":1".to_owned()];
+            assert_eq!(raw.lines(3), result);
+        }
+        assert_eq!(raw.lines(2), ["$1", "1"]);
     }
 }
 
