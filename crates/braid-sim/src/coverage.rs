@@ -51,6 +51,7 @@ pub const HAPPENS: &[(&str, u64)] = &[
     ("closed cleanly", LONG),
     ("copies of a database share an archive", LONG),
     ("commit: a logged transaction can't be applied", LONG),
+    ("commit: one that must not wait needs pages", LONG),
     ("damage of a tablespace reported when opening", LONG),
     ("damage reported when opening", LONG),
     ("damage: a chunk after the end names what is missing", LONG),

@@ -337,18 +337,20 @@ fn a_client_that_keeps_what_it_reads_waits_for_pages_alone() {
     assert!(served == 0 && loaded > 0, "{served} {loaded}");
 }
 
-/// Sends requests, each of which needs pages, and expects lines of each; no thread that serves connections
-/// reads.
+/// Sends requests, each of which needs pages unless a background thread has just read them, and expects lines
+/// of each; no thread that serves connections reads.
 fn served_without_reads(server: &TestServer, medium: &Medium, requests: &[(String, Vec<String>)]) {
     let mut raw = raw(server);
     medium.take_reads();
+    let mut cold = 0;
     for (request, lines) in requests {
         raw.send(format!("{request}\r\n"));
         assert_eq!(raw.lines(lines.len()), *lines, "{request}");
         let (served, loaded) = medium.take_reads();
         assert_eq!(served, 0, "{request}");
-        assert!(loaded > 0, "{request}");
+        cold += usize::from(loaded > 0);
     }
+    assert!(cold > requests.len() / 2, "{cold}");
 }
 
 fn lines(of: &[&str]) -> Vec<String> {

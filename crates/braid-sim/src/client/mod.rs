@@ -132,6 +132,11 @@ impl Client {
                 braid_rt::thread::yield_now();
                 Next::Go
             }
+            // The next transaction may find them.
+            Error::NotInMemory(pages) => match self.db.load_pages(pages) {
+                Ok(()) => Next::Go,
+                Err(error) => self.failed(&error),
+            },
             Error::SnapshotTooOld { .. } if self.plan.short_snapshots => {
                 braid_rt::thread::yield_now();
                 Next::Go

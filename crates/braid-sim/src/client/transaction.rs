@@ -71,7 +71,9 @@ impl Client {
         let was_poisoned = self.is_poisoned();
         let visible_seqno = was_poisoned.then(|| self.db.snapshot().seqno());
         let begun = self.notes.now();
-        let mut body = Body::new(self.db.begin_with(options), id);
+        let mut tx = self.db.begin_with(options);
+        tx.set_nonblocking(self.plan.large && id % 4 == 1);
+        let mut body = Body::new(tx, id);
         let performed = self.perform(&mut body);
         if let Some(seqno) = visible_seqno {
             self.seen_after_failure(seqno, &body.ops);
@@ -152,6 +154,7 @@ impl Client {
         let known = match error {
             // Closing waits for those that are logged.
             Error::Conflict(_)
+            | Error::NotInMemory(_)
             | Error::SelfDeadlock
             | Error::LockTimeout { .. }
             | Error::Tablespace(TablespaceError::Failed { .. })

@@ -4,18 +4,15 @@
 //! in memory then fails at once. Only what reads may run meanwhile: a change that fails halfway through
 //! would leave its caller without a way on.
 
-use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
+
+use braid_rt::thread;
 
 use super::Pool;
 use crate::error::StoreError;
 use crate::node::value_page;
 use crate::page::PageId;
-
-thread_local! {
-    static REFUSES: Cell<bool> = const { Cell::new(false) };
-}
 
 /// The calling thread loads no pages while this exists. Reads that need one fail with
 /// [`StoreError::NotInMemory`].
@@ -31,7 +28,7 @@ impl LoadRefusal {
     #[expect(clippy::new_without_default, reason = "it has an effect")]
     pub fn new() -> Self {
         Self {
-            before: REFUSES.replace(true),
+            before: thread::set_must_not_wait(true),
             _thread: PhantomData,
         }
     }
@@ -39,13 +36,13 @@ impl LoadRefusal {
 
 impl Drop for LoadRefusal {
     fn drop(&mut self) {
-        REFUSES.set(self.before);
+        thread::set_must_not_wait(self.before);
     }
 }
 
 /// Whether the calling thread loads no pages.
 pub(super) fn is_active() -> bool {
-    REFUSES.get() && !braid_rt::mutant!("store_load_in_spite_of_refusal")
+    thread::must_not_wait() && !braid_rt::mutant!("store_load_in_spite_of_refusal")
 }
 
 /// Pages that a read needs and that are not in memory.

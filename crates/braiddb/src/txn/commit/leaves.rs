@@ -40,7 +40,9 @@ pub(super) fn prepare_leaves(
 #[inline(never)]
 fn find_leaves(engine: &Engine, state: &mut Context) -> Result<()> {
     let _refusal = LoadRefusal::new();
-    load_leaves(engine, state)
+    load_leaves(engine, state).inspect_err(|_| {
+        braid_rt::coverage_point("commit: one that must not wait needs pages");
+    })
 }
 
 /// Loads leaves from the medium.
