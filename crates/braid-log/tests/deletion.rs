@@ -138,6 +138,34 @@ fn a_crash_leaves_any_part_of_a_released_segment() {
     }
 }
 
+/// I10: a kill leaves a file shorter than it is on the medium. The next opening uses it for new log, whose
+/// header says how long the file is; a loss of power then brings back the end that was cut off, unless the
+/// length was made durable before.
+#[test]
+fn the_length_of_a_file_that_a_kill_has_cut_is_durable_before_it_is_used() {
+    let options = options(false);
+    let watch = Watch::new(&SimDevice::new(7));
+    let log = Log::create(watch.device(), options.clone()).unwrap();
+    write(&log, 1, 2_000);
+    let earlier = position(&log);
+    write(&log, 2_001, 1_000);
+    let start = position(&log);
+    watch.take();
+    log.release(&earlier).unwrap();
+    log.release(&start).unwrap();
+    let media = watch.take().media;
+    assert!(media.len() > 8);
+    for medium in media.into_iter().skip(1).step_by(2) {
+        let recovered = recover(&sim(&medium), &options, &start);
+        let log = recovered.into_log().unwrap();
+        write(&log, 3_001, 2_500);
+        drop(log);
+        let recovered = recover(&sim(&medium.after_crash()), &options, &start);
+        let found: Vec<u64> = log_records(&recovered).into_keys().collect();
+        assert_eq!(found, (3_001..=5_500).collect::<Vec<_>>());
+    }
+}
+
 /// A reader of the log may read released log to its end if it has the file.
 #[test]
 fn a_segment_that_is_read_is_not_cut() {

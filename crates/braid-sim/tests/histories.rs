@@ -252,6 +252,16 @@ const FOUND: &[(Protocol, &str, &str)] = &[
          logs=false,apart=false,agents=false,moves=false,lies=false",
         "a database with a damaged catalog could not be read: its writer had fewer strands before, and short log files",
     ),
+    (
+        Protocol::Glsn,
+        "seed=501512,rounds=3,clients=3,transactions=2,keys=4,strands=4,lanes=3,snapshot=false,large=false,\
+         checkpoints=true,crashes=true,errors=false,media_faults=false,tamper=false,savepoints=true,\
+         compressed=false,leases=false,named=false,loads=false,feed=false,copies=false,archive=true,\
+         reopens=false,seesaw=false,tight=false,stalls=64,careless=true,readers=false,long=false,\
+         limited=true,short_snapshots=false,compacts=false,pmem=false,nvme=false,bulky=false,spaces=0,\
+         logs=true,apart=true,agents=true,moves=false,lies=false",
+        "a log file that a killed process had shortened was used before its length was durable",
+    ),
 ];
 
 #[test]

@@ -83,6 +83,7 @@ impl Core {
             if !has_thread || braid_rt::mutant!("delete_before_the_first_commit") {
                 lane.pool.delete_retired(device, false, &self.quota)?;
             }
+            lane.pool.sync_unused()?;
             prepare_first(&lane.pool, device, &self.options, &self.quota)?;
         }
         preallocate(&self.lanes, device, &self.options, &self.quota)?;

@@ -190,6 +190,28 @@ impl SegmentPool {
             .sum()
     }
 
+    /// I10: makes the lengths of the files durable that an opening has found and that hold no log. A killed
+    /// process may have cut them off, see [`SegmentPool::delete_some`], and the header that is written to
+    /// such a file when it is used says how long it is.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) fn sync_unused(&self) -> Result<(), LogError> {
+        if braid_rt::mutant!("use_files_of_unsynced_length") {
+            return Ok(());
+        }
+        let unused: Vec<Segment> = {
+            let files = &self.state.lock().files;
+            files.ready.iter().chain(&files.free).cloned().collect()
+        };
+        unused.iter().try_for_each(|segment| {
+            segment.file.sync().map_err(|error| {
+                let name = segment_name(self.lane, segment.sequence);
+                LogError::io(format!("cannot make {name} durable"), error)
+            })
+        })
+    }
+
     /// Prepares segments until the lane has the bytes of [`LogOptions::preallocated_bytes`], or the
     /// limit is reached. Returns the first of their sequence numbers, for
     /// [`SegmentPool::take_back`].
