@@ -20,6 +20,7 @@ mod latch;
 mod lock;
 mod mutant;
 mod narrow;
+mod nonblocking;
 pub mod numa;
 mod prefetch;
 mod process;
@@ -42,6 +43,7 @@ pub use lock::{
 #[doc(hidden)]
 pub use mutant::is_chosen;
 pub use narrow::{Narrow, narrow, to_usize};
+pub use nonblocking::{must_not_wait, set_must_not_wait};
 pub use prefetch::{prefetch, prefetch_for_write};
 pub use process::Process;
 pub use simulation::{coverage_point, yield_point};

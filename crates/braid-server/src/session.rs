@@ -8,7 +8,6 @@ use bytes::Bytes;
 
 use crate::acl::{Acl, User};
 use crate::channels::{Mailbox, Topic};
-use crate::command::Command;
 use crate::keyspace::Data;
 use crate::resp::{Protocol, Reply};
 use crate::tracking::{Mode, Opt};
@@ -25,7 +24,8 @@ pub(crate) struct Watched {
 /// Commands between MULTI and EXEC.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    pub(crate) requests: Vec<(&'static Command, Vec<Bytes>)>,
+    /// Each with the number of its command.
+    pub(crate) requests: Vec<(usize, Vec<Bytes>)>,
     /// Whether a command could not be queued; EXEC fails then.
     pub(crate) is_broken: bool,
     pub(crate) done: Done,

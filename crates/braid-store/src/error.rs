@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::buffer_pool::MissingPages;
+use crate::missing_pages::MissingPages;
 
 /// An error of the store.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -83,4 +83,23 @@ impl StoreError {
             location: format!("{file}, page {id}"),
         }
     }
+}
+
+/// Adds to `all` the pages of the same store that an operation found missing, and returns what else it failed
+/// for.
+///
+/// # Errors
+/// The other errors of the operation.
+pub fn collect_missing(
+    all: &mut Option<MissingPages>,
+    outcome: Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let Err(StoreError::NotInMemory(more)) = outcome else {
+        return outcome;
+    };
+    *all = Some(match all.take() {
+        Some(some) => some.and(more.ids().iter().copied()),
+        None => more,
+    });
+    Ok(())
 }

@@ -54,6 +54,7 @@ mod inner;
 mod limits;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod missing_pages;
 mod node;
 mod number_set;
 mod page;
@@ -64,15 +65,16 @@ mod sync;
 mod tree;
 mod verify;
 
-pub use buffer_pool::{LoadRefusal, MissingPages, collect_missing};
+pub use buffer_pool::LoadRefusal;
 pub use bulk::{Pacing, TreeLoader};
 pub use checkpoint::{Checkpoint, CheckpointProgress, CheckpointReport};
 pub use copy::{PinnedCheckpoint, PinnedFile, StoreWriter};
 pub use data_file::{
     DataFileCreation, FORMAT, WriterRoom, creation_of, data_format, layer_entries,
 };
-pub use error::StoreError;
+pub use error::{StoreError, collect_missing};
 pub use limits::{DATA_FILE_BYTES_MAX, MAX_KEY_LEN, MAX_VALUE_LEN, POOL_BYTES_MAX, SHORT_KEY_MAX};
+pub use missing_pages::MissingPages;
 pub use page::{PAGE_SIZE, PageId};
 pub use salvage::{Loss, Salvage, SalvagedEntry};
 pub use store::{Store, StoreOptions, StoreStats};

@@ -9,13 +9,14 @@ use braid_rt::HoldTime;
 use braid_rt::numa::Place;
 use bytes::Bytes;
 
-use crate::buffer_pool::{MissingPages, Pool};
+use crate::buffer_pool::Pool;
 use crate::checkpoint::Checkpoint;
 use crate::copy::{PinnedCheckpoint, PinnedFile};
 use crate::data_file::room::{self, WriterRoom};
 use crate::data_file::{DataFile, Root};
 use crate::error::StoreError;
 use crate::inner::StoreInner;
+use crate::missing_pages::MissingPages;
 use crate::node::Node;
 use crate::page::{PAGE_SIZE, PageId};
 use crate::tree::layers::LAYERS;

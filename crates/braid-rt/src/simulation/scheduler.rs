@@ -12,7 +12,7 @@ use generator::Gn;
 
 use super::TaskId;
 use super::tasks::{Stack, State, Tasks};
-use crate::thread;
+use crate::nonblocking::set_must_not_wait;
 use crate::user::message;
 
 /// Words in a task's stack: enough for unoptimized builds. Untouched pages cost nothing.
@@ -404,7 +404,7 @@ impl Scheduler {
         }
         self.next.set(Some(next));
         // All tasks share the variables of one thread.
-        let must_not_wait = thread::set_must_not_wait(false);
+        let must_not_wait = set_must_not_wait(false);
         ON.set(false);
         #[expect(
             deprecated,
@@ -418,7 +418,7 @@ impl Scheduler {
             generator::yield_with(());
         }
         ON.set(true);
-        thread::set_must_not_wait(must_not_wait);
+        set_must_not_wait(must_not_wait);
     }
 
     /// Decides whether the task stalls here, and until when. Other tasks' I/O proceeds meanwhile.

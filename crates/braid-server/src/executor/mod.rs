@@ -11,7 +11,9 @@ use braid::{Durability, MissingPages, Ticket};
 use braid_rt::mutant;
 use bytes::Bytes;
 
-use crate::command::{Command, Control, Run, find, keys_of, placed_keys, refuse, remember, run_on};
+use crate::command::{
+    Command, Control, Run, commands, find, keys_of, placed_keys, refuse, remember, run_on,
+};
 use crate::failure::{Failure, Result, Wait};
 use crate::keyspace::{Data, Effects, Scope};
 use crate::observe::shown;
@@ -110,7 +112,7 @@ pub(crate) fn execute(
         if queue.requests.capacity() == 0 {
             queue.requests.reserve(QUEUE_USUAL);
         }
-        queue.requests.push((command, std::mem::take(args)));
+        queue.requests.push((command.number, std::mem::take(args)));
         return Outcome::ready(Reply::Status("QUEUED"));
     }
     if !(matches!(command.run, Run::Data(_)) && command.is(Flag::Readonly)) {
@@ -254,7 +256,7 @@ pub(crate) fn is_postponed(session: &Session, args: &[Bytes], pause: &Pause) -> 
         "exec" => {
             let queue = session.queue.as_ref();
             let mut queued = queue.into_iter().flat_map(|queue| &queue.requests);
-            queued.any(|(command, _)| command.may_write())
+            queued.any(|(number, _)| commands()[*number].may_write())
         }
         // Queued, and checked before EXEC.
         _ if session.queue.is_some() => false,

@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::{Access, Attempt, Outcome, Within, answer, run_data, transact};
 use crate::command::{
-    Command, Control, Run, copies, keys_of, may_save, placed_keys, refuse, remember, run_on,
-    run_or_undo, save_after, waitaof_at_once, waits_for_device,
+    Command, Control, Run, commands, copies, keys_of, may_save, placed_keys, refuse, remember,
+    run_on, run_or_undo, save_after, waitaof_at_once, waits_for_device,
 };
 use crate::failure::{Failure, Result};
 use crate::keyspace::{Body, Committed, Data, Entry, Kind, Scope};
@@ -125,6 +125,17 @@ fn watch(shared: &Shared, session: &mut Session, attempt: Attempt, keys: &[Bytes
     Outcome::Reply(Reply::OK, Some(committed.ticket))
 }
 
+/// Whether one of these keys is not as it was.
+fn has_changed(data: &mut Data, watched: &[Watched]) -> Result<bool> {
+    for watched in watched {
+        data.select(watched.database)?;
+        if stamp(data, &watched.key)? != watched.stamp && !mutant!("server_watch_nothing") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Runs commands of data one by one: a deliberate bug that tests the tests.
 fn exec_in_parts(
     shared: &Shared,
@@ -230,27 +241,27 @@ fn exec(shared: &Shared, session: &mut Session, attempt: Attempt) -> Outcome {
             "EXECABORT Transaction discarded because of previous errors.".to_owned(),
         );
     }
-    let (commands, done) = (&queue.requests, &mut queue.done);
+    let requests = queue.requests.drain(..);
+    let commands: Vec<_> = requests
+        .map(|(number, args)| (&commands()[number], args))
+        .collect();
+    let done = &mut queue.done;
     let writes = commands.iter().any(|(command, _)| command.may_write());
     let access = if writes || !watched.is_empty() {
         Access::Write
     } else {
         Access::Read
     };
-    for (command, args) in commands {
+    for (command, args) in &commands {
         remember(shared, session, command, args);
     }
     if mutant!("server_exec_in_parts") {
-        return exec_in_parts(shared, session, commands);
+        return exec_in_parts(shared, session, &commands);
     }
     let (database, protocol) = (session.database, done.begin(session.protocol));
     let result = transact(shared, session, (access, attempt), |data, session| {
-        for watched in &watched {
-            data.select(watched.database)?;
-            let has_changed = stamp(data, &watched.key)? != watched.stamp;
-            if has_changed && !mutant!("server_watch_nothing") {
-                return Ok(Reply::NullArray);
-            }
+        if has_changed(data, &watched)? {
+            return Ok(Reply::NullArray);
         }
         data.prefetch(
             commands
@@ -262,7 +273,7 @@ fn exec(shared: &Shared, session: &mut Session, attempt: Attempt) -> Outcome {
         // again, each with a mark of its own.
         if let Some(begin) = data.mark() {
             let done = (&mut *done, protocol);
-            if let Some(replies) = run_queued(shared, session, data, commands, done, false)? {
+            if let Some(replies) = run_queued(shared, session, data, &commands, done, false)? {
                 return Ok(replies);
             }
             data.roll_back(begin)?;
@@ -271,7 +282,7 @@ fn exec(shared: &Shared, session: &mut Session, attempt: Attempt) -> Outcome {
             data.select(database)?;
         }
         let done = (&mut *done, protocol);
-        let replies = run_queued(shared, session, data, commands, done, true)?;
+        let replies = run_queued(shared, session, data, &commands, done, true)?;
         Ok(replies.unwrap_or(Reply::NullArray))
     });
     let outcome = match result {
@@ -290,6 +301,10 @@ fn exec(shared: &Shared, session: &mut Session, attempt: Attempt) -> Outcome {
             if !mutant!("server_repeat_in_selected_database") {
                 session.database = database;
             }
+            let requests = commands.into_iter();
+            queue
+                .requests
+                .extend(requests.map(|(command, args)| (command.number, args)));
             session.queue = Some(queue);
             if !mutant!("server_repeat_unwatched") {
                 session.watched = watched;
@@ -298,7 +313,7 @@ fn exec(shared: &Shared, session: &mut Session, attempt: Attempt) -> Outcome {
         }
         Err(failure) => Outcome::ready(failure.to_reply()),
     };
-    queue.requests.into_iter().for_each(|(_, args)| reuse(args));
+    commands.into_iter().for_each(|(_, args)| reuse(args));
     outcome
 }
 

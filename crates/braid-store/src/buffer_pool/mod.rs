@@ -43,7 +43,7 @@ use crate::page::{PAGE_SIZE, PageId};
 use crate::page_table::{PAGES_MAX, PageTable};
 use crate::sync::{AtomicU64, Counter};
 
-pub use self::refusal::{LoadRefusal, MissingPages, collect_missing};
+pub use self::refusal::LoadRefusal;
 
 use self::arrivals::Arrivals;
 use self::frames::Frames;

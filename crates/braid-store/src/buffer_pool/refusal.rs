@@ -5,12 +5,10 @@
 //! would leave its caller without a way on.
 
 use std::marker::PhantomData;
-use std::sync::Arc;
-
-use braid_rt::thread;
 
 use super::Pool;
 use crate::error::StoreError;
+use crate::missing_pages::MissingPages;
 use crate::node::value_page;
 use crate::page::PageId;
 
@@ -28,7 +26,7 @@ impl LoadRefusal {
     #[expect(clippy::new_without_default, reason = "it has an effect")]
     pub fn new() -> Self {
         Self {
-            before: thread::set_must_not_wait(true),
+            before: braid_rt::set_must_not_wait(true),
             _thread: PhantomData,
         }
     }
@@ -36,62 +34,13 @@ impl LoadRefusal {
 
 impl Drop for LoadRefusal {
     fn drop(&mut self) {
-        thread::set_must_not_wait(self.before);
+        braid_rt::set_must_not_wait(self.before);
     }
 }
 
 /// Whether the calling thread loads no pages.
 pub(super) fn is_active() -> bool {
-    thread::must_not_wait() && !braid_rt::mutant!("store_load_in_spite_of_refusal")
-}
-
-/// Pages that a read needs and that are not in memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MissingPages {
-    /// The number of the store.
-    store: u8,
-    ids: Arc<[PageId]>,
-}
-
-impl MissingPages {
-    /// The number of the tablespace's store to which they belong.
-    pub fn store(&self) -> u8 {
-        self.store
-    }
-
-    /// Adds other pages of the same store.
-    fn and(&self, others: &MissingPages) -> MissingPages {
-        let others = others.ids.iter().filter(|id| !self.ids.contains(id));
-        MissingPages {
-            store: self.store,
-            ids: self.ids.iter().chain(others).copied().collect(),
-        }
-    }
-
-    /// How many there are.
-    #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
-    pub fn len(&self) -> usize {
-        self.ids.len()
-    }
-}
-
-/// Adds to `all` the pages of the same store that an operation found missing, and returns what else it failed
-/// for.
-///
-/// # Errors
-/// The other errors of the operation.
-pub fn collect_missing(
-    all: &mut Option<MissingPages>,
-    outcome: Result<(), StoreError>,
-) -> Result<(), StoreError> {
-    let Err(StoreError::NotInMemory(more)) = outcome else {
-        return outcome;
-    };
-    *all = Some(match all.take() {
-        Some(some) => some.and(&more),
-        None => more,
-    });
-    Ok(())
+    braid_rt::must_not_wait() && !braid_rt::mutant!("store_load_in_spite_of_refusal")
 }
 
 impl Pool {
@@ -104,10 +53,7 @@ impl Pool {
     /// The error of a read that would load these pages.
     #[cold]
     pub(crate) fn not_in_memory(&self, ids: &[PageId]) -> StoreError {
-        StoreError::NotInMemory(MissingPages {
-            store: self.number,
-            ids: ids.into(),
-        })
+        StoreError::NotInMemory(MissingPages::new(self.number, ids))
     }
 
     /// Adds pages to those that a read found missing, if it failed for that reason. They are what it would
@@ -118,17 +64,14 @@ impl Pool {
             return error;
         };
         let next = next.iter().copied().filter(|&id| self.is_missing(id));
-        StoreError::NotInMemory(missing.and(&MissingPages {
-            store: self.number,
-            ids: next.collect(),
-        }))
+        StoreError::NotInMemory(missing.and(next))
     }
 
     /// Loads pages that reads found missing, as many as are a small part of the pool, and of large
     /// values the pages after them.
     pub(crate) fn load_missing(&self, missing: &MissingPages) -> Result<(), StoreError> {
         let most = self.batch_max();
-        let ids = &missing.ids[..missing.ids.len().min(most)];
+        let ids = &missing.ids()[..missing.len().min(most)];
         self.read_batch(ids)?;
         // Others may be loading some of them.
         ids.iter()

@@ -5,8 +5,8 @@
 //! overlap (group prefetching, Chen et al. 2007 §4, here for a tree).
 
 use super::{LEVELS_MAX, LeafHint, SEARCHED, SHORT_KEY_MAX, Tree, overflow};
-use crate::buffer_pool::{ReadPage, collect_missing};
-use crate::error::StoreError;
+use crate::buffer_pool::ReadPage;
+use crate::error::{StoreError, collect_missing};
 use crate::node::{KIND_INNER, KIND_LEAF, Node, value_page};
 use crate::page::{PageId, WORDS};
 
