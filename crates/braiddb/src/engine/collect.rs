@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use braid_log::SeqNo;
 use braid_rt::Latch;
-use braid_store::{Change, LoadRefusal, Record};
+use braid_store::{Change, LoadRefusal, Record, StoreError};
 
 use super::Engine;
 use crate::base::written::Written;
@@ -27,6 +27,15 @@ const RAISE_FROM: usize = 16;
 const TOGETHER: usize = 8;
 
 const _: () = assert!(STEP_MAX.is_multiple_of(TOGETHER));
+
+/// What became of a tombstone.
+enum Purge {
+    Done,
+    /// It needs a page that must not be loaded now.
+    NotInMemory,
+    /// It has to wait until a checkpoint makes room, or has begun.
+    Blocked,
+}
 
 impl Engine {
     /// Counts a commit, adds what it replaced and removed to this thread's shard, and takes one step of
@@ -302,37 +311,41 @@ impl Engine {
             // A leaf that remains small after a merge may need further neighbours, which can wait.
             let reads = reads_pages || braid_rt::mutant!("purge_and_read_neighbours");
             let _refusal = (!reads).then(LoadRefusal::new);
-            if is_cold {
-                shard.lock().retire_cold(tombstone);
-            } else if !self.purge(&tombstone) {
-                let mut shard = shard.lock();
-                due.rev().for_each(|rest| shard.retire_first(rest));
-                shard.retire_first(tombstone);
-                return false;
+            let purge = if is_cold {
+                Purge::NotInMemory
+            } else {
+                self.purge(&tombstone)
+            };
+            match purge {
+                Purge::Done => {}
+                Purge::NotInMemory => shard.lock().retire_cold(tombstone),
+                Purge::Blocked => {
+                    let mut shard = shard.lock();
+                    due.rev().for_each(|rest| shard.retire_first(rest));
+                    shard.retire_first(tombstone);
+                    return false;
+                }
             }
         }
         true
     }
 
-    /// Removes a tombstone from its tree. Returns `false` if that is impossible
-    /// before a checkpoint makes room, or while one begins.
+    /// Removes a tombstone from its tree.
     #[cold]
-    fn purge(&self, tombstone: &Tombstone) -> bool {
+    fn purge(&self, tombstone: &Tombstone) -> Purge {
         let end = tombstone.end;
         // The next checkpoint frees room.
         if !tombstone.table.tree.has_room_to_purge(&tombstone.key) {
-            return false;
+            return Purge::Blocked;
         }
         // A checkpoint must not switch the epoch while a page changes.
         let Some(_gate) = self.try_change_pages() else {
-            return false;
+            return Purge::Blocked;
         };
         if tombstone.table.is_gone() {
-            return true;
+            return Purge::Done;
         }
-        // An error costs space only: the tombstone stays, and the next user of the page gets the
-        // same error.
-        let _ = tombstone.table.tree.modify(&tombstone.key, |old| {
+        let purged = tombstone.table.tree.modify(&tombstone.key, |old| {
             let is_it = old
                 .map(|old| old.meta())
                 .is_some_and(|meta| meta.tombstone && meta.seqno() == end);
@@ -342,7 +355,13 @@ impl Engine {
             }
             (if is_it { Change::Remove } else { Change::Keep }, ())
         });
-        true
+        match purged {
+            // The leaf was evicted a moment ago.
+            Err(StoreError::NotInMemory(_)) => Purge::NotInMemory,
+            // Another error costs space only: the tombstone stays, and the next user of the page gets the
+            // same error.
+            _ => Purge::Done,
+        }
     }
 
     /// Retires a tombstone that a scan found, if it is older than the open of the database: no

@@ -118,7 +118,8 @@ impl Transaction {
     /// Transaction::get_for_update) its key has locked it, so a program should abort the transaction, load
     /// the pages and begin again. A commit that fails so has left no trace: a page that it changes, or from which
     /// it read, is not in memory. It may still wait for locks and for room, and, when it has begun, for a page that
-    /// another thread has just evicted.
+    /// another thread has just evicted. A transaction that needs more pages than the pool holds never succeeds
+    /// so: after some attempts, let it wait.
     ///
     /// ```
     /// # fn main() -> braid::Result<()> {
@@ -132,14 +133,15 @@ impl Transaction {
     ///     tx.insert(&t, &1, &(before + 1))?;
     ///     tx.commit()
     /// };
-    /// loop {
+    /// let commit = loop {
     ///     match add() {
     ///         Err(Error::NotInMemory(pages)) => {
     ///             std::thread::scope(|scope| scope.spawn(|| db.load_pages(&pages)).join().unwrap())?;
     ///         }
     ///         added => break added?,
-    ///     };
-    /// }
+    ///     }
+    /// };
+    /// println!("committed with sequence number {}", commit.seqno());
     /// # assert_eq!(db.get(&t, &1)?, Some(1));
     /// # Ok(())
     /// # }
