@@ -97,6 +97,22 @@ fn position(log: &Log) -> CheckpointPosition {
     position
 }
 
+/// Writes a log and releases most of it. Returns the position before which it is released, and what happened
+/// to the files. `after` further records follow that position.
+fn released(watch: &Watch, options: &LogOptions, after: u64) -> (CheckpointPosition, Seen) {
+    let log = Log::create(watch.device(), options.clone()).unwrap();
+    write(&log, 1, 2_000);
+    let earlier = position(&log);
+    write(&log, 2_001, 1_000);
+    let start = position(&log);
+    write(&log, 3_001, after);
+    // As many files as are released at once are kept for use.
+    watch.take();
+    log.release(&earlier).unwrap();
+    log.release(&start).unwrap();
+    (start, watch.take())
+}
+
 /// I6: what a crash leaves of a file that is being deleted is released log, whatever its length. The
 /// next opening finds everything after the position, and uses or deletes the file.
 #[test]
@@ -104,22 +120,13 @@ fn a_crash_leaves_any_part_of_a_released_segment() {
     for discard in [false, true] {
         let options = options(discard);
         let watch = Watch::new(&SimDevice::new(1));
-        let log = Log::create(watch.device(), options.clone()).unwrap();
-        write(&log, 1, 2_000);
-        let earlier = position(&log);
-        write(&log, 2_001, 1_000);
-        let start = position(&log);
         // The segment of the position is not the last one.
-        write(&log, 3_001, 1_000);
-        // As many files as are released at once are kept for use.
-        watch.take();
-        log.release(&earlier).unwrap();
-        log.release(&start).unwrap();
+        let (start, seen) = released(&watch, &options, 1_000);
         let Seen {
             cuts,
             deleted,
             media,
-        } = watch.take();
+        } = seen;
         assert!(cuts.len() > 3, "{discard}: {cuts:?}");
         assert!(cuts.iter().chain(&deleted).all(|&bytes| bytes <= PIECE));
         // A crash and a kill at every third moment.
@@ -145,17 +152,9 @@ fn a_crash_leaves_any_part_of_a_released_segment() {
 fn the_length_of_a_file_that_a_kill_has_cut_is_durable_before_it_is_used() {
     let options = options(false);
     let watch = Watch::new(&SimDevice::new(7));
-    let log = Log::create(watch.device(), options.clone()).unwrap();
-    write(&log, 1, 2_000);
-    let earlier = position(&log);
-    write(&log, 2_001, 1_000);
-    let start = position(&log);
-    watch.take();
-    log.release(&earlier).unwrap();
-    log.release(&start).unwrap();
-    let media = watch.take().media;
-    assert!(media.len() > 8);
-    for medium in media.into_iter().skip(1).step_by(2) {
+    let (start, seen) = released(&watch, &options, 0);
+    assert!(seen.media.len() > 8);
+    for medium in seen.media.into_iter().skip(1).step_by(2) {
         let recovered = recover(&sim(&medium), &options, &start);
         let log = recovered.into_log().unwrap();
         write(&log, 3_001, 2_500);

@@ -85,21 +85,25 @@ impl StoreError {
     }
 }
 
-/// Adds to `all` the pages of the same store that an operation found missing, and returns what else it failed
-/// for.
+/// Continues with further operations on one store when one lacks pages, and then fails with what all of them
+/// lack.
 ///
 /// # Errors
-/// The other errors of the operation.
+/// The first other error, or [`StoreError::NotInMemory`].
 pub fn collect_missing(
-    all: &mut Option<MissingPages>,
-    outcome: Result<(), StoreError>,
+    outcomes: impl IntoIterator<Item = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {
-    let Err(StoreError::NotInMemory(more)) = outcome else {
-        return outcome;
-    };
-    *all = Some(match all.take() {
-        Some(some) => some.and(more.ids().iter().copied()),
-        None => more,
-    });
-    Ok(())
+    let mut all: Option<MissingPages> = None;
+    for outcome in outcomes {
+        match outcome {
+            Err(StoreError::NotInMemory(more)) => {
+                all = Some(match all {
+                    Some(some) => some.and(more.ids().iter().copied()),
+                    None => more,
+                });
+            }
+            outcome => outcome?,
+        }
+    }
+    all.map_or(Ok(()), |pages| Err(StoreError::NotInMemory(pages)))
 }

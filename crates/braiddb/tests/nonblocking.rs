@@ -271,7 +271,7 @@ fn a_range_needs_few_loads() -> Result<()> {
             Ok(found)
         };
         for is_reverse in [false, true] {
-            // What is far away takes its place in the pool.
+            // Reads of distant keys evict the range.
             let mut far = (begin + 1_000..begin + 3_500).map(|key| key % KEYS);
             far.try_for_each(|key| db.get(&table, &key).map(drop))?;
             let (found, loads) = load_until_done(&db, &reads, || {

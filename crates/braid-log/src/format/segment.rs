@@ -124,6 +124,14 @@ impl Segment {
         SegmentHeader::read(device, &*self.file, &name)
     }
 
+    /// Makes the file durable.
+    pub(crate) fn sync(&self, lane: LaneId) -> Result<(), LogError> {
+        self.file.sync().map_err(|error| {
+            let name = segment_name(lane, self.sequence);
+            LogError::io(format!("cannot make {name} durable"), error)
+        })
+    }
+
     /// Writes a header block, durably.
     pub(crate) fn write_header(&self, lane: LaneId, block: &[u8]) -> Result<(), LogError> {
         let written = self.file.write_durable_at(&[&block[..BLOCK]], 0);

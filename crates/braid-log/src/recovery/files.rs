@@ -109,12 +109,7 @@ pub(super) fn sync_segments(
     };
     let sync = |thread: usize| {
         let mut of_thread = segments.iter().skip(thread).step_by(threads);
-        of_thread.try_for_each(|(lane, segment)| {
-            segment.file.sync().map_err(|error| {
-                let name = segment_name(*lane, segment.sequence);
-                LogError::io(format!("cannot make {name} durable"), error)
-            })
-        })
+        of_thread.try_for_each(|(lane, segment)| segment.sync(*lane))
     };
     braid_rt::thread::scatter(threads, sync)
         .into_iter()

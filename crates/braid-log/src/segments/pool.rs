@@ -204,12 +204,9 @@ impl SegmentPool {
             let files = &self.state.lock().files;
             files.ready.iter().chain(&files.free).cloned().collect()
         };
-        unused.iter().try_for_each(|segment| {
-            segment.file.sync().map_err(|error| {
-                let name = segment_name(self.lane, segment.sequence);
-                LogError::io(format!("cannot make {name} durable"), error)
-            })
-        })
+        unused
+            .iter()
+            .try_for_each(|segment| segment.sync(self.lane))
     }
 
     /// Prepares segments until the lane has the bytes of [`LogOptions::preallocated_bytes`], or the

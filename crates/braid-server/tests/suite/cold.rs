@@ -328,7 +328,7 @@ fn a_client_that_keeps_what_it_reads_waits_for_pages_alone() {
     assert_eq!(raw.lines(6), told("a"));
     drop(opened);
     assert_eq!(raw.lines(4)[1..], [&value(7_000), "$3", "new"]);
-    // What it has read, it is told of.
+    // The client is told of changes of everything that it has read.
     other.send("SET b newer\r\nSET 7000 x\r\n");
     assert_eq!(other.lines(2), ["+OK", "+OK"]);
     assert_eq!(raw.lines(6), told("b"));
@@ -365,7 +365,7 @@ fn every_kind_of_request_leaves_reads_to_other_threads() {
     let keys: Vec<String> = (0..150).map(|i| (i * 79 + 11).to_string()).collect();
     let many = keys.join(" ");
     let requests = [
-        // A large string; the second one is written without being read.
+        // A large string.
         ("APPEND large7 x".to_owned(), vec![appended]),
         // Fields.
         ("HINCRBY h77 f 1".to_owned(), lines(&[":78"])),

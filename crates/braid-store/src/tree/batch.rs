@@ -55,11 +55,8 @@ impl Tree {
         keys: &[&[u8]],
         mut found: impl FnMut(&[u8], LeafHint),
     ) -> Result<(), StoreError> {
-        let mut missing = None;
-        for keys in keys.chunks(TOGETHER) {
-            collect_missing(&mut missing, self.prefetch_together(keys, &mut found))?;
-        }
-        missing.map_or(Ok(()), |pages| Err(StoreError::NotInMemory(pages)))
+        let parts = keys.chunks(TOGETHER);
+        collect_missing(parts.map(|keys| self.prefetch_together(keys, &mut found)))
     }
 
     #[inline]
@@ -123,9 +120,9 @@ impl Tree {
         self.leaf_in_memory(key).is_some()
     }
 
-    /// Loads the pages of the large value of a key whose leaf is in memory, at most `left`, and subtracts
-    /// them from it: whoever replaces or removes the value has to find its pages. A hint, like
-    /// [`Tree::prefetch`].
+    /// Loads the pages of a key's large value, if the key's leaf is in memory: a change that replaces or
+    /// removes the value has to find them. Subtracts their number from `left`; loads none if there are more.
+    /// A hint, like [`Tree::prefetch`].
     ///
     /// # Errors
     /// [`StoreError::NotInMemory`] if the calling thread refuses to load pages.

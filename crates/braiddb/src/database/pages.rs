@@ -35,7 +35,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Closed`](crate::Error::Closed), [`Error::Corrupted`](crate::Error::Corrupted), and other errors of reading pages.
+    /// [`Error::Closed`](crate::Error::Closed), [`Error::Corrupted`](crate::Error::Corrupted), and other
+    /// errors of reading pages.
     pub fn load_pages(&self, missing: &MissingPages) -> Result<()> {
         let engine = self.engine();
         engine.check_open()?;

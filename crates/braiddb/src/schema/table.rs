@@ -206,8 +206,7 @@ impl TableCore {
     ) -> Result<()> {
         let mut keys = keys.into_iter();
         let mut bytes = Vec::new();
-        let mut missing = None;
-        loop {
+        let together = std::iter::from_fn(|| {
             bytes.clear();
             let mut ends = [0; TOGETHER];
             let mut count = 0;
@@ -217,14 +216,14 @@ impl TableCore {
                 count += 1;
             }
             if count == 0 {
-                return missing.map_or(Ok(()), |pages| Err(Error::NotInMemory(pages)));
+                return None;
             }
             let start = |i: usize| i.checked_sub(1).map_or(0, |before| ends[before]);
             let keys: [&[u8]; TOGETHER] =
                 std::array::from_fn(|i| bytes.get(start(i)..ends[i]).unwrap_or_default());
-            let outcome = self.tree.prefetch(&keys[..count], &mut found);
-            collect_missing(&mut missing, outcome)?;
-        }
+            Some(self.tree.prefetch(&keys[..count], &mut found))
+        });
+        Ok(collect_missing(together)?)
     }
 
     /// Returns the maximum length of a value.

@@ -471,7 +471,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Conflict`] and [`Error::OutOfSpace`], which leave no trace of the transaction;
+    /// [`Error::Conflict`], [`Error::OutOfSpace`] and, of a [nonblocking](Transaction::set_nonblocking)
+    /// transaction, [`Error::NotInMemory`], which leave no trace of the transaction;
     /// [`Error::Poisoned`] if the log failed: whether the transaction survives is then known only
     /// after reopening.
     pub fn commit(self) -> Result<Commit> {

@@ -147,7 +147,7 @@ impl SegmentPool {
     }
 
     /// Cuts off the end of a segment that is to be deleted. A crash may leave any length, which an
-    /// opening takes for that of any other released segment.
+    /// opening takes for that of any other released segment; see [`SegmentPool::sync_unused`].
     fn cut(segment: &Segment, left: u64, discard: bool) -> io::Result<()> {
         if discard {
             segment.file.punch_hole(left..segment.len)?;

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::engine::context::Context;
 use crate::engine::hint_cache::LOCATED_MAX;
 use crate::engine::write_set::WriteSet;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::schema::table::TableCore;
 
 /// Number of writes whose leaves a transaction larger than the pool loads together while it is
@@ -26,26 +26,15 @@ pub(super) fn prepare_leaves(
     is_nonblocking: bool,
 ) -> Result<()> {
     if engine.may_wait_for_pages(state) {
-        if is_nonblocking && !braid_rt::mutant!("block_in_commits") {
-            find_leaves(engine, state)?;
-        }
+        let refuses = is_nonblocking && !braid_rt::mutant!("block_in_commits");
+        let _refusal = refuses.then(LoadRefusal::new);
         load_leaves(engine, state)?;
     }
     locate_records(state);
     Ok(())
 }
 
-/// Fails if leaves are not in memory.
-#[cold]
-#[inline(never)]
-fn find_leaves(engine: &Engine, state: &mut Context) -> Result<()> {
-    let _refusal = LoadRefusal::new();
-    load_leaves(engine, state).inspect_err(|_| {
-        braid_rt::coverage_point("commit: one that must not wait needs pages");
-    })
-}
-
-/// Loads leaves from the medium.
+/// Loads leaves from the medium. Fails if some are missing and the calling thread refuses to load pages.
 ///
 /// A hint, up to a quarter of the buffer pool: what is missing when the transaction is applied is
 /// read then, and an error is left to that read.
@@ -59,11 +48,15 @@ pub(super) fn load_leaves(engine: &Engine, state: &mut Context) -> Result<()> {
     let least = engine.stores().map(|store| store.pool_pages()).min();
     let mut left = least.unwrap_or_default() / 4;
     let all = 0..state.writes.len();
-    load(&state.tables, &state.writes, all, &mut left)?;
-    if !braid_rt::mutant!("load_leaves_of_writes_only") {
-        load_reads(state, &mut left)?;
-    }
-    Ok(())
+    let loaded = load(&state.tables, &state.writes, all, &mut left).and_then(|()| {
+        if braid_rt::mutant!("load_leaves_of_writes_only") {
+            return Ok(());
+        }
+        load_reads(state, &mut left)
+    });
+    loaded.inspect_err(|_| {
+        braid_rt::coverage_point("commit: one that must not wait needs pages");
+    })
 }
 
 /// Loads the leaves of the next writes when a large transaction is applied and has come to write
@@ -72,7 +65,7 @@ pub(super) fn load_leaves(engine: &Engine, state: &mut Context) -> Result<()> {
 pub(super) fn load_ahead(engine: &Engine, tables: &[Arc<TableCore>], writes: &WriteSet, at: usize) {
     if at.is_multiple_of(AHEAD) && writes.len() > AHEAD && engine.store.may_wait_for_pages() {
         let end = (at + AHEAD).min(writes.len());
-        // What is missing is read when the writes come to it.
+        // Each write reads what is still missing then.
         let _ = load(tables, writes, at..end, &mut { AHEAD });
     }
 }
@@ -94,11 +87,8 @@ fn load(
         if braid_rt::mutant!("load_leaves_without_large_values") {
             return Ok(());
         }
-        let mut missing = None;
-        for key in keys() {
-            collect_missing(&mut missing, table.tree.load_large_value(key, left))?;
-        }
-        missing.map_or(Ok(()), |pages| Err(Error::NotInMemory(pages)))
+        let values = keys().map(|key| table.tree.load_large_value(key, left));
+        Ok(collect_missing(values)?)
     })
 }
 
